@@ -1,0 +1,1 @@
+//! The agentic loop.

@@ -1,0 +1,2 @@
+//! The `toolpost` command.
+fn main() {}

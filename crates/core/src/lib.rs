@@ -1,0 +1,1 @@
+//! The contracts of Toolpost: tools, calls, outputs, errors, records.

@@ -1,0 +1,1 @@
+//! The provider wires: one request and response type, nothing lost.

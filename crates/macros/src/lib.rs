@@ -1,0 +1,1 @@
+//! How a function becomes a tool: #[tool], #[tools] and #[data].

@@ -1,0 +1,1 @@
+//! Starts a process and confines it: namespaces, Landlock, seccomp, cgroups, limits, files in and out.

@@ -1,0 +1,1 @@
+//! Loopback providers, in-memory ports and fixed clocks, for tests.

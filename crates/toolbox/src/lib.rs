@@ -1,0 +1,1 @@
+//! The call path: every call validated, permitted, queued, run, limited and recorded.

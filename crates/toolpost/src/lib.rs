@@ -1,0 +1,1 @@
+//! The toolkit for the tools of LLM agents.
