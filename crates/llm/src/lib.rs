@@ -1,1 +1,46 @@
 //! The provider wires: one request and response type, nothing lost.
+//!
+//! A [`Model`] takes a [`Request`] and gives a stream of [`ModelEvent`]s that ends in a [`Response`]. Every
+//! [`Item`] of a response is a typed view plus the provider's own JSON, and the JSON is what goes back in the next
+//! request: signatures, citations and blocks that this crate has never heard of survive unchanged.
+//!
+//! Models come from a [`Router`]: `anthropic/…` speaks the Messages API, `script:FILE` plays a file that anyone can
+//! write, `replay:FILE` gives back what a [`Recorder`] wrote.
+//!
+//! # Invariants
+//!
+//! - No other crate names provider JSON; this crate executes no tool.
+//! - What a provider sent in an item is sent back value for value: numbers keep their digits, objects keep their
+//!   order, unknown fields and blocks stay. Only white space between tokens may change, and text blocks without any
+//!   text are left out because the provider refuses them.
+//! - A stream and a body of the same answer fold to the same items. Unknown events are delivered, never an error.
+//! - Every wait has a limit and every buffer a bound. Nothing is retried once an event has been delivered.
+//! - Keys are [`Secret`]s: they are in no error, debug output or recording. This crate reads no environment.
+//!
+//! Deliberately absent: prices and token counting (a catalog's task), tool execution and the agentic loop (the agent
+//! crate's), Chat Completions as an internal currency (it cannot carry signatures or hosted tools).
+#![forbid(unsafe_code)]
+
+mod error;
+mod event;
+mod item;
+mod model;
+mod raw;
+mod request;
+mod response;
+mod secret;
+
+pub use error::{Attempt, ErrorDetails, ErrorKind, ModelError, NetworkStage, TimeoutStage};
+pub use event::{ModelEvent, ResponseStream};
+pub use item::{Item, ItemView};
+pub use model::{Model, ModelId};
+pub use raw::RawJson;
+pub use request::{
+    AssistantTurn, CacheLifetime, Effort, Media, MediaSource, Part, PromptCaching, Request, Settings,
+    Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
+};
+pub use response::{Response, StopReason, Usage};
+pub use secret::Secret;
+
+/// A boxed future that can be sent between threads.
+pub type BoxFuture<'a, T> = futures_util::future::BoxFuture<'a, T>;

@@ -1,0 +1,160 @@
+//! JSON text that keeps every digit.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// One JSON value as text: `1.0` stays `1.0`, integers of any size and the order of keys are kept. Cheap to clone.
+///
+/// Line breaks between tokens are removed, so that the text always fits on one line.
+#[derive(Clone)]
+pub struct RawJson(Arc<RawValue>);
+
+impl RawJson {
+    /// Takes JSON text in. Fails if it is not exactly one JSON value.
+    pub fn parse(text: impl Into<String>) -> Result<Self, serde_json::Error> {
+        RawValue::from_string(text.into()).map(Self::from)
+    }
+
+    /// The JSON text of a serialisable value.
+    pub fn of(value: &(impl Serialize + ?Sized)) -> Result<Self, serde_json::Error> {
+        serde_json::value::to_raw_value(value).map(Self::from)
+    }
+
+    /// The JSON text.
+    pub fn get(&self) -> &str {
+        self.0.get()
+    }
+
+    /// Reads the text into a type. Fails if the text has another shape or is nested deeper than 128 levels.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.get())
+    }
+
+    /// The text as a value. Integers beyond 64 bits lose digits here, and only here.
+    pub fn to_value(&self) -> Result<Value, serde_json::Error> {
+        self.read()
+    }
+}
+
+impl From<Box<RawValue>> for RawJson {
+    fn from(raw: Box<RawValue>) -> Self {
+        if raw.get().contains(['\n', '\r'])
+            && let Ok(one_line) = RawValue::from_string(without_white_space(raw.get()))
+        {
+            return Self(one_line.into());
+        }
+        Self(raw.into())
+    }
+}
+
+impl From<&RawValue> for RawJson {
+    fn from(raw: &RawValue) -> Self {
+        Self::from(raw.to_owned())
+    }
+}
+
+impl From<&Value> for RawJson {
+    fn from(value: &Value) -> Self {
+        // A `Value` always serialises; `null` only answers the type system.
+        Self::of(value).unwrap_or_else(|_| Self(RawValue::NULL.to_owned().into()))
+    }
+}
+
+/// Same text, or same value: the order of keys and white space do not count, `1` and `1.0` differ.
+impl PartialEq for RawJson {
+    fn eq(&self, other: &Self) -> bool {
+        if self.get() == other.get() {
+            return true;
+        }
+        matches!((self.to_value(), other.to_value()), (Ok(a), Ok(b)) if a == b)
+    }
+}
+
+impl fmt::Debug for RawJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.get())
+    }
+}
+
+impl fmt::Display for RawJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.get())
+    }
+}
+
+impl Serialize for RawJson {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(Self::from)
+    }
+}
+
+/// `json` without the white space between its tokens; strings stay as they are.
+fn without_white_space(json: &str) -> String {
+    let mut compact = String::with_capacity(json.len());
+    let (mut in_string, mut escaped) = (false, false);
+    for character in json.chars() {
+        if in_string {
+            if escaped {
+                escaped = false;
+            } else if character == '\\' {
+                escaped = true;
+            } else if character == '"' {
+                in_string = false;
+            }
+        } else if character.is_ascii_whitespace() {
+            continue;
+        } else if character == '"' {
+            in_string = true;
+        }
+        compact.push(character);
+    }
+    compact
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_digit_and_the_order_of_keys_are_kept() {
+        let text = r#"{"z":1.0,"a":123456789012345678901234567890,"e":1e400,"s":"\u0041 \" x"}"#;
+        let raw = RawJson::parse(text).unwrap();
+        assert_eq!(serde_json::to_string(&raw).unwrap(), text);
+        let copy: RawJson =
+            serde_json::from_str(&serde_json::to_string(&vec![&raw]).unwrap()[1..text.len() + 1]).unwrap();
+        assert_eq!(copy.get(), text);
+    }
+
+    #[test]
+    fn line_breaks_go_and_strings_stay() {
+        let raw = RawJson::parse("{\n \"a b\" : [1,\r\n 2 ], \"c\": \"x \\\" \\n y\"}\n").unwrap();
+        assert_eq!(raw.get(), r#"{"a b":[1,2],"c":"x \" \n y"}"#);
+    }
+
+    #[test]
+    fn equality_is_by_value() {
+        let of = |text: &str| RawJson::parse(text).unwrap();
+        assert_eq!(of(r#"{"a":1,"b":2}"#), of(r#"{"b": 2, "a": 1}"#));
+        assert_ne!(of("1"), of("1.0"));
+        assert!(RawJson::parse("1 2").is_err());
+    }
+
+    #[test]
+    fn deep_nesting_is_kept_and_never_overflows() {
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        let raw = RawJson::parse(deep.clone()).unwrap();
+        assert_eq!(raw.get(), deep);
+        assert!(raw.to_value().is_err());
+    }
+}

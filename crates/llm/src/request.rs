@@ -1,0 +1,375 @@
+//! What a model is asked.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{Item, ModelId, RawJson};
+
+/// A request, the same for every provider.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Request {
+    /// Instructions that stand above the conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
+    /// The conversation so far.
+    pub turns: Vec<Turn>,
+    /// The tools that the model may call, in the order that it sees.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub tools: Arc<[ToolDefinition]>,
+    /// Which of them it may or must call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_choice: Option<ToolChoice>,
+    /// How to answer.
+    pub settings: Settings,
+    /// Fields of the provider's own body. Objects are merged with the ones that this crate writes, lists of
+    /// `tools` are appended to, any other value replaces.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub provider_options: Map<String, Value>,
+    /// Names of provider features that are not yet general, sent as the provider's beta header.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub betas: Vec<String>,
+    /// What the provider may know about the request, such as a pseudonymous `user_id`.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+}
+
+impl Request {
+    /// A request of one user's text.
+    pub fn new(prompt: impl Into<String>) -> Self {
+        Self { turns: vec![Turn::user(prompt)], ..Self::default() }
+    }
+
+    /// The tool results of the conversation, oldest first.
+    pub fn tool_results(&self) -> impl DoubleEndedIterator<Item = &ToolResult> {
+        self.turns.iter().flat_map(|turn| match turn {
+            Turn::ToolResults(results) => results.as_slice(),
+            _ => &[],
+        })
+    }
+}
+
+/// One turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Turn {
+    /// What the user said.
+    User(Vec<Part>),
+    /// Instructions that come in the midst of the conversation. Not every provider takes them.
+    System(Vec<Part>),
+    /// What a model said.
+    Assistant(AssistantTurn),
+    /// What the called tools returned.
+    ToolResults(Vec<ToolResult>),
+}
+
+impl Turn {
+    /// A user's turn of one text.
+    pub fn user(text: impl Into<String>) -> Self {
+        Self::User(vec![Part::text(text)])
+    }
+}
+
+/// What a model said, with the model whose wire the items are of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AssistantTurn {
+    /// The model that said it. Items of another provider are converted: text and tool calls remain, thinking goes.
+    pub origin: ModelId,
+    /// The items in the model's order.
+    pub items: Vec<Item>,
+}
+
+/// A part of a user's turn or of a tool's result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Part {
+    /// Text.
+    Text(String),
+    /// A picture.
+    Image(Media),
+    /// A document, such as a PDF file or plain text.
+    Document(Media),
+    /// A file that was uploaded to the provider, put into the container of its hosted tools.
+    ContainerFile {
+        /// The provider's id of the file.
+        file_id: String,
+    },
+    /// A part in the provider's own JSON, sent as it is.
+    Raw(RawJson),
+}
+
+impl Part {
+    /// A text part.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+/// A picture or document and where it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Media {
+    /// The media type, such as `image/png`.
+    pub media_type: String,
+    /// Where the bytes are.
+    pub source: MediaSource,
+    /// A document's title.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+}
+
+impl Media {
+    /// Bytes that are sent with the request.
+    pub fn from_bytes(media_type: impl Into<String>, bytes: &[u8]) -> Self {
+        let encoded = base64::engine::general_purpose::STANDARD.encode(bytes);
+        Self { media_type: media_type.into(), source: MediaSource::Base64(encoded.into()), title: None }
+    }
+
+    /// Something that the provider fetches itself.
+    pub fn from_url(media_type: impl Into<String>, url: impl Into<String>) -> Self {
+        Self { media_type: media_type.into(), source: MediaSource::Url(url.into()), title: None }
+    }
+
+    /// A file that was uploaded to the provider before.
+    pub fn from_file_id(media_type: impl Into<String>, id: impl Into<String>) -> Self {
+        Self { media_type: media_type.into(), source: MediaSource::FileId(id.into()), title: None }
+    }
+}
+
+/// Where the bytes of a [`Media`] are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum MediaSource {
+    /// Here, in standard base64 with padding.
+    Base64(Arc<str>),
+    /// Here, as plain text.
+    Text(Arc<str>),
+    /// At an address that the provider can reach.
+    Url(String),
+    /// With the provider, under this id.
+    FileId(String),
+}
+
+/// What a tool returned.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolResult {
+    /// The id of the call.
+    pub call_id: String,
+    /// The tool's name.
+    pub name: String,
+    /// What the model sees.
+    pub content: Vec<Part>,
+    /// The same as data, for scripted models; it is never sent to a provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structured: Option<Value>,
+    /// Whether the call failed.
+    #[serde(default)]
+    pub is_error: bool,
+}
+
+impl ToolResult {
+    /// A result of one text.
+    pub fn text(call_id: impl Into<String>, name: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            call_id: call_id.into(),
+            name: name.into(),
+            content: vec![Part::text(text)],
+            structured: None,
+            is_error: false,
+        }
+    }
+
+    /// The text parts, joined by line breaks.
+    pub fn joined_text(&self) -> String {
+        let texts = self.content.iter().filter_map(|part| match part {
+            Part::Text(text) => Some(text.as_str()),
+            _ => None,
+        });
+        texts.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// A tool that the model may call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolDefinition {
+    /// The name by which the model calls it.
+    pub name: String,
+    /// What it does and when to use it.
+    pub description: String,
+    /// The JSON Schema of its arguments, an object.
+    pub input_schema: RawJson,
+    /// Further fields of the provider's definition, such as `strict` or `defer_loading`.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub provider_options: Map<String, Value>,
+}
+
+impl ToolDefinition {
+    /// A definition of a name, a description and a JSON Schema.
+    pub fn new(name: impl Into<String>, description: impl Into<String>, input_schema: &Value) -> Self {
+        Self {
+            name: name.into(),
+            description: description.into(),
+            input_schema: input_schema.into(),
+            provider_options: Map::new(),
+        }
+    }
+}
+
+/// Which tools the model may or must call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ToolChoice {
+    /// The model decides.
+    Auto,
+    /// It must call a tool.
+    Any,
+    /// It must not call a tool.
+    None,
+    /// It must call this tool.
+    Tool(String),
+}
+
+/// How a model should answer. What is not set is not sent, but for the limit of output tokens where a wire demands
+/// one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// The most tokens to answer with. Default: the provider's, 4,096 on the Anthropic wire, which demands a value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_output_tokens: Option<u32>,
+    /// The randomness of sampling. Newer models refuse it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// Sample only from the most probable tokens of this total probability.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    /// Sample only from this many most probable tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<u32>,
+    /// Texts that end the answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stop: Vec<String>,
+    /// The seed of sampling. A wire without seeds leaves it out with a notice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Whether and how much the model thinks first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<Thinking>,
+    /// How much effort the model spends on the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effort: Option<Effort>,
+    /// Whether the model may call several tools at once. Default: the provider's, usually yes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallel_tool_calls: Option<bool>,
+    /// A JSON Schema that the answer's text must fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<RawJson>,
+    /// What the provider should keep for the next request. Default: automatic.
+    pub prompt_caching: PromptCaching,
+}
+
+/// Whether and how much a model thinks before it answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Thinking {
+    /// It does not think.
+    Off,
+    /// It decides itself.
+    Adaptive,
+    /// At most this many tokens.
+    Budget(u32),
+}
+
+/// How much effort a model spends. Not every model knows every level; the provider refuses what it does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Effort {
+    /// As little as possible.
+    Minimal,
+    /// Little.
+    Low,
+    /// Some.
+    Medium,
+    /// Much.
+    High,
+    /// Very much.
+    Xhigh,
+    /// As much as possible.
+    Max,
+}
+
+impl Effort {
+    /// The level's name on the wires.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Minimal => "minimal",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+            Self::Xhigh => "xhigh",
+            Self::Max => "max",
+        }
+    }
+}
+
+/// What a provider keeps of a request, so that the next one with the same beginning is cheaper. It applies where
+/// the wire leaves the choice to the caller.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum PromptCaching {
+    /// Nothing is asked for.
+    Off,
+    /// The provider finds the longest beginning worth keeping, for its default time.
+    #[default]
+    Automatic,
+    /// The same, for this long.
+    AutomaticFor(CacheLifetime),
+    /// Marks after the tools, the instructions and the last turn.
+    Marks(CacheLifetime),
+}
+
+/// How long a provider keeps a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum CacheLifetime {
+    /// Five minutes.
+    #[serde(rename = "5m")]
+    FiveMinutes,
+    /// One hour.
+    #[serde(rename = "1h")]
+    OneHour,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_survives_being_saved() {
+        let raw = RawJson::parse(r#"{"type":"new","n":1.0,"big":123456789012345678901234567890}"#).unwrap();
+        let mut request = Request::new("hello");
+        request.turns.push(Turn::Assistant(AssistantTurn {
+            origin: ModelId::new("anthropic", "claude-x"),
+            items: vec![Item::new(crate::ItemView::Other { kind: "new".into() }, raw.clone())],
+        }));
+        request.turns.push(Turn::ToolResults(vec![ToolResult::text("1", "look", "seen")]));
+        request.tools =
+            vec![ToolDefinition::new("look", "Looks.", &serde_json::json!({"type": "object"}))].into();
+        request.settings.prompt_caching = PromptCaching::AutomaticFor(CacheLifetime::OneHour);
+        let saved = serde_json::to_string(&request).unwrap();
+        let read: Request = serde_json::from_str(&saved).unwrap();
+        assert_eq!(read, request);
+        let Turn::Assistant(turn) = &read.turns[1] else { panic!("not an assistant turn") };
+        assert_eq!(turn.items[0].raw().get(), raw.get());
+        assert_eq!(read.tool_results().next().unwrap().joined_text(), "seen");
+    }
+}
