@@ -1,0 +1,146 @@
+//! Why a run could not be started or its files not be handed over.
+
+use std::path::PathBuf;
+
+use crate::{Language, Level};
+
+/// Why a run could not be started, or its files could not be handed over. What the program itself did is never an
+/// error but a [`crate::Verdict`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The host cannot give the level that was asked for.
+    #[error("level `{level}` is not available: {reason}; {fix}")]
+    LevelUnavailable {
+        /// The level.
+        level: Level,
+        /// What is missing.
+        reason: String,
+        /// What to do about it.
+        fix: String,
+    },
+    /// There is no such level.
+    #[error("unknown level `{name}`{}; levels are standard, strict", did_you_mean(*suggestion))]
+    UnknownLevel {
+        /// The name that was given.
+        name: String,
+        /// The level that was probably meant.
+        suggestion: Option<&'static str>,
+    },
+    /// There is no such language.
+    #[error("unknown language `{name}`{}; languages are python, bash, javascript", did_you_mean(*suggestion))]
+    UnknownLanguage {
+        /// The name that was given.
+        name: String,
+        /// The language that was probably meant.
+        suggestion: Option<&'static str>,
+    },
+    /// The program that runs the language is not on this host, or not where the code may reach it.
+    #[error("no `{program}` for {language} in {searched}; {hint}")]
+    LanguageMissing {
+        /// The language.
+        language: Language,
+        /// The program that was looked for.
+        program: &'static str,
+        /// The folders that were searched.
+        searched: String,
+        /// How to get it.
+        hint: &'static str,
+    },
+    /// The program does not exist or is not executable.
+    #[error("program `{program}` not found: {reason}")]
+    ProgramNotFound {
+        /// The name that was given.
+        program: String,
+        /// Where it was looked for, or why it cannot be used.
+        reason: String,
+    },
+    /// The program exists but the kernel did not start it.
+    #[error("program `{program}` did not start: {source}")]
+    ProgramNotStarted {
+        /// The path of the program.
+        program: String,
+        /// The kernel's reason.
+        source: std::io::Error,
+    },
+    /// A limit makes no sense.
+    #[error("limit `{name}` is {value}, expected {expected}")]
+    InvalidLimit {
+        /// The limit.
+        name: &'static str,
+        /// The value that was given.
+        value: String,
+        /// What was expected.
+        expected: String,
+    },
+    /// A file name, a variable name or an argument is not acceptable.
+    #[error("{what} `{name}` is not allowed: {reason}")]
+    InvalidName {
+        /// What it names.
+        what: &'static str,
+        /// The name that was given, shortened and escaped.
+        name: String,
+        /// Which rule it breaks.
+        reason: String,
+    },
+    /// Code, arguments or input are larger than what can be handed over.
+    #[error("{what} has {size} bytes, at most {maximum} are taken; {hint}")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// Its size in bytes.
+        size: u64,
+        /// The most that is taken, in bytes.
+        maximum: u64,
+        /// What to do instead.
+        hint: &'static str,
+    },
+    /// The folder that was given as workspace cannot be used.
+    #[error("workspace `{}` cannot be used: {reason}", path.display())]
+    Workspace {
+        /// The folder.
+        path: PathBuf,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// A file could not be read or written on the host.
+    #[error("{action} `{}`: {source}", path.display())]
+    File {
+        /// What was tried, for example `read upload`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The sandbox could not be set up although the host seemed able to.
+    #[error("sandbox set-up failed at `{step}`: {source}")]
+    Setup {
+        /// The step that failed.
+        step: &'static str,
+        /// The kernel's reason.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// What to do next, where that is not part of the message.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::LevelUnavailable { .. } => {
+                Some("`toolpost doctor` lists what this host can give; `--allow-degraded` takes the next lower level".into())
+            }
+            Self::Setup { .. } => Some("`toolpost doctor` shows which parts of the sandbox work on this host".into()),
+            Self::ProgramNotFound { .. } => {
+                Some("give an absolute path, or make the folder visible to the sandbox".into())
+            }
+            Self::LanguageMissing { hint, .. } => Some((*hint).into()),
+            _ => None,
+        }
+    }
+}
+
+/// The end of a message about a name that is not known.
+fn did_you_mean(suggestion: Option<&'static str>) -> String {
+    suggestion.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default()
+}

@@ -1,0 +1,97 @@
+//! What this host can give, and what to do about the rest.
+
+use std::sync::OnceLock;
+
+use serde::Serialize;
+
+use crate::Level;
+
+/// One ability of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Capability {
+    /// A stable name, for example `user_namespaces`.
+    pub name: &'static str,
+    /// Whether the host has it.
+    pub available: bool,
+    /// What was found: a version, a path, or the kernel's refusal.
+    pub reason: String,
+    /// What to do when it is missing.
+    pub fix: Option<&'static str>,
+}
+
+/// Whether a level can be given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LevelAvailability {
+    /// The level.
+    pub level: Level,
+    /// Whether the host can give it.
+    pub available: bool,
+    /// Why not.
+    pub reason: Option<String>,
+    /// What to do about it.
+    pub fix: Option<String>,
+}
+
+/// The facts about this host on which the choice of levels and layers rests.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Host {
+    /// The operating system and its release, for example `Linux 6.12.0`.
+    pub system: String,
+    /// The abilities.
+    pub capabilities: Vec<Capability>,
+    /// The levels, weakest first.
+    pub levels: Vec<LevelAvailability>,
+    #[serde(skip)]
+    pub(crate) facts: crate::platform::Facts,
+}
+
+impl Host {
+    /// Finds out what the host can give: once per process, in about two milliseconds, by starting one empty sandbox.
+    pub fn probe() -> &'static Self {
+        static HOST: OnceLock<Host> = OnceLock::new();
+        HOST.get_or_init(|| Self::from_facts(crate::platform::Facts::probe()))
+    }
+
+    pub(crate) fn from_facts(facts: crate::platform::Facts) -> Self {
+        Self {
+            system: facts.system(),
+            capabilities: facts.capabilities(),
+            levels: Level::ALL.into_iter().map(|level| facts.availability(level)).collect(),
+            facts,
+        }
+    }
+
+    /// Whether a level can be given.
+    pub fn availability(&self, level: Level) -> Option<&LevelAvailability> {
+        self.levels.iter().find(|entry| entry.level == level)
+    }
+
+    /// The strongest level that the host can give.
+    pub fn best(&self) -> Option<Level> {
+        self.levels.iter().rev().find(|entry| entry.available).map(|entry| entry.level)
+    }
+
+    /// The same host without namespaces, as seen inside a default container. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without_namespaces(&self) -> Self {
+        Self::from_facts(self.facts.without_namespaces())
+    }
+
+    /// The same host with another Landlock version; 0 is none. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_landlock(&self, abi: u32) -> Self {
+        Self::from_facts(self.facts.with_landlock(abi))
+    }
+
+    /// The same host without any cgroup. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without_cgroups(&self) -> Self {
+        Self::from_facts(self.facts.without_cgroups())
+    }
+}

@@ -1,0 +1,85 @@
+// Hosts that are not Linux: no level is available, and the crate says so.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::host::{Capability, LevelAvailability};
+use crate::{Artifact, Error, Event, Host, Level, Outcome, Program, Sandbox};
+
+const REASON: &str = "the process sandbox needs Linux";
+const FIX: &str = "run on Linux, or in a Linux virtual machine or container";
+
+/// Nothing is stored where nothing runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Store;
+
+#[derive(Debug, Default)]
+pub(crate) struct Flag(AtomicBool);
+
+impl Flag {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Facts;
+
+impl Facts {
+    pub(crate) fn probe() -> Self {
+        Self
+    }
+
+    pub(crate) fn system(&self) -> String {
+        std::env::consts::OS.to_owned()
+    }
+
+    pub(crate) fn capabilities(&self) -> Vec<Capability> {
+        vec![Capability { name: "linux", available: false, reason: REASON.into(), fix: Some(FIX) }]
+    }
+
+    pub(crate) fn availability(&self, level: Level) -> LevelAvailability {
+        LevelAvailability { level, available: false, reason: Some(REASON.into()), fix: Some(FIX.into()) }
+    }
+
+    pub(crate) fn without_namespaces(&self) -> Self {
+        self.clone()
+    }
+
+    pub(crate) fn with_landlock(&self, _abi: u32) -> Self {
+        self.clone()
+    }
+
+    pub(crate) fn without_cgroups(&self) -> Self {
+        self.clone()
+    }
+}
+
+pub(crate) fn run(
+    sandbox: &Sandbox,
+    _program: &Program,
+    _cancel: &crate::Cancel,
+    _on_event: &mut dyn FnMut(Event<'_>),
+) -> Result<Outcome, Error> {
+    let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
+    let level = sandbox.level.unwrap_or(Level::Strict);
+    let reason =
+        host.availability(level).and_then(|entry| entry.reason.clone()).unwrap_or_else(|| REASON.into());
+    Err(Error::LevelUnavailable { level, reason, fix: FIX.into() })
+}
+
+pub(crate) fn read_artifact(artifact: &Artifact) -> Result<Vec<u8>, Error> {
+    Err(unsupported("read artifact", Path::new(&artifact.path)))
+}
+
+pub(crate) fn export(artifacts: &[Artifact], folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    if artifacts.is_empty() { Ok(Vec::new()) } else { Err(unsupported("export artifacts to", folder)) }
+}
+
+fn unsupported(action: &'static str, path: &Path) -> Error {
+    Error::File { action, path: path.to_owned(), source: std::io::ErrorKind::Unsupported.into() }
+}

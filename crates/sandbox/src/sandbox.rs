@@ -1,0 +1,420 @@
+//! The request: a level, limits, files and an environment, and the one call that runs a program under them.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use crate::level::shorten;
+use crate::{Cancel, Error, Event, Host, Level, Limits, Outcome, Program, Source, Stdin, Workspace};
+
+/// The folders in which programs are looked up unless [`Sandbox::search_path`] says otherwise, and `PATH` inside.
+pub const SYSTEM_SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+
+/// Paths of a host workspace that other programs of the host execute or obey. They are read-only inside, also when
+/// they do not exist yet: then an empty placeholder stands there during the run. An existing `.git` cannot be
+/// renamed; where there is none, none can be made.
+pub const PROTECTED_PATHS: [&str; 12] = [
+    ".git/hooks",
+    ".git/config",
+    ".claude",
+    ".codex",
+    ".vscode",
+    ".idea",
+    ".mcp.json",
+    ".bashrc",
+    ".envrc",
+    ".gitmodules",
+    "CLAUDE.md",
+    "AGENTS.md",
+];
+
+/// Code larger than this is refused: it should be a file of the workspace.
+pub(crate) const MAXIMUM_CODE: u64 = 8 << 20;
+/// Arguments and environment together; the kernel's own limit depends on the stack limit of the host.
+const MAXIMUM_ARGUMENTS: u64 = 1 << 20;
+/// One argument; the kernel's `MAX_ARG_STRLEN` less the end.
+const MAXIMUM_ARGUMENT: u64 = (128 << 10) - 1;
+
+/// Variables through which a caller could make the interpreter, the linker or git run something else.
+const REFUSED_VARIABLES: [&str; 21] = [
+    "BASH_ENV",
+    "ENV",
+    "SHELLOPTS",
+    "BASHOPTS",
+    "PS4",
+    "PROMPT_COMMAND",
+    "IFS",
+    "GCONV_PATH",
+    "LOCPATH",
+    "NLSPATH",
+    "HOSTALIASES",
+    "RES_OPTIONS",
+    "GETCONF_DIR",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+    "PERL5OPT",
+    "PERL5LIB",
+    "RUBYOPT",
+    "JAVA_TOOL_OPTIONS",
+    "GLIBC_TUNABLES",
+    "MALLOC_TRACE",
+];
+const REFUSED_PREFIXES: [&str; 5] = ["LD_", "DYLD_", "PYTHON", "GIT_", "BASH_FUNC_"];
+/// Variables of the `PYTHON` and `GIT_` families that only change what is printed or recorded.
+const HARMLESS_VARIABLES: [&str; 8] = [
+    "PYTHONHASHSEED",
+    "PYTHONIOENCODING",
+    "PYTHONUTF8",
+    "GIT_AUTHOR_NAME",
+    "GIT_AUTHOR_EMAIL",
+    "GIT_COMMITTER_NAME",
+    "GIT_COMMITTER_EMAIL",
+    "PYTHONDONTWRITEBYTECODE",
+];
+
+/// How a program is to be run. Start with [`Sandbox::new`], end with [`Sandbox::run`]; a value can be used for many
+/// runs, also at the same time.
+#[derive(Debug, Clone, Default)]
+pub struct Sandbox {
+    pub(crate) level: Option<Level>,
+    pub(crate) allow_degraded: bool,
+    pub(crate) limits: Limits,
+    pub(crate) workspace: Workspace,
+    pub(crate) files: Vec<(String, Source)>,
+    pub(crate) environment: Vec<(String, OsString)>,
+    pub(crate) stdin: Stdin,
+    pub(crate) read_only: Vec<PathBuf>,
+    pub(crate) search_path: Option<OsString>,
+    pub(crate) host: Option<Host>,
+}
+
+impl Sandbox {
+    /// The best level of this host, default limits, a fresh workspace, a clean environment, no input.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Requires a level. Without it the best available one is taken, and the report says which.
+    #[must_use]
+    pub fn level(mut self, level: Level) -> Self {
+        self.level = Some(level);
+        self
+    }
+
+    /// Whether a lower level may be given when the host cannot give the one that was named. Default no: then
+    /// [`Error::LevelUnavailable`]. The report says what was given.
+    #[must_use]
+    pub fn allow_degraded(mut self, allow: bool) -> Self {
+        self.allow_degraded = allow;
+        self
+    }
+
+    /// Sets the limits.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Sets the workspace. Default [`Workspace::Fresh`].
+    #[must_use]
+    pub fn workspace(mut self, workspace: Workspace) -> Self {
+        self.workspace = workspace;
+        self
+    }
+
+    /// Puts a file into the workspace before the start. The name is a relative path without `..`; folders are made;
+    /// a file that exists is never overwritten, and no symbolic link is followed.
+    #[must_use]
+    pub fn file(mut self, name: impl Into<String>, source: Source) -> Self {
+        self.files.push((name.into(), source));
+        self
+    }
+
+    /// Sets a variable of the program's otherwise clean environment (`PATH`, `HOME`, `LANG`, `TMPDIR`). Variables
+    /// that make an interpreter, the linker or git run something else are refused by name.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets what the program reads from standard input. Default [`Stdin::Empty`].
+    #[must_use]
+    pub fn stdin(mut self, stdin: Stdin) -> Self {
+        self.stdin = stdin;
+        self
+    }
+
+    /// Makes a file or folder of the host readable at its own path, with everything beneath. It cannot be written.
+    #[must_use]
+    pub fn read_only(mut self, path: impl Into<PathBuf>) -> Self {
+        self.read_only.push(path.into());
+        self
+    }
+
+    /// Sets where programs are looked up on the host, in the form of `PATH`. Default [`SYSTEM_SEARCH_PATH`]: this
+    /// crate reads no environment. An interpreter found outside the system folders is bound with its installation.
+    #[must_use]
+    pub fn search_path(mut self, path: impl Into<OsString>) -> Self {
+        self.search_path = Some(path.into());
+        self
+    }
+
+    /// Uses other facts about the host than [`Host::probe`] found, for tests of poor hosts. Facts that claim more
+    /// than the host has end in [`Error::Setup`], never in a weaker sandbox.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn host(mut self, host: Host) -> Self {
+        self.host = Some(host);
+        self
+    }
+
+    /// Runs a program to its end and gives back what it did. Blocks; [`Cancel`] ends it from another thread.
+    /// `on_event` gets output while it comes and slows the program down if it is slow.
+    pub fn run(
+        &self,
+        program: &Program,
+        cancel: &Cancel,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Outcome, Error> {
+        self.limits.check()?;
+        self.check_files()?;
+        self.check_environment()?;
+        check_program(program)?;
+        crate::platform::run(self, program, cancel, on_event)
+    }
+
+    fn check_files(&self) -> Result<(), Error> {
+        for (index, (name, _)) in self.files.iter().enumerate() {
+            check_file_name(name)?;
+            let folded = name.to_lowercase();
+            if self.files[..index].iter().any(|(other, _)| other.to_lowercase() == folded) {
+                return Err(refused(
+                    "file name",
+                    name,
+                    "two uploads have this name, at most differing in case",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_environment(&self) -> Result<(), Error> {
+        for (name, value) in &self.environment {
+            let valid = !name.is_empty()
+                && !name.starts_with(|first: char| first.is_ascii_digit())
+                && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+            if !valid {
+                return Err(refused("variable", name, "a name has letters, digits and underscores"));
+            }
+            let bytes = value.as_encoded_bytes();
+            if bytes.contains(&0) {
+                return Err(refused("variable", name, "its value has a NUL byte"));
+            }
+            if is_refused(name) {
+                return Err(refused(
+                    "variable",
+                    name,
+                    "it can make a program run other code than was asked for",
+                ));
+            }
+            if name == "PATH"
+                && bytes
+                    .split(|byte| *byte == b':')
+                    .any(|folder| !folder.starts_with(b"/") || has_dots(folder))
+            {
+                return Err(refused(
+                    "variable",
+                    name,
+                    "every folder in it must be absolute and without `..`",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn has_dots(folder: &[u8]) -> bool {
+    folder.split(|byte| *byte == b'/').any(|part| part == b".." || part == b".")
+}
+
+fn is_refused(name: &str) -> bool {
+    !HARMLESS_VARIABLES.contains(&name)
+        && (REFUSED_VARIABLES.contains(&name)
+            || REFUSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+}
+
+fn refused(what: &'static str, name: &str, reason: &str) -> Error {
+    Error::InvalidName { what, name: shorten(name), reason: reason.into() }
+}
+
+/// The rules for a name that crosses between host and workspace, in either direction.
+pub(crate) fn check_file_name(name: &str) -> Result<(), Error> {
+    let reason = if name.is_empty() {
+        "it is empty"
+    } else if name.starts_with('/') {
+        "it must be relative to the workspace"
+    } else if name.len() > 1024 {
+        "it is longer than 1,024 bytes"
+    } else if name.chars().any(|letter| letter.is_control() || is_invisible(letter)) {
+        "it has a control or invisible character"
+    } else if name.contains('\\') {
+        "it has a backslash, which separates folders on other systems"
+    } else if name.split('/').any(|part| part.is_empty() || part == "." || part == "..") {
+        "a part of it is empty, `.` or `..`"
+    } else if name.split('/').any(|part| part.len() > 255) {
+        "a part of it is longer than 255 bytes"
+    } else if name.split('/').any(|part| part.starts_with('-')) {
+        "a part of it begins with `-` and would be taken for an option"
+    } else if name.split('/').any(is_device) {
+        "a part of it is a device name on other systems"
+    } else {
+        return Ok(());
+    };
+    Err(refused("file name", name, reason))
+}
+
+/// Characters that make two different names look the same or reverse their reading direction.
+fn is_invisible(letter: char) -> bool {
+    matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+fn is_device(part: &str) -> bool {
+    let stem = part.split('.').next().unwrap_or(part).to_ascii_uppercase();
+    matches!(stem.as_str(), "CON" | "PRN" | "AUX" | "NUL")
+        || (stem.len() == 4
+            && (stem.starts_with("COM") || stem.starts_with("LPT"))
+            && stem.ends_with(|digit: char| digit.is_ascii_digit()))
+}
+
+fn check_program(program: &Program) -> Result<(), Error> {
+    match program {
+        Program::Argv(arguments) => {
+            if arguments.first().is_none_or(|first| first.is_empty()) {
+                return Err(refused("program", "", "the argument list is empty"));
+            }
+            let mut total = 0;
+            for argument in arguments {
+                let size = argument.len() as u64;
+                if argument.as_encoded_bytes().contains(&0) {
+                    return Err(refused("argument", &argument.to_string_lossy(), "it has a NUL byte"));
+                }
+                check_size(
+                    "argument",
+                    size,
+                    MAXIMUM_ARGUMENT,
+                    "hand it over in a file or by standard input",
+                )?;
+                total += size + 9;
+            }
+            check_size(
+                "argument list",
+                total,
+                MAXIMUM_ARGUMENTS,
+                "hand it over in a file or by standard input",
+            )
+        }
+        Program::Code { source, .. } => {
+            check_size("code", source.len() as u64, MAXIMUM_CODE, "upload large data as a file")?;
+            match source.find('\0') {
+                None => Ok(()),
+                Some(place) => Err(refused("code", "", &format!("it has a NUL byte at offset {place}"))),
+            }
+        }
+    }
+}
+
+fn check_size(what: &'static str, size: u64, maximum: u64, hint: &'static str) -> Result<(), Error> {
+    if size > maximum {
+        return Err(Error::TooLarge { what, size, maximum, hint });
+    }
+    Ok(())
+}
+
+/// Whether a program's name is a path rather than a name to look up.
+pub(crate) fn is_path(name: &OsStr) -> bool {
+    name.as_encoded_bytes().contains(&b'/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Language;
+
+    #[test]
+    fn hostile_file_names_are_refused() {
+        let long = "a".repeat(256);
+        let deep = "a/".repeat(600);
+        for name in [
+            "",
+            "/etc/passwd",
+            "../x",
+            "a/../b",
+            "a//b",
+            "./a",
+            "a\0b",
+            "a\nb",
+            "-rf",
+            "d/-x",
+            "CON",
+            "aux.txt",
+            "lpt1",
+            "a\\b",
+            "x\u{202e}gnp.exe",
+            "\u{1b}[2J",
+            &long,
+            &deep,
+        ] {
+            assert!(check_file_name(name).is_err(), "{name:?}");
+        }
+        for name in ["data.csv", "a/b/c.txt", "résumé.pdf", ".hidden", "console.log", "with space"] {
+            check_file_name(name).unwrap();
+        }
+    }
+
+    #[test]
+    fn variables_that_redirect_programs_are_refused() {
+        for name in [
+            "LD_PRELOAD",
+            "PYTHONSTARTUP",
+            "PYTHONPATH",
+            "NODE_OPTIONS",
+            "BASH_ENV",
+            "GIT_SSH_COMMAND",
+            "A=B",
+            "",
+            "1A",
+        ] {
+            let sandbox = Sandbox::new().env(name, "x");
+            assert!(sandbox.check_environment().is_err(), "{name}");
+        }
+        for path in [".:/bin", "/bin:", "bin", "/usr/../tmp", "/bin::/usr/bin"] {
+            assert!(Sandbox::new().env("PATH", path).check_environment().is_err(), "{path}");
+        }
+        for name in ["TOKEN", "GIT_AUTHOR_NAME", "PYTHONHASHSEED", "_x"] {
+            Sandbox::new().env(name, "x").check_environment().unwrap();
+        }
+        Sandbox::new().env("PATH", "/opt/bin:/bin").check_environment().unwrap();
+    }
+
+    #[test]
+    fn uploads_may_not_collide_by_case() {
+        let sandbox =
+            Sandbox::new().file("a.txt", Source::Bytes(vec![])).file("A.TXT", Source::Bytes(vec![]));
+        assert!(sandbox.check_files().is_err());
+    }
+
+    #[test]
+    fn programs_that_cannot_be_handed_over_are_refused() {
+        let code = |text: String| check_program(&Program::code(Language::Python, text));
+        assert!(matches!(code("a".repeat(9 << 20)).unwrap_err(), Error::TooLarge { what: "code", .. }));
+        assert!(code("a\0b".into()).unwrap_err().to_string().contains("offset 1"));
+        assert!(matches!(
+            check_program(&Program::argv(["true".to_owned(), "x".repeat(200_000)])),
+            Err(Error::TooLarge { .. })
+        ));
+        assert!(check_program(&Program::argv(vec!["x".repeat(100_000); 20])).is_err());
+        assert!(check_program(&Program::argv(["a\0"])).is_err());
+        assert!(check_program(&Program::argv(Vec::<String>::new())).is_err());
+    }
+}

@@ -1,0 +1,200 @@
+//! How a run ended, what it used and what confined it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Level;
+
+/// How a run ended. A limit is named only when the kernel or the host's own clock proves that it was reached: a
+/// program that exits with status 124 or 137, or kills itself, is reported as what it did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Verdict {
+    /// The program exited with status 0.
+    Ok,
+    /// The program exited with another status.
+    Exit {
+        /// The status, 1 to 255.
+        code: i32,
+    },
+    /// A signal that the sandbox did not send ended the program.
+    Signal {
+        /// The number of the signal.
+        signal: i32,
+    },
+    /// The wall-clock limit was reached; everything was killed.
+    Timeout {
+        /// The limit in milliseconds.
+        limit_ms: u64,
+    },
+    /// The limit of processor time was reached; everything was killed.
+    Cpu {
+        /// The limit in milliseconds.
+        limit_ms: u64,
+    },
+    /// The kernel killed a process because the memory limit was reached: proved by the cgroup's own counter.
+    Memory {
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The program failed after the kernel refused it a process: proved by the cgroup's own counter.
+    Processes {
+        /// The limit.
+        limit: u32,
+    },
+    /// The program failed and its workspace was full.
+    Disk {
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// More output than the total limit; everything was killed.
+    Output {
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The system call policy ended the program.
+    Denied {
+        /// The rule.
+        rule: String,
+    },
+    /// The caller cancelled the run; everything was killed.
+    Cancelled,
+}
+
+impl Verdict {
+    /// Whether the program ended well.
+    pub fn is_ok(&self) -> bool {
+        matches!(self, Self::Ok)
+    }
+}
+
+/// What a run used, as the kernel counted it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Wall-clock time from the start of the set-up to the end of the last process.
+    pub wall: Duration,
+    /// Processor time in user mode, all processes.
+    pub user: Duration,
+    /// Processor time in kernel mode, all processes, the set-up of the sandbox included.
+    pub system: Duration,
+    /// The largest resident set of a single process, in bytes.
+    pub largest_process: u64,
+    /// The most memory that all processes had together, in bytes. Only a cgroup can tell.
+    pub peak_memory: Option<u64>,
+}
+
+/// One protection or limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Layer {
+    /// A user namespace: no identity of the host beyond one unprivileged user exists inside.
+    UserNamespace,
+    /// A mount namespace.
+    MountNamespace,
+    /// A process namespace: no process of the host is visible, and all inside die with its first process.
+    PidNamespace,
+    /// A namespace for System V and POSIX message queues, semaphores and shared memory.
+    IpcNamespace,
+    /// A namespace for the host name.
+    UtsNamespace,
+    /// A cgroup namespace.
+    CgroupNamespace,
+    /// A network namespace of its own without any interface that is up.
+    NetworkNamespace,
+    /// A root of its own, in which only chosen folders exist.
+    PrivateRoot,
+    /// The program runs as a user without rights on the host.
+    UnprivilegedUser,
+    /// All capability sets are empty.
+    NoCapabilities,
+    /// No program can raise its rights.
+    NoNewPrivileges,
+    /// Landlock limits which files can be read and written.
+    LandlockFiles,
+    /// Landlock refuses TCP.
+    LandlockTcp,
+    /// Landlock refuses abstract unix sockets of processes outside.
+    LandlockAbstractSockets,
+    /// Landlock refuses signals to processes outside.
+    LandlockSignals,
+    /// The system call policy.
+    Seccomp,
+    /// Resource limits per process: processor time, descriptors, file size, locked memory, core files.
+    ResourceLimits,
+    /// A limit on the memory of all processes together.
+    MemoryLimit,
+    /// A limit on the number of processes of this run alone.
+    ProcessLimit,
+    /// A limit on the share of the processors.
+    CpuQuota,
+    /// A limit on the size of the fresh workspace that the kernel holds.
+    WorkspaceQuota,
+    /// Read-only masks over paths that other programs of the host would execute or obey.
+    ProtectedPaths,
+    /// Everything that the program started dies with it, also when the host program is killed.
+    TreeKill,
+}
+
+/// A layer that is not active, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MissingLayer {
+    /// The layer.
+    pub layer: Layer,
+    /// Why it is not active.
+    pub reason: String,
+}
+
+/// Limits that were reached without ending the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Reached {
+    /// The kernel killed a process for the memory limit.
+    Memory,
+    /// The kernel refused a process.
+    Processes,
+    /// The workspace was full at the end.
+    Disk,
+    /// Standard output was longer than what is kept.
+    Stdout,
+    /// Standard error was longer than what is kept.
+    Stderr,
+    /// The value was longer than what is taken.
+    Value,
+    /// There were more or larger files than what is handed back.
+    Artifacts,
+    /// There were more changes in the workspace than what is listed.
+    Changes,
+}
+
+/// What confined a run. A layer is listed as active only if the kernel accepted it for this very run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// The level that was asked for, if one was named.
+    pub requested: Option<Level>,
+    /// The level that was given.
+    pub effective: Level,
+    /// Whether `effective` is lower than `requested`.
+    pub degraded: bool,
+    /// The layers that were active.
+    pub layers: Vec<Layer>,
+    /// The layers that were not, with the reason.
+    pub missing: Vec<MissingLayer>,
+    /// Limits that were reached.
+    pub reached: Vec<Reached>,
+    /// Remarks for a person, for example why a file was not handed back.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// Whether a layer was active.
+    pub fn has(&self, layer: Layer) -> bool {
+        self.layers.contains(&layer)
+    }
+}
