@@ -1,2 +1,131 @@
-//! The project's own chores.
-fn main() {}
+//! `cargo xtask`: the project's own chores.
+
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the chores are a command of the developer and talk to a terminal"
+)]
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use xtask::command::Task;
+use xtask::workspace::Workspace;
+use xtask::{Result, bench, suite, tidy};
+
+/// A chore: its name, what it does, and how; the answer is whether all is well.
+type Chore = (&'static str, &'static str, fn(&Path) -> Result<bool>);
+
+const CHORES: &[Chore] = &[
+    ("test", "set up what is needed and run all that a change must pass", suite::run),
+    ("tidy", "hold the rules of the tree: layers, sizes, documentation, names in CI", check_tidy),
+    ("attack", "run the attack table of the sandbox, with its output shown", attack),
+    ("bench", "measure the promises with numbers into benches/results", bench::run),
+    ("help", "print this page", |_| Ok(help())),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let name = match arguments.as_slice() {
+        [] => "help",
+        [name] if name == "--help" || name == "-h" => "help",
+        [name] => name,
+        [name, extra, ..] => {
+            eprintln!("error: `{name}` takes no arguments, found `{extra}`; leave it out");
+            return ExitCode::from(2);
+        }
+    };
+    let Some((_, _, chore)) = CHORES.iter().find(|(chore, _, _)| *chore == name) else {
+        eprint!("error: there is no chore `{name}`");
+        let nearest = CHORES.iter().map(|(chore, _, _)| (distance(name, chore), chore)).min();
+        match nearest {
+            Some((3.., _)) | None => eprintln!("; `cargo xtask help` lists them"),
+            Some((_, chore)) => eprintln!("; did you mean `{chore}`? `cargo xtask help` lists them"),
+        }
+        return ExitCode::from(2);
+    };
+    match chore(&xtask::root()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn help() -> bool {
+    println!("The project's own chores.\n\nUsage: cargo xtask CHORE\n");
+    for (name, summary, _) in CHORES {
+        println!("  {name:8}{summary}");
+    }
+    true
+}
+
+fn check_tidy(root: &Path) -> Result<bool> {
+    let complaints = tidy::check(&Workspace::read(root)?)?;
+    for complaint in &complaints {
+        println!("{complaint}");
+    }
+    match complaints.len() {
+        0 => println!("tidy"),
+        count => println!("{count} complaints"),
+    }
+    Ok(complaints.is_empty())
+}
+
+fn attack(root: &Path) -> Result<bool> {
+    let nextest = Task::new("cargo", &["nextest", "--version"]).folder(root).capture();
+    let task = if nextest.is_ok_and(|captured| captured.success) {
+        Task::new("cargo", &["nextest", "run", "--package", "toolpost-sandbox", "-E", "test(attack)"])
+            .argument("--success-output=immediate")
+            .argument("--no-fail-fast")
+    } else {
+        Task::new("cargo", &["test", "--package", "toolpost-sandbox", "attack", "--", "--show-output"])
+    };
+    task.folder(root).limit(Duration::from_mins(40)).show()
+}
+
+/// How many letters must be put in, left out or replaced (or neighbours swapped: counted as one) to get from one word
+/// to the other.
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];
+    for i in 0..=one.len() {
+        for j in 0..=other.len() {
+            rows[i][j] = if i == 0 || j == 0 {
+                i + j
+            } else {
+                let change = rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]);
+                let swap = if i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1] {
+                    rows[i - 2][j - 2] + 1
+                } else {
+                    usize::MAX
+                };
+                change.min(swap).min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1)
+            };
+        }
+    }
+    rows[one.len()][other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_counts_changes() {
+        let rows = [
+            ("test", "test", 0),
+            ("tset", "test", 1),
+            ("benhc", "bench", 1),
+            ("tid", "tidy", 1),
+            ("x", "", 1),
+        ];
+        for (one, other, expected) in rows {
+            assert_eq!(distance(one, other), expected, "{one} {other}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The promises with numbers, measured: bench programs print rows as JSON, the results are kept by date and commit.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::Result;
+use crate::command::Task;
+
+/// A bench program: an example of a crate that prints one JSON object
+/// `{"rows": [{"name", "value", "unit", "promise"?, "promise_max"?, "promise_min"?}]}`.
+#[derive(Debug)]
+pub struct Bench {
+    /// The package.
+    pub package: &'static str,
+    /// The package's folder.
+    pub folder: &'static str,
+    /// The example's name.
+    pub example: &'static str,
+}
+
+/// The bench programs.
+pub const BENCHES: &[Bench] = &[
+    Bench { package: "toolpost-sandbox", folder: "crates/sandbox", example: "spawn_cost" },
+    Bench { package: "toolpost-toolbox", folder: "crates/toolbox", example: "call_cost" },
+    Bench { package: "toolpost-agent", folder: "crates/agent", example: "loop_cost" },
+    Bench { package: "toolpost-llm", folder: "crates/llm", example: "fold_speed" },
+];
+
+/// A figure that was measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// What was measured.
+    pub name: String,
+    /// The figure.
+    pub value: f64,
+    /// Its unit.
+    pub unit: String,
+    /// What is promised, in words.
+    pub promise: Option<String>,
+    /// The most that is promised.
+    pub most: Option<f64>,
+    /// The least that is promised.
+    pub least: Option<f64>,
+}
+
+impl Row {
+    /// Whether the promise holds; nothing where none is made.
+    pub fn holds(&self) -> Option<bool> {
+        (self.most.is_some() || self.least.is_some()).then(|| {
+            self.most.is_none_or(|most| self.value <= most)
+                && self.least.is_none_or(|least| self.value >= least)
+        })
+    }
+
+    fn promised(&self) -> String {
+        match (&self.promise, self.most, self.least) {
+            (Some(words), _, _) => words.clone(),
+            (None, Some(most), Some(least)) => format!("{least} to {most} {}", self.unit),
+            (None, Some(most), None) => format!("at most {most} {}", self.unit),
+            (None, None, Some(least)) => format!("at least {least} {}", self.unit),
+            (None, None, None) => "none".to_owned(),
+        }
+    }
+}
+
+/// Reads what a bench program printed: the last line, or the whole, that is a JSON object with `rows`.
+pub fn rows(text: &str) -> Result<Vec<Row>> {
+    let object = std::iter::once(text)
+        .chain(text.lines().rev())
+        .filter_map(|part| serde_json::from_str::<Value>(part.trim()).ok())
+        .find(|value| value["rows"].is_array())
+        .ok_or("printed no JSON object with `rows`")?;
+    let rows = object["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if rows.is_empty() {
+        return Err("measured nothing: `rows` is empty".to_owned());
+    }
+    rows.iter()
+        .map(|row| {
+            let text = |field: &str| row[field].as_str().map(str::to_owned);
+            let missing = |field: &str| format!("a row without `{field}`: {row}");
+            Ok(Row {
+                name: text("name").ok_or_else(|| missing("name"))?,
+                value: row["value"].as_f64().ok_or_else(|| missing("value"))?,
+                unit: text("unit").ok_or_else(|| missing("unit"))?,
+                promise: text("promise"),
+                most: row["promise_max"].as_f64(),
+                least: row["promise_min"].as_f64(),
+            })
+        })
+        .collect()
+}
+
+/// Runs every bench program in the release profile, writes `benches/results/DATE-COMMIT.json`, and prints a table.
+///
+/// The answer is whether every program ran and every promise holds.
+pub fn run(root: &Path) -> Result<bool> {
+    let mut programs = Vec::new();
+    let mut missing = Vec::new();
+    let mut table = Vec::new();
+    for bench in BENCHES {
+        let name = format!("{}/{}", bench.package, bench.example);
+        let file = root.join(bench.folder).join("examples").join(format!("{}.rs", bench.example));
+        let folder = root.join(bench.folder).join("examples").join(bench.example);
+        let measured = if file.exists() || folder.exists() {
+            eprintln!("measuring {name}");
+            measure(root, bench)
+        } else {
+            Err(format!("there is no {}/examples/{}.rs", bench.folder, bench.example))
+        };
+        match measured {
+            Ok((rows, printed)) => {
+                programs.push(json!({ "program": name, "result": printed }));
+                table.extend(rows);
+            }
+            Err(error) => missing.push((name, error)),
+        }
+    }
+    let date = date(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400));
+    let commit = commit(root);
+    let result = json!({
+        "v": 1,
+        "date": date,
+        "commit": commit,
+        "machine": machine(root),
+        "programs": programs,
+        "missing": missing.iter().map(|(name, error)| json!({ "program": name, "reason": error })).collect::<Vec<_>>(),
+    });
+    let folder = root.join("benches/results");
+    fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    let short: String = commit.chars().take(8).collect();
+    let file = folder.join(format!("{date}-{short}.json"));
+    fs::write(&file, format!("{result:#}\n"))
+        .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    print!("{}", render(&table));
+    for (name, error) in &missing {
+        println!("MISSING {name}: {error}");
+    }
+    println!("written to benches/results/{date}-{short}.json");
+    Ok(missing.is_empty() && table.iter().all(|row| row.holds() != Some(false)))
+}
+
+fn measure(root: &Path, bench: &Bench) -> Result<(Vec<Row>, Value)> {
+    let task = Task::new("cargo", &["run", "--quiet", "--release", "--package", bench.package])
+        .argument("--example")
+        .argument(bench.example)
+        .argument("--")
+        .argument("--json")
+        .folder(root)
+        .limit(Duration::from_mins(40));
+    let captured = task.capture()?;
+    if !captured.success {
+        return Err(format!("`{}` failed: {}", task.line(), captured.errors.trim()));
+    }
+    let rows = rows(&captured.text).map_err(|error| format!("`{}` {error}", task.line()))?;
+    let printed = rows
+        .iter()
+        .map(|row| {
+            json!({
+                "name": row.name, "value": row.value, "unit": row.unit,
+                "promise": row.promised(), "holds": row.holds(),
+            })
+        })
+        .collect();
+    Ok((rows, Value::Array(printed)))
+}
+
+fn commit(root: &Path) -> String {
+    Task::new("git", &["rev-parse", "HEAD"])
+        .folder(root)
+        .capture()
+        .ok()
+        .filter(|captured| captured.success)
+        .map_or_else(|| "uncommitted".to_owned(), |captured| captured.text.trim().to_owned())
+}
+
+fn machine(root: &Path) -> Value {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let field = |text: &str, name: &str| -> Option<String> {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let kernel = Task::new("uname", &["-srm"]).folder(root).capture().ok();
+    json!({
+        "processor": field(&read("/proc/cpuinfo"), "model name"),
+        "cores": std::thread::available_parallelism().map(std::num::NonZero::get).ok(),
+        "memory": field(&read("/proc/meminfo"), "MemTotal"),
+        "kernel": kernel.map(|captured| captured.text.trim().to_owned()),
+    })
+}
+
+/// The date, `YYYY-MM-DD`, of a day counted from 1970-01-01, by the rules of the Gregorian calendar.
+pub fn date(day: u64) -> String {
+    let mut year = 1970;
+    let mut rest = day;
+    let leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
+    while rest >= 365 + u64::from(leap(year)) {
+        rest -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let mut month = 1;
+    for length in [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if rest < length {
+            break;
+        }
+        rest -= length;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02}", rest + 1)
+}
+
+/// The table of promises and what was measured.
+pub fn render(rows: &[Row]) -> String {
+    let mut cells = vec![["what", "measured", "promised", "holds"].map(str::to_owned)];
+    for row in rows {
+        let holds = row.holds().map_or("-", |holds| if holds { "yes" } else { "NO" });
+        cells.push([
+            row.name.clone(),
+            format!("{} {}", row.value, row.unit),
+            row.promised(),
+            holds.to_owned(),
+        ]);
+    }
+    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let (first, second, third) = (width(0), width(1), width(2));
+    let line = |row: &[String; 4]| {
+        format!("{:first$}  {:>second$}  {:third$}  {}\n", row[0], row[1], row[2], row[3])
+    };
+    cells.iter().map(line).collect()
+}

@@ -1,0 +1,230 @@
+//! What a change must pass: the steps of `cargo xtask test`, one after another, none left out because another failed.
+
+pub mod examples;
+pub mod report;
+pub mod setup;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::command::Task;
+use crate::workspace::{Workspace, has_extension};
+use report::Tally;
+use setup::Tools;
+
+/// Runs every step on the checkout at `root` and prints the result; its last line is `N passed, M failed, K skipped`.
+///
+/// The answer is whether nothing failed. Fails only where the checkout cannot be read or `.dev` cannot be written.
+pub fn run(root: &Path) -> Result<bool> {
+    let workspace = Workspace::read(root)?;
+    let own = root.join(".dev");
+    let suite = Suite { root: root.to_owned(), logs: own.join("log"), target: workspace.target.clone() };
+    fs::create_dir_all(&suite.logs)
+        .map_err(|error| format!("cannot make {}: {error}", suite.logs.display()))?;
+    let mut tally = Tally::default();
+    let begin = Instant::now();
+    let tools = setup::prepare(root, &own);
+    step("set-up", begin, true);
+
+    suite.status(&mut tally, "format", &["fmt", "--all", "--check"], &[]);
+    suite.status(
+        &mut tally,
+        "clippy",
+        &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        &[],
+    );
+    timed(&mut tally, "tests", |tally| suite.tests(&tools, tally));
+    timed(&mut tally, "documentation tests", |tally| suite.documentation_tests(tally));
+    suite.status(
+        &mut tally,
+        "documentation",
+        &["doc", "--workspace", "--no-deps"],
+        &[("RUSTDOCFLAGS", "-D warnings")],
+    );
+    timed(&mut tally, "examples", |tally| {
+        examples::run(root, &suite.logs, tally);
+        Ok(())
+    });
+    timed(&mut tally, "other hosts", |tally| suite.other_hosts(&workspace, tally));
+    timed(&mut tally, "dependencies", |tally| suite.dependencies(tally));
+
+    eprintln!("{:.0} s in all", begin.elapsed().as_secs_f64());
+    print!("{tally}");
+    Ok(tally.failed.is_empty())
+}
+
+/// The checkout and where the run writes.
+struct Suite {
+    root: PathBuf,
+    logs: PathBuf,
+    target: PathBuf,
+}
+
+fn step(name: &str, begin: Instant, good: bool) {
+    eprintln!("[{:7.1} s] {name}: {}", begin.elapsed().as_secs_f64(), if good { "ok" } else { "FAILED" });
+}
+
+/// Runs one step. Its own trouble is a failure like any other: the steps after it run all the same.
+fn timed(tally: &mut Tally, name: &str, run: impl FnOnce(&mut Tally) -> Result<()>) {
+    let begin = Instant::now();
+    let before = tally.failed.len();
+    if let Err(error) = run(tally) {
+        eprintln!("{error}");
+        tally.failed.push(name.to_owned());
+    }
+    step(name, begin, tally.failed.len() == before);
+}
+
+impl Suite {
+    fn cargo(&self, arguments: &[&str]) -> Task {
+        Task::new("cargo", arguments).folder(&self.root).limit(Duration::from_mins(25))
+    }
+
+    /// A step that is one Cargo command, which passes or fails as a whole.
+    fn status(&self, tally: &mut Tally, name: &str, arguments: &[&str], variables: &[(&str, &str)]) {
+        timed(tally, name, |tally| {
+            let mut task = self.cargo(arguments);
+            for (variable, value) in variables {
+                task = task.variable(variable, value);
+            }
+            if task.show()? {
+                tally.passed += 1;
+            } else {
+                eprintln!("failed: `{}`", task.line());
+                tally.failed.push(name.to_owned());
+            }
+            Ok(())
+        });
+    }
+
+    fn tests(&self, tools: &Tools, tally: &mut Tally) -> Result<()> {
+        let Some(nextest) = &tools.nextest else { return self.tests_without_nextest(tally) };
+        let file = self.target.join("nextest/ci/junit.xml");
+        // The report of an earlier run must not speak for this one.
+        if file.exists() {
+            fs::remove_file(&file).map_err(|error| format!("cannot remove {}: {error}", file.display()))?;
+        }
+        let (program, first) = nextest.split_first().ok_or("no nextest")?;
+        let mut task = Task::new(program, &[]).folder(&self.root).limit(Duration::from_mins(25));
+        for argument in first.iter().map(String::as_str).chain(["run", "--workspace", "--profile", "ci"]) {
+            task = task.argument(argument);
+        }
+        let good = task.show()?;
+        let mut found = Tally::default();
+        match fs::read_to_string(&file) {
+            Ok(text) => found.add_junit(&text),
+            Err(error) => eprintln!("no report of the tests at {}: {error}", file.display()),
+        }
+        tally.add_run("tests", found, good);
+        Ok(())
+    }
+
+    fn tests_without_nextest(&self, tally: &mut Tally) -> Result<()> {
+        let task = self.cargo(&[
+            "test",
+            "--workspace",
+            "--lib",
+            "--bins",
+            "--tests",
+            "--no-fail-fast",
+            "--",
+            "--show-output",
+        ]);
+        self.libtest(&task, "tests", tally)
+    }
+
+    fn documentation_tests(&self, tally: &mut Tally) -> Result<()> {
+        let task = self.cargo(&["test", "--doc", "--workspace", "--no-fail-fast"]);
+        self.libtest(&task, "documentation tests", tally)
+    }
+
+    fn libtest(&self, task: &Task, name: &str, tally: &mut Tally) -> Result<()> {
+        let log = self.logs.join(format!("{}.log", name.replace(' ', "-")));
+        let captured = task.capture_to(&log)?;
+        if !captured.success {
+            eprint!("{}{}", captured.errors, captured.text);
+        }
+        let mut found = Tally::default();
+        found.add_libtest(&captured.text);
+        tally.add_run(name, found, captured.success);
+        Ok(())
+    }
+
+    /// Checks that the sandbox crate compiles as on a host that it does not know, once for each simulated host that
+    /// its code names.
+    fn other_hosts(&self, workspace: &Workspace, tally: &mut Tally) -> Result<()> {
+        let mut hosts = BTreeSet::new();
+        for path in workspace.below("crates/sandbox/").filter(|path| has_extension(path, "rs")) {
+            hosts.extend(simulated_hosts(&workspace.text(path).unwrap_or_default()));
+        }
+        if hosts.is_empty() {
+            tally.skip("other hosts", "the sandbox crate names no `toolpost_simulate…` configuration");
+        }
+        for host in hosts {
+            // Another target folder: these flags would make everything else build again.
+            let task = self
+                .cargo(&["check", "--package", "toolpost-sandbox", "--target-dir", ".dev/target-simulated"])
+                .variable("CARGO_ENCODED_RUSTFLAGS", &format!("--cfg\u{1f}{host}"));
+            if task.show()? {
+                tally.passed += 1;
+            } else {
+                eprintln!("failed with `--cfg {host}`: `{}`", task.line());
+                tally.failed.push(format!("other hosts: {host}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn dependencies(&self, tally: &mut Tally) -> Result<()> {
+        let installed = self.cargo(&["deny", "--version"]).capture().is_ok_and(|captured| captured.success);
+        if !installed {
+            tally.skip("dependencies", "cargo-deny is not installed: `cargo install --locked cargo-deny`");
+            return Ok(());
+        }
+        let task = self.cargo(&["deny", "--offline", "check", "bans", "licenses", "sources"]);
+        if task.show()? {
+            tally.passed += 1;
+        } else {
+            eprintln!("failed: `{}`", task.line());
+            tally.failed.push("dependencies".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// The simulated hosts that a file names, as the compiler's `--cfg` takes them.
+fn simulated_hosts(text: &str) -> BTreeSet<String> {
+    const BEGIN: &str = "toolpost_simulate";
+    let mut hosts = BTreeSet::new();
+    for (at, _) in text.match_indices(BEGIN) {
+        let rest = &text[at..];
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        let value = after.trim_start().strip_prefix('=').and_then(|value| {
+            let value = value.trim_start().strip_prefix('"')?;
+            value.split('"').next()
+        });
+        hosts.insert(match value {
+            Some(value) => format!("{name}=\"{value}\""),
+            None => name.to_owned(),
+        });
+    }
+    hosts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn simulated_hosts_are_read_from_code() {
+        let text =
+            "#[cfg(all(unix, not(toolpost_simulate_other_host)))]\n#[cfg(toolpost_simulate = \"poor\")]";
+        let found: Vec<String> = simulated_hosts(text).into_iter().collect();
+        assert_eq!(found, ["toolpost_simulate=\"poor\"", "toolpost_simulate_other_host"]);
+        assert!(simulated_hosts("fn simulate() {}").is_empty());
+    }
+}

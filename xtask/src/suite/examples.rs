@@ -1,0 +1,134 @@
+//! The examples: each is run, and what it must answer is written down here.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::report::Tally;
+use crate::command::Task;
+
+/// An example of the project.
+#[derive(Debug)]
+pub struct Example {
+    /// Its path below the root: an entry of `examples/`, or an example program of a crate.
+    pub path: &'static str,
+    /// What is done with it.
+    pub checks: &'static [Check],
+}
+
+/// What is done with an example.
+#[derive(Debug)]
+pub enum Check {
+    /// A command is run in the root of the checkout, without a network.
+    Command {
+        /// The program and its arguments.
+        command: &'static [&'static str],
+        /// The exit status that it must end with.
+        status: i32,
+        /// What it must print, on standard output or standard error.
+        prints: &'static str,
+    },
+    /// A table is there whole.
+    Table {
+        /// The file below the example.
+        file: &'static str,
+        /// Its header line.
+        header: &'static str,
+        /// How many rows follow.
+        rows: usize,
+    },
+}
+
+/// Every example. A folder or program that is not named here is a complaint of `cargo xtask tidy`.
+pub const EXAMPLES: &[Example] = &[Example {
+    path: "examples/weather",
+    checks: &[Check::Table {
+        file: "seattle-weather.csv",
+        header: "date,precipitation,temp_max,temp_min,wind,weather",
+        rows: 1_461,
+    }],
+}];
+
+/// Runs every check of every example.
+pub fn run(root: &Path, logs: &Path, tally: &mut Tally) {
+    for example in EXAMPLES {
+        for (position, check) in example.checks.iter().enumerate() {
+            let name = format!("{} ({})", example.path, position + 1);
+            match one(root, logs, example.path, position, check) {
+                Ok(()) => tally.passed += 1,
+                Err(error) => {
+                    eprintln!("{name}: {error}");
+                    tally.failed.push(name);
+                }
+            }
+        }
+    }
+}
+
+fn one(root: &Path, logs: &Path, path: &str, position: usize, check: &Check) -> Result<(), String> {
+    match check {
+        Check::Command { command, status, prints } => {
+            let (program, arguments) = command.split_first().ok_or("no command")?;
+            let task = Task::new(program, arguments)
+                .folder(root)
+                .variable("TOOLPOST_NO_NETWORK", "1")
+                .limit(Duration::from_mins(15));
+            let log = logs.join(format!("{}-{position}.log", path.replace(['/', '.'], "-")));
+            let captured = task.capture_to(&log)?;
+            expect(*status, prints, captured.status, &captured.text, &captured.errors)
+                .map_err(|error| format!("`{}` {error}", task.line()))
+        }
+        Check::Table { file, header, rows } => {
+            let file = root.join(path).join(file);
+            let text = std::fs::read_to_string(&file)
+                .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+            let found = text.lines().next().unwrap_or_default();
+            if found != *header {
+                return Err(format!("expected the header `{header}`, found `{found}`"));
+            }
+            let found = text.lines().count() - 1;
+            if found == *rows { Ok(()) } else { Err(format!("expected {rows} rows, found {found}")) }
+        }
+    }
+}
+
+fn expect(status: i32, prints: &str, found: Option<i32>, text: &str, errors: &str) -> Result<(), String> {
+    if found != Some(status) {
+        let found = found.map_or("a signal or the time limit".to_owned(), |found| format!("status {found}"));
+        return Err(format!("ended with {found}, expected status {status}\n{text}{errors}"));
+    }
+    if !text.contains(prints) && !errors.contains(prints) {
+        return Err(format!("did not print `{prints}`\n{text}{errors}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_must_end_and_print_as_written() {
+        let rows = [
+            (Some(0), "a wet year", "", true),
+            (Some(0), "", "a wet year", true),
+            (Some(0), "a dry year", "", false),
+            (Some(1), "a wet year", "", false),
+            (None, "a wet year", "", false),
+        ];
+        for (status, text, errors, good) in rows {
+            assert_eq!(expect(0, "wet", status, text, errors).is_ok(), good, "{status:?} {text} {errors}");
+        }
+    }
+
+    #[test]
+    fn a_table_must_be_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("t.csv"), "a,b\n1,2\n3,4\n").unwrap();
+        let check = |header, rows| {
+            one(folder.path(), folder.path(), "", 0, &Check::Table { file: "t.csv", header, rows })
+        };
+        assert_eq!(check("a,b", 2), Ok(()));
+        assert_eq!(check("a,b", 3), Err("expected 3 rows, found 2".to_owned()));
+        assert_eq!(check("a;b", 2), Err("expected the header `a;b`, found `a,b`".to_owned()));
+    }
+}

@@ -1,0 +1,173 @@
+//! What the tests need of a machine, and how it is set up. Everything that can lie in the checkout lies below `.dev`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::command::Task;
+
+/// Something that the tests use.
+#[derive(Debug)]
+pub struct Need {
+    /// Its name.
+    pub name: &'static str,
+    /// The command that ends with 0 where it is there.
+    pub probe: &'static [&'static str],
+    /// The commands that install it, one after another; none where it is the developer's choice.
+    pub install: &'static [&'static [&'static str]],
+    /// Whether installing needs root.
+    pub needs_root: bool,
+    /// What it is for.
+    pub reason: &'static str,
+    /// What is lost without it.
+    pub without: &'static str,
+}
+
+/// Where cargo-nextest is put where the machine has none.
+const OWN_NEXTEST: &str = ".dev/tools/bin/cargo-nextest";
+
+/// How long an installation may take. Without it the run goes on.
+const INSTALL_LIMIT: Duration = Duration::from_mins(12);
+
+/// What the tests need. The toolchain, Git and Python are taken for granted.
+pub const NEEDS: &[Need] = &[
+    Need {
+        name: "clippy",
+        probe: &["cargo", "clippy", "--version"],
+        install: &[&["rustup", "component", "add", "clippy"]],
+        needs_root: false,
+        reason: "the lints",
+        without: "the step `clippy` fails",
+    },
+    Need {
+        name: "rustfmt",
+        probe: &["cargo", "fmt", "--version"],
+        install: &[&["rustup", "component", "add", "rustfmt"]],
+        needs_root: false,
+        reason: "the format",
+        without: "the step `format` fails",
+    },
+    Need {
+        name: "bubblewrap",
+        probe: &["bwrap", "--version"],
+        install: &[
+            &["apt-get", "-qq", "update"],
+            &["apt-get", "-qq", "install", "--yes", "--no-install-recommends", "bubblewrap"],
+        ],
+        needs_root: true,
+        reason: "the peer that the sandbox is compared with",
+        without: "what compares with it is skipped",
+    },
+    Need {
+        name: "node",
+        probe: &["node", "--version"],
+        install: &[],
+        needs_root: false,
+        reason: "JavaScript in the sandbox",
+        without: "what runs JavaScript is skipped",
+    },
+    Need {
+        name: "python3",
+        probe: &["python3", "--version"],
+        install: &[],
+        needs_root: false,
+        reason: "Python in the sandbox",
+        without: "what runs Python is skipped",
+    },
+];
+
+/// What the set-up found.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Tools {
+    /// The program and the first arguments that run nextest, if it could be had.
+    pub nextest: Option<Vec<String>>,
+}
+
+/// Makes ready what can be made ready, and says on standard error what cannot.
+pub fn prepare(root: &Path, own: &Path) -> Tools {
+    for need in NEEDS {
+        if there(root, need.probe) {
+            continue;
+        }
+        let missing = match install(root, need) {
+            Ok(()) if there(root, need.probe) => continue,
+            Ok(()) => "was installed and does not run".to_owned(),
+            Err(error) => error,
+        };
+        eprintln!("without {} ({}): {}; {missing}", need.name, need.reason, need.without);
+    }
+    Tools { nextest: nextest(root, own) }
+}
+
+fn task(root: &Path, command: &[&str]) -> Option<Task> {
+    let (program, arguments) = command.split_first()?;
+    Some(Task::new(program, arguments).folder(root))
+}
+
+fn there(root: &Path, probe: &[&str]) -> bool {
+    task(root, probe)
+        .and_then(|task| task.limit(Duration::from_mins(1)).capture().ok())
+        .is_some_and(|captured| captured.success)
+}
+
+fn install(root: &Path, need: &Need) -> Result<(), String> {
+    if need.install.is_empty() {
+        return Err("it is not installed, and installing it is left to you".to_owned());
+    }
+    if need.needs_root && !is_root(root) {
+        return Err("it is not installed, and installing it needs root".to_owned());
+    }
+    for command in need.install {
+        let Some(task) = task(root, command) else { continue };
+        let task = task.limit(INSTALL_LIMIT).variable("DEBIAN_FRONTEND", "noninteractive");
+        eprintln!("installing {}: `{}`", need.name, task.line());
+        let captured = task.capture()?;
+        if !captured.success {
+            let errors = captured.errors.trim();
+            return Err(format!(
+                "`{}` failed: {}",
+                task.line(),
+                errors.lines().last().unwrap_or("no message")
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn is_root(root: &Path) -> bool {
+    task(root, &["id", "-u"])
+        .and_then(|task| task.capture().ok())
+        .is_some_and(|captured| captured.text.trim() == "0")
+}
+
+/// The machine's nextest, else one of our own. It gives each test a process and a time limit; where it cannot be had,
+/// the tests run without these.
+fn nextest(root: &Path, own: &Path) -> Option<Vec<String>> {
+    if there(root, &["cargo", "nextest", "--version"]) {
+        return Some(vec!["cargo".to_owned(), "nextest".to_owned()]);
+    }
+    let program = root.join(OWN_NEXTEST).to_string_lossy().into_owned();
+    let found = || there(root, &[program.as_str(), "nextest", "--version"]);
+    if !found() {
+        let tools = own.join("tools").to_string_lossy().into_owned();
+        // Not optimised, and without the updater: the sooner it is built, the sooner the tests begin.
+        let task =
+            Task::new("cargo", &["install", "--quiet", "--locked", "--debug", "--no-default-features"])
+                .argument("--features=default-no-update")
+                .argument("--root")
+                .argument(&tools)
+                .argument("cargo-nextest")
+                .folder(root)
+                .limit(INSTALL_LIMIT);
+        eprintln!("installing nextest: `{}`", task.line());
+        match task.show() {
+            Ok(true) => {}
+            Ok(false) => eprintln!("failed: `{}`", task.line()),
+            Err(error) => eprintln!("{error}"),
+        }
+    }
+    if found() {
+        return Some(vec![program, "nextest".to_owned()]);
+    }
+    eprintln!("without nextest: the tests run with `cargo test`, without a time limit for each");
+    None
+}

@@ -1,0 +1,188 @@
+//! What the rules look at: the files of the checkout and the packages that `cargo metadata` names.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::Result;
+use crate::command::Task;
+use crate::source::Source;
+
+/// The largest file that is read as text, in bytes.
+const TEXT_LIMIT_BYTES: u64 = 4 << 20;
+
+/// Folders that are never part of the tree, where Git cannot say so.
+const NOT_OURS: &[&str] = &[".git", "target", ".dev", "node_modules"];
+
+/// One dependency of a package, as its manifest states it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dependency {
+    /// The package that it names (not what the manifest renames it to).
+    pub name: String,
+    /// When it is needed.
+    pub kind: DependencyKind,
+}
+
+/// When a dependency is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DependencyKind {
+    /// By the library or binary itself.
+    Normal,
+    /// By its build script.
+    Build,
+    /// By its tests, examples and benches.
+    Development,
+}
+
+/// A package of the workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Package {
+    /// Its name, for example `toolpost-core`.
+    pub name: String,
+    /// Its folder below the root, for example `crates/core`.
+    pub folder: String,
+    /// Its direct dependencies.
+    pub dependencies: Vec<Dependency>,
+    /// The path of its library's root file, if it has a library.
+    pub library: Option<String>,
+    /// The paths of the root files of its binaries.
+    pub binaries: Vec<String>,
+}
+
+/// The checkout.
+#[derive(Debug)]
+pub struct Workspace {
+    /// Its folder.
+    pub root: PathBuf,
+    /// The paths of its files below the root, sorted: tracked ones and new ones that Git does not ignore.
+    pub files: BTreeSet<String>,
+    /// Its packages.
+    pub packages: Vec<Package>,
+    /// Where Cargo puts what it builds.
+    pub target: PathBuf,
+}
+
+impl Workspace {
+    /// Reads the workspace at `root`. Fails where `cargo metadata` does.
+    pub fn read(root: &Path) -> Result<Self> {
+        let files = match Task::new("git", &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .folder(root)
+            .limit(Duration::from_mins(1))
+            .capture()
+        {
+            Ok(listing) if listing.success => {
+                // A file that is deleted but still in the index has nothing to say.
+                listing.text.split('\0').filter(|path| root.join(path).is_file()).map(str::to_owned).collect()
+            }
+            _ => walk(root)?,
+        };
+        let metadata = Task::new("cargo", &["metadata", "--no-deps", "--format-version", "1", "--offline"])
+            .folder(root)
+            .limit(Duration::from_mins(2))
+            .capture()?;
+        if !metadata.success {
+            return Err(format!("`cargo metadata` failed in {}: {}", root.display(), metadata.errors.trim()));
+        }
+        let metadata: Value = serde_json::from_str(&metadata.text)
+            .map_err(|error| format!("`cargo metadata` printed no JSON: {error}"))?;
+        let real_root = metadata["workspace_root"].as_str().map_or_else(|| root.to_owned(), PathBuf::from);
+        let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
+        Ok(Self {
+            root: root.to_owned(),
+            files,
+            packages: packages.iter().map(|package| self::package(&real_root, package)).collect(),
+            target: metadata["target_directory"].as_str().map_or_else(|| root.join("target"), PathBuf::from),
+        })
+    }
+
+    /// The text of a file, or nothing if it is no UTF-8 text of at most 4 MiB.
+    pub fn text(&self, path: &str) -> Option<String> {
+        let path = self.root.join(path);
+        if fs::metadata(&path).ok()?.len() > TEXT_LIMIT_BYTES {
+            return None;
+        }
+        fs::read_to_string(path).ok()
+    }
+
+    /// Every Rust file, split.
+    pub fn sources(&self) -> Vec<Source> {
+        self.files
+            .iter()
+            .filter(|path| has_extension(path, "rs"))
+            .filter_map(|path| Some(Source::new(path, &self.text(path)?)))
+            .collect()
+    }
+
+    /// The paths of the files below `folder`, which ends with `/`.
+    pub fn below<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = &'a str> {
+        self.files.iter().map(String::as_str).filter(move |path| path.starts_with(folder))
+    }
+}
+
+/// Whether the file's name ends with a dot and `extension`.
+pub fn has_extension(path: &str, extension: &str) -> bool {
+    Path::new(path).extension().is_some_and(|found| found == extension)
+}
+
+fn package(root: &Path, package: &Value) -> Package {
+    let relative = |value: &Value| -> String {
+        let path = Path::new(value.as_str().unwrap_or_default());
+        path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/")
+    };
+    let has_kind = |target: &Value, wanted: &[&str]| {
+        target["kind"]
+            .as_array()
+            .is_some_and(|kinds| kinds.iter().any(|kind| wanted.contains(&kind.as_str().unwrap_or_default())))
+    };
+    let targets = package["targets"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let dependencies = package["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let manifest = relative(&package["manifest_path"]);
+    Package {
+        name: package["name"].as_str().unwrap_or_default().to_owned(),
+        folder: manifest.trim_end_matches("Cargo.toml").trim_end_matches('/').to_owned(),
+        dependencies: dependencies
+            .iter()
+            .map(|dependency| Dependency {
+                name: dependency["name"].as_str().unwrap_or_default().to_owned(),
+                kind: match dependency["kind"].as_str() {
+                    Some("dev") => DependencyKind::Development,
+                    Some("build") => DependencyKind::Build,
+                    _ => DependencyKind::Normal,
+                },
+            })
+            .collect(),
+        library: targets
+            .iter()
+            .find(|target| has_kind(target, &["lib", "rlib", "proc-macro", "cdylib", "staticlib"]))
+            .map(|target| relative(&target["src_path"])),
+        binaries: targets
+            .iter()
+            .filter(|target| has_kind(target, &["bin"]))
+            .map(|target| relative(&target["src_path"]))
+            .collect(),
+    }
+}
+
+fn walk(root: &Path) -> Result<BTreeSet<String>> {
+    let mut files = BTreeSet::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries =
+            fs::read_dir(&folder).map_err(|error| format!("cannot list {}: {error}", folder.display()))?;
+        for entry in entries {
+            let entry = entry.map_err(|error| format!("cannot list {}: {error}", folder.display()))?;
+            let kind = entry.file_type().map_err(|error| format!("{}: {error}", entry.path().display()))?;
+            if kind.is_dir() && !NOT_OURS.iter().any(|name| entry.file_name() == *name) {
+                folders.push(entry.path());
+            } else if kind.is_file() {
+                let path = entry.path();
+                let path = path.strip_prefix(root).unwrap_or(&path);
+                files.insert(path.to_string_lossy().replace('\\', "/"));
+            }
+        }
+    }
+    Ok(files)
+}

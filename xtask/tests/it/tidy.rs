@@ -1,0 +1,305 @@
+use xtask::tidy;
+use xtask::workspace::Workspace;
+
+use crate::made_tree::MadeTree;
+
+/// The rules, held against this very project.
+#[test]
+fn tidy_is_clean() {
+    let workspace = Workspace::read(&xtask::root()).unwrap();
+    assert!(workspace.packages.len() > 5, "the workspace was not read: {:?}", workspace.packages);
+    let complaints: Vec<String> = tidy::check(&workspace).unwrap().iter().map(ToString::to_string).collect();
+    assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+#[test]
+fn a_tidy_tree_has_no_complaint() {
+    assert_eq!(MadeTree::new().complaints(), [""; 0]);
+}
+
+#[test]
+fn dependencies_follow_the_layers() {
+    let rows = [
+        (
+            "[dependencies]\ntoolpost-sandbox = { path = \"../sandbox\" }",
+            "crates/core/Cargo.toml: [layers] `toolpost-core` may not use `toolpost-sandbox`",
+        ),
+        (
+            "[dependencies]\ntokio = { version = \"1\", optional = true }",
+            "crates/core/Cargo.toml: [external-crates] `toolpost-core` may not use `tokio`",
+        ),
+        (
+            "[build-dependencies]\naxum = \"1\"",
+            "crates/core/Cargo.toml: [external-crates] `toolpost-core` may not use `axum`",
+        ),
+        (
+            "[dependencies]\nhttp = { package = \"reqwest\", version = \"1\" }",
+            "crates/core/Cargo.toml: [external-crates] `toolpost-core` may not use `reqwest`",
+        ),
+        (
+            "[target.'cfg(unix)'.dependencies]\nlibc = \"0.2\"",
+            "crates/core/Cargo.toml: [external-crates] `toolpost-core` may not use `libc`",
+        ),
+    ];
+    for (dependencies, expected) in rows {
+        let tree = MadeTree::new();
+        tree.package("crates/core", "toolpost-core", dependencies);
+        tree.complains(expected);
+    }
+}
+
+#[test]
+fn development_dependencies_are_free() {
+    let tree = MadeTree::new();
+    let dependencies = "[dev-dependencies]\ntoolpost-sandbox = { path = \"../sandbox\" }\ntokio = \"1\"\n";
+    tree.package("crates/core", "toolpost-core", dependencies);
+    assert_eq!(tree.complaints(), [""; 0]);
+}
+
+#[test]
+fn the_package_for_tests_is_never_a_normal_dependency() {
+    for (section, expected) in [("dependencies", 1), ("build-dependencies", 1), ("dev-dependencies", 0)] {
+        let tree = MadeTree::new();
+        tree.package("crates/testkit", "toolpost-testkit", "");
+        let page = "//! For tests.\n//!\n//! # Invariants\n\n#![forbid(unsafe_code)]\n";
+        tree.write("crates/testkit/src/lib.rs", page);
+        let dependency = format!("[{section}]\ntoolpost-testkit = {{ path = \"../testkit\" }}");
+        tree.package("crates/core", "toolpost-core", &dependency);
+        let complaints = tree.complaints();
+        assert_eq!(complaints.len(), expected, "{section}: {complaints:?}");
+        assert!(complaints.iter().all(|complaint| complaint.contains("[test-package]")), "{complaints:?}");
+    }
+}
+
+#[test]
+fn a_package_has_a_layer_and_lies_where_it_says() {
+    let tree = MadeTree::new();
+    tree.package("crates/utils", "toolpost-utils", "");
+    tree.write(
+        "crates/utils/src/lib.rs",
+        "//! Odds and ends.\n//!\n//! # Invariants\n\n#![forbid(unsafe_code)]\n",
+    );
+    tree.complains("crates/utils/Cargo.toml: [layers] the package `toolpost-utils` is in no layer");
+
+    let tree = MadeTree::new();
+    tree.package("crates/models", "toolpost-llm", "");
+    tree.write("crates/models/src/lib.rs", "//! Wires.\n//!\n//! # Invariants\n\n#![forbid(unsafe_code)]\n");
+    tree.complains(
+        "crates/models/Cargo.toml: [layers] `toolpost-llm` lies in `crates/models`, expected `crates/llm`",
+    );
+}
+
+#[test]
+fn the_lockfile_has_a_budget_and_banned_names() {
+    let package = |name: &str| format!("[[package]]\nname = \"{name}\"\nversion = \"1.0.0\"\n\n");
+    let tree = MadeTree::new();
+    tree.write("Cargo.lock", &["a", "b", "c"].map(package).concat());
+    tree.complains("Cargo.lock: [lockfile] 3 packages, expected at most 2");
+
+    let tree = MadeTree::new();
+    tree.write("Cargo.lock", &["a", "openssl-sys"].map(package).concat());
+    tree.complains("Cargo.lock:6: [lockfile] `openssl-sys` is banned");
+
+    let tree = MadeTree::new();
+    tree.write("xtask/budgets.toml", "[lockfile]\n");
+    tree.complains("xtask/budgets.toml: [lockfile] no number at `lockfile.packages`");
+}
+
+#[test]
+fn a_file_has_at_most_800_lines_of_code() {
+    let of = |lines: usize| "//! Page.\n\n".to_owned() + &"// why\n\nconst A: u8 = 0;\n".repeat(lines);
+    let tree = MadeTree::new();
+    tree.module(&of(800));
+    assert_eq!(tree.complaints(), [""; 0]);
+    tree.module(&of(801));
+    tree.complains("crates/core/src/more.rs: [file-size] 801 lines of code, expected at most 800");
+}
+
+#[test]
+fn words_have_their_place() {
+    let rows = [
+        ("fn f() { todo!() }", "[unfinished] `todo!`"),
+        ("fn f() { unimplemented!(\"x\") }", "[unfinished] `unimplemented!`"),
+        ("// FIXME: later", "[unfinished] a comment says `FIXME`"),
+        ("/// XXX", "[unfinished] a comment says `XXX`"),
+        ("fn f() { println!(\"x\"); }", "[print] `println!`"),
+        ("fn f() { eprint!(\"x\"); }", "[print] `eprint!`"),
+        ("fn f() { std::process::exit(1) }", "[core-does-no-io] `std::process`"),
+        ("fn f() { std::env::var(\"A\"); }", "[environment] `env::var`"),
+        ("use std::fs;", "[core-does-no-io] `std::fs`"),
+        ("#[allow(dead_code)] fn f() {}", "[no-allow] an `allow`"),
+        ("#[cfg_attr(test, allow(dead_code))] fn f() {}", "[no-allow] an `allow`"),
+        ("#[expect(dead_code)] fn f() {}", "[expect-reason] an `expect`"),
+        ("#[expect(missing_docs, reason = \"x\")] fn f() {}", "[documented] the lint `missing_docs`"),
+        ("#[ignore = \"slow\"] fn f() {}", "[no-ignore] an ignored test"),
+        ("fn f() { unsafe { g() } }", "[unsafe] unsafe code outside"),
+    ];
+    for (line, expected) in rows {
+        let tree = MadeTree::new();
+        tree.module(&format!("\n{line}\n"));
+        let complaints = tree.complaints();
+        let beginning = format!("crates/core/src/more.rs:2: {expected}");
+        assert!(
+            complaints.iter().any(|complaint| complaint.starts_with(&beginning)),
+            "{line}: {complaints:?}"
+        );
+    }
+}
+
+#[test]
+fn words_in_strings_comments_and_tests_are_free() {
+    let tree = MadeTree::new();
+    tree.module(
+        "// unsafe, todo!, println!\nconst A: &str = \"unsafe { todo!() }\";\n\
+         #[expect(dead_code, reason = \"x\")]\nfn f() {}\n\
+         #[cfg(test)]\nmod tests {\n    fn f() { println!(\"SKIP a: b\"); std::fs::read(\"x\"); }\n}\n",
+    );
+    assert_eq!(tree.complaints(), [""; 0]);
+}
+
+#[test]
+fn only_the_sandbox_starts_processes() {
+    let tree = MadeTree::new();
+    tree.write("crates/sandbox/src/start.rs", "use std::process::Command;\n");
+    let page = "//! Starts.\n//!\n//! # Invariants\n\nmod start;\n";
+    tree.write("crates/sandbox/src/lib.rs", page);
+    assert_eq!(tree.complaints(), [""; 0]);
+    tree.package("crates/tools", "toolpost-tools", "");
+    tree.write(
+        "crates/tools/src/lib.rs",
+        "//! Tools.\n//!\n//! # Invariants\n\n#![forbid(unsafe_code)]\nuse tokio::process::Command;\n",
+    );
+    tree.complains("crates/tools/src/lib.rs:6: [process] `process::Command` has no place here");
+}
+
+#[test]
+fn unsafe_blocks_of_the_sandbox_say_why() {
+    let rows = [
+        ("// SAFETY: the pointer is not null.\nlet a =\n    unsafe { f() };", 0),
+        ("// SAFETY: one.\n#[cfg(unix)]\nunsafe impl Send for A {}", 0),
+        ("unsafe fn f() {}", 0),
+        ("#![expect(unsafe_code, reason = \"x\")]", 0),
+        ("let a = unsafe { f() };", 1),
+        ("// SAFETY: of another statement.\nf();\nunsafe { f() }", 1),
+        ("unsafe impl Send for A {}", 1),
+    ];
+    for (text, expected) in rows {
+        let tree = MadeTree::new();
+        tree.write("crates/sandbox/src/start.rs", text);
+        tree.write("crates/sandbox/src/lib.rs", "//! Starts.\n//!\n//! # Invariants\n\nmod start;\n");
+        let complaints = tree.complaints();
+        assert_eq!(complaints.len(), expected, "{text}: {complaints:?}");
+        assert!(complaints.iter().all(|complaint| complaint.contains("[safety-comment]")), "{complaints:?}");
+    }
+}
+
+#[test]
+fn crate_roots_have_a_page_with_invariants_and_forbid_unsafe_code() {
+    let rows = [
+        ("#![forbid(unsafe_code)]\n", vec!["[crate-page]", "[invariants]"]),
+        ("//! Contracts.\n\n#![forbid(unsafe_code)]\n", vec!["[invariants]"]),
+        ("//! Contracts.\n//!\n//! # Invariants\n", vec!["[forbid-unsafe]"]),
+    ];
+    for (text, expected) in rows {
+        let tree = MadeTree::new();
+        tree.write("crates/core/src/lib.rs", text);
+        let complaints = tree.complaints();
+        assert_eq!(complaints.len(), expected.len(), "{complaints:?}");
+        for rule in expected {
+            assert!(complaints.iter().any(|complaint| complaint.contains(rule)), "{rule} in {complaints:?}");
+        }
+    }
+}
+
+#[test]
+fn packages_inherit_the_lints() {
+    let tree = MadeTree::new();
+    tree.write("crates/core/Cargo.toml", "[package]\nname = \"toolpost-core\"\nversion = \"0.1.0\"\n");
+    tree.complains("crates/core/Cargo.toml: [documented] the lints of the workspace do not apply");
+}
+
+#[test]
+fn every_file_is_compiled_and_there_is_one_test_binary() {
+    let rows: [(&[&str], &str); 5] = [
+        (&["crates/core/src/lost.rs"], "crates/core/src/lost.rs: [forgotten-file]"),
+        (&["crates/core/src/a/b.rs"], "crates/core/src/a/b.rs: [forgotten-file]"),
+        (&["crates/core/tests/other.rs"], "crates/core/tests/other.rs: [one-test-binary]"),
+        (
+            &["crates/core/tests/it/main.rs", "crates/core/tests/it/lost.rs"],
+            "crates/core/tests/it/lost.rs: [forgotten-file]",
+        ),
+        (&["crates/core/tests/it/data.json"], "crates/core/tests/it/main.rs: [one-test-binary]"),
+    ];
+    for (paths, expected) in rows {
+        let tree = MadeTree::new();
+        for path in paths {
+            tree.write(path, "");
+        }
+        tree.complains(expected);
+    }
+    let tree = MadeTree::new();
+    tree.write("crates/core/tests/it/main.rs", "mod one;\nmod two;\n");
+    for path in ["one.rs", "two/mod.rs", "two/three.rs"] {
+        tree.write(&format!("crates/core/tests/it/{path}"), "mod three;\n");
+    }
+    tree.write("crates/core/tests/ui/misuse.rs", "fn main() {}\n");
+    assert_eq!(tree.complaints(), [""; 0]);
+}
+
+#[test]
+fn every_example_is_named_and_is_there() {
+    let tree = MadeTree::new();
+    tree.write("examples/unnamed/run.sh", "true\n");
+    tree.complains("examples/unnamed: [examples] no row of EXAMPLES names it");
+
+    let tree = MadeTree::new();
+    std::fs::remove_dir_all(tree.root().join("examples/weather")).unwrap();
+    tree.complains("xtask/src/suite/examples.rs: [examples] `examples/weather` is not there");
+
+    let tree = MadeTree::new();
+    tree.write("crates/core/examples/unnamed.rs", "fn main() {}\n");
+    tree.complains("crates/core/examples/unnamed.rs: [examples] neither EXAMPLES nor BENCHES names it");
+}
+
+#[test]
+fn decision_records_have_numbers_and_headings() {
+    let tree = MadeTree::new();
+    tree.write("docs/decisions/0003-third.md", "## What\n## Why\n## What was tried\n");
+    tree.complains("docs/decisions/0003-third.md: [decisions] numbered `0003`, expected `0002`");
+
+    let tree = MadeTree::new();
+    tree.write("docs/decisions/0002-second.md", "## What\n\n## What was tried\n");
+    tree.complains("docs/decisions/0002-second.md: [decisions] has the headings");
+}
+
+#[test]
+fn no_file_names_a_folder_of_a_build_machine() {
+    let rows = [
+        ("see /work/main/x", 1),
+        ("\"/root/.cargo\"", 1),
+        ("path=/home/jane/x", 1),
+        ("`/Users/jane`", 1),
+        ("https://example.org/work/x and ./work/x", 0),
+        ("/home/ and /homework/", 0),
+        ("a working/root/x", 0),
+    ];
+    for (text, expected) in rows {
+        let tree = MadeTree::new();
+        tree.write("docs/guide.md", &format!("# Guide\n\n{text}\n"));
+        let complaints = tree.complaints();
+        assert_eq!(complaints.len(), expected, "{text}: {complaints:?}");
+        let beginning = "docs/guide.md:3: [machine-path]";
+        assert!(complaints.iter().all(|complaint| complaint.starts_with(beginning)), "{complaints:?}");
+    }
+}
+
+#[test]
+fn the_program_that_stands_alone_needs_two_crates() {
+    let tree = MadeTree::new();
+    let manifest =
+        "[package]\nname = \"alone\"\n\n[dependencies]\ntoolpost = \"0.1\"\nserde = \"1\"\ntokio = \"1\"\n";
+    tree.write("crates/toolpost/tests/alone/Cargo.toml", manifest);
+    tree.package("crates/toolpost", "toolpost", "");
+    tree.write("crates/toolpost/src/lib.rs", "//! All.\n//!\n//! # Invariants\n\n#![forbid(unsafe_code)]\n");
+    tree.complains("crates/toolpost/tests/alone/Cargo.toml: [alone] depends on `serde`");
+}
