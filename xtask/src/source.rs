@@ -32,6 +32,8 @@ pub struct Source {
     pub lines: Vec<Line>,
     /// Its attributes, in their order.
     pub attributes: Vec<Attribute>,
+    /// The paths below the workspace's root that its `#[path = "…"]` attributes name.
+    pub named_paths: Vec<String>,
 }
 
 impl Source {
@@ -40,7 +42,13 @@ impl Source {
         let mut lines = split(text);
         let attributes = attributes(&lines);
         mark_tests(&mut lines, &attributes);
-        Self { path: path.to_owned(), lines, attributes }
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let named_paths = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("#[path = \"")?.split('"').next())
+            .map(|named| format!("{folder}/{named}"))
+            .collect();
+        Self { path: path.to_owned(), lines, attributes, named_paths }
     }
 
     /// The number of lines that hold code.

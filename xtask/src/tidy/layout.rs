@@ -110,7 +110,8 @@ fn modules(workspace: &Workspace, package: &Package, sources: &[Source]) -> Vec<
         } else {
             continue;
         };
-        if !is_named(base, &prefix, sources) {
+        let by_path = sources.iter().any(|parent| parent.named_paths.contains(&source.path));
+        if !by_path && !is_named(base, &prefix, sources) {
             complaints.push(Complaint::of(
                 "forgotten-file",
                 &source.path,

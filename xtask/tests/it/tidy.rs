@@ -243,6 +243,9 @@ fn every_file_is_compiled_and_there_is_one_test_binary() {
         tree.write(&format!("crates/core/tests/it/{path}"), "mod three;\n");
     }
     tree.write("crates/core/tests/ui/misuse.rs", "fn main() {}\n");
+    tree.module("#[cfg(unix)]\n#[path = \"unix/mod.rs\"]\nmod platform;\n");
+    tree.write("crates/core/src/unix/mod.rs", "mod process;\n");
+    tree.write("crates/core/src/unix/process.rs", "\n");
     assert_eq!(tree.complaints(), [""; 0]);
 }
 
