@@ -21,17 +21,26 @@
 //! crate's), Chat Completions as an internal currency (it cannot carry signatures or hosted tools).
 #![forbid(unsafe_code)]
 
+mod anthropic;
 mod error;
 mod event;
+mod exchange;
+mod fields;
+mod http;
 mod item;
 mod model;
 mod raw;
 mod request;
 mod response;
+mod retry;
 mod secret;
+mod sse;
+mod wire;
 
+pub use anthropic::{ANTHROPIC_BASE_URL, Anthropic, AnthropicFold, AnthropicOptions};
 pub use error::{Attempt, ErrorDetails, ErrorKind, ModelError, NetworkStage, TimeoutStage};
 pub use event::{ModelEvent, ResponseStream};
+pub use http::{HttpClient, HttpOptions};
 pub use item::{Item, ItemView};
 pub use model::{Model, ModelId};
 pub use raw::RawJson;
@@ -40,6 +49,7 @@ pub use request::{
     Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
 };
 pub use response::{Response, StopReason, Usage};
+pub use retry::RetryPolicy;
 pub use secret::Secret;
 
 /// A boxed future that can be sent between threads.

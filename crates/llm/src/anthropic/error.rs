@@ -1,0 +1,107 @@
+//! The errors of the Messages API.
+
+use serde::Deserialize;
+
+use crate::{ErrorKind, ModelError};
+
+/// The longest message of a provider that is kept, in characters.
+const LONGEST_MESSAGE: usize = 2_000;
+
+/// What stands under `error`.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ErrorBody {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// The error of a body of an unsuccessful status.
+pub(super) fn read_error(status: u16, text: &str) -> ModelError {
+    #[derive(Deserialize)]
+    struct Body {
+        error: ErrorBody,
+        #[serde(default)]
+        request_id: Option<String>,
+    }
+    match serde_json::from_str::<Body>(text) {
+        Ok(body) => {
+            let mut error = error_of(Some(status), &body.error);
+            error.details.request_id = body.request_id;
+            error
+        }
+        // A gateway in between, most likely: its page is shown in part.
+        Err(_) => {
+            let shown: String = text.trim().chars().take(200).collect();
+            let shown = if shown.is_empty() { "the answer has no text".to_owned() } else { shown };
+            error_of(Some(status), &ErrorBody { kind: String::new(), message: shown })
+        }
+    }
+}
+
+/// The error of what the provider says, with the status if one came.
+pub(super) fn error_of(status: Option<u16>, body: &ErrorBody) -> ModelError {
+    let message = body.message.to_lowercase();
+    let said = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    let kind = match (body.kind.as_str(), status) {
+        ("invalid_request_error", _) if said(&["prompt is too long", "context limit", "context window"]) => {
+            ErrorKind::ContextTooLong
+        }
+        ("invalid_request_error", _) if said(&["credit balance"]) => ErrorKind::Billing,
+        ("authentication_error" | "permission_error", _) => ErrorKind::Auth,
+        ("billing_error", _) => ErrorKind::Billing,
+        ("not_found_error", _) => ErrorKind::NotFound,
+        ("request_too_large", _) => ErrorKind::ContextTooLong,
+        ("rate_limit_error", _) => ErrorKind::RateLimited { retry_after: None },
+        ("overloaded_error" | "api_error" | "timeout_error", _) => ErrorKind::Overloaded,
+        ("invalid_request_error", _) => ErrorKind::InvalidRequest,
+        (_, Some(401 | 403)) => ErrorKind::Auth,
+        (_, Some(402)) => ErrorKind::Billing,
+        (_, Some(404)) => ErrorKind::NotFound,
+        (_, Some(413)) => ErrorKind::ContextTooLong,
+        (_, Some(429)) => ErrorKind::RateLimited { retry_after: None },
+        (_, Some(408 | 409 | 500..)) => ErrorKind::Overloaded,
+        (_, Some(400..)) => ErrorKind::InvalidRequest,
+        _ => ErrorKind::Protocol,
+    };
+    let text = match body.message.as_str() {
+        "" => "the provider gave no reason".to_owned(),
+        text => text.chars().take(LONGEST_MESSAGE).collect(),
+    };
+    let mut error = ModelError::new(kind, text);
+    error.details.status = status;
+    error.details.provider_code = (!body.kind.is_empty()).then(|| body.kind.chars().take(100).collect());
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_come_from_the_name_and_then_from_the_status() {
+        let kind = |status: u16, name: &str, message: &str| {
+            let text =
+                serde_json::json!({"type": "error", "error": {"type": name, "message": message}}).to_string();
+            read_error(status, &text).kind
+        };
+        assert_eq!(
+            kind(400, "invalid_request_error", "prompt is too long: 9 tokens"),
+            ErrorKind::ContextTooLong
+        );
+        assert_eq!(kind(400, "invalid_request_error", "Your credit balance is too low"), ErrorKind::Billing);
+        assert_eq!(kind(400, "invalid_request_error", "temperature: range"), ErrorKind::InvalidRequest);
+        assert_eq!(kind(403, "permission_error", "no"), ErrorKind::Auth);
+        assert_eq!(kind(529, "overloaded_error", "Overloaded"), ErrorKind::Overloaded);
+        assert_eq!(kind(500, "brand_new_error", "x"), ErrorKind::Overloaded);
+        assert_eq!(kind(418, "brand_new_error", "x"), ErrorKind::InvalidRequest);
+    }
+
+    #[test]
+    fn a_page_of_a_gateway_is_shown_in_part() {
+        let error = read_error(502, &format!("<html>{}", "x".repeat(9_000)));
+        assert_eq!(error.kind, ErrorKind::Overloaded);
+        assert!(error.message.starts_with("<html>x") && error.message.len() == 200);
+        assert_eq!(read_error(401, "").message, "the answer has no text");
+    }
+}

@@ -1,0 +1,404 @@
+//! The stream of the Messages API, folded to the body that it would have been.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::error::{ErrorBody, error_of};
+use super::view::{item, wrapped_input};
+use crate::fields::{self, Fields};
+use crate::wire::Fold;
+use crate::{
+    ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, Usage,
+};
+
+/// Text that borrows from the event where no escape stands in it.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(default)]
+    index: u64,
+    #[serde(default, borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    content_block: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    delta: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Delta<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(default, borrow)]
+    text: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    thinking: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    signature: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    partial_json: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    citation: Option<&'a RawValue>,
+}
+
+/// A block that is still growing: its first form, and what was appended to its members.
+#[derive(Debug)]
+struct Block {
+    start: Fields,
+    /// Id and name, of a tool call.
+    call: Option<(String, String)>,
+    text: Option<String>,
+    thinking: Option<String>,
+    signature: Option<String>,
+    input: String,
+    citations: Vec<RawJson>,
+    /// Members that a delta gives whole, such as the text of a compaction.
+    members: Vec<(String, RawJson)>,
+}
+
+/// One stream of the Messages API.
+#[derive(Debug)]
+pub(super) struct MessageFold {
+    origin: ModelId,
+    /// The message as far as it is known; empty before its start.
+    message: Option<Fields>,
+    open: BTreeMap<u64, Block>,
+    closed: BTreeMap<u64, Item>,
+    complete: bool,
+}
+
+impl MessageFold {
+    pub(super) fn new(origin: ModelId) -> Self {
+        Self { origin, message: None, open: BTreeMap::new(), closed: BTreeMap::new(), complete: false }
+    }
+
+    fn protocol(&self, message: impl Into<String>) -> ModelError {
+        ModelError::new(ErrorKind::Protocol, message).with_model(&self.origin)
+    }
+
+    fn start(&mut self, message: &RawValue, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let fields: Fields = serde_json::from_str(message.get())
+            .map_err(|error| self.protocol(format!("message_start: expected a message object: {error}")))?;
+        // A gateway may repeat the start, or splice a second answer in after it lost the first one's source.
+        if !self.open.is_empty() || !self.closed.is_empty() {
+            self.open.clear();
+            self.closed.clear();
+            events.push_back(ModelEvent::Restarted);
+        }
+        self.message = Some(fields);
+        Ok(())
+    }
+
+    fn open_block(
+        &mut self,
+        index: u64,
+        block: &RawValue,
+        events: &mut VecDeque<ModelEvent>,
+    ) -> Result<(), ModelError> {
+        if self.message.is_none() {
+            return Err(self.protocol("content_block_start came before message_start"));
+        }
+        let start: Fields = serde_json::from_str(block.get())
+            .map_err(|error| self.protocol(format!("content block {index}: expected an object: {error}")))?;
+        let kind: String = start.read("type").unwrap_or_default();
+        let call = (kind == "tool_use").then(|| {
+            (start.read::<String>("id").unwrap_or_default(), start.read::<String>("name").unwrap_or_default())
+        });
+        if let Some((id, name)) = call.clone() {
+            events.push_back(ModelEvent::ToolCallDelta { index, id, name, fragment: String::new() });
+        }
+        // What a start already says is shown too: some servers send short texts whole.
+        let shown = |name: &str| start.read::<String>(name).filter(|text| !text.is_empty());
+        match kind.as_str() {
+            "text" => events.extend(shown("text").map(|text| ModelEvent::TextDelta { index, text })),
+            "thinking" => {
+                events.extend(shown("thinking").map(|text| ModelEvent::ThinkingDelta { index, text }))
+            }
+            _ => {}
+        }
+        let block = Block {
+            start,
+            call,
+            text: None,
+            thinking: None,
+            signature: None,
+            input: String::new(),
+            citations: Vec::new(),
+            members: Vec::new(),
+        };
+        self.open.insert(index, block);
+        Ok(())
+    }
+
+    fn grow(
+        &mut self,
+        index: u64,
+        data: &str,
+        raw: &RawValue,
+        events: &mut VecDeque<ModelEvent>,
+    ) -> Result<(), ModelError> {
+        let delta: Delta<'_> = serde_json::from_str(raw.get())
+            .map_err(|error| self.protocol(format!("delta of content block {index}: {error}")))?;
+        let Some(block) = self.open.get_mut(&index) else {
+            return Err(self.protocol(format!("a delta came for content block {index}, which is not open")));
+        };
+        // A borrowed name is cloned for free.
+        let kind = delta.kind.clone();
+        match (&*kind, delta) {
+            ("text_delta", Delta { text: Some(Text(text)), .. }) => {
+                append(&mut block.text, &text, &block.start, "text");
+                events.push_back(ModelEvent::TextDelta { index, text: text.into_owned() });
+            }
+            ("thinking_delta", Delta { thinking: Some(Text(text)), .. }) => {
+                append(&mut block.thinking, &text, &block.start, "thinking");
+                events.push_back(ModelEvent::ThinkingDelta { index, text: text.into_owned() });
+            }
+            ("signature_delta", Delta { signature: Some(Text(text)), .. }) => {
+                append(&mut block.signature, &text, &block.start, "signature");
+            }
+            ("input_json_delta", Delta { partial_json: Some(Text(text)), .. }) => {
+                block.input.push_str(&text);
+                if let Some((id, name)) = block.call.clone().filter(|_| !text.is_empty()) {
+                    events.push_back(ModelEvent::ToolCallDelta {
+                        index,
+                        id,
+                        name,
+                        fragment: text.into_owned(),
+                    });
+                }
+            }
+            ("citations_delta", Delta { citation: Some(citation), .. }) => {
+                block.citations.push(citation.into())
+            }
+            ("compaction_delta", _) => match serde_json::from_str::<Fields>(raw.get()) {
+                Ok(fields) => {
+                    let members = fields.iter().filter(|(name, _)| *name != "type");
+                    block.members.extend(members.map(|(name, value)| (name.to_owned(), value.clone())));
+                }
+                Err(_) => events.push_back(unknown(data)),
+            },
+            _ => events.push_back(unknown(data)),
+        }
+        Ok(())
+    }
+
+    fn close_block(&mut self, index: u64, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let Some(block) = self.open.remove(&index) else {
+            return Err(self.protocol(format!("content block {index} ended and was not open")));
+        };
+        let item =
+            block.finish().map_err(|error| self.protocol(format!("content block {index}: {error}")))?;
+        events.push_back(ModelEvent::Item(item.clone()));
+        self.closed.insert(index, item);
+        Ok(())
+    }
+
+    /// Takes in what the end of a message says: its stop reason, its usage, anything else beside them.
+    fn change(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let change: Fields =
+            serde_json::from_str(data).map_err(|error| self.protocol(format!("message_delta: {error}")))?;
+        let Some(mut message) = self.message.take() else {
+            return Err(self.protocol("message_delta came before message_start"));
+        };
+        for (name, value) in change.iter() {
+            match name {
+                "type" => {}
+                "delta" => {
+                    for (name, value) in value.read::<Fields>().unwrap_or_default().iter() {
+                        message.set(name, value.clone());
+                    }
+                }
+                "usage" => {
+                    // The start knows the input, the end the output; both may say either, and the later word counts.
+                    let mut usage: Fields = message.read("usage").unwrap_or_default();
+                    for (name, value) in value.read::<Fields>().unwrap_or_default().iter() {
+                        if value.get() != "null" || usage.get(name).is_none() {
+                            usage.set(name, value.clone());
+                        }
+                    }
+                    message.put("usage", &usage).map_err(|error| self.protocol(error.to_string()))?;
+                }
+                _ => message.set(name, value.clone()),
+            }
+        }
+        if message.len() > fields::MOST {
+            return Err(self.protocol("the message has more members than any message should"));
+        }
+        if change.get("usage").is_some() {
+            events.push_back(ModelEvent::Usage(usage_of(&message)));
+        }
+        self.message = Some(message);
+        Ok(())
+    }
+}
+
+impl Fold for MessageFold {
+    fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let event: Event<'_> = serde_json::from_str(data)
+            .map_err(|error| self.protocol(format!("an event is not the JSON that was expected: {error}")))?;
+        let kind = event.kind.clone();
+        match (&*kind, event) {
+            ("content_block_delta", Event { index, delta: Some(delta), .. }) => {
+                self.grow(index, data, delta, events)
+            }
+            ("content_block_start", Event { index, content_block: Some(block), .. }) => {
+                self.open_block(index, block, events)
+            }
+            ("content_block_stop", Event { index, .. }) => self.close_block(index, events),
+            ("message_start", Event { message: Some(message), .. }) => self.start(message, events),
+            ("message_delta", _) => self.change(data, events),
+            ("message_stop", _) => {
+                if self.message.is_none() {
+                    return Err(self.protocol("message_stop came before message_start"));
+                }
+                let open: Vec<u64> = self.open.keys().copied().collect();
+                for index in open {
+                    self.close_block(index, events)?;
+                }
+                self.complete = true;
+                Ok(())
+            }
+            ("ping", _) => Ok(()),
+            ("error", Event { error: Some(error), .. }) => {
+                let body: ErrorBody = serde_json::from_str(error.get()).unwrap_or_default();
+                Err(error_of(None, &body).with_model(&self.origin))
+            }
+            _ => {
+                events.push_back(unknown(data));
+                Ok(())
+            }
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    fn finish(&mut self) -> Result<Response, ModelError> {
+        let message = self.message.take().filter(|_| self.complete);
+        let Some(mut message) = message else {
+            return Err(self.protocol("the stream was cut before the end of the message"));
+        };
+        let items: Vec<Item> = std::mem::take(&mut self.closed).into_values().collect();
+        let content: Vec<&RawJson> = items.iter().map(Item::raw).collect();
+        message.put("content", &content).map_err(|error| self.protocol(error.to_string()))?;
+        let raw = RawJson::of(&message).map_err(|error| self.protocol(error.to_string()))?;
+        Ok(response_of(&self.origin, &message, items, raw))
+    }
+}
+
+impl Block {
+    fn finish(mut self) -> Result<Item, serde_json::Error> {
+        for (name, value) in [("text", self.text), ("thinking", self.thinking), ("signature", self.signature)]
+        {
+            if let Some(value) = value {
+                self.start.put(name, &value)?;
+            }
+        }
+        if !self.citations.is_empty() {
+            let mut citations: Vec<RawJson> = self.start.read("citations").unwrap_or_default();
+            citations.append(&mut self.citations);
+            self.start.put("citations", &citations)?;
+        }
+        for (name, value) in self.members {
+            self.start.set(&name, value);
+        }
+        if !self.input.is_empty() {
+            let input = match serde_json::from_str::<&RawValue>(&self.input) {
+                Ok(raw) if raw.get().starts_with('{') => raw.into(),
+                _ => wrapped_input(&self.input),
+            };
+            self.start.set("input", input);
+        }
+        RawJson::of(&self.start).map(item)
+    }
+}
+
+/// Appends to a member, which begins with what the block's start said.
+fn append(member: &mut Option<String>, text: &str, start: &Fields, name: &str) {
+    member.get_or_insert_with(|| start.read(name).unwrap_or_default()).push_str(text);
+}
+
+fn unknown(data: &str) -> ModelEvent {
+    let raw = RawJson::parse(data).unwrap_or_else(|_| (&serde_json::Value::from(data)).into());
+    ModelEvent::Unknown(raw)
+}
+
+/// Reads a message that came as a whole.
+pub(super) fn read_message(origin: &ModelId, body: &str) -> Result<Response, ModelError> {
+    let protocol = |text: String| ModelError::new(ErrorKind::Protocol, text).with_model(origin);
+    let message: Fields = serde_json::from_str(body)
+        .map_err(|error| protocol(format!("the body is not the JSON object that was expected: {error}")))?;
+    match message.read::<String>("type").as_deref() {
+        Some("error") => {
+            let body: ErrorBody = message.read("error").unwrap_or_default();
+            return Err(error_of(None, &body).with_model(origin));
+        }
+        Some("message") => {}
+        other => {
+            let found = other.map_or_else(|| "no type at all".to_owned(), |kind| format!("`{kind}`"));
+            return Err(protocol(format!("the body's type: expected `message`, found {found}")));
+        }
+    }
+    let Some(content) = message.read::<Vec<RawJson>>("content") else {
+        return Err(protocol("the message's content: expected a list".to_owned()));
+    };
+    let raw = RawJson::parse(body).map_err(|error| protocol(error.to_string()))?;
+    Ok(response_of(origin, &message, content.into_iter().map(item).collect(), raw))
+}
+
+fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, raw: RawJson) -> Response {
+    let stop = message.read::<String>("stop_reason");
+    let stop = match stop.as_deref() {
+        Some("pause_turn") => StopReason::Pause,
+        Some("model_context_window_exceeded") => StopReason::ContextWindow,
+        Some(reason) => StopReason::from(reason),
+        // A message with calls and without a reason waits for their results all the same.
+        None if items.iter().any(|item| matches!(item.view(), ItemView::ToolCall { .. })) => {
+            StopReason::ToolUse
+        }
+        None => StopReason::Other(String::new()),
+    };
+    let details: Fields = message.read("stop_details").unwrap_or_default();
+    let stop_detail = message
+        .read::<String>("stop_sequence")
+        .or_else(|| details.read("explanation"))
+        .or_else(|| details.read("category"));
+    let container = message.read::<Fields>("container").and_then(|container| container.read::<String>("id"));
+    Response {
+        id: message.read("id").unwrap_or_default(),
+        model: message.read("model").unwrap_or_else(|| origin.name.clone()),
+        origin: origin.clone(),
+        items,
+        stop,
+        stop_detail,
+        usage: usage_of(message),
+        carry: container.into_iter().map(|id| ("container".to_owned(), id.into())).collect(),
+        notices: Vec::new(),
+        raw,
+    }
+}
+
+fn usage_of(message: &Fields) -> Usage {
+    let usage: Fields = message.read("usage").unwrap_or_default();
+    let count = |name: &str| usage.read::<u64>(name).unwrap_or_default();
+    let details: Fields = usage.read("output_tokens_details").unwrap_or_default();
+    Usage {
+        input: count("input_tokens"),
+        output: count("output_tokens"),
+        cache_read: count("cache_read_input_tokens"),
+        cache_write: count("cache_creation_input_tokens"),
+        reasoning: details.read("thinking_tokens"),
+        raw: message.get("usage").cloned(),
+    }
+}

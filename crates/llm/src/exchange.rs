@@ -1,0 +1,474 @@
+//! One request and its answer over HTTP: attempts, waits, limits.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use futures_util::StreamExt as _;
+use reqwest::Url;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::http::{HttpClient, failure_of};
+use crate::retry::{Advice, advice_of, retry_after};
+use crate::sse::{Decoder, Malformed};
+use crate::wire::{Fold, Wire};
+use crate::{
+    Attempt, ErrorKind, ModelError, ModelEvent, ModelId, NetworkStage, Response, ResponseStream, Secret,
+    TimeoutStage,
+};
+
+/// The longest body of an unsuccessful answer that is read, in bytes.
+const LONGEST_ERROR_BODY: usize = 64 * 1024;
+
+/// How long to wait for the end of the bytes after the end of the answer, so that the connection can serve again.
+const FAREWELL: Duration = Duration::from_millis(20);
+
+/// A request that is ready to be sent.
+pub(crate) struct Exchange {
+    pub(crate) client: HttpClient,
+    pub(crate) wire: Arc<dyn Wire>,
+    pub(crate) model: ModelId,
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: bytes::Bytes,
+    /// What must not stand in an error.
+    pub(crate) secrets: Vec<Secret>,
+    pub(crate) notices: Vec<String>,
+}
+
+/// A failed attempt, and whether another may succeed.
+#[derive(Debug)]
+struct Failure {
+    error: ModelError,
+    advice: Advice,
+}
+
+impl Failure {
+    fn last(error: ModelError) -> Self {
+        Self { error, advice: Advice::GiveUp }
+    }
+
+    fn passing(error: ModelError) -> Self {
+        Self { error, advice: Advice::Retry { after: None } }
+    }
+}
+
+/// The attempts of an exchange so far.
+struct Tries {
+    exchange: Exchange,
+    failed: Vec<Attempt>,
+    /// When the attempt at hand began.
+    began: Instant,
+    /// When everything must be over.
+    deadline: Instant,
+}
+
+impl Exchange {
+    /// The answer as a stream of events. Nothing is sent before it is polled.
+    pub(crate) fn stream(self) -> ResponseStream {
+        let driver = Driver {
+            queue: self.notices.iter().cloned().map(ModelEvent::Notice).collect(),
+            tries: None,
+            exchange: Some(self),
+            state: State::Begin,
+            delivered: false,
+            failure: None,
+        };
+        futures_util::stream::unfold(driver, |mut driver| async move {
+            let event = driver.next().await?;
+            Some((event, driver))
+        })
+        .boxed()
+    }
+
+    /// The answer as a whole.
+    pub(crate) async fn respond(self) -> Result<Response, ModelError> {
+        let mut tries = Tries::new(self);
+        loop {
+            match tries.respond_once().await {
+                Ok(mut response) => {
+                    response.notices = tries.exchange.notices;
+                    return Ok(response);
+                }
+                Err(failure) => {
+                    let (_, wait) = tries.after(failure)?;
+                    tries.pause(wait).await;
+                }
+            }
+        }
+    }
+}
+
+impl Tries {
+    fn new(exchange: Exchange) -> Self {
+        let now = Instant::now();
+        let deadline = now + exchange.client.options().total_timeout;
+        Self { exchange, failed: Vec::new(), began: now, deadline }
+    }
+
+    async fn pause(&mut self, wait: Duration) {
+        sleep(wait).await;
+        self.began = Instant::now();
+    }
+
+    /// Notes a failure: the reason and the wait before the next attempt, or the error if there is to be none.
+    fn after(&mut self, failure: Failure) -> Result<(String, Duration), ModelError> {
+        let Failure { mut error, advice } = failure;
+        for secret in &self.exchange.secrets {
+            error.message = secret.scrub(&error.message);
+        }
+        let number = self.failed.len() as u32 + 1;
+        let wait = self.exchange.client.options().retry.wait(number, &advice);
+        // An attempt that could only begin after the end of everything is none.
+        let wait = wait.filter(|wait| Instant::now() + *wait < self.deadline);
+        let reason = error.message.clone();
+        self.failed.push(Attempt {
+            number,
+            reason: reason.clone(),
+            status: error.details.status,
+            took: self.began.elapsed(),
+            waited: wait.unwrap_or_default(),
+        });
+        if let Some(wait) = wait {
+            return Ok((reason, wait));
+        }
+        error.details.model = Some(self.exchange.model.clone());
+        error.details.attempts = std::mem::take(&mut self.failed);
+        Err(error)
+    }
+
+    fn late(&self, stage: TimeoutStage) -> ModelError {
+        let options = self.exchange.client.options();
+        let limit = match stage {
+            TimeoutStage::Connect => options.connect_timeout,
+            TimeoutStage::FirstByte => options.first_byte_timeout,
+            TimeoutStage::BetweenEvents => options.event_timeout,
+            TimeoutStage::Total => options.total_timeout,
+        };
+        ModelError::new(ErrorKind::Timeout(stage), format!("the limit is {limit:?}"))
+    }
+
+    /// The failure of having waited until `until`, which was the end of everything or of one stage.
+    fn too_late(&self, until: Instant, stage: TimeoutStage) -> Failure {
+        if until >= self.deadline {
+            return Failure::last(self.late(TimeoutStage::Total));
+        }
+        Failure::passing(self.late(stage))
+    }
+
+    /// Sends the request and waits for the head of a successful answer.
+    async fn open(&mut self, accept: &'static str) -> Result<reqwest::Response, Failure> {
+        let Exchange { client, url, headers, body, model, .. } = &self.exchange;
+        client.permit(url, &model.to_string()).map_err(Failure::last)?;
+        let request = client
+            .inner()
+            .post(url.clone())
+            .headers(headers.clone())
+            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
+            .header(ACCEPT, HeaderValue::from_static(accept))
+            .body(body.clone());
+        let until = self.first_byte_deadline();
+        let sent = timeout_at(until, request.send())
+            .await
+            .map_err(|_| self.too_late(until, TimeoutStage::FirstByte))?;
+        let mut response = sent.map_err(|error| {
+            let error = failure_of(error);
+            match error.kind {
+                // The same name, certificate or protocol will be there next time.
+                ErrorKind::Network(NetworkStage::Tls) => Failure::last(error),
+                _ => Failure::passing(error),
+            }
+        })?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(self.refusal(&mut response).await)
+    }
+
+    fn first_byte_deadline(&self) -> Instant {
+        (self.began + self.exchange.client.options().first_byte_timeout).min(self.deadline)
+    }
+
+    async fn refusal(&self, response: &mut reqwest::Response) -> Failure {
+        let status = response.status().as_u16();
+        let now = SystemTime::now();
+        let advice = advice_of(status, response.headers(), now);
+        if response.status().is_redirection() {
+            let target =
+                response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or("nowhere");
+            let message = format!("the answer redirects to `{target}`, which is not followed with a key");
+            return Failure::last(ModelError::new(ErrorKind::Protocol, message).with_status(status));
+        }
+        let wait = retry_after(response.headers(), now);
+        let id = request_id(response.headers());
+        // An error whose text cannot be read is still that error.
+        let text = self.read_text(response, LONGEST_ERROR_BODY).await.unwrap_or_default();
+        let mut error = self.exchange.wire.read_error(status, &text);
+        if let ErrorKind::RateLimited { retry_after } = &mut error.kind {
+            *retry_after = wait;
+        }
+        error.details.request_id = id.or(error.details.request_id);
+        Failure { error, advice }
+    }
+
+    /// Reads a body up to a limit, which is an error.
+    async fn read_text(&self, response: &mut reqwest::Response, limit: usize) -> Result<String, Failure> {
+        let mut bytes = Vec::new();
+        let mut until = self.first_byte_deadline();
+        let mut stage = TimeoutStage::FirstByte;
+        loop {
+            let piece = timeout_at(until, response.chunk()).await.map_err(|_| self.too_late(until, stage))?;
+            let Some(piece) = piece.map_err(|error| Failure::passing(failure_of(error)))? else { break };
+            if bytes.len() + piece.len() > limit {
+                let message = format!("the answer is longer than {limit} bytes");
+                return Err(Failure::last(ModelError::new(ErrorKind::Protocol, message)));
+            }
+            bytes.extend_from_slice(&piece);
+            until = self.event_deadline();
+            stage = TimeoutStage::BetweenEvents;
+        }
+        String::from_utf8(bytes)
+            .map_err(|_| Failure::last(ModelError::new(ErrorKind::Protocol, "the answer is not UTF-8")))
+    }
+
+    fn event_deadline(&self) -> Instant {
+        (Instant::now() + self.exchange.client.options().event_timeout).min(self.deadline)
+    }
+
+    async fn respond_once(&mut self) -> Result<Response, Failure> {
+        let mut response = self.open("application/json").await?;
+        self.read_whole(&mut response).await
+    }
+
+    /// Reads a successful answer that is no stream.
+    async fn read_whole(&self, response: &mut reqwest::Response) -> Result<Response, Failure> {
+        let kind = media_type(response.headers());
+        let status = response.status().as_u16();
+        let id = request_id(response.headers());
+        let limit = self.exchange.client.options().max_answer_bytes;
+        let text = self.read_text(response, limit).await?;
+        let named = |mut error: ModelError| {
+            error.details.status = Some(status);
+            error.details.request_id = id.clone();
+            error
+        };
+        if kind != "application/json" {
+            let start: String = text.trim().chars().take(200).collect();
+            let message = format!("expected `application/json`, found `{kind}`: {start}");
+            return Err(Failure::last(named(ModelError::new(ErrorKind::Protocol, message))));
+        }
+        self.exchange.wire.read_body(&text).map_err(|error| advise(named(error)))
+    }
+}
+
+/// Whether an error that came inside a successful answer may pass.
+fn advise(error: ModelError) -> Failure {
+    match error.kind {
+        ErrorKind::Overloaded | ErrorKind::RateLimited { .. } => Failure::passing(error),
+        _ => Failure::last(error),
+    }
+}
+
+fn media_type(headers: &HeaderMap) -> String {
+    let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("no content type");
+    text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+fn request_id(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get("request-id").or_else(|| headers.get("x-request-id"))?;
+    value.to_str().ok().map(|id| id.chars().take(200).collect())
+}
+
+enum State {
+    Begin,
+    Wait(Duration),
+    Open,
+    Read(Box<Reading>),
+    End,
+}
+
+/// An open stream.
+struct Reading {
+    response: reqwest::Response,
+    decoder: Decoder,
+    fold: Box<dyn Fold>,
+    read: usize,
+    until: Instant,
+    stage: TimeoutStage,
+    request_id: Option<String>,
+}
+
+/// The stream's state machine.
+struct Driver {
+    exchange: Option<Exchange>,
+    tries: Option<Tries>,
+    state: State,
+    queue: VecDeque<ModelEvent>,
+    /// Whether something of the answer was delivered, so that another attempt would repeat it.
+    delivered: bool,
+    /// A failure that waits until the events before it are delivered.
+    failure: Option<Failure>,
+}
+
+impl Driver {
+    async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
+        loop {
+            if let Some(event) = self.queue.pop_front() {
+                self.delivered |= !matches!(event, ModelEvent::Notice(_) | ModelEvent::Retrying { .. });
+                return Some(Ok(event));
+            }
+            if let Some(exchange) = self.exchange.take() {
+                self.tries = Some(Tries::new(exchange));
+            }
+            let tries = self.tries.as_mut()?;
+            if let Some(mut failure) = self.failure.take() {
+                if self.delivered {
+                    failure.advice = Advice::GiveUp;
+                }
+                match tries.after(failure) {
+                    Ok((reason, after)) => {
+                        let attempt = tries.failed.len() as u32;
+                        self.queue.push_back(ModelEvent::Retrying { attempt, after, reason });
+                        self.state = State::Wait(after);
+                    }
+                    Err(error) => {
+                        self.state = State::End;
+                        self.tries = None;
+                        return Some(Err(error));
+                    }
+                }
+                continue;
+            }
+            match std::mem::replace(&mut self.state, State::End) {
+                State::Begin => self.state = State::Open,
+                State::Wait(wait) => {
+                    tries.pause(wait).await;
+                    self.state = State::Open;
+                }
+                State::Open => match open(tries, &mut self.queue).await {
+                    Ok(Some(reading)) => self.state = State::Read(reading),
+                    Ok(None) => {}
+                    Err(failure) => self.failure = Some(failure),
+                },
+                State::Read(mut reading) => match reading.step(tries, &mut self.queue).await {
+                    Ok(true) => {}
+                    Ok(false) => self.state = State::Read(reading),
+                    Err(mut failure) => {
+                        failure.error.details.request_id = reading.request_id.take();
+                        self.failure = Some(failure);
+                    }
+                },
+                State::End => return None,
+            }
+        }
+    }
+}
+
+/// Opens the stream. `None` if the server answered with a body instead, whose events are then in the queue.
+async fn open(tries: &mut Tries, queue: &mut VecDeque<ModelEvent>) -> Result<Option<Box<Reading>>, Failure> {
+    let mut response = tries.open("text/event-stream").await?;
+    if media_type(response.headers()) == "text/event-stream" {
+        return Ok(Some(Box::new(Reading {
+            request_id: request_id(response.headers()),
+            response,
+            decoder: Decoder::default(),
+            fold: tries.exchange.wire.fold(),
+            read: 0,
+            until: tries.first_byte_deadline(),
+            stage: TimeoutStage::FirstByte,
+        })));
+    }
+    let answer = tries.read_whole(&mut response).await?;
+    queue.push_back(ModelEvent::Notice("the server answered without streaming".to_owned()));
+    queue.extend(answer.items.iter().cloned().map(ModelEvent::Item));
+    done(tries, answer, queue);
+    Ok(None)
+}
+
+fn done(tries: &Tries, mut answer: Response, queue: &mut VecDeque<ModelEvent>) {
+    answer.notices.clone_from(&tries.exchange.notices);
+    queue.push_back(ModelEvent::Done(Box::new(answer)));
+}
+
+/// An error of the fold, or of the bytes.
+enum Broken {
+    Fold(ModelError),
+    Bytes(Malformed),
+}
+
+impl From<Malformed> for Broken {
+    fn from(malformed: Malformed) -> Self {
+        Self::Bytes(malformed)
+    }
+}
+
+impl From<Broken> for Failure {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Fold(error) => advise(error),
+            Broken::Bytes(malformed) => {
+                Self::last(ModelError::new(ErrorKind::Protocol, malformed.to_string()))
+            }
+        }
+    }
+}
+
+impl Reading {
+    /// Reads the next piece. True if the answer is complete and in the queue.
+    async fn step(&mut self, tries: &Tries, queue: &mut VecDeque<ModelEvent>) -> Result<bool, Failure> {
+        let piece = timeout_at(self.until, self.response.chunk())
+            .await
+            .map_err(|_| tries.too_late(self.until, self.stage))?
+            .map_err(|error| Failure::passing(failure_of(error)))?;
+        let Self { decoder, fold, .. } = self;
+        let mut events = 0_u32;
+        let mut on_event = |data: &str| {
+            events += 1;
+            fold.take(data, queue).map_err(Broken::Fold)
+        };
+        let Some(piece) = piece else {
+            // What is left over may be an event without its final line break, or half of one.
+            let rest = decoder.finish(&mut on_event);
+            if fold.is_complete() {
+                done(tries, fold.finish().map_err(Failure::last)?, queue);
+                return Ok(true);
+            }
+            return Err(match rest {
+                Err(Broken::Fold(error)) if error.kind != ErrorKind::Protocol => advise(error),
+                _ => {
+                    let message = "the stream was cut before the end of the answer";
+                    Failure::passing(ModelError::new(ErrorKind::Protocol, message))
+                }
+            });
+        };
+        self.read += piece.len();
+        let limit = tries.exchange.client.options().max_answer_bytes;
+        if self.read > limit {
+            let message = format!("the answer is longer than {limit} bytes");
+            return Err(Failure::last(ModelError::new(ErrorKind::Protocol, message)));
+        }
+        decoder.feed(&piece, &mut on_event)?;
+        // Bytes alone do not count as progress: a drip that never completes an event must end.
+        if events > 0 {
+            self.until = tries.event_deadline();
+            self.stage = TimeoutStage::BetweenEvents;
+        }
+        if !self.fold.is_complete() {
+            return Ok(false);
+        }
+        let answer = self.fold.finish().map_err(Failure::last)?;
+        // A connection whose last bytes were read can be used again.
+        let farewell = async { while let Ok(Some(_)) = self.response.chunk().await {} };
+        timeout(FAREWELL, farewell).await.unwrap_or_default();
+        done(tries, answer, queue);
+        Ok(true)
+    }
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exchange").field("model", &self.model).finish_non_exhaustive()
+    }
+}

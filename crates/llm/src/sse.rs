@@ -1,0 +1,183 @@
+//! Server-sent events out of bytes that may be cut anywhere.
+
+use std::fmt;
+
+/// The longest line or event, in bytes.
+const LONGEST: usize = 16 * 1024 * 1024;
+
+/// A decoder of `text/event-stream`. Feed it bytes as they come; it calls back once per complete event.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    /// The beginning of a line whose end has not come yet.
+    line: Vec<u8>,
+    /// The data lines of the event at hand, joined by line breaks.
+    data: String,
+    has_data: bool,
+    /// The last byte was a carriage return: a line feed right after it belongs to it.
+    after_return: bool,
+    /// The first line has passed: a byte order mark is only looked for before it.
+    begun: bool,
+}
+
+/// Why bytes are not server-sent events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Malformed {
+    /// A line or an event is longer than the limit.
+    TooLong,
+    /// A data line is not UTF-8.
+    NotUtf8,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong => write!(f, "an event is longer than {} MiB", LONGEST / (1024 * 1024)),
+            Self::NotUtf8 => f.write_str("an event is not UTF-8"),
+        }
+    }
+}
+
+impl Decoder {
+    /// Takes bytes in and calls `on_event` with the data of each event that they complete. An error of the callback
+    /// or of the format ends the decoding.
+    pub(crate) fn feed<E: From<Malformed>>(
+        &mut self,
+        mut bytes: &[u8],
+        on_event: &mut impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while !bytes.is_empty() {
+            if std::mem::take(&mut self.after_return) && bytes[0] == b'\n' {
+                bytes = &bytes[1..];
+                continue;
+            }
+            let Some(end) = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+                return Ok(self.keep(bytes)?);
+            };
+            self.after_return = bytes[end] == b'\r';
+            self.end_line(&bytes[..end], on_event)?;
+            bytes = &bytes[end + 1..];
+        }
+        Ok(())
+    }
+
+    /// Ends the stream. Some servers leave out the line breaks after the last event; it counts all the same.
+    pub(crate) fn finish<E: From<Malformed>>(
+        &mut self,
+        on_event: &mut impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.end_line(&[], on_event)?;
+        self.dispatch(on_event)
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+        if self.line.len() + bytes.len() > LONGEST {
+            return Err(Malformed::TooLong);
+        }
+        self.line.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn end_line<E: From<Malformed>>(
+        &mut self,
+        line: &[u8],
+        on_event: &mut impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.line.is_empty() {
+            return self.take_line(line, on_event);
+        }
+        self.keep(line)?;
+        let mut whole = std::mem::take(&mut self.line);
+        let result = self.take_line(&whole, on_event);
+        whole.clear();
+        self.line = whole;
+        result
+    }
+
+    fn take_line<E: From<Malformed>>(
+        &mut self,
+        mut line: &[u8],
+        on_event: &mut impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if !std::mem::replace(&mut self.begun, true) {
+            line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
+        }
+        if line.is_empty() {
+            return self.dispatch(on_event);
+        }
+        // The event's name says no more than the data's own `type`; comments, ids and retry times are not for us.
+        let Some(value) = line.strip_prefix(b"data") else { return Ok(()) };
+        let value = match value {
+            [] => value,
+            [b':', b' ', value @ ..] | [b':', value @ ..] => value,
+            _ => return Ok(()),
+        };
+        if self.data.len() + value.len() > LONGEST {
+            return Err(Malformed::TooLong.into());
+        }
+        if std::mem::replace(&mut self.has_data, true) {
+            self.data.push('\n');
+        }
+        self.data.push_str(std::str::from_utf8(value).map_err(|_| Malformed::NotUtf8)?);
+        Ok(())
+    }
+
+    fn dispatch<E>(&mut self, on_event: &mut impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+        if !std::mem::take(&mut self.has_data) {
+            return Ok(());
+        }
+        let result = on_event(&self.data);
+        self.data.clear();
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(pieces: &[&[u8]]) -> Result<Vec<String>, Malformed> {
+        let mut events = Vec::new();
+        let mut decoder = Decoder::default();
+        let mut on_event = |data: &str| {
+            events.push(data.to_owned());
+            Ok::<(), Malformed>(())
+        };
+        for piece in pieces {
+            decoder.feed(piece, &mut on_event)?;
+        }
+        decoder.finish(&mut on_event)?;
+        Ok(events)
+    }
+
+    #[test]
+    fn every_split_gives_the_same_events() {
+        let text = "\u{feff}event: a\r\ndata: one\r\n\r\n: comment\rdata:two\rdata\rdata:  drei ü\r\rid: 7\n\ndatax: no\n\n\
+                    data: four\n\ndata: five";
+        let bytes = text.as_bytes();
+        let expected = ["one", "two\n\n drei ü", "four", "five"];
+        for first in 0..=bytes.len() {
+            for second in first..=bytes.len() {
+                let events = decode(&[&bytes[..first], &bytes[first..second], &bytes[second..]]).unwrap();
+                assert_eq!(events, expected, "{first} {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_stream_has_no_events() {
+        assert!(decode(&[b"", b"\n\n\n", b": ping\n\n"]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn size_is_bounded_per_line_and_per_event() {
+        let long = vec![b'x'; LONGEST + 1];
+        assert_eq!(decode(&[b"data: ", &long]), Err(Malformed::TooLong));
+        let line = [b"data: ".as_slice(), &vec![b'x'; LONGEST / 2 + 1], b"\n"].concat();
+        assert_eq!(decode(&[&line, &line]), Err(Malformed::TooLong));
+    }
+
+    #[test]
+    fn broken_text_is_an_error() {
+        assert_eq!(decode(&[b"data: \xff\n\n"]), Err(Malformed::NotUtf8));
+    }
+}
