@@ -1,1 +1,76 @@
-//! The contracts of Toolpost: tools, calls, outputs, errors, records.
+//! The contracts of Toolpost: what a tool is, what a call is, what comes back, and how it is recorded.
+//!
+//! Whoever understands [`Tool`], [`Call`], [`Ctx`], [`Output`] and [`CallRecord`] understands the system. A value
+//! travels forward: a *front* (a shell, an agent loop, another machine) makes a [`Call`]; the toolbox checks it and
+//! makes a [`Ctx`]; the [`Tool`] answers with an [`Output`] or a [`ToolError`]; the toolbox writes a [`CallRecord`]
+//! and hands the front a [`Reply`].
+//!
+//! # Invariants
+//!
+//! - No I/O, no async runtime, no environment, no `unsafe`. Time comes through a [`Clock`].
+//! - Knows no provider, no protocol and no process: their names do not occur here.
+//! - Only a call path makes a [`Ctx`] (by implementing [`Host`]); a tool only receives one.
+//! - A [`ToolError`] is not a [`std::error::Error`], so that `?` in a tool takes any error; its cause chain is for
+//!   the record and the log, never for a model.
+//! - Everything that is stored or framed carries a version `v`.
+#![forbid(unsafe_code)]
+
+// The attribute macros emit paths that begin with `::toolpost`; inside this crate that is this crate.
+extern crate self as toolpost;
+
+mod args;
+mod call;
+mod cancel;
+mod clock;
+mod ctx;
+mod duration;
+mod envelope;
+mod error;
+mod event;
+mod id;
+mod inject;
+mod output;
+mod parameter;
+mod policy;
+mod port;
+mod record;
+mod schema;
+mod scope;
+mod secret;
+mod spec;
+mod suggest;
+mod tool;
+
+#[doc(hidden)]
+pub mod __private;
+
+pub use self::args::Args;
+pub use self::call::{Call, CallOptions, Caller, Priority};
+pub use self::cancel::{Cancellation, Cancelled};
+pub use self::clock::{Clock, SystemClock, Timestamp};
+pub use self::ctx::{Ctx, Host};
+pub use self::duration::{format_duration, parse_duration};
+pub use self::envelope::{Envelope, Status};
+pub use self::error::{Code, RetryAdvice, ToolError};
+pub use self::event::{Event, EventSink};
+pub use self::id::{CallId, RunId, ScopeId};
+pub use self::inject::{Inject, Values};
+pub use self::output::{Artifact, ArtifactData, Content, Evidence, IntoOutput, Output, Partial, Payload};
+pub use self::parameter::ParameterType;
+pub use self::policy::{Approval, Placement, Policy, Rate, Retry, Timeout};
+pub use self::port::{
+    Answer, Delivery, LogLevel, LogLine, NoPort, Port, Progress, Question, QuestionKind, Sample,
+    SampleRequest,
+};
+pub use self::record::{CallRecord, RunRecord, Usage};
+pub use self::schema::{Problem, Schema};
+pub use self::scope::Scope;
+pub use self::secret::Secret;
+pub use self::spec::{Annotations, Example, SpecError, ToolSpec, check_tool_name};
+pub use self::suggest::{did_you_mean, suggestions};
+pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker};
+
+/// A boxed future that can move between threads: what object-safe async traits answer with.
+pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+pub use toolpost_macros::{data, tool, tools};

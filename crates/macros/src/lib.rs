@@ -1,1 +1,66 @@
-//! How a function becomes a tool: #[tool], #[tools] and #[data].
+//! How a function becomes a tool: `#[tool]`, `#[tools]` and `#[data]`.
+//!
+//! # Invariants
+//!
+//! - What is emitted refers to `::toolpost::__private` only, so that a user's crate needs `toolpost` and nothing else.
+//! - Every misuse is a compile error at the token that is wrong, with a sentence that says what to write instead.
+//! - The original function stays what it was: `forecast::run(…)` calls it.
+//! - Knows no schema, no call path and no protocol: it only names what `core` provides.
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod data;
+mod emit;
+mod function;
+mod group;
+mod parameter;
+
+use proc_macro::TokenStream;
+
+/// Makes a tool of a function.
+///
+/// The doc comment is the description; doc comments on parameters describe them; `Option` parameters and those with a
+/// default may be left out; the return type gives the output schema. An async function runs inline, a plain one on a
+/// thread for blocking work.
+///
+/// Parameters of the types `Ctx`, `&Ctx` and `Inject<T>` are filled by the application and are not in the schema.
+///
+/// Options of the attribute, separated by commas:
+///
+/// | option | meaning |
+/// |---|---|
+/// | `name = "…"`, `title = "…"`, `description = "…"` | instead of the function's name and doc comment |
+/// | `category = "…"`, `group = "…"`, `tags("a", "b")` | where it is found |
+/// | `read_only`, `destructive`, `idempotent`, `open_world` | hints about its effects |
+/// | `timeout = "10s"` or `timeout = "never"` | how long one attempt may run (60 s) |
+/// | `max_retries = 2`, `backoff = "100ms..2s"` | further attempts (2 if idempotent, else none) |
+/// | `concurrency = 4`, `rate = "10/s"` | how many at once, how often |
+/// | `cache = "5m"` | how long a success is kept (idempotent tools only) |
+/// | `placement = "inline"` or `"blocking"` | where it runs |
+/// | `approval = "allow"`, `"ask"` or `"deny"` | whether it may be called |
+/// | `output_limit = 65536` | bytes of text that a model gets |
+/// | `example = r#"{…}"#` | arguments as one would give them; may be repeated |
+/// | `pre_validate = path` | a function `fn(&Input) -> Result<(), ToolError>` called before one with a whole input |
+///
+/// Options of `#[arg(…)]` on a parameter: `default = …`, `min`, `max`, `min_len`, `max_len`, `pattern`, `format`,
+/// `example`, `enum("a", "b")`, `sensitive` (masked in records), `inject` (filled by the application, by its name),
+/// `input` (this one struct is the whole input).
+#[proc_macro_attribute]
+pub fn tool(options: TokenStream, item: TokenStream) -> TokenStream {
+    function::expand(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Makes tools of the methods of an `impl` block that have `#[tool]`; they share the value, behind an `Arc`.
+///
+/// `#[tools(category = "…", group = "…")]` sets both for all of them. The methods take `&self`.
+#[proc_macro_attribute]
+pub fn tools(options: TokenStream, item: TokenStream) -> TokenStream {
+    group::expand(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Makes a struct or an enum a parameter or a result of tools: it derives `Serialize`, `Deserialize` and `JsonSchema`
+/// with the right paths, so that no further crate is needed.
+#[proc_macro_attribute]
+pub fn data(options: TokenStream, item: TokenStream) -> TokenStream {
+    data::expand(&options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}

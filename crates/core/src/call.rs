@@ -1,0 +1,237 @@
+//! One call, as a front makes it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{CallId, Cancellation, NoPort, Port, Scope, Values};
+
+/// Who calls: the front, and whom it speaks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Caller {
+    /// Such as `cli`, `agent` or `library`.
+    pub front: Cow<'static, str>,
+    /// A user name or a client id, when the front knows one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Arc<str>>,
+}
+
+impl Caller {
+    /// A front that speaks for nobody in particular.
+    pub const fn new(front: &'static str) -> Self {
+        Self { front: Cow::Borrowed(front), identity: None }
+    }
+
+    /// Says whom it speaks for.
+    #[must_use]
+    pub fn with_identity(mut self, identity: impl Into<Arc<str>>) -> Self {
+        self.identity = Some(identity.into());
+        self
+    }
+}
+
+/// Which of the waiting calls goes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Priority {
+    Low,
+    #[default]
+    Normal,
+    High,
+    Critical,
+}
+
+impl std::str::FromStr for Priority {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "low" => Ok(Self::Low),
+            "normal" => Ok(Self::Normal),
+            "high" => Ok(Self::High),
+            "critical" => Ok(Self::Critical),
+            _ => Err(format!("`{text}` is not a priority: expected low, normal, high or critical")),
+        }
+    }
+}
+
+/// What a caller asks for beyond the arguments. It can only tighten what policy allows.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct CallOptions {
+    /// How long one attempt may run: the shorter of this and the policy's counts.
+    pub timeout: Option<Duration>,
+    /// How many further attempts: the fewer of this and the policy's count.
+    pub retries: Option<u32>,
+    /// Neither read from the cache nor write to it.
+    pub no_cache: bool,
+    /// Check everything, run nothing.
+    pub dry_run: bool,
+    /// Answer from the tool's examples or output schema instead of running it.
+    pub mock: bool,
+    /// Tools may tell more of what they do.
+    pub verbose: bool,
+    /// The sandbox level that the caller asks for, by name. Tools that run code use the stricter of it and their own.
+    pub level: Option<String>,
+    /// The folder to work in; else the scope's.
+    pub working_dir: Option<PathBuf>,
+    /// Facts that are written to the record as they are.
+    pub metadata: Map<String, Value>,
+}
+
+/// One call, owned: made by a front, tightened by a toolbox, travelling to wherever the tool lives.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Call {
+    /// Its name.
+    pub id: CallId,
+    /// The call that it was made from.
+    pub parent: Option<CallId>,
+    /// How many calls stand above it.
+    pub depth: u8,
+    /// The tool's name.
+    pub tool: String,
+    /// The arguments, as they came.
+    pub arguments: Arc<Value>,
+    /// Who calls.
+    pub caller: Caller,
+    /// The run or conversation that it belongs to.
+    pub scope: Option<Scope>,
+    /// When it must be over, waiting included.
+    pub deadline: Option<Instant>,
+    /// Asked when it shall stop.
+    pub cancellation: Cancellation,
+    /// Which of the waiting calls goes first.
+    pub priority: Priority,
+    /// Two calls with the same key are one to the outside world.
+    pub idempotency_key: Option<String>,
+    /// What is asked for beyond the arguments.
+    pub options: CallOptions,
+    /// Values that are injected into tools, for this call alone.
+    pub values: Values,
+    /// What the caller can do while the tool runs.
+    pub port: Arc<dyn Port>,
+}
+
+static NO_PORT: LazyLock<Arc<dyn Port>> = LazyLock::new(|| Arc::new(NoPort));
+
+impl Call {
+    /// A call without options.
+    pub fn new(tool: impl Into<String>, arguments: impl Into<Arc<Value>>) -> Self {
+        Self {
+            id: CallId::new(),
+            parent: None,
+            depth: 0,
+            tool: tool.into(),
+            arguments: arguments.into(),
+            caller: Caller::new("library"),
+            scope: None,
+            deadline: None,
+            cancellation: Cancellation::never(),
+            priority: Priority::default(),
+            idempotency_key: None,
+            options: CallOptions::default(),
+            values: Values::default(),
+            port: Arc::clone(&NO_PORT),
+        }
+    }
+
+    /// Says who calls.
+    #[must_use]
+    pub fn with_caller(mut self, caller: Caller) -> Self {
+        self.caller = caller;
+        self
+    }
+
+    /// Says what the caller can do while the tool runs.
+    #[must_use]
+    pub fn with_port(mut self, port: Arc<dyn Port>) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// Says which run or conversation it belongs to.
+    #[must_use]
+    pub fn with_scope(mut self, scope: Scope) -> Self {
+        self.scope = Some(scope);
+        self
+    }
+
+    /// Says when it must be over.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Instant) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Says how it is stopped.
+    #[must_use]
+    pub fn with_cancellation(mut self, cancellation: Cancellation) -> Self {
+        self.cancellation = cancellation;
+        self
+    }
+
+    /// Says how urgent it is.
+    #[must_use]
+    pub fn with_priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Says that it is one with all calls of the same key.
+    #[must_use]
+    pub fn with_idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.idempotency_key = Some(key.into());
+        self
+    }
+
+    /// Injects a value by its type, for this call and those nested in it.
+    #[must_use]
+    pub fn provide<T: Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.values.provide(value);
+        self
+    }
+
+    /// Injects a value by its name, for this call and those nested in it.
+    #[must_use]
+    pub fn provide_named(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.values.provide_named(name, value);
+        self
+    }
+
+    /// A call made from within this one: caller, scope, deadline, cancellation, priority, values, port and options
+    /// are inherited; the idempotency key is not.
+    #[must_use]
+    pub fn nested(&self, tool: impl Into<String>, arguments: impl Into<Arc<Value>>) -> Self {
+        Self {
+            id: CallId::new(),
+            parent: Some(self.id),
+            depth: self.depth.saturating_add(1),
+            tool: tool.into(),
+            arguments: arguments.into(),
+            idempotency_key: None,
+            options: CallOptions { metadata: Map::new(), ..self.options.clone() },
+            ..self.clone()
+        }
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Arguments may hold secrets: only the record, which masks them, shows them.
+        f.debug_struct("Call")
+            .field("id", &self.id)
+            .field("parent", &self.parent)
+            .field("depth", &self.depth)
+            .field("tool", &self.tool)
+            .field("caller", &self.caller)
+            .field("priority", &self.priority)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,169 @@
+//! Asking work to stop.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+#[derive(Default)]
+struct Shared {
+    requested: AtomicBool,
+    waiting: Mutex<Waiting>,
+    parent: Option<Cancellation>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    next_key: u64,
+    wakers: Vec<(u64, Waker)>,
+}
+
+/// A request to stop that many can hold: whoever has one may ask, whoever works may look.
+///
+/// Asking is final. A [`child`](Self::child) is stopped with its parent, but not the other way round.
+/// [`Cancellation::never`] costs nothing and can never be asked.
+#[derive(Clone, Default)]
+pub struct Cancellation(Option<Arc<Shared>>);
+
+impl Cancellation {
+    /// A new one that nobody has asked yet.
+    pub fn new() -> Self {
+        Self(Some(Arc::default()))
+    }
+
+    /// One that is never asked.
+    pub const fn never() -> Self {
+        Self(None)
+    }
+
+    /// One of its own, which also stops when `self` does.
+    pub fn child(&self) -> Self {
+        Self(Some(Arc::new(Shared { parent: self.0.is_some().then(|| self.clone()), ..Shared::default() })))
+    }
+
+    /// Asks. Returns false for [`Cancellation::never`], which cannot be asked.
+    pub fn cancel(&self) -> bool {
+        let Some(shared) = &self.0 else { return false };
+        shared.requested.store(true, Ordering::Release);
+        let wakers = std::mem::take(&mut shared.lock().wakers);
+        for (_, waker) in wakers {
+            waker.wake();
+        }
+        true
+    }
+
+    /// Whether anybody asked.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.as_ref().is_some_and(|shared| {
+            shared.requested.load(Ordering::Acquire) || shared.parent.as_ref().is_some_and(Self::is_cancelled)
+        })
+    }
+
+    /// Waits until somebody asks; for ever, if nobody does.
+    pub fn cancelled(&self) -> Cancelled {
+        Cancelled { token: self.clone(), keys: Vec::new() }
+    }
+
+    /// This one, its parent, its parent's parent…
+    fn lineage(&self) -> impl Iterator<Item = &Arc<Shared>> {
+        std::iter::successors(self.0.as_ref(), |shared| {
+            shared.parent.as_ref().and_then(|parent| parent.0.as_ref())
+        })
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        // A list of wakers is whole after any panic.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Cancellation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cancellation").field("cancelled", &self.is_cancelled()).finish()
+    }
+}
+
+/// The future of [`Cancellation::cancelled`].
+#[derive(Debug)]
+pub struct Cancelled {
+    token: Cancellation,
+    /// Our place in the waiting list of each one in the lineage, in its order.
+    keys: Vec<u64>,
+}
+
+impl Future for Cancelled {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.token.is_cancelled() {
+            return Poll::Ready(());
+        }
+        let mut keys = std::mem::take(&mut self.keys);
+        for (index, shared) in self.token.lineage().enumerate() {
+            let mut waiting = shared.lock();
+            let known = keys.get(index).copied();
+            match waiting.wakers.iter_mut().find(|(key, _)| Some(*key) == known) {
+                Some((_, waker)) => waker.clone_from(context.waker()),
+                None => {
+                    let key = waiting.next_key;
+                    waiting.next_key += 1;
+                    waiting.wakers.push((key, context.waker().clone()));
+                    if let Some(slot) = keys.get_mut(index) { *slot = key } else { keys.push(key) }
+                }
+            }
+        }
+        self.keys = keys;
+        // Somebody may have asked between the look and the registration.
+        if self.token.is_cancelled() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Drop for Cancelled {
+    fn drop(&mut self) {
+        for (shared, key) in self.token.lineage().zip(&self.keys) {
+            shared.lock().wakers.retain(|(candidate, _)| candidate != key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll(future: &mut Cancelled) -> Poll<()> {
+        Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_child_stops_with_its_parent_only() {
+        let parent = Cancellation::new();
+        let (first, second) = (parent.child(), parent.child());
+        let mut waiting = second.cancelled();
+        assert_eq!(poll(&mut waiting), Poll::Pending);
+        first.cancel();
+        assert!(first.is_cancelled() && !parent.is_cancelled() && !second.is_cancelled());
+        parent.cancel();
+        assert_eq!(poll(&mut waiting), Poll::Ready(()));
+    }
+
+    #[test]
+    fn a_dropped_wait_leaves_nothing_behind() {
+        let token = Cancellation::new();
+        let child = token.child();
+        for _ in 0..3 {
+            let mut waiting = child.cancelled();
+            assert_eq!(poll(&mut waiting), Poll::Pending);
+            assert_eq!(poll(&mut waiting), Poll::Pending);
+        }
+        assert!(token.lineage().chain(child.lineage()).all(|shared| shared.lock().wakers.is_empty()));
+    }
+
+    #[test]
+    fn never_cannot_be_asked() {
+        assert!(!Cancellation::never().cancel());
+        assert!(Cancellation::never().child().cancel());
+    }
+}

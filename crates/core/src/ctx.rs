@@ -1,0 +1,222 @@
+//! What a tool sees of its call.
+
+use std::fmt;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::inject::{find, not_provided};
+use crate::{
+    Answer, Artifact, BoxFuture, Call, CallId, Caller, Cancelled, Inject, LogLevel, LogLine, Output,
+    Progress, Question, Reply, Sample, SampleRequest, Scope, ToolError, Values,
+};
+
+/// What stands behind a [`Ctx`]: implemented by whoever runs calls, and by nobody else.
+pub trait Host: Send + Sync {
+    /// The call, as it was tightened.
+    fn call(&self) -> &Call;
+    /// Which attempt this is, from 1.
+    fn attempt(&self) -> u32;
+    /// When the attempt ends, if it does.
+    fn deadline(&self) -> Option<Instant>;
+    /// Values injected for all calls.
+    fn values(&self) -> &Values;
+    /// Waits until the tool shall stop.
+    fn cancelled(&self) -> Cancelled;
+    /// Whether the tool shall stop.
+    fn is_cancelled(&self) -> bool;
+    /// Passes progress on. Must not block.
+    fn progress(&self, progress: Progress);
+    /// Passes a log line on. Must not block.
+    fn log(&self, line: LogLine);
+    /// Passes a file on.
+    fn artifact(&self, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>>;
+    /// Asks whoever is behind the caller.
+    fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, ToolError>>;
+    /// Asks the caller's model.
+    fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample, ToolError>>;
+    /// Makes a nested call.
+    fn nested(&self, call: Call) -> BoxFuture<'_, Reply>;
+}
+
+/// What a tool sees of its call. Cheap to clone; a tool that wants it takes a `Ctx` or `&Ctx` parameter.
+#[derive(Clone)]
+pub struct Ctx(Arc<dyn Host>);
+
+impl Ctx {
+    /// For whoever runs calls: see [`Host`].
+    pub fn from_host(host: Arc<dyn Host>) -> Self {
+        Self(host)
+    }
+
+    /// The call's name.
+    pub fn id(&self) -> CallId {
+        self.0.call().id
+    }
+
+    /// Who calls.
+    pub fn caller(&self) -> &Caller {
+        &self.0.call().caller
+    }
+
+    /// The run or conversation that the call belongs to.
+    pub fn scope(&self) -> Option<&Scope> {
+        self.0.call().scope.as_ref()
+    }
+
+    /// Which attempt this is, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.0.attempt()
+    }
+
+    /// When the tool must be done.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.0.deadline()
+    }
+
+    /// How much time is left; `None` if there is no end.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether the tool shall stop. Blocking code looks here now and then.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
+    /// Waits until the tool shall stop.
+    pub fn cancelled(&self) -> Cancelled {
+        self.0.cancelled()
+    }
+
+    /// Two calls with the same key are one to the outside world.
+    pub fn idempotency_key(&self) -> Option<&str> {
+        self.0.call().idempotency_key.as_deref()
+    }
+
+    /// Whether the caller wants to know more of what is done.
+    pub fn is_verbose(&self) -> bool {
+        self.0.call().options.verbose
+    }
+
+    /// The folder to work in.
+    pub fn working_dir(&self) -> Option<&Path> {
+        let call = self.0.call();
+        call.options.working_dir.as_deref().or_else(|| call.scope.as_ref()?.working_dir())
+    }
+
+    /// The sandbox level that the caller asked for, by name.
+    pub fn level(&self) -> Option<&str> {
+        self.0.call().options.level.as_deref()
+    }
+
+    /// Facts that the caller gave along.
+    pub fn metadata(&self) -> &Map<String, Value> {
+        &self.0.call().options.metadata
+    }
+
+    /// Tells how far it has come, `percent` from 0 to 100. Returns at once.
+    pub fn progress(&self, message: impl Into<String>, percent: impl Into<Option<f64>>) {
+        self.0.progress(Progress {
+            message: message.into(),
+            percent: percent.into(),
+            attempt: self.attempt(),
+        });
+    }
+
+    /// Writes a line to the caller's log. Returns at once.
+    pub fn log(&self, level: LogLevel, message: impl Into<String>) {
+        self.0.log(LogLine { level, message: message.into() });
+    }
+
+    /// Hands over a file and waits until it is taken.
+    ///
+    /// When the attempt can be repeated, files are kept back and handed over when it has succeeded.
+    ///
+    /// # Errors
+    /// `PRECONDITION` if the caller takes no files, `LIMIT` if there are too many.
+    pub async fn artifact(&self, artifact: Artifact) -> Result<(), ToolError> {
+        self.0.artifact(artifact).await
+    }
+
+    /// Asks whoever is behind the caller and waits for the answer, at most 10 minutes by default.
+    ///
+    /// While it waits, the call holds no permit and its time does not run. If the tool is run again, it gets the same
+    /// answer again without anybody being asked.
+    ///
+    /// # Errors
+    /// `PRECONDITION` if the caller cannot answer, `TIMEOUT` if it does not.
+    pub async fn ask(&self, question: Question) -> Result<Answer, ToolError> {
+        self.0.ask(question).await
+    }
+
+    /// Asks the caller's model for a completion. If the tool is run again, it gets the same completion again.
+    ///
+    /// # Errors
+    /// `PRECONDITION` if the caller has no model.
+    pub async fn sample(&self, request: SampleRequest) -> Result<Sample, ToolError> {
+        self.0.sample(request).await
+    }
+
+    /// Calls another tool. It runs on this call's permit; its record becomes a child of this call's. If the tool is
+    /// run again, a nested call that succeeded is not made again.
+    ///
+    /// # Errors
+    /// Those of the other tool; `LIMIT` beyond 8 levels; `PRECONDITION` if it would wait for itself.
+    pub async fn call(&self, tool: impl Into<String>, arguments: Value) -> Result<Output, ToolError> {
+        let call = self.0.call().nested(tool, arguments);
+        self.0.nested(call).await.result
+    }
+
+    /// The injected value of a type: the call's own, or the toolbox's.
+    ///
+    /// # Errors
+    /// `PRECONDITION` if nobody provided it.
+    pub fn inject<T: Send + Sync + 'static>(&self) -> Result<Inject<T>, ToolError> {
+        find([&self.0.call().values, self.0.values()])
+    }
+
+    /// The injected value of a name: the call's own, or the toolbox's.
+    ///
+    /// # Errors
+    /// `PRECONDITION` if nobody provided it; `INTERNAL` if it does not fit.
+    pub fn inject_named<T: DeserializeOwned>(&self, name: &str) -> Result<T, ToolError> {
+        let value = self.0.call().values.get_named(name).or_else(|| self.0.values().get_named(name));
+        let value = value.unwrap_or(&Value::Null);
+        T::deserialize(value).map_err(|error| match value {
+            Value::Null => not_provided(&format!("the value `{name}`"), "provide_named(name, value)"),
+            _ => ToolError::internal(format!("the injected value `{name}` does not fit: {error}")),
+        })
+    }
+
+    /// Waits for a future from blocking code, such as `ctx.wait(ctx.ask(question))`. It blocks the thread: only for
+    /// tools that are placed `blocking`.
+    pub fn wait<F: Future>(&self, future: F) -> F::Output {
+        struct Unpark(std::thread::Thread);
+        impl Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let mut future = pin!(future);
+        loop {
+            match future.as_mut().poll(&mut context) {
+                Poll::Ready(value) => return value,
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Ctx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Ctx").field(self.0.call()).finish()
+    }
+}

@@ -1,0 +1,345 @@
+//! What a tool says when it could not do what it was asked.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The kind of an error. The first six can be mended by the caller, the others cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[non_exhaustive]
+pub enum Code {
+    /// An argument has the wrong type, form or value.
+    InvalidInput,
+    /// A required argument is not there.
+    MissingParam,
+    /// A path does not exist, is of the wrong kind, or lies outside what the tool may see.
+    InvalidPath,
+    /// The thing asked for does not exist: a tool, a record, a page.
+    NotFound,
+    /// Somebody else changed the same thing.
+    Conflict,
+    /// Something must be done, set or connected first.
+    Precondition,
+    /// It took longer than it may.
+    Timeout,
+    /// Policy, approval or the sandbox says no.
+    Permission,
+    /// A defect in the tool.
+    Internal,
+    /// Something the tool depends on did not work.
+    Dependency,
+    /// Too much is waiting already.
+    Overloaded,
+    /// A budget or a size limit was reached.
+    Limit,
+    /// The caller asked to stop.
+    Cancelled,
+}
+
+impl Code {
+    /// Whether the caller can mend its request.
+    pub const fn is_recoverable(self) -> bool {
+        matches!(
+            self,
+            Self::InvalidInput
+                | Self::MissingParam
+                | Self::InvalidPath
+                | Self::NotFound
+                | Self::Conflict
+                | Self::Precondition
+        )
+    }
+
+    /// The name on the wire, such as `INVALID_INPUT`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidInput => "INVALID_INPUT",
+            Self::MissingParam => "MISSING_PARAM",
+            Self::InvalidPath => "INVALID_PATH",
+            Self::NotFound => "NOT_FOUND",
+            Self::Conflict => "CONFLICT",
+            Self::Precondition => "PRECONDITION",
+            Self::Timeout => "TIMEOUT",
+            Self::Permission => "PERMISSION",
+            Self::Internal => "INTERNAL",
+            Self::Dependency => "DEPENDENCY",
+            Self::Overloaded => "OVERLOADED",
+            Self::Limit => "LIMIT",
+            Self::Cancelled => "CANCELLED",
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Whether the same request may work later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RetryAdvice {
+    /// It will fail again.
+    Never,
+    /// It may work, after this wait at the earliest.
+    After(Duration),
+    /// It certainly did not start (a queue was full, a connection was refused), so that even a request that must
+    /// not run twice may be sent again, after this wait at the earliest.
+    NotStarted(Duration),
+}
+
+/// An error of a call: a code, a sentence, and what the caller can do about it.
+///
+/// It is not a [`std::error::Error`], so that `?` turns any error into one with the code `INTERNAL`; the cause chain
+/// stays here for records and logs, and a model or a remote caller gets [`ToolError::public`].
+///
+/// ```
+/// # use toolpost_core::{Code, ToolError};
+/// fn port(text: &str) -> Result<u16, ToolError> {
+///     text.parse().map_err(|_| {
+///         ToolError::invalid_input(format!("`{text}` is not a port")).suggest("Give a number from 0 to 65535.")
+///     })
+/// }
+/// assert_eq!(port("http").unwrap_err().code(), Code::InvalidInput);
+/// ```
+#[derive(Clone, Serialize, Deserialize)]
+pub struct ToolError(Box<Fields>);
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Fields {
+    code: Code,
+    message: String,
+    #[serde(default)]
+    recoverable: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retry: Option<RetryAdvice>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    suggestion: Option<String>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    context: Map<String, Value>,
+    #[serde(skip)]
+    cause: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+macro_rules! constructors {
+    ($($(#[$doc:meta])* $name:ident => $code:ident;)*) => {
+        $($(#[$doc])*
+        pub fn $name(message: impl Into<String>) -> Self {
+            Self::new(Code::$code, message)
+        })*
+    };
+}
+
+impl ToolError {
+    /// An error with a code and a sentence.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self(Box::new(Fields {
+            code,
+            message: message.into(),
+            recoverable: code.is_recoverable(),
+            retry: None,
+            suggestion: None,
+            context: Map::new(),
+            cause: None,
+        }))
+    }
+
+    constructors! {
+        /// An argument has the wrong type, form or value.
+        invalid_input => InvalidInput;
+        /// A required argument is not there.
+        missing_param => MissingParam;
+        /// A path does not exist, is of the wrong kind, or lies outside what the tool may see.
+        invalid_path => InvalidPath;
+        /// The thing asked for does not exist.
+        not_found => NotFound;
+        /// Somebody else changed the same thing.
+        conflict => Conflict;
+        /// Something must be done, set or connected first.
+        precondition => Precondition;
+        /// It took longer than it may.
+        timeout => Timeout;
+        /// Policy, approval or the sandbox says no.
+        permission => Permission;
+        /// A defect in the tool.
+        internal => Internal;
+        /// Something the tool depends on did not work.
+        dependency => Dependency;
+        /// Too much is waiting already.
+        overloaded => Overloaded;
+        /// A budget or a size limit was reached.
+        limit => Limit;
+        /// The caller asked to stop.
+        cancelled => Cancelled;
+    }
+
+    /// Adds what to do next, as a sentence.
+    #[must_use]
+    pub fn suggest(mut self, suggestion: impl Into<String>) -> Self {
+        self.0.suggestion = Some(suggestion.into());
+        self
+    }
+
+    /// Adds [`suggest`](Self::suggest)ed text when there is any.
+    #[must_use]
+    pub fn suggest_maybe(self, suggestion: Option<String>) -> Self {
+        match suggestion {
+            Some(text) => self.suggest(text),
+            None => self,
+        }
+    }
+
+    /// Adds a fact for programs, such as the JSON pointer of the argument at fault.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.0.context.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// Says whether the same request may work later.
+    #[must_use]
+    pub fn retry(mut self, advice: RetryAdvice) -> Self {
+        self.0.retry = Some(advice);
+        self
+    }
+
+    /// Adds the error that led to this one.
+    #[must_use]
+    pub fn caused_by(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.0.cause = Some(Arc::from(cause.into()));
+        self
+    }
+
+    /// The kind.
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+
+    /// The sentence.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Whether the caller can mend its request.
+    pub fn is_recoverable(&self) -> bool {
+        self.0.recoverable
+    }
+
+    /// What to do next.
+    pub fn suggestion(&self) -> Option<&str> {
+        self.0.suggestion.as_deref()
+    }
+
+    /// Facts for programs.
+    pub fn context(&self) -> &Map<String, Value> {
+        &self.0.context
+    }
+
+    /// Whether the same request may work later; `None` if nobody said, and the code decides.
+    pub fn retry_advice(&self) -> Option<RetryAdvice> {
+        self.0.retry
+    }
+
+    /// The causes, outermost first, as text. For records and logs only.
+    pub fn causes(&self) -> Vec<String> {
+        let first = self.0.cause.as_deref().map(|cause| cause as &dyn StdError);
+        std::iter::successors(first, |&error| error.source()).take(16).map(ToString::to_string).collect()
+    }
+
+    /// What a model or a remote caller may see: an `INTERNAL` error keeps its facts to itself and names the record.
+    #[must_use]
+    pub fn public(&self, call: crate::CallId) -> Self {
+        if self.0.code != Code::Internal {
+            return Self(Box::new(Fields { cause: None, ..(*self.0).clone() }));
+        }
+        Self::internal(format!("the tool failed inside; the details are in the record of call {call}"))
+            .with("call", call.to_string())
+    }
+}
+
+impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for ToolError {
+    fn from(error: E) -> Self {
+        let error = error.into();
+        Self::internal(error.to_string()).caused_by(error)
+    }
+}
+
+impl fmt::Display for ToolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.code, self.0.message)?;
+        match &self.0.suggestion {
+            Some(suggestion) => write!(f, " {suggestion}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for ToolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolError")
+            .field("code", &self.0.code)
+            .field("message", &self.0.message)
+            .field("suggestion", &self.0.suggestion)
+            .field("context", &self.0.context)
+            .field("retry", &self.0.retry)
+            .field("causes", &self.causes())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for ToolError {
+    /// Equal when everything that travels is equal; the cause chain does not.
+    fn eq(&self, other: &Self) -> bool {
+        let key = |error: &Self| {
+            let fields = &error.0;
+            (
+                fields.code,
+                fields.message.clone(),
+                fields.suggestion.clone(),
+                fields.context.clone(),
+                fields.retry,
+            )
+        };
+        key(self) == key(other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_question_mark_takes_any_error() {
+        fn read() -> Result<u8, ToolError> {
+            Ok("x".parse::<u8>()?)
+        }
+        let error = read().unwrap_err();
+        assert_eq!(error.code(), Code::Internal);
+        assert_eq!(error.causes(), ["invalid digit found in string"]);
+    }
+
+    #[test]
+    fn internal_details_stay_inside() {
+        let call = crate::CallId::new();
+        let error = ToolError::internal("password is hunter2").with("file", "/etc/shadow").public(call);
+        let text = serde_json::to_string(&error).unwrap();
+        assert!(!text.contains("hunter2") && !text.contains("shadow"));
+        assert!(text.contains(&call.to_string()));
+    }
+
+    #[test]
+    fn every_code_is_its_wire_name() {
+        for code in
+            [Code::InvalidInput, Code::MissingParam, Code::Overloaded, Code::Cancelled, Code::Internal]
+        {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What happens, as it happens: one vocabulary for calls and runs.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{Artifact, CallId, CallRecord, LogLine, Progress, RunId, RunRecord, ToolError, Usage};
+
+/// Something that happened. As JSON, each has a `type`; fields are only ever added.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type")]
+#[non_exhaustive]
+pub enum Event {
+    /// A run begins.
+    #[serde(rename = "run.started")]
+    RunStarted {
+        /// The run.
+        run: RunId,
+        /// The model.
+        model: String,
+        /// The tools that it is offered.
+        tools: Vec<String>,
+    },
+    /// The model is asked.
+    #[serde(rename = "turn.started")]
+    TurnStarted {
+        /// The run.
+        run: RunId,
+        /// Which time, from 1.
+        iteration: u32,
+    },
+    /// The model wrote a piece of text.
+    #[serde(rename = "text.delta")]
+    TextDelta {
+        /// The run.
+        run: RunId,
+        /// The piece.
+        text: String,
+    },
+    /// The model wrote a piece of its reasoning.
+    #[serde(rename = "thinking.delta")]
+    ThinkingDelta {
+        /// The run.
+        run: RunId,
+        /// The piece.
+        text: String,
+    },
+    /// The model has answered.
+    #[serde(rename = "turn.finished")]
+    TurnFinished {
+        /// The run.
+        run: RunId,
+        /// Which time, from 1.
+        iteration: u32,
+        /// Why it stopped writing.
+        stop_reason: String,
+        /// What it consumed.
+        usage: Usage,
+    },
+    /// A tool is called.
+    #[serde(rename = "call.started")]
+    CallStarted {
+        /// The call.
+        call: CallId,
+        /// The call that it was made from.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        parent: Option<CallId>,
+        /// The tool.
+        tool: Arc<str>,
+        /// Its arguments, secrets masked.
+        arguments: Arc<Value>,
+    },
+    /// A tool tells how far it has come.
+    #[serde(rename = "call.progress")]
+    CallProgress {
+        /// The call.
+        call: CallId,
+        /// How far.
+        #[serde(flatten)]
+        progress: Progress,
+    },
+    /// A tool writes to the log.
+    #[serde(rename = "call.log")]
+    CallLog {
+        /// The call.
+        call: CallId,
+        /// The line.
+        #[serde(flatten)]
+        line: LogLine,
+    },
+    /// A tool made a file.
+    #[serde(rename = "call.artifact")]
+    CallArtifact {
+        /// The call.
+        call: CallId,
+        /// The file.
+        artifact: Artifact,
+    },
+    /// A tool is run again.
+    #[serde(rename = "call.retry")]
+    CallRetry {
+        /// The call.
+        call: CallId,
+        /// The attempt that failed, from 1.
+        attempt: u32,
+        /// Why.
+        error: ToolError,
+        /// The wait before the next, in milliseconds.
+        wait_ms: u64,
+    },
+    /// A call is over.
+    #[serde(rename = "call.finished")]
+    CallFinished {
+        /// Everything that is kept of it.
+        record: Arc<CallRecord>,
+    },
+    /// Something that the owner should know.
+    #[serde(rename = "notice")]
+    Notice {
+        /// As a sentence.
+        message: String,
+    },
+    /// A run is over.
+    #[serde(rename = "run.finished")]
+    RunFinished {
+        /// Everything that is kept of it.
+        record: Arc<RunRecord>,
+    },
+}
+
+/// Who is told of events. It is called where they happen and must return at once.
+pub type EventSink = Arc<dyn Fn(&Event) + Send + Sync>;

@@ -1,0 +1,148 @@
+//! Identifiers: 48 bits of milliseconds since 1970 and 80 random bits, so that they sort by time of making.
+//!
+//! They name things and are not secrets; whoever needs an unguessable handle makes one of its own.
+
+use std::cell::Cell;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Crockford's base 32: no I, L, O or U, so that an id can be read aloud.
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const TEXT_LENGTH: usize = 26;
+
+/// A 64-bit step of `xorshift*`, seeded for each thread from the standard library's keyed hasher.
+fn random() -> u64 {
+    thread_local!(static STATE: Cell<u64> = Cell::new(RandomState::new().build_hasher().finish() | 1));
+    STATE.with(|state| {
+        let mut x = state.get();
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        state.set(x);
+        x.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    })
+}
+
+fn new_bits() -> u128 {
+    let millis = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis());
+    let tail = (u128::from(random()) << 16) | u128::from(random() >> 48);
+    ((millis & 0xFFFF_FFFF_FFFF) << 80) | tail
+}
+
+fn write_text(bits: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut text = [0_u8; TEXT_LENGTH];
+    for (index, slot) in text.iter_mut().enumerate() {
+        let shift = 5 * (TEXT_LENGTH - 1 - index);
+        *slot = ALPHABET[((bits >> shift) & 31) as usize];
+    }
+    f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
+}
+
+fn read_text(text: &str) -> Option<u128> {
+    if text.len() != TEXT_LENGTH {
+        return None;
+    }
+    text.bytes().try_fold(0_u128, |bits, byte| {
+        let digit = ALPHABET.iter().position(|&letter| letter == byte.to_ascii_lowercase())?;
+        // 26 digits of 5 bits are 130: the first may only use 3.
+        (bits >> 123 == 0).then_some((bits << 5) | digit as u128)
+    })
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(u128);
+
+        impl $name {
+            /// A new id, unique for all practical purposes.
+            #[expect(clippy::new_without_default, reason = "a default that differs each time would surprise")]
+            pub fn new() -> Self {
+                Self(new_bits())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write_text(self.0, f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                read_text(text).map(Self).ok_or_else(|| {
+                    format!(concat!("`{}` is not a ", $what, " id: expected {} letters and digits"), text, TEXT_LENGTH)
+                })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+id!(
+    /// Names one call of a tool.
+    CallId,
+    "call"
+);
+id!(
+    /// Names one run of an agent or a workflow.
+    RunId,
+    "run"
+);
+id!(
+    /// Names a scope: a run or a conversation that calls belong to.
+    ScopeId,
+    "scope"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_round_trips_and_sorts_by_time() {
+        let first = CallId::new();
+        let text = first.to_string();
+        assert_eq!(text.len(), TEXT_LENGTH);
+        assert_eq!(text.parse::<CallId>().unwrap(), first);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(CallId::new().to_string() > text);
+    }
+
+    #[test]
+    fn foreign_text_is_refused() {
+        for text in ["", "abc", "zzzzzzzzzzzzzzzzzzzzzzzzzz", "0000000000000000000000000u"] {
+            assert!(text.parse::<CallId>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ten_thousand_ids_differ() {
+        let ids: std::collections::HashSet<_> = (0..10_000).map(|_| CallId::new()).collect();
+        assert_eq!(ids.len(), 10_000);
+    }
+}

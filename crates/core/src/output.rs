@@ -1,0 +1,361 @@
+//! What a tool answers with.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::{Status, ToolError, Usage};
+
+/// One piece of what a model gets to see.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Content {
+    /// Text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// A picture.
+    Image {
+        /// Such as `image/png`.
+        media_type: String,
+        /// The bytes, in base 64.
+        data: String,
+    },
+    /// Sound.
+    Audio {
+        /// Such as `audio/wav`.
+        media_type: String,
+        /// The bytes, in base 64.
+        data: String,
+    },
+    /// Something that can be fetched by its address.
+    Resource {
+        /// The address.
+        uri: String,
+        /// Such as `text/plain`.
+        media_type: String,
+        /// Its text, when it is here already.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
+    },
+    /// A JSON value.
+    Json {
+        /// The value.
+        value: Value,
+    },
+}
+
+impl Content {
+    /// A text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text { text: text.into() }
+    }
+
+    /// A picture from its bytes.
+    pub fn image(media_type: impl Into<String>, bytes: &[u8]) -> Self {
+        Self::Image {
+            media_type: media_type.into(),
+            data: base64::engine::general_purpose::STANDARD.encode(bytes),
+        }
+    }
+}
+
+/// The bytes of an artefact, or where they lie.
+#[derive(Clone, PartialEq, Eq)]
+pub enum ArtifactData {
+    /// The bytes.
+    Bytes(Arc<[u8]>),
+    /// A file of the operator's machine.
+    Path(PathBuf),
+}
+
+impl fmt::Debug for ArtifactData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
+            Self::Path(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// A file that a call made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Artifact {
+    /// Its name, a relative path without `..`.
+    pub name: String,
+    /// Such as `image/png`.
+    pub media_type: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its SHA-256 in hexadecimal digits, when it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// Its bytes, or where they lie. Never sent to a model, never in a record.
+    #[serde(skip)]
+    pub data: ArtifactData,
+}
+
+impl Artifact {
+    /// From bytes.
+    pub fn from_bytes(
+        name: impl Into<String>,
+        media_type: impl Into<String>,
+        bytes: impl Into<Arc<[u8]>>,
+    ) -> Self {
+        let bytes = bytes.into();
+        Self {
+            name: name.into(),
+            media_type: media_type.into(),
+            size: bytes.len() as u64,
+            sha256: None,
+            data: ArtifactData::Bytes(bytes),
+        }
+    }
+}
+
+/// A value for the application only: never sent to a model, never written to a record.
+#[derive(Clone)]
+pub struct Payload(Arc<dyn Any + Send + Sync>);
+
+impl Payload {
+    /// Takes any value in.
+    pub fn new<T: Any + Send + Sync>(value: T) -> Self {
+        Self(Arc::new(value))
+    }
+
+    /// The value, if it is of this type.
+    pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        Arc::clone(&self.0).downcast().ok()
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Payload(..)")
+    }
+}
+
+/// Says that some of many things were done.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Partial {
+    /// How many were done.
+    pub succeeded: usize,
+    /// Why the others were not.
+    pub errors: Vec<ToolError>,
+}
+
+impl Partial {
+    /// Success if nothing failed, error if nothing succeeded, else partial.
+    pub fn status(&self) -> Status {
+        match (self.succeeded, self.errors.len()) {
+            (_, 0) => Status::Success,
+            (0, _) => Status::Error,
+            _ => Status::Partial,
+        }
+    }
+}
+
+/// Facts that the record keeps beside the answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Evidence {
+    /// What the sandbox measured and enforced.
+    pub sandbox: Option<Value>,
+    /// What a model that the tool used has consumed.
+    pub usage: Option<Usage>,
+}
+
+/// What a tool answers with. Most tools return a plain value and never name this type.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Output {
+    /// For the model. When it is empty, the model gets the structured value.
+    pub content: Vec<Content>,
+    /// The value that the output schema describes.
+    pub structured: Option<Value>,
+    /// For the application only.
+    pub payload: Option<Payload>,
+    /// Files that were made.
+    pub artifacts: Vec<Artifact>,
+    /// Set when only some of many things were done.
+    pub partial: Option<Partial>,
+    /// For the record.
+    pub evidence: Option<Box<Evidence>>,
+}
+
+impl Output {
+    /// A text for the model.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { content: vec![Content::text(text)], ..Self::default() }
+    }
+
+    /// A value; the model gets it as JSON.
+    pub fn json(value: Value) -> Self {
+        Self { structured: (!value.is_null()).then_some(value), ..Self::default() }
+    }
+
+    /// A value that can be serialised; the model gets it as JSON.
+    ///
+    /// # Errors
+    /// `INTERNAL` when the value has no JSON form.
+    pub fn from_serialize(value: &impl Serialize) -> Result<Self, ToolError> {
+        let value = serde_json::to_value(value).map_err(|error| {
+            ToolError::internal(format!("the result has no JSON form: {error}")).caused_by(error)
+        })?;
+        Ok(Self::json(value))
+    }
+
+    /// Adds a piece for the model.
+    #[must_use]
+    pub fn with_content(mut self, content: Content) -> Self {
+        self.content.push(content);
+        self
+    }
+
+    /// Sets the value that the output schema describes.
+    #[must_use]
+    pub fn with_structured(mut self, value: Value) -> Self {
+        self.structured = Some(value);
+        self
+    }
+
+    /// Sets the value that only the application gets.
+    #[must_use]
+    pub fn with_payload<T: Any + Send + Sync>(mut self, value: T) -> Self {
+        self.payload = Some(Payload::new(value));
+        self
+    }
+
+    /// Adds a file that was made.
+    #[must_use]
+    pub fn with_artifact(mut self, artifact: Artifact) -> Self {
+        self.artifacts.push(artifact);
+        self
+    }
+
+    /// Adds facts for the record.
+    #[must_use]
+    pub fn with_evidence(mut self, evidence: Evidence) -> Self {
+        self.evidence = Some(Box::new(evidence));
+        self
+    }
+
+    /// Says that only some things were done.
+    #[must_use]
+    pub fn with_partial(mut self, partial: Partial) -> Self {
+        self.partial = Some(partial);
+        self
+    }
+
+    /// How the call ended.
+    pub fn status(&self) -> Status {
+        self.partial.as_ref().map_or(Status::Success, Partial::status)
+    }
+
+    /// The text that a model reads: the texts among the content, or the structured value as JSON.
+    pub fn model_text(&self) -> Cow<'_, str> {
+        if self.content.is_empty() {
+            return match &self.structured {
+                None => Cow::Borrowed(""),
+                Some(Value::String(text)) => Cow::Borrowed(text),
+                Some(value) => Cow::Owned(value.to_string()),
+            };
+        }
+        if let [Content::Text { text }] = self.content.as_slice() {
+            return Cow::Borrowed(text);
+        }
+        let pieces: Vec<Cow<'_, str>> = self
+            .content
+            .iter()
+            .filter_map(|content| match content {
+                Content::Text { text } | Content::Resource { text: Some(text), .. } => {
+                    Some(text.as_str().into())
+                }
+                Content::Json { value } => Some(value.to_string().into()),
+                Content::Resource { uri, .. } => Some(uri.as_str().into()),
+                Content::Image { .. } | Content::Audio { .. } => None,
+            })
+            .collect();
+        Cow::Owned(pieces.join("\n"))
+    }
+
+    /// The structured value, or the text for the model as a string.
+    pub fn result_value(&self) -> Value {
+        match &self.structured {
+            Some(value) => value.clone(),
+            None if self.content.is_empty() => Value::Null,
+            None => Value::String(self.model_text().into_owned()),
+        }
+    }
+}
+
+/// What a tool function may return: an [`Output`], or any value with a JSON form.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the result of a tool",
+    label = "has no JSON form",
+    note = "put `#[toolpost::data]` on the type, or return `toolpost::Output`"
+)]
+pub trait IntoOutput {
+    /// Turns the value into an output.
+    ///
+    /// # Errors
+    /// `INTERNAL` when the value has no JSON form.
+    fn into_output(self) -> Result<Output, ToolError>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Serialize> IntoOutput for T {
+    fn into_output(self) -> Result<Output, ToolError> {
+        Output::from_serialize(&self)
+    }
+}
+
+impl IntoOutput for Output {
+    fn into_output(self) -> Result<Output, ToolError> {
+        Ok(self)
+    }
+}
+
+impl Serialize for Payload {
+    /// A payload is never written: its place says only that there was one.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bool(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_model_reads_content_or_the_value() {
+        assert_eq!(Output::json(json!({"a": 1})).model_text(), r#"{"a":1}"#);
+        assert_eq!(Output::json(json!("hi")).model_text(), "hi");
+        assert_eq!(Output::text("seen").with_structured(json!(1)).model_text(), "seen");
+        assert_eq!(().into_output().unwrap().model_text(), "");
+        let two = Output::text("a").with_content(Content::Json { value: json!([1]) });
+        assert_eq!(two.model_text(), "a\n[1]");
+    }
+
+    #[test]
+    fn a_payload_is_only_for_who_knows_its_type() {
+        let output = Output::text("done").with_payload(vec![1_u8, 2]);
+        assert_eq!(output.payload.as_ref().unwrap().get::<Vec<u8>>().unwrap().as_slice(), [1, 2]);
+        assert!(output.payload.as_ref().unwrap().get::<String>().is_none());
+        assert!(!format!("{output:?}").contains('2'));
+    }
+
+    #[test]
+    fn a_value_without_json_form_is_an_internal_error() {
+        let map = std::collections::HashMap::from([(vec![1_u8], 1)]);
+        assert_eq!(map.into_output().unwrap_err().code(), crate::Code::Internal);
+    }
+}

@@ -1,0 +1,92 @@
+//! The words for parameter types that people use, and the JSON Schemas that they stand for.
+
+use std::str::FromStr;
+
+use serde_json::{Value, json};
+
+/// A parameter type by its everyday name.
+///
+/// | name | JSON Schema |
+/// |---|---|
+/// | `string` `integer` `number` `boolean` `array` `object` `null` | the type of that name |
+/// | `any` | no restriction |
+/// | `file` | a string: a path without a NUL character, not empty |
+/// | `url` | a string with format `uri` |
+/// | `email` `uuid` | a string of that format |
+/// | `datetime` | a string with format `date-time` (RFC 3339) |
+/// | `json` | a string that parses as JSON |
+/// | `base64` | a string in base 64 |
+/// | `code` | a string without a NUL character |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the table above says what each one is")]
+pub enum ParameterType {
+    String,
+    Integer,
+    Number,
+    Boolean,
+    Array,
+    Object,
+    Null,
+    Any,
+    File,
+    Url,
+    Email,
+    Uuid,
+    DateTime,
+    Json,
+    Base64,
+    Code,
+}
+
+/// Name, type and, for strings of a special form, the format that is checked.
+const TABLE: [(&str, ParameterType, Option<&str>); 16] = [
+    ("string", ParameterType::String, None),
+    ("integer", ParameterType::Integer, None),
+    ("number", ParameterType::Number, None),
+    ("boolean", ParameterType::Boolean, None),
+    ("array", ParameterType::Array, None),
+    ("object", ParameterType::Object, None),
+    ("null", ParameterType::Null, None),
+    ("any", ParameterType::Any, None),
+    ("file", ParameterType::File, Some("file")),
+    ("url", ParameterType::Url, Some("uri")),
+    ("email", ParameterType::Email, Some("email")),
+    ("uuid", ParameterType::Uuid, Some("uuid")),
+    ("datetime", ParameterType::DateTime, Some("date-time")),
+    ("json", ParameterType::Json, Some("json")),
+    ("base64", ParameterType::Base64, Some("base64")),
+    ("code", ParameterType::Code, Some("code")),
+];
+
+impl ParameterType {
+    /// The everyday name.
+    pub fn name(self) -> &'static str {
+        TABLE.iter().find(|(_, kind, _)| *kind == self).map_or("any", |(name, ..)| name)
+    }
+
+    /// The JSON Schema that it stands for.
+    pub fn schema(self) -> Value {
+        match TABLE.iter().find(|(_, kind, _)| *kind == self) {
+            None | Some((_, Self::Any, _)) => json!({}),
+            Some((_, _, Some(format))) => json!({ "type": "string", "format": format }),
+            Some((name, ..)) => json!({ "type": name }),
+        }
+    }
+
+    /// The JSON Schema format for a format's name, everyday or standard: `url` is `uri`, `datetime` is `date-time`.
+    pub fn format_for(name: &str) -> &str {
+        TABLE.iter().find(|(known, ..)| *known == name).and_then(|(.., format)| *format).unwrap_or(name)
+    }
+}
+
+impl FromStr for ParameterType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        TABLE.iter().find(|(name, ..)| *name == text).map(|(_, kind, _)| *kind).ok_or_else(|| {
+            let names = TABLE.map(|(name, ..)| name);
+            let hint = crate::did_you_mean(text, names).unwrap_or_default();
+            format!("`{text}` is not a parameter type: expected one of {}. {hint}", names.join(", "))
+        })
+    }
+}

@@ -1,0 +1,355 @@
+//! JSON Schema 2020-12: compiled on first use, formats asserted, errors that a model can act on.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+use jsonschema::{Draft, Validator};
+use serde_json::Value;
+
+use crate::{Code, ToolError, suggestions};
+
+/// How many problems one check reports: a hostile value must not make a megabyte of complaints.
+const MAX_PROBLEMS: usize = 16;
+/// How much of a value a complaint quotes, in characters.
+const MAX_QUOTE: usize = 80;
+
+/// A JSON Schema and, from its first use on, its compiled validator.
+pub struct Schema {
+    value: Value,
+    compiled: OnceLock<Result<Validator, String>>,
+}
+
+/// One way in which a value does not fit its schema.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where: the JSON pointer of the value, empty for the whole.
+    pub pointer: String,
+    /// What was expected, in words.
+    pub expected: String,
+    /// What was found, shortened.
+    pub found: String,
+    /// Set when a required property is not there: its name.
+    pub missing: Option<String>,
+    /// What may have been meant.
+    pub suggestion: Option<String>,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = if self.pointer.is_empty() { "the arguments" } else { self.pointer.as_str() };
+        match &self.missing {
+            Some(name) => write!(f, "`{name}` is missing: expected {}", self.expected),
+            None => write!(f, "{place}: expected {}, found {}", self.expected, self.found),
+        }
+    }
+}
+
+fn quote(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(MAX_QUOTE) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
+}
+
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+fn is_base64(text: &str) -> bool {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.decode(text).is_ok()
+}
+
+fn has_no_nul(text: &str) -> bool {
+    !text.contains('\0')
+}
+
+fn is_path(text: &str) -> bool {
+    !text.is_empty() && has_no_nul(text)
+}
+
+impl Schema {
+    /// Takes a JSON Schema in. Nothing is compiled yet.
+    pub fn new(value: Value) -> Self {
+        Self { value, compiled: OnceLock::new() }
+    }
+
+    /// The JSON Schema.
+    pub fn as_value(&self) -> &Value {
+        &self.value
+    }
+
+    fn validator(&self) -> Result<&Validator, ToolError> {
+        let compiled = self.compiled.get_or_init(|| {
+            jsonschema::options()
+                .with_draft(Draft::Draft202012)
+                .should_validate_formats(true)
+                .with_format("json", is_json)
+                .with_format("base64", is_base64)
+                .with_format("code", has_no_nul)
+                .with_format("file", is_path)
+                .build(&self.value)
+                .map_err(|error| format!("{error} at {}", error.schema_path()))
+        });
+        compiled.as_ref().map_err(|reason| {
+            ToolError::internal(format!("the tool's JSON Schema is not valid: {reason}"))
+                .suggest("This is a defect of the tool: mend its schema.")
+        })
+    }
+
+    /// Whether a value fits.
+    ///
+    /// # Errors
+    /// `INTERNAL` when the schema itself is not valid.
+    pub fn is_valid(&self, value: &Value) -> Result<bool, ToolError> {
+        Ok(self.validator()?.is_valid(value))
+    }
+
+    /// In which ways a value does not fit, at most 16.
+    ///
+    /// # Errors
+    /// `INTERNAL` when the schema itself is not valid.
+    pub fn problems(&self, value: &Value) -> Result<Vec<Problem>, ToolError> {
+        Ok(self
+            .validator()?
+            .iter_errors(value)
+            .take(MAX_PROBLEMS)
+            .map(|error| self.problem(&error))
+            .collect())
+    }
+
+    /// Checks arguments: an error names the JSON pointer, what was expected, what was found, and what may be meant.
+    ///
+    /// # Errors
+    /// `MISSING_PARAM` when a required property is not there, else `INVALID_INPUT`.
+    pub fn check(&self, value: &Value) -> Result<(), ToolError> {
+        if self.is_valid(value)? {
+            return Ok(());
+        }
+        let problems = self.problems(value)?;
+        let Some(first) = problems.iter().find(|problem| problem.missing.is_some()).or(problems.first())
+        else {
+            return Err(ToolError::invalid_input("the arguments do not fit the tool's schema"));
+        };
+        let code = if first.missing.is_some() { Code::MissingParam } else { Code::InvalidInput };
+        let others = problems.iter().filter(|problem| *problem != first);
+        let sentences: Vec<String> = std::iter::once(first).chain(others).map(ToString::to_string).collect();
+        let pointers: Vec<Value> = problems.iter().map(|problem| problem.pointer.clone().into()).collect();
+        Err(ToolError::new(code, sentences.join("; "))
+            .with("pointer", first.pointer.clone())
+            .with("expected", first.expected.clone())
+            .with("found", first.found.clone())
+            .with("pointers", pointers)
+            .suggest_maybe(problems.iter().find_map(|problem| problem.suggestion.clone())))
+    }
+
+    /// The names of the properties that the schema's object, at this pointer into the schema, declares.
+    fn property_names(&self, schema_pointer: &str) -> Vec<&str> {
+        let holder = schema_pointer.rsplit_once('/').map_or("", |(holder, _)| holder);
+        self.value
+            .pointer(holder)
+            .and_then(|schema| schema.get("properties"))
+            .and_then(Value::as_object)
+            .map(|properties| properties.keys().map(String::as_str).collect())
+            .unwrap_or_default()
+    }
+
+    fn description_of(&self, schema_pointer: &str, property: &str) -> Option<&str> {
+        let holder = schema_pointer.rsplit_once('/').map_or("", |(holder, _)| holder);
+        self.value.pointer(holder)?.get("properties")?.get(property)?.get("description")?.as_str()
+    }
+
+    fn problem(&self, error: &jsonschema::ValidationError<'_>) -> Problem {
+        let pointer = error.instance_path().as_str().to_owned();
+        let schema_pointer = error.schema_path().as_str().to_owned();
+        let instance = error.instance();
+        let mut problem = Problem {
+            pointer,
+            expected: String::new(),
+            found: quote(instance),
+            missing: None,
+            suggestion: None,
+        };
+        match error.kind() {
+            ValidationErrorKind::Required { property } => {
+                let name = property.as_str().unwrap_or_default().to_owned();
+                problem.expected = self
+                    .description_of(&schema_pointer, &name)
+                    .map_or_else(|| "a value".to_owned(), |text| text.trim_end_matches('.').to_owned());
+                problem.pointer = format!("{}/{name}", problem.pointer);
+                "nothing".clone_into(&mut problem.found);
+                problem.missing = Some(name);
+            }
+            ValidationErrorKind::AdditionalProperties { unexpected }
+            | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
+                let known = self.property_names(&schema_pointer);
+                problem.expected = if known.is_empty() {
+                    "no properties".to_owned()
+                } else {
+                    format!("only the properties {}", known.join(", "))
+                };
+                problem.found =
+                    unexpected.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+                problem.suggestion =
+                    unexpected.iter().find_map(|name| crate::did_you_mean(name, known.iter().copied()));
+                if let Some(name) = unexpected.first() {
+                    problem.pointer =
+                        format!("{}/{}", problem.pointer, name.replace('~', "~0").replace('/', "~1"));
+                }
+            }
+            ValidationErrorKind::Enum { options } => {
+                let options: Vec<&str> =
+                    options.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                problem.expected = format!("one of {}", options.join(", "));
+                if let Some(found) = instance.as_str() {
+                    problem.suggestion = suggestions(found, options.iter().copied())
+                        .first()
+                        .map(|near| format!("Did you mean `{near}`?"));
+                }
+            }
+            ValidationErrorKind::Type { kind } => {
+                problem.expected = match kind {
+                    TypeKind::Single(kind) => format!("{kind}"),
+                    TypeKind::Multiple(kinds) => {
+                        kinds.iter().map(|kind| kind.to_string()).collect::<Vec<_>>().join(" or ")
+                    }
+                };
+                problem.found = format!("{} ({})", type_name(instance), problem.found);
+            }
+            ValidationErrorKind::Minimum { limit } => problem.expected = format!("at least {limit}"),
+            ValidationErrorKind::Maximum { limit } => problem.expected = format!("at most {limit}"),
+            ValidationErrorKind::ExclusiveMinimum { limit } => {
+                problem.expected = format!("more than {limit}")
+            }
+            ValidationErrorKind::ExclusiveMaximum { limit } => {
+                problem.expected = format!("less than {limit}")
+            }
+            ValidationErrorKind::MinLength { limit } => {
+                problem.expected = format!("at least {limit} characters")
+            }
+            ValidationErrorKind::MaxLength { limit } => {
+                problem.expected = format!("at most {limit} characters")
+            }
+            ValidationErrorKind::MinItems { limit } => problem.expected = format!("at least {limit} items"),
+            ValidationErrorKind::MaxItems { limit } => problem.expected = format!("at most {limit} items"),
+            ValidationErrorKind::Pattern { pattern } => {
+                problem.expected = format!("text that matches {pattern}")
+            }
+            ValidationErrorKind::Format { format } => {
+                problem.expected = format!("text in the format `{format}`")
+            }
+            ValidationErrorKind::Constant { expected_value } => problem.expected = quote(expected_value),
+            _ => problem.expected = format!("a value that fits the schema at {schema_pointer}"),
+        }
+        problem
+    }
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+impl fmt::Debug for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Schema({})", self.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ParameterType;
+    use serde_json::json;
+
+    fn weather() -> Schema {
+        Schema::new(json!({
+            "type": "object",
+            "properties": {
+                "city": { "type": "string", "description": "City name." },
+                "days": { "type": "integer", "minimum": 1, "maximum": 14 },
+                "units": { "enum": ["metric", "imperial"] }
+            },
+            "required": ["city"],
+            "additionalProperties": false
+        }))
+    }
+
+    #[test]
+    fn a_missing_parameter_is_named_with_its_meaning() {
+        let error = weather().check(&json!({})).unwrap_err();
+        assert_eq!(error.code(), Code::MissingParam);
+        assert_eq!(error.message(), "`city` is missing: expected City name");
+        assert_eq!(error.context()["pointer"], "/city");
+    }
+
+    #[test]
+    fn a_wrong_type_names_pointer_expected_and_found() {
+        let error = weather().check(&json!({"city": "Oslo", "days": "three"})).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidInput);
+        assert_eq!(error.message(), r#"/days: expected integer, found string ("three")"#);
+        let error = weather().check(&json!({"city": "Oslo", "days": 15})).unwrap_err();
+        assert_eq!(error.message(), "/days: expected at most 14, found 15");
+    }
+
+    #[test]
+    fn misspelt_parameters_and_values_get_a_suggestion() {
+        let error = weather().check(&json!({"city": "Oslo", "dyas": 3})).unwrap_err();
+        assert_eq!(error.suggestion(), Some("Did you mean `days`?"));
+        assert_eq!(error.context()["pointer"], "/dyas");
+        let error = weather().check(&json!({"city": "Oslo", "units": "metrik"})).unwrap_err();
+        assert_eq!(error.suggestion(), Some("Did you mean `metric`?"));
+    }
+
+    #[test]
+    fn complaints_are_bounded() {
+        let schema = Schema::new(json!({"type": "array", "items": {"type": "integer"}}));
+        let value = json!(vec!["x".repeat(10_000); 1000]);
+        assert_eq!(schema.problems(&value).unwrap().len(), MAX_PROBLEMS);
+        assert!(schema.check(&value).unwrap_err().message().len() < 4000);
+    }
+
+    #[test]
+    fn a_schema_that_is_none_is_the_tools_defect() {
+        let error = Schema::new(json!({"type": "strnig"})).check(&json!(1)).unwrap_err();
+        assert_eq!(error.code(), Code::Internal);
+    }
+
+    /// Each everyday type accepts what it should and refuses what it should.
+    #[test]
+    fn everyday_types_are_really_checked() {
+        let table = [
+            ("string", json!("a"), json!(1)),
+            ("integer", json!(1), json!(1.5)),
+            ("number", json!(1.5), json!("1")),
+            ("boolean", json!(true), json!(1)),
+            ("array", json!([1]), json!({})),
+            ("object", json!({}), json!([])),
+            ("null", Value::Null, json!(0)),
+            ("file", json!("a/b.txt"), json!("a\0b")),
+            ("url", json!("https://example.com/a?b=c"), json!("not a url")),
+            ("email", json!("a@example.com"), json!("a at example.com")),
+            ("uuid", json!("936da01f-9abd-4d9d-80c7-02af85c822a8"), json!("936da01f")),
+            ("datetime", json!("2026-11-21T10:00:00Z"), json!("21 November")),
+            ("json", json!(r#"{"a": [1]}"#), json!("{a: 1}")),
+            ("base64", json!("aGVsbG8="), json!("aGVsbG8*")),
+            ("code", json!("print(1)\n"), json!("print(\0)")),
+        ];
+        for (name, good, bad) in table {
+            let schema = Schema::new(name.parse::<ParameterType>().unwrap().schema());
+            assert!(schema.is_valid(&good).unwrap(), "{name} accepts {good}");
+            assert!(!schema.is_valid(&bad).unwrap(), "{name} refuses {bad}");
+        }
+        assert!(Schema::new(ParameterType::Any.schema()).is_valid(&json!([null, 1])).unwrap());
+        assert!("strnig".parse::<ParameterType>().unwrap_err().contains("Did you mean `string`?"));
+    }
+}

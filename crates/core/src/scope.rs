@@ -1,0 +1,90 @@
+//! What belongs to one run or one conversation.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{ScopeId, ToolError};
+
+/// A run or a conversation that calls belong to: who owns it, where it works, how much it may do.
+///
+/// Cheap to clone; all clones are the same scope.
+#[derive(Clone, Debug)]
+pub struct Scope(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    id: ScopeId,
+    owner: String,
+    working_dir: Option<PathBuf>,
+    max_calls: Option<u64>,
+    calls: AtomicU64,
+}
+
+impl Scope {
+    /// A new scope of an owner: a user name, a client id, or whatever the front knows.
+    pub fn new(owner: impl Into<String>) -> Self {
+        Self(Arc::new(Inner {
+            id: ScopeId::new(),
+            owner: owner.into(),
+            working_dir: None,
+            max_calls: None,
+            calls: AtomicU64::new(0),
+        }))
+    }
+
+    fn change(self, change: impl FnOnce(&mut Inner)) -> Self {
+        let old = &self.0;
+        let mut inner = Inner {
+            id: old.id,
+            owner: old.owner.clone(),
+            working_dir: old.working_dir.clone(),
+            max_calls: old.max_calls,
+            calls: AtomicU64::new(old.calls.load(Ordering::Relaxed)),
+        };
+        change(&mut inner);
+        Self(Arc::new(inner))
+    }
+
+    /// Sets the folder that its tools work in. To be called before the first call.
+    #[must_use]
+    pub fn with_working_dir(self, path: impl Into<PathBuf>) -> Self {
+        self.change(|inner| inner.working_dir = Some(path.into()))
+    }
+
+    /// Sets how many calls may be made in it, nested ones included. To be called before the first call.
+    #[must_use]
+    pub fn with_max_calls(self, calls: u64) -> Self {
+        self.change(|inner| inner.max_calls = Some(calls))
+    }
+
+    /// Its name.
+    pub fn id(&self) -> ScopeId {
+        self.0.id
+    }
+
+    /// Whose it is.
+    pub fn owner(&self) -> &str {
+        &self.0.owner
+    }
+
+    /// The folder that its tools work in.
+    pub fn working_dir(&self) -> Option<&std::path::Path> {
+        self.0.working_dir.as_deref()
+    }
+
+    /// Counts one call against the quota.
+    ///
+    /// # Errors
+    /// `LIMIT` when the quota is used up.
+    pub fn count_call(&self) -> Result<(), ToolError> {
+        let before = self.0.calls.fetch_add(1, Ordering::Relaxed);
+        match self.0.max_calls {
+            Some(limit) if before >= limit => {
+                Err(ToolError::limit(format!("this run may make {limit} calls, and all are made"))
+                    .suggest("Raise the limit on calls, or answer with what there is."))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What is known of a tool before it is called.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::{ParameterType, Policy, Schema};
+
+/// The longest tool name: what every provider and protocol takes.
+const MAX_NAME: usize = 64;
+
+/// Why a tool cannot be registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecError {
+    /// The tool, as far as it has a name.
+    pub tool: String,
+    /// What is wrong and what was expected.
+    pub message: String,
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the tool `{}` cannot be registered: {}", self.tool, self.message)
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+/// What a caller may assume of a tool's effects. All are hints of the tool's author, not promises of the toolbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Annotations {
+    /// It changes nothing.
+    pub read_only: bool,
+    /// It may destroy something.
+    pub destructive: bool,
+    /// The same call twice does no more than once.
+    pub idempotent: bool,
+    /// It reaches beyond this machine.
+    pub open_world: bool,
+}
+
+/// A call as the tool's author would make it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Example {
+    /// The arguments.
+    pub args: Value,
+    /// What comes back; mock mode answers with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+}
+
+/// What is known of a tool before it is called. Pure data.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ToolSpec {
+    /// `^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`
+    pub name: String,
+    /// For people.
+    pub title: Option<String>,
+    /// What it does and when to use it; the first line is the [summary](Self::summary).
+    pub description: String,
+    /// A JSON Schema 2020-12 of type object.
+    pub input_schema: Arc<Schema>,
+    /// The JSON Schema of the structured output.
+    pub output_schema: Option<Arc<Schema>>,
+    /// Calls as the author would make them.
+    pub examples: Vec<Example>,
+    /// Such as `file_system`.
+    pub category: Option<String>,
+    /// Dotted, such as `crm.contacts`.
+    pub group: Option<String>,
+    /// Words to find it by.
+    pub tags: Vec<String>,
+    /// Hints about its effects.
+    pub annotations: Annotations,
+    /// What it asks of the call path.
+    pub policy: Policy,
+    /// Names of values that are injected and can never be arguments.
+    pub injected: Vec<String>,
+    /// Names of arguments that are masked in records.
+    pub sensitive: Vec<String>,
+    /// Facts for others, such as the name at its origin.
+    pub meta: Map<String, Value>,
+}
+
+/// Checks a tool name.
+///
+/// # Errors
+/// A sentence that says what was expected.
+pub fn check_tool_name(name: &str) -> Result<(), String> {
+    let mut bytes = name.bytes();
+    let good = bytes.next().is_some_and(|first| first.is_ascii_alphabetic())
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+        && name.len() <= MAX_NAME;
+    if good {
+        return Ok(());
+    }
+    Err("a tool's name begins with a letter and has at most 64 letters, digits, `_` or `-`".to_owned())
+}
+
+impl ToolSpec {
+    /// A tool without parameters. Names are checked when the tool is registered.
+    pub fn new(name: impl Into<String>, description: impl Into<String>) -> Self {
+        let empty = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+        Self {
+            name: name.into(),
+            title: None,
+            description: description.into(),
+            input_schema: Arc::new(Schema::new(empty)),
+            output_schema: None,
+            examples: Vec::new(),
+            category: None,
+            group: None,
+            tags: Vec::new(),
+            annotations: Annotations::default(),
+            policy: Policy::default(),
+            injected: Vec::new(),
+            sensitive: Vec::new(),
+            meta: Map::new(),
+        }
+    }
+
+    /// Adds a required parameter of an everyday type.
+    #[must_use]
+    pub fn parameter(self, name: &str, kind: ParameterType, description: &str) -> Self {
+        self.add_parameter(name, kind, description, true)
+    }
+
+    /// Adds a parameter that may be left out.
+    #[must_use]
+    pub fn optional_parameter(self, name: &str, kind: ParameterType, description: &str) -> Self {
+        self.add_parameter(name, kind, description, false)
+    }
+
+    fn add_parameter(mut self, name: &str, kind: ParameterType, description: &str, required: bool) -> Self {
+        let mut schema = self.input_schema.as_value().clone();
+        let mut property = kind.schema();
+        property["description"] = description.into();
+        schema["properties"][name] = property;
+        if required {
+            match schema.get_mut("required").and_then(Value::as_array_mut) {
+                Some(names) => names.push(name.into()),
+                None => schema["required"] = json!([name]),
+            }
+        }
+        self.input_schema = Arc::new(Schema::new(schema));
+        self
+    }
+
+    /// Sets the whole input schema.
+    #[must_use]
+    pub fn input(mut self, schema: Value) -> Self {
+        self.input_schema = Arc::new(Schema::new(schema));
+        self
+    }
+
+    /// Sets the schema of the structured output.
+    #[must_use]
+    pub fn output(mut self, schema: Value) -> Self {
+        self.output_schema = Some(Arc::new(Schema::new(schema)));
+        self
+    }
+
+    /// Sets what it asks of the call path.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Sets the hints about its effects.
+    #[must_use]
+    pub fn annotations(mut self, annotations: Annotations) -> Self {
+        self.annotations = annotations;
+        self
+    }
+
+    /// Adds an example.
+    #[must_use]
+    pub fn example(mut self, args: Value, output: Option<Value>) -> Self {
+        self.examples.push(Example { args, output });
+        self
+    }
+
+    /// The first line of the description.
+    pub fn summary(&self) -> &str {
+        self.description.lines().next().unwrap_or_default()
+    }
+
+    /// Checks what can be checked without compiling a schema.
+    ///
+    /// # Errors
+    /// What is wrong, for whoever registers the tool.
+    pub fn check(&self) -> Result<(), SpecError> {
+        let wrong = |message: String| Err(SpecError { tool: self.name.clone(), message });
+        if let Err(message) = check_tool_name(&self.name) {
+            return wrong(message);
+        }
+        if self.description.trim().is_empty() {
+            return wrong(
+                "it has no description: say what it does, so that a model knows when to call it".into(),
+            );
+        }
+        let schema = self.input_schema.as_value();
+        if schema.get("type").and_then(Value::as_str) != Some("object") {
+            return wrong("its input schema must have `\"type\": \"object\"`".into());
+        }
+        let properties = schema.get("properties").and_then(Value::as_object);
+        let declared = |name: &str| properties.is_some_and(|properties| properties.contains_key(name));
+        if let Some(name) = self.injected.iter().find(|name| declared(name)) {
+            return wrong(format!("`{name}` is injected and cannot be an argument too"));
+        }
+        if let Some(name) = self.sensitive.iter().find(|name| !declared(name)) {
+            return wrong(format!("the sensitive argument `{name}` is not among its parameters"));
+        }
+        if self.policy.cache.is_some() && !self.annotations.idempotent {
+            return wrong("only an idempotent tool can be cached: add `idempotent`, or drop `cache`".into());
+        }
+        if self.policy.concurrency == Some(0) {
+            return wrong("a concurrency of 0 would never run it".into());
+        }
+        Ok(())
+    }
+
+    /// The SHA-256 of everything that a caller relies on, in hexadecimal digits; the order of keys does not count.
+    pub fn digest(&self) -> String {
+        let mut hasher = Sha256::new();
+        let value = serde_json::to_value(self).unwrap_or_default();
+        feed(&mut hasher, &value);
+        hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// Feeds a JSON value with its keys in order, so that equal values have equal digests.
+fn feed(hasher: &mut Sha256, value: &Value) {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_by_key(|(key, _)| key.as_str());
+            hasher.update(b"{");
+            for (key, value) in entries {
+                hasher.update(Value::from(key.as_str()).to_string());
+                hasher.update(b":");
+                feed(hasher, value);
+                hasher.update(b",");
+            }
+            hasher.update(b"}");
+        }
+        Value::Array(items) => {
+            hasher.update(b"[");
+            for item in items {
+                feed(hasher, item);
+                hasher.update(b",");
+            }
+            hasher.update(b"]");
+        }
+        scalar => hasher.update(scalar.to_string()),
+    }
+}
+
+impl Serialize for ToolSpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("name", &self.name)?;
+        if let Some(title) = &self.title {
+            map.serialize_entry("title", title)?;
+        }
+        map.serialize_entry("summary", self.summary())?;
+        map.serialize_entry("description", &self.description)?;
+        map.serialize_entry("input_schema", self.input_schema.as_value())?;
+        if let Some(schema) = &self.output_schema {
+            map.serialize_entry("output_schema", schema.as_value())?;
+        }
+        if !self.examples.is_empty() {
+            map.serialize_entry("examples", &self.examples)?;
+        }
+        if let Some(category) = &self.category {
+            map.serialize_entry("category", category)?;
+        }
+        if let Some(group) = &self.group {
+            map.serialize_entry("group", group)?;
+        }
+        if !self.tags.is_empty() {
+            map.serialize_entry("tags", &self.tags)?;
+        }
+        map.serialize_entry("annotations", &self.annotations)?;
+        map.serialize_entry("policy", &self.policy)?;
+        if !self.injected.is_empty() {
+            map.serialize_entry("injected", &self.injected)?;
+        }
+        if !self.sensitive.is_empty() {
+            map.serialize_entry("sensitive", &self.sensitive)?;
+        }
+        if !self.meta.is_empty() {
+            map.serialize_entry("meta", &self.meta)?;
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for good in ["a", "read_file", "mcp__server__tool", "A-1", &"a".repeat(64)] {
+            assert!(check_tool_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "1a", "_a", "a b", "a.b", "é", "a\n", &"a".repeat(65)] {
+            assert!(check_tool_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_digest_ignores_key_order_and_sees_changes() {
+        let spec = |schema: &str| ToolSpec::new("a", "A.").input(serde_json::from_str(schema).unwrap());
+        let one = spec(r#"{"type":"object","properties":{"x":{"type":"string"}}}"#);
+        let same = spec(r#"{"properties":{"x":{"type":"string"}},"type":"object"}"#);
+        let other = spec(r#"{"properties":{"x":{"type":"integer"}},"type":"object"}"#);
+        assert_eq!(one.digest(), same.digest());
+        assert_ne!(one.digest(), other.digest());
+        assert_eq!(one.digest().len(), 64);
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let mut spec = ToolSpec::new("a", "A.").parameter("user", ParameterType::String, "Who.");
+        assert!(spec.check().is_ok());
+        spec.injected.push("user".into());
+        assert!(spec.check().unwrap_err().message.contains("injected"));
+        spec.injected.clear();
+        spec.policy.cache = Some(std::time::Duration::from_secs(1));
+        assert!(spec.check().unwrap_err().message.contains("idempotent"));
+        assert!(ToolSpec::new("a", " ").check().is_err());
+        assert!(ToolSpec::new("a", "A.").input(json!({"type": "array"})).check().is_err());
+    }
+}

@@ -1,0 +1,94 @@
+//! Tools, and sources of tools.
+
+use std::sync::Arc;
+
+use crate::{Args, BoxFuture, Call, CallRecord, Ctx, Output, ToolError, ToolSpec};
+
+/// Something that can be called. `#[tool]` makes one of a function; implement it by hand for anything else.
+pub trait Tool: Send + Sync {
+    /// What is known before it is called. Asked once, at registration.
+    fn spec(&self) -> Arc<ToolSpec>;
+
+    /// Runs it, with arguments that fit its input schema.
+    fn call<'a>(&'a self, args: &'a Args, ctx: &'a Ctx) -> BoxFuture<'a, Result<Output, ToolError>>;
+}
+
+/// What a call came to: the answer for the caller and the record of how it was made.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The answer.
+    pub result: Result<Output, ToolError>,
+    /// How it was made.
+    pub record: Arc<CallRecord>,
+}
+
+/// A set of tools that may change and that runs its own calls: another toolbox, a server, a folder of programs.
+///
+/// A source owns the schema check, retries and per-tool limits of its tools; the toolbox in front of it owns identity,
+/// permission, budgets and the caller's record. The call's id, parent, scope, deadline, depth and idempotency key
+/// travel to it unchanged.
+pub trait ToolSource: Send + Sync {
+    /// Its name, for records.
+    fn name(&self) -> &str;
+
+    /// The tools that it has now.
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>>;
+
+    /// Grows with every change of the list, so that whoever keeps a copy can tell that it is old.
+    fn generation(&self) -> u64;
+
+    /// Runs a call. If it certainly did not start, the error says [`RetryAdvice::NotStarted`](crate::RetryAdvice).
+    fn call(&self, call: Call) -> BoxFuture<'_, Reply>;
+}
+
+/// Kinds of things that can be turned into a tool; only type inference uses them.
+pub mod marker {
+    /// A tool itself.
+    #[derive(Debug)]
+    pub struct Itself;
+    /// The function that `#[tool]` leaves in place of the one it was written on.
+    #[derive(Debug)]
+    pub struct Function;
+    /// A shared tool.
+    #[derive(Debug)]
+    pub struct Shared;
+}
+
+/// What a toolbox takes as a tool: a [`Tool`], or the name of a function with `#[tool]`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tool",
+    label = "expected a tool",
+    note = "put `#[toolpost::tool]` on the function, or implement `toolpost::Tool`"
+)]
+pub trait IntoTool<Kind> {
+    /// The tool.
+    fn into_tool(self) -> Arc<dyn Tool>;
+}
+
+impl<T: Tool + 'static> IntoTool<marker::Itself> for T {
+    fn into_tool(self) -> Arc<dyn Tool> {
+        Arc::new(self)
+    }
+}
+
+impl IntoTool<marker::Shared> for Arc<dyn Tool> {
+    fn into_tool(self) -> Arc<dyn Tool> {
+        self
+    }
+}
+
+impl<T: Tool + 'static, F: FnOnce() -> T> IntoTool<marker::Function> for F {
+    fn into_tool(self) -> Arc<dyn Tool> {
+        Arc::new(self())
+    }
+}
+
+/// Several tools that share one value: what `#[tools]` makes of an `impl` block.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a group of tools",
+    note = "put `#[toolpost::tools]` on an `impl` block of the type"
+)]
+pub trait ToolGroup {
+    /// The tools.
+    fn into_tools(self) -> Vec<Arc<dyn Tool>>;
+}

@@ -1,0 +1,306 @@
+//! The options of `#[tool(…)]` and `#[tools(…)]`.
+
+use proc_macro2::{Span, TokenStream};
+use quote::quote;
+use syn::parse::Parser;
+use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
+use syn::{Attribute, Error, Expr, ExprLit, Lit, LitStr, Meta, Path, Result, Token};
+
+/// Everything that `#[tool(…)]` can say.
+#[derive(Default)]
+pub(crate) struct ToolOptions {
+    pub(crate) name: Option<LitStr>,
+    pub(crate) description: Option<LitStr>,
+    pub(crate) pre_validate: Option<Path>,
+    /// Whether the attribute says where to run.
+    pub(crate) placement: Option<TokenStream>,
+    /// Statements that change a `spec`.
+    pub(crate) changes: Vec<TokenStream>,
+    idempotent: bool,
+    cache: Option<Span>,
+    retry_attempts: Option<TokenStream>,
+    retry_backoff: Option<TokenStream>,
+}
+
+const KNOWN: &[&str] = &[
+    "name",
+    "title",
+    "description",
+    "category",
+    "group",
+    "tags",
+    "read_only",
+    "destructive",
+    "idempotent",
+    "open_world",
+    "timeout",
+    "max_retries",
+    "backoff",
+    "concurrency",
+    "rate",
+    "cache",
+    "placement",
+    "approval",
+    "output_limit",
+    "example",
+    "pre_validate",
+];
+
+/// The list inside an attribute's parentheses.
+pub(crate) fn metas(tokens: TokenStream) -> Result<Vec<Meta>> {
+    Ok(Punctuated::<Meta, Token![,]>::parse_terminated.parse2(tokens)?.into_iter().collect())
+}
+
+pub(crate) fn text(meta: &Meta) -> Result<LitStr> {
+    match &meta.require_name_value()?.value {
+        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Ok(text.clone()),
+        other => Err(Error::new_spanned(other, "expected a text in quotes")),
+    }
+}
+
+/// A list of texts: `tags("a", "b")`.
+pub(crate) fn texts(meta: &Meta) -> Result<Vec<LitStr>> {
+    let list = meta.require_list()?;
+    let texts = Punctuated::<LitStr, Token![,]>::parse_terminated.parse2(list.tokens.clone());
+    texts
+        .map(|texts| texts.into_iter().collect())
+        .map_err(|_| Error::new(list.tokens.span(), "expected texts in quotes, separated by commas"))
+}
+
+fn whole_number(meta: &Meta, least: u64) -> Result<Expr> {
+    let value = &meta.require_name_value()?.value;
+    let number = match value {
+        Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => number.base10_parse::<u64>().ok(),
+        _ => None,
+    };
+    match number {
+        Some(number) if number >= least => Ok(value.clone()),
+        _ => Err(Error::new_spanned(value, format!("expected a whole number, at least {least}"))),
+    }
+}
+
+/// Reads `250ms`, `10s`, `1m30s`, `2h` into microseconds; the same grammar as `toolpost::parse_duration`.
+fn micros(text: &str) -> Option<u64> {
+    let mut rest = text;
+    let mut total = 0_u64;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let (number, tail) = rest.split_at(digits);
+        let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(letters);
+        let scale: u64 = match unit {
+            "us" => 1,
+            "ms" => 1000,
+            "s" => 1_000_000,
+            "m" => 60_000_000,
+            "h" => 3_600_000_000,
+            "d" => 86_400_000_000,
+            _ => return None,
+        };
+        total = total.checked_add(number.parse::<u64>().ok()?.checked_mul(scale)?)?;
+        rest = tail;
+    }
+    (!text.is_empty()).then_some(total)
+}
+
+fn duration(text: &str, span: Span) -> Result<TokenStream> {
+    let micros = micros(text).ok_or_else(|| {
+        Error::new(
+            span,
+            format!("`{text}` is not a duration: write a number and a unit, such as \"250ms\" or \"10s\""),
+        )
+    })?;
+    Ok(quote!(::toolpost::__private::Duration::from_micros(#micros)))
+}
+
+fn one_of<'a>(text: &LitStr, choices: &'a [(&'a str, &'a str)]) -> Result<syn::Ident> {
+    let value = text.value();
+    let names: Vec<String> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+    choices
+        .iter()
+        .find(|(name, _)| *name == value)
+        .map(|(_, variant)| syn::Ident::new(variant, text.span()))
+        .ok_or_else(|| Error::new(text.span(), format!("expected one of {}", names.join(", "))))
+}
+
+impl ToolOptions {
+    pub(crate) fn parse(tokens: TokenStream) -> Result<Self> {
+        let mut options = Self::default();
+        for meta in metas(tokens)? {
+            options.take(&meta)?;
+        }
+        options.finish()
+    }
+
+    fn take(&mut self, meta: &Meta) -> Result<()> {
+        let key = meta.path().get_ident().map(ToString::to_string).unwrap_or_default();
+        match key.as_str() {
+            "name" => {
+                let name = text(meta)?;
+                let value = name.value();
+                let mut characters = value.chars();
+                let good = characters.next().is_some_and(|first| first.is_ascii_alphabetic())
+                    && characters.all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+                    && value.len() <= 64;
+                if !good {
+                    let message =
+                        "a tool's name begins with a letter and has at most 64 letters, digits, `_` or `-`";
+                    return Err(Error::new(name.span(), message));
+                }
+                self.name = Some(name);
+            }
+            "description" => self.description = Some(text(meta)?),
+            "title" | "category" | "group" => {
+                let field = meta.path();
+                let value = text(meta)?;
+                self.changes.push(quote!(spec.#field = ::core::option::Option::Some(#value.into());));
+            }
+            "tags" => {
+                let tags = texts(meta)?;
+                self.changes.push(quote!(spec.tags = ::std::vec![#(#tags.into()),*];));
+            }
+            "read_only" | "destructive" | "idempotent" | "open_world" => {
+                let field = meta.require_path_only()?;
+                self.idempotent |= key == "idempotent";
+                self.changes.push(quote!(spec.annotations.#field = true;));
+            }
+            "timeout" => {
+                let value = text(meta)?;
+                let timeout = if value.value() == "never" {
+                    quote!(::toolpost::__private::Timeout::Never)
+                } else {
+                    let duration = duration(&value.value(), value.span())?;
+                    quote!(::toolpost::__private::Timeout::After(#duration))
+                };
+                self.changes.push(quote!(spec.policy.timeout = ::core::option::Option::Some(#timeout);));
+            }
+            "max_retries" => {
+                let number = whole_number(meta, 0)?;
+                self.retry_attempts = Some(quote!(retry.attempts = #number;));
+            }
+            "backoff" => {
+                let value = text(meta)?;
+                let written = value.value();
+                let (initial, maximum) = written.split_once("..").ok_or_else(|| {
+                    Error::new(value.span(), "expected the first and the longest wait, such as \"100ms..2s\"")
+                })?;
+                let (initial, maximum) = (duration(initial, value.span())?, duration(maximum, value.span())?);
+                self.retry_backoff = Some(quote!(retry.initial = #initial; retry.maximum = #maximum;));
+            }
+            "concurrency" => {
+                let number = whole_number(meta, 1)?;
+                self.changes.push(quote!(spec.policy.concurrency = ::core::option::Option::Some(#number);));
+            }
+            "output_limit" => {
+                let number = whole_number(meta, 256)?;
+                self.changes.push(quote!(spec.policy.output_limit = ::core::option::Option::Some(#number);));
+            }
+            "rate" => {
+                let value = text(meta)?;
+                let wrong =
+                    || Error::new(value.span(), "expected calls and a time, such as \"10/s\" or \"5/30s\"");
+                let written = value.value();
+                let (calls, per) = written.split_once('/').ok_or_else(wrong)?;
+                let calls: u32 = calls.parse().ok().filter(|calls| *calls > 0).ok_or_else(wrong)?;
+                let per = if per.starts_with(|c: char| c.is_ascii_digit()) {
+                    per.into()
+                } else {
+                    format!("1{per}")
+                };
+                let per = micros(&per).filter(|per| *per > 0).ok_or_else(wrong)?;
+                self.changes.push(quote!(
+                    spec.policy.rate = ::core::option::Option::Some(::toolpost::__private::Rate {
+                        calls: #calls,
+                        per: ::toolpost::__private::Duration::from_micros(#per),
+                    });
+                ));
+            }
+            "cache" => {
+                let value = text(meta)?;
+                let duration = duration(&value.value(), value.span())?;
+                self.cache = Some(meta.span());
+                self.changes.push(quote!(spec.policy.cache = ::core::option::Option::Some(#duration);));
+            }
+            "placement" => {
+                let variant = one_of(&text(meta)?, &[("inline", "Inline"), ("blocking", "Blocking")])?;
+                self.placement = Some(quote!(::toolpost::__private::Placement::#variant));
+            }
+            "approval" => {
+                let variant = one_of(&text(meta)?, &[("allow", "Allow"), ("ask", "Ask"), ("deny", "Deny")])?;
+                self.changes.push(quote!(
+                    spec.policy.approval = ::core::option::Option::Some(::toolpost::__private::Approval::#variant);
+                ));
+            }
+            "example" => {
+                let example = text(meta)?;
+                self.changes.push(quote!(
+                    spec = spec.example(
+                        ::toolpost::__private::serde_json::from_str(#example).unwrap_or_default(),
+                        ::core::option::Option::None,
+                    );
+                ));
+            }
+            "pre_validate" => match &meta.require_name_value()?.value {
+                Expr::Path(path) => self.pre_validate = Some(path.path.clone()),
+                other => {
+                    return Err(Error::new_spanned(other, "expected the path of a function, without quotes"));
+                }
+            },
+            _ => {
+                let message = format!("unknown option: expected one of {}", KNOWN.join(", "));
+                return Err(Error::new_spanned(meta.path(), message));
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Self> {
+        if let (Some(span), false) = (self.cache, self.idempotent) {
+            return Err(Error::new(
+                span,
+                "only an idempotent tool can be cached: add `idempotent`, or drop `cache`",
+            ));
+        }
+        if self.retry_attempts.is_some() || self.retry_backoff.is_some() {
+            let (attempts, backoff) = (&self.retry_attempts, &self.retry_backoff);
+            self.changes.push(quote!(
+                spec.policy.retry = ::core::option::Option::Some({
+                    let mut retry = ::toolpost::__private::Retry::default();
+                    #attempts
+                    #backoff
+                    retry
+                });
+            ));
+        }
+        Ok(self)
+    }
+}
+
+/// The text of the doc comments among attributes, without the space that follows `///`.
+pub(crate) fn doc_text(attributes: &[Attribute]) -> String {
+    let lines: Vec<String> = attributes
+        .iter()
+        .filter(|attribute| attribute.path().is_ident("doc"))
+        .filter_map(|attribute| text(&attribute.meta).ok())
+        .map(|line| {
+            let line = line.value();
+            line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned()
+        })
+        .collect();
+    lines.join("\n").trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::micros;
+
+    #[test]
+    fn durations() {
+        assert_eq!(micros("250ms"), Some(250_000));
+        assert_eq!(micros("1m30s"), Some(90_000_000));
+        for text in ["", "10", "s", "1 s", "1y", "99999999999999999999s"] {
+            assert_eq!(micros(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! `#[data]`: the three derives with the paths that they need.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::{Error, Item, Result};
+
+pub(crate) fn expand(options: &TokenStream, item: TokenStream) -> Result<TokenStream> {
+    if !options.is_empty() {
+        return Err(Error::new_spanned(options, "`#[data]` takes no options: write `#[serde(…)]` beside it"));
+    }
+    match syn::parse2(item)? {
+        item @ (Item::Struct(_) | Item::Enum(_)) => Ok(quote! {
+            #[derive(
+                ::toolpost::__private::serde::Serialize,
+                ::toolpost::__private::serde::Deserialize,
+                ::toolpost::__private::schemars::JsonSchema,
+            )]
+            #[serde(crate = "::toolpost::__private::serde")]
+            #[schemars(crate = "::toolpost::__private::schemars")]
+            #item
+        }),
+        other => Err(Error::new_spanned(other, "`#[data]` goes on a struct or an enum")),
+    }
+}

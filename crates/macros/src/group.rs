@@ -1,0 +1,138 @@
+//! `#[tools]` on an `impl` block.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{Error, FnArg, ImplItem, ImplItemFn, Item, ItemImpl, ReceiverKind, Result};
+
+use crate::attributes::{ToolOptions, doc_text, metas, text};
+use crate::parameter::last_segment;
+use crate::{emit, parameter};
+
+pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
+    let mut shared = Vec::new();
+    for meta in metas(options)? {
+        let path = meta.path();
+        if !path.is_ident("category") && !path.is_ident("group") {
+            return Err(Error::new_spanned(path, "unknown option: expected one of category, group"));
+        }
+        let value = text(&meta)?;
+        shared.push(quote!(spec.#path = ::core::option::Option::Some(#value.into());));
+    }
+    let mut block: ItemImpl = match syn::parse2(item)? {
+        Item::Impl(block) => block,
+        other => return Err(Error::new_spanned(other, "`#[tools]` goes on an `impl` block")),
+    };
+    if let Some((path, _)) = &block.trait_ {
+        return Err(Error::new_spanned(
+            path,
+            "`#[tools]` goes on an `impl` block of the type itself, not of a trait",
+        ));
+    }
+    if !block.generics.params.is_empty() {
+        return Err(Error::new_spanned(&block.generics, "a type with tools cannot be generic"));
+    }
+    let owner = block.self_ty.clone();
+    let owner_name = last_segment(&owner)
+        .map(|segment| segment.ident.clone())
+        .ok_or_else(|| Error::new_spanned(&owner, "expected the name of a type"))?;
+    let mut tools = Vec::new();
+    for item in &mut block.items {
+        let ImplItem::Fn(method) = item else { continue };
+        let Some(position) = method.attrs.iter().position(|attribute| attribute.path().is_ident("tool"))
+        else {
+            continue;
+        };
+        let attribute = method.attrs.remove(position);
+        let tokens = match &attribute.meta {
+            syn::Meta::Path(_) => TokenStream::new(),
+            meta => meta.require_list()?.tokens.clone(),
+        };
+        let mut options = ToolOptions::parse(tokens)?;
+        options.changes.splice(0..0, shared.iter().cloned());
+        tools.push(expand_method(method, &owner, &owner_name, &options)?);
+    }
+    if tools.is_empty() {
+        let message = "no method is a tool yet: put `#[tool]` on those that a model may call";
+        return Err(Error::new_spanned(&block.self_ty, message));
+    }
+    let (definitions, names): (Vec<_>, Vec<_>) = tools.into_iter().unzip();
+    Ok(quote! {
+        #block
+
+        const _: () = {
+            #(#definitions)*
+
+            impl ::toolpost::__private::ToolGroup for #owner {
+                fn into_tools(self) -> ::std::vec::Vec<::toolpost::__private::Arc<dyn ::toolpost::__private::Tool>> {
+                    let owner = ::toolpost::__private::Arc::new(self);
+                    ::std::vec![
+                        #(::toolpost::__private::Arc::new(#names(::toolpost::__private::Arc::clone(&owner)))
+                            as ::toolpost::__private::Arc<dyn ::toolpost::__private::Tool>),*
+                    ]
+                }
+            }
+        };
+    })
+}
+
+fn expand_method(
+    method: &mut ImplItemFn,
+    owner: &syn::Type,
+    owner_name: &syn::Ident,
+    options: &ToolOptions,
+) -> Result<(TokenStream, syn::Ident)> {
+    emit::check_signature(&method.sig)?;
+    match method.sig.inputs.first() {
+        Some(FnArg::Receiver(receiver)) if matches!(receiver.kind, ReceiverKind::Reference(_, _, None)) => {}
+        Some(FnArg::Receiver(receiver)) => {
+            let message = "calls may run at the same time: take `&self`, and put what changes behind a lock";
+            return Err(Error::new_spanned(receiver, message));
+        }
+        _ => {
+            let message =
+                "a tool of an `impl` block takes `&self`; without it, make it a function with `#[tool]`";
+            return Err(Error::new_spanned(&method.sig.ident, message));
+        }
+    }
+    let parameters = parameter::take_all(&mut method.sig)?;
+    let identifier = method.sig.ident.clone();
+    let name = options.name.as_ref().map_or_else(|| identifier.to_string(), syn::LitStr::value);
+    let description = match &options.description {
+        Some(text) => text.value(),
+        None => doc_text(&method.attrs),
+    };
+    if description.trim().is_empty() {
+        let message =
+            "a tool needs a description: write a doc comment that says what it does and when to use it";
+        return Err(Error::new_spanned(&identifier, message));
+    }
+    let spec = emit::spec(&name, &description, &method.sig, &parameters, options)?;
+    let body = emit::call_body(&quote!(self.0.#identifier), &method.sig, &parameters, options)?;
+    let tool = format_ident!("{owner_name}_{identifier}");
+    let definition = quote! {
+        #[allow(non_camel_case_types, reason = "the tool bears the name of its method")]
+        struct #tool(::toolpost::__private::Arc<#owner>);
+
+        impl ::toolpost::__private::Tool for #tool {
+            fn spec(&self) -> ::toolpost::__private::Arc<::toolpost::__private::ToolSpec> {
+                static SPEC: ::toolpost::__private::LazyLock<
+                    ::toolpost::__private::Arc<::toolpost::__private::ToolSpec>,
+                > = ::toolpost::__private::LazyLock::new(|| #spec);
+                ::toolpost::__private::Arc::clone(&SPEC)
+            }
+
+            fn call<'a>(
+                &'a self,
+                args: &'a ::toolpost::__private::Args,
+                ctx: &'a ::toolpost::__private::Ctx,
+            ) -> ::toolpost::__private::BoxFuture<
+                'a,
+                ::core::result::Result<::toolpost::__private::Output, ::toolpost::__private::ToolError>,
+            > {
+                let _ = (args, ctx);
+                ::std::boxed::Box::pin(async move { #body })
+            }
+        }
+    };
+    Ok((definition, tool))
+}
