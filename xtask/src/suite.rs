@@ -27,13 +27,13 @@ pub fn run(root: &Path) -> Result<bool> {
     let mut tally = Tally::default();
     let begin = Instant::now();
     let tools = setup::prepare(root, &own);
-    step("set-up", begin, true);
+    step("set-up", begin, "done");
 
     suite.status(&mut tally, "format", &["fmt", "--all", "--check"], &[]);
     suite.status(
         &mut tally,
         "clippy",
-        &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        &["clippy", "--workspace", "--all-targets", "--keep-going", "--", "-D", "warnings"],
         &[],
     );
     timed(&mut tally, "tests", |tally| suite.tests(&tools, tally));
@@ -41,7 +41,7 @@ pub fn run(root: &Path) -> Result<bool> {
     suite.status(
         &mut tally,
         "documentation",
-        &["doc", "--workspace", "--no-deps"],
+        &["doc", "--workspace", "--no-deps", "--keep-going"],
         &[("RUSTDOCFLAGS", "-D warnings")],
     );
     timed(&mut tally, "examples", |tally| {
@@ -63,19 +63,24 @@ struct Suite {
     target: PathBuf,
 }
 
-fn step(name: &str, begin: Instant, good: bool) {
-    eprintln!("[{:7.1} s] {name}: {}", begin.elapsed().as_secs_f64(), if good { "ok" } else { "FAILED" });
+fn step(name: &str, begin: Instant, end: &str) {
+    eprintln!("[{:7.1} s] {name}: {end}", begin.elapsed().as_secs_f64());
 }
 
 /// Runs one step. Its own trouble is a failure like any other: the steps after it run all the same.
 fn timed(tally: &mut Tally, name: &str, run: impl FnOnce(&mut Tally) -> Result<()>) {
     let begin = Instant::now();
-    let before = tally.failed.len();
+    let (failed, passed) = (tally.failed.len(), tally.passed);
     if let Err(error) = run(tally) {
         eprintln!("{error}");
         tally.failed.push(name.to_owned());
     }
-    step(name, begin, tally.failed.len() == before);
+    let end = match (tally.failed.len() > failed, tally.passed > passed) {
+        (true, _) => "FAILED",
+        (false, true) => "ok",
+        (false, false) => "nothing was run",
+    };
+    step(name, begin, end);
 }
 
 impl Suite {
