@@ -42,7 +42,7 @@ pub enum ErrorKind {
     Unsupported,
     /// The name of a model or a model's configuration makes no sense.
     Configuration,
-    /// A script or recording cannot be read.
+    /// A script or recording cannot be read or written.
     Script,
     /// A script's expectation is untrue.
     ScriptExpectation,

@@ -22,19 +22,26 @@
 #![forbid(unsafe_code)]
 
 mod anthropic;
+mod diff;
 mod error;
 mod event;
 mod exchange;
 mod fields;
+mod files;
 mod http;
 mod item;
 mod model;
 mod raw;
+mod replay;
 mod request;
 mod response;
 mod retry;
+mod router;
+mod say;
+mod script;
 mod secret;
 mod sse;
+mod suggest;
 mod wire;
 
 pub use anthropic::{ANTHROPIC_BASE_URL, Anthropic, AnthropicFold, AnthropicOptions};
@@ -44,12 +51,15 @@ pub use http::{HttpClient, HttpOptions};
 pub use item::{Item, ItemView};
 pub use model::{Model, ModelId};
 pub use raw::RawJson;
+pub use replay::{Recorder, ReplayModel};
 pub use request::{
     AssistantTurn, CacheLifetime, Effort, Media, MediaSource, Part, PromptCaching, Request, Settings,
     Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
 };
 pub use response::{Response, StopReason, Usage};
 pub use retry::RetryPolicy;
+pub use router::{ModelSpec, ProviderAccess, Router};
+pub use script::ScriptModel;
 pub use secret::Secret;
 
 /// A boxed future that can be sent between threads.

@@ -1,0 +1,217 @@
+//! From a model's name to the model.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::suggest::did_you_mean;
+use crate::{
+    Anthropic, AnthropicOptions, ErrorKind, HttpClient, HttpOptions, Model, ModelError, ReplayModel,
+    ScriptModel, Secret,
+};
+
+/// What can be opened today, for errors.
+const AVAILABLE: &str = "`anthropic/NAME`, `claude-…`, `script:FILE` and `replay:FILE`";
+
+/// Providers whose names are known. Not every one has its wire here yet.
+const PROVIDERS: &[&str] = &["anthropic", "openai", "gemini", "xai", "ollama", "openai-compatible"];
+
+/// Which provider a name without one belongs to.
+const PREFIXES: &[(&str, &str)] = &[
+    ("claude-", "anthropic"),
+    ("gpt-", "openai"),
+    ("chatgpt-", "openai"),
+    ("o1-", "openai"),
+    ("o3-", "openai"),
+    ("o4-", "openai"),
+    ("gemini-", "gemini"),
+    ("grok-", "xai"),
+];
+
+/// Which model to open: `anthropic/claude-…`, `claude-…`, `script:FILE` or `replay:FILE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ModelSpec {
+    /// A provider's model.
+    Hosted {
+        /// The provider's name.
+        provider: String,
+        /// The provider's name for the model.
+        name: String,
+    },
+    /// A script file.
+    Script(PathBuf),
+    /// A recording.
+    Replay(PathBuf),
+}
+
+impl ModelSpec {
+    /// Reads a name. An unknown provider or prefix is an error that says what was expected.
+    pub fn parse(text: &str) -> Result<Self, ModelError> {
+        let wrong =
+            |what: String| Err(ModelError::new(ErrorKind::Configuration, format!("model `{text}`: {what}")));
+        let text = text.trim();
+        for (scheme, of) in [("script:", Self::Script as fn(PathBuf) -> Self), ("replay:", Self::Replay)] {
+            match text.strip_prefix(scheme) {
+                Some("") => return wrong(format!("expected a file after `{scheme}`")),
+                Some(path) => return Ok(of(path.into())),
+                None => {}
+            }
+        }
+        if let Some((provider, name)) = text.split_once('/') {
+            if name.is_empty() {
+                return wrong("expected the model's name after `/`".to_owned());
+            }
+            if !PROVIDERS.contains(&provider) {
+                let near = did_you_mean(provider, PROVIDERS.iter().copied()).unwrap_or_default();
+                return wrong(format!(
+                    "unknown provider `{provider}`. Expected one of {}. {near}",
+                    PROVIDERS.join(", ")
+                ));
+            }
+            return Ok(Self::Hosted { provider: provider.to_owned(), name: name.to_owned() });
+        }
+        let provider =
+            PREFIXES.iter().find(|(prefix, _)| text.starts_with(prefix)).map(|(_, provider)| *provider);
+        match provider.or_else(|| matches!(text, "o1" | "o3" | "o4").then_some("openai")) {
+            Some(provider) => Ok(Self::Hosted { provider: provider.to_owned(), name: text.to_owned() }),
+            None => {
+                let start = text.split_once('-').map_or(text, |(start, _)| start);
+                let starts = PREFIXES.iter().map(|(prefix, _)| prefix.trim_end_matches('-'));
+                let near = did_you_mean(start, starts.chain(["script", "replay"])).unwrap_or_default();
+                wrong(format!(
+                    "expected PROVIDER/NAME, script:FILE, replay:FILE, or a name with a known prefix. {near}"
+                ))
+            }
+        }
+    }
+}
+
+impl FromStr for ModelSpec {
+    type Err = ModelError;
+
+    fn from_str(text: &str) -> Result<Self, ModelError> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for ModelSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hosted { provider, name } => write!(f, "{provider}/{name}"),
+            Self::Script(path) => write!(f, "script:{}", path.display()),
+            Self::Replay(path) => write!(f, "replay:{}", path.display()),
+        }
+    }
+}
+
+/// How to reach one provider.
+#[derive(Clone, Debug, Default)]
+pub struct ProviderAccess {
+    /// The key. Without one, opening a model of the provider is an error.
+    pub key: Option<Secret>,
+    /// Another address than the provider's own.
+    pub base_url: Option<String>,
+    /// Beta features for every request.
+    pub betas: Vec<String>,
+}
+
+/// Opens models. All of them share one HTTP client, which is made when the first of them needs it.
+#[derive(Debug, Default)]
+pub struct Router {
+    http: HttpOptions,
+    access: BTreeMap<String, ProviderAccess>,
+    client: Mutex<Option<HttpClient>>,
+}
+
+impl Router {
+    /// A router. `access` has the providers' keys by provider: `anthropic`.
+    pub fn new(http: HttpOptions, access: BTreeMap<String, ProviderAccess>) -> Self {
+        Self { http, access, client: Mutex::new(None) }
+    }
+
+    /// Opens a model. Nothing is sent; a script or recording is read.
+    pub fn open(&self, spec: &ModelSpec) -> Result<Arc<dyn Model>, ModelError> {
+        match spec {
+            ModelSpec::Script(path) => Ok(Arc::new(ScriptModel::load(path)?)),
+            ModelSpec::Replay(path) => {
+                let secrets = self.access.values().filter_map(|access| access.key.clone()).collect();
+                Ok(Arc::new(ReplayModel::load(path, secrets)?))
+            }
+            ModelSpec::Hosted { provider, name } if provider == "anthropic" => {
+                let access = self.access.get(provider).cloned().unwrap_or_default();
+                let mut options = AnthropicOptions::new(access.key.unwrap_or_else(|| Secret::new("")));
+                options.betas = access.betas;
+                if let Some(base_url) = access.base_url {
+                    options.base_url = base_url;
+                }
+                Ok(Arc::new(Anthropic::new(name, options, self.client()?)?))
+            }
+            ModelSpec::Hosted { provider, .. } => {
+                let message = format!(
+                    "model `{spec}`: the wire of `{provider}` is not there yet. Available: {AVAILABLE}"
+                );
+                Err(ModelError::new(ErrorKind::Unsupported, message))
+            }
+        }
+    }
+
+    fn client(&self) -> Result<HttpClient, ModelError> {
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = &*client {
+            return Ok(client.clone());
+        }
+        Ok(client.insert(HttpClient::new(self.http.clone())?).clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_understood() {
+        let hosted =
+            |provider: &str, name: &str| ModelSpec::Hosted { provider: provider.into(), name: name.into() };
+        for (text, spec) in [
+            ("anthropic/claude-x", hosted("anthropic", "claude-x")),
+            ("claude-sonnet-5-5", hosted("anthropic", "claude-sonnet-5-5")),
+            ("o3", hosted("openai", "o3")),
+            ("ollama/org/model", hosted("ollama", "org/model")),
+            ("script:a/b c.yaml", ModelSpec::Script("a/b c.yaml".into())),
+            ("replay:x.jsonl", ModelSpec::Replay("x.jsonl".into())),
+        ] {
+            assert_eq!(ModelSpec::parse(text).unwrap(), spec);
+            assert_eq!(ModelSpec::parse(&spec.to_string()).unwrap(), spec);
+        }
+    }
+
+    #[test]
+    fn a_wrong_name_says_what_was_expected() {
+        for (text, expected) in [
+            ("antropic/claude-x", "Did you mean `anthropic`?"),
+            ("anthropic/", "expected the model's name"),
+            ("cloude-x", "Did you mean `claude`?"),
+            ("scrpt:a", "expected PROVIDER/NAME"),
+            ("script:", "expected a file"),
+            ("", "expected PROVIDER/NAME"),
+        ] {
+            let error = ModelSpec::parse(text).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Configuration);
+            assert!(error.message.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_said() {
+        let router = Router::default();
+        let error = router.open(&ModelSpec::parse("gpt-6").unwrap()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unsupported);
+        assert!(error.message.contains("`openai/gpt-6`") && error.message.contains("script:FILE"), "{error}");
+        let error = router.open(&ModelSpec::parse("claude-x").unwrap()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Auth);
+        assert!(error.message.contains("ANTHROPIC_API_KEY"), "{error}");
+    }
+}

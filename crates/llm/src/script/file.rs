@@ -1,0 +1,155 @@
+//! The format of a script file.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::template::{self, Template};
+use crate::suggest::did_you_mean;
+
+/// The largest script file, in bytes.
+pub(super) const LARGEST: usize = 1024 * 1024;
+
+/// A whole script.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Script {
+    pub(super) turns: Vec<ScriptTurn>,
+}
+
+/// What the model says in one turn.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ScriptTurn {
+    /// What must be true of the latest tool result before the model speaks.
+    #[serde(default)]
+    pub(super) expect: Option<Expectation>,
+    #[serde(default)]
+    pub(super) text: Option<String>,
+    #[serde(default)]
+    pub(super) calls: Vec<ScriptCall>,
+    /// Why the model stops, if not for the usual reason.
+    #[serde(default)]
+    pub(super) stop: Option<String>,
+    /// The tokens that the turn pretends to use.
+    #[serde(default)]
+    pub(super) usage: ScriptUsage,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct ScriptUsage {
+    pub(super) input: u64,
+    pub(super) output: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Expectation {
+    #[serde(default)]
+    pub(super) result_contains: Option<String>,
+    #[serde(default)]
+    pub(super) result_equals: Option<Value>,
+    #[serde(default)]
+    pub(super) is_error: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ScriptCall {
+    pub(super) tool: String,
+    #[serde(default)]
+    pub(super) args: Map<String, Value>,
+}
+
+/// Reads a script and checks its templates. The error has the line and what was expected.
+pub(super) fn parse(text: &str) -> Result<Script, String> {
+    if text.len() > LARGEST {
+        return Err(format!("the file has {} bytes. Expected at most {LARGEST}", text.len()));
+    }
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: 64,
+            max_nodes: 100_000,
+            max_total_scalar_bytes: LARGEST,
+            max_aliases: 0,
+            max_documents: 1,
+        },
+        strict_booleans: true,
+        with_snippet: false,
+    };
+    let script: Script =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| explain(&error))?;
+    if script.turns.is_empty() {
+        return Err("turns: expected at least one".to_owned());
+    }
+    for (index, turn) in script.turns.iter().enumerate() {
+        let number = index + 1;
+        let at = |what: String| format!("turn {number}: {what}");
+        if turn.text.is_none() && turn.calls.is_empty() && turn.stop.is_none() {
+            return Err(at("expected `text`, `calls` or both, found neither".to_owned()));
+        }
+        if let Some(Expectation { result_contains: None, result_equals: None, is_error: None }) = turn.expect
+        {
+            return Err(at("expect: expected `result_contains`, `result_equals` or `is_error`".to_owned()));
+        }
+        if let Some(text) = &turn.text {
+            Template::parse(text).map_err(at)?;
+        }
+        for call in &turn.calls {
+            template::check(&Value::Object(call.args.clone()))
+                .map_err(|what| at(format!("call of `{}`: {what}", call.tool)))?;
+        }
+    }
+    Ok(script)
+}
+
+fn explain(error: &serde_saphyr::Error) -> String {
+    let text = error.to_string();
+    // The names stand in the message as serde writes it: unknown field `x`, expected one of `a`, `b`.
+    let Some((_, rest)) = text.split_once("unknown field `") else { return text };
+    let Some((found, rest)) = rest.split_once('`') else { return text };
+    let known: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
+    match did_you_mean(found, known) {
+        Some(suggestion) => format!("{text}. {suggestion}"),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_file_is_explained_with_its_line() {
+        for (text, expected) in [
+            ("turns:\n  - txt: hello\n", &["txt", "line 2", "Did you mean `text`?"] as &[&str]),
+            ("turns:\n  - text: a\n  - calls: [{ tol: x }]\n", &["tol", "line 3", "Did you mean `tool`?"]),
+            ("turns: []\n", &["turns", "at least one"]),
+            ("turns:\n  - expect: {}\n    text: a\n", &["turn 1", "result_contains"]),
+            ("turns:\n  - {}\n", &["turn 1", "`text`, `calls` or both"]),
+            ("turns:\n  - text: '{{ lst }}'\n", &["turn 1", "lst"]),
+            (
+                "turns:\n  - calls: [{tool: t, args: {a: ['{{ last.x | y }}']}}]\n",
+                &["turn 1", "call of `t`", "`y`"],
+            ),
+            ("turns:\n  - text: [\n", &["line"]),
+        ] {
+            let error = parse(text).unwrap_err();
+            for part in expected {
+                assert!(error.contains(part), "{text:?}: expected {part:?} in {error:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn size_depth_and_aliases_are_bounded() {
+        assert!(parse(&" ".repeat(LARGEST + 1)).unwrap_err().contains("bytes"));
+        let deep = format!(
+            "turns:\n  - calls: [{{tool: t, args: {{a: {}{}}}}}]\n",
+            "[".repeat(200),
+            "]".repeat(200)
+        );
+        assert!(parse(&deep).is_err());
+        assert!(parse("turns:\n  - &a {text: x}\n  - *a\n").is_err());
+    }
+}
