@@ -189,7 +189,7 @@ impl Suite {
             tally.skip("dependencies", "cargo-deny is not installed: `cargo install --locked cargo-deny`");
             return Ok(());
         }
-        let task = self.cargo(&["deny", "--offline", "check", "bans", "licenses", "sources"]);
+        let task = self.cargo(&["deny", "check", "bans", "licenses", "sources"]);
         if task.show()? {
             tally.passed += 1;
         } else {
