@@ -15,20 +15,28 @@ use crate::workspace::{Workspace, has_extension};
 use report::Tally;
 use setup::Tools;
 
-/// Runs every step on the checkout at `root` and prints the result; its last line is `N passed, M failed, K skipped`.
+/// Sets up what is needed, runs every step on the checkout at `root`, and prints the result; its last line is
+/// `N passed, M failed, K skipped`.
 ///
 /// The answer is whether nothing failed. Fails only where the checkout cannot be read or `.dev` cannot be written.
 pub fn run(root: &Path) -> Result<bool> {
+    let begin = Instant::now();
+    let tools = setup::prepare(root);
+    step("set-up", begin, "done");
+    let tally = steps(root, &tools)?;
+    eprintln!("{:.0} s in all", begin.elapsed().as_secs_f64());
+    print!("{tally}");
+    Ok(tally.failed.is_empty())
+}
+
+/// Runs every step on the checkout at `root`, with a line for each on standard error.
+pub fn steps(root: &Path, tools: &Tools) -> Result<Tally> {
     let workspace = Workspace::read(root)?;
-    let own = root.join(".dev");
-    let suite = Suite { root: root.to_owned(), logs: own.join("log"), target: workspace.target.clone() };
+    let suite =
+        Suite { root: root.to_owned(), logs: root.join(".dev/log"), target: workspace.target.clone() };
     fs::create_dir_all(&suite.logs)
         .map_err(|error| format!("cannot make {}: {error}", suite.logs.display()))?;
     let mut tally = Tally::default();
-    let begin = Instant::now();
-    let tools = setup::prepare(root, &own);
-    step("set-up", begin, "done");
-
     suite.status(&mut tally, "format", &["fmt", "--all", "--check"], &[]);
     suite.status(
         &mut tally,
@@ -36,7 +44,7 @@ pub fn run(root: &Path) -> Result<bool> {
         &["clippy", "--workspace", "--all-targets", "--keep-going", "--", "-D", "warnings"],
         &[],
     );
-    timed(&mut tally, "tests", |tally| suite.tests(&tools, tally));
+    timed(&mut tally, "tests", |tally| suite.tests(tools, tally));
     timed(&mut tally, "documentation tests", |tally| suite.documentation_tests(tally));
     suite.status(
         &mut tally,
@@ -50,10 +58,7 @@ pub fn run(root: &Path) -> Result<bool> {
     });
     timed(&mut tally, "other hosts", |tally| suite.other_hosts(&workspace, tally));
     timed(&mut tally, "dependencies", |tally| suite.dependencies(tally));
-
-    eprintln!("{:.0} s in all", begin.elapsed().as_secs_f64());
-    print!("{tally}");
-    Ok(tally.failed.is_empty())
+    Ok(tally)
 }
 
 /// The checkout and where the run writes.

@@ -22,7 +22,10 @@ pub struct Need {
     pub without: &'static str,
 }
 
-/// Where cargo-nextest is put where the machine has none.
+/// Where tools are put that the machine does not have.
+const OWN_TOOLS: &str = ".dev/tools";
+
+/// Where cargo-nextest then is.
 const OWN_NEXTEST: &str = ".dev/tools/bin/cargo-nextest";
 
 /// How long an installation may take. Without it the run goes on.
@@ -83,7 +86,7 @@ pub struct Tools {
 }
 
 /// Makes ready what can be made ready, and says on standard error what cannot.
-pub fn prepare(root: &Path, own: &Path) -> Tools {
+pub fn prepare(root: &Path) -> Tools {
     for need in NEEDS {
         if there(root, need.probe) {
             continue;
@@ -95,7 +98,7 @@ pub fn prepare(root: &Path, own: &Path) -> Tools {
         };
         eprintln!("without {} ({}): {}; {missing}", need.name, need.reason, need.without);
     }
-    Tools { nextest: nextest(root, own) }
+    Tools { nextest: find_nextest(root).or_else(|| install_nextest(root)) }
 }
 
 fn task(root: &Path, command: &[&str]) -> Option<Task> {
@@ -139,35 +142,35 @@ fn is_root(root: &Path) -> bool {
         .is_some_and(|captured| captured.text.trim() == "0")
 }
 
-/// The machine's nextest, else one of our own. It gives each test a process and a time limit; where it cannot be had,
-/// the tests run without these.
-fn nextest(root: &Path, own: &Path) -> Option<Vec<String>> {
+/// The program and first arguments of the machine's nextest, else of our own, where one of them is installed.
+pub fn find_nextest(root: &Path) -> Option<Vec<String>> {
     if there(root, &["cargo", "nextest", "--version"]) {
         return Some(vec!["cargo".to_owned(), "nextest".to_owned()]);
     }
     let program = root.join(OWN_NEXTEST).to_string_lossy().into_owned();
-    let found = || there(root, &[program.as_str(), "nextest", "--version"]);
-    if !found() {
-        let tools = own.join("tools").to_string_lossy().into_owned();
-        // Not optimised, and without the updater: the sooner it is built, the sooner the tests begin.
-        let task =
-            Task::new("cargo", &["install", "--quiet", "--locked", "--debug", "--no-default-features"])
-                .argument("--features=default-no-update")
-                .argument("--root")
-                .argument(&tools)
-                .argument("cargo-nextest")
-                .folder(root)
-                .limit(INSTALL_LIMIT);
-        eprintln!("installing nextest: `{}`", task.line());
-        match task.show() {
-            Ok(true) => {}
-            Ok(false) => eprintln!("failed: `{}`", task.line()),
-            Err(error) => eprintln!("{error}"),
-        }
+    there(root, &[program.as_str(), "nextest", "--version"]).then(|| vec![program, "nextest".to_owned()])
+}
+
+/// Builds a nextest of our own. It gives each test a process and a time limit; where it cannot be had, the tests run
+/// without these.
+fn install_nextest(root: &Path) -> Option<Vec<String>> {
+    // Not optimised, and without the updater: the sooner it is built, the sooner the tests begin.
+    let task = Task::new("cargo", &["install", "--quiet", "--locked", "--debug", "--no-default-features"])
+        .argument("--features=default-no-update")
+        .argument("--root")
+        .argument(OWN_TOOLS)
+        .argument("cargo-nextest")
+        .folder(root)
+        .limit(INSTALL_LIMIT);
+    eprintln!("installing nextest: `{}`", task.line());
+    match task.show() {
+        Ok(true) => {}
+        Ok(false) => eprintln!("failed: `{}`", task.line()),
+        Err(error) => eprintln!("{error}"),
     }
-    if found() {
-        return Some(vec![program, "nextest".to_owned()]);
+    let found = find_nextest(root);
+    if found.is_none() {
+        eprintln!("without nextest: the tests run with `cargo test`, without a time limit for each");
     }
-    eprintln!("without nextest: the tests run with `cargo test`, without a time limit for each");
-    None
+    found
 }

@@ -6,4 +6,5 @@ mod bench;
 mod command_line;
 mod made_tree;
 mod report;
+mod suite;
 mod tidy;
