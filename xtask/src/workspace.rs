@@ -14,7 +14,7 @@ use crate::source::Source;
 /// The largest file that is read as text, in bytes.
 const TEXT_LIMIT_BYTES: u64 = 4 << 20;
 
-/// Folders that are never part of the tree, where Git cannot say so.
+/// Folders that are never part of the tree, where Git is not there to say so.
 const NOT_OURS: &[&str] = &[".git", "target", ".dev", "node_modules"];
 
 /// One dependency of a package, as its manifest states it.
@@ -68,17 +68,7 @@ pub struct Workspace {
 impl Workspace {
     /// Reads the workspace at `root`. Fails where `cargo metadata` does.
     pub fn read(root: &Path) -> Result<Self> {
-        let files = match Task::new("git", &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-            .folder(root)
-            .limit(Duration::from_mins(1))
-            .capture()
-        {
-            Ok(listing) if listing.success => {
-                // A file that is deleted but still in the index has nothing to say.
-                listing.text.split('\0').filter(|path| root.join(path).is_file()).map(str::to_owned).collect()
-            }
-            _ => walk(root)?,
-        };
+        let files = if root.join(".git").exists() { tracked(root)? } else { walk(root)? };
         let metadata = Task::new("cargo", &["metadata", "--no-deps", "--format-version", "1", "--offline"])
             .folder(root)
             .limit(Duration::from_mins(2))
@@ -166,6 +156,20 @@ fn package(root: &Path, package: &Value) -> Package {
     }
 }
 
+/// What Git tracks, and what is new and not ignored.
+fn tracked(root: &Path) -> Result<BTreeSet<String>> {
+    let listing = Task::new("git", &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .folder(root)
+        .limit(Duration::from_mins(1))
+        .capture()?;
+    if !listing.success {
+        return Err(format!("`git ls-files` failed in {}: {}", root.display(), listing.errors.trim()));
+    }
+    // A file that is deleted but still in the index has nothing to say.
+    Ok(listing.text.split('\0').filter(|path| root.join(path).is_file()).map(str::to_owned).collect())
+}
+
+/// Every file of a copy without Git, a release archive for example.
 fn walk(root: &Path) -> Result<BTreeSet<String>> {
     let mut files = BTreeSet::new();
     let mut folders = vec![root.to_owned()];
