@@ -251,7 +251,7 @@ impl Tries {
         let text = self.read_text(response, limit).await?;
         let named = |mut error: ModelError| {
             error.details.status = Some(status);
-            error.details.request_id = id.clone();
+            error.details.request_id.clone_from(&id);
             error
         };
         if kind != "application/json" {

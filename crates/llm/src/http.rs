@@ -40,9 +40,9 @@ impl Default for HttpOptions {
             no_network: false,
             proxy: None,
             connect_timeout: Duration::from_secs(10),
-            first_byte_timeout: Duration::from_secs(180),
-            event_timeout: Duration::from_secs(60),
-            total_timeout: Duration::from_secs(30 * 60),
+            first_byte_timeout: Duration::from_mins(3),
+            event_timeout: Duration::from_mins(1),
+            total_timeout: Duration::from_mins(30),
             max_answer_bytes: 64 * 1024 * 1024,
             retry: RetryPolicy::default(),
         }
@@ -99,22 +99,6 @@ impl HttpClient {
         &self.client
     }
 
-    /// Checks an address. Its host and scheme must be usable, and it must not have a password in it.
-    pub(crate) fn endpoint(&self, address: &str) -> Result<Url, ModelError> {
-        let wrong = |found: String| {
-            let message = format!("the base URL: expected `https://HOST`, found {found}");
-            ModelError::new(ErrorKind::Configuration, message)
-        };
-        let url = Url::parse(address).map_err(|error| wrong(format!("no address ({error})")))?;
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err(wrong("one with a user or a password in it".to_owned()));
-        }
-        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-            return Err(wrong(format!("`{}:`", url.scheme())));
-        }
-        Ok(url)
-    }
-
     /// Whether a connection for this address may be made. `caller` is named in the error.
     pub(crate) fn permit(&self, url: &Url, caller: &str) -> Result<(), ModelError> {
         let host = self.proxy_host.as_deref().or_else(|| url.host_str()).unwrap_or_default();
@@ -124,6 +108,22 @@ impl HttpClient {
         let message = format!("{caller} wanted to connect to `{host}`");
         Err(ModelError::new(ErrorKind::NetworkForbidden, message))
     }
+}
+
+/// Checks an address. Its host and scheme must be usable, and it must not have a password in it.
+pub(crate) fn endpoint(address: &str) -> Result<Url, ModelError> {
+    let wrong = |found: String| {
+        let message = format!("the base URL: expected `https://HOST`, found {found}");
+        ModelError::new(ErrorKind::Configuration, message)
+    };
+    let url = Url::parse(address).map_err(|error| wrong(format!("no address ({error})")))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(wrong("one with a user or a password in it".to_owned()));
+    }
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err(wrong(format!("`{}:`", url.scheme())));
+    }
+    Ok(url)
 }
 
 /// A host that needs no name service and leaves no machine.
@@ -225,16 +225,15 @@ mod tests {
 
     #[test]
     fn an_address_is_checked_before_it_is_used() {
-        let client = HttpClient::new(HttpOptions::default()).unwrap();
         for wrong in ["api.example.com", "ftp://a/b", "https://user:pass@a/b", "https://"] {
-            let error = client.endpoint(wrong).unwrap_err();
+            let error = endpoint(wrong).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Configuration);
             assert!(
                 error.message.contains("expected `https://HOST`") && !error.message.contains("pass@"),
                 "{error}"
             );
         }
-        assert!(client.endpoint("http://127.0.0.1:1/v1/messages").is_ok());
+        assert!(endpoint("http://127.0.0.1:1/v1/messages").is_ok());
     }
 
     #[test]

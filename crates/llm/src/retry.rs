@@ -18,7 +18,7 @@ pub struct RetryPolicy {
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { max_retries: 3, first_wait: Duration::from_secs(1), max_wait: Duration::from_secs(60) }
+        Self { max_retries: 3, first_wait: Duration::from_secs(1), max_wait: Duration::from_mins(1) }
     }
 }
 
@@ -35,7 +35,7 @@ impl RetryPolicy {
                 let doubled =
                     self.first_wait.saturating_mul(1_u32.checked_shl(number - 1).unwrap_or(u32::MAX));
                 let longest = doubled.min(self.max_wait);
-                Some(longest - longest / 4 * random_percent() / 100)
+                Some(longest.saturating_sub(longest / 4 * random_percent() / 100))
             }
         }
     }

@@ -75,17 +75,15 @@ impl ModelSpec {
         }
         let provider =
             PREFIXES.iter().find(|(prefix, _)| text.starts_with(prefix)).map(|(_, provider)| *provider);
-        match provider.or_else(|| matches!(text, "o1" | "o3" | "o4").then_some("openai")) {
-            Some(provider) => Ok(Self::Hosted { provider: provider.to_owned(), name: text.to_owned() }),
-            None => {
-                let start = text.split_once('-').map_or(text, |(start, _)| start);
-                let starts = PREFIXES.iter().map(|(prefix, _)| prefix.trim_end_matches('-'));
-                let near = did_you_mean(start, starts.chain(["script", "replay"])).unwrap_or_default();
-                wrong(format!(
-                    "expected PROVIDER/NAME, script:FILE, replay:FILE, or a name with a known prefix. {near}"
-                ))
-            }
+        if let Some(provider) = provider.or_else(|| matches!(text, "o1" | "o3" | "o4").then_some("openai")) {
+            return Ok(Self::Hosted { provider: provider.to_owned(), name: text.to_owned() });
         }
+        let start = text.split_once('-').map_or(text, |(start, _)| start);
+        let starts = PREFIXES.iter().map(|(prefix, _)| prefix.trim_end_matches('-'));
+        let near = did_you_mean(start, starts.chain(["script", "replay"])).unwrap_or_default();
+        wrong(format!(
+            "expected PROVIDER/NAME, script:FILE, replay:FILE, or a name with a known prefix. {near}"
+        ))
     }
 }
 

@@ -73,11 +73,11 @@ impl Encoder {
             match &marks {
                 None => body.put("system", system)?,
                 Some(mark) => {
-                    body.put("system", &json!([{"type": "text", "text": system, "cache_control": mark}]))?
+                    body.put("system", &json!([{"type": "text", "text": system, "cache_control": mark}]))?;
                 }
             }
         }
-        self.tools(&mut body, request, marks.as_ref())?;
+        tools(&mut body, request, marks.as_ref())?;
         body.put("messages", &self.messages(&request.turns, marks.as_ref())?)?;
         if let Some(value) = settings.temperature {
             body.put("temperature", &value)?;
@@ -130,45 +130,15 @@ impl Encoder {
         if config.len() > 0 { body.put("output_config", &config) } else { Ok(()) }
     }
 
-    fn tools(
-        &mut self,
-        body: &mut Fields,
-        request: &Request,
-        mark: Option<&Value>,
-    ) -> Result<(), serde_json::Error> {
-        if !request.tools.is_empty() {
-            let mut tools = request.tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
-            if let (Some(last), Some(mark)) = (tools.last_mut(), mark) {
-                last.put("cache_control", mark)?;
-            }
-            body.put("tools", &tools)?;
-        }
-        let serial = request.settings.parallel_tool_calls.map(|parallel| !parallel);
-        let choice = match (&request.tool_choice, serial) {
-            (None, None) => return Ok(()),
-            // Without tools there is nothing to choose from, and the provider refuses a choice.
-            (None, Some(_)) if request.tools.is_empty() => return Ok(()),
-            (None | Some(ToolChoice::Auto), _) => json!({"type": "auto"}),
-            (Some(ToolChoice::Any), _) => json!({"type": "any"}),
-            (Some(ToolChoice::None), _) => json!({"type": "none"}),
-            (Some(ToolChoice::Tool(name)), _) => json!({"type": "tool", "name": name}),
-        };
-        let mut choice: Fields = RawJson::of(&choice)?.read()?;
-        if let Some(serial) = serial.filter(|_| request.tool_choice != Some(ToolChoice::None)) {
-            choice.put("disable_parallel_tool_use", &serial)?;
-        }
-        body.put("tool_choice", &choice)
-    }
-
     fn messages(&mut self, turns: &[Turn], mark: Option<&Value>) -> Result<Vec<Fields>, serde_json::Error> {
         // Neighbours of one role are one message: results must stand right behind the calls, and in front.
         let mut messages: Vec<(&str, Vec<RawJson>)> = Vec::new();
         for turn in turns {
             let (role, blocks) = match turn {
-                Turn::User(parts) => ("user", self.parts(parts)?),
-                Turn::System(parts) => ("system", self.parts(parts)?),
+                Turn::User(parts) => ("user", part_blocks(parts)?),
+                Turn::System(parts) => ("system", part_blocks(parts)?),
                 Turn::Assistant(turn) => ("assistant", self.assistant(turn)?),
-                Turn::ToolResults(results) => ("user", self.results(results)?),
+                Turn::ToolResults(results) => ("user", result_blocks(results)?),
             };
             match messages.last_mut() {
                 _ if blocks.is_empty() => {}
@@ -232,39 +202,64 @@ impl Encoder {
         };
         RawJson::of(&block).map(Some)
     }
+}
 
-    fn results(&mut self, results: &[ToolResult]) -> Result<Vec<RawJson>, serde_json::Error> {
-        results
-            .iter()
-            .map(|result| {
-                let mut block = Fields::default();
-                block.put("type", "tool_result")?;
-                block.put("tool_use_id", &call_id(&result.call_id))?;
-                block.put("content", &self.parts(&result.content)?)?;
-                if result.is_error {
-                    block.put("is_error", &true)?;
-                }
-                RawJson::of(&block)
-            })
-            .collect()
-    }
-
-    fn parts(&mut self, parts: &[Part]) -> Result<Vec<RawJson>, serde_json::Error> {
-        let mut blocks = Vec::with_capacity(parts.len());
-        for part in parts {
-            blocks.push(match part {
-                Part::Text(text) if text.trim().is_empty() => continue,
-                Part::Text(text) => RawJson::of(&json!({"type": "text", "text": text}))?,
-                Part::Image(media) => media_block("image", media)?,
-                Part::Document(media) => media_block("document", media)?,
-                Part::ContainerFile { file_id } => {
-                    RawJson::of(&json!({"type": "container_upload", "file_id": file_id}))?
-                }
-                Part::Raw(raw) => raw.clone(),
-            });
+fn tools(body: &mut Fields, request: &Request, mark: Option<&Value>) -> Result<(), serde_json::Error> {
+    if !request.tools.is_empty() {
+        let mut tools = request.tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
+        if let (Some(last), Some(mark)) = (tools.last_mut(), mark) {
+            last.put("cache_control", mark)?;
         }
-        Ok(blocks)
+        body.put("tools", &tools)?;
     }
+    let serial = request.settings.parallel_tool_calls.map(|parallel| !parallel);
+    let choice = match (&request.tool_choice, serial) {
+        (None, None) => return Ok(()),
+        // Without tools there is nothing to choose from, and the provider refuses a choice.
+        (None, Some(_)) if request.tools.is_empty() => return Ok(()),
+        (None | Some(ToolChoice::Auto), _) => json!({"type": "auto"}),
+        (Some(ToolChoice::Any), _) => json!({"type": "any"}),
+        (Some(ToolChoice::None), _) => json!({"type": "none"}),
+        (Some(ToolChoice::Tool(name)), _) => json!({"type": "tool", "name": name}),
+    };
+    let mut choice: Fields = RawJson::of(&choice)?.read()?;
+    if let Some(serial) = serial.filter(|_| request.tool_choice != Some(ToolChoice::None)) {
+        choice.put("disable_parallel_tool_use", &serial)?;
+    }
+    body.put("tool_choice", &choice)
+}
+
+fn result_blocks(results: &[ToolResult]) -> Result<Vec<RawJson>, serde_json::Error> {
+    results
+        .iter()
+        .map(|result| {
+            let mut block = Fields::default();
+            block.put("type", "tool_result")?;
+            block.put("tool_use_id", &call_id(&result.call_id))?;
+            block.put("content", &part_blocks(&result.content)?)?;
+            if result.is_error {
+                block.put("is_error", &true)?;
+            }
+            RawJson::of(&block)
+        })
+        .collect()
+}
+
+fn part_blocks(parts: &[Part]) -> Result<Vec<RawJson>, serde_json::Error> {
+    let mut blocks = Vec::with_capacity(parts.len());
+    for part in parts {
+        blocks.push(match part {
+            Part::Text(text) if text.trim().is_empty() => continue,
+            Part::Text(text) => RawJson::of(&json!({"type": "text", "text": text}))?,
+            Part::Image(media) => media_block("image", media)?,
+            Part::Document(media) => media_block("document", media)?,
+            Part::ContainerFile { file_id } => {
+                RawJson::of(&json!({"type": "container_upload", "file_id": file_id}))?
+            }
+            Part::Raw(raw) => raw.clone(),
+        });
+    }
+    Ok(blocks)
 }
 
 /// With a thinking budget and without a limit there must be room for an answer beyond the thinking.

@@ -24,46 +24,20 @@ pub(super) fn read_error(status: u16, text: &str) -> ModelError {
         #[serde(default)]
         request_id: Option<String>,
     }
-    match serde_json::from_str::<Body>(text) {
-        Ok(body) => {
-            let mut error = error_of(Some(status), &body.error);
-            error.details.request_id = body.request_id;
-            error
-        }
-        // A gateway in between, most likely: its page is shown in part.
-        Err(_) => {
-            let shown: String = text.trim().chars().take(200).collect();
-            let shown = if shown.is_empty() { "the answer has no text".to_owned() } else { shown };
-            error_of(Some(status), &ErrorBody { kind: String::new(), message: shown })
-        }
+    if let Ok(body) = serde_json::from_str::<Body>(text) {
+        let mut error = error_of(Some(status), &body.error);
+        error.details.request_id = body.request_id;
+        return error;
     }
+    // A gateway in between, most likely: its page is shown in part.
+    let shown: String = text.trim().chars().take(200).collect();
+    let shown = if shown.is_empty() { "the answer has no text".to_owned() } else { shown };
+    error_of(Some(status), &ErrorBody { kind: String::new(), message: shown })
 }
 
 /// The error of what the provider says, with the status if one came.
 pub(super) fn error_of(status: Option<u16>, body: &ErrorBody) -> ModelError {
-    let message = body.message.to_lowercase();
-    let said = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    let kind = match (body.kind.as_str(), status) {
-        ("invalid_request_error", _) if said(&["prompt is too long", "context limit", "context window"]) => {
-            ErrorKind::ContextTooLong
-        }
-        ("invalid_request_error", _) if said(&["credit balance"]) => ErrorKind::Billing,
-        ("authentication_error" | "permission_error", _) => ErrorKind::Auth,
-        ("billing_error", _) => ErrorKind::Billing,
-        ("not_found_error", _) => ErrorKind::NotFound,
-        ("request_too_large", _) => ErrorKind::ContextTooLong,
-        ("rate_limit_error", _) => ErrorKind::RateLimited { retry_after: None },
-        ("overloaded_error" | "api_error" | "timeout_error", _) => ErrorKind::Overloaded,
-        ("invalid_request_error", _) => ErrorKind::InvalidRequest,
-        (_, Some(401 | 403)) => ErrorKind::Auth,
-        (_, Some(402)) => ErrorKind::Billing,
-        (_, Some(404)) => ErrorKind::NotFound,
-        (_, Some(413)) => ErrorKind::ContextTooLong,
-        (_, Some(429)) => ErrorKind::RateLimited { retry_after: None },
-        (_, Some(408 | 409 | 500..)) => ErrorKind::Overloaded,
-        (_, Some(400..)) => ErrorKind::InvalidRequest,
-        _ => ErrorKind::Protocol,
-    };
+    let kind = kind_of_name(body).or_else(|| status.map(kind_of_status)).unwrap_or(ErrorKind::Protocol);
     let text = match body.message.as_str() {
         "" => "the provider gave no reason".to_owned(),
         text => text.chars().take(LONGEST_MESSAGE).collect(),
@@ -72,6 +46,39 @@ pub(super) fn error_of(status: Option<u16>, body: &ErrorBody) -> ModelError {
     error.details.status = status;
     error.details.provider_code = (!body.kind.is_empty()).then(|| body.kind.chars().take(100).collect());
     error
+}
+
+fn kind_of_name(body: &ErrorBody) -> Option<ErrorKind> {
+    let message = body.message.to_lowercase();
+    let said = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    Some(match body.kind.as_str() {
+        // The wire has no name of its own for a full window or an empty account: only the message tells.
+        "invalid_request_error" if said(&["prompt is too long", "context limit", "context window"]) => {
+            ErrorKind::ContextTooLong
+        }
+        "invalid_request_error" if said(&["credit balance"]) => ErrorKind::Billing,
+        "invalid_request_error" => ErrorKind::InvalidRequest,
+        "authentication_error" | "permission_error" => ErrorKind::Auth,
+        "billing_error" => ErrorKind::Billing,
+        "not_found_error" => ErrorKind::NotFound,
+        "request_too_large" => ErrorKind::ContextTooLong,
+        "rate_limit_error" => ErrorKind::RateLimited { retry_after: None },
+        "overloaded_error" | "api_error" | "timeout_error" => ErrorKind::Overloaded,
+        _ => return None,
+    })
+}
+
+fn kind_of_status(status: u16) -> ErrorKind {
+    match status {
+        401 | 403 => ErrorKind::Auth,
+        402 => ErrorKind::Billing,
+        404 => ErrorKind::NotFound,
+        413 => ErrorKind::ContextTooLong,
+        429 => ErrorKind::RateLimited { retry_after: None },
+        408 | 409 | 500.. => ErrorKind::Overloaded,
+        400.. => ErrorKind::InvalidRequest,
+        _ => ErrorKind::Protocol,
+    }
 }
 
 #[cfg(test)]

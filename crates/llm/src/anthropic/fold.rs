@@ -119,13 +119,12 @@ impl MessageFold {
         }
         // What a start already says is shown too: some servers send short texts whole.
         let shown = |name: &str| start.read::<String>(name).filter(|text| !text.is_empty());
-        match kind.as_str() {
-            "text" => events.extend(shown("text").map(|text| ModelEvent::TextDelta { index, text })),
-            "thinking" => {
-                events.extend(shown("thinking").map(|text| ModelEvent::ThinkingDelta { index, text }))
-            }
-            _ => {}
-        }
+        let delta = match kind.as_str() {
+            "text" => shown("text").map(|text| ModelEvent::TextDelta { index, text }),
+            "thinking" => shown("thinking").map(|text| ModelEvent::ThinkingDelta { index, text }),
+            _ => None,
+        };
+        events.extend(delta);
         let block = Block {
             start,
             call,
@@ -178,7 +177,7 @@ impl MessageFold {
                 }
             }
             ("citations_delta", Delta { citation: Some(citation), .. }) => {
-                block.citations.push(citation.into())
+                block.citations.push(citation.into());
             }
             ("compaction_delta", _) => match serde_json::from_str::<Fields>(raw.get()) {
                 Ok(fields) => {

@@ -12,7 +12,7 @@ use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::exchange::Exchange;
-use crate::http::HttpClient;
+use crate::http::{HttpClient, endpoint};
 use crate::wire::{Fold, Wire};
 use crate::{
     BoxFuture, ErrorKind, Model, ModelError, ModelId, RawJson, Request, Response, ResponseStream, Secret,
@@ -64,7 +64,7 @@ impl Anthropic {
         let id = ModelId::new(encode::PROVIDER, name);
         let base = options.base_url.trim_end_matches('/');
         let base = base.strip_suffix("/v1").unwrap_or(base);
-        let url = client.endpoint(&format!("{base}/v1/messages")).map_err(|error| error.with_model(&id))?;
+        let url = endpoint(&format!("{base}/v1/messages")).map_err(|error| error.with_model(&id))?;
         if options.key.expose().is_empty() {
             let message = "no key was given. Expected one in ANTHROPIC_API_KEY or in the configuration";
             return Err(ModelError::new(ErrorKind::Auth, message).with_model(&id));

@@ -105,14 +105,12 @@ pub(super) fn parse(text: &str) -> Result<Script, String> {
 
 fn explain(error: &serde_saphyr::Error) -> String {
     let text = error.to_string();
-    // The names stand in the message as serde writes it: unknown field `x`, expected one of `a`, `b`.
-    let Some((_, rest)) = text.split_once("unknown field `") else { return text };
-    let Some((found, rest)) = rest.split_once('`') else { return text };
-    let known: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
-    match did_you_mean(found, known) {
-        Some(suggestion) => format!("{text}. {suggestion}"),
-        None => text,
+    if let serde_saphyr::Error::SerdeUnknownField { field, expected, .. } = error.without_snippet()
+        && let Some(suggestion) = did_you_mean(field, expected.iter().copied())
+    {
+        return format!("{text}. {suggestion}");
     }
+    text
 }
 
 #[cfg(test)]

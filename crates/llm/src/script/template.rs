@@ -151,7 +151,7 @@ impl Expression {
                 next.ok_or_else(|| wrong(format!("`{found}` is not there; `{at}` is {}", describe(value))))?;
             at = found;
         }
-        self.filters.iter().try_fold(value.clone(), |value, filter| filter.apply(value)).map_err(wrong)
+        self.filters.iter().try_fold(value.clone(), |value, filter| filter.apply(&value)).map_err(wrong)
     }
 }
 
@@ -235,7 +235,7 @@ fn filter(text: &str) -> Result<Filter, String> {
 }
 
 impl Filter {
-    fn apply(self, value: Value) -> Result<Value, String> {
+    fn apply(self, value: &Value) -> Result<Value, String> {
         match self {
             Self::Json => Ok(Value::String(value.to_string())),
             Self::Round(digits) => {

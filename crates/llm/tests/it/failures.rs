@@ -1,0 +1,506 @@
+//! What a provider or a network can do wrong, against a loopback server.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use serde_json::json;
+use toolpost_llm::{
+    Anthropic, AnthropicOptions, ErrorKind, HttpClient, HttpOptions, Model as _, ModelError, ModelEvent,
+    NetworkStage, Request, Response, RetryPolicy, Secret, TimeoutStage,
+};
+use toolpost_testkit::provider::{LoopbackProvider, Reply};
+
+const KEY: &str = "sk-ant-canary-1f7b0c";
+
+const BODY: &str = r#"{"type":"message","id":"msg_1","role":"assistant","model":"claude-x-1","content":[{"type":"text","text":"hello you"}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":3,"output_tokens":2}}"#;
+
+const STREAM: &str = concat!(
+    "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"type\":\"message\",\"id\":\"msg_1\",",
+    "\"role\":\"assistant\",\"model\":\"claude-x-1\",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,",
+    "\"usage\":{\"input_tokens\":3,\"output_tokens\":1}}}\n\n",
+    "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,",
+    "\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
+    "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+    "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"hello\"}}\n\n",
+    "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" you\"}}\n\n",
+    "data: {\"type\":\"content_block_stop\",\"index\":0}\n\n",
+    "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":2}}\n\n",
+    "data: {\"type\":\"message_stop\"}\n\n",
+);
+
+fn options() -> HttpOptions {
+    HttpOptions {
+        // Whatever these tests do, they stay on this machine.
+        no_network: true,
+        connect_timeout: Duration::from_secs(5),
+        first_byte_timeout: Duration::from_secs(5),
+        event_timeout: Duration::from_secs(5),
+        retry: RetryPolicy { first_wait: Duration::from_millis(2), ..RetryPolicy::default() },
+        ..HttpOptions::default()
+    }
+}
+
+fn once(mut options: HttpOptions) -> HttpOptions {
+    options.retry.max_retries = 0;
+    options
+}
+
+fn model_at(base_url: &str, options: HttpOptions) -> Anthropic {
+    let client = HttpClient::new(options).unwrap();
+    let options =
+        AnthropicOptions { base_url: base_url.to_owned(), ..AnthropicOptions::new(Secret::new(KEY)) };
+    Anthropic::new("claude-x", options, client).unwrap()
+}
+
+fn model(server: &LoopbackProvider, options: HttpOptions) -> Anthropic {
+    model_at(&server.base_url(), options)
+}
+
+fn error_body(kind: &str, message: &str) -> String {
+    json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_body"})
+        .to_string()
+}
+
+/// Runs both forms of the exchange, each against its own server, and gives their errors.
+async fn both_errors(replies: &[Reply], options: &HttpOptions) -> [ModelError; 2] {
+    let server = LoopbackProvider::start(replies.to_vec()).unwrap();
+    let whole = model(&server, options.clone()).respond(&Request::new("hi")).await.unwrap_err();
+    let server = LoopbackProvider::start(replies.to_vec()).unwrap();
+    let streamed = streamed(&model(&server, options.clone())).await.1.unwrap_err();
+    for error in [&whole, &streamed] {
+        let shown = format!("{error} {error:?}");
+        assert!(!shown.contains(KEY), "{shown}");
+        assert_eq!(error.details.model.as_ref().unwrap().to_string(), "anthropic/claude-x");
+        assert!(!error.details.attempts.is_empty(), "{shown}");
+    }
+    [whole, streamed]
+}
+
+async fn streamed(model: &Anthropic) -> (Vec<ModelEvent>, Result<Response, ModelError>) {
+    let mut stream = model.stream(&Request::new("hi"));
+    let mut events = Vec::new();
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(ModelEvent::Done(response)) => {
+                assert!(stream.next().await.is_none(), "an event came after the answer");
+                return (events, Ok(*response));
+            }
+            Ok(event) => events.push(event),
+            Err(error) => {
+                assert!(stream.next().await.is_none(), "an event came after the error");
+                return (events, Err(error));
+            }
+        }
+    }
+    panic!("the stream ended without an answer or an error")
+}
+
+#[tokio::test]
+async fn an_answer_comes_in_both_forms_and_the_request_is_as_promised() {
+    let server = LoopbackProvider::start(vec![Reply::json(200, BODY), Reply::events(STREAM)]).unwrap();
+    let model = model(&server, options());
+    let mut request = Request::new("hi");
+    request.betas = vec!["beta-a".into(), "beta-b".into(), "beta-a".into()];
+    let whole = model.respond(&request).await.unwrap();
+    let (events, streamed) = streamed(&model).await;
+    let streamed = streamed.unwrap();
+    assert_eq!(whole.text(), "hello you");
+    assert_eq!(streamed.items, whole.items);
+    assert_eq!(streamed.usage.output, whole.usage.output);
+    let deltas = events.iter().filter(|event| matches!(event, ModelEvent::TextDelta { .. })).count();
+    assert_eq!(deltas, 2);
+    let requests = server.requests();
+    assert_eq!(requests[0].method, "POST");
+    assert_eq!(requests[0].path, "/v1/messages");
+    assert_eq!(requests[0].header("x-api-key"), Some(KEY));
+    assert_eq!(requests[0].header("anthropic-version"), Some("2023-06-01"));
+    assert_eq!(requests[0].header("anthropic-beta"), Some("beta-a,beta-b"));
+    assert_eq!(requests[0].header("accept"), Some("application/json"));
+    assert_eq!(requests[1].header("accept"), Some("text/event-stream"));
+    assert_eq!(requests[1].header("anthropic-beta"), None);
+    assert_eq!(requests[0].json()["model"], "claude-x");
+    assert_eq!(requests[0].json().get("stream"), None);
+    assert_eq!(requests[1].json()["stream"], true);
+    assert_eq!(server.connections(), 1, "the second request uses the first one's connection");
+    assert!(!format!("{model:?}").contains(KEY));
+}
+
+#[tokio::test]
+async fn a_connection_serves_again_after_a_stream() {
+    let server = LoopbackProvider::start(vec![Reply::events(STREAM), Reply::events(STREAM)]).unwrap();
+    let model = model(&server, options());
+    for _ in 0..2 {
+        streamed(&model).await.1.unwrap();
+    }
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_stream_in_single_bytes_is_the_same() {
+    let replies = vec![Reply::events(STREAM).in_pieces(1, Duration::ZERO), Reply::events(STREAM)];
+    let server = LoopbackProvider::start(replies).unwrap();
+    let model = model(&server, options());
+    assert_eq!(streamed(&model).await, streamed(&model).await);
+}
+
+#[tokio::test]
+async fn a_refused_request_is_not_tried_again() {
+    for (status, name, kind) in [
+        (400, "invalid_request_error", ErrorKind::InvalidRequest),
+        (401, "authentication_error", ErrorKind::Auth),
+        (403, "permission_error", ErrorKind::Auth),
+        (404, "not_found_error", ErrorKind::NotFound),
+        (413, "request_too_large", ErrorKind::ContextTooLong),
+    ] {
+        let reply =
+            Reply::json(status, error_body(name, "words of the provider")).header("request-id", "req_7");
+        for error in both_errors(&[reply], &options()).await {
+            assert_eq!(error.kind, kind);
+            assert_eq!(error.message, "words of the provider");
+            assert_eq!(error.details.status, Some(status));
+            assert_eq!(error.details.provider_code.as_deref(), Some(name));
+            assert_eq!(error.details.request_id.as_deref(), Some("req_7"));
+            assert_eq!(error.details.attempts.len(), 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_the_provider_repeats_is_masked() {
+    let reply = Reply::json(401, error_body("authentication_error", &format!("the key {KEY} is invalid")));
+    for error in both_errors(&[reply], &options()).await {
+        assert_eq!(error.message, "the key [secret] is invalid");
+        assert_eq!(error.details.attempts[0].reason, error.message);
+    }
+}
+
+#[tokio::test]
+async fn a_rate_limit_is_waited_for_as_asked() {
+    for (name, value, least) in
+        [("retry-after-ms", "150", 150), ("retry-after", "0.3", 300), ("retry-after", "1", 1_000)]
+    {
+        let busy = Reply::json(429, error_body("rate_limit_error", "slow down")).header(name, value);
+        let server = LoopbackProvider::start(vec![busy, Reply::events(STREAM)]).unwrap();
+        let start = Instant::now();
+        let (events, result) = streamed(&model(&server, options())).await;
+        assert!(start.elapsed() >= Duration::from_millis(least), "{name}: {:?}", start.elapsed());
+        assert_eq!(result.unwrap().text(), "hello you");
+        let ModelEvent::Retrying { attempt: 1, after, reason } = &events[0] else { panic!("{events:?}") };
+        assert_eq!((*after, reason.as_str()), (Duration::from_millis(least), "slow down"));
+    }
+}
+
+#[tokio::test]
+async fn a_wait_beyond_the_limit_is_the_callers_to_decide() {
+    let busy =
+        Reply::json(429, error_body("rate_limit_error", "come back tomorrow")).header("retry-after", "86400");
+    for error in both_errors(&[busy], &options()).await {
+        assert_eq!(error.kind, ErrorKind::RateLimited { retry_after: Some(Duration::from_hours(24)) });
+        assert_eq!(error.details.attempts.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn an_overloaded_provider_is_tried_again_and_every_attempt_is_listed() {
+    let server = LoopbackProvider::start(vec![
+        Reply::json(529, error_body("overloaded_error", "Overloaded")),
+        Reply::json(200, BODY),
+    ])
+    .unwrap();
+    assert_eq!(model(&server, options()).respond(&Request::new("hi")).await.unwrap().text(), "hello you");
+    assert_eq!(server.requests().len(), 2);
+
+    let replies = [500, 502, 503, 529]
+        .map(|status| Reply::json(status, error_body("api_error", &format!("no. {status}"))));
+    for error in both_errors(&replies, &options()).await {
+        assert_eq!(error.kind, ErrorKind::Overloaded);
+        let statuses: Vec<_> = error.details.attempts.iter().map(|attempt| attempt.status.unwrap()).collect();
+        assert_eq!(statuses, [500, 502, 503, 529]);
+        assert_eq!(error.details.attempts[1].reason, "no. 502");
+        assert!(
+            error.details.attempts[0].waited > Duration::ZERO && error.details.attempts[3].waited.is_zero()
+        );
+        assert!(error.to_string().contains("4 attempts"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_providers_word_on_retries_counts() {
+    let no = Reply::json(529, error_body("overloaded_error", "no")).header("x-should-retry", "false");
+    for error in both_errors(&[no], &options()).await {
+        assert_eq!(error.details.attempts.len(), 1);
+    }
+    let yes = Reply::json(400, error_body("invalid_request_error", "again")).header("x-should-retry", "true");
+    let server = LoopbackProvider::start(vec![yes, Reply::json(200, BODY)]).unwrap();
+    model(&server, options()).respond(&Request::new("hi")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_cut_stream_is_an_error_after_the_first_delta_and_a_retry_before() {
+    let after = STREAM.find(" you").unwrap();
+    let server =
+        LoopbackProvider::start(vec![Reply::events(STREAM).cut_after(after), Reply::events(STREAM)]).unwrap();
+    let (events, result) = streamed(&model(&server, options())).await;
+    assert!(
+        matches!(events.last(), Some(ModelEvent::TextDelta { text, .. }) if text == "hello"),
+        "{events:?}"
+    );
+    let error = result.unwrap_err();
+    assert!(
+        matches!(error.kind, ErrorKind::Network(NetworkStage::Transfer) | ErrorKind::Protocol),
+        "{error:?}"
+    );
+    assert_eq!(server.requests().len(), 1);
+
+    let before = STREAM.find("event: content_block_start").unwrap();
+    let server =
+        LoopbackProvider::start(vec![Reply::events(STREAM).cut_after(before), Reply::events(STREAM)])
+            .unwrap();
+    let (events, result) = streamed(&model(&server, options())).await;
+    assert!(matches!(events[0], ModelEvent::Retrying { .. }), "{events:?}");
+    assert_eq!(result.unwrap().text(), "hello you");
+}
+
+#[tokio::test]
+async fn a_stream_that_just_stops_is_an_error() {
+    // The transfer ends in order, the message does not: only the fold can tell.
+    let short = &STREAM[..STREAM.find("data: {\"type\":\"message_delta").unwrap()];
+    let server = LoopbackProvider::start(vec![Reply::events(short)]).unwrap();
+    let error = streamed(&model(&server, options())).await.1.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Protocol);
+    assert!(error.message.contains("cut before the end"), "{error}");
+}
+
+#[tokio::test]
+async fn a_last_event_without_its_line_break_counts() {
+    let server = LoopbackProvider::start(vec![Reply::events(STREAM.trim_end())]).unwrap();
+    assert_eq!(streamed(&model(&server, options())).await.1.unwrap().text(), "hello you");
+}
+
+#[tokio::test]
+async fn an_error_event_inside_the_stream_is_the_providers_error() {
+    let error_event = format!("event: error\ndata: {}\n\n", error_body("overloaded_error", "Overloaded"));
+    let middle = STREAM.find("data: {\"type\":\"content_block_stop").unwrap();
+    let text = format!("{}{error_event}", &STREAM[..middle]);
+    let server = LoopbackProvider::start(vec![Reply::events(text), Reply::events(STREAM)]).unwrap();
+    let (events, result) = streamed(&model(&server, options())).await;
+    assert_eq!(events.len(), 2, "{events:?}");
+    let error = result.unwrap_err();
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Overloaded, "Overloaded"));
+
+    // As the first event, nothing is lost by another attempt.
+    let server = LoopbackProvider::start(vec![Reply::events(error_event), Reply::events(STREAM)]).unwrap();
+    assert_eq!(streamed(&model(&server, options())).await.1.unwrap().text(), "hello you");
+}
+
+#[tokio::test]
+async fn a_wrong_content_type_is_named() {
+    let page = Reply::new(200, "text/html; charset=utf-8", "<html>login to the wifi</html>");
+    for error in both_errors(&[page], &options()).await {
+        assert_eq!(error.kind, ErrorKind::Protocol);
+        assert!(
+            error.message.contains("`text/html`") && error.message.contains("login to the wifi"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_success_with_an_error_inside_is_an_error() {
+    let reply = Reply::json(200, error_body("invalid_request_error", "inside"));
+    for error in both_errors(&[reply], &options()).await {
+        assert_eq!((error.kind, error.message.as_str()), (ErrorKind::InvalidRequest, "inside"));
+        assert_eq!(error.details.status, Some(200));
+    }
+    for body in ["", "{\"type\":\"mess", "[]", "{}", "{\"type\":\"message\"}"] {
+        for error in both_errors(&[Reply::json(200, body)], &options()).await {
+            assert_eq!(error.kind, ErrorKind::Protocol, "{body}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_stream_is_understood() {
+    let server = LoopbackProvider::start(vec![Reply::json(200, BODY)]).unwrap();
+    let (events, result) = streamed(&model(&server, options())).await;
+    assert_eq!(result.unwrap().text(), "hello you");
+    assert!(
+        events.contains(&ModelEvent::Notice("the server answered without streaming".into())),
+        "{events:?}"
+    );
+}
+
+#[tokio::test]
+async fn malformed_events_are_errors() {
+    for text in [
+        "data: {\"type\":\n\n",
+        "data: not json\n\n",
+        "data: []\n\n",
+        "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"x\"}}\n\n",
+        "data: {\"type\":\"content_block_stop\",\"index\":9}\n\n",
+        "data: {\"type\":\"message_delta\",\"delta\":{}}\n\n",
+        "data: {\"type\":\"message_stop\"}\n\n",
+        "data: {\"type\":\"message_start\",\"message\":7}\n\n",
+        "data: \u{0}\n\n",
+    ] {
+        let server = LoopbackProvider::start(vec![Reply::events(text)]).unwrap();
+        let error = streamed(&model(&server, once(options()))).await.1.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Protocol, "{text}: {error}");
+    }
+    let server = LoopbackProvider::start(vec![Reply::events(b"data: \xff\xfe\n\n".to_vec())]).unwrap();
+    let error = streamed(&model(&server, once(options()))).await.1.unwrap_err();
+    assert!(error.message.contains("UTF-8"), "{error}");
+}
+
+#[tokio::test]
+async fn a_drip_without_events_ends() {
+    let mut options = once(options());
+    options.event_timeout = Duration::from_millis(300);
+    options.first_byte_timeout = Duration::from_millis(300);
+    let drip = Reply::events(": ".to_owned() + &"x".repeat(10_000)).in_pieces(1, Duration::from_millis(20));
+    let server = LoopbackProvider::start(vec![drip]).unwrap();
+    let start = Instant::now();
+    let error = streamed(&model(&server, options.clone())).await.1.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Timeout(TimeoutStage::FirstByte));
+    assert!(start.elapsed() < Duration::from_secs(4));
+
+    let text = STREAM.replace("data: {\"type\":\"message_stop\"}\n\n", &format!(": {}", "x".repeat(10_000)));
+    let place = text.find(": xxx").unwrap();
+    let drip = Reply::events(text).in_pieces(place, Duration::from_millis(600));
+    let server = LoopbackProvider::start(vec![drip]).unwrap();
+    let (events, result) = streamed(&model(&server, options)).await;
+    assert_eq!(result.unwrap_err().kind, ErrorKind::Timeout(TimeoutStage::BetweenEvents));
+    assert!(events.iter().any(|event| matches!(event, ModelEvent::TextDelta { .. })));
+}
+
+#[tokio::test]
+async fn a_silent_server_is_given_up_and_tried_again() {
+    let mut short = options();
+    short.first_byte_timeout = Duration::from_millis(200);
+    let server = LoopbackProvider::start(vec![Reply::never(), Reply::json(200, BODY)]).unwrap();
+    assert_eq!(model(&server, short.clone()).respond(&Request::new("hi")).await.unwrap().text(), "hello you");
+    for error in both_errors(&[Reply::never()], &once(short)).await {
+        assert_eq!(error.kind, ErrorKind::Timeout(TimeoutStage::FirstByte));
+        assert!(error.message.contains("200ms"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn everything_together_has_a_limit() {
+    let mut options = options();
+    options.total_timeout = Duration::from_millis(400);
+    options.retry.max_retries = 1_000;
+    let server =
+        LoopbackProvider::start_with(|_| Reply::json(529, error_body("overloaded_error", "busy"))).unwrap();
+    let start = Instant::now();
+    let error = model(&server, options.clone()).respond(&Request::new("hi")).await.unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert_eq!(error.kind, ErrorKind::Overloaded);
+    assert!(error.details.attempts.len() > 2, "{error:?}");
+    let server = LoopbackProvider::start(vec![Reply::never()]).unwrap();
+    let error = streamed(&model(&server, options)).await.1.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Timeout(TimeoutStage::Total));
+}
+
+#[tokio::test]
+async fn an_answer_has_a_largest_size() {
+    let mut options = once(options());
+    options.max_answer_bytes = 300;
+    for reply in [Reply::json(200, BODY.to_owned() + &" ".repeat(300)), Reply::events(STREAM)] {
+        let server = LoopbackProvider::start(vec![reply]).unwrap();
+        let error = streamed(&model(&server, options.clone())).await.1.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Protocol);
+        assert!(error.message.contains("longer than 300 bytes"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let reply = Reply::json(307, "").header("location", "http://127.0.0.1:1/elsewhere");
+    for error in both_errors(&[reply], &options()).await {
+        assert_eq!(error.kind, ErrorKind::Protocol);
+        assert!(error.message.contains("/elsewhere"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn connections_that_fail_are_told_apart() {
+    // A port that was free a moment ago.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error =
+        model_at(&format!("http://{closed}"), options()).respond(&Request::new("hi")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Network(NetworkStage::Connect), "{error:?}");
+    assert_eq!(error.details.attempts.len(), 4);
+
+    let open = HttpOptions { no_network: false, ..once(options()) };
+    let error = model_at("http://no-such-host.invalid", open).respond(&Request::new("hi")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Network(NetworkStage::Dns), "{error:?}");
+
+    let server = LoopbackProvider::start(vec![Reply::json(200, BODY)]).unwrap();
+    let address = server.base_url().replace("http:", "https:");
+    let error = model_at(&address, options()).respond(&Request::new("hi")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Network(NetworkStage::Tls), "{error:?}");
+    assert_eq!(error.details.attempts.len(), 1);
+}
+
+#[tokio::test]
+async fn outward_connections_can_be_forbidden() {
+    for base_url in ["https://api.anthropic.com", "http://10.1.2.3", "http://[2001:db8::1]"] {
+        let error = model_at(base_url, options()).respond(&Request::new("hi")).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NetworkForbidden);
+        let text = error.to_string();
+        assert!(text.contains("anthropic/claude-x wanted to connect to"), "{text}");
+        assert!(text.contains("TOOLPOST_NO_NETWORK"), "{text}");
+        assert_eq!(error.details.attempts.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_is_used_for_everything() {
+    let proxy = LoopbackProvider::start(vec![Reply::json(200, BODY)]).unwrap();
+    let options = HttpOptions { proxy: Some(Secret::new(proxy.base_url())), ..options() };
+    let response = model_at("http://provider.example", options).respond(&Request::new("hi")).await.unwrap();
+    assert_eq!(response.text(), "hello you");
+    assert_eq!(proxy.requests()[0].path, "http://provider.example/v1/messages");
+}
+
+#[tokio::test]
+async fn a_dropped_stream_closes_its_connection() {
+    let slow = Reply::events(STREAM).in_pieces(200, Duration::from_millis(50));
+    let server = LoopbackProvider::start(vec![slow, Reply::json(200, BODY)]).unwrap();
+    let model = model(&server, options());
+    let mut stream = model.stream(&Request::new("hi"));
+    stream.next().await.unwrap().unwrap();
+    drop(stream);
+    model.respond(&Request::new("hi")).await.unwrap();
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_before_the_stream_is_polled_or_when_the_request_is_wrong() {
+    let server = LoopbackProvider::start(vec![Reply::events(STREAM)]).unwrap();
+    let model = model(&server, options());
+    drop(model.stream(&Request::new("hi")));
+    let error = model.respond(&Request::default()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::InvalidRequest);
+    let mut request = Request::new("hi");
+    request.metadata.insert("team".into(), "x".into());
+    assert_eq!(model.respond(&request).await.unwrap_err().kind, ErrorKind::Unsupported);
+    request.metadata.clear();
+    request.settings.max_output_tokens = Some(0);
+    assert_eq!(model.check(&request).unwrap_err().kind, ErrorKind::InvalidRequest);
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn a_model_without_a_usable_key_is_refused() {
+    let open = |key: &str| {
+        let client = HttpClient::new(options()).unwrap();
+        Anthropic::new("claude-x", AnthropicOptions::new(Secret::new(key)), client)
+    };
+    assert_eq!(open(" \n").unwrap_err().kind, ErrorKind::Auth);
+    let mut stream = open("with\u{7}bell").unwrap().stream(&Request::new("hi"));
+    let error = futures_util::FutureExt::now_or_never(stream.next()).unwrap().unwrap().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Configuration);
+    assert!(!error.to_string().contains("bell"), "{error}");
+}

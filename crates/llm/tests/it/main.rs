@@ -1,0 +1,14 @@
+//! Tests of the provider wires: recorded traffic, a loopback server, scripts and recordings.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "this crate is tests alone, their helpers included; they print what they counted"
+)]
+
+mod failures;
+mod offline;
+mod parity;
+mod recorded;
+mod wire;

@@ -1,0 +1,332 @@
+//! Every recorded answer of the Messages API parses, folds, and is the same however its bytes are cut.
+
+use std::collections::{HashSet, VecDeque};
+
+use serde_json::{Value, json};
+use toolpost_llm::{
+    AnthropicFold, ErrorKind, ItemView, ModelError, ModelEvent, RawJson, Response, StopReason,
+};
+use toolpost_testkit::recordings::{self, Answer, Recording};
+
+/// Streams up to this size are cut at every byte; of longer ones a sample.
+const SHORT: usize = 16 * 1024;
+
+/// The recordings, or `None` after having said that they are not there.
+pub(crate) fn recordings(test: &str) -> Option<Vec<Recording>> {
+    let Some(folder) = recordings::folder() else {
+        println!(
+            "SKIP {test}: the recordings are not beside the checkout, and TOOLPOST_RECORDINGS names no folder"
+        );
+        return None;
+    };
+    let recordings = recordings::anthropic_messages(&folder).expect("the recordings can be read");
+    for set in ["rig", "pydantic-ai", "vercel-ai"] {
+        let there = recordings.iter().any(|recording| recording.path.starts_with(set));
+        assert!(there, "{}: no recordings of `{set}`", folder.display());
+    }
+    Some(recordings)
+}
+
+/// Folds a stream that comes in these pieces.
+pub(crate) fn fold<'a>(
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<(Response, Vec<ModelEvent>), ModelError> {
+    let mut fold = AnthropicFold::new("claude-x");
+    let mut events = VecDeque::new();
+    for piece in pieces {
+        fold.feed(piece, &mut events)?;
+    }
+    Ok((fold.finish()?, events.into()))
+}
+
+fn streams(recordings: &[Recording]) -> impl Iterator<Item = (&str, &str)> {
+    recordings.iter().flat_map(|recording| {
+        recording.interactions.iter().filter_map(|interaction| match &interaction.answer {
+            Answer::Stream(text) => Some((recording.path.as_str(), text.as_str())),
+            Answer::Body(_) => None,
+        })
+    })
+}
+
+/// A second, naive fold on plain values, to hold ours against.
+fn naive_fold(text: &str) -> Vec<Value> {
+    let mut blocks: Vec<Value> = Vec::new();
+    let mut inputs: Vec<String> = Vec::new();
+    for event in text.lines().filter_map(|line| line.strip_prefix("data:")) {
+        let event: Value = serde_json::from_str(event).expect("a recorded event is JSON");
+        let index = event["index"].as_u64().unwrap_or_default() as usize;
+        match event["type"].as_str().unwrap_or_default() {
+            "message_start" => (blocks, inputs) = (Vec::new(), Vec::new()),
+            "content_block_start" => {
+                assert_eq!(index, blocks.len());
+                blocks.push(event["content_block"].clone());
+                inputs.push(String::new());
+            }
+            "content_block_delta" => {
+                let (block, delta) = (&mut blocks[index], &event["delta"]);
+                for (name, value) in delta.as_object().expect("a delta is an object") {
+                    match (name.as_str(), value) {
+                        ("type", _) => {}
+                        ("partial_json", Value::String(part)) => inputs[index].push_str(part),
+                        ("citation", value) => match &mut block["citations"] {
+                            Value::Array(citations) => citations.push(value.clone()),
+                            other => *other = json!([value]),
+                        },
+                        (name, Value::String(part)) => {
+                            let old = block[name].as_str().unwrap_or_default();
+                            block[name] = format!("{old}{part}").into();
+                        }
+                        other => panic!("an unknown delta: {other:?}"),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    for (block, input) in blocks.iter_mut().zip(inputs).filter(|(_, input)| !input.is_empty()) {
+        block["input"] = serde_json::from_str(&input).expect("recorded arguments are JSON");
+    }
+    blocks
+}
+
+fn values(response: &Response) -> Vec<Value> {
+    response.items.iter().map(|item| item.raw().to_value().expect("an item is JSON")).collect()
+}
+
+#[test]
+fn every_recorded_answer_folds() {
+    let Some(recordings) = recordings("every_recorded_answer_folds") else { return };
+    let (mut bodies, mut errors, mut folded) = (0, 0, 0);
+    let mut kinds = HashSet::new();
+    for recording in &recordings {
+        for interaction in &recording.interactions {
+            let Answer::Body(text) = &interaction.answer else { continue };
+            let result = AnthropicFold::read_body("claude-x", interaction.status, text);
+            if interaction.status >= 400 {
+                let error = result.expect_err("a refused request has no answer");
+                assert!(
+                    matches!(error.kind, ErrorKind::Auth | ErrorKind::NotFound | ErrorKind::InvalidRequest),
+                    "{}: {error}",
+                    recording.path
+                );
+                let body: Value = serde_json::from_str(text).unwrap();
+                assert_eq!(body["error"]["message"], error.message.as_str());
+                errors += 1;
+                continue;
+            }
+            let response = result.unwrap_or_else(|error| panic!("{}: {error}", recording.path));
+            let body: Value = serde_json::from_str(text).unwrap();
+            assert_eq!(values(&response), *body["content"].as_array().unwrap(), "{}", recording.path);
+            assert_eq!(response.raw.to_value().unwrap(), body, "{}", recording.path);
+            assert_eq!(response.id, body["id"]);
+            check_facts(&recording.path, &response, &mut kinds);
+            bodies += 1;
+        }
+    }
+    for (path, text) in streams(&recordings) {
+        let (response, events) = fold([text.as_bytes()]).unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert_eq!(values(&response), naive_fold(text), "{path}");
+        check_facts(path, &response, &mut kinds);
+        check_deltas(path, &response, &events);
+        folded += 1;
+    }
+    println!(
+        "bodies {bodies}/{bodies} (and {errors} errors), streams {folded}/{folded}, kinds of items {}",
+        kinds.len()
+    );
+    assert!(bodies > 300 && folded > 140 && errors > 10, "{bodies} {folded} {errors}");
+}
+
+/// What the answer says of itself is what its JSON says, and a whole body of that JSON reads as the same answer.
+fn check_facts(path: &str, response: &Response, kinds: &mut HashSet<String>) {
+    let raw = response.raw.to_value().unwrap();
+    assert_eq!(response.usage.input, raw["usage"]["input_tokens"], "{path}");
+    assert_eq!(response.usage.output, raw["usage"]["output_tokens"], "{path}");
+    let word = raw["stop_reason"].as_str().unwrap();
+    let known = match response.stop.as_str() {
+        "pause" => "pause_turn",
+        "context_window" => "model_context_window_exceeded",
+        other => other,
+    };
+    assert_eq!(known, word, "{path}");
+    if let Some(id) = raw["container"]["id"].as_str() {
+        assert_eq!(response.carry["container"], id, "{path}");
+    }
+    for (item, value) in response.items.iter().zip(values(response)) {
+        let kind = value["type"].as_str().unwrap();
+        kinds.insert(kind.to_owned());
+        match item.view() {
+            ItemView::Text { text } => assert_eq!(*text, value["text"], "{path}"),
+            ItemView::ToolCall { id, name, arguments } => {
+                assert_eq!(
+                    (id.as_str(), name.as_str()),
+                    (value["id"].as_str().unwrap(), value["name"].as_str().unwrap())
+                );
+                assert_eq!(arguments.as_ref().unwrap().to_value().unwrap(), value["input"], "{path}");
+            }
+            ItemView::Thinking { has_signature, .. } => {
+                let signed = value["signature"].as_str().is_some_and(|signature| !signature.is_empty());
+                assert_eq!(*has_signature, signed || kind == "redacted_thinking", "{path}");
+            }
+            ItemView::ServerToolCall { id, .. } => assert_eq!(*id, value["id"], "{path}"),
+            ItemView::ServerToolResult { call_id, .. } => {
+                assert_eq!(*call_id, value["tool_use_id"], "{path}")
+            }
+            ItemView::Other { kind } => {
+                assert!(
+                    ["fallback", "compaction", "container_upload"].contains(&kind.as_str()),
+                    "{path}: {kind}"
+                );
+            }
+            other => panic!("{path}: a new view: {other:?}"),
+        }
+    }
+    let twin = AnthropicFold::read_body("claude-x", 200, response.raw.get()).unwrap();
+    assert_eq!(twin, *response, "{path}: the stream and its body differ");
+    let saved: Response = serde_json::from_str(&serde_json::to_string(response).unwrap()).unwrap();
+    assert_eq!(saved, *response, "{path}: saving changes the answer");
+}
+
+/// The deltas since the last restart add up to the answer.
+fn check_deltas(path: &str, response: &Response, events: &[ModelEvent]) {
+    let start = events.iter().rposition(|event| *event == ModelEvent::Restarted).map_or(0, |index| index + 1);
+    let (mut text, mut thinking, mut items, mut fragments) =
+        (String::new(), String::new(), Vec::new(), String::new());
+    for event in &events[start..] {
+        match event {
+            ModelEvent::TextDelta { text: part, .. } => text.push_str(part),
+            ModelEvent::ThinkingDelta { text: part, .. } => thinking.push_str(part),
+            ModelEvent::ToolCallDelta { fragment, .. } => fragments.push_str(fragment),
+            ModelEvent::Item(item) => items.push(item.clone()),
+            ModelEvent::Usage(usage) => assert_eq!(*usage, response.usage, "{path}"),
+            other => panic!("{path}: an event of another kind: {other:?}"),
+        }
+    }
+    assert_eq!(text, response.text(), "{path}");
+    assert_eq!(items, response.items, "{path}");
+    let thought: String = response
+        .items
+        .iter()
+        .filter_map(|item| match item.view() {
+            ItemView::Thinking { text, .. } => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(thinking, thought, "{path}");
+    let arguments: String = response
+        .tool_calls()
+        .filter_map(|item| match item.view() {
+            ItemView::ToolCall { arguments: Ok(raw), .. } if raw.get() != "{}" => Some(raw.get().to_owned()),
+            _ => None,
+        })
+        .collect();
+    let spaceless = |text: &str| text.split_whitespace().collect::<String>();
+    if !fragments.contains("{}") {
+        assert_eq!(spaceless(&fragments), spaceless(&arguments), "{path}");
+    }
+}
+
+#[test]
+fn a_spliced_answer_starts_anew() {
+    let Some(recordings) = recordings("a_spliced_answer_starts_anew") else { return };
+    let of = |name: &str| {
+        streams(&recordings).find(|(path, _)| path.contains(name)).expect("the fixture is there").1
+    };
+    let (response, events) = fold([of("spliced-message-start").as_bytes()]).unwrap();
+    assert_eq!(response.id, "msg_second");
+    assert_eq!(response.stop, StopReason::ToolUse);
+    assert_eq!(values(&response)[1]["input"], json!({"value": "Sparkle Day"}));
+    assert_eq!(events.iter().filter(|event| **event == ModelEvent::Restarted).count(), 1);
+    let (response, events) = fold([of("duplicate-message-start").as_bytes()]).unwrap();
+    assert_eq!(response.text(), "Hello, World!");
+    assert!(!events.contains(&ModelEvent::Restarted));
+    let (response, _) = fold([of("message-delta-input-tokens").as_bytes()]).unwrap();
+    assert_eq!((response.usage.input, response.usage.output), (61, 2));
+}
+
+#[test]
+fn every_stream_is_the_same_however_it_is_cut() {
+    let Some(recordings) = recordings("every_stream_is_the_same_however_it_is_cut") else { return };
+    let (mut count, mut cuts, mut seed) = (0, 0, 7_u64);
+    for (path, text) in streams(&recordings) {
+        let bytes = text.as_bytes();
+        let whole = fold([bytes]).unwrap();
+        assert!(fold(bytes.chunks(1)).unwrap() == whole, "{path}: byte by byte");
+        let crlf = text.replace('\n', "\r\n");
+        assert!(fold(crlf.as_bytes().chunks(3)).unwrap() == whole, "{path}: with carriage returns");
+        let places: Vec<usize> = if bytes.len() <= SHORT {
+            // Every byte in a release build; an unoptimised one takes every third, beginning at a different one.
+            let step = if cfg!(debug_assertions) { 3 } else { 1 };
+            (count % step..bytes.len()).step_by(step).collect()
+        } else {
+            let sample = std::iter::repeat_with(|| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (seed >> 33) as usize % bytes.len()
+            });
+            sample.take(200).collect()
+        };
+        for place in places {
+            let cut = fold([&bytes[..place], &bytes[place..]]).unwrap();
+            assert!(cut == whole, "{path}: cut at {place}");
+            cuts += 1;
+        }
+        count += 1;
+    }
+    println!("streams {count}/{count}, {cuts} cuts");
+}
+
+#[test]
+fn what_is_unknown_is_delivered_and_harms_nothing() {
+    let Some(recordings) = recordings("what_is_unknown_is_delivered_and_harms_nothing") else { return };
+    let unknown = json!({"type": "brand_new_event", "index": 0, "payload": {"x": [1.0, null]}});
+    let unknown_delta =
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "hologram_delta", "h": "x"}});
+    let block = json!({"type": "hologram", "frames": [1.0, 123_456_789_012_345_u64], "nested": {"a": null}});
+    let mut injected = 0;
+    for (path, text) in streams(&recordings) {
+        let whole = fold([text.as_bytes()]).unwrap().0;
+        let events: Vec<&str> = text.split_inclusive("\n\n").collect();
+        for place in 1..=events.len() {
+            let mut altered = events.clone();
+            let noise = format!(": comment\n\nevent: brand_new_event\ndata: {unknown}\n\n");
+            altered.insert(place, &noise);
+            let (response, seen) = fold([altered.concat().as_bytes()]).unwrap();
+            assert_eq!(response, whole, "{path}: before event {place}");
+            assert!(seen.contains(&ModelEvent::Unknown(RawJson::from(&unknown))), "{path}");
+            injected += 1;
+        }
+        let grows = events
+            .iter()
+            .position(|event| event.contains("content_block_delta") && event.contains("\"index\":0"));
+        if let Some(place) = grows {
+            let mut altered = events.clone();
+            let noise = format!("data: {unknown_delta}\n\n");
+            altered.insert(place, &noise);
+            assert_eq!(fold([altered.concat().as_bytes()]).unwrap().0, whole, "{path}");
+        }
+        // A block of an unknown kind, behind the last one that is known.
+        let index = whole.items.len();
+        let start = json!({"type": "content_block_start", "index": index, "content_block": block});
+        let stop = json!({"type": "content_block_stop", "index": index});
+        let place =
+            events.iter().position(|event| event.contains("message_delta") || event.contains("message_stop"));
+        let mut altered = events.clone();
+        let noise = format!("data: {start}\n\ndata: {stop}\n\n");
+        altered.insert(place.expect("a stream ends"), &noise);
+        let (response, _) = fold([altered.concat().as_bytes()]).unwrap();
+        let last = response.items.last().unwrap();
+        assert_eq!(*last.view(), ItemView::Other { kind: "hologram".into() });
+        assert_eq!(last.raw().get(), block.to_string(), "{path}");
+    }
+    println!("injected {injected} unknown events");
+}
+
+#[test]
+fn a_stream_that_ends_early_is_an_error() {
+    let Some(recordings) = recordings("a_stream_that_ends_early_is_an_error") else { return };
+    for (path, text) in streams(&recordings) {
+        let end = text.rfind("message_stop").unwrap_or_else(|| panic!("{path}: no end"));
+        let error = fold([&text.as_bytes()[..end]]).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Protocol, "{path}: {error}");
+    }
+}

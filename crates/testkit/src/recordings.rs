@@ -1,0 +1,254 @@
+//! Recorded traffic of real providers, in the three forms that it lies in beside the checkout.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// One file of recorded exchanges.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// The file's path below the folder of recordings.
+    pub path: String,
+    /// Its exchanges in their order.
+    pub interactions: Vec<Interaction>,
+}
+
+/// One exchange.
+#[derive(Clone, Debug)]
+pub struct Interaction {
+    /// The request, if it was recorded.
+    pub request: Option<RecordedRequest>,
+    /// The HTTP status of the answer.
+    pub status: u16,
+    /// The answer.
+    pub answer: Answer,
+}
+
+/// A recorded request.
+#[derive(Clone, Debug)]
+pub struct RecordedRequest {
+    /// The address, or only its path.
+    pub address: String,
+    /// The body, if it was JSON.
+    pub body: Option<Value>,
+    /// The value of the header `anthropic-beta`, if it was recorded.
+    pub beta: Option<String>,
+}
+
+/// A recorded answer.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// A body.
+    Body(String),
+    /// A stream of server-sent events.
+    Stream(String),
+}
+
+/// The folder of recordings: `TOOLPOST_RECORDINGS`, or `shared/recordings` beside the checkout.
+pub fn folder() -> Option<PathBuf> {
+    #[expect(clippy::disallowed_methods, reason = "for tests: the one place that says where recordings are")]
+    let (named, manifest) = (std::env::var_os("TOOLPOST_RECORDINGS"), std::env::var_os("CARGO_MANIFEST_DIR"));
+    let beside = || {
+        let manifest = PathBuf::from(manifest?);
+        let checkout = manifest.ancestors().find(|folder| folder.join("Cargo.lock").is_file())?;
+        Some(checkout.parent()?.join("shared/recordings"))
+    };
+    let folder = named.map(PathBuf::from).or_else(beside)?;
+    folder.is_dir().then_some(folder)
+}
+
+/// Every recorded exchange with `POST /v1/messages` of Anthropic, and its fixtures without requests. An error names
+/// the file that cannot be read.
+pub fn anthropic_messages(folder: &Path) -> Result<Vec<Recording>, String> {
+    let mut recordings = Vec::new();
+    for path in files(&folder.join("rig/tests/cassettes/anthropic"), "yaml") {
+        recordings.push(read(folder, &path, rig)?);
+    }
+    for path in files(&folder.join("pydantic-ai"), "yaml") {
+        let text = text_of(&path)?;
+        if ["api.anthropic.com/v1/messages", "/anthropic/v1/messages"].iter().any(|part| text.contains(part))
+        {
+            recordings.push(read(folder, &path, vcr)?);
+        }
+    }
+    let fixtures = folder.join("vercel-ai/packages/anthropic/src/__fixtures__");
+    for path in files(&fixtures, "json").into_iter().chain(files(&fixtures, "chunks.txt")) {
+        recordings.push(read(folder, &path, fixture)?);
+    }
+    for recording in &mut recordings {
+        recording.interactions.retain(|interaction| {
+            let address =
+                interaction.request.as_ref().map_or("/v1/messages", |request| request.address.as_str());
+            address.split('?').next().is_some_and(|address| address.ends_with("/v1/messages"))
+        });
+    }
+    recordings.retain(|recording| !recording.interactions.is_empty());
+    Ok(recordings)
+}
+
+/// The files below a folder whose names end in `.{extension}`, sorted.
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let ending = format!(".{extension}");
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.to_string_lossy().ends_with(&ending) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn text_of(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn read(
+    folder: &Path,
+    path: &Path,
+    parse: fn(&Path, &str) -> Result<Vec<Interaction>, String>,
+) -> Result<Recording, String> {
+    let text = text_of(path)?;
+    let interactions = parse(path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
+    let path = path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned();
+    Ok(Recording { path, interactions })
+}
+
+fn answer(content_type: &str, text: String) -> Answer {
+    if content_type.starts_with("text/event-stream") { Answer::Stream(text) } else { Answer::Body(text) }
+}
+
+/// Several documents of `when` and `then` in a file.
+fn rig(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
+    #[derive(Deserialize)]
+    struct Document {
+        when: When,
+        then: Then,
+    }
+    #[derive(Deserialize)]
+    struct When {
+        path: String,
+        #[serde(default)]
+        header: Vec<Header>,
+        #[serde(default)]
+        body: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Then {
+        status: u16,
+        #[serde(default)]
+        header: Vec<Header>,
+        #[serde(default)]
+        body: String,
+    }
+    #[derive(Deserialize)]
+    struct Header {
+        name: String,
+        value: String,
+    }
+    let value_of = |headers: &[Header], name: &str| {
+        headers
+            .iter()
+            .find(|header| header.name.eq_ignore_ascii_case(name))
+            .map(|header| header.value.clone())
+    };
+    let documents: Vec<Document> = serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
+    let interactions = documents.into_iter().map(|Document { when, then }| Interaction {
+        request: Some(RecordedRequest {
+            beta: value_of(&when.header, "anthropic-beta"),
+            address: when.path,
+            body: when.body.and_then(|body| serde_json::from_str(&body).ok()),
+        }),
+        status: then.status,
+        answer: answer(&value_of(&then.header, "content-type").unwrap_or_default(), then.body),
+    });
+    Ok(interactions.collect())
+}
+
+/// One document with a list of interactions.
+fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
+    #[derive(Deserialize)]
+    struct Document {
+        interactions: Vec<Exchange>,
+    }
+    #[derive(Deserialize)]
+    struct Exchange {
+        request: Request,
+        response: Response,
+    }
+    #[derive(Deserialize)]
+    struct Request {
+        uri: String,
+        #[serde(default)]
+        headers: BTreeMap<String, Vec<String>>,
+        #[serde(default)]
+        parsed_body: Option<Value>,
+        #[serde(default)]
+        body: Option<Value>,
+    }
+    #[derive(Deserialize)]
+    struct Response {
+        status: Status,
+        #[serde(default)]
+        headers: BTreeMap<String, Vec<String>>,
+        #[serde(default)]
+        parsed_body: Option<Value>,
+        #[serde(default)]
+        body: Option<Value>,
+    }
+    #[derive(Deserialize)]
+    struct Status {
+        code: u16,
+    }
+    let first = |headers: &BTreeMap<String, Vec<String>>, name: &str| {
+        headers.get(name).and_then(|values| values.first()).cloned()
+    };
+    // Files that a client fetched are in base64 there; only the exchanges with the provider are wanted.
+    let options = serde_saphyr::options! { ignore_binary_tag_for_string: true };
+    let document: Document =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())?;
+    let interactions = document.interactions.into_iter().map(|Exchange { request, response }| {
+        let written = response.body.as_ref().and_then(|body| body.get("string")).and_then(Value::as_str);
+        let text = match (&response.parsed_body, written) {
+            (Some(parsed), _) => parsed.to_string(),
+            (None, written) => written.unwrap_or_default().to_owned(),
+        };
+        let body = request.parsed_body.or_else(|| match request.body {
+            Some(Value::String(text)) => serde_json::from_str(&text).ok(),
+            _ => None,
+        });
+        Interaction {
+            request: Some(RecordedRequest {
+                address: request.uri,
+                body,
+                beta: first(&request.headers, "anthropic-beta"),
+            }),
+            status: response.status.code,
+            answer: answer(&first(&response.headers, "content-type").unwrap_or_default(), text),
+        }
+    });
+    Ok(interactions.collect())
+}
+
+/// A body, or a stream with one event's JSON a line.
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "the other forms can be wrong, and all are read by one function"
+)]
+fn fixture(path: &Path, text: &str) -> Result<Vec<Interaction>, String> {
+    let answer = if path.to_string_lossy().ends_with(".json") {
+        Answer::Body(text.to_owned())
+    } else {
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        Answer::Stream(format!("data: {}\n\n", lines.join("\n\ndata: ")))
+    };
+    Ok(vec![Interaction { request: None, status: 200, answer }])
+}
