@@ -347,6 +347,7 @@ pub const WORDS: &[Word] = &[
         allowed: &[
             ("crates/cli/", "the command reads the environment"),
             ("xtask/", "the chores clean the environment of what they start"),
+            ("crates/testkit/", "TOOLPOST_RECORDINGS names the folder of the recordings"),
         ],
         action: "take the value as an argument; only the command reads the environment",
     },
