@@ -113,6 +113,9 @@ pub struct Call {
     pub idempotency_key: Option<String>,
     /// What is asked for beyond the arguments.
     pub options: CallOptions,
+    /// A toolbox in front of this one has seen to approval. Only code of this process can say so: it never comes in
+    /// over a wire.
+    pub approved: bool,
     /// Values that are injected into tools, for this call alone.
     pub values: Values,
     /// What the caller can do while the tool runs.
@@ -137,6 +140,7 @@ impl Call {
             priority: Priority::default(),
             idempotency_key: None,
             options: CallOptions::default(),
+            approved: false,
             values: Values::default(),
             port: Arc::clone(&NO_PORT),
         }
@@ -216,6 +220,7 @@ impl Call {
             tool: tool.into(),
             arguments: arguments.into(),
             idempotency_key: None,
+            approved: false,
             options: CallOptions { metadata: Map::new(), ..self.options.clone() },
             ..self.clone()
         }

@@ -38,6 +38,7 @@ impl Cancellation {
     }
 
     /// One of its own, which also stops when `self` does.
+    #[must_use]
     pub fn child(&self) -> Self {
         Self(Some(Arc::new(Shared { parent: self.0.is_some().then(|| self.clone()), ..Shared::default() })))
     }

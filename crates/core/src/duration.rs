@@ -60,8 +60,8 @@ fn exact(duration: Duration) -> String {
     let micros = duration.as_micros();
     match micros {
         0 => "0s".to_owned(),
-        _ if micros % 1_000_000 == 0 => format!("{}s", micros / 1_000_000),
-        _ if micros % 1000 == 0 => format!("{}ms", micros / 1000),
+        _ if micros.is_multiple_of(1_000_000) => format!("{}s", micros / 1_000_000),
+        _ if micros.is_multiple_of(1000) => format!("{}ms", micros / 1000),
         _ => format!("{micros}us"),
     }
 }
@@ -85,6 +85,7 @@ pub(crate) mod optional_text {
     use super::{Duration, exact, parse_duration};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+    #[expect(clippy::ref_option, reason = "the signature that serde asks for")]
     pub(crate) fn serialize<S: Serializer>(
         duration: &Option<Duration>,
         serializer: S,

@@ -102,44 +102,44 @@ mod tests {
     use super::*;
     use crate::Partial;
 
-    fn envelope(outcome: Result<Output, ToolError>) -> Value {
-        Envelope::new(CallId::new(), &outcome).0
+    fn envelope(outcome: &Result<Output, ToolError>) -> Value {
+        Envelope::new(CallId::new(), outcome).0
     }
 
     #[test]
     fn success_wraps_what_is_not_an_object() {
         assert_eq!(
-            envelope(Ok(Output::json(json!({"a": 1})))),
+            envelope(&Ok(Output::json(json!({"a": 1})))),
             json!({"status": "success", "result": {"a": 1}})
         );
         assert_eq!(
-            envelope(Ok(Output::json(json!(3)))),
+            envelope(&Ok(Output::json(json!(3)))),
             json!({"status": "success", "result": {"result": 3}})
         );
         // A tool's own `status` is data, never taken for an envelope.
         let order = json!({"status": "shipped"});
-        assert_eq!(envelope(Ok(Output::json(order.clone()))), json!({"status": "success", "result": order}));
+        assert_eq!(envelope(&Ok(Output::json(order.clone()))), json!({"status": "success", "result": order}));
     }
 
     #[test]
     fn errors_keep_code_suggestion_and_context() {
         let error = ToolError::not_found("no such city").suggest("Try Oslo.").with("pointer", "/city");
         assert_eq!(
-            envelope(Err(error)),
+            envelope(&Err(error)),
             json!({"status": "error", "error": {
                 "code": "NOT_FOUND", "message": "no such city", "recoverable": true,
                 "suggestion": "Try Oslo.", "context": {"pointer": "/city"}
             }})
         );
-        assert_eq!(envelope(Err(ToolError::overloaded("full")))["error"]["code"], "DEPENDENCY");
-        assert_eq!(envelope(Err(ToolError::cancelled("stop")))["error"]["code"], "TIMEOUT");
+        assert_eq!(envelope(&Err(ToolError::overloaded("full")))["error"]["code"], "DEPENDENCY");
+        assert_eq!(envelope(&Err(ToolError::cancelled("stop")))["error"]["code"], "TIMEOUT");
     }
 
     #[test]
     fn partial_counts() {
         let mut output = Output::json(json!({"rows": [1, 2]}));
         output.partial = Some(Partial { succeeded: 2, errors: vec![ToolError::not_found("row 3")] });
-        let value = envelope(Ok(output));
+        let value = envelope(&Ok(output));
         assert_eq!(value["status"], "partial");
         assert_eq!(
             value["summary"],

@@ -62,9 +62,19 @@ impl Values {
         self.change().by_type.insert(TypeId::of::<T>(), Arc::new(value));
     }
 
+    /// Adds a value that others share, by its type.
+    pub fn provide_shared<T: Send + Sync + 'static>(&mut self, value: Arc<T>) {
+        self.change().by_type.insert(TypeId::of::<T>(), value);
+    }
+
     /// Adds a value by a name; one of the same name is replaced.
     pub fn provide_named(&mut self, name: impl Into<String>, value: impl Into<Value>) {
         self.change().by_name.insert(name.into(), value.into());
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
     }
 
     /// The value of this type.

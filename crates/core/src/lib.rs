@@ -68,7 +68,7 @@ pub use self::scope::Scope;
 pub use self::secret::Secret;
 pub use self::spec::{Annotations, Example, SpecError, ToolSpec, check_tool_name};
 pub use self::suggest::{did_you_mean, suggestions};
-pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker};
+pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn};
 
 /// A boxed future that can move between threads: what object-safe async traits answer with.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -166,7 +166,7 @@ mod tests {
         let policy = Policy {
             timeout: Some(Timeout::After(Duration::from_millis(1500))),
             retry: Some(Retry::default()),
-            cache: Some(Duration::from_secs(300)),
+            cache: Some(Duration::from_mins(5)),
             ..Policy::default()
         };
         let text = serde_json::to_string(&policy).unwrap();

@@ -165,7 +165,7 @@ pub trait Port: Send + Sync {
     }
 
     /// Takes a file.
-    fn artifact<'a>(&'a self, call: CallId, artifact: Artifact) -> BoxFuture<'a, Result<(), ToolError>> {
+    fn artifact(&self, call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
         let _ = (call, artifact);
         Box::pin(async { Err(cannot("take artefacts while a call runs")) })
     }

@@ -218,32 +218,27 @@ impl Schema {
                 };
                 problem.found = format!("{} ({})", type_name(instance), problem.found);
             }
-            ValidationErrorKind::Minimum { limit } => problem.expected = format!("at least {limit}"),
-            ValidationErrorKind::Maximum { limit } => problem.expected = format!("at most {limit}"),
-            ValidationErrorKind::ExclusiveMinimum { limit } => {
-                problem.expected = format!("more than {limit}")
-            }
-            ValidationErrorKind::ExclusiveMaximum { limit } => {
-                problem.expected = format!("less than {limit}")
-            }
-            ValidationErrorKind::MinLength { limit } => {
-                problem.expected = format!("at least {limit} characters")
-            }
-            ValidationErrorKind::MaxLength { limit } => {
-                problem.expected = format!("at most {limit} characters")
-            }
-            ValidationErrorKind::MinItems { limit } => problem.expected = format!("at least {limit} items"),
-            ValidationErrorKind::MaxItems { limit } => problem.expected = format!("at most {limit} items"),
-            ValidationErrorKind::Pattern { pattern } => {
-                problem.expected = format!("text that matches {pattern}")
-            }
-            ValidationErrorKind::Format { format } => {
-                problem.expected = format!("text in the format `{format}`")
-            }
-            ValidationErrorKind::Constant { expected_value } => problem.expected = quote(expected_value),
-            _ => problem.expected = format!("a value that fits the schema at {schema_pointer}"),
+            kind => problem.expected = expectation(kind, &schema_pointer),
         }
         problem
+    }
+}
+
+/// What the keywords that limit a value ask for, in words.
+fn expectation(kind: &ValidationErrorKind, schema_pointer: &str) -> String {
+    match kind {
+        ValidationErrorKind::Minimum { limit } => format!("at least {limit}"),
+        ValidationErrorKind::Maximum { limit } => format!("at most {limit}"),
+        ValidationErrorKind::ExclusiveMinimum { limit } => format!("more than {limit}"),
+        ValidationErrorKind::ExclusiveMaximum { limit } => format!("less than {limit}"),
+        ValidationErrorKind::MinLength { limit } => format!("at least {limit} characters"),
+        ValidationErrorKind::MaxLength { limit } => format!("at most {limit} characters"),
+        ValidationErrorKind::MinItems { limit } => format!("at least {limit} items"),
+        ValidationErrorKind::MaxItems { limit } => format!("at most {limit} items"),
+        ValidationErrorKind::Pattern { pattern } => format!("text that matches {pattern}"),
+        ValidationErrorKind::Format { format } => format!("text in the format `{format}`"),
+        ValidationErrorKind::Constant { expected_value } => quote(expected_value),
+        _ => format!("a value that fits the schema at {schema_pointer}"),
     }
 }
 

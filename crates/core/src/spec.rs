@@ -1,6 +1,6 @@
 //! What is known of a tool before it is called.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use serde::ser::SerializeMap;
@@ -232,7 +232,11 @@ impl ToolSpec {
         let mut hasher = Sha256::new();
         let value = serde_json::to_value(self).unwrap_or_default();
         feed(&mut hasher, &value);
-        hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hasher.finalize().iter().fold(String::with_capacity(64), |mut text, byte| {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
     }
 }
 

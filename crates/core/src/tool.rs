@@ -92,3 +92,32 @@ pub trait ToolGroup {
     /// The tools.
     fn into_tools(self) -> Vec<Arc<dyn Tool>>;
 }
+
+/// A closure with an explicit spec.
+struct FnTool<F> {
+    spec: Arc<ToolSpec>,
+    run: F,
+}
+
+impl<F, Answer> Tool for FnTool<F>
+where
+    F: Fn(Args, Ctx) -> Answer + Send + Sync,
+    Answer: Future<Output = Result<Output, ToolError>> + Send + 'static,
+{
+    fn spec(&self) -> Arc<ToolSpec> {
+        Arc::clone(&self.spec)
+    }
+
+    fn call<'a>(&'a self, args: &'a Args, ctx: &'a Ctx) -> BoxFuture<'a, Result<Output, ToolError>> {
+        Box::pin((self.run)(args.clone(), ctx.clone()))
+    }
+}
+
+/// Makes a tool of a closure, for tools that are only known at run time.
+pub fn tool_fn<F, Answer>(spec: ToolSpec, run: F) -> impl Tool + use<F, Answer>
+where
+    F: Fn(Args, Ctx) -> Answer + Send + Sync,
+    Answer: Future<Output = Result<Output, ToolError>> + Send + 'static,
+{
+    FnTool { spec: Arc::new(spec), run }
+}

@@ -1,6 +1,6 @@
 //! The options of `#[tool(…)]` and `#[tools(…)]`.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::quote;
 use syn::parse::Parser;
 use syn::punctuated::Punctuated;
@@ -49,6 +49,12 @@ const KNOWN: &[&str] = &[
 
 /// The list inside an attribute's parentheses.
 pub(crate) fn metas(tokens: TokenStream) -> Result<Vec<Meta>> {
+    // `enum` is a keyword, and no path: it is read as the raw identifier.
+    let tokens = tokens.into_iter().map(|token| match token {
+        TokenTree::Ident(word) if word == "enum" => Ident::new_raw("enum", word.span()).into(),
+        other => other,
+    });
+    let tokens: TokenStream = tokens.collect();
     Ok(Punctuated::<Meta, Token![,]>::parse_terminated.parse2(tokens)?.into_iter().collect())
 }
 

@@ -93,7 +93,7 @@ impl ArgOptions {
                 let value = &meta.require_name_value()?.value;
                 keyword("examples", quote!([#value]));
             }
-            "enum" => {
+            "r#enum" => {
                 let values = texts(meta)?;
                 keyword("enum", quote!([#(#values),*]));
             }

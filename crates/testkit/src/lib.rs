@@ -9,5 +9,10 @@
 //! Deliberately absent: anything that a test of one crate alone needs; that stays with the crate.
 #![forbid(unsafe_code)]
 
+mod clock;
+mod port;
 pub mod provider;
 pub mod recordings;
+
+pub use self::clock::FixedClock;
+pub use self::port::{Heard, MemoryPort};

@@ -238,17 +238,18 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     Ok(interactions.collect())
 }
 
-/// A body, or a stream with one event's JSON a line.
+/// A body, or streams with one event's JSON a line.
 #[expect(
     clippy::unnecessary_wraps,
     reason = "the other forms can be wrong, and all are read by one function"
 )]
 fn fixture(path: &Path, text: &str) -> Result<Vec<Interaction>, String> {
-    let answer = if path.to_string_lossy().ends_with(".json") {
-        Answer::Body(text.to_owned())
-    } else {
-        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-        Answer::Stream(format!("data: {}\n\n", lines.join("\n\ndata: ")))
-    };
-    Ok(vec![Interaction { request: None, status: 200, answer }])
+    let of = |answer: Answer| Interaction { request: None, status: 200, answer };
+    if path.to_string_lossy().ends_with(".json") {
+        return Ok(vec![of(Answer::Body(text.to_owned()))]);
+    }
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    // A file may have the streams of several steps, one behind the other.
+    let streams = lines.split_inclusive(|line| line.contains("\"type\":\"message_stop\""));
+    Ok(streams.map(|lines| of(Answer::Stream(format!("data: {}\n\n", lines.join("\n\ndata: "))))).collect())
 }

@@ -1,1 +1,23 @@
-//! The call path: every call validated, permitted, queued, run, limited and recorded.
+//! The call path: every call is resolved, checked, permitted, queued, run, limited and recorded, in one place.
+//!
+//! [`Toolbox`] holds tools and sources of tools, and is itself a source, so that toolboxes nest. Read the module
+//! `path` first: it is the whole way of a call, top to bottom; each stage is a small module beside it.
+//!
+//! # Invariants
+//!
+//! - There is one way to run a tool, and every call takes all of it: no front, no nested call and no test goes round.
+//! - Every call leaves exactly one record, also when its future is dropped in the middle.
+//! - Nothing here is unbounded: not the queue, not the cache, not the records, not what a model is sent.
+//! - No task is spawned for an inline tool; a blocking tool takes one thread of the runtime's pool.
+//! - Knows no protocol, no provider, no process and no file. State that outlives a call is not here yet.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod path;
+mod registry;
+mod toolbox;
+mod usage;
+
+pub use self::builder::{Builder, Settings};
+pub use self::toolbox::Toolbox;
+pub use self::usage::ToolUsage;

@@ -1,0 +1,127 @@
+//! What leaves the tool: it fits its schema, and a model gets no more than it can take.
+
+use toolpost_core::{Code, Content, Output, ToolError};
+
+use super::check::json_size;
+use crate::builder::Settings;
+use crate::registry::Entry;
+
+pub(super) fn output(entry: &Entry, settings: &Settings, mut output: Output) -> Result<Output, ToolError> {
+    if let (Some(schema), true) = (&entry.spec.output_schema, entry.is_local()) {
+        // A partial result may lack what failed.
+        if output.partial.is_none() {
+            let value = output.structured.as_ref().ok_or_else(|| {
+                ToolError::internal(format!("`{}` promises a structured result and gave none", entry.name))
+            })?;
+            schema.check(value).map_err(|error| {
+                let message = error.message();
+                let what = if error.code() == Code::Internal {
+                    "has a schema that is not valid"
+                } else {
+                    "does not fit"
+                };
+                ToolError::internal(format!("the result of `{}` {what}: {message}", entry.name))
+            })?;
+        }
+    }
+    let limit = entry.spec.policy.output_limit.unwrap_or(settings.output_limit);
+    shorten(&mut output, limit);
+    Ok(output)
+}
+
+/// The size of the text that a model gets, in bytes.
+pub(super) fn text_size(output: &Output) -> usize {
+    if output.content.is_empty() {
+        return match &output.structured {
+            None => 0,
+            Some(serde_json::Value::String(text)) => text.len(),
+            Some(value) => json_size(value, usize::MAX).unwrap_or(0),
+        };
+    }
+    output.content.iter().map(content_size).sum()
+}
+
+fn content_size(content: &Content) -> usize {
+    match content {
+        Content::Text { text } | Content::Resource { text: Some(text), .. } => text.len(),
+        Content::Json { value } => json_size(value, usize::MAX).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// Shortens the text for a model to a limit in bytes; head and tail stay, and the gap says what is missing. The
+/// structured value, the payload and the artefacts stay whole: the application gets them.
+fn shorten(output: &mut Output, limit: usize) {
+    if text_size(output) <= limit {
+        return;
+    }
+    if output.content.is_empty() {
+        output.content = vec![Content::text(head_and_tail(&output.model_text(), limit))];
+        return;
+    }
+    // Each piece gets its share; what short pieces leave over goes to the others.
+    let mut left = limit;
+    let mut pieces = output.content.len();
+    let mut order: Vec<usize> = (0..pieces).collect();
+    order.sort_by_key(|index| output.content.get(*index).map_or(0, content_size));
+    for index in order {
+        let Some(content) = output.content.get_mut(index) else { continue };
+        let share = left / pieces;
+        pieces = pieces.saturating_sub(1).max(1);
+        match content {
+            Content::Text { text } | Content::Resource { text: Some(text), .. } if text.len() > share => {
+                *text = head_and_tail(text, share);
+            }
+            Content::Json { value } if json_size(value, share).is_none() => {
+                *content = Content::text(head_and_tail(&value.to_string(), share));
+            }
+            _ => {}
+        }
+        left = left.saturating_sub(content_size(content));
+    }
+}
+
+/// The beginning and the end of a text, with a line between them that says how much is missing.
+fn head_and_tail(text: &str, limit: usize) -> String {
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    let note = |missing: usize| format!("\n[… {missing} of {} bytes left out here …]\n", text.len());
+    let room = limit.saturating_sub(note(text.len()).len());
+    let head = text.floor_char_boundary(room * 2 / 3);
+    let tail = text.ceil_char_boundary(text.len() - room / 3);
+    let (start, end) = (text.get(..head).unwrap_or_default(), text.get(tail..).unwrap_or_default());
+    format!("{start}{}{end}", note(tail - head))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn head_and_tail_stay_and_the_gap_is_named() {
+        let text = format!("begin {} end", "é".repeat(50_000));
+        let short = head_and_tail(&text, 1000);
+        assert!(short.len() <= 1000 && short.starts_with("begin") && short.ends_with("end"), "{short}");
+        assert!(short.contains("left out here"));
+        assert_eq!(head_and_tail("short", 1000), "short");
+    }
+
+    #[test]
+    fn the_structured_value_stays_whole() {
+        let value = json!(vec![7; 10_000]);
+        let mut output = Output::json(value.clone());
+        shorten(&mut output, 500);
+        assert!(text_size(&output) <= 500);
+        assert_eq!(output.structured, Some(value));
+    }
+
+    #[test]
+    fn short_pieces_stay_whole_beside_a_long_one() {
+        let mut output = Output::text("short").with_content(Content::text("x".repeat(10_000)));
+        shorten(&mut output, 1000);
+        assert_eq!(output.content[0], Content::text("short"));
+        assert!(text_size(&output) <= 1000 && text_size(&output) > 800);
+    }
+}

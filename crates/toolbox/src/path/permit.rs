@@ -1,0 +1,71 @@
+//! Whether the call may be made.
+
+use serde_json::Value;
+use tokio::time::timeout;
+use toolpost_core::{Answer, Approval, Call, Code, Question, QuestionKind, ToolError, format_duration};
+
+use super::check::masked;
+use crate::registry::Entry;
+use crate::toolbox::Shared;
+
+/// The operator's word counts; without one, the stricter of the operator's default and the tool's own wish. A tool of
+/// a foreign source that calls itself destructive is asked about.
+fn approval(toolbox: &Shared, entry: &Entry) -> Approval {
+    if let Some(decided) = toolbox.config.approvals.get(&*entry.name) {
+        return *decided;
+    }
+    let own = entry.spec.policy.approval.unwrap_or_default();
+    let foreign =
+        if !entry.is_local() && entry.spec.annotations.destructive { Approval::Ask } else { Approval::Allow };
+    own.max(foreign).max(toolbox.config.default_approval.unwrap_or_default())
+}
+
+fn denied(entry: &Entry, why: &str) -> ToolError {
+    ToolError::permission(format!("the tool `{}` was not run: {why}", entry.name))
+        .with("rule", "approval")
+        .suggest(format!("Allow it with `--allow {}`, or with the toolbox's `approval` setting.", entry.name))
+}
+
+pub(super) async fn decide(toolbox: &Shared, entry: &Entry, call: &Call) -> Result<(), ToolError> {
+    // A toolbox in front has seen to it.
+    if call.approved {
+        return Ok(());
+    }
+    match approval(toolbox, entry) {
+        Approval::Allow => Ok(()),
+        Approval::Deny => Err(denied(entry, "policy denies it")),
+        // Nothing is done by a mock or a dry run.
+        Approval::Ask if call.options.dry_run || call.options.mock => Ok(()),
+        Approval::Ask => ask(toolbox, entry, call).await,
+    }
+}
+
+async fn ask(toolbox: &Shared, entry: &Entry, call: &Call) -> Result<(), ToolError> {
+    let question = Question {
+        message: format!("May `{}` be run?", entry.name),
+        kind: QuestionKind::Approval {
+            tool: entry.name.to_string(),
+            arguments: masked(entry, &call.arguments),
+        },
+    };
+    let limit = toolbox.settings().answer_timeout;
+    let answer = tokio::select! {
+        answer = timeout(limit, call.port.ask(call.id, &question)) => answer,
+        () = call.cancellation.cancelled() => return Err(ToolError::cancelled("the caller asked to stop")),
+        () = super::run::sleep_until(call.deadline) => {
+            return Err(ToolError::timeout("the deadline passed before anybody approved the call"));
+        }
+    };
+    match answer {
+        Ok(Ok(Answer::Given { value: Value::Bool(true) })) => Ok(()),
+        Ok(Ok(_)) => Err(denied(entry, "somebody was asked and said no")),
+        Ok(Err(error)) if error.code() == Code::Precondition => {
+            Err(denied(entry, "it needs approval, and there is nobody to ask"))
+        }
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(denied(
+            entry,
+            &format!("it needs approval, and nobody answered in {}", format_duration(limit)),
+        )),
+    }
+}

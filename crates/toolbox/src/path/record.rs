@@ -1,0 +1,182 @@
+//! The record of a call: begun with it, finished with it, and written also when the call is dropped in the middle.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use toolpost_core::{Call, CallRecord, Code, Event, Evidence, Output, Reply, Status, ToolError};
+
+use super::check::masked;
+use super::host::CallHost;
+use super::limit::text_size;
+use crate::registry::Entry;
+use crate::toolbox::Shared;
+
+/// Arguments above this size, as JSON, are not kept in records.
+const MAX_KEPT_ARGUMENTS: usize = 64 * 1024;
+
+/// The latest records.
+pub(crate) struct Ring {
+    records: VecDeque<Arc<CallRecord>>,
+    limit: usize,
+}
+
+impl Ring {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { records: VecDeque::new(), limit }
+    }
+
+    fn push(&mut self, record: Arc<CallRecord>) {
+        if self.limit == 0 {
+            return;
+        }
+        if self.records.len() >= self.limit {
+            self.records.pop_front();
+        }
+        self.records.push_back(record);
+    }
+
+    pub(crate) fn to_vec(&self) -> Vec<Arc<CallRecord>> {
+        self.records.iter().cloned().collect()
+    }
+}
+
+/// Writes one record. Dropping it before [`finish`](Self::finish) writes that the call was given up.
+pub(super) struct Recorder {
+    toolbox: Arc<Shared>,
+    entry: Option<Arc<Entry>>,
+    host: Option<Arc<CallHost>>,
+    begun: Instant,
+    record: Option<CallRecord>,
+}
+
+impl Recorder {
+    pub(super) fn begin(toolbox: &Arc<Shared>, call: &Call) -> Self {
+        let clock = &toolbox.config.clock;
+        let shown: String =
+            if call.tool.len() > 64 { call.tool.chars().take(64).collect() } else { String::new() };
+        let name = if shown.is_empty() { call.tool.as_str().into() } else { shown.into() };
+        let source = Arc::clone(&toolbox.config.name);
+        Self {
+            toolbox: Arc::clone(toolbox),
+            entry: None,
+            host: None,
+            begun: clock.instant(),
+            record: Some(CallRecord::begin(call, name, source, clock.timestamp())),
+        }
+    }
+
+    /// The tool is known, and with it what of the arguments may be kept.
+    pub(super) fn resolved(&mut self, entry: &Arc<Entry>, call: &Call, size: usize) {
+        let Some(record) = &mut self.record else { return };
+        record.source = Arc::clone(&entry.source_name);
+        let arguments = || {
+            if entry.spec.sensitive.is_empty() {
+                Arc::clone(&call.arguments)
+            } else {
+                Arc::new(masked(entry, &call.arguments))
+            }
+        };
+        if size <= MAX_KEPT_ARGUMENTS {
+            record.arguments = Some(arguments());
+        }
+        if let Some(sink) = &self.toolbox.config.events {
+            sink(&Event::CallStarted {
+                call: call.id,
+                parent: call.parent,
+                tool: Arc::clone(&entry.name),
+                arguments: record.arguments.clone().unwrap_or_default(),
+            });
+        }
+        record.mock = call.options.mock;
+        self.entry = Some(Arc::clone(entry));
+    }
+
+    /// The call's turn has come, after this wait.
+    pub(super) fn entered(&mut self, waited: Duration) {
+        if let Some(record) = &mut self.record {
+            record.queue_wait = waited;
+        }
+    }
+
+    pub(super) fn cached(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.cached = true;
+        }
+    }
+
+    /// From now on the record has to tell what this host has seen.
+    pub(super) fn watch(&mut self, host: &Arc<CallHost>) {
+        self.host = Some(Arc::clone(host));
+    }
+
+    pub(super) fn finish(mut self, result: Result<Output, ToolError>) -> Reply {
+        if let Some(host) = &self.host {
+            host.leave();
+        }
+        // Taken once, here; `drop` finds nothing after that.
+        let Some(record) = self.record.take() else { unreachable!("a record is finished once") };
+        let record = self.write(record, &result);
+        Reply { result, record }
+    }
+
+    fn write(&mut self, mut record: CallRecord, result: &Result<Output, ToolError>) -> Arc<CallRecord> {
+        record.duration = self.toolbox.config.clock.instant().saturating_duration_since(self.begun);
+        if let Some(host) = self.host.take() {
+            record.attempts = host.attempts();
+            record.children = host.take_children();
+            record.artifacts = host.take_artifacts();
+            record.dropped_notices = host.dropped_notices();
+            record.still_running = host.is_running();
+        }
+        match result {
+            Ok(output) => {
+                record.status = output.status();
+                record.content_bytes = text_size(output);
+                record.payload = output.payload.is_some();
+                record.artifacts.extend(output.artifacts.iter().cloned());
+                if let Some(Evidence { sandbox, usage }) = output.evidence.as_deref() {
+                    record.sandbox.clone_from(sandbox);
+                    record.usage.clone_from(usage);
+                }
+            }
+            Err(error) => {
+                record.status = Status::Error;
+                record.causes = error.causes();
+                record.error = Some(error.clone());
+                if error.code() == Code::Internal {
+                    tracing::error!(call = %record.id, tool = %record.tool, causes = ?record.causes, "{}", error.message());
+                } else {
+                    tracing::debug!(call = %record.id, tool = %record.tool, "{error}");
+                }
+            }
+        }
+        let record = Arc::new(record);
+        if let Some(entry) = &self.entry {
+            entry.counters.count(&record);
+        }
+        self.toolbox.ring.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&record));
+        if let Some(sink) = &self.toolbox.config.records {
+            sink(&record);
+        }
+        if let Some(sink) = &self.toolbox.config.events {
+            sink(&Event::CallFinished { record: Arc::clone(&record) });
+        }
+        record
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let Some(record) = self.record.take() else { return };
+        if let Some(host) = &self.host {
+            host.abandon();
+        }
+        self.write(record, &Err(ToolError::cancelled("the caller went away before the call was done")));
+    }
+}
+
+/// The reply to a call that is not even begun.
+pub(super) fn refuse(toolbox: &Arc<Shared>, call: &Call, error: ToolError) -> Reply {
+    Recorder::begin(toolbox, call).finish(Err(error))
+}

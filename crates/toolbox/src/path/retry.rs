@@ -1,0 +1,72 @@
+//! Whether a failed attempt is repeated.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use toolpost_core::{Output, Retry, RetryAdvice, ToolError, ToolSpec};
+
+use super::host::CallHost;
+use super::run::{attempt, now};
+
+/// What a tool declares, with the default of idempotent ones.
+pub(super) fn declared(spec: &ToolSpec) -> Retry {
+    match &spec.policy.retry {
+        Some(retry) => retry.clone(),
+        None if spec.annotations.idempotent => Retry::default(),
+        None => Retry::none(),
+    }
+}
+
+/// What counts for this call: the tool's declaration, tightened by the call. For a tool of a source it says how often
+/// the call may be sent again if it certainly did not start.
+pub(super) fn plan(host: &CallHost) -> Retry {
+    let mut plan = if host.entry.is_local() { declared(&host.entry.spec) } else { Retry::default() };
+    if let Some(asked) = host.call.options.retries {
+        plan.attempts = plan.attempts.min(asked);
+    }
+    plan
+}
+
+/// How long to wait before the next attempt; `None` if there is none.
+fn wait(host: &CallHost, plan: &Retry, error: &ToolError) -> Option<Duration> {
+    let made = host.attempts();
+    if made > plan.attempts {
+        return None;
+    }
+    let asked = match error.retry_advice() {
+        Some(RetryAdvice::Never) => return None,
+        Some(RetryAdvice::NotStarted(wait)) => wait,
+        // Only its source knows what a foreign tool has done: it makes the other attempts.
+        _ if !host.entry.is_local() => return None,
+        Some(RetryAdvice::After(wait)) => wait,
+        _ if plan.on.contains(&error.code()) => Duration::ZERO,
+        _ => return None,
+    };
+    let doubled = plan.initial.saturating_mul(1 << (made - 1).min(20)).min(plan.maximum);
+    // Half to all of it, so that many callers do not come back at once.
+    let jitter = RandomState::new().hash_one(made) % 512;
+    let wait = (doubled / 2 + doubled / 1024 * jitter as u32).max(asked);
+    let in_time = host.call.deadline.is_none_or(|deadline| now() + wait < deadline);
+    in_time.then_some(wait)
+}
+
+pub(super) async fn attempts(host: &Arc<CallHost>) -> Result<Output, ToolError> {
+    loop {
+        let error = match attempt(host).await {
+            Ok(output) => return Ok(output),
+            Err(error) => error,
+        };
+        let plan = plan(host);
+        let Some(wait) = wait(host, &plan, &error) else {
+            return Err(error);
+        };
+        host.emit_retry(&error, wait);
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = host.call.cancellation.cancelled() => {
+                return Err(ToolError::cancelled("the caller asked to stop between two attempts"));
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! One attempt: the tool at its placement, under a clock and a cancellation.
+
+use std::any::Any;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use tokio::time::Sleep;
+use toolpost_core::{
+    Args, BoxFuture, Ctx, Output, Placement, RetryAdvice, Timeout, Tool, ToolError, ToolSource,
+    format_duration,
+};
+
+use super::host::CallHost;
+use super::{mock, retry};
+use crate::registry::Target;
+
+/// The time that deadlines are measured by: the runtime's, so that a test can stop it.
+pub(super) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// Waits until then; for ever without a then.
+pub(super) async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How long one attempt may take, as policy, the call's options and the toolbox together say.
+fn time_allowed(host: &CallHost) -> Option<Duration> {
+    let own = match host.entry.spec.policy.timeout {
+        Some(Timeout::After(limit)) => Some(limit),
+        Some(Timeout::Never) => None,
+        None => Some(host.toolbox.settings().timeout),
+    };
+    let policy = if host.entry.is_local() {
+        own
+    } else {
+        // A source makes its own attempts: it gets the time that all of them may take.
+        let plan = retry::declared(&host.entry.spec);
+        own.map(|limit| {
+            limit.saturating_mul(plan.attempts + 1) + plan.maximum * plan.attempts + Duration::from_secs(1)
+        })
+    };
+    match (policy, host.call.options.timeout) {
+        (Some(policy), Some(asked)) => Some(policy.min(asked)),
+        (policy, asked) => policy.or(asked),
+    }
+}
+
+pub(super) async fn attempt(host: &Arc<CallHost>) -> Result<Output, ToolError> {
+    let allowed = time_allowed(host);
+    let end = allowed.and_then(|allowed| now().checked_add(allowed));
+    let end = match (end, host.call.deadline) {
+        (Some(end), Some(deadline)) => Some(end.min(deadline)),
+        (end, deadline) => end.or(deadline),
+    };
+    host.begin_attempt(end);
+    if host.call.options.mock {
+        return Ok(mock::answer(&host.entry.spec, &host.call.arguments));
+    }
+    match &host.entry.target {
+        Target::Source(source) => remote(host, source, allowed).await,
+        Target::Local(tool) if host.entry.spec.policy.placement == Placement::Inline => {
+            let ctx = Ctx::from_host(Arc::clone(host) as Arc<dyn toolpost_core::Host>);
+            let args = Args::new(Arc::clone(&host.call.arguments));
+            guarded(host, tool.call(&args, &ctx), allowed).await?
+        }
+        Target::Local(tool) => blocking(host, Arc::clone(tool), allowed).await,
+    }
+}
+
+/// A call of a source: everything travels with it, and its record becomes a child.
+async fn remote(
+    host: &Arc<CallHost>,
+    source: &Arc<dyn ToolSource>,
+    allowed: Option<Duration>,
+) -> Result<Output, ToolError> {
+    let mut call = host.call.clone();
+    call.deadline = toolpost_core::Host::deadline(&**host);
+    // Approval and quota belong to the toolbox in front, which has seen to them.
+    call.approved = true;
+    call.scope = call.scope.map(toolpost_core::Scope::without_quota);
+    let reply = guarded(host, source.call(call), allowed).await?;
+    host.add_child(Arc::clone(&reply.record));
+    reply.result
+}
+
+/// A tool that blocks its thread. When its time is over it is asked to stop, and its caller does not wait.
+async fn blocking(
+    host: &Arc<CallHost>,
+    tool: Arc<dyn Tool>,
+    allowed: Option<Duration>,
+) -> Result<Output, ToolError> {
+    let inner = Arc::clone(host);
+    let mut thread = tokio::task::spawn_blocking(move || {
+        inner.thread_enters();
+        let ctx = Ctx::from_host(Arc::clone(&inner) as Arc<dyn toolpost_core::Host>);
+        let args = Args::new(Arc::clone(&inner.call.arguments));
+        let result = catch_unwind(AssertUnwindSafe(|| ctx.wait(tool.call(&args, &ctx))));
+        inner.thread_leaves();
+        result.unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
+    });
+    let result = guarded(host, Box::pin(&mut thread), allowed).await;
+    match result {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(ToolError::internal("the runtime was shut down before the tool ended")),
+        Err(error) => {
+            // If it did not start yet, it never will.
+            thread.abort();
+            host.abandon();
+            let running = host.is_running();
+            Err(error.with("still_running", running).retry(RetryAdvice::Never))
+        }
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> ToolError {
+    let message = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned());
+    ToolError::internal(format!("the tool panicked: {message}")).retry(RetryAdvice::Never)
+}
+
+/// Polls a future until it is done, its time is over, or the caller asks to stop.
+async fn guarded<T>(
+    host: &CallHost,
+    mut future: BoxFuture<'_, T>,
+    allowed: Option<Duration>,
+) -> Result<T, ToolError> {
+    let mut timer: Option<Pin<Box<Sleep>>> = None;
+    let mut cancelled = None;
+    poll_fn(|context| {
+        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(Poll::Ready(value)) => return Poll::Ready(Ok(value)),
+            Ok(Poll::Pending) => {}
+            Err(panic) => return Poll::Ready(Err(panicked(panic.as_ref()))),
+        }
+        let cancelled = cancelled.get_or_insert_with(|| host.call.cancellation.cancelled());
+        if cancelled.poll_unpin(context).is_ready() {
+            return Poll::Ready(Err(ToolError::cancelled("the caller asked to stop")));
+        }
+        loop {
+            let Some(end) = host.watch_end(context.waker()) else { return Poll::Pending };
+            if end <= now() {
+                return Poll::Ready(Err(too_slow(host, allowed)));
+            }
+            let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end.into())));
+            if timer.deadline().into_std() != end {
+                timer.as_mut().reset(end.into());
+            }
+            if timer.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await
+}
+
+fn too_slow(host: &CallHost, allowed: Option<Duration>) -> ToolError {
+    let name = &host.entry.name;
+    if host.call.deadline.is_some_and(|deadline| deadline <= now()) {
+        return ToolError::timeout(format!("the deadline passed while `{name}` ran"))
+            .retry(RetryAdvice::Never);
+    }
+    let allowed = allowed.map(format_duration).unwrap_or_default();
+    ToolError::timeout(format!("`{name}` was not done after {allowed}"))
+        .suggest("Ask for less at once, or raise the tool's timeout.")
+}
