@@ -12,7 +12,7 @@ use crate::RawJson;
 pub(crate) const MOST: usize = 1_000;
 
 /// The members of an object in their order. Few enough that a search by name is a walk.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Fields(Vec<(String, RawJson)>);
 
 impl Fields {

@@ -162,9 +162,11 @@ impl Resolve for SystemResolver {
 /// What a failure of the client means.
 pub(crate) fn failure_of(error: reqwest::Error) -> ModelError {
     let error = error.without_url();
+    let text = chain(&error);
+    // A server that hangs up in the midst of a handshake is an I/O error, told apart by its words alone.
     let kind = if caused_by::<ResolveError>(&error) {
         ErrorKind::Network(NetworkStage::Dns)
-    } else if caused_by::<rustls::Error>(&error) {
+    } else if caused_by::<rustls::Error>(&error) || text.contains("tls handshake") {
         ErrorKind::Network(NetworkStage::Tls)
     } else if error.is_timeout() {
         ErrorKind::Timeout(TimeoutStage::Connect)
@@ -173,7 +175,7 @@ pub(crate) fn failure_of(error: reqwest::Error) -> ModelError {
     } else {
         ErrorKind::Network(NetworkStage::Transfer)
     };
-    ModelError::new(kind, chain(&error))
+    ModelError::new(kind, text)
 }
 
 /// Whether an error of a type stands anywhere in the chain, also inside an I/O error.

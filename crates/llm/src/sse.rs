@@ -6,7 +6,7 @@ use std::fmt;
 const LONGEST: usize = 16 * 1024 * 1024;
 
 /// A decoder of `text/event-stream`. Feed it bytes as they come; it calls back once per complete event.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Decoder {
     /// The beginning of a line whose end has not come yet.
     line: Vec<u8>,

@@ -19,7 +19,7 @@ pub(crate) trait Wire: Send + Sync + fmt::Debug {
 
 /// One stream on its way to a response.
 pub(crate) trait Fold: Send {
-    /// Takes one event's data in and appends what it means to `events`.
+    /// Takes one event's data in and appends what it means to `events`. What comes after the answer is ignored.
     fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError>;
 
     /// Whether the provider has said that the answer is complete.

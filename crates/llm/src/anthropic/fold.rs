@@ -52,7 +52,7 @@ struct Delta<'a> {
 }
 
 /// A block that is still growing: its first form, and what was appended to its members.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Block {
     start: Fields,
     /// Id and name, of a tool call.
@@ -67,7 +67,7 @@ struct Block {
 }
 
 /// One stream of the Messages API.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct MessageFold {
     origin: ModelId,
     /// The message as far as it is known; empty before its start.
@@ -195,6 +195,12 @@ impl MessageFold {
         let Some(block) = self.open.remove(&index) else {
             return Err(self.protocol(format!("content block {index} ended and was not open")));
         };
+        // A call whose arguments came whole at its start has shown none of them yet.
+        if let Some((id, name)) = block.call.clone().filter(|_| block.input.is_empty())
+            && let Some(input) = block.start.get("input").filter(|input| input.get() != "{}")
+        {
+            events.push_back(ModelEvent::ToolCallDelta { index, id, name, fragment: input.get().to_owned() });
+        }
         let item =
             block.finish().map_err(|error| self.protocol(format!("content block {index}: {error}")))?;
         events.push_back(ModelEvent::Item(item.clone()));
@@ -243,6 +249,9 @@ impl MessageFold {
 
 impl Fold for MessageFold {
     fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        if self.complete {
+            return Ok(());
+        }
         let event: Event<'_> = serde_json::from_str(data)
             .map_err(|error| self.protocol(format!("an event is not the JSON that was expected: {error}")))?;
         let kind = event.kind.clone();

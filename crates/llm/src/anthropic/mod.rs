@@ -182,7 +182,7 @@ mod folding {
     use crate::wire::Fold as _;
 
     /// Reads the bytes of a Messages stream, without a connection.
-    #[derive(Debug)]
+    #[derive(Clone, Debug, PartialEq)]
     pub struct AnthropicFold {
         decoder: Decoder,
         fold: fold::MessageFold,
@@ -199,20 +199,26 @@ mod folding {
         /// Takes bytes in, cut anywhere, and appends what they complete.
         pub fn feed(&mut self, bytes: &[u8], events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
             let Self { decoder, fold, .. } = self;
-            decoder.feed(bytes, &mut |data: &str| fold.take(data, events).map_err(Failure::Model)).map_err(
-                |failure| match failure {
-                    Failure::Model(error) => error,
-                    Failure::Malformed(malformed) => {
-                        ModelError::new(crate::ErrorKind::Protocol, malformed.to_string())
-                            .with_model(&self.origin)
-                    }
-                },
-            )
+            let fed = decoder.feed(bytes, &mut |data: &str| fold.take(data, events).map_err(Failure::Model));
+            fed.map_err(|failure| self.error(failure))
         }
 
-        /// The answer. An error if it is not complete.
-        pub fn finish(&mut self) -> Result<Response, ModelError> {
+        /// The answer, after the last bytes. An error if it is not complete.
+        pub fn finish(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<Response, ModelError> {
+            let Self { decoder, fold, .. } = self;
+            let fed = decoder.finish(&mut |data: &str| fold.take(data, events).map_err(Failure::Model));
+            fed.map_err(|failure| self.error(failure))?;
             self.fold.finish()
+        }
+
+        fn error(&self, failure: Failure) -> ModelError {
+            match failure {
+                Failure::Model(error) => error,
+                Failure::Malformed(malformed) => {
+                    ModelError::new(crate::ErrorKind::Protocol, malformed.to_string())
+                        .with_model(&self.origin)
+                }
+            }
         }
 
         /// Reads a whole body of an unsuccessful (`status` at least 400) or successful answer.
