@@ -1,4 +1,69 @@
-//! Builds the first process of every sandbox.
-fn main() {
+//! Builds the first process of every sandbox (`shim/init.rs`): a static program without any library, embedded by the
+//! crate. Where it cannot be built the crate still builds, and no level is available, with the reason.
+
+use std::error::Error;
+use std::path::Path;
+use std::process::Command;
+
+fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rustc-check-cfg=cfg(toolpost_simulate_other_host)");
+    println!("cargo::rerun-if-changed=shim/init.rs");
+    println!("cargo::rerun-if-changed=build.rs");
+    let output = variable("OUT_DIR")?;
+    let target = variable("TARGET")?;
+    let program = Path::new(&output).join("init");
+    let reason = match target.split('-').next() {
+        Some("x86_64" | "aarch64") if target.contains("-linux-") => build(&target, &program)?,
+        _ => Some(format!("the first process of a sandbox is not written for {target}")),
+    };
+    if let Some(reason) = &reason {
+        std::fs::write(&program, [])?;
+        println!("cargo::warning=no sandbox level will be available: {reason}");
+    }
+    println!("cargo::rustc-env=TOOLPOST_SANDBOX_INIT={}", program.display());
+    println!("cargo::rustc-env=TOOLPOST_SANDBOX_INIT_MISSING={}", reason.unwrap_or_default());
+    Ok(())
+}
+
+/// Gives the reason if the program could not be built.
+fn build(target: &str, program: &Path) -> Result<Option<String>, Box<dyn Error>> {
+    let compiler = variable("RUSTC")?;
+    let mut failures = Vec::new();
+    // The usual C compiler as linker, then the linker that comes with the toolchain.
+    for linker in [&[][..], &["-Clinker=rust-lld", "-Clinker-flavor=ld.lld"][..]] {
+        let direct = !linker.is_empty();
+        let link_arguments: &[&str] = if direct {
+            &["-Clink-args=-static -z noexecstack --build-id=none"]
+        } else {
+            &["-Clink-args=-nostartfiles -nostdlib -static -Wl,-z,noexecstack -Wl,--build-id=none"]
+        };
+        #[expect(clippy::disallowed_methods, reason = "a build script starts the compiler")]
+        let result = Command::new(&compiler)
+            .args(["--edition=2024", "--crate-type=bin", "--crate-name=init", "--target", target])
+            .args(["-Cpanic=abort", "-Copt-level=s", "-Crelocation-model=static", "-Cstrip=symbols"])
+            .args(["-Coverflow-checks=off", "-Cdebug-assertions=off", "-Cforce-unwind-tables=no"])
+            .args(linker)
+            .args(link_arguments)
+            .arg("-o")
+            .arg(program)
+            .arg("shim/init.rs")
+            .env_remove("RUSTC_WORKSPACE_WRAPPER")
+            .env_remove("CARGO_ENCODED_RUSTFLAGS")
+            .output();
+        match result {
+            Ok(output) if output.status.success() => return Ok(None),
+            Ok(output) => failures.push(first_line(&output.stderr)),
+            Err(error) => failures.push(error.to_string()),
+        }
+    }
+    Ok(Some(format!("the compiler could not build its first process ({})", failures.join("; "))))
+}
+
+fn first_line(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).lines().next().unwrap_or("no message").replace('"', "'")
+}
+
+#[expect(clippy::disallowed_methods, reason = "a build script is told everything by its environment")]
+fn variable(name: &str) -> Result<String, Box<dyn Error>> {
+    std::env::var(name).map_err(|error| format!("cargo did not set {name}: {error}").into())
 }

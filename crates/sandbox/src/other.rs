@@ -1,4 +1,4 @@
-// Hosts that are not Linux: no level is available, and the crate says so.
+//! Hosts that are not Linux: no level is available, and the crate says so.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -12,9 +12,12 @@ pub const SYSTEM_SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sb
 /// Paths of a host workspace that other programs of the host execute or obey. They are read-only inside, also when
 /// they do not exist yet: then an empty placeholder stands there during the run. An existing `.git` cannot be
 /// renamed; where there is none, none can be made.
-pub const PROTECTED_PATHS: [&str; 12] = [
+pub const PROTECTED_PATHS: [&str; 15] = [
     ".git/hooks",
     ".git/config",
+    ".git/config.worktree",
+    ".git/commondir",
+    ".git/modules",
     ".claude",
     ".codex",
     ".vscode",

@@ -1,1 +1,30 @@
-include!("../other.rs");
+//! The Linux side: facts about the host, and the run itself.
+
+mod capture;
+mod cgroup;
+mod facts;
+mod files;
+mod identity;
+mod interpreter;
+#[expect(unsafe_code, reason = "raw system calls")]
+mod kernel;
+#[expect(unsafe_code, reason = "raw system calls")]
+mod landlock;
+#[expect(unsafe_code, reason = "clone, and descriptors that the kernel has just made")]
+mod launch;
+mod media;
+mod plan;
+mod policy;
+mod run;
+mod seccomp;
+#[expect(unsafe_code, reason = "raw system calls between clone and exec")]
+mod steps;
+mod supervise;
+mod temporary;
+mod tree;
+mod workspace;
+
+pub(crate) use facts::Facts;
+pub(crate) use files::{Store, export, read_artifact};
+pub(crate) use run::run;
+pub(crate) use supervise::Flag;

@@ -1,0 +1,243 @@
+//! The first process of every sandbox: a static program without any library, a few kilobytes.
+//!
+//! It starts the program, reaps orphans, forwards signals, reports the program's end, and ends everything when the
+//! host goes away. It runs under the same lock as the program, so it is not trusted by the host: it reports, the
+//! host decides.
+//!
+//! Arguments: `argv[0]` holds one letter per mode (`s`: no process namespace, be a subreaper; `k`: signals are
+//! scoped, so that `kill(-1)` reaches this sandbox alone), then the program and its arguments. Descriptor 3 is a
+//! sequenced-packet socket to the host; its end is the host's end.
+
+#![no_std]
+#![no_main]
+
+use core::arch::{asm, global_asm};
+
+const CONTROL: usize = 3;
+
+#[cfg(target_arch = "x86_64")]
+mod number {
+    pub const READ: usize = 0;
+    pub const WRITE: usize = 1;
+    pub const PPOLL: usize = 271;
+    pub const SIGACTION: usize = 13;
+    pub const SIGPROCMASK: usize = 14;
+    pub const CLONE: usize = 56;
+    pub const EXECVE: usize = 59;
+    pub const WAIT4: usize = 61;
+    pub const KILL: usize = 62;
+    pub const FCNTL: usize = 72;
+    pub const PRCTL: usize = 157;
+    pub const EXIT_GROUP: usize = 231;
+    pub const SIGNALFD4: usize = 289;
+}
+#[cfg(target_arch = "aarch64")]
+mod number {
+    pub const READ: usize = 63;
+    pub const WRITE: usize = 64;
+    pub const PPOLL: usize = 73;
+    pub const SIGACTION: usize = 134;
+    pub const SIGPROCMASK: usize = 135;
+    pub const CLONE: usize = 220;
+    pub const EXECVE: usize = 221;
+    pub const WAIT4: usize = 260;
+    pub const KILL: usize = 129;
+    pub const FCNTL: usize = 25;
+    pub const PRCTL: usize = 167;
+    pub const EXIT_GROUP: usize = 94;
+    pub const SIGNALFD4: usize = 74;
+}
+const LANDLOCK_CREATE_RULESET: usize = 444;
+const LANDLOCK_RESTRICT_SELF: usize = 446;
+
+#[cfg(target_arch = "x86_64")]
+global_asm!(
+    ".globl _start",
+    "_start:",
+    "xor ebp, ebp",
+    "mov rdi, rsp",
+    "and rsp, -16",
+    "call {main}",
+    "ud2",
+    main = sym main
+);
+#[cfg(target_arch = "aarch64")]
+global_asm!(".globl _start", "_start:", "mov x0, sp", "bl {main}", "brk #1", main = sym main);
+
+/// One system call. Gives a negative error number, as the kernel does.
+#[cfg(target_arch = "x86_64")]
+fn call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize) -> isize {
+    let result;
+    // SAFETY: every caller passes descriptors, numbers, or pointers to memory that outlives the call; the kernel
+    // clobbers only rcx and r11 besides the result.
+    unsafe {
+        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a, in("rsi") b, in("rdx") c,
+            in("r10") d, in("r8") e, lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    result
+}
+/// One system call. Gives a negative error number, as the kernel does.
+#[cfg(target_arch = "aarch64")]
+fn call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize) -> isize {
+    let result;
+    // SAFETY: as above; the kernel keeps every other register.
+    unsafe {
+        asm!("svc #0", in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c, in("x3") d,
+            in("x4") e, options(nostack));
+    }
+    result
+}
+
+#[repr(C)]
+struct PollFd {
+    descriptor: i32,
+    events: i16,
+    returned: i16,
+}
+
+/// What the host reads: a tag and five numbers.
+#[repr(C)]
+struct Message([u64; 6]);
+
+fn send(message: &Message) {
+    call(number::WRITE, CONTROL, message as *const Message as usize, size_of::<Message>(), 0, 0);
+}
+
+fn exit(status: usize) -> ! {
+    loop {
+        call(number::EXIT_GROUP, status, 0, 0, 0, 0);
+    }
+}
+
+/// `stack` is what the kernel left there: the argument count, the arguments, 0, the environment, 0.
+extern "C" fn main(stack: *const usize) -> ! {
+    // SAFETY: the kernel put at least `argc` and `argc + 1` pointers there.
+    let (count, arguments) = unsafe { (*stack, stack.add(1)) };
+    if count < 2 {
+        exit(2);
+    }
+    // SAFETY: the environment begins behind the arguments' end mark.
+    let environment = unsafe { arguments.add(count + 1) };
+    let (mut subreaper, mut scoped) = (false, false);
+    // SAFETY: there are `count` >= 2 arguments, each a string that ends in a NUL.
+    unsafe {
+        let mut letter = *arguments as *const u8;
+        while *letter != 0 {
+            subreaper |= *letter == b's';
+            scoped |= *letter == b'k';
+            letter = letter.add(1);
+        }
+    }
+    call(number::FCNTL, CONTROL, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */, 0, 0);
+    // Not dumpable: no process inside may look into this one.
+    call(number::PRCTL, 4, 0, 0, 0, 0);
+    if subreaper {
+        call(number::PRCTL, 36 /* PR_SET_CHILD_SUBREAPER */, 1, 0, 0, 0);
+    }
+    // A host may ignore signals, and an ignored signal stays ignored across exec.
+    let default_action = [0u64; 4];
+    for signal in 1..=64 {
+        call(number::SIGACTION, signal, default_action.as_ptr() as usize, 0, 8, 0);
+    }
+    let (all, none, child_signal) = (!0u64, 0u64, 1u64 << 16);
+    call(number::SIGPROCMASK, 2, &raw const all as usize, 0, 8, 0);
+    let signals = call(number::SIGNALFD4, usize::MAX, &raw const child_signal as usize, 8, 0o2004000, 0);
+    let program = call(number::CLONE, 17 /* SIGCHLD */, 0, 0, 0, 0);
+    if program == 0 {
+        if subreaper && scoped {
+            // A domain of its own: the program cannot signal this process, which would set its orphans free.
+            let attributes = [0u64, 0, 2 /* LANDLOCK_SCOPE_SIGNAL */];
+            let rules = call(LANDLOCK_CREATE_RULESET, attributes.as_ptr() as usize, 24, 0, 0, 0);
+            if rules < 0 || call(LANDLOCK_RESTRICT_SELF, rules as usize, 0, 0, 0, 0) < 0 {
+                send(&Message([u64::from(b'F'), 1, 0, 0, 0, 0]));
+                exit(126);
+            }
+            call(number::FCNTL, rules as usize, 2, 1, 0, 0);
+        }
+        call(number::SIGPROCMASK, 2, &raw const none as usize, 0, 8, 0);
+        // SAFETY: there are at least two arguments.
+        let (path, rest) = unsafe { (*arguments.add(1), arguments.add(1)) };
+        let error = call(number::EXECVE, path, rest as usize, environment as usize, 0, 0);
+        send(&Message([u64::from(b'F'), (-error) as u64, 0, 0, 0, 0]));
+        exit(127);
+    }
+    if program < 0 || signals < 0 {
+        let error = if program < 0 { program } else { signals };
+        send(&Message([u64::from(b'F'), (-error) as u64, 0, 0, 0, 0]));
+        exit(1);
+    }
+    let mut ended = false;
+    let mut host_gone = false;
+    loop {
+        let mut waiting = [
+            PollFd { descriptor: signals as i32, events: 1, returned: 0 },
+            PollFd { descriptor: if host_gone { -1 } else { CONTROL as i32 }, events: 1, returned: 0 },
+        ];
+        call(number::PPOLL, waiting.as_mut_ptr() as usize, 2, 0, 0, 8);
+        let mut buffer = [0u8; 128];
+        if waiting[1].returned != 0 {
+            let size = call(number::READ, CONTROL, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0);
+            if size > 0 {
+                call(number::KILL, program as usize, buffer[0] as usize, 0, 0, 0);
+            } else {
+                host_gone = true;
+                if !subreaper {
+                    // The kernel kills every process of the namespace with its first one.
+                    exit(0);
+                }
+                call(number::KILL, program as usize, 9, 0, 0, 0);
+            }
+        }
+        while call(number::READ, signals as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0) > 0 {}
+        loop {
+            let mut status = 0i32;
+            let mut usage = [0u64; 18];
+            let status_at = &raw mut status as usize;
+            let pid =
+                call(number::WAIT4, usize::MAX, status_at, 1 | 0x4000_0000, usage.as_mut_ptr() as usize, 0);
+            if pid <= 0 {
+                // No child is left to wait for.
+                if pid < 0 && (ended || host_gone) {
+                    exit(0);
+                }
+                break;
+            }
+            if pid == program && !ended {
+                ended = true;
+                let micros = |at: usize| usage[at] * 1_000_000 + usage[at + 1];
+                send(&Message([u64::from(b'X'), status as u32 as u64, micros(0), micros(2), usage[4], 0]));
+                if !subreaper {
+                    exit(0);
+                }
+            }
+        }
+        if (ended || host_gone) && scoped {
+            call(number::KILL, usize::MAX, 9, 0, 0, 0);
+        }
+    }
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    exit(3)
+}
+
+/// The compiler calls it for large copies. Volatile, so that it does not become a call of itself.
+#[unsafe(no_mangle)]
+extern "C" fn memcpy(target: *mut u8, source: *const u8, size: usize) -> *mut u8 {
+    for index in 0..size {
+        // SAFETY: the compiler's contract: both areas have `size` bytes.
+        unsafe { target.add(index).write_volatile(source.add(index).read()) };
+    }
+    target
+}
+
+/// The compiler calls it for large initialisations.
+#[unsafe(no_mangle)]
+extern "C" fn memset(target: *mut u8, value: i32, size: usize) -> *mut u8 {
+    for index in 0..size {
+        // SAFETY: the compiler's contract: the area has `size` bytes.
+        unsafe { target.add(index).write_volatile(value as u8) };
+    }
+    target
+}

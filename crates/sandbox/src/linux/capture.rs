@@ -1,0 +1,144 @@
+//! Output of any length in bounded memory.
+
+use std::collections::VecDeque;
+
+use crate::Captured;
+
+/// Keeps the first and the last bytes of a stream.
+#[derive(Debug)]
+pub(super) struct Capture {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    head_limit: usize,
+    tail_limit: usize,
+    total: u64,
+}
+
+impl Capture {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            head: Vec::new(),
+            tail: VecDeque::new(),
+            head_limit: limit - limit / 2,
+            tail_limit: limit / 2,
+            total: 0,
+        }
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.total += bytes.len() as u64;
+        let (first, rest) = bytes.split_at(bytes.len().min(self.head_limit - self.head.len()));
+        self.head.extend_from_slice(first);
+        // Of a block longer than the tail only its own tail counts.
+        let rest = rest.get(rest.len().saturating_sub(self.tail_limit)..).unwrap_or_default();
+        let excess = (self.tail.len() + rest.len()).saturating_sub(self.tail_limit);
+        self.tail.drain(..excess);
+        self.tail.extend(rest);
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    pub(super) fn finish(self) -> Captured {
+        let kept = (self.head.len() + self.tail.len()) as u64;
+        let mut captured = Captured { head: self.head, tail: Vec::new(), dropped: self.total - kept };
+        if captured.dropped == 0 {
+            captured.head.extend(self.tail);
+        } else {
+            captured.tail = self.tail.into();
+        }
+        captured
+    }
+}
+
+/// Finds the last line `::result JSON` of a stream.
+#[derive(Debug)]
+pub(super) struct ResultLine {
+    line: Vec<u8>,
+    limit: usize,
+    overflowed: bool,
+    found: Option<Vec<u8>>,
+}
+
+const PREFIX: &[u8] = b"::result ";
+
+impl ResultLine {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { line: Vec::new(), limit: limit + PREFIX.len(), overflowed: false, found: None }
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        let mut pieces = bytes.split(|byte| *byte == b'\n');
+        let last = pieces.next_back().unwrap_or_default();
+        for piece in pieces {
+            self.extend(piece);
+            self.end_line();
+        }
+        self.extend(last);
+    }
+
+    fn extend(&mut self, piece: &[u8]) {
+        // A line that cannot be a result any more is not kept.
+        let overlap = self.line.len().min(PREFIX.len());
+        let possible = self.line.get(..overlap) == PREFIX.get(..overlap);
+        if self.overflowed || !possible || self.line.len() + piece.len() > self.limit {
+            self.overflowed = true;
+            return;
+        }
+        self.line.extend_from_slice(piece);
+    }
+
+    fn end_line(&mut self) {
+        if !self.overflowed
+            && let Some(text) = self.line.strip_prefix(PREFIX)
+        {
+            self.found = Some(text.to_vec());
+        }
+        self.line.clear();
+        self.overflowed = false;
+    }
+
+    pub(super) fn finish(mut self) -> Option<Vec<u8>> {
+        self.end_line();
+        self.found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn head_and_tail_are_kept_and_the_rest_counted() {
+        for chunk in [1, 3, 7, 1000] {
+            let data: Vec<u8> = (0..1000u32).map(|number| (number % 251) as u8).collect();
+            let mut capture = Capture::new(101);
+            data.chunks(chunk).for_each(|piece| capture.push(piece));
+            let captured = capture.finish();
+            assert_eq!(captured.head, data[..51]);
+            assert_eq!(captured.tail, data[950..]);
+            assert_eq!(captured.dropped, 899);
+            let mut whole = Capture::new(1000);
+            data.chunks(chunk).for_each(|piece| whole.push(piece));
+            let whole = whole.finish();
+            assert_eq!((whole.head, whole.dropped), (data, 0));
+        }
+    }
+
+    #[test]
+    fn the_last_result_line_wins_however_it_is_cut() {
+        let text = b"hello\n::result {\"a\": 1}\nx ::result 2\n::result [3]\nbye ::result 4";
+        for chunk in 1..text.len() {
+            let mut line = ResultLine::new(64);
+            text.chunks(chunk).for_each(|piece| line.push(piece));
+            assert_eq!(line.finish().unwrap(), b"[3]");
+        }
+        let mut line = ResultLine::new(8);
+        line.push(b"::result 123456789012345678901234567890\n");
+        assert_eq!(line.finish(), None);
+        let mut line = ResultLine::new(8);
+        line.push(b"::result 5");
+        assert_eq!(line.finish().unwrap(), b"5");
+    }
+}

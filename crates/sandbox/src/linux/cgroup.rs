@@ -1,0 +1,427 @@
+//! Control groups of version 1, version 2 and both at once: each controller is used where the host has it.
+//!
+//! Version 1 and the mixed form are proven on the development machine; limits through version 2 are tested against a
+//! folder that imitates one, and so unproven on a real host.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+
+use super::launch::high;
+use crate::{Layer, Limits, MissingLayer};
+
+/// Two processes' groups, and two runs' groups, never share a name.
+static COUNTER: AtomicU64 = AtomicU64::new(0);
+const PREFIX: &str = "toolpost-";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// Where groups for a controller can be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Hierarchy {
+    version: Version,
+    parent: PathBuf,
+}
+
+/// The control groups of this host, as far as this process may make any.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cgroups {
+    /// By controller: `memory`, `pids`, `cpu`, `cpuacct`; and `kill` for the version 2 mount.
+    controllers: BTreeMap<&'static str, Hierarchy>,
+}
+
+const CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
+
+impl Cgroups {
+    /// Finds them, and removes groups of processes that ended without doing so.
+    pub(super) fn discover() -> Self {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let found = Self::from_tables(&mounts, &own, |path| {
+            rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+        });
+        for hierarchy in found.controllers.values() {
+            remove_stale(&hierarchy.parent);
+        }
+        found
+    }
+
+    /// The same from the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    fn from_tables(mounts: &str, own: &str, writable: impl Fn(&Path) -> bool) -> Self {
+        let mut controllers = BTreeMap::new();
+        for line in mounts.lines() {
+            let Some((place, kind)) = line.split_once(" - ") else { continue };
+            let fields: Vec<&str> = place.split(' ').collect();
+            let kind: Vec<&str> = kind.split(' ').collect();
+            let (Some(root), Some(point), Some(options)) = (fields.get(3), fields.get(4), kind.get(2)) else {
+                continue;
+            };
+            match kind.first() {
+                Some(&"cgroup") => {
+                    for controller in CONTROLLERS {
+                        if options.split(',').any(|option| option == controller)
+                            && let Some(parent) = own_folder(own, Some(controller), root, point)
+                            && writable(&parent)
+                        {
+                            controllers.insert(controller, Hierarchy { version: Version::One, parent });
+                        }
+                    }
+                }
+                Some(&"cgroup2") => {
+                    let Some(folder) = own_folder(own, None, root, point) else { continue };
+                    Self::version_two(&mut controllers, &folder, Path::new(point), &writable);
+                }
+                _ => {}
+            }
+        }
+        Self { controllers }
+    }
+
+    /// A group with processes of its own cannot hand controllers on, so the nearest group above that does, and in
+    /// which this process may make groups, is taken.
+    fn version_two(
+        controllers: &mut BTreeMap<&'static str, Hierarchy>,
+        own: &Path,
+        top: &Path,
+        writable: &impl Fn(&Path) -> bool,
+    ) {
+        for folder in own.ancestors().take_while(|folder| folder.starts_with(top)) {
+            if !writable(folder) || !writable(&folder.join("cgroup.procs")) {
+                break;
+            }
+            let handed = fs::read_to_string(folder.join("cgroup.subtree_control")).unwrap_or_default();
+            let hierarchy = || Hierarchy { version: Version::Two, parent: folder.to_owned() };
+            for controller in CONTROLLERS {
+                if handed.split_whitespace().any(|name| name == controller) {
+                    controllers.entry(controller).or_insert_with(hierarchy);
+                }
+            }
+            controllers.entry("kill").or_insert_with(hierarchy);
+            if controllers
+                .values()
+                .any(|found| found.version == Version::Two && controllers_at(controllers, folder))
+            {
+                break;
+            }
+        }
+    }
+
+    /// One line per controller, for a person.
+    pub(super) fn describe(&self, controller: &str) -> Option<String> {
+        let hierarchy = self.controllers.get(controller)?;
+        let version = if hierarchy.version == Version::One { 1 } else { 2 };
+        Some(format!("version {version}, groups in {}", hierarchy.parent.display()))
+    }
+}
+
+/// Whether a controller is handed on at a folder: then groups are made there, and kill must be there too.
+fn controllers_at(controllers: &BTreeMap<&'static str, Hierarchy>, folder: &Path) -> bool {
+    controllers.iter().any(|(name, hierarchy)| *name != "kill" && hierarchy.parent == folder)
+}
+
+/// The folder of this process's group in a hierarchy: its path there, seen from the mount's root.
+fn own_folder(own: &str, controller: Option<&str>, root: &str, point: &str) -> Option<PathBuf> {
+    let line = own.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (number, names, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let matches = match controller {
+            Some(controller) => names.split(',').any(|name| name == controller),
+            None => number == "0" && names.is_empty(),
+        };
+        matches.then_some(path)
+    })?;
+    let inner = Path::new(line).strip_prefix(root).ok()?;
+    Some(Path::new(point).join(inner))
+}
+
+/// Removes empty groups whose maker is dead; the kernel refuses to remove one that is in use.
+fn remove_stale(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
+        let Some(pid) = rest.split('-').next().and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+        if !Path::new(&format!("/proc/{pid}")).exists() {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// The groups of one run.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    /// The folders, each once, with the controllers that limit there.
+    folders: Vec<PathBuf>,
+    places: BTreeMap<&'static str, (Version, PathBuf)>,
+    failures: Vec<(&'static str, String)>,
+    joins: Vec<OwnedFd>,
+    born: Option<OwnedFd>,
+}
+
+impl Group {
+    /// Makes groups for the limits. What cannot be made is recorded as missing, not an error.
+    pub(super) fn create(cgroups: &Cgroups, limits: &Limits, without_namespaces: bool) -> Self {
+        let mut group = Self::default();
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}-{number}", std::process::id());
+        let mut wanted = vec!["memory", "pids"];
+        if limits.cpu_quota.is_some() {
+            wanted.push("cpu");
+        }
+        if limits.cpu.is_some() {
+            wanted.push("cpuacct");
+            wanted.push("cpu");
+        }
+        if without_namespaces {
+            wanted.push("kill");
+        }
+        for controller in wanted {
+            let Some(hierarchy) = cgroups.controllers.get(controller) else {
+                group.failures.push((controller, "this process may not make control groups for it".into()));
+                continue;
+            };
+            if let Err(error) = group.add(controller, hierarchy, &name, limits) {
+                group.failures.push((controller, format!("{}: {error}", hierarchy.parent.display())));
+            }
+        }
+        group
+    }
+
+    fn add(
+        &mut self,
+        controller: &'static str,
+        hierarchy: &Hierarchy,
+        name: &str,
+        limits: &Limits,
+    ) -> io::Result<()> {
+        let folder = hierarchy.parent.join(name);
+        if !self.folders.contains(&folder) {
+            fs::create_dir(&folder)?;
+            self.folders.push(folder.clone());
+            match hierarchy.version {
+                Version::One => {
+                    // Writing "0" to `tasks` moves the writer alone, which is much cheaper than `cgroup.procs`.
+                    let tasks = rustix::fs::open(
+                        folder.join("tasks"),
+                        OFlags::WRONLY | OFlags::CLOEXEC,
+                        Mode::empty(),
+                    )?;
+                    self.joins.push(high(tasks)?);
+                }
+                Version::Two => {
+                    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                    self.born = Some(rustix::fs::open(&folder, flags, Mode::empty())?);
+                }
+            }
+        }
+        let write = |file: &str, text: String| fs::write(folder.join(file), text);
+        // One more than the program may have: the first process.
+        let processes = u64::from(limits.processes) + 1;
+        match (hierarchy.version, controller) {
+            (Version::One, "memory") => {
+                write("memory.limit_in_bytes", limits.memory.to_string())?;
+                // Swap counts as memory. The file is missing where the host has no swap accounting.
+                let _ = write("memory.memsw.limit_in_bytes", limits.memory.to_string());
+            }
+            (Version::Two, "memory") => {
+                write("memory.max", limits.memory.to_string())?;
+                let _ = write("memory.swap.max", "0".into());
+                // One process killed means all killed: a program without one of its parts is not worth keeping.
+                let _ = write("memory.oom.group", "1".into());
+            }
+            (_, "pids") => write("pids.max", processes.to_string())?,
+            (version, "cpu") => {
+                if let Some(quota) = limits.cpu_quota {
+                    let period = 100_000u64;
+                    let share = ((f64::from(quota) * period as f64) as u64).max(1_000);
+                    match version {
+                        Version::One => {
+                            write("cpu.cfs_period_us", period.to_string())?;
+                            write("cpu.cfs_quota_us", share.to_string())?;
+                        }
+                        Version::Two => write("cpu.max", format!("{share} {period}"))?,
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.places.insert(controller, (hierarchy.version, folder));
+        Ok(())
+    }
+
+    /// The descriptors through which the child joins.
+    pub(super) fn take_joins(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.joins)
+    }
+
+    /// The group into which the child is born.
+    pub(super) fn take_born(&mut self) -> Option<OwnedFd> {
+        self.born.take()
+    }
+
+    /// Whether the memory of all processes together is limited.
+    pub(super) fn limits_memory(&self) -> bool {
+        self.places.contains_key("memory")
+    }
+
+    /// Whether everything in the group can be killed at once.
+    pub(super) fn kills(&self) -> bool {
+        self.places
+            .values()
+            .any(|(version, folder)| *version == Version::Two && folder.join("cgroup.kill").exists())
+    }
+
+    /// Kills everything in the group. Without `cgroup.kill` by number, which the caller repeats.
+    pub(super) fn kill(&self) {
+        for (version, folder) in self.places.values() {
+            if *version == Version::Two && fs::write(folder.join("cgroup.kill"), "1").is_ok() {
+                return;
+            }
+        }
+        if let Some((_, folder)) = self.places.values().next() {
+            for pid in fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default().lines() {
+                if let Some(pid) = pid.parse().ok().and_then(rustix::process::Pid::from_raw) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+        }
+    }
+
+    /// Adds what the groups limit to the lists of layers.
+    pub(super) fn describe(&self, limits: &Limits, layers: &mut Vec<Layer>, missing: &mut Vec<MissingLayer>) {
+        let mut parts = vec![("memory", Layer::MemoryLimit), ("pids", Layer::ProcessLimit)];
+        if limits.cpu_quota.is_some() {
+            parts.push(("cpu", Layer::CpuQuota));
+        }
+        for (controller, layer) in parts {
+            if self.places.contains_key(controller) {
+                layers.push(layer);
+            } else if let Some((_, reason)) = self.failures.iter().find(|(name, _)| *name == controller) {
+                let mut reason = format!("cgroup `{controller}`: {reason}");
+                if layer == Layer::MemoryLimit {
+                    reason.push_str("; each process is limited by itself, all together are not");
+                }
+                missing.push(MissingLayer { layer, reason });
+            }
+        }
+    }
+
+    fn read(&self, controller: &str, one: &str, two: &str) -> Option<String> {
+        let (version, folder) = self.places.get(controller)?;
+        fs::read_to_string(folder.join(if *version == Version::One { one } else { two })).ok()
+    }
+
+    /// How many processes the kernel killed for want of memory.
+    pub(super) fn memory_kills(&self) -> u64 {
+        self.read("memory", "memory.oom_control", "memory.events").map_or(0, |text| keyed(&text, "oom_kill"))
+    }
+
+    /// How many processes the kernel refused.
+    pub(super) fn refused_processes(&self) -> u64 {
+        self.read("pids", "pids.events", "pids.events").map_or(0, |text| keyed(&text, "max"))
+    }
+
+    /// The most memory at one time, in bytes.
+    pub(super) fn peak_memory(&self) -> Option<u64> {
+        self.read("memory", "memory.max_usage_in_bytes", "memory.peak")?.trim().parse().ok()
+    }
+
+    /// The processor time so far, in microseconds.
+    pub(super) fn processor_micros(&self) -> Option<u64> {
+        if let Some((Version::One, folder)) = self.places.get("cpuacct") {
+            let nanos: u64 = fs::read_to_string(folder.join("cpuacct.usage")).ok()?.trim().parse().ok()?;
+            return Some(nanos / 1000);
+        }
+        let (Version::Two, folder) = self.places.get("cpu")? else { return None };
+        Some(keyed(&fs::read_to_string(folder.join("cpu.stat")).ok()?, "usage_usec"))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for folder in &self.folders {
+            // The last process may be a moment away from having left.
+            for attempt in 0..50 {
+                match fs::remove_dir(folder) {
+                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                        std::thread::sleep(std::time::Duration::from_micros(100 << (attempt / 10)));
+                    }
+                    _ => break,
+                }
+            }
+        }
+    }
+}
+
+/// The number behind a key in a file of lines `key number`.
+fn keyed(text: &str, key: &str) -> u64 {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+32 31 0:28 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
+36 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+40 31 0:36 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids\n\
+41 31 0:37 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+
+    #[test]
+    fn a_hybrid_host_uses_each_controller_where_it_is() {
+        let own = "8:pids:/\n4:memory:/jobs/7\n1:cpu:/\n0::/\n";
+        let found = Cgroups::from_tables(HYBRID, own, |_| true);
+        assert_eq!(found.describe("memory").unwrap(), "version 1, groups in /sys/fs/cgroup/memory/jobs/7");
+        assert_eq!(found.describe("kill").unwrap(), "version 2, groups in /sys/fs/cgroup/unified/");
+        assert!(found.describe("cpuacct").is_none());
+        assert!(Cgroups::from_tables(HYBRID, own, |_| false).controllers.is_empty());
+    }
+
+    #[test]
+    fn version_two_takes_the_nearest_group_that_hands_controllers_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let user = folder.path().join("user");
+        let scope = user.join("app.scope");
+        fs::create_dir_all(&scope).unwrap();
+        fs::write(user.join("cgroup.subtree_control"), "cpu memory pids\n").unwrap();
+        fs::write(scope.join("cgroup.subtree_control"), "\n").unwrap();
+        let mounts = format!("30 1 0:26 / {} rw - cgroup2 cgroup2 rw\n", folder.path().display());
+        let found = Cgroups::from_tables(&mounts, "0::/user/app.scope\n", |_| true);
+        assert!(found.describe("memory").unwrap().ends_with("/user"), "{found:?}");
+
+        let limits = Limits::default().with_cpu_quota(0.5).with_memory(64 << 20).with_processes(9);
+        let group = Group::create(&found, &limits, false);
+        let place = group.places["memory"].1.clone();
+        let read = |file: &str| fs::read_to_string(place.join(file)).unwrap();
+        assert_eq!(read("memory.max"), (64 << 20).to_string());
+        assert_eq!(read("memory.swap.max"), "0");
+        assert_eq!(read("pids.max"), "10");
+        assert_eq!(read("cpu.max"), "50000 100000");
+        assert!(group.limits_memory());
+        fs::write(place.join("memory.events"), "low 0\noom 3\noom_kill 2\n").unwrap();
+        fs::write(place.join("pids.events"), "max 4\n").unwrap();
+        fs::write(place.join("memory.peak"), "12345\n").unwrap();
+        fs::write(place.join("cpu.stat"), "usage_usec 77\nuser_usec 5\n").unwrap();
+        assert_eq!((group.memory_kills(), group.refused_processes()), (2, 4));
+        assert_eq!((group.peak_memory(), group.processor_micros()), (Some(12345), Some(77)));
+    }
+
+    #[test]
+    fn a_missing_controller_is_reported_and_never_claimed() {
+        let group = Group::create(&Cgroups::default(), &Limits::default(), false);
+        let (mut layers, mut missing) = (Vec::new(), Vec::new());
+        group.describe(&Limits::default(), &mut layers, &mut missing);
+        assert!(layers.is_empty());
+        assert!(missing[0].reason.contains("all together are not"), "{missing:?}");
+    }
+}

@@ -1,0 +1,300 @@
+//! What this host can give, found out once by making one empty sandbox.
+
+use std::fmt;
+use std::path::Path;
+
+use rustix::fd::AsFd as _;
+
+use super::cgroup::{Cgroups, Group};
+use super::kernel::{hard_limits, has_seccomp};
+use super::landlock::{Landlock, SCOPES_SINCE};
+use super::launch::{self, INIT, INIT_MISSING, Plan};
+use super::plan::{self, Request};
+use super::steps::Step;
+use crate::host::{Capability, LevelAvailability};
+use crate::{Level, Limits};
+
+/// The identity that code gets when the host program is root: outside of every range that distributions, systemd or
+/// `subuid` hand out.
+const UNUSED_USER: u32 = 1_900_000_000;
+const NOBODY: u32 = 65_534;
+
+/// A step of the set-up that the kernel refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) step: String,
+    pub(super) error: i32,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.step, std::io::Error::from_raw_os_error(self.error))
+    }
+}
+
+impl Refusal {
+    fn fix(&self) -> &'static str {
+        match self.error {
+            libc::ENOSPC | libc::EUSERS => {
+                "raise the limit: `sysctl user.max_user_namespaces=15000` (and its siblings for other namespaces)"
+            }
+            libc::ENOSYS | libc::EINVAL => "use Linux 5.12 or later",
+            _ if self.step.starts_with("start") => {
+                "allow user namespaces: `sysctl kernel.unprivileged_userns_clone=1` on Debian, an AppArmor profile or \
+                 `sysctl kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu; in a container allow them in its \
+                 seccomp profile"
+            }
+            _ => {
+                "the kernel made namespaces but refused to use them: on Ubuntu give this program an AppArmor profile \
+                 with `userns,` or `sysctl kernel.apparmor_restrict_unprivileged_userns=0`; in a container allow \
+                 mounts and an unmasked /proc"
+            }
+        }
+    }
+}
+
+/// The facts.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    kernel: String,
+    pub(super) user: u32,
+    pub(super) group: u32,
+    /// Who runs the code when this process is root.
+    pub(super) unprivileged: u32,
+    pub(super) user_namespaces: bool,
+    pub(super) namespaces: Result<(), Refusal>,
+    pub(super) landlock: u32,
+    pub(super) seccomp: bool,
+    pub(super) cgroups: Cgroups,
+    hard_limits: Vec<(u32, u64)>,
+}
+
+impl Facts {
+    pub(crate) fn probe() -> Self {
+        let name = rustix::system::uname();
+        let mut facts = Self {
+            kernel: name.release().to_string_lossy().into_owned(),
+            user: rustix::process::geteuid().as_raw(),
+            group: rustix::process::getegid().as_raw(),
+            unprivileged: unprivileged(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default()),
+            user_namespaces: true,
+            namespaces: Ok(()),
+            landlock: Landlock::kernel_version(),
+            seccomp: has_seccomp(),
+            cgroups: Cgroups::discover(),
+            hard_limits: hard_limits(),
+        };
+        if facts.seccomp && !INIT.is_empty() {
+            facts.namespaces = try_namespaces(&facts);
+            let without = Self { user_namespaces: false, ..facts.clone() };
+            if facts.is_root() && facts.namespaces.is_err() && try_namespaces(&without).is_ok() {
+                facts = Self { namespaces: Ok(()), ..without };
+            }
+        }
+        facts
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        self.user == 0
+    }
+
+    /// A folder over which the new root can be mounted for a moment; nothing beneath stays hidden.
+    #[expect(clippy::unused_self, reason = "a fact about the host")]
+    pub(super) fn mount_point(&self) -> &'static Path {
+        let candidates = ["/tmp", "/mnt", "/var", "/usr"];
+        candidates.into_iter().map(Path::new).find(|folder| folder.is_dir()).unwrap_or(Path::new("/proc"))
+    }
+
+    /// The hard limit of a resource, above which nothing can be set.
+    pub(super) fn hard_limit(&self, resource: u32) -> u64 {
+        self.hard_limits.iter().find(|(number, _)| *number == resource).map_or(u64::MAX, |(_, hard)| *hard)
+    }
+
+    pub(crate) fn system(&self) -> String {
+        format!("Linux {}", self.kernel)
+    }
+
+    pub(crate) fn without_namespaces(&self) -> Self {
+        let refusal = Refusal { step: "start child in namespaces".into(), error: libc::EPERM };
+        Self { namespaces: Err(refusal), user_namespaces: false, ..self.clone() }
+    }
+
+    pub(crate) fn with_landlock(&self, abi: u32) -> Self {
+        Self { landlock: abi.min(self.landlock), ..self.clone() }
+    }
+
+    pub(crate) fn without_cgroups(&self) -> Self {
+        Self { cgroups: Cgroups::default(), ..self.clone() }
+    }
+
+    pub(crate) fn availability(&self, level: Level) -> LevelAvailability {
+        let missing = |reason: String, fix: &str| LevelAvailability {
+            level,
+            available: false,
+            reason: Some(reason),
+            fix: Some(fix.to_owned()),
+        };
+        if INIT.is_empty() {
+            return missing(
+                INIT_MISSING.to_owned(),
+                "build with a linker for this target installed (`cc` or `rust-lld`)",
+            );
+        }
+        if !self.seccomp {
+            return missing(
+                "this kernel has no seccomp filters".into(),
+                "use a kernel with CONFIG_SECCOMP_FILTER",
+            );
+        }
+        match (&self.namespaces, level) {
+            (Err(refusal), Level::Strict) => missing(refusal.to_string(), refusal.fix()),
+            (Err(refusal), Level::Standard) if self.landlock == 0 => missing(
+                format!("neither namespaces ({refusal}) nor Landlock"),
+                "enable Landlock (`lsm=landlock,…` on the kernel's command line, Linux 5.13 or later) or namespaces",
+            ),
+            _ => LevelAvailability { level, available: true, reason: None, fix: None },
+        }
+    }
+
+    pub(crate) fn capabilities(&self) -> Vec<Capability> {
+        let mut list = Vec::new();
+        let mut add = |name: &'static str, available: bool, reason: String, fix: &'static str| {
+            list.push(Capability { name, available, reason, fix: (!available).then_some(fix) });
+        };
+        add(
+            "first_process",
+            !INIT.is_empty(),
+            if INIT.is_empty() { INIT_MISSING.to_owned() } else { format!("{} bytes, embedded", INIT.len()) },
+            "build with a linker for this target installed",
+        );
+        match &self.namespaces {
+            Ok(()) => add("namespaces", true, "an empty sandbox was made".into(), ""),
+            Err(refusal) => add("namespaces", false, refusal.to_string(), refusal.fix()),
+        }
+        if self.is_root() {
+            let reason = format!("the host program is root; code runs as user {}", self.unprivileged);
+            add(
+                "user_namespaces",
+                self.user_namespaces && self.namespaces.is_ok(),
+                reason,
+                "not needed as root",
+            );
+        }
+        add("seccomp", self.seccomp, "filters".into(), "use a kernel with CONFIG_SECCOMP_FILTER");
+        add(
+            "landlock",
+            self.landlock > 0,
+            format!("version {}", self.landlock),
+            "add `landlock` to the kernel's `lsm=` list (Linux 5.13 or later)",
+        );
+        add(
+            "signal_scope",
+            self.landlock >= SCOPES_SINCE,
+            format!("Landlock version {}, needed {SCOPES_SINCE}", self.landlock),
+            "use Linux 6.12 or later",
+        );
+        for (name, controller) in [
+            ("cgroup_memory", "memory"),
+            ("cgroup_pids", "pids"),
+            ("cgroup_cpu", "cpu"),
+            ("cgroup_kill", "kill"),
+        ] {
+            let found = self.cgroups.describe(controller);
+            add(
+                name,
+                found.is_some(),
+                found.unwrap_or_else(|| "this process may not make control groups".into()),
+                "run inside a delegated group, for example `systemd-run --user --scope -p Delegate=yes PROGRAM`",
+            );
+        }
+        list
+    }
+}
+
+/// An identity without rights that exists in this user namespace, by the text of its map.
+fn unprivileged(map: &str) -> u32 {
+    let ranges: Vec<(u32, u32)> = map
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split_whitespace().filter_map(|field| field.parse::<u32>().ok());
+            let (first, _, length) = (fields.next()?, fields.next()?, fields.next()?);
+            Some((first, first.saturating_add(length.saturating_sub(1))))
+        })
+        .collect();
+    let exists = |user: u32| ranges.iter().any(|(first, last)| (*first..=*last).contains(&user));
+    [UNUSED_USER, NOBODY]
+        .into_iter()
+        .find(|user| exists(*user))
+        .unwrap_or_else(|| ranges.iter().map(|(_, last)| *last).max().unwrap_or(NOBODY))
+}
+
+/// Makes an empty sandbox of level `strict` and says which step failed.
+fn try_namespaces(facts: &Facts) -> Result<(), Refusal> {
+    let limits = Limits::default();
+    let mut group = Group::default();
+    let request = Request {
+        level: Level::Strict,
+        limits: &limits,
+        facts,
+        host: None,
+        fresh: None,
+        visible: Vec::new(),
+        waits: false,
+        group: &mut group,
+    };
+    let mut confinement = plan::confinement(request);
+    confinement.steps.push(Step::Exit);
+    let plan = Plan { namespaces: confinement.namespaces, cgroup: None, steps: confinement.steps };
+    let refuse = |step: String, error: i32| Refusal { step, error };
+    let mut child = launch::start(&plan).map_err(|error| {
+        refuse("start child in namespaces".into(), error.raw_os_error().unwrap_or(libc::EIO))
+    })?;
+    let mut result = Ok(());
+    let mut bytes = [0u8; 64];
+    loop {
+        match rustix::net::recv(child.control.as_fd(), &mut bytes, rustix::net::RecvFlags::empty()) {
+            Ok((size, _)) if size >= 24 => {
+                let number = |index: usize| {
+                    bytes
+                        .get(index * 8..index * 8 + 8)
+                        .and_then(|part| part.try_into().ok())
+                        .map_or(0, u64::from_ne_bytes)
+                };
+                if number(0) == u64::from(b'E') {
+                    let step = plan.steps.get(number(1) as usize);
+                    let name = step.map_or("set-up", Step::name);
+                    let subject = step.and_then(Step::subject).map(|subject| format!(" {subject}"));
+                    result = Err(refuse(format!("{name}{}", subject.unwrap_or_default()), number(2) as i32));
+                }
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            _ => break,
+        }
+    }
+    child.reap();
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_chosen_that_exists() {
+        assert_eq!(unprivileged("0 0 4294967295\n"), UNUSED_USER);
+        assert_eq!(unprivileged("0 100000 65536\n"), NOBODY);
+        assert_eq!(unprivileged("0 1000 1\n1 100000 1000\n"), 1000);
+    }
+
+    #[test]
+    fn poor_hosts_refuse_with_reason_and_fix() {
+        let facts = Facts::probe();
+        let poor = facts.without_namespaces();
+        let strict = poor.availability(Level::Strict);
+        assert!(!strict.available && strict.fix.unwrap().contains("sysctl"));
+        assert!(!poor.with_landlock(0).availability(Level::Standard).available);
+        let names: Vec<_> =
+            poor.capabilities().iter().filter(|entry| !entry.available).map(|entry| entry.name).collect();
+        assert!(names.contains(&"namespaces"), "{names:?}");
+    }
+}

@@ -1,0 +1,531 @@
+//! Files between host and workspace. Every path is opened beneath a folder that is already open, without following
+//! any link; the program may have put anything there.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::{Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::io::Errno;
+use sha2::{Digest as _, Sha256};
+
+use super::temporary::TemporaryFolder;
+use crate::sandbox::check_file_name;
+use crate::{Artifact, Changes, Error, Limits, Reached, Report, Source};
+
+/// More entries than this are not listed.
+const MAXIMUM_ENTRIES: usize = 20_000;
+/// Deeper folders are not listed.
+const MAXIMUM_DEPTH: usize = 48;
+
+/// Beneath the folder, no link, no other file system.
+fn beneath() -> ResolveFlags {
+    ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV
+}
+
+/// Opens a path beneath a folder.
+pub(super) fn open_beneath(
+    folder: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    mode: Mode,
+) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
+    loop {
+        match rustix::fs::openat2(folder, path, flags, mode, beneath()) {
+            // The kernel may ask for another attempt when something was renamed meanwhile.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// The workspace of a run, kept open for its artifacts.
+#[derive(Debug)]
+pub(super) struct Folder {
+    pub(super) descriptor: OwnedFd,
+    /// Removed when the last artifact is gone.
+    pub(super) _temporary: Option<TemporaryFolder>,
+}
+
+/// Where the content of an artifact is.
+#[derive(Debug, Clone)]
+pub(crate) struct Store(Arc<Folder>);
+
+/// Who owns what the host puts into a workspace.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Owner {
+    pub(super) user: u32,
+    pub(super) group: u32,
+}
+
+/// Makes a file beneath a folder with all folders above it. Nothing that exists is overwritten.
+fn create(folder: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) -> Result<OwnedFd, Errno> {
+    let own = |descriptor: &OwnedFd| match owner {
+        Some(owner) => {
+            rustix::fs::fchown(descriptor, Some(Uid::from_raw(owner.user)), Some(Gid::from_raw(owner.group)))
+        }
+        None => Ok(()),
+    };
+    let mut parent: Option<OwnedFd> = None;
+    let mut parts: Vec<&OsStr> = name.iter().collect();
+    let last = parts.pop().ok_or(Errno::INVAL)?;
+    for part in parts {
+        let here = parent.as_ref().map_or(folder, |parent| parent.as_fd());
+        let made = match rustix::fs::mkdirat(here, part, Mode::from_raw_mode(0o755)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(error),
+        };
+        let next = open_beneath(here, Path::new(part), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        if made {
+            own(&next)?;
+        }
+        parent = Some(next);
+    }
+    let here = parent.as_ref().map_or(folder, |parent| parent.as_fd());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let file = open_beneath(here, Path::new(last), flags, Mode::from_raw_mode(0o644))?;
+    own(&file)?;
+    Ok(file)
+}
+
+/// Puts the uploads into the workspace.
+pub(super) fn upload(
+    folder: BorrowedFd<'_>,
+    files: &[(String, Source)],
+    limits: &Limits,
+    owner: Option<Owner>,
+) -> Result<(), Error> {
+    for (name, source) in files {
+        let fail = |action: &'static str, path: &Path, source: std::io::Error| Error::File {
+            action,
+            path: path.to_owned(),
+            source,
+        };
+        let target = Path::new(name);
+        let make =
+            || create(folder, target, owner).map_err(|error| fail("create upload", target, error.into()));
+        let too_large = |size: u64| Error::TooLarge {
+            what: "upload",
+            size,
+            maximum: limits.workspace_bytes,
+            hint: "raise the limit `workspace_bytes`",
+        };
+        match source {
+            Source::Bytes(bytes) => {
+                if bytes.len() as u64 > limits.workspace_bytes {
+                    return Err(too_large(bytes.len() as u64));
+                }
+                std::fs::File::from(make()?)
+                    .write_all(bytes)
+                    .map_err(|error| fail("write upload", target, error))?;
+            }
+            Source::Path(path) => {
+                let file = open_regular(path).map_err(|error| fail("read upload", path, error))?;
+                let size = file.metadata().map_err(|error| fail("read upload", path, error))?.len();
+                if size > limits.workspace_bytes {
+                    return Err(too_large(size));
+                }
+                let mut target_file = std::fs::File::from(make()?);
+                // A file that grows meanwhile gives what it had.
+                std::io::copy(&mut file.take(size), &mut target_file)
+                    .map_err(|error| fail("copy upload", path, error))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Opens a file of the host that the operator named, and refuses what is not a regular file: a pipe would block.
+pub(super) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(std::io::Error::other("it is not a regular file"))
+}
+
+/// What is compared between the start and the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    size: i64,
+    blocks: i64,
+    inode: u64,
+    modified: (i64, u64),
+    changed: (i64, u64),
+    is_regular: bool,
+}
+
+/// The files of a workspace, folders left out.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    pub(super) files: BTreeMap<PathBuf, Entry>,
+    /// Whether something was left out, and why.
+    pub(super) left_out: Option<&'static str>,
+}
+
+/// Lists the files beneath a folder. Bounded in number and depth; links are listed, not followed.
+pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
+    let mut listing = Listing::default();
+    let mut waiting = vec![(PathBuf::new(), 0usize)];
+    let mut seen = 0usize;
+    let mut buffer = Vec::with_capacity(32 << 10);
+    while let Some((folder, depth)) = waiting.pop() {
+        let place = if depth == 0 { Path::new(".") } else { &folder };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+        let Ok(descriptor) = open_beneath(root, place, flags, Mode::empty()) else {
+            listing.left_out = Some("a folder could not be opened");
+            continue;
+        };
+        let mut entries = rustix::fs::RawDir::new(&descriptor, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let Ok(entry) = entry else { break };
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            seen += 1;
+            if seen > MAXIMUM_ENTRIES {
+                listing.left_out = Some("there are more than 20,000 files and folders");
+                return listing;
+            }
+            let path = folder.join(OsStr::from_bytes(name));
+            let Ok(stat) = rustix::fs::statat(&descriptor, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+            else {
+                continue;
+            };
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            if kind == FileType::Directory {
+                if depth + 1 < MAXIMUM_DEPTH {
+                    waiting.push((path, depth + 1));
+                } else {
+                    listing.left_out = Some("folders are nested deeper than 48 levels");
+                }
+                continue;
+            }
+            let entry = Entry {
+                size: stat.st_size,
+                blocks: stat.st_blocks,
+                inode: stat.st_ino,
+                modified: (stat.st_mtime, stat.st_mtime_nsec),
+                changed: (stat.st_ctime, stat.st_ctime_nsec),
+                is_regular: kind == FileType::RegularFile,
+            };
+            listing.files.insert(path, entry);
+        }
+    }
+    listing
+}
+
+/// Whether a workspace that the kernel does not limit holds more than it may.
+pub(super) fn is_over(root: BorrowedFd<'_>, limits: &Limits) -> bool {
+    let listing = list(root);
+    let bytes: u64 =
+        listing.files.values().map(|entry| entry.blocks.unsigned_abs().saturating_mul(512)).sum();
+    bytes > limits.workspace_bytes || listing.files.len() as u64 > limits.workspace_inodes
+}
+
+/// What differs between two listings.
+pub(super) fn compare(before: &Listing, after: &Listing) -> Changes {
+    let mut changes = Changes::default();
+    for (path, entry) in &after.files {
+        match before.files.get(path) {
+            None => changes.new.push(path.clone()),
+            Some(old) if old != entry => changes.changed.push(path.clone()),
+            Some(_) => {}
+        }
+    }
+    if after.left_out.is_none() {
+        changes.deleted =
+            before.files.keys().filter(|path| !after.files.contains_key(*path)).cloned().collect();
+    }
+    changes
+}
+
+/// Collects the artifacts among the changes. The program must be dead.
+pub(super) fn collect(
+    folder: Folder,
+    changes: &Changes,
+    after: &Listing,
+    limits: &Limits,
+    report: &mut Report,
+) -> Vec<Artifact> {
+    const MAXIMUM_NOTES: usize = 20;
+    let folder = Arc::new(folder);
+    let mut artifacts = Vec::new();
+    let mut bytes = 0u64;
+    let mut left_out = 0usize;
+    for path in changes.new.iter().chain(&changes.changed) {
+        let refusal = match after.files.get(path) {
+            Some(entry) if !entry.is_regular => Err("it is not a regular file".to_owned()),
+            _ if artifacts.len() >= limits.artifacts => {
+                mark(report, Reached::Artifacts);
+                Err(format!("there are already {} files", limits.artifacts))
+            }
+            _ => examine(&folder, path, limits.artifact_bytes.saturating_sub(bytes)),
+        };
+        match refusal {
+            Ok(artifact) => {
+                bytes += artifact.size;
+                artifacts.push(artifact);
+            }
+            Err(reason) => {
+                if reason.contains("bytes are left") {
+                    mark(report, Reached::Artifacts);
+                }
+                left_out += 1;
+                if left_out <= MAXIMUM_NOTES {
+                    let name = crate::level::shorten(&path.to_string_lossy());
+                    report.notes.push(format!("`{name}` is not handed back: {reason}"));
+                }
+            }
+        }
+    }
+    if left_out > MAXIMUM_NOTES {
+        report.notes.push(format!("{} more files are not handed back", left_out - MAXIMUM_NOTES));
+    }
+    artifacts
+}
+
+fn mark(report: &mut Report, reached: Reached) {
+    if !report.reached.contains(&reached) {
+        report.reached.push(reached);
+    }
+}
+
+fn examine(folder: &Arc<Folder>, path: &Path, left: u64) -> Result<Artifact, String> {
+    let name = path.to_str().ok_or("its name is not valid UTF-8")?;
+    check_file_name(name).map_err(|error| error.to_string())?;
+    let mut file = open_content(folder, path).map_err(|error| error.to_string())?;
+    let size = file.metadata().map_err(|error| error.to_string())?.len();
+    if size > left {
+        return Err(format!("it has {size} bytes, {left} bytes are left of the limit"));
+    }
+    let mut first = Vec::new();
+    let (sha256, read) = digest(&mut file, size, &mut |block| {
+        if first.is_empty() {
+            first.extend_from_slice(block.get(..block.len().min(16)).unwrap_or_default());
+        }
+    })
+    .map_err(|error| error.to_string())?;
+    if read != size {
+        return Err("its size changed while it was read".into());
+    }
+    let media_type = super::media::media_type(name, &first);
+    Ok(Artifact { path: name.to_owned(), size, sha256, media_type, store: Store(Arc::clone(folder)) })
+}
+
+/// Opens a regular file that has one name only: a second name may belong to a file of the host.
+fn open_content(folder: &Folder, path: &Path) -> std::io::Result<std::fs::File> {
+    use std::os::unix::fs::MetadataExt as _;
+    let file =
+        open_beneath(folder.descriptor.as_fd(), path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+    let file = std::fs::File::from(file);
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
+    if metadata.nlink() != 1 {
+        return Err(std::io::Error::other("it has more than one name"));
+    }
+    Ok(file)
+}
+
+/// The hash of at most `size` bytes, and how many there were, one more if there are more.
+fn digest(
+    file: &mut std::fs::File,
+    size: u64,
+    each: &mut dyn FnMut(&[u8]),
+) -> std::io::Result<(String, u64)> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0u8; 64 << 10];
+    let mut total = 0u64;
+    while total <= size {
+        let wanted = usize::try_from(size + 1 - total).unwrap_or(usize::MAX).min(buffer.len());
+        let block = buffer.get_mut(..wanted).unwrap_or_default();
+        let read = match file.read(block) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let block = buffer.get(..read).unwrap_or_default();
+        hash.update(block);
+        each(block);
+        total += read as u64;
+    }
+    use std::fmt::Write as _;
+    let mut text = String::with_capacity(64);
+    for byte in hash.finalize() {
+        let _ = write!(text, "{byte:02x}");
+    }
+    Ok((text, total))
+}
+
+fn file_error(action: &'static str, path: &Path, source: std::io::Error) -> Error {
+    Error::File { action, path: path.to_owned(), source }
+}
+
+pub(crate) fn read_artifact(artifact: &Artifact) -> Result<Vec<u8>, Error> {
+    let path = Path::new(&artifact.path);
+    let fail = |source| file_error("read artifact", path, source);
+    let mut file = open_content(&artifact.store.0, path).map_err(fail)?;
+    let mut content = Vec::with_capacity(usize::try_from(artifact.size).unwrap_or(0));
+    let (sha256, _) =
+        digest(&mut file, artifact.size, &mut |block| content.extend_from_slice(block)).map_err(fail)?;
+    if sha256 == artifact.sha256 {
+        return Ok(content);
+    }
+    Err(fail(std::io::Error::other("its content changed after the run")))
+}
+
+pub(crate) fn export(artifacts: &[Artifact], folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let fail = |source| file_error("export to", folder, source);
+    std::fs::create_dir_all(folder).map_err(fail)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let target = rustix::fs::open(folder, flags, Mode::empty()).map_err(|error| fail(error.into()))?;
+    let mut paths = Vec::new();
+    for artifact in artifacts {
+        let content = read_artifact(artifact)?;
+        let (file, name) = create_new(target.as_fd(), &artifact.path)
+            .map_err(|error| file_error("create artifact", &folder.join(&artifact.path), error.into()))?;
+        let path = folder.join(name);
+        std::fs::File::from(file)
+            .write_all(&content)
+            .map_err(|error| file_error("write artifact", &path, error))?;
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+/// Makes a file under a name, or under the name with a number when that is taken.
+fn create_new(folder: BorrowedFd<'_>, name: &str) -> Result<(OwnedFd, String), Errno> {
+    for number in 0..1000 {
+        let candidate = numbered(name, number);
+        match create(folder, Path::new(&candidate), None) {
+            Err(Errno::EXIST) => {}
+            other => return other.map(|file| (file, candidate)),
+        }
+    }
+    Err(Errno::EXIST)
+}
+
+fn numbered(name: &str, number: u32) -> String {
+    if number == 0 {
+        return name.to_owned();
+    }
+    let (folder, file) = name.rsplit_once('/').map_or(("", name), |(folder, file)| (folder, file));
+    let (stem, extension) = match file.rsplit_once('.') {
+        Some((stem, extension)) if !stem.is_empty() => (stem, format!(".{extension}")),
+        _ => (file, String::new()),
+    };
+    let separator = if folder.is_empty() { "" } else { "/" };
+    format!("{folder}{separator}{stem}-{number}{extension}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(path: &Path) -> OwnedFd {
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn uploads_neither_overwrite_nor_follow_links() {
+        let outside = tempfile::tempdir().unwrap();
+        let inside = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(outside.path(), inside.path().join("link")).unwrap();
+        std::fs::write(inside.path().join("taken"), "old").unwrap();
+        let folder = open(inside.path());
+        let upload = |name: &str| {
+            let files = [(name.to_owned(), Source::Bytes(b"new".to_vec()))];
+            super::upload(folder.as_fd(), &files, &Limits::default(), None)
+        };
+        assert!(upload("link/x").is_err());
+        assert!(upload("link").is_err());
+        assert!(upload("taken").is_err());
+        assert_eq!(std::fs::read(inside.path().join("taken")).unwrap(), b"old");
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+        upload("a/b/c.txt").unwrap();
+        assert_eq!(std::fs::read(inside.path().join("a/b/c.txt")).unwrap(), b"new");
+        let pipe = inside.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let files = [("p".to_owned(), Source::Path(pipe))];
+        assert!(super::upload(folder.as_fd(), &files, &Limits::default(), None).is_err());
+    }
+
+    #[test]
+    fn only_plain_files_come_back_and_nothing_is_overwritten() {
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        let inside = tempfile::tempdir().unwrap();
+        let before = list(open(inside.path()).as_fd());
+        let place = |name: &str| inside.path().join(name);
+        std::fs::write(place("plot.png"), b"\x89PNG\r\n\x1a\n123").unwrap();
+        std::fs::create_dir(place("d")).unwrap();
+        std::fs::write(place("d/table.csv"), "a,b\n").unwrap();
+        std::os::unix::fs::symlink(secret.path(), place("link")).unwrap();
+        std::fs::write(place("one"), "x").unwrap();
+        std::fs::hard_link(place("one"), place("two")).unwrap();
+        std::fs::write(place("-rf"), "x").unwrap();
+        std::fs::write(place("line\nbreak"), "x").unwrap();
+        std::fs::File::create(place("sparse")).unwrap().set_len(1 << 40).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, place("pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0)
+            .unwrap();
+
+        let after = list(open(inside.path()).as_fd());
+        let changes = compare(&before, &after);
+        assert_eq!(changes.new.len(), 9, "{changes:?}");
+        let mut report = crate::Report {
+            requested: None,
+            effective: crate::Level::Strict,
+            degraded: false,
+            layers: vec![],
+            missing: vec![],
+            reached: vec![],
+            notes: vec![],
+        };
+        let folder = Folder { descriptor: open(inside.path()), _temporary: None };
+        let artifacts = collect(folder, &changes, &after, &Limits::default(), &mut report);
+        let names: Vec<_> = artifacts.iter().map(|artifact| artifact.path.as_str()).collect();
+        assert_eq!(names, ["d/table.csv", "plot.png"], "{:?}", report.notes);
+        assert_eq!(artifacts[0].media_type, "text/csv");
+        assert_eq!(artifacts[1].media_type, "image/png");
+        assert_eq!(artifacts[0].sha256, "5be08c9684a1d25efcee09318204824278b08bbfb4aef973ffefd0b9d7478313");
+        assert_eq!(report.notes.len(), 7, "{:?}", report.notes);
+        assert_eq!(report.reached, [Reached::Artifacts]);
+
+        let target = tempfile::tempdir().unwrap();
+        let first = export(&artifacts, target.path()).unwrap();
+        let second = export(&artifacts, target.path()).unwrap();
+        assert_eq!(first[1], target.path().join("plot.png"));
+        assert_eq!(second[1], target.path().join("plot-1.png"));
+        assert_eq!(second[0], target.path().join("d/table-1.csv"));
+        std::fs::write(place("plot.png"), "changed").unwrap();
+        assert!(artifacts[1].read().is_err());
+    }
+
+    #[test]
+    fn listing_is_bounded_in_depth() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut deep = folder.path().to_owned();
+        for _ in 0..60 {
+            deep.push("d");
+        }
+        std::fs::create_dir_all(&deep).unwrap();
+        assert!(list(open(folder.path()).as_fd()).left_out.is_some());
+    }
+
+    #[test]
+    fn numbers_go_before_the_extension() {
+        assert_eq!(numbered("a/b.tar.gz", 2), "a/b.tar-2.gz");
+        assert_eq!(numbered(".hidden", 1), ".hidden-1");
+        assert_eq!(numbered("plain", 0), "plain");
+    }
+}

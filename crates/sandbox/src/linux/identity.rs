@@ -1,0 +1,66 @@
+//! Mounts that show one user's files as another's. When the host program is root, the code runs as a user without
+//! rights; through such a mount it can still write to the operator's folder, and what it makes there belongs to the
+//! folder's owner.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Mutex;
+
+use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+
+use super::files::Owner;
+use super::launch::{self, Plan, high};
+use super::steps::{MountAttributes, Step, attribute, set_attributes};
+
+const EMPTY_PATH: i32 = 0x1000;
+const RECURSIVE: i32 = 0x8000;
+
+/// A detached copy of a folder or file of the host in which the files of `owner` belong to `program`.
+pub(super) fn mapped_tree(
+    folder: BorrowedFd<'_>,
+    owner: Owner,
+    program: u32,
+    read_only: bool,
+) -> io::Result<OwnedFd> {
+    use rustix::mount::OpenTreeFlags;
+    let namespace = namespace(owner, program)?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    let tree = high(rustix::mount::open_tree(folder, c"", flags)?)?;
+    let mut set = attribute::NO_SETUID | attribute::NO_DEVICES | attribute::IDENTITY_MAP;
+    if read_only {
+        set |= attribute::READ_ONLY;
+    }
+    let attributes = MountAttributes {
+        set,
+        clear: 0,
+        propagation: rustix::mount::MountPropagationFlags::PRIVATE.bits().into(),
+        user_namespace: namespace.as_raw_fd() as u64,
+    };
+    set_attributes(tree.as_fd(), c"", EMPTY_PATH | RECURSIVE, &attributes)?;
+    Ok(tree)
+}
+
+/// A user namespace whose only purpose is its map. Kept: there is one per owner of a folder.
+fn namespace(owner: Owner, program: u32) -> io::Result<OwnedFd> {
+    static KEPT: Mutex<BTreeMap<(u32, u32, u32), OwnedFd>> = Mutex::new(BTreeMap::new());
+    let key = (owner.user, owner.group, program);
+    let mut kept = KEPT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(namespace) = kept.get(&key) {
+        return launch::duplicate(namespace.as_fd());
+    }
+    let plan =
+        Plan { namespaces: libc::CLONE_NEWUSER as u64, cgroup: None, steps: vec![Step::Await, Step::Exit] };
+    let child = launch::start(&plan)?;
+    let own = format!("/proc/{}", child.pid);
+    std::fs::write(format!("{own}/uid_map"), format!("{} {program} 1", owner.user))?;
+    std::fs::write(format!("{own}/gid_map"), format!("{} {program} 1", owner.group))?;
+    let namespace =
+        rustix::fs::open(format!("{own}/ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let copy = launch::duplicate(namespace.as_fd())?;
+    kept.insert(key, namespace);
+    Ok(copy)
+}

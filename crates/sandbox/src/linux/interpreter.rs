@@ -1,0 +1,207 @@
+//! Where programs and interpreters are, and which folders they need to run.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::level::shorten;
+use crate::sandbox::is_path;
+use crate::{Error, Language, SYSTEM_SEARCH_PATH};
+
+/// A program that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The path by which it is started.
+    pub(super) path: PathBuf,
+    /// What must be visible besides the system folders.
+    pub(super) needs: Vec<PathBuf>,
+}
+
+/// Whether a path lies in what every level shows.
+fn is_system(path: &Path, etc_and_opt: bool) -> bool {
+    let shown = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store"];
+    shown.iter().any(|folder| path.starts_with(folder))
+        || (etc_and_opt && ["/etc", "/opt"].iter().any(|folder| path.starts_with(folder)))
+}
+
+/// Who will run the program, as far as finding it is concerned.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reach {
+    /// Whether `/etc` and `/opt` are shown anyway.
+    pub(super) etc_and_opt: bool,
+    /// Without a private root: folders must be open to everyone, because the program becomes another user.
+    pub(super) as_stranger: bool,
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o111 != 0)
+}
+
+/// Whether a user without rights reaches a path.
+fn is_open_to_everyone(path: &Path) -> bool {
+    let Ok(real) = path.canonicalize() else { return false };
+    real.ancestors()
+        .skip(1)
+        .all(|folder| folder.metadata().is_ok_and(|metadata| metadata.mode() & 0o001 != 0))
+        && real.metadata().is_ok_and(|metadata| metadata.mode() & 0o001 != 0)
+}
+
+fn is_elf(path: &Path) -> bool {
+    let mut first = [0u8; 4];
+    std::fs::File::open(path).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut first)).is_ok()
+        && first == *b"\x7fELF"
+}
+
+/// The folders of a search path, absolute ones only.
+fn folders(search: &OsStr) -> impl Iterator<Item = PathBuf> {
+    search
+        .as_bytes()
+        .split(|byte| *byte == b':')
+        .filter(|folder| folder.starts_with(b"/"))
+        .map(|folder| PathBuf::from(OsString::from_vec(folder.to_vec())))
+}
+
+/// Finds the program of an argument list.
+pub(super) fn program(name: &OsStr, search: Option<&OsStr>, reach: Reach) -> Result<Found, Error> {
+    let not_found =
+        |reason: String| Error::ProgramNotFound { program: shorten(&name.to_string_lossy()), reason };
+    if is_path(name) {
+        let path = Path::new(name);
+        if !path.is_absolute() {
+            // A path relative to the workspace: it may be an upload, or not exist before the run.
+            return Ok(Found { path: path.to_owned(), needs: Vec::new() });
+        }
+        if path.starts_with(super::plan::WORKSPACE) {
+            return Ok(Found { path: path.to_owned(), needs: Vec::new() });
+        }
+        if !is_executable(path) {
+            return Err(not_found("there is no executable file at this path".into()));
+        }
+        return Ok(found(path, reach));
+    }
+    let search = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
+    folders(search)
+        .map(|folder| folder.join(name))
+        .find(|candidate| is_executable(candidate) && (!reach.as_stranger || is_open_to_everyone(candidate)))
+        .map(|candidate| found(&candidate, reach))
+        .ok_or_else(|| not_found(format!("no executable of this name in {}", search.to_string_lossy())))
+}
+
+/// A program outside the system folders needs its own file, and what it points to.
+fn found(path: &Path, reach: Reach) -> Found {
+    let mut needs = Vec::new();
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if !is_system(&real, reach.etc_and_opt) {
+        needs.push(real.clone());
+    }
+    // A link outside the system folders does not exist inside; what it points to does.
+    let path = if is_system(path, reach.etc_and_opt) { path.to_owned() } else { real };
+    Found { path, needs }
+}
+
+/// Finds the interpreter of a language.
+pub(super) fn interpreter(language: Language, search: Option<&OsStr>, reach: Reach) -> Result<Found, Error> {
+    let searched = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
+    for candidate in folders(searched).map(|folder| folder.join(language.program())) {
+        if !is_executable(&candidate) {
+            continue;
+        }
+        let Some(real) = behind_launcher(&candidate) else { continue };
+        if reach.as_stranger && !is_open_to_everyone(&real) {
+            continue;
+        }
+        let Ok(resolved) = real.canonicalize() else { continue };
+        if is_system(&resolved, reach.etc_and_opt) {
+            let path = if is_system(&candidate, reach.etc_and_opt) { candidate } else { resolved };
+            return Ok(Found { path, needs: Vec::new() });
+        }
+        // An installation is `PREFIX/bin/PROGRAM` with its libraries beside `bin`.
+        let prefix = resolved.parent().filter(|folder| folder.ends_with("bin")).and_then(Path::parent);
+        let mut needs = vec![prefix.map_or_else(|| resolved.clone(), Path::to_owned)];
+        // A virtual environment lives in one folder and borrows from another.
+        let environment = real.parent().and_then(Path::parent);
+        if let Some(environment) = environment
+            && environment.join("pyvenv.cfg").is_file()
+            && let Ok(environment) = environment.canonicalize()
+        {
+            let inside = environment.join("bin").join(real.file_name().unwrap_or_default());
+            needs.push(environment);
+            return Ok(Found { path: inside, needs });
+        }
+        return Ok(Found { path: resolved, needs });
+    }
+    Err(Error::LanguageMissing {
+        language,
+        program: language.program(),
+        searched: searched.to_string_lossy().into_owned(),
+        hint: language.install_hint(),
+    })
+}
+
+/// Version managers put a script in the search path that picks an installation. The script is not run: the folder
+/// next to it says which installation is the default. Gives nothing if that cannot be told.
+fn behind_launcher(candidate: &Path) -> Option<PathBuf> {
+    if is_elf(candidate) {
+        return Some(candidate.to_owned());
+    }
+    let shims = candidate.parent().filter(|folder| folder.ends_with("shims"))?;
+    let root = shims.parent()?;
+    let chosen = std::fs::read_to_string(root.join("version")).ok()?;
+    chosen
+        .split_whitespace()
+        .filter(|version| !version.contains('/') && *version != "..")
+        .map(|version| {
+            root.join("versions").join(version).join("bin").join(candidate.file_name().unwrap_or_default())
+        })
+        .find(|program| is_executable(program) && is_elf(program))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERYWHERE: Reach = Reach { etc_and_opt: false, as_stranger: false };
+
+    fn executable(path: &Path, content: &[u8]) {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn a_launcher_script_is_resolved_without_running_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        executable(&root.join("shims/python3"), b"#!/bin/sh\nexit 1\n");
+        executable(&root.join("versions/3.11.7/bin/python3"), b"\x7fELF");
+        std::fs::write(root.join("version"), "3.11.7\n").unwrap();
+        let search = root.join("shims").into_os_string();
+        let found = interpreter(Language::Python, Some(&search), EVERYWHERE).unwrap();
+        assert_eq!(found.path, root.join("versions/3.11.7/bin/python3"));
+        assert_eq!(found.needs, [root.join("versions/3.11.7")]);
+        let stranger = Reach { as_stranger: true, ..EVERYWHERE };
+        assert!(interpreter(Language::Python, Some(&search), stranger).is_err(), "the folder is private");
+    }
+
+    #[test]
+    fn a_missing_interpreter_says_where_and_how() {
+        let error =
+            interpreter(Language::Bash, Some(OsStr::new("/nowhere:relative")), EVERYWHERE).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("/nowhere") && text.contains("apt-get install"), "{text}");
+    }
+
+    #[test]
+    fn programs_are_found_by_name_and_by_path() {
+        let found = program(OsStr::new("ls"), None, EVERYWHERE).unwrap();
+        assert!(found.path.ends_with("ls") && found.needs.is_empty());
+        assert!(program(OsStr::new("no-such-program-here"), None, EVERYWHERE).is_err());
+        assert!(program(OsStr::new("/etc/passwd"), None, EVERYWHERE).is_err());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("tool");
+        executable(&path, b"#!/bin/sh\n");
+        assert_eq!(program(path.as_os_str(), None, EVERYWHERE).unwrap().needs, [path]);
+    }
+}

@@ -1,0 +1,43 @@
+//! Raw calls that no safe wrapper offers, and questions to the kernel.
+
+use rustix::io::Errno;
+
+/// The result of a raw call through libc.
+pub(super) fn check(result: libc::c_long) -> Result<i32, Errno> {
+    if result < 0 {
+        // SAFETY: libc gives a pointer to this thread's own error number.
+        return Err(Errno::from_raw_os_error(unsafe { *libc::__errno_location() }));
+    }
+    Ok(result as i32)
+}
+
+/// Whether the kernel has filters that make a call fail.
+pub(super) fn has_seccomp() -> bool {
+    let action = 0x0005_0000u32;
+    // SAFETY: SECCOMP_GET_ACTION_AVAIL reads one number, which lives during the call.
+    unsafe { libc::syscall(libc::SYS_seccomp, 2u32, 0u32, &raw const action) == 0 }
+}
+
+/// The hard limits of the resources that a run limits.
+pub(super) fn hard_limits() -> Vec<(u32, u64)> {
+    [
+        libc::RLIMIT_CPU,
+        libc::RLIMIT_FSIZE,
+        libc::RLIMIT_NOFILE,
+        libc::RLIMIT_CORE,
+        libc::RLIMIT_MEMLOCK,
+        libc::RLIMIT_RTPRIO,
+        libc::RLIMIT_NICE,
+        libc::RLIMIT_MSGQUEUE,
+        libc::RLIMIT_NPROC,
+        libc::RLIMIT_DATA,
+    ]
+    .into_iter()
+    .map(|resource| {
+        let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: u64::MAX };
+        // SAFETY: the structure lives during the call and is filled by it.
+        unsafe { libc::prlimit64(0, resource, std::ptr::null(), &raw mut limit) };
+        (resource, limit.rlim_max)
+    })
+    .collect()
+}

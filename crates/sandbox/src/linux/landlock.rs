@@ -1,0 +1,155 @@
+//! Landlock by its three system calls. The rule set is filled in the child, where the paths of the private root
+//! exist, and therefore without any allocation.
+
+use std::ffi::{CStr, CString};
+
+use rustix::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::kernel::check;
+
+/// The access rights to files, by the bit that the kernel gave them.
+mod file {
+    pub(super) const EXECUTE: u64 = 1 << 0;
+    pub(super) const WRITE: u64 = 1 << 1;
+    pub(super) const READ: u64 = 1 << 2;
+    pub(super) const READ_FOLDER: u64 = 1 << 3;
+    pub(super) const MAKE_CHARACTER_DEVICE: u64 = 1 << 6;
+    pub(super) const MAKE_BLOCK_DEVICE: u64 = 1 << 11;
+    pub(super) const REFER: u64 = 1 << 13;
+    pub(super) const TRUNCATE: u64 = 1 << 14;
+    pub(super) const DEVICE_IOCTL: u64 = 1 << 15;
+    /// The rights of version 1.
+    pub(super) const FIRST: u64 = (1 << 13) - 1;
+    /// The rights that a rule about a single file may name.
+    pub(super) const OF_A_FILE: u64 = EXECUTE | WRITE | READ | TRUNCATE | DEVICE_IOCTL;
+}
+
+const TCP: u64 = 0b11;
+const SCOPE_ABSTRACT_SOCKETS: u64 = 1;
+const SCOPE_SIGNALS: u64 = 2;
+
+/// The first version with rules for TCP.
+pub(super) const TCP_SINCE: u32 = 4;
+/// The first version with scopes.
+pub(super) const SCOPES_SINCE: u32 = 6;
+
+/// What is allowed beneath a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Read and execute.
+    Read,
+    /// Everything but making device files.
+    Write,
+    /// Read and write, nothing made: for device nodes.
+    Device,
+}
+
+/// A path and what is allowed beneath it.
+#[derive(Debug)]
+pub(super) struct PathRule {
+    pub(super) path: CString,
+    pub(super) access: Access,
+    pub(super) is_folder: bool,
+}
+
+#[repr(C)]
+struct Attributes {
+    files: u64,
+    network: u64,
+    scopes: u64,
+}
+
+#[repr(C, packed)]
+struct PathBeneath {
+    allowed: u64,
+    parent: i32,
+}
+
+/// A rule set, ready to be enforced.
+#[derive(Debug)]
+pub(super) struct Landlock {
+    version: u32,
+    rules: Vec<PathRule>,
+}
+
+impl Landlock {
+    pub(super) fn new(version: u32, rules: Vec<PathRule>) -> Self {
+        Self { version, rules }
+    }
+
+    /// The version of the running kernel, 0 if it has none.
+    pub(super) fn kernel_version() -> u32 {
+        // SAFETY: with the version flag the kernel reads no memory.
+        let version =
+            unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, 1u32) };
+        u32::try_from(version).unwrap_or(0)
+    }
+
+    fn handled(&self) -> u64 {
+        let mut handled = file::FIRST;
+        if self.version >= 2 {
+            handled |= file::REFER;
+        }
+        if self.version >= 3 {
+            handled |= file::TRUNCATE;
+        }
+        if self.version >= 5 {
+            handled |= file::DEVICE_IOCTL;
+        }
+        handled
+    }
+
+    fn allowed(&self, access: Access) -> u64 {
+        let read = file::EXECUTE | file::READ | file::READ_FOLDER;
+        let devices = file::MAKE_CHARACTER_DEVICE | file::MAKE_BLOCK_DEVICE | file::DEVICE_IOCTL;
+        self.handled()
+            & match access {
+                Access::Read => read,
+                Access::Write => !devices,
+                Access::Device => file::READ | file::WRITE | file::READ_FOLDER | file::TRUNCATE,
+            }
+    }
+
+    /// Opens the paths and makes the rule set. Called in the child: no allocation, no lock.
+    pub(super) fn build(&self) -> Result<OwnedFd, Errno> {
+        let attributes = Attributes {
+            files: self.handled(),
+            network: if self.version >= TCP_SINCE { TCP } else { 0 },
+            scopes: if self.version >= SCOPES_SINCE { SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS } else { 0 },
+        };
+        // Older kernels know only the first fields, and refuse a larger structure unless the rest is zero: it is.
+        let size = size_of::<Attributes>();
+        // SAFETY: the structure lives during the call and has the given size.
+        let result =
+            unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attributes, size, 0u32) };
+        let number = check(result)?;
+        // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+        let rules = unsafe { OwnedFd::from_raw_fd(number) };
+        for rule in &self.rules {
+            self.add(&rules, &rule.path, rule)?;
+        }
+        Ok(rules)
+    }
+
+    fn add(&self, rules: &OwnedFd, path: &CStr, rule: &PathRule) -> Result<(), Errno> {
+        let parent = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let mut allowed = self.allowed(rule.access);
+        if !rule.is_folder {
+            allowed &= file::OF_A_FILE;
+        }
+        let beneath = PathBeneath { allowed, parent: parent.as_raw_fd() };
+        // SAFETY: both descriptors are open and the structure lives during the call.
+        let result = unsafe {
+            libc::syscall(libc::SYS_landlock_add_rule, rules.as_raw_fd(), 1u32, &raw const beneath, 0u32)
+        };
+        check(result).map(|_| ())
+    }
+
+    /// Enforces a rule set on the calling thread, for ever.
+    pub(super) fn enforce(rules: &OwnedFd) -> Result<(), Errno> {
+        // SAFETY: the descriptor is open; no memory is read.
+        check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0u32) }).map(|_| ())
+    }
+}

@@ -1,0 +1,232 @@
+//! The clone: a child in its namespaces that carries out its steps, and the host's ends of its descriptors.
+
+use std::ffi::CString;
+use std::io;
+
+use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::kernel::check;
+use super::steps::{self, Step};
+
+/// The lowest number of a descriptor that the child moves to its place: above every place.
+const LOWEST: i32 = 16;
+
+/// Everything that one child needs.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The namespaces, as flags of clone.
+    pub(super) namespaces: u64,
+    /// The cgroup v2 into which the child is born.
+    pub(super) cgroup: Option<OwnedFd>,
+    /// What the child does.
+    pub(super) steps: Vec<Step>,
+}
+
+/// A child that runs.
+#[derive(Debug)]
+pub(super) struct Child {
+    pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) control: OwnedFd,
+    /// Whether the status was collected, after which the number may belong to another process.
+    reaped: bool,
+}
+
+/// The kernel's `struct clone_args`.
+#[repr(C, align(8))]
+#[derive(Default)]
+struct CloneArguments {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+const INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// Gives a descriptor a number that no place of the child has.
+pub(super) fn high(descriptor: OwnedFd) -> io::Result<OwnedFd> {
+    if descriptor.as_raw_fd() >= LOWEST {
+        return Ok(descriptor);
+    }
+    Ok(fcntl_dupfd_cloexec(&descriptor, LOWEST)?)
+}
+
+/// Starts the child.
+pub(super) fn start(plan: &Plan) -> io::Result<Child> {
+    let (host, child) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let child = high(child)?;
+    let mut pidfd: i32 = -1;
+    let mut arguments = CloneArguments {
+        flags: plan.namespaces | libc::CLONE_PIDFD as u64,
+        pidfd: &raw mut pidfd as u64,
+        ..CloneArguments::default()
+    };
+    if let Some(cgroup) = &plan.cgroup {
+        arguments.flags |= INTO_CGROUP;
+        arguments.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // No handler of the host may run in the child's copy of its memory; the first process resets the mask.
+    let masked = MaskedSignals::new();
+    // SAFETY: like a fork: the child has a copy of this memory and does only what is safe after one.
+    let mut result =
+        check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<CloneArguments>()) });
+    if matches!(result, Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM)) && plan.cgroup.is_none() {
+        // Containers refuse clone3, whose flags their filters cannot see.
+        // SAFETY: as above; clone puts the descriptor where its third argument points.
+        result = check(unsafe {
+            libc::syscall(libc::SYS_clone, arguments.flags, 0usize, &raw mut pidfd, 0usize, 0usize)
+        });
+    }
+    let pid = match result {
+        Ok(0) => steps::perform_all(&plan.steps, child.as_fd()),
+        Ok(pid) => pid,
+        Err(error) => return Err(error.into()),
+    };
+    drop(masked);
+    // SAFETY: the kernel made this descriptor for this call.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    Ok(Child { pid, pidfd, control: host, reaped: false })
+}
+
+/// All signals are blocked while it lives.
+struct MaskedSignals(libc::sigset_t);
+
+impl MaskedSignals {
+    fn new() -> Self {
+        // SAFETY: both sets are plain memory that the calls fill.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            let mut before = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self(before)
+        }
+    }
+}
+
+impl Drop for MaskedSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set was filled by the kernel.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// What the kernel counted for a child and everything that it had waited for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ChildUsage {
+    pub(super) user_micros: u64,
+    pub(super) system_micros: u64,
+}
+
+impl Child {
+    /// Kills the child. In a process namespace everything in it dies with it.
+    pub(super) fn kill(&self) {
+        // The only error is that it has ended.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+    }
+
+    /// Waits for the end of the child, which must be near, and collects it.
+    pub(super) fn reap(&mut self) -> ChildUsage {
+        // SAFETY: plain memory that the call fills.
+        let (mut information, mut usage): (libc::siginfo_t, libc::rusage) = unsafe { std::mem::zeroed() };
+        loop {
+            // SAFETY: both structures live during the call. The raw call also gives the usage.
+            let result = check(unsafe {
+                libc::syscall(
+                    libc::SYS_waitid,
+                    libc::P_PIDFD,
+                    self.pidfd.as_raw_fd(),
+                    &raw mut information,
+                    libc::WEXITED | libc::__WALL,
+                    &raw mut usage,
+                )
+            });
+            if !matches!(result, Err(rustix::io::Errno::INTR)) {
+                break;
+            }
+        }
+        self.reaped = true;
+        let micros =
+            |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs();
+        ChildUsage { user_micros: micros(usage.ru_utime), system_micros: micros(usage.ru_stime) }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if !self.reaped {
+            self.kill();
+            self.reap();
+        }
+    }
+}
+
+/// A sealed, executable copy of the first process's program in memory.
+pub(super) fn first_process() -> io::Result<BorrowedFd<'static>> {
+    use std::sync::OnceLock;
+    static PROGRAM: OnceLock<Result<OwnedFd, i32>> = OnceLock::new();
+    let made = PROGRAM.get_or_init(|| {
+        let make = || -> io::Result<OwnedFd> { sealed(c"init", INIT, true) };
+        make().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+    });
+    match made {
+        Ok(descriptor) => Ok(descriptor.as_fd()),
+        Err(number) => Err(io::Error::from_raw_os_error(*number)),
+    }
+}
+
+/// The program, empty if it could not be built.
+pub(super) static INIT: &[u8] = include_bytes!(env!("TOOLPOST_SANDBOX_INIT"));
+/// Why it could not be built.
+pub(super) const INIT_MISSING: &str = env!("TOOLPOST_SANDBOX_INIT_MISSING");
+
+/// Bytes in a file in memory that nobody can change any more, with a high number.
+pub(super) fn sealed(name: &std::ffi::CStr, content: &[u8], executable: bool) -> io::Result<OwnedFd> {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    const EXECUTABLE: u32 = 0x10;
+    const NOT_EXECUTABLE: u32 = 0x8;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let kind = MemfdFlags::from_bits_retain(if executable { EXECUTABLE } else { NOT_EXECUTABLE });
+    // Kernels before 6.3 know neither flag.
+    let file = match rustix::fs::memfd_create(name, flags | kind) {
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+        other => other?,
+    };
+    let file = high(file)?;
+    let mut rest = content;
+    while !rest.is_empty() {
+        let written = rustix::io::write(&file, rest)?;
+        rest = rest.get(written..).unwrap_or_default();
+    }
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
+    rustix::fs::fcntl_add_seals(
+        &file,
+        SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+    )?;
+    Ok(file)
+}
+
+/// A copy of a descriptor with a high number.
+pub(super) fn duplicate(descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    Ok(fcntl_dupfd_cloexec(descriptor, LOWEST)?)
+}
+
+/// A C string of text that was checked to have no NUL; one that has ends there.
+pub(super) fn c_string(text: impl Into<Vec<u8>>) -> CString {
+    let mut bytes = text.into();
+    if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
+        bytes.truncate(end);
+    }
+    CString::new(bytes).unwrap_or_default()
+}

@@ -1,0 +1,572 @@
+//! The plan of a run: which steps give a level on this host, and which layers they are.
+
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::MountFlags;
+
+use super::Facts;
+use super::cgroup::Group;
+use super::landlock::{Access, Landlock, PathRule, SCOPES_SINCE, TCP_SINCE};
+use super::launch::c_string;
+use super::seccomp::{self, Circumstances};
+use super::steps::{Step, attribute};
+use super::workspace::HostFolder;
+use crate::{Layer, Level, Limits, MissingLayer};
+
+/// The identity inside a user namespace.
+pub(super) const INSIDE: u32 = 1000;
+/// Where the old root lies while the new one is filled.
+const OLD: &str = "/.host";
+/// Where a fresh workspace, and at level `strict` every workspace, is.
+pub(super) const WORKSPACE: &str = "/workspace";
+
+/// Folders of the system that a program may read, in every level.
+const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32", "/nix/store"];
+/// Folders that level `standard` shows besides.
+const SYSTEM_STANDARD: [&str; 2] = ["/etc", "/opt"];
+/// What level `strict` shows of `/etc`.
+const ETC_STRICT: [&str; 2] = ["/etc/ld.so.cache", "/etc/alternatives"];
+/// Device nodes that do no harm.
+const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+/// Larger than any path of the private root's own files needs.
+const ROOT_OPTIONS: &str = "mode=755,size=1m,nr_inodes=512";
+
+const READ_ONLY: u64 = attribute::READ_ONLY | attribute::NO_SETUID | attribute::NO_DEVICES;
+
+/// The small files of `/etc` at level `strict`.
+fn etc_files() -> [(&'static str, String); 5] {
+    [
+        (
+            "/etc/passwd",
+            format!(
+                "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:{INSIDE}:{INSIDE}:sandbox:{WORKSPACE}:/bin/bash\n\
+                 nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
+            ),
+        ),
+        ("/etc/group", format!("root:x:0:\nsandbox:x:{INSIDE}:\nnogroup:x:65534:\n")),
+        ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned()),
+        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".to_owned()),
+        ("/etc/resolv.conf", String::new()),
+    ]
+}
+
+/// What the plan is made from.
+pub(super) struct Request<'a> {
+    pub(super) level: Level,
+    pub(super) limits: &'a Limits,
+    pub(super) facts: &'a Facts,
+    /// A host folder as workspace; none is a fresh one.
+    pub(super) host: Option<&'a mut HostFolder>,
+    /// Without namespaces: the folder that the host made as fresh workspace.
+    pub(super) fresh: Option<PathBuf>,
+    /// Folders and files to show read-only: canonical, with the identity that the host saw.
+    pub(super) visible: Vec<Visible>,
+    /// Whether the child must wait for the host to fill the workspace.
+    pub(super) waits: bool,
+    pub(super) group: &'a mut Group,
+}
+
+/// A folder or file of the host that is shown read-only at its own path.
+#[derive(Debug)]
+pub(super) struct Visible {
+    pub(super) path: PathBuf,
+    pub(super) is_folder: bool,
+    pub(super) device: u64,
+    pub(super) inode: u64,
+    /// A detached mount that shows the host user's files as the program's own.
+    pub(super) tree: Option<rustix::fd::OwnedFd>,
+}
+
+/// The steps up to the arrangement of descriptors, and what they amount to.
+pub(super) struct Confinement {
+    pub(super) namespaces: u64,
+    pub(super) steps: Vec<Step>,
+    pub(super) layers: Vec<Layer>,
+    pub(super) missing: Vec<MissingLayer>,
+    /// Where the program works, as it sees it.
+    pub(super) workspace: PathBuf,
+    /// Whether everything lives in a process namespace.
+    pub(super) own_namespaces: bool,
+    /// Whether signals of the program stay inside.
+    pub(super) scoped_signals: bool,
+}
+
+fn path(path: impl AsRef<Path>) -> CString {
+    c_string(path.as_ref().as_os_str().as_bytes())
+}
+
+fn under_old(path: &Path) -> CString {
+    let mut text = OLD.as_bytes().to_vec();
+    text.extend_from_slice(path.as_os_str().as_bytes());
+    c_string(text)
+}
+
+/// Plans the confinement of a run.
+pub(super) fn confinement(request: Request<'_>) -> Confinement {
+    if request.facts.namespaces.is_ok() { with_namespaces(request) } else { without_namespaces(request) }
+}
+
+/// Collects folders so that each is made once, parents first.
+struct Tree {
+    steps: Vec<Step>,
+    made: Vec<PathBuf>,
+}
+
+impl Tree {
+    fn folder(&mut self, folder: &Path) {
+        if folder == Path::new("/") || self.made.iter().any(|made| made == folder) {
+            return;
+        }
+        if let Some(parent) = folder.parent() {
+            self.folder(parent);
+        }
+        self.steps.push(Step::Folder { path: path(folder), mode: 0o755 });
+        self.made.push(folder.to_owned());
+    }
+
+    fn file(&mut self, file: &Path, content: Vec<u8>) {
+        if let Some(parent) = file.parent() {
+            self.folder(parent);
+        }
+        self.steps.push(Step::File { path: path(file), content });
+        self.made.push(file.to_owned());
+    }
+
+    /// Whether a path is already shown by a bind of itself or of a folder above.
+    fn shown(&self, shown: &[PathBuf], wanted: &Path) -> bool {
+        shown.iter().any(|folder| wanted.starts_with(folder))
+    }
+
+    /// Shows a path of the host, a symbolic link as the same link.
+    fn show(&mut self, shown: &mut Vec<PathBuf>, wanted: &Path) {
+        if self.shown(shown, wanted) || self.made.iter().any(|made| made == wanted) {
+            return;
+        }
+        let Ok(metadata) = std::fs::symlink_metadata(wanted) else { return };
+        if let Some(parent) = wanted.parent() {
+            self.folder(parent);
+        }
+        if metadata.is_symlink() {
+            let Ok(target) = std::fs::read_link(wanted) else { return };
+            self.steps.push(Step::Link { path: path(wanted), target: path(target) });
+            self.made.push(wanted.to_owned());
+            return;
+        }
+        if metadata.is_dir() {
+            self.folder(wanted);
+        } else {
+            self.file(wanted, Vec::new());
+        }
+        self.steps.push(Step::Bind {
+            source: under_old(wanted),
+            target: path(wanted),
+            attributes: READ_ONLY,
+        });
+        shown.push(wanted.to_owned());
+    }
+}
+
+fn temporary(target: &Path, size: u64, inodes: u64, no_execute: bool) -> Step {
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    if no_execute {
+        flags |= MountFlags::NOEXEC;
+    }
+    Step::Mount {
+        kind: c"tmpfs",
+        target: path(target),
+        options: c_string(format!("size={size},nr_inodes={inodes},mode=1777")),
+        flags,
+    }
+}
+
+/// A private root in namespaces of its own.
+fn with_namespaces(request: Request<'_>) -> Confinement {
+    let Request { level, limits, facts, host, visible, waits, group, .. } = request;
+    let as_root = facts.is_root();
+    let mut namespaces =
+        libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWNET;
+    let mut layers = vec![
+        Layer::MountNamespace,
+        Layer::PidNamespace,
+        Layer::IpcNamespace,
+        Layer::UtsNamespace,
+        Layer::NetworkNamespace,
+        Layer::PrivateRoot,
+        Layer::TreeKill,
+        Layer::UnprivilegedUser,
+    ];
+    let mut missing = Vec::new();
+    let mut tree = Tree { steps: Vec::new(), made: Vec::new() };
+    if as_root {
+        // Real root sets up with its own rights, and goes into a user namespace at the end: then even a capability
+        // gained there has no power over these mounts, which belong to the namespace above.
+    } else {
+        namespaces |= libc::CLONE_NEWUSER;
+        tree.steps.extend(identity_map(facts.user, facts.group));
+        layers.push(Layer::UserNamespace);
+    }
+    for tasks in group.take_joins() {
+        tree.steps.push(Step::Join(tasks));
+    }
+    tree.steps.push(Step::Unshare(libc::CLONE_NEWCGROUP));
+    layers.push(Layer::CgroupNamespace);
+    tree.steps.push(Step::HostName(b"sandbox"));
+    tree.steps.push(Step::PrivateMounts);
+    tree.steps.push(Step::Mount {
+        kind: c"tmpfs",
+        target: path(facts.mount_point()),
+        options: c_string(ROOT_OPTIONS),
+        flags: MountFlags::NOSUID | MountFlags::NODEV,
+    });
+    tree.steps.push(Step::Enter(path(facts.mount_point())));
+    tree.steps.push(Step::Folder { path: c_string(OLD.trim_start_matches('/')), mode: 0o700 });
+    tree.steps.push(Step::Pivot { old: c_string(OLD.trim_start_matches('/')) });
+
+    let workspace = match &host {
+        Some(folder) if level == Level::Standard => folder.path().to_owned(),
+        _ => PathBuf::from(WORKSPACE),
+    };
+    let mut shown = Vec::new();
+    for folder in SYSTEM {
+        tree.show(&mut shown, Path::new(folder));
+    }
+    if level == Level::Standard {
+        for folder in SYSTEM_STANDARD {
+            tree.show(&mut shown, Path::new(folder));
+        }
+    } else {
+        for (file, content) in etc_files() {
+            tree.file(Path::new(file), content.into_bytes());
+        }
+        for entry in ETC_STRICT {
+            tree.show(&mut shown, Path::new(entry));
+        }
+    }
+    for Visible { path: wanted, is_folder, device, inode, tree: detached } in visible {
+        if tree.shown(&shown, &wanted) {
+            continue;
+        }
+        if is_folder {
+            tree.folder(&wanted);
+        } else {
+            tree.file(&wanted, Vec::new());
+        }
+        match detached {
+            Some(detached) => tree.steps.push(Step::Attach { tree: detached, target: path(&wanted) }),
+            None => tree.steps.push(Step::Bind {
+                source: under_old(&wanted),
+                target: path(&wanted),
+                attributes: READ_ONLY,
+            }),
+        }
+        tree.steps.push(Step::Verify { path: path(&wanted), device, inode });
+        shown.push(wanted);
+    }
+    for name in DEVICES {
+        let device = Path::new("/dev").join(name);
+        tree.file(&device, Vec::new());
+        tree.steps.push(Step::Bind { source: under_old(&device), target: path(&device), attributes: 0 });
+    }
+    for (name, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ] {
+        tree.steps.push(Step::Link { path: path(Path::new("/dev").join(name)), target: c_string(target) });
+    }
+    for folder in ["/dev/shm", "/proc", "/tmp"] {
+        tree.folder(Path::new(folder));
+    }
+    tree.folder(&workspace);
+    tree.steps.push(Step::Mount {
+        kind: c"proc",
+        target: c_string("/proc"),
+        options: c_string("subset=pid"),
+        flags: MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+    });
+    let scratch = (limits.workspace_bytes, limits.workspace_inodes);
+    tree.steps.push(temporary(Path::new("/tmp"), scratch.0, scratch.1, false));
+    tree.steps.push(temporary(Path::new("/dev/shm"), scratch.0, scratch.1, true));
+    match host {
+        Some(folder) => {
+            folder.plan(&workspace, &|inner| under_old(inner), &mut tree.steps);
+            layers.push(Layer::ProtectedPaths);
+        }
+        None => {
+            let mut options = format!("size={},nr_inodes={},mode=755", scratch.0, scratch.1);
+            if as_root {
+                options.push_str(&format!(",uid={0},gid={0}", facts.unprivileged));
+            }
+            tree.steps.push(Step::Mount {
+                kind: c"tmpfs",
+                target: path(&workspace),
+                options: c_string(options),
+                flags: MountFlags::NOSUID | MountFlags::NODEV,
+            });
+            layers.push(Layer::WorkspaceQuota);
+            tree.steps.push(Step::SendFolder(path(&workspace)));
+        }
+    }
+    tree.steps.push(Step::DetachOld { old: c_string(OLD) });
+    tree.steps.push(Step::Attributes { path: c_string("/"), attributes: READ_ONLY });
+    if waits {
+        tree.steps.push(Step::Await);
+    }
+    let mut steps = tree.steps;
+    if as_root {
+        steps.push(Step::DropBounding);
+        steps.push(Step::Identity { user: facts.unprivileged, group: facts.unprivileged });
+        steps.push(Step::Dumpable);
+        if facts.user_namespaces {
+            steps.push(Step::Unshare(libc::CLONE_NEWUSER));
+            steps.push(Step::Dumpable);
+            steps.extend(identity_map(facts.unprivileged, facts.unprivileged));
+            layers.push(Layer::UserNamespace);
+        } else {
+            missing.push(MissingLayer {
+                layer: Layer::UserNamespace,
+                reason: "this host refuses user namespaces; the program runs as an unprivileged user instead"
+                    .into(),
+            });
+        }
+    }
+    steps.push(Step::Enter(path(&workspace)));
+    // In a user namespace of its own the kernel counts the processes of this run alone.
+    let counted = layers.contains(&Layer::UserNamespace);
+    let rules = private_root_rules(&workspace);
+    let own_namespaces = true;
+    let mut confinement = Confinement {
+        namespaces: namespaces as u64,
+        steps,
+        layers,
+        missing,
+        workspace,
+        own_namespaces,
+        scoped_signals: true,
+    };
+    confinement.lock(facts, limits, group, counted.then_some(0), rules);
+    confinement
+}
+
+fn identity_map(user: u32, group: u32) -> [Step; 3] {
+    let write = |file: &str, text: String| Step::Write { path: c_string(file), text: text.into_bytes() };
+    [
+        write("/proc/self/setgroups", "deny".into()),
+        write("/proc/self/uid_map", format!("{INSIDE} {user} 1")),
+        write("/proc/self/gid_map", format!("{INSIDE} {group} 1")),
+    ]
+}
+
+fn private_root_rules(workspace: &Path) -> Vec<PathRule> {
+    let rule = |place: &Path, access, is_folder| PathRule { path: path(place), access, is_folder };
+    let mut rules = vec![rule(Path::new("/"), Access::Read, true)];
+    for folder in ["/tmp", "/dev/shm"] {
+        rules.push(rule(Path::new(folder), Access::Write, true));
+    }
+    rules.push(rule(workspace, Access::Write, true));
+    rules.push(rule(Path::new("/dev"), Access::Device, true));
+    rules
+}
+
+/// The host's root, of which Landlock leaves the system folders and the workspace.
+fn without_namespaces(request: Request<'_>) -> Confinement {
+    let Request { limits, facts, host, fresh, visible, group, .. } = request;
+    let refusal =
+        facts.namespaces.as_ref().err().map_or_else(|| "not available".to_owned(), ToString::to_string);
+    let mut missing: Vec<MissingLayer> = [
+        Layer::UserNamespace,
+        Layer::MountNamespace,
+        Layer::PidNamespace,
+        Layer::IpcNamespace,
+        Layer::UtsNamespace,
+        Layer::CgroupNamespace,
+        Layer::NetworkNamespace,
+        Layer::PrivateRoot,
+    ]
+    .into_iter()
+    .map(|layer| MissingLayer { layer, reason: refusal.clone() })
+    .collect();
+    let mut layers = Vec::new();
+    let mut steps = Vec::new();
+    for tasks in group.take_joins() {
+        steps.push(Step::Join(tasks));
+    }
+    let rule = |place: &Path, access| PathRule { path: path(place), access, is_folder: place.is_dir() };
+    let mut rules = Vec::new();
+    for folder in SYSTEM.iter().chain(&SYSTEM_STANDARD) {
+        if let Ok(real) = std::fs::canonicalize(folder) {
+            rules.push(rule(&real, Access::Read));
+        }
+    }
+    for Visible { path: wanted, .. } in &visible {
+        rules.push(rule(wanted, Access::Read));
+    }
+    for name in DEVICES {
+        let device = Path::new("/dev").join(name);
+        if device.exists() {
+            rules.push(rule(&device, Access::Device));
+        }
+    }
+    let workspace = match (&host, fresh) {
+        (Some(folder), _) => folder.path().to_owned(),
+        (None, Some(folder)) => folder,
+        (None, None) => PathBuf::from("/"),
+    };
+    rules.push(rule(&workspace, Access::Write));
+    missing.push(match host {
+        Some(_) => MissingLayer {
+            layer: Layer::ProtectedPaths,
+            reason: "without a mount namespace no path inside the workspace can be masked".into(),
+        },
+        None => MissingLayer {
+            layer: Layer::WorkspaceQuota,
+            reason: "without a mount namespace the workspace is measured, not limited".into(),
+        },
+    });
+    let scoped_signals = facts.landlock >= SCOPES_SINCE;
+    if scoped_signals || group.kills() {
+        layers.push(Layer::TreeKill);
+    } else {
+        missing.push(MissingLayer {
+            layer: Layer::TreeKill,
+            reason: "without a process namespace, a cgroup or a signal scope (Linux 6.12) an orphan could outlive \
+                     the host program's own sudden end"
+                .into(),
+        });
+    }
+    if facts.is_root() {
+        steps.push(Step::DropBounding);
+        steps.push(Step::Identity { user: facts.unprivileged, group: facts.unprivileged });
+    }
+    layers.push(Layer::UnprivilegedUser);
+    steps.push(Step::Enter(path(&workspace)));
+    let mut confinement = Confinement {
+        namespaces: 0,
+        steps,
+        layers,
+        missing,
+        workspace,
+        own_namespaces: false,
+        scoped_signals,
+    };
+    // The kernel counts all processes of the user here.
+    let user = if facts.is_root() { facts.unprivileged } else { facts.user };
+    confinement.lock(facts, limits, group, Some(super::tree::count_of_user(user)), rules);
+    confinement
+}
+
+impl Confinement {
+    /// The steps that every level ends with: limits, capabilities, Landlock, seccomp.
+    ///
+    /// `counted` is how many processes the kernel already counts against the limit, none if it would count strangers.
+    fn lock(
+        &mut self,
+        facts: &Facts,
+        limits: &Limits,
+        group: &Group,
+        counted: Option<u64>,
+        rules: Vec<PathRule>,
+    ) {
+        let mut limit = |resource: u32, soft: u64, hard: u64| {
+            let most = facts.hard_limit(resource);
+            self.steps.push(Step::Limit { resource, soft: soft.min(most), hard: hard.min(most) });
+        };
+        if let Some(cpu) = limits.cpu {
+            let seconds = cpu.as_secs() + u64::from(cpu.subsec_nanos() > 0);
+            limit(libc::RLIMIT_CPU, seconds, seconds + 1);
+        }
+        limit(libc::RLIMIT_FSIZE, limits.file_size, limits.file_size);
+        limit(libc::RLIMIT_NOFILE, limits.descriptors.into(), limits.descriptors.into());
+        limit(libc::RLIMIT_CORE, 0, 0);
+        limit(libc::RLIMIT_MEMLOCK, 64 << 10, 64 << 10);
+        limit(libc::RLIMIT_RTPRIO, 0, 0);
+        limit(libc::RLIMIT_NICE, 0, 0);
+        limit(libc::RLIMIT_MSGQUEUE, 64 << 10, 64 << 10);
+        if let Some(counted) = counted {
+            // One more: the first process.
+            let most = counted + u64::from(limits.processes) + 1;
+            limit(libc::RLIMIT_NPROC, most, most);
+        }
+        if !group.limits_memory() {
+            limit(libc::RLIMIT_DATA, limits.memory, limits.memory);
+        }
+        self.layers.push(Layer::ResourceLimits);
+        group.describe(limits, &mut self.layers, &mut self.missing);
+        if !self.layers.contains(&Layer::ProcessLimit) {
+            if self.layers.contains(&Layer::UserNamespace) {
+                self.layers.push(Layer::ProcessLimit);
+                self.missing.retain(|missing| missing.layer != Layer::ProcessLimit);
+            } else if !self.missing.iter().any(|missing| missing.layer == Layer::ProcessLimit) {
+                self.missing.push(MissingLayer {
+                    layer: Layer::ProcessLimit,
+                    reason: "the limit counts all processes of the user".into(),
+                });
+            }
+        }
+        self.steps.push(Step::Session);
+        self.steps.push(Step::DropBounding);
+        self.steps.push(Step::DropCapabilities);
+        self.steps.push(Step::NoNewPrivileges);
+        self.layers.extend([Layer::NoCapabilities, Layer::NoNewPrivileges]);
+        self.landlock(facts, rules);
+        self.steps.push(Step::Seccomp(seccomp::filter(Circumstances {
+            own_namespaces: self.own_namespaces,
+            scoped_signals: self.scoped_signals,
+        })));
+        self.layers.push(Layer::Seccomp);
+        self.layers.sort_unstable();
+    }
+
+    fn landlock(&mut self, facts: &Facts, rules: Vec<PathRule>) {
+        let parts = [
+            (Layer::LandlockFiles, 1, "Landlock (Linux 5.13)"),
+            (Layer::LandlockTcp, TCP_SINCE, "Landlock version 4 (Linux 6.7)"),
+            (Layer::LandlockAbstractSockets, SCOPES_SINCE, "Landlock version 6 (Linux 6.12)"),
+            (Layer::LandlockSignals, SCOPES_SINCE, "Landlock version 6 (Linux 6.12)"),
+        ];
+        for (layer, since, what) in parts {
+            if facts.landlock >= since {
+                self.layers.push(layer);
+            } else {
+                let reason = format!("needs {what}; this kernel offers version {}", facts.landlock);
+                self.missing.push(MissingLayer { layer, reason });
+            }
+        }
+        if facts.landlock > 0 {
+            self.steps.push(Step::Landlock(Landlock::new(facts.landlock, rules)));
+        }
+    }
+}
+
+/// The variables of the clean environment, then the caller's, which win.
+pub(super) fn environment(
+    workspace: &Path,
+    search: &OsStr,
+    own: &[(String, std::ffi::OsString)],
+    scratch: &Path,
+) -> Vec<CString> {
+    let mut variables: Vec<(&str, &OsStr)> = vec![
+        ("PATH", search),
+        ("HOME", workspace.as_os_str()),
+        ("LANG", OsStr::new("C.UTF-8")),
+        ("TMPDIR", scratch.as_os_str()),
+        ("USER", OsStr::new("sandbox")),
+        ("TERM", OsStr::new("dumb")),
+    ];
+    for (name, value) in own {
+        variables.retain(|(other, _)| other != name);
+        variables.push((name, value));
+    }
+    variables
+        .into_iter()
+        .map(|(name, value)| {
+            let mut text = name.as_bytes().to_vec();
+            text.push(b'=');
+            text.extend_from_slice(value.as_bytes());
+            c_string(text)
+        })
+        .collect()
+}

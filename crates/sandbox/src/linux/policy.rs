@@ -1,0 +1,304 @@
+//! The system call policy: a table with a reason per entry. What is not listed is allowed, up to the newest system
+//! call that was reviewed; the files, processes and identities it can reach are limited by the other layers.
+
+use libc::c_long;
+
+/// What happens to a refused call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// The call fails with this error.
+    Fail(i32),
+}
+
+/// Which arguments a rule is about. Arguments are compared in their lower 32 bits: the kernel ignores the rest there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Test {
+    /// Every call.
+    Any,
+    /// The argument has one of these bits.
+    HasBits(u32, u32),
+    /// The argument is this value.
+    Is(u32, u32),
+    /// The argument is none of these values.
+    IsNot(u32, &'static [u32]),
+    /// The argument, under a mask, is this value.
+    MaskedIs(u32, u32, u32),
+}
+
+/// Under which circumstances a rule is part of the filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    /// Always.
+    Always,
+    /// The run shares the host's namespaces: what a namespace would hide must be refused.
+    SharedNamespaces,
+    /// The run shares the host's processes and Landlock cannot limit signals.
+    UnscopedSignals,
+}
+
+/// One line of the policy.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rule {
+    pub(super) call: c_long,
+    pub(super) test: Test,
+    pub(super) action: Action,
+    pub(super) when: When,
+    /// Read by people, and by the test that requires one.
+    #[cfg_attr(not(test), expect(dead_code, reason = "documentation of the table, checked by its test"))]
+    pub(super) reason: &'static str,
+}
+
+/// The newest call of the review (`file_setattr`, Linux 6.17). Newer ones answer "not implemented".
+pub(super) const NEWEST_REVIEWED: u32 = 469;
+
+/// Calls that libc's headers do not name yet.
+const STATMOUNT: c_long = 457;
+const LISTMOUNT: c_long = 458;
+const LSM_SET_SELF_ATTR: c_long = 460;
+const OPEN_TREE_ATTR: c_long = 467;
+
+const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET) as u32;
+
+const EPERM: Action = Action::Fail(libc::EPERM);
+const EACCES: Action = Action::Fail(libc::EACCES);
+const ENOSYS: Action = Action::Fail(libc::ENOSYS);
+
+const fn rule(call: c_long, test: Test, action: Action, when: When, reason: &'static str) -> Rule {
+    Rule { call, test, action, when, reason }
+}
+
+/// Refuses a call whatever its arguments.
+const fn refuse(call: c_long, action: Action, reason: &'static str) -> Rule {
+    rule(call, Test::Any, action, When::Always, reason)
+}
+
+const SHARED: When = When::SharedNamespaces;
+const UNSCOPED: When = When::UnscopedSignals;
+
+/// The policy of the levels `standard` and `strict`.
+pub(super) const POLICY: &[Rule] = &[
+    // Kernel interfaces with a long history of exploits, which code of a tool has no use for.
+    refuse(libc::SYS_io_uring_setup, ENOSYS, "runs system calls that this filter does not see"),
+    refuse(libc::SYS_io_uring_enter, ENOSYS, "runs system calls that this filter does not see"),
+    refuse(libc::SYS_io_uring_register, ENOSYS, "runs system calls that this filter does not see"),
+    refuse(libc::SYS_userfaultfd, ENOSYS, "stops the kernel inside a copy, used to win races"),
+    refuse(libc::SYS_perf_event_open, EPERM, "large attack surface; sees other processes"),
+    refuse(libc::SYS_bpf, EPERM, "loads programs into the kernel"),
+    refuse(libc::SYS_add_key, EPERM, "key rings are not confined by namespaces"),
+    refuse(
+        libc::SYS_request_key,
+        EPERM,
+        "key rings are not confined by namespaces; starts a helper on the host",
+    ),
+    refuse(libc::SYS_keyctl, EPERM, "key rings are not confined by namespaces"),
+    refuse(libc::SYS_memfd_secret, ENOSYS, "memory that the host cannot inspect"),
+    refuse(libc::SYS_remap_file_pages, ENOSYS, "obsolete; emulated by delicate code"),
+    refuse(libc::SYS_fanotify_init, EPERM, "watches whole file systems"),
+    refuse(libc::SYS_fanotify_mark, EPERM, "watches whole file systems"),
+    refuse(libc::SYS_lookup_dcookie, EPERM, "profiling interface"),
+    refuse(libc::SYS_quotactl, EPERM, "administers file systems"),
+    refuse(libc::SYS_quotactl_fd, EPERM, "administers file systems"),
+    refuse(libc::SYS_nfsservctl, ENOSYS, "obsolete"),
+    // Other processes.
+    refuse(libc::SYS_ptrace, EPERM, "reads and changes other processes"),
+    refuse(libc::SYS_process_vm_readv, EPERM, "reads other processes"),
+    refuse(libc::SYS_process_vm_writev, EPERM, "changes other processes"),
+    refuse(libc::SYS_process_madvise, EPERM, "changes other processes"),
+    refuse(libc::SYS_process_mrelease, EPERM, "changes other processes"),
+    refuse(libc::SYS_pidfd_getfd, EPERM, "takes descriptors of other processes"),
+    refuse(libc::SYS_kcmp, EPERM, "reveals kernel pointers' order"),
+    refuse(libc::SYS_move_pages, EPERM, "moves memory of other processes"),
+    refuse(libc::SYS_migrate_pages, EPERM, "moves memory of other processes"),
+    rule(libc::SYS_prlimit64, Test::IsNot(0, &[0]), EPERM, When::Always, "changes limits of other processes"),
+    // Namespaces and mounts.
+    rule(
+        libc::SYS_clone,
+        Test::HasBits(0, NEW_NAMESPACES),
+        EPERM,
+        When::Always,
+        "a user namespace gives capabilities",
+    ),
+    refuse(
+        libc::SYS_clone3,
+        ENOSYS,
+        "its flags are in memory, where a filter cannot see them; libc then uses clone",
+    ),
+    refuse(libc::SYS_unshare, EPERM, "a user namespace gives capabilities"),
+    refuse(libc::SYS_setns, EPERM, "enters other namespaces"),
+    refuse(libc::SYS_mount, EPERM, "changes what paths mean"),
+    refuse(libc::SYS_umount2, EPERM, "uncovers what a mount hides"),
+    refuse(libc::SYS_pivot_root, EPERM, "changes what paths mean"),
+    refuse(libc::SYS_chroot, EPERM, "changes what paths mean"),
+    refuse(libc::SYS_mount_setattr, EPERM, "makes read-only mounts writable"),
+    refuse(libc::SYS_open_tree, EPERM, "copies mounts"),
+    refuse(OPEN_TREE_ATTR, EPERM, "copies mounts"),
+    refuse(libc::SYS_move_mount, EPERM, "changes what paths mean"),
+    refuse(libc::SYS_fsopen, EPERM, "makes file systems"),
+    refuse(libc::SYS_fsconfig, EPERM, "makes file systems"),
+    refuse(libc::SYS_fsmount, EPERM, "makes file systems"),
+    refuse(libc::SYS_fspick, EPERM, "changes file systems"),
+    refuse(STATMOUNT, EPERM, "describes the host's mounts"),
+    refuse(LISTMOUNT, EPERM, "describes the host's mounts"),
+    refuse(
+        libc::SYS_name_to_handle_at,
+        EPERM,
+        "first half of opening files by number, round every path rule",
+    ),
+    refuse(libc::SYS_open_by_handle_at, EPERM, "opens files by number, round every path rule"),
+    // The machine.
+    refuse(libc::SYS_kexec_load, EPERM, "replaces the kernel"),
+    refuse(libc::SYS_kexec_file_load, EPERM, "replaces the kernel"),
+    refuse(libc::SYS_init_module, EPERM, "loads code into the kernel"),
+    refuse(libc::SYS_finit_module, EPERM, "loads code into the kernel"),
+    refuse(libc::SYS_delete_module, EPERM, "unloads code from the kernel"),
+    refuse(libc::SYS_reboot, EPERM, "stops the machine"),
+    refuse(libc::SYS_swapon, EPERM, "administers memory"),
+    refuse(libc::SYS_swapoff, EPERM, "administers memory"),
+    refuse(libc::SYS_acct, EPERM, "writes a file of the host at every exit"),
+    refuse(libc::SYS_syslog, EPERM, "reads the kernel's log"),
+    refuse(libc::SYS_vhangup, EPERM, "disturbs a terminal"),
+    refuse(libc::SYS_sethostname, EPERM, "changes the host name"),
+    refuse(libc::SYS_setdomainname, EPERM, "changes the host name"),
+    refuse(libc::SYS_settimeofday, EPERM, "changes the clock"),
+    refuse(libc::SYS_clock_settime, EPERM, "changes the clock"),
+    refuse(libc::SYS_clock_adjtime, EPERM, "changes the clock"),
+    refuse(libc::SYS_adjtimex, EPERM, "changes the clock"),
+    refuse(LSM_SET_SELF_ATTR, EPERM, "changes the security module's label"),
+    rule(
+        libc::SYS_personality,
+        Test::IsNot(0, &[0, u32::MAX]),
+        EPERM,
+        When::Always,
+        "switches address randomisation off",
+    ),
+    // Terminals: a process that shares one could type into it.
+    rule(libc::SYS_ioctl, Test::Is(1, libc::TIOCSTI as u32), EPERM, When::Always, "types into the terminal"),
+    rule(libc::SYS_ioctl, Test::Is(1, 0x541C), EPERM, When::Always, "TIOCLINUX types into the console"),
+    rule(libc::SYS_ioctl, Test::Is(1, 0x5423), EPERM, When::Always, "TIOCSETD loads kernel modules"),
+    // Network: none. Vsock and others are in no namespace, and Landlock knows only TCP.
+    rule(
+        libc::SYS_socket,
+        Test::IsNot(0, &[libc::AF_UNIX as u32]),
+        EACCES,
+        When::Always,
+        "no network; only unix sockets",
+    ),
+    rule(
+        libc::SYS_socketpair,
+        Test::IsNot(0, &[libc::AF_UNIX as u32]),
+        EACCES,
+        When::Always,
+        "only unix sockets",
+    ),
+    // What namespaces would hide.
+    rule(libc::SYS_socket, Test::Any, EACCES, SHARED, "could reach the host's unix sockets by path"),
+    rule(libc::SYS_connect, Test::Any, EACCES, SHARED, "could reach the host's unix sockets by path"),
+    rule(
+        libc::SYS_socketpair,
+        Test::MaskedIs(1, 0xf, libc::SOCK_DGRAM as u32),
+        EACCES,
+        SHARED,
+        "can send to any path",
+    ),
+    rule(
+        libc::SYS_socketpair,
+        Test::MaskedIs(1, 0xf, libc::SOCK_RAW as u32),
+        EACCES,
+        SHARED,
+        "is a datagram socket",
+    ),
+    rule(libc::SYS_shmget, Test::Any, EPERM, SHARED, "shared memory of the host's programs"),
+    rule(libc::SYS_shmat, Test::Any, EPERM, SHARED, "shared memory of the host's programs"),
+    rule(libc::SYS_shmctl, Test::Any, EPERM, SHARED, "shared memory of the host's programs"),
+    rule(libc::SYS_semget, Test::Any, EPERM, SHARED, "semaphores of the host's programs"),
+    rule(libc::SYS_semop, Test::Any, EPERM, SHARED, "semaphores of the host's programs"),
+    rule(libc::SYS_semtimedop, Test::Any, EPERM, SHARED, "semaphores of the host's programs"),
+    rule(libc::SYS_semctl, Test::Any, EPERM, SHARED, "semaphores of the host's programs"),
+    rule(libc::SYS_msgget, Test::Any, EPERM, SHARED, "message queues of the host's programs"),
+    rule(libc::SYS_msgsnd, Test::Any, EPERM, SHARED, "message queues of the host's programs"),
+    rule(libc::SYS_msgrcv, Test::Any, EPERM, SHARED, "message queues of the host's programs"),
+    rule(libc::SYS_msgctl, Test::Any, EPERM, SHARED, "message queues of the host's programs"),
+    rule(libc::SYS_mq_open, Test::Any, EPERM, SHARED, "message queues of the host's programs"),
+    rule(libc::SYS_mq_unlink, Test::Any, EPERM, SHARED, "message queues of the host's programs"),
+    rule(libc::SYS_setpriority, Test::Any, EPERM, SHARED, "changes other processes of the same user"),
+    rule(libc::SYS_ioprio_set, Test::Any, EPERM, SHARED, "changes other processes of the same user"),
+    rule(
+        libc::SYS_sched_setscheduler,
+        Test::IsNot(0, &[0]),
+        EPERM,
+        SHARED,
+        "changes other processes of the same user",
+    ),
+    rule(
+        libc::SYS_sched_setparam,
+        Test::IsNot(0, &[0]),
+        EPERM,
+        SHARED,
+        "changes other processes of the same user",
+    ),
+    rule(
+        libc::SYS_sched_setattr,
+        Test::IsNot(0, &[0]),
+        EPERM,
+        SHARED,
+        "changes other processes of the same user",
+    ),
+    rule(
+        libc::SYS_sched_setaffinity,
+        Test::IsNot(0, &[0]),
+        EPERM,
+        SHARED,
+        "changes other processes of the same user",
+    ),
+    // What the Landlock scope would refuse.
+    rule(libc::SYS_kill, Test::Any, EPERM, UNSCOPED, "signals the user's other processes"),
+    rule(libc::SYS_tkill, Test::Any, EPERM, UNSCOPED, "signals the user's other processes"),
+    rule(libc::SYS_tgkill, Test::Any, EPERM, UNSCOPED, "signals the user's other processes"),
+    rule(libc::SYS_rt_sigqueueinfo, Test::Any, EPERM, UNSCOPED, "signals the user's other processes"),
+    rule(libc::SYS_rt_tgsigqueueinfo, Test::Any, EPERM, UNSCOPED, "signals the user's other processes"),
+    rule(libc::SYS_pidfd_send_signal, Test::Any, EPERM, UNSCOPED, "signals the user's other processes"),
+    rule(
+        libc::SYS_fcntl,
+        Test::Is(1, libc::F_SETOWN as u32),
+        EPERM,
+        UNSCOPED,
+        "makes the kernel send signals",
+    ),
+    rule(libc::SYS_fcntl, Test::Is(1, 15), EPERM, UNSCOPED, "F_SETOWN_EX makes the kernel send signals"),
+    rule(libc::SYS_ioctl, Test::Is(1, 0x8901), EPERM, UNSCOPED, "FIOSETOWN makes the kernel send signals"),
+    rule(libc::SYS_ioctl, Test::Is(1, 0x8902), EPERM, UNSCOPED, "SIOCSPGRP makes the kernel send signals"),
+];
+
+/// Calls that only one machine has.
+#[cfg(target_arch = "x86_64")]
+pub(super) const MACHINE: &[Rule] = &[
+    refuse(libc::SYS_modify_ldt, EPERM, "segment descriptors; long history of exploits"),
+    refuse(libc::SYS_iopl, EPERM, "input and output ports"),
+    refuse(libc::SYS_ioperm, EPERM, "input and output ports"),
+    refuse(libc::SYS_uselib, ENOSYS, "obsolete"),
+    refuse(libc::SYS_ustat, ENOSYS, "obsolete"),
+    refuse(libc::SYS_sysfs, ENOSYS, "obsolete"),
+    refuse(libc::SYS__sysctl, ENOSYS, "obsolete"),
+];
+/// Calls that only one machine has.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const MACHINE: &[Rule] = &[];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_has_a_reason_and_is_reachable() {
+        for rule in POLICY.iter().chain(MACHINE) {
+            assert!(rule.reason.len() > 7, "{rule:?}");
+            assert!((rule.call as u32) <= NEWEST_REVIEWED, "{rule:?}");
+        }
+    }
+}

@@ -1,0 +1,481 @@
+//! The host's side of a run: one poll loop over output, input, the control socket and the clock, until everything
+//! that the program started is dead.
+
+use std::io::Read as _;
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use super::capture::{Capture, ResultLine};
+use super::cgroup::Group;
+use super::files;
+use super::launch::{Child, ChildUsage};
+use super::tree;
+use crate::{Cancel, Captured, Error, Event, Limits};
+
+/// After the last process is dead, or was killed, output is read for at most this long.
+const DRAIN: Duration = Duration::from_millis(500);
+/// How often limits that only the host can see are looked at.
+const LOOK: Duration = Duration::from_millis(25);
+const LOOK_AT_FOLDER: Duration = Duration::from_millis(200);
+
+/// Why the host ended the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    Cancelled,
+    Timeout,
+    Cpu,
+    Output,
+    Disk,
+}
+
+/// How the main process ended, as the first process saw it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Status {
+    pub(super) wait: i32,
+    pub(super) largest: u64,
+}
+
+/// The host's ends of the descriptors of a run.
+#[derive(Debug)]
+pub(super) struct Streams {
+    pub(super) stdout: Option<OwnedFd>,
+    pub(super) stderr: Option<OwnedFd>,
+    pub(super) value: Option<OwnedFd>,
+    pub(super) stdin: Option<Feed>,
+}
+
+/// What is still to be written to the program's input.
+pub(super) struct Feed {
+    pub(super) pipe: OwnedFd,
+    pub(super) source: Box<dyn std::io::Read>,
+    pub(super) block: Vec<u8>,
+}
+
+impl std::fmt::Debug for Feed {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Feed").field("block", &self.block.len()).finish_non_exhaustive()
+    }
+}
+
+/// A child and what holds its descendants together. Dropped, it kills and collects all of them.
+#[derive(Debug)]
+pub(super) struct Running<'a> {
+    pub(super) child: Child,
+    pub(super) own_namespaces: bool,
+    pub(super) group: &'a Group,
+}
+
+impl Running<'_> {
+    fn kill_all(&self) {
+        if self.own_namespaces {
+            self.child.kill();
+        } else if self.group.kills() {
+            self.group.kill();
+        } else {
+            // The first process stays until the last, so that orphans remain its children.
+            tree::kill_descendants(self.child.pid);
+            self.child.kill();
+        }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.kill_all();
+    }
+}
+
+/// What the loop found out.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) status: Option<Status>,
+    pub(super) ended: Option<Ended>,
+    pub(super) usage: ChildUsage,
+    pub(super) stdout: Captured,
+    pub(super) stderr: Captured,
+    pub(super) result_line: Option<Vec<u8>>,
+    pub(super) value: Vec<u8>,
+    pub(super) value_overflowed: bool,
+    /// The workspace that the child made.
+    pub(super) folder: Option<OwnedFd>,
+}
+
+/// A step of the set-up that failed, or the start of the program.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The index of the step and the error.
+    Step(usize, i32),
+    /// The program could not be started.
+    Program(i32),
+    /// The host's own part failed.
+    Host(Error),
+}
+
+/// What the loop works on.
+pub(super) struct Supervision<'a> {
+    pub(super) running: Running<'a>,
+    pub(super) streams: Streams,
+    pub(super) limits: &'a Limits,
+    pub(super) cancel: &'a Cancel,
+    pub(super) on_event: &'a mut dyn FnMut(Event<'_>),
+    pub(super) started: Instant,
+    /// Called with the workspace that the child made; afterwards the child may go on, if it waits.
+    pub(super) on_folder: &'a mut dyn FnMut(BorrowedFd<'_>) -> Result<(), Error>,
+    pub(super) child_waits: bool,
+    /// A workspace that has no limit of its own.
+    pub(super) measured: Option<BorrowedFd<'a>>,
+}
+
+enum Message {
+    Failed(usize, i32),
+    NotStarted(i32),
+    Ended(Status),
+    Folder(OwnedFd),
+    End,
+    None,
+}
+
+/// Runs the loop until everything is dead.
+pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failure> {
+    let Supervision {
+        mut running,
+        mut streams,
+        limits,
+        cancel,
+        on_event,
+        started,
+        on_folder,
+        child_waits,
+        measured,
+    } = supervision;
+    let mut stdout = Capture::new(limits.stdout);
+    let mut stderr = Capture::new(limits.stderr);
+    let mut result_line = ResultLine::new(limits.value_bytes);
+    let mut value = Vec::new();
+    let mut value_overflowed = false;
+    let mut status: Option<Status> = None;
+    let mut ended: Option<Ended> = None;
+    let mut failure: Option<Failure> = None;
+    let mut folder: Option<OwnedFd> = None;
+    let mut control_open = true;
+    let mut dead = false;
+    let mut drain_until: Option<Instant> = None;
+    let mut buffer = vec![0u8; 64 << 10];
+    let mut looked_at_folder = started;
+    let deadline = started.checked_add(limits.wall);
+
+    loop {
+        let now = Instant::now();
+        if ended.is_none() && status.is_none() && failure.is_none() {
+            let reason = if cancel.is_cancelled() {
+                Some(Ended::Cancelled)
+            } else if deadline.is_some_and(|deadline| now >= deadline) {
+                Some(Ended::Timeout)
+            } else if stdout.total() + stderr.total() > limits.output_total {
+                Some(Ended::Output)
+            } else if limits.cpu.is_some_and(|limit| processor_time(&running) >= limit) {
+                Some(Ended::Cpu)
+            } else if let Some(measured) = measured
+                && now.duration_since(looked_at_folder) >= LOOK_AT_FOLDER
+            {
+                looked_at_folder = now;
+                files::is_over(measured, limits).then_some(Ended::Disk)
+            } else {
+                None
+            };
+            if reason.is_some() {
+                ended = reason;
+                running.kill_all();
+                drain_until = Some(now + DRAIN);
+            }
+        }
+        if dead
+            && streams.stdout.is_none()
+            && streams.stderr.is_none()
+            && streams.value.is_none()
+            && !control_open
+        {
+            break;
+        }
+        if drain_until.is_some_and(|until| now >= until) && dead {
+            break;
+        }
+        let timeout = if dead {
+            drain_until.map_or(DRAIN, |until| until.saturating_duration_since(now))
+        } else if ended.is_some() || status.is_some() || failure.is_some() {
+            // Dying; without a namespace a new orphan may have to be killed again.
+            LOOK
+        } else {
+            let mut most = deadline
+                .map_or(Duration::from_secs(3600), |deadline| deadline.saturating_duration_since(now));
+            if limits.cpu.is_some() || !cancel.flag.wakes() {
+                most = most.min(LOOK);
+            }
+            if measured.is_some() {
+                most = most.min(LOOK_AT_FOLDER);
+            }
+            most
+        };
+
+        let ready = wait(&running, &streams, cancel, control_open, dead, ended.is_none(), timeout);
+
+        if ready.control {
+            match receive(&running.child.control) {
+                Message::Failed(step, error) => failure = Some(Failure::Step(step, error)),
+                Message::NotStarted(error) => failure = Some(Failure::Program(error)),
+                Message::Ended(found) => {
+                    status.get_or_insert(found);
+                    if !running.own_namespaces {
+                        running.kill_all();
+                    }
+                }
+                Message::Folder(descriptor) => {
+                    match on_folder(descriptor.as_fd()) {
+                        Ok(()) if child_waits => {
+                            let go = rustix::net::send(
+                                &running.child.control,
+                                b"g",
+                                rustix::net::SendFlags::NOSIGNAL,
+                            );
+                            // If it is dead, that shows by itself.
+                            let _ = go;
+                        }
+                        Ok(()) => {}
+                        Err(error) => {
+                            failure = Some(Failure::Host(error));
+                            running.kill_all();
+                        }
+                    }
+                    folder = Some(descriptor);
+                }
+                Message::End => control_open = false,
+                Message::None => {}
+            }
+        }
+        if ready.stdin && feed(&mut streams.stdin).is_none() {
+            streams.stdin = None;
+        }
+        if ready.stdout
+            && take(&mut streams.stdout, &mut buffer, &mut |bytes| {
+                stdout.push(bytes);
+                result_line.push(bytes);
+                on_event(Event::Stdout(bytes));
+            })
+        {
+            streams.stdout = None;
+        }
+        if ready.stderr
+            && take(&mut streams.stderr, &mut buffer, &mut |bytes| {
+                stderr.push(bytes);
+                on_event(Event::Stderr(bytes));
+            })
+        {
+            streams.stderr = None;
+        }
+        if ready.value
+            && take(&mut streams.value, &mut buffer, &mut |bytes| {
+                if value.len() + bytes.len() <= limits.value_bytes {
+                    value.extend_from_slice(bytes);
+                } else {
+                    value_overflowed = true;
+                }
+            })
+        {
+            streams.value = None;
+        }
+        if !dead && ready.exit {
+            dead = true;
+            streams.stdin = None;
+            drain_until = Some(Instant::now() + DRAIN);
+        } else if !dead && !running.own_namespaces && (status.is_some() || ended.is_some()) {
+            running.kill_all();
+        }
+    }
+
+    let usage = running.child.reap();
+    drop(running);
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    Ok(Finished {
+        status,
+        ended: if status.is_some() { None } else { ended },
+        usage,
+        stdout: stdout.finish(),
+        stderr: stderr.finish(),
+        result_line: result_line.finish(),
+        value,
+        value_overflowed,
+        folder,
+    })
+}
+
+fn processor_time(running: &Running<'_>) -> Duration {
+    let micros =
+        running.group.processor_micros().unwrap_or_else(|| tree::processor_micros(running.child.pid));
+    Duration::from_micros(micros)
+}
+
+#[derive(Debug, Default)]
+struct Ready {
+    control: bool,
+    exit: bool,
+    stdout: bool,
+    stderr: bool,
+    value: bool,
+    stdin: bool,
+}
+
+fn wait<'a>(
+    running: &'a Running<'_>,
+    streams: &'a Streams,
+    cancel: &'a Cancel,
+    control_open: bool,
+    dead: bool,
+    cancellable: bool,
+    timeout: Duration,
+) -> Ready {
+    let mut waiting: Vec<PollFd<'a>> = Vec::with_capacity(7);
+    let mut add = |wanted: Option<BorrowedFd<'a>>, flags: PollFlags| {
+        wanted.map(|descriptor| {
+            waiting.push(PollFd::from_borrowed_fd(descriptor, flags));
+            waiting.len() - 1
+        })
+    };
+    let control = add(control_open.then(|| running.child.control.as_fd()), PollFlags::IN);
+    let exit = add((!dead).then(|| running.child.pidfd.as_fd()), PollFlags::IN);
+    let stdout = add(streams.stdout.as_ref().map(|stream| stream.as_fd()), PollFlags::IN);
+    let stderr = add(streams.stderr.as_ref().map(|stream| stream.as_fd()), PollFlags::IN);
+    let value = add(streams.value.as_ref().map(|stream| stream.as_fd()), PollFlags::IN);
+    let stdin = add(streams.stdin.as_ref().map(|feed| feed.pipe.as_fd()), PollFlags::OUT);
+    let _ = add(if cancellable && !dead { cancel.flag.descriptor() } else { None }, PollFlags::IN);
+    let timeout = Timespec {
+        tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    if poll(&mut waiting, Some(&timeout)).is_err() {
+        return Ready::default();
+    }
+    let is_ready = |index: Option<usize>| {
+        index.and_then(|index| waiting.get(index)).is_some_and(|entry| !entry.revents().is_empty())
+    };
+    Ready {
+        control: is_ready(control),
+        exit: is_ready(exit),
+        stdout: is_ready(stdout),
+        stderr: is_ready(stderr),
+        value: is_ready(value),
+        stdin: is_ready(stdin),
+    }
+}
+
+/// Reads one message of the control socket.
+fn receive(control: &OwnedFd) -> Message {
+    let mut bytes = [0u8; 64];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let size = match rustix::net::recvmsg(control, &mut parts, &mut ancillary, flags) {
+        Ok(message) => message.bytes,
+        Err(Errno::AGAIN | Errno::INTR) => return Message::None,
+        Err(_) => return Message::End,
+    };
+    if size == 0 {
+        return Message::End;
+    }
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    let number = |index: usize| {
+        bytes
+            .get(index * 8..index * 8 + 8)
+            .and_then(|part| part.try_into().ok())
+            .map_or(0, u64::from_ne_bytes)
+    };
+    match (number(0) as u8, descriptor) {
+        (b'E', _) => Message::Failed(number(1) as usize, number(2) as i32),
+        (b'F', _) => Message::NotStarted(number(1) as i32),
+        (b'X', _) => {
+            Message::Ended(Status { wait: number(1) as i32, largest: number(4).saturating_mul(1024) })
+        }
+        (b'W', Some(descriptor)) => Message::Folder(descriptor),
+        _ => Message::None,
+    }
+}
+
+/// Reads what there is, once. Gives whether the stream has ended.
+fn take(stream: &mut Option<OwnedFd>, buffer: &mut [u8], each: &mut dyn FnMut(&[u8])) -> bool {
+    let Some(descriptor) = stream else { return true };
+    match rustix::io::read(&*descriptor, &mut *buffer) {
+        Ok(0) => true,
+        Ok(size) => {
+            each(buffer.get(..size).unwrap_or_default());
+            false
+        }
+        Err(Errno::AGAIN | Errno::INTR) => false,
+        Err(_) => true,
+    }
+}
+
+/// Writes a block of input. Gives nothing when there is no more, or nobody reads.
+fn feed(stdin: &mut Option<Feed>) -> Option<()> {
+    let feed = stdin.as_mut()?;
+    if feed.block.is_empty() {
+        feed.block.resize(64 << 10, 0);
+        let size = feed.source.read(&mut feed.block).ok().filter(|size| *size > 0)?;
+        feed.block.truncate(size);
+    }
+    match rustix::io::write(&feed.pipe, &feed.block) {
+        Ok(written) => {
+            feed.block.drain(..written);
+            Some(())
+        }
+        Err(Errno::AGAIN | Errno::INTR) => Some(()),
+        Err(_) => None,
+    }
+}
+
+/// A state that other threads set, and that wakes a poll.
+#[derive(Debug)]
+pub(crate) struct Flag {
+    set: std::sync::atomic::AtomicBool,
+    event: Option<OwnedFd>,
+}
+
+impl Default for Flag {
+    fn default() -> Self {
+        use rustix::event::{EventfdFlags, eventfd};
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
+        Self { set: std::sync::atomic::AtomicBool::new(false), event }
+    }
+}
+
+impl Flag {
+    pub(crate) fn set(&self) {
+        self.set.store(true, std::sync::atomic::Ordering::SeqCst);
+        if let Some(event) = &self.event {
+            // The counter is full only after as many wake-ups: it stays readable.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.set.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.event.as_ref().map(|event| event.as_fd())
+    }
+
+    /// Whether a poll wakes by itself; otherwise the state is looked at from time to time.
+    fn wakes(&self) -> bool {
+        self.event.is_some()
+    }
+}

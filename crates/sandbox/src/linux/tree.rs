@@ -1,0 +1,92 @@
+//! Processes seen from the host: the descendants of one, and their processor time. Needed only where no process
+//! namespace holds them together.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal};
+
+/// More processes than any limit allows: bounds a walk while a program forks.
+const MAXIMUM: usize = 100_000;
+
+/// All living descendants of a process, without itself.
+pub(super) fn descendants(root: i32) -> Vec<i32> {
+    let mut found = vec![root];
+    let mut next = 0;
+    while let Some(pid) = found.get(next).copied() {
+        next += 1;
+        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+        for thread in threads.flatten() {
+            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
+                if found.len() < MAXIMUM && !found.contains(&child) {
+                    found.push(child);
+                }
+            }
+        }
+    }
+    found.remove(0);
+    found
+}
+
+/// Kills the descendants of a process until there is none. All are stopped first, so that they cannot fork away.
+pub(super) fn kill_descendants(root: i32) {
+    for _ in 0..200 {
+        let found = descendants(root);
+        let alive: Vec<Pid> = found.iter().filter_map(|pid| Pid::from_raw(*pid)).collect();
+        if alive.is_empty() {
+            return;
+        }
+        for signal in [Signal::STOP, Signal::KILL] {
+            for pid in &alive {
+                let _ = rustix::process::kill_process(*pid, signal);
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// The processor time of a process and all its descendants in microseconds, ended children included.
+pub(super) fn processor_micros(root: i32) -> u64 {
+    let ticks = rustix::param::clock_ticks_per_second().max(1);
+    let mut total = 0;
+    for pid in descendants(root).into_iter().chain([root]) {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name in parentheses may hold anything; the numbers come behind the last one.
+        let Some((_, numbers)) = stat.rsplit_once(") ") else { continue };
+        total += numbers.split(' ').skip(11).take(4).filter_map(|text| text.parse::<u64>().ok()).sum::<u64>();
+    }
+    total * 1_000_000 / ticks
+}
+
+/// How many processes and threads a user has.
+pub(super) fn count_of_user(user: u32) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(entries) = fs::read_dir("/proc") else { return 0 };
+    let mut count = 0;
+    for entry in entries.flatten() {
+        let is_process = entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+        if is_process && entry.metadata().is_ok_and(|metadata| metadata.uid() == user) {
+            count += fs::read_dir(entry.path().join("task")).map_or(1, |tasks| tasks.count() as u64);
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_found_counted_and_killed() {
+        #[expect(clippy::disallowed_methods, reason = "this crate starts processes")]
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id() as i32;
+        let own = std::process::id() as i32;
+        assert!(descendants(own).contains(&pid));
+        assert!(count_of_user(rustix::process::getuid().as_raw()) >= 2);
+        assert!(!descendants(pid).contains(&own));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!descendants(own).contains(&pid));
+    }
+}
