@@ -1,1 +1,25 @@
-//! The agentic loop.
+//! The agentic loop: a model asks for tools, the toolbox runs them, until there is an answer or a limit.
+//!
+//! An [`Agent`] is immutable and can run many times at once; a [`Run`] is a value: it owns its conversation, its
+//! limits and its record. Read the module `run` first: it is the whole loop, top to bottom.
+//!
+//! # Invariants
+//!
+//! - The loop ends: every way out has a [`StopReason`], and every limit a default.
+//! - No HTTP and no provider JSON here; tools run through the toolbox alone, each call with its record.
+//! - The conversation only grows at its end, so that a provider's prompt cache keeps its worth, and every tool call of
+//!   the model has its result, also when a limit came between.
+//! - What a tool has for the application only (its payload) is never sent to a model.
+//!
+//! Deliberately absent so far: budgets in money, detection of repetition, compaction of the conversation, handoffs.
+#![forbid(unsafe_code)]
+
+mod agent;
+mod port;
+mod results;
+mod run;
+mod stop;
+
+pub use self::agent::{Agent, Builder, Limits};
+pub use self::run::{Outcome, Run};
+pub use self::stop::StopReason;

@@ -1,0 +1,137 @@
+//! What an agent is made of.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use toolpost_core::EventSink;
+use toolpost_llm::{Model, Settings, ToolDefinition};
+use toolpost_toolbox::Toolbox;
+
+use crate::{Outcome, Run};
+
+/// How far a run may go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// How often the model is asked. Default: 25.
+    pub iterations: u32,
+    /// How many tools are called in all. Default: unlimited.
+    pub tool_calls: Option<u32>,
+    /// How many tokens are read and written in all. Looked at after each answer. Default: unlimited.
+    pub tokens: Option<u64>,
+    /// How long the run takes. Default: unlimited.
+    pub time: Option<Duration>,
+    /// How many tools run at once. Default: 8.
+    pub parallel_tools: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { iterations: 25, tool_calls: None, tokens: None, time: None, parallel_tools: 8 }
+    }
+}
+
+/// A model with tools. Immutable and cheap to clone; it can run many times at once.
+#[derive(Clone)]
+pub struct Agent(pub(crate) Arc<Parts>);
+
+pub(crate) struct Parts {
+    pub(crate) model: Arc<dyn Model>,
+    pub(crate) toolbox: Toolbox,
+    pub(crate) system: Option<String>,
+    pub(crate) limits: Limits,
+    pub(crate) settings: Settings,
+    pub(crate) provider_options: Map<String, Value>,
+    pub(crate) events: Option<EventSink>,
+}
+
+impl Agent {
+    /// An agent of a model and the tools of a toolbox.
+    pub fn builder(model: Arc<dyn Model>, toolbox: Toolbox) -> Builder {
+        Builder(Parts {
+            model,
+            toolbox,
+            system: None,
+            limits: Limits::default(),
+            settings: Settings::default(),
+            provider_options: Map::new(),
+            events: None,
+        })
+    }
+
+    /// Runs with a prompt until there is an answer or a limit.
+    pub async fn run(&self, prompt: impl Into<String>) -> Outcome {
+        Run::new(self, prompt).finish().await
+    }
+
+    /// The tools that the model is offered, in the toolbox's order.
+    pub(crate) fn definitions(&self) -> Arc<[ToolDefinition]> {
+        let specs = self.0.toolbox.specs();
+        specs
+            .iter()
+            .map(|spec| ToolDefinition::new(&spec.name, &spec.description, spec.input_schema.as_value()))
+            .collect()
+    }
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent")
+            .field("model", self.0.model.id())
+            .field("toolbox", &self.0.toolbox)
+            .field("limits", &self.0.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Puts an [`Agent`] together.
+#[must_use = "a builder does nothing until `build`"]
+pub struct Builder(Parts);
+
+impl Builder {
+    /// Instructions that stand before the conversation.
+    pub fn system(mut self, text: impl Into<String>) -> Self {
+        self.0.system = Some(text.into());
+        self
+    }
+
+    /// How far a run may go.
+    pub fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Self {
+        change(&mut self.0.limits);
+        self
+    }
+
+    /// How the model is to answer: temperature, output tokens, thinking and so on.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.0.settings = settings;
+        self
+    }
+
+    /// Options of one provider, as they stand in its requests.
+    pub fn provider_options(mut self, options: Map<String, Value>) -> Self {
+        self.0.provider_options = options;
+        self
+    }
+
+    /// Is told of every event of every run. It must return at once. Events of calls come from the toolbox.
+    pub fn on_event(mut self, sink: EventSink) -> Self {
+        self.0.events = Some(sink);
+        self
+    }
+
+    /// The agent.
+    pub fn build(self) -> Agent {
+        Agent(Arc::new(self.0))
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("model", self.0.model.id())
+            .field("limits", &self.0.limits)
+            .finish_non_exhaustive()
+    }
+}

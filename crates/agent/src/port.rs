@@ -1,0 +1,65 @@
+//! What an agent can do for a tool that it has called.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use toolpost_core::{
+    Answer, Artifact, BoxFuture, CallId, Delivery, LogLine, Port, Progress, Question, Sample, SampleRequest,
+    ToolError, Usage,
+};
+use toolpost_llm::{Model, Request, Settings};
+
+/// Passes everything on to whoever runs the agent, but for completions: those the agent's own model makes.
+pub(crate) struct AgentPort {
+    pub(crate) outer: Arc<dyn Port>,
+    pub(crate) model: Arc<dyn Model>,
+    /// What the completions cost.
+    pub(crate) usage: Mutex<Usage>,
+}
+
+impl AgentPort {
+    /// What the completions since the last time cost.
+    pub(crate) fn take_usage(&self) -> Usage {
+        std::mem::take(&mut self.usage.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Port for AgentPort {
+    fn progress(&self, call: CallId, progress: Progress) -> Delivery {
+        self.outer.progress(call, progress)
+    }
+
+    fn log(&self, call: CallId, line: LogLine) -> Delivery {
+        self.outer.log(call, line)
+    }
+
+    fn artifact(&self, call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
+        self.outer.artifact(call, artifact)
+    }
+
+    fn ask<'a>(&'a self, call: CallId, question: &'a Question) -> BoxFuture<'a, Result<Answer, ToolError>> {
+        self.outer.ask(call, question)
+    }
+
+    fn sample<'a>(
+        &'a self,
+        _call: CallId,
+        request: &'a SampleRequest,
+    ) -> BoxFuture<'a, Result<Sample, ToolError>> {
+        Box::pin(async move {
+            let mut asked = Request::new(request.prompt.clone());
+            asked.system.clone_from(&request.system);
+            asked.settings = Settings {
+                max_output_tokens: Some(request.max_tokens),
+                temperature: request.temperature,
+                stop: request.stop_sequences.clone(),
+                ..Settings::default()
+            };
+            let response = self.model.respond(&asked).await.map_err(|error| {
+                ToolError::dependency(format!("the model could not complete the prompt: {error}"))
+            })?;
+            let usage = crate::run::usage_of(&response.usage);
+            self.usage.lock().unwrap_or_else(PoisonError::into_inner).add(&usage);
+            Ok(Sample { content: response.text(), usage: Some(usage) })
+        })
+    }
+}

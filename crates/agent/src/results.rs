@@ -1,0 +1,81 @@
+//! What a model is told of a tool call.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use toolpost_core::{CallId, Content, Output, Reply, ToolError};
+use toolpost_llm::{ItemView, Media, MediaSource, Part, RawJson, Response, ToolResult};
+
+/// A tool call as the model made it.
+pub(crate) struct Wanted {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) arguments: Arc<Value>,
+}
+
+/// The tool calls of a response, in order.
+pub(crate) fn wanted(response: &Response) -> Vec<Wanted> {
+    let calls = response.tool_calls().filter_map(|item| match item.view() {
+        ItemView::ToolCall { id, name, arguments } => Some((id, name, arguments)),
+        _ => None,
+    });
+    calls
+        .map(|(id, name, arguments)| Wanted {
+            id: id.clone(),
+            name: name.clone(),
+            arguments: Arc::new(match arguments.as_ref().map(RawJson::to_value) {
+                Ok(Ok(value)) => value,
+                // The toolbox refuses what is not an object, and records it; the model sees what it wrote.
+                Ok(Err(_)) => Value::Null,
+                Err(text) => Value::String(text.clone()),
+            }),
+        })
+        .collect()
+}
+
+/// What the model is told of a call that was made. The payload stays behind.
+pub(crate) fn result(wanted: &Wanted, reply: &Reply) -> ToolResult {
+    match &reply.result {
+        Ok(output) => ToolResult {
+            call_id: wanted.id.clone(),
+            name: wanted.name.clone(),
+            content: parts(output),
+            structured: output.structured.clone(),
+            is_error: false,
+        },
+        Err(error) => failure(wanted, error, reply.record.id),
+    }
+}
+
+/// What the model is told of a call that failed or was not made.
+pub(crate) fn failure(wanted: &Wanted, error: &ToolError, call: CallId) -> ToolResult {
+    ToolResult {
+        is_error: true,
+        ..ToolResult::text(&wanted.id, &wanted.name, error.public(call).to_string())
+    }
+}
+
+fn parts(output: &Output) -> Vec<Part> {
+    if output.content.is_empty() {
+        return vec![Part::text(output.model_text())];
+    }
+    output.content.iter().map(part).collect()
+}
+
+fn part(content: &Content) -> Part {
+    match content {
+        Content::Text { text } | Content::Resource { text: Some(text), .. } => Part::text(text.clone()),
+        Content::Json { value } => Part::text(value.to_string()),
+        Content::Image { media_type, data } => Part::Image(Media {
+            media_type: media_type.clone(),
+            source: MediaSource::Base64(data.as_str().into()),
+            title: None,
+        }),
+        Content::Resource { uri, media_type, .. } => Part::text(format!("[{media_type} at {uri}]")),
+        // No wire takes sound in a tool's result: the model at least knows that there is some.
+        Content::Audio { media_type, data } => {
+            Part::text(format!("[{media_type}, {} bytes in base 64]", data.len()))
+        }
+        _ => Part::text("[content of an unknown kind]"),
+    }
+}

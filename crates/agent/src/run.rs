@@ -1,0 +1,417 @@
+//! One run of an agent: the loop.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use serde_json::json;
+use toolpost_core::{
+    Call, Caller, Cancellation, Clock, Event, NoPort, Port, RunId, RunRecord, Scope, SystemClock, ToolError,
+    Usage, Values,
+};
+use toolpost_llm::{
+    ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop, ToolResult, Turn,
+};
+
+use crate::agent::Parts;
+use crate::port::AgentPort;
+use crate::results::{Wanted, failure, result, wanted};
+use crate::{Agent, StopReason};
+
+/// One run, before it has begun: who it is for and how it is stopped.
+#[must_use = "a run does nothing until `finish`"]
+pub struct Run {
+    agent: Agent,
+    id: RunId,
+    turns: Vec<Turn>,
+    caller: Caller,
+    scope: Scope,
+    port: Arc<dyn Port>,
+    values: Values,
+    cancellation: Cancellation,
+    notices: Vec<String>,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// Why it ended.
+    pub stop: StopReason,
+    /// Everything that is kept of it.
+    pub record: Arc<RunRecord>,
+    /// The conversation, every tool call with its result.
+    pub turns: Vec<Turn>,
+    /// Why the model failed, when it did.
+    pub error: Option<ModelError>,
+}
+
+impl Outcome {
+    /// The answer.
+    pub fn text(&self) -> &str {
+        &self.record.response
+    }
+}
+
+/// Waits until then; for ever without a then.
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+pub(crate) fn usage_of(usage: &toolpost_llm::Usage) -> Usage {
+    Usage {
+        input_tokens: usage.total_input(),
+        output_tokens: usage.output,
+        cache_read_tokens: usage.cache_read,
+        cache_write_tokens: usage.cache_write,
+        reasoning_tokens: usage.reasoning,
+    }
+}
+
+impl Run {
+    /// A run that begins with a prompt.
+    pub fn new(agent: &Agent, prompt: impl Into<String>) -> Self {
+        Self::from_turns(agent, vec![Turn::user(prompt)])
+    }
+
+    /// A run that goes on from a conversation.
+    pub fn from_turns(agent: &Agent, turns: Vec<Turn>) -> Self {
+        Self {
+            agent: agent.clone(),
+            id: RunId::new(),
+            turns,
+            caller: Caller::new("agent"),
+            scope: Scope::new("agent"),
+            port: Arc::new(NoPort),
+            values: Values::default(),
+            cancellation: Cancellation::new(),
+            notices: Vec::new(),
+        }
+    }
+
+    /// Its name.
+    pub fn id(&self) -> RunId {
+        self.id
+    }
+
+    /// Gives it the name that somebody has reserved for it already.
+    pub fn with_id(mut self, id: RunId) -> Self {
+        self.id = id;
+        self
+    }
+
+    /// Says for whom it calls tools.
+    pub fn with_caller(mut self, caller: Caller) -> Self {
+        self.caller = caller;
+        self
+    }
+
+    /// Says what its calls belong to, and where they work.
+    pub fn with_scope(mut self, scope: Scope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// Says who takes files and answers questions.
+    pub fn with_port(mut self, port: Arc<dyn Port>) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// Injects values into the tools that it calls.
+    pub fn with_values(mut self, values: Values) -> Self {
+        self.values = values;
+        self
+    }
+
+    /// Says how it is stopped.
+    pub fn with_cancellation(mut self, cancellation: Cancellation) -> Self {
+        self.cancellation = cancellation;
+        self
+    }
+
+    /// Adds something that its record shall say.
+    pub fn with_notice(mut self, notice: impl Into<String>) -> Self {
+        self.notices.push(notice.into());
+        self
+    }
+
+    /// Runs until there is an answer or a limit. To stop it, use its cancellation: then the record is whole.
+    pub async fn finish(self) -> Outcome {
+        let agent = self.agent.clone();
+        let parts = &*agent.0;
+        let begun = Instant::now();
+        let mut record = RunRecord::begin(self.id, parts.model.id().to_string(), SystemClock.timestamp());
+        record.notices.clone_from(&self.notices);
+        let mut running = Running {
+            parts,
+            request: Request {
+                system: parts.system.clone(),
+                turns: self.turns,
+                tools: agent.definitions(),
+                settings: parts.settings.clone(),
+                provider_options: parts.provider_options.clone(),
+                ..Request::default()
+            },
+            port: Arc::new(AgentPort {
+                outer: self.port,
+                model: Arc::clone(&parts.model),
+                usage: Mutex::default(),
+            }),
+            caller: self.caller,
+            scope: self.scope,
+            values: self.values,
+            cancellation: self.cancellation,
+            deadline: parts.limits.time.and_then(|time| begun.checked_add(time)),
+            record,
+        };
+        running.emit(|running| Event::RunStarted {
+            run: running.record.id,
+            model: running.record.model.clone(),
+            tools: running.request.tools.iter().map(|tool| tool.name.clone()).collect(),
+        });
+        let (stop, error) = match running.to_the_end().await {
+            Ok(stop) => (stop, None),
+            Err(Interrupted::Stop(stop)) => (stop, None),
+            Err(Interrupted::Model(error)) => {
+                let stop = match error.kind {
+                    ErrorKind::Refused => StopReason::Refusal,
+                    ErrorKind::ContextTooLong => StopReason::ContextWindow,
+                    _ => StopReason::ModelError,
+                };
+                (stop, Some(*error))
+            }
+        };
+        let Running { mut record, request, port, .. } = running;
+        record.usage.add(&port.take_usage());
+        record.success = stop.is_answer();
+        stop.as_str().clone_into(&mut record.stop_reason);
+        record.execution_time = begun.elapsed().as_secs_f64();
+        record.error = error
+            .as_ref()
+            .map(|error| json!({ "kind": error.kind.as_str(), "message": error.to_string(), "hint": error.hint() }));
+        let record = Arc::new(record);
+        if let Some(sink) = &parts.events {
+            sink(&Event::RunFinished { record: Arc::clone(&record) });
+        }
+        Outcome { stop, record, turns: request.turns, error }
+    }
+}
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Run").field("id", &self.id).field("agent", &self.agent).finish_non_exhaustive()
+    }
+}
+
+/// What ends a run other than the model's own word.
+enum Interrupted {
+    Stop(StopReason),
+    Model(Box<ModelError>),
+}
+
+impl From<StopReason> for Interrupted {
+    fn from(stop: StopReason) -> Self {
+        Self::Stop(stop)
+    }
+}
+
+impl From<ModelError> for Interrupted {
+    fn from(error: ModelError) -> Self {
+        Self::Model(Box::new(error))
+    }
+}
+
+/// A run while it runs.
+struct Running<'a> {
+    parts: &'a Parts,
+    request: Request,
+    port: Arc<AgentPort>,
+    caller: Caller,
+    scope: Scope,
+    values: Values,
+    cancellation: Cancellation,
+    deadline: Option<Instant>,
+    record: RunRecord,
+}
+
+impl Running<'_> {
+    /// The loop: ask, call, tell, ask again.
+    async fn to_the_end(&mut self) -> Result<StopReason, Interrupted> {
+        self.parts.model.check(&self.request)?;
+        loop {
+            if self.record.iterations >= self.parts.limits.iterations {
+                return Ok(StopReason::MaxIterations);
+            }
+            let response = self.ask().await?;
+            let wanted = wanted(&response);
+            let stop = response.stop.clone();
+            self.keep(response);
+            if wanted.is_empty() {
+                match after(&stop) {
+                    Some(stop) => return Ok(stop),
+                    // The provider wants to be asked again to go on.
+                    None => continue,
+                }
+            }
+            let out_of_tokens =
+                self.parts.limits.tokens.is_some_and(|limit| self.record.usage.total_tokens() >= limit);
+            let (results, interrupted) = if out_of_tokens {
+                (self.refuse_all(&wanted, StopReason::MaxTokens), Some(StopReason::MaxTokens))
+            } else {
+                self.call_tools(wanted).await
+            };
+            self.request.turns.push(Turn::ToolResults(results));
+            self.record.usage.add(&self.port.take_usage());
+            if let Some(stop) = interrupted {
+                return Ok(stop);
+            }
+        }
+    }
+
+    /// Asks the model and passes on what it says while it says it.
+    async fn ask(&mut self) -> Result<Response, Interrupted> {
+        self.record.iterations += 1;
+        self.emit(|running| Event::TurnStarted {
+            run: running.record.id,
+            iteration: running.record.iterations,
+        });
+        let mut stream = self.parts.model.stream(&self.request);
+        loop {
+            let event = tokio::select! {
+                biased;
+                event = stream.next() => event,
+                () = self.cancellation.cancelled() => return Err(StopReason::Cancelled.into()),
+                () = sleep_until(self.deadline) => return Err(StopReason::MaxTime.into()),
+            };
+            let run = self.record.id;
+            match event {
+                Some(Ok(ModelEvent::Done(response))) => return Ok(*response),
+                Some(Ok(ModelEvent::TextDelta { text, .. })) => self.emit(|_| Event::TextDelta { run, text }),
+                Some(Ok(ModelEvent::ThinkingDelta { text, .. })) => {
+                    self.emit(|_| Event::ThinkingDelta { run, text })
+                }
+                Some(Ok(ModelEvent::Notice(message))) => self.note(message),
+                Some(Ok(ModelEvent::Retrying { attempt, after, reason })) => self.note(format!(
+                    "attempt {attempt} to reach the model failed ({reason}); the next is in {}",
+                    toolpost_core::format_duration(after)
+                )),
+                Some(Ok(ModelEvent::Restarted)) => {
+                    self.note("the provider began its answer anew; what it said before is void".to_owned());
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error.into()),
+                None => {
+                    let error = ModelError::new(ErrorKind::Protocol, "the stream ended without an answer");
+                    return Err(error.with_model(self.parts.model.id()).into());
+                }
+            }
+        }
+    }
+
+    /// Adds the answer to the conversation and the record.
+    fn keep(&mut self, response: Response) {
+        let usage = usage_of(&response.usage);
+        self.record.usage.add(&usage);
+        self.emit(|running| Event::TurnFinished {
+            run: running.record.id,
+            iteration: running.record.iterations,
+            stop_reason: response.stop.as_str().to_owned(),
+            usage,
+        });
+        let text = response.text();
+        if !text.is_empty() {
+            self.record.response = text;
+        }
+        for notice in &response.notices {
+            self.note(notice.clone());
+        }
+        self.request.provider_options.extend(response.carry.clone());
+        self.request.turns.push(Turn::Assistant(response.to_turn()));
+    }
+
+    /// Calls the tools that the model asked for, some at a time; the results are in the order of the calls.
+    async fn call_tools(&mut self, wanted: Vec<Wanted>) -> (Vec<ToolResult>, Option<StopReason>) {
+        let made = self.record.tool_calls.len();
+        let allowed = match self.parts.limits.tool_calls {
+            Some(limit) => (limit as usize).saturating_sub(made).min(wanted.len()),
+            None => wanted.len(),
+        };
+        let (now, never) = wanted.split_at(allowed);
+        let toolbox = &self.parts.toolbox;
+        let calls: Vec<_> = now.iter().map(|wanted| (wanted, self.call_of(wanted))).collect();
+        let calls = calls.into_iter().map(async |(wanted, call)| (wanted, toolbox.call(call).await));
+        let replies: Vec<_> =
+            stream::iter(calls).buffered(self.parts.limits.parallel_tools.max(1)).collect().await;
+        let mut results = Vec::with_capacity(wanted.len());
+        for (wanted, reply) in replies {
+            results.push(result(wanted, &reply));
+            let record = &mut self.record;
+            if !record.tools_used.contains(&wanted.name) {
+                record.tools_used.push(wanted.name.clone());
+            }
+            record.artifacts.extend(reply.record.artifacts.iter().cloned());
+            record.tool_calls.push(reply.record);
+        }
+        results.extend(self.refuse_all(never, StopReason::MaxToolCalls));
+        let stop = if self.cancellation.is_cancelled() {
+            Some(StopReason::Cancelled)
+        } else if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            Some(StopReason::MaxTime)
+        } else if never.is_empty() {
+            None
+        } else {
+            Some(StopReason::MaxToolCalls)
+        };
+        (results, stop)
+    }
+
+    fn call_of(&self, wanted: &Wanted) -> Call {
+        let mut call = Call::new(wanted.name.clone(), Arc::clone(&wanted.arguments))
+            .with_caller(self.caller.clone())
+            .with_scope(self.scope.clone())
+            .with_port(Arc::clone(&self.port) as Arc<dyn Port>)
+            .with_cancellation(self.cancellation.clone());
+        call.deadline = self.deadline;
+        call.values = self.values.clone();
+        call
+    }
+
+    /// Results for calls that a limit forbids, so that the conversation stays whole.
+    fn refuse_all(&self, wanted: &[Wanted], stop: StopReason) -> Vec<ToolResult> {
+        let error =
+            ToolError::limit(format!("the call was not made: the run has reached its limit ({stop})"));
+        wanted.iter().map(|wanted| failure(wanted, &error, toolpost_core::CallId::new())).collect()
+    }
+
+    fn note(&mut self, message: String) {
+        self.emit(|_| Event::Notice { message: message.clone() });
+        if !self.record.notices.contains(&message) {
+            self.record.notices.push(message);
+        }
+    }
+
+    fn emit(&self, event: impl FnOnce(&Self) -> Event) {
+        if let Some(sink) = &self.parts.events {
+            sink(&event(self));
+        }
+    }
+}
+
+/// What the model's own reason to stop means for a run without open tool calls; `None` if it wants to go on.
+fn after(stop: &ModelStop) -> Option<StopReason> {
+    Some(match stop {
+        // A model that says "tool use" and calls none has nothing more to say.
+        ModelStop::EndTurn | ModelStop::ToolUse => StopReason::EndTurn,
+        ModelStop::StopSequence => StopReason::StopSequence,
+        ModelStop::MaxTokens => StopReason::OutputTokens,
+        ModelStop::Refusal => StopReason::Refusal,
+        ModelStop::ContextWindow => StopReason::ContextWindow,
+        ModelStop::Pause => return None,
+        other => StopReason::Other(other.as_str().to_owned()),
+    })
+}

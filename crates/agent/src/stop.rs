@@ -1,0 +1,72 @@
+//! Why a run ended.
+
+use std::fmt;
+
+/// Why a run ended. Only the first two are an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// The model has said all that it wanted to say.
+    EndTurn,
+    /// The model wrote one of the texts at which it was told to stop.
+    StopSequence,
+    /// The model reached the longest answer that it may write.
+    OutputTokens,
+    /// The conversation has outgrown the model.
+    ContextWindow,
+    /// The model, or its provider, declined.
+    Refusal,
+    /// The model was asked as often as it may be.
+    MaxIterations,
+    /// As many tools were called as may be.
+    MaxToolCalls,
+    /// As many tokens were used as may be.
+    MaxTokens,
+    /// The run took as long as it may.
+    MaxTime,
+    /// The caller asked to stop.
+    Cancelled,
+    /// The model could not be asked, or its answer could not be read.
+    ModelError,
+    /// The model stopped for a reason of its own, in its provider's words.
+    Other(String),
+}
+
+impl StopReason {
+    /// The word in records, such as `max_iterations`.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::EndTurn => "end_turn",
+            Self::StopSequence => "stop_sequence",
+            Self::OutputTokens => "output_tokens",
+            Self::ContextWindow => "context_window",
+            Self::Refusal => "refusal",
+            Self::MaxIterations => "max_iterations",
+            Self::MaxToolCalls => "max_tool_calls",
+            Self::MaxTokens => "max_tokens",
+            Self::MaxTime => "max_time",
+            Self::Cancelled => "cancelled",
+            Self::ModelError => "model_error",
+            Self::Other(word) => word,
+        }
+    }
+
+    /// Whether the run reached an answer.
+    pub fn is_answer(&self) -> bool {
+        matches!(self, Self::EndTurn | Self::StopSequence)
+    }
+
+    /// Whether the run ended at one of its own limits.
+    pub fn is_limit(&self) -> bool {
+        matches!(
+            self,
+            Self::MaxIterations | Self::MaxToolCalls | Self::MaxTokens | Self::MaxTime | Self::OutputTokens
+        )
+    }
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
