@@ -1,1 +1,298 @@
-//! offline
+//! Models that need no network: scripts, recordings, and the recorder.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use futures_util::StreamExt as _;
+use serde_json::json;
+use toolpost_llm::{
+    ErrorKind, HttpOptions, ItemView, Model, ModelError, ModelEvent, ModelSpec, ProviderAccess, Recorder,
+    ReplayModel, Request, Response, Router, ScriptModel, Secret, StopReason, ToolResult, Turn,
+};
+
+const SCRIPT: &str = r#"
+# What the model says, turn by turn; tools really run.
+turns:
+  - text: I will look at the file first.
+    calls: [{ tool: read_file, args: { path: sales.csv } }]
+  - expect: { result_contains: north }
+    calls: [{ tool: run_code, args: { language: python, code: "import csv; …", n: 1.0 } }, { tool: clock }]
+    usage: { input: 12, output: 7 }
+  - text: "North grew fastest, by {{ last.structured.value.growth | round(1) }} %, not {{ results[0].text }}."
+    stop: max_tokens
+"#;
+
+fn script() -> ScriptModel {
+    ScriptModel::parse("sales.yaml", SCRIPT).unwrap()
+}
+
+async fn events(model: &dyn Model, request: &Request) -> Vec<Result<ModelEvent, ModelError>> {
+    model.stream(request).collect().await
+}
+
+fn say(request: &mut Request, response: &Response, results: Vec<ToolResult>) {
+    request.turns.push(Turn::Assistant(response.to_turn()));
+    request.turns.push(Turn::ToolResults(results));
+}
+
+/// The three turns of the script, with the results that it expects.
+async fn play(model: &dyn Model) -> Vec<Response> {
+    let mut request = Request::new("Which region grew fastest?");
+    let first = model.respond(&request).await.unwrap();
+    say(&mut request, &first, vec![ToolResult::text("call_1_1", "read_file", "north,7")]);
+    let second = model.respond(&request).await.unwrap();
+    let mut last = ToolResult::text("call_2_1", "run_code", "12.345");
+    last.structured = Some(json!({"value": {"growth": 12.345}}));
+    say(&mut request, &second, vec![last]);
+    let third = model.respond(&request).await.unwrap();
+    vec![first, second, third]
+}
+
+#[tokio::test]
+async fn a_script_is_played_turn_by_turn() {
+    let answers = play(&script()).await;
+    assert_eq!(answers[0].text(), "I will look at the file first.");
+    assert_eq!(answers[0].stop, StopReason::ToolUse);
+    assert_eq!(answers[0].model, "script");
+    let calls: Vec<_> = answers[1].tool_calls().map(|item| item.view().clone()).collect();
+    let ItemView::ToolCall { id, name, arguments: Ok(arguments) } = &calls[0] else { panic!("{calls:?}") };
+    assert_eq!((id.as_str(), name.as_str()), ("call_2_1", "run_code"));
+    assert_eq!(
+        arguments.to_value().unwrap(),
+        json!({"language": "python", "code": "import csv; …", "n": 1.0})
+    );
+    assert!(matches!(&calls[1], ItemView::ToolCall { arguments: Ok(raw), .. } if raw.get() == "{}"));
+    assert_eq!((answers[1].usage.input, answers[1].usage.output), (12, 7));
+    assert_eq!(answers[2].text(), "North grew fastest, by 12.3 %, not north,7.");
+    assert_eq!(answers[2].stop, StopReason::MaxTokens);
+}
+
+#[tokio::test]
+async fn a_script_streams_word_by_word() {
+    let events = events(&script(), &Request::new("go")).await;
+    let words: Vec<&str> = events
+        .iter()
+        .filter_map(|event| match event {
+            Ok(ModelEvent::TextDelta { text, .. }) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(words, ["I ", "will ", "look ", "at ", "the ", "file ", "first."]);
+    let Some(Ok(ModelEvent::Done(response))) = events.last() else { panic!("{events:?}") };
+    let items: Vec<_> = events.iter().filter(|event| matches!(event, Ok(ModelEvent::Item(_)))).collect();
+    assert_eq!(items.len(), response.items.len());
+}
+
+#[tokio::test]
+async fn an_expectation_that_is_untrue_names_both_sides() {
+    let check = async |expect: &str, result: Option<ToolResult>| {
+        let text = format!("turns:\n  - text: a\n  - expect: {expect}\n    text: b\n");
+        let model = ScriptModel::parse("x.yaml", &text).unwrap();
+        let mut request = Request::new("go");
+        let first = model.respond(&request).await.unwrap();
+        say(&mut request, &first, result.into_iter().collect());
+        model.respond(&request).await
+    };
+    let result = || {
+        let mut result = ToolResult::text("1", "look", "south only");
+        result.structured = Some(json!({"n": 1}));
+        Some(result)
+    };
+    for right in [
+        "{ result_contains: south }",
+        "{ result_equals: south only }",
+        "{ result_equals: {n: 1} }",
+        "{ is_error: false }",
+    ] {
+        assert!(check(right, result()).await.is_ok(), "{right}");
+    }
+    for (wrong, result, parts) in [
+        ("{ result_contains: north }", result(), ["expected \"north\"", "south only"]),
+        ("{ result_equals: south }", result(), ["expected \"south\"", "south only"]),
+        ("{ result_equals: {n: 1.0} }", result(), ["expected {\"n\":1.0}", "{\"n\":1}"]),
+        ("{ is_error: true }", result(), ["expected true", "found false"]),
+        ("{ is_error: true }", None, ["no tool has been called", "turn 2"]),
+    ] {
+        let error = check(wrong, result).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::ScriptExpectation);
+        for part in parts {
+            assert!(error.message.contains(part) && error.message.contains("turn 2"), "{wrong}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_script_that_is_over_says_so() {
+    let model = ScriptModel::parse("one.yaml", "turns:\n  - text: only\n").unwrap();
+    let mut request = Request::new("go");
+    let first = model.respond(&request).await.unwrap();
+    request.turns.push(Turn::Assistant(first.to_turn()));
+    let error = model.respond(&request).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::ScriptExhausted);
+    assert!(error.to_string().contains("script/one.yaml") && error.message.contains("1 turns"), "{error}");
+    // Another conversation begins at the beginning.
+    assert_eq!(model.respond(&Request::new("again")).await.unwrap().text(), "only");
+}
+
+/// A place to write to that can be looked into.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn what_is_recorded_can_be_replayed() {
+    let written = Shared::default();
+    let recorder = Recorder::new(Arc::new(script()), written.clone(), Vec::new());
+    let answers = play(&recorder).await;
+    let recording = written.text();
+    assert_eq!(recording.lines().count(), 3);
+    for line in recording.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["v"], 1);
+        assert_eq!(line["model"], "script/sales.yaml");
+    }
+    let replay = ReplayModel::parse("sales.jsonl", &recording, Vec::new()).unwrap();
+    assert_eq!(play(&replay).await, answers);
+    let error = replay.respond(&Request::new("more")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::ScriptExhausted);
+}
+
+#[tokio::test]
+async fn streams_are_recorded_too_and_only_answers() {
+    let written = Shared::default();
+    let recorder = Recorder::new(Arc::new(script()), written.clone(), Vec::new());
+    let streamed = events(&recorder, &Request::new("go")).await;
+    assert_eq!(written.text().lines().count(), 1);
+    let replay = ReplayModel::parse("x", &written.text(), Vec::new()).unwrap();
+    assert_eq!(events(&replay, &Request::new("go")).await, streamed);
+    // A stream that is dropped before its end, and a request that fails, leave nothing.
+    recorder.stream(&Request::new("go")).next().await.unwrap().unwrap();
+    let mut request = Request::new("go");
+    for _ in 0..3 {
+        request.turns.push(Turn::Assistant(toolpost_llm::AssistantTurn {
+            origin: toolpost_llm::ModelId::new("script", "x"),
+            items: Vec::new(),
+        }));
+    }
+    assert!(recorder.respond(&request).await.is_err());
+    assert_eq!(written.text().lines().count(), 1);
+}
+
+#[tokio::test]
+async fn another_request_than_the_recorded_one_is_shown() {
+    let written = Shared::default();
+    let recorder = Recorder::new(Arc::new(script()), written.clone(), Vec::new());
+    recorder.respond(&Request::new("Which region?")).await.unwrap();
+    let replay = ReplayModel::parse("x.jsonl", &written.text(), Vec::new()).unwrap();
+    let mut request = Request::new("Which country?");
+    request.settings.temperature = Some(0.5);
+    let error = replay.respond(&request).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::ReplayMismatch);
+    let text = error.to_string();
+    for part in [
+        "/turns/0/user/0/text",
+        "\"Which region?\"",
+        "\"Which country?\"",
+        "/settings/temperature",
+        "found 0.5",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // The answer is still there for the right request.
+    assert!(replay.respond(&Request::new("Which region?")).await.is_ok());
+}
+
+#[tokio::test]
+async fn recorded_requests_may_come_in_another_order() {
+    let written = Shared::default();
+    let recorder = Recorder::new(Arc::new(script()), written.clone(), Vec::new());
+    for prompt in ["a", "b", "c"] {
+        recorder.respond(&Request::new(prompt)).await.unwrap();
+    }
+    let replay = ReplayModel::parse("x.jsonl", &written.text(), Vec::new()).unwrap();
+    for prompt in ["c", "a", "b"] {
+        replay.respond(&Request::new(prompt)).await.unwrap();
+    }
+    assert!(replay.respond(&Request::new("a")).await.is_err());
+}
+
+#[tokio::test]
+async fn secrets_are_not_recorded() {
+    let secrets = vec![Secret::new("pa\"ss-canary-77")];
+    let written = Shared::default();
+    let recorder = Recorder::new(Arc::new(script()), written.clone(), secrets.clone());
+    let request = Request::new("use pa\"ss-canary-77 please");
+    recorder.respond(&request).await.unwrap();
+    assert!(!written.text().contains("canary-77"), "{}", written.text());
+    let replay = ReplayModel::parse("x.jsonl", &written.text(), secrets).unwrap();
+    replay.respond(&request).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_recording_that_cannot_be_written_is_an_error() {
+    struct Full;
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let recorder = Recorder::new(Arc::new(script()), Full, Vec::new());
+    let error = recorder.respond(&Request::new("go")).await.unwrap_err();
+    assert!(error.message.contains("recording cannot be written"), "{error}");
+    let last = events(&recorder, &Request::new("go")).await.pop().unwrap();
+    assert_eq!(last.unwrap_err().kind, ErrorKind::Script);
+}
+
+#[test]
+fn a_wrong_recording_names_the_line() {
+    for (text, part) in [
+        ("", "empty"),
+        ("{}\n", "line 1"),
+        ("\n{\"v\":2,\"model\":\"a/b\",\"request\":{},\"response\":7}\n", "line 2"),
+        ("not json", "line 1"),
+    ] {
+        let error = ReplayModel::parse("x.jsonl", text, Vec::new()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Script);
+        assert!(error.message.contains("x.jsonl") && error.message.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn the_router_opens_files_and_providers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a script.yaml");
+    std::fs::write(&path, SCRIPT).unwrap();
+    let access = ProviderAccess { key: Some(Secret::new("sk-canary")), ..ProviderAccess::default() };
+    let access = BTreeMap::from([("anthropic".to_owned(), access)]);
+    let router = Router::new(HttpOptions { no_network: true, ..HttpOptions::default() }, access);
+    let open = |text: &str| router.open(&ModelSpec::parse(text).unwrap());
+    let model = open(&format!("script:{}", path.display())).unwrap();
+    assert_eq!(model.id().provider, "script");
+    let error = open(&format!("script:{}", folder.path().join("missing.yaml").display())).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Script);
+    assert!(error.message.contains("missing.yaml") && error.message.contains("cannot be opened"), "{error}");
+    let error = open(&format!("replay:{}", path.display())).unwrap_err();
+    assert!(error.message.contains("line 2"), "{error}");
+    assert_eq!(open("claude-x").unwrap().id().to_string(), "anthropic/claude-x");
+    assert!(!format!("{router:?}").contains("canary"));
+}

@@ -1,0 +1,84 @@
+//! How fast a stream of the Messages API is parsed and folded. Prints one JSON object.
+//!
+//! Run with `cargo run --release -p toolpost-llm --example fold_speed`.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::io::Write as _;
+use std::time::Instant;
+
+use serde_json::json;
+use toolpost_llm::AnthropicFold;
+
+/// Deltas in the stream.
+const DELTAS: usize = 20_000;
+
+/// Repetitions of each measurement.
+const ROUNDS: usize = 200;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let text = stream();
+    let events = text.matches("\n\n").count();
+    let mut results = Vec::new();
+    for chunk in [256, 16 * 1024] {
+        let mut seconds: Vec<f64> = (0..ROUNDS).map(|_| round(&text, chunk)).collect::<Result<_, _>>()?;
+        seconds.sort_by(f64::total_cmp);
+        let at = |part: usize| seconds[ROUNDS * part / 100];
+        results.push(json!({
+            "chunk_bytes": chunk,
+            "events_per_second_best_tenth": (events as f64 / at(10)).round(),
+            "events_per_second_median": (events as f64 / at(50)).round(),
+            "megabytes_per_second_median": (text.len() as f64 / at(50) / 1e6).round(),
+        }));
+    }
+    let report = json!({"what": "messages_fold", "events": events, "bytes": text.len(), "rounds": ROUNDS, "results": results});
+    writeln!(std::io::stdout(), "{report}")?;
+    Ok(())
+}
+
+fn round(text: &str, chunk: usize) -> Result<f64, Box<dyn Error>> {
+    let start = Instant::now();
+    let mut fold = AnthropicFold::new("claude-x");
+    let mut events = VecDeque::new();
+    let mut delivered = 0;
+    for piece in text.as_bytes().chunks(chunk) {
+        fold.feed(piece, &mut events)?;
+        delivered += events.drain(..).count();
+    }
+    let response = fold.finish(&mut events)?;
+    if delivered < DELTAS || response.items.len() != 2 {
+        return Err("the stream did not fold".into());
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// A text and a tool call of many small deltas, with the `event:` lines that the provider sends.
+fn stream() -> String {
+    let mut events = vec![
+        json!({"type": "message_start", "message": {"type": "message", "id": "msg_1", "role": "assistant",
+            "model": "claude-x", "content": [], "stop_reason": null, "usage": {"input_tokens": 9, "output_tokens": 1}}}),
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+    ];
+    events.extend((0..DELTAS / 2).map(|number| {
+        json!({"type": "content_block_delta", "index": 0,
+            "delta": {"type": "text_delta", "text": format!(" word {number},\n")}})
+    }));
+    events.push(json!({"type": "content_block_stop", "index": 0}));
+    events.push(json!({"type": "content_block_start", "index": 1,
+        "content_block": {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {}}}));
+    events.extend((0..DELTAS / 2).map(|number| {
+        let fragment = if number == 0 { "{\"n\": [0".to_owned() } else { format!(", {number}") };
+        json!({"type": "content_block_delta", "index": 1,
+            "delta": {"type": "input_json_delta", "partial_json": fragment}})
+    }));
+    events.extend([
+        json!({"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "]}"}}),
+        json!({"type": "content_block_stop", "index": 1}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 20_000}}),
+        json!({"type": "message_stop"}),
+    ]);
+    let lines = events
+        .iter()
+        .map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap_or("")));
+    lines.collect::<Vec<_>>().concat()
+}
