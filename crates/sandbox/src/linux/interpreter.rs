@@ -174,6 +174,8 @@ mod tests {
     fn a_launcher_script_is_resolved_without_running_it() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o700)).unwrap();
         executable(&root.join("shims/python3"), b"#!/bin/sh\nexit 1\n");
         executable(&root.join("versions/3.11.7/bin/python3"), b"\x7fELF");
         std::fs::write(root.join("version"), "3.11.7\n").unwrap();

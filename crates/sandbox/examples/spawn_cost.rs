@@ -1,0 +1,161 @@
+//! What a sandbox costs over a plain process: the tenth percentile of interleaved samples, in microseconds.
+//!
+//! `cargo run --release -p toolpost-sandbox --example spawn_cost -- [--json] [--samples N]`
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use toolpost_sandbox::{Cancel, Host, Language, Level, Program, Sandbox};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// One thing that is timed.
+struct Subject {
+    name: &'static str,
+    run: Box<dyn FnMut() -> Result<(), Failure>>,
+    samples: Vec<Duration>,
+}
+
+fn plain(arguments: &'static [&'static str]) -> Box<dyn FnMut() -> Result<(), Failure>> {
+    Box::new(move || {
+        let (program, rest) = arguments.split_first().ok_or("no program")?;
+        #[expect(clippy::disallowed_methods, reason = "the process that the sandbox is compared with")]
+        let status = Command::new(program)
+            .args(rest)
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .status()?;
+        if status.success() { Ok(()) } else { Err(format!("{program}: {status}").into()) }
+    })
+}
+
+fn confined(level: Level, program: Program) -> Box<dyn FnMut() -> Result<(), Failure>> {
+    let sandbox = Sandbox::new().level(level);
+    Box::new(move || {
+        let outcome = sandbox.run(&program, &Cancel::new(), &mut |_| {})?;
+        if outcome.verdict.is_ok() { Ok(()) } else { Err(format!("{:?}", outcome.verdict).into()) }
+    })
+}
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let json = arguments.iter().any(|argument| argument == "--json");
+    let samples = match arguments.iter().position(|argument| argument == "--samples") {
+        Some(place) => arguments.get(place + 1).ok_or("--samples needs a number")?.parse::<usize>()?.max(10),
+        None => 300,
+    };
+    let mut subjects: Vec<Subject> = Vec::new();
+    let mut add = |name: &'static str, run: Box<dyn FnMut() -> Result<(), Failure>>| {
+        subjects.push(Subject { name, run, samples: Vec::new() });
+    };
+    add("plain_true", plain(&["/bin/true"]));
+    for level in Level::ALL {
+        if Host::probe().availability(level).is_some_and(|entry| entry.available) {
+            let name = if level == Level::Strict { "strict_true" } else { "standard_true" };
+            add(name, confined(level, Program::argv(["/bin/true"])));
+        }
+    }
+    add("plain_python", plain(&["/usr/bin/python3", "-I", "-c", "print(1)"]));
+    add("strict_python", confined(Level::Strict, Program::code(Language::Python, "print(1)")));
+    if Path::new("/usr/bin/bwrap").exists() {
+        add(
+            "bwrap_true",
+            plain(&[
+                "/usr/bin/bwrap",
+                "--unshare-all",
+                "--die-with-parent",
+                "--ro-bind",
+                "/usr",
+                "/usr",
+                "--symlink",
+                "usr/bin",
+                "/bin",
+                "--symlink",
+                "usr/lib",
+                "/lib",
+                "--symlink",
+                "usr/lib64",
+                "/lib64",
+                "--proc",
+                "/proc",
+                "--dev",
+                "/dev",
+                "--tmpfs",
+                "/tmp",
+                "/bin/true",
+            ]),
+        );
+    }
+    // A subject that does not run here is left out, and said.
+    let mut failed = Vec::new();
+    subjects.retain_mut(|subject| match (subject.run)() {
+        Ok(()) => true,
+        Err(error) => {
+            failed.push(format!("{}: {error}", subject.name));
+            false
+        }
+    });
+    for round in 0..samples {
+        for subject in &mut subjects {
+            // Python is slow and its share is not in doubt: a quarter of the samples do.
+            if subject.name.ends_with("python") && round % 4 != 0 {
+                continue;
+            }
+            let start = Instant::now();
+            (subject.run)()?;
+            subject.samples.push(start.elapsed());
+        }
+    }
+    let mut text = String::new();
+    let base = subjects.first_mut().map_or(Duration::ZERO, |subject| percentile(&mut subject.samples, 10));
+    for subject in &mut subjects {
+        let (low, middle) = (percentile(&mut subject.samples, 10), percentile(&mut subject.samples, 50));
+        let (low_micros, middle_micros) = (low.as_secs_f64() * 1e6, middle.as_secs_f64() * 1e6);
+        let over = low_micros - base.as_secs_f64() * 1e6;
+        if json {
+            let separator = if text.is_empty() { "" } else { "," };
+            write!(
+                text,
+                "{separator}{:?}:{{\"p10_us\":{low_micros:.1},\"p50_us\":{middle_micros:.1},\"over_plain_us\":{over:.1},\
+                 \"samples\":{}}}",
+                subject.name,
+                subject.samples.len()
+            )?;
+        } else {
+            writeln!(
+                text,
+                "{:16} p10 {low_micros:9.1} µs   p50 {middle_micros:9.1} µs   over plain {over:9.1} µs",
+                subject.name
+            )?;
+        }
+    }
+    let mut p10 = |name: &str| {
+        subjects
+            .iter_mut()
+            .find(|subject| subject.name == name)
+            .map(|subject| percentile(&mut subject.samples, 10).as_secs_f64())
+    };
+    let ratio = p10("bwrap_true").zip(p10("strict_true")).map(|(bwrap, strict)| bwrap / strict);
+    if json {
+        let ratio = ratio.map_or("null".to_owned(), |ratio| format!("{ratio:.2}"));
+        text = format!("{{{text},\"bwrap_over_strict\":{ratio},\"left_out\":{failed:?}}}");
+    } else {
+        if let Some(ratio) = ratio {
+            writeln!(text, "bubblewrap takes {ratio:.2} times as long as strict")?;
+        }
+        for line in failed {
+            writeln!(text, "left out: {line}")?;
+        }
+    }
+    use std::io::Write as _;
+    std::io::stdout().write_all(format!("{}\n", text.trim_end()).as_bytes())?;
+    Ok(())
+}
+
+fn percentile(samples: &mut [Duration], percent: usize) -> Duration {
+    samples.sort_unstable();
+    samples.get(samples.len() * percent / 100).copied().unwrap_or_default()
+}

@@ -1,0 +1,304 @@
+//! Programs and code: what they get and what comes back.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use toolpost_sandbox::{
+    Cancel, Error, Event, Host, Language, Layer, Level, Limits, Program, Sandbox, Stdin, Verdict,
+};
+
+use crate::support::{Mode, bash, python, quick, run};
+
+#[test]
+fn a_program_runs_and_its_status_comes_back() {
+    for mode in Mode::available() {
+        let outcome =
+            run(&mode.sandbox(), &Program::argv(["sh", "-c", "echo out; echo err >&2; exit 3"])).unwrap();
+        assert_eq!(outcome.verdict, Verdict::Exit { code: 3 }, "{mode:?} {outcome:?}");
+        assert_eq!(outcome.exit_code, Some(3));
+        assert_eq!((outcome.stdout.text().as_str(), outcome.stderr.text().as_str()), ("out\n", "err\n"));
+        assert!(outcome.usage.wall > Duration::ZERO && outcome.usage.largest_process > 100_000);
+        assert!(outcome.report.has(Layer::Seccomp) && outcome.report.has(Layer::NoCapabilities));
+    }
+}
+
+#[test]
+fn code_of_each_language_gives_its_value() {
+    let cases = [
+        (Language::Python, "x = 20\nx * 2 + 2", json!(42)),
+        (Language::Python, "{'a': [1, 2.5, None, 'ü']}", json!({"a": [1, 2.5, null, "ü"]})),
+        (Language::Python, "True", json!(true)),
+        (Language::Python, "print('x')\n'last'", json!("last")),
+        (Language::JavaScript, "const x = 40; x + 2", json!(42)),
+        (Language::JavaScript, "({a: [1, 'ü']})", json!({"a": [1, "ü"]})),
+        (Language::JavaScript, "Promise.resolve([7])", json!([7])),
+        (
+            Language::JavaScript,
+            "import os from 'node:os'; console.log('::result', JSON.stringify(await 5))",
+            json!(5),
+        ),
+        (Language::Bash, "echo '::result {\"a\": 1}'", json!({"a": 1})),
+        (Language::Python, "print('::result [1]')\n2", json!([1])),
+    ];
+    for mode in Mode::available() {
+        for (language, code, expected) in &cases {
+            let program = Program::code(*language, *code);
+            let outcome = match run(&mode.sandbox(), &program) {
+                Err(Error::LanguageMissing { .. }) => {
+                    println!("SKIP {language}: not installed");
+                    continue;
+                }
+                other => other.unwrap(),
+            };
+            assert_eq!(outcome.value.as_ref(), Some(expected), "{mode:?} {language} {code} {outcome:?}");
+            assert_eq!(outcome.verdict, Verdict::Ok);
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_no_json_is_no_value_and_no_error() {
+    for code in [
+        "object()",
+        "float('nan')",
+        "None",
+        "x = 5",
+        "a = []; a.append(a); a",
+        "import os\nos.write(4, b'{')\n1",
+    ] {
+        let outcome = python(&Mode::available()[0].sandbox(), code);
+        assert_eq!((outcome.value, outcome.verdict), (None, Verdict::Ok), "{code}");
+    }
+}
+
+#[test]
+fn python_errors_show_the_code_and_nothing_of_the_driver() {
+    let outcome = python(&Mode::available()[0].sandbox(), "def f():\n    return 1 / 0\nf()");
+    let text = outcome.stderr.text();
+    assert_eq!(outcome.verdict, Verdict::Exit { code: 1 });
+    assert!(text.contains("main.py\", line 2, in f") && text.contains("return 1 / 0"), "{text}");
+    assert!(text.contains("ZeroDivisionError") && !text.contains("<string>"), "{text}");
+    let outcome = python(&Mode::available()[0].sandbox(), "def f(:");
+    assert!(outcome.stderr.text().contains("SyntaxError"), "{:?}", outcome.stderr.text());
+    let outcome = python(&Mode::available()[0].sandbox(), "import sys\nsys.exit(5)");
+    assert_eq!(outcome.verdict, Verdict::Exit { code: 5 });
+}
+
+#[test]
+fn code_longer_than_an_argument_runs() {
+    let padding = format!("# {}\n", "x".repeat(100)).repeat(40_000);
+    for (language, end) in [(Language::Python, "7"), (Language::Bash, "echo '::result 7'")] {
+        let program = Program::code(language, format!("{padding}{end}"));
+        let outcome = run(&Mode::available()[0].sandbox(), &program).unwrap();
+        assert_eq!(outcome.value, Some(json!(7)), "{language} {:?}", outcome.stderr.text());
+    }
+    let program = Program::code(Language::Python, "1".repeat(100 << 20));
+    assert!(matches!(run(&Sandbox::new(), &program), Err(Error::TooLarge { what: "code", .. })));
+}
+
+#[test]
+fn the_environment_is_clean_and_the_callers_values_arrive() {
+    for mode in Mode::available() {
+        let outcome = python(
+            &mode.sandbox().env("TOKEN_NAME", "a b=c"),
+            "import os\nprint(os.getcwd())\n[sorted(os.environ), os.environ['TOKEN_NAME'], os.environ['HOME'] == os.getcwd()]",
+        );
+        let expected =
+            json!([["HOME", "LANG", "PATH", "TERM", "TMPDIR", "TOKEN_NAME", "USER"], "a b=c", true]);
+        assert_eq!(outcome.value.unwrap(), expected, "{mode:?}");
+        if mode == Mode::Strict {
+            assert_eq!(outcome.stdout.text(), "/workspace\n");
+        }
+    }
+}
+
+#[test]
+fn input_is_read_to_its_end_or_not_at_all() {
+    let megabytes = vec![b'x'; 3 << 20];
+    for mode in Mode::available() {
+        let count = Program::argv(["wc", "-c"]);
+        let outcome = run(&mode.sandbox().stdin(Stdin::Bytes(megabytes.clone())), &count).unwrap();
+        assert_eq!(outcome.stdout.text().trim(), megabytes.len().to_string());
+        let outcome = run(&mode.sandbox(), &count).unwrap();
+        assert_eq!(outcome.stdout.text().trim(), "0");
+        let outcome =
+            run(&mode.sandbox().stdin(Stdin::Bytes(megabytes.clone())), &Program::argv(["true"])).unwrap();
+        assert_eq!(outcome.verdict, Verdict::Ok);
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "from a file").unwrap();
+    let sandbox = Mode::available()[0].sandbox().stdin(Stdin::File(file.path().to_owned()));
+    assert_eq!(run(&sandbox, &Program::argv(["cat"])).unwrap().stdout.text(), "from a file");
+}
+
+#[test]
+fn output_arrives_while_the_program_runs() {
+    let start = Instant::now();
+    let mut first = None;
+    let mut both = (Vec::new(), Vec::new());
+    let program = Program::code(Language::Bash, "echo one; sleep 0.5; echo two >&2");
+    let outcome = Mode::available()[0]
+        .sandbox()
+        .run(&program, &Cancel::new(), &mut |event| match event {
+            Event::Stdout(bytes) => {
+                first.get_or_insert_with(|| start.elapsed());
+                both.0.extend_from_slice(bytes);
+            }
+            Event::Stderr(bytes) => both.1.extend_from_slice(bytes),
+            _ => {}
+        })
+        .unwrap();
+    assert!(
+        first.unwrap() + Duration::from_millis(300) < outcome.usage.wall,
+        "{first:?} {:?}",
+        outcome.usage
+    );
+    assert_eq!(both, (b"one\n".to_vec(), b"two\n".to_vec()));
+}
+
+#[test]
+fn a_run_is_cancelled_from_another_thread() {
+    for mode in Mode::available() {
+        let cancel = Cancel::new();
+        let other = cancel.clone();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            other.cancel();
+        });
+        let start = Instant::now();
+        let program = Program::argv(["sleep", "30"]);
+        let outcome = mode.sandbox().run(&program, &cancel, &mut |_| {}).unwrap();
+        assert_eq!((outcome.verdict, outcome.exit_code), (Verdict::Cancelled, None));
+        assert!(start.elapsed() < Duration::from_secs(5));
+        thread.join().unwrap();
+        let again = mode.sandbox().run(&program, &cancel, &mut |_| {}).unwrap();
+        assert_eq!(again.verdict, Verdict::Cancelled);
+    }
+}
+
+#[test]
+fn a_panic_in_the_callers_callback_leaves_nothing_running() {
+    for mode in Mode::available() {
+        let sandbox = mode.sandbox();
+        let result = std::panic::catch_unwind(|| {
+            let program = Program::code(Language::Bash, "echo x; exec sleep 76543");
+            sandbox.run(&program, &Cancel::new(), &mut |_| panic!("from the callback"))
+        });
+        assert!(result.is_err());
+        crate::support::eventually("the program is dead", || !crate::support::is_running("sleep 76543"));
+    }
+}
+
+#[test]
+fn programs_that_cannot_start_are_errors_that_name_them() {
+    for mode in Mode::available() {
+        let sandbox = mode.sandbox();
+        let start = |program: Program| run(&sandbox, &program).unwrap_err();
+        assert!(matches!(start(Program::argv(["no-such-program"])), Error::ProgramNotFound { .. }));
+        assert!(matches!(start(Program::argv(["/no/such/program"])), Error::ProgramNotFound { .. }));
+        let error = start(Program::argv(["./missing"]));
+        assert!(
+            matches!(&error, Error::ProgramNotStarted { program, .. } if program == "./missing"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_program_outside_the_system_folders_is_shown_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = crate::support::open_folder();
+    let tool = folder.path().join("tool");
+    std::fs::write(&tool, "#!/bin/sh\necho \"$0 $1\"; ls \"$(dirname \"$0\")\"; cat \"$2\"\n").unwrap();
+    std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(folder.path().join("beside"), "content").unwrap();
+    let beside = folder.path().join("beside");
+    let program = Program::argv([tool.as_os_str(), "hello".as_ref(), beside.as_os_str()]);
+    for mode in Mode::available() {
+        let outcome = run(&mode.sandbox(), &program).unwrap();
+        let text = outcome.stdout.text();
+        assert!(
+            text.starts_with(&format!("{} hello", tool.display())),
+            "{mode:?} {text} {}",
+            outcome.stderr.text()
+        );
+        assert!(!text.contains("content"), "{mode:?} {text}");
+        let outcome = run(&mode.sandbox().read_only(folder.path()), &program).unwrap();
+        assert!(outcome.stdout.text().contains("content"), "{mode:?} {outcome:?}");
+        let write = format!("echo x > {}/new", folder.path().display());
+        let outcome = bash(&mode.sandbox().read_only(folder.path()), &write);
+        assert!(!outcome.verdict.is_ok() && !folder.path().join("new").exists());
+    }
+}
+
+#[test]
+fn an_interpreter_in_a_private_home_is_used_without_showing_the_home() {
+    let Ok(home) = std::fs::canonicalize("/root/.pyenv") else {
+        println!("SKIP an_interpreter_in_a_private_home: there is none");
+        return;
+    };
+    let search = format!("{}/shims:/usr/bin", home.display());
+    let sandbox = Sandbox::new().level(Level::Strict).limits(quick()).search_path(search);
+    let code = "import sys, os, sqlite3\n[sys.prefix, os.listdir('/root'), os.listdir('/root/.pyenv')]";
+    let Ok(outcome) = run(&sandbox, &Program::code(Language::Python, code)) else {
+        println!("SKIP an_interpreter_in_a_private_home: strict is not available");
+        return;
+    };
+    let value = outcome.value.unwrap_or_else(|| panic!("{}", outcome.stderr.text()));
+    assert_eq!(value[1], json!([".pyenv"]), "{value}");
+    assert_eq!(value[2], json!(["versions"]), "{value}");
+}
+
+#[test]
+fn a_poor_host_refuses_or_says_that_it_degrades() {
+    let poor = Host::probe().without_namespaces();
+    let program = Program::argv(["true"]);
+    let strict = Sandbox::new().level(Level::Strict).host(poor.clone()).limits(quick());
+    let error = run(&strict, &program).unwrap_err();
+    assert!(matches!(&error, Error::LevelUnavailable { level: Level::Strict, .. }), "{error}");
+    assert!(error.hint().unwrap().contains("doctor"));
+    if poor.availability(Level::Standard).unwrap().available {
+        let outcome = run(&strict.clone().allow_degraded(true), &program).unwrap();
+        assert!(outcome.report.degraded && outcome.report.effective == Level::Standard);
+        let outcome = run(&Sandbox::new().host(poor.clone()).limits(quick()), &program).unwrap();
+        assert!(!outcome.report.degraded && outcome.report.requested.is_none());
+        assert!(outcome.report.missing.iter().any(|missing| missing.layer == Layer::PidNamespace));
+    }
+    let nothing = poor.with_landlock(0);
+    let error = run(&Sandbox::new().host(nothing).limits(quick()), &program).unwrap_err();
+    assert!(matches!(error, Error::LevelUnavailable { .. }), "{error}");
+}
+
+#[test]
+fn without_a_cgroup_the_memory_limit_is_never_claimed() {
+    let host = Host::probe().without_cgroups();
+    let outcome = run(&Sandbox::new().host(host).limits(quick()), &Program::argv(["true"])).unwrap();
+    assert!(!outcome.report.has(Layer::MemoryLimit));
+    let missing = outcome.report.missing.iter().find(|missing| missing.layer == Layer::MemoryLimit).unwrap();
+    assert!(missing.reason.contains("all together are not"), "{missing:?}");
+    assert_eq!(outcome.usage.peak_memory, None);
+}
+
+#[test]
+fn facts_that_claim_too_much_end_in_an_error() {
+    // The host's Landlock version is a ceiling; a facts value cannot raise it, only lower it.
+    let host = Host::probe().with_landlock(99);
+    let outcome = run(&Sandbox::new().host(host).limits(quick()), &Program::argv(["true"])).unwrap();
+    assert_eq!(outcome.verdict, Verdict::Ok);
+}
+
+#[test]
+fn invalid_requests_are_refused_before_anything_starts() {
+    let program = Program::argv(["true"]);
+    let refused = |sandbox: Sandbox| run(&sandbox, &program).unwrap_err();
+    assert!(matches!(
+        refused(Sandbox::new().limits(Limits::default().with_wall(Duration::ZERO))),
+        Error::InvalidLimit { .. }
+    ));
+    assert!(matches!(refused(Sandbox::new().env("LD_PRELOAD", "x")), Error::InvalidName { .. }));
+    assert!(matches!(refused(Sandbox::new().read_only("/")), Error::File { .. }));
+    assert!(matches!(refused(Sandbox::new().read_only("/no/such")), Error::File { .. }));
+    let missing = Sandbox::new().search_path("/nowhere");
+    let error = run(&missing, &Program::code(Language::Python, "1")).unwrap_err();
+    assert!(matches!(error, Error::LanguageMissing { .. }), "{error}");
+}

@@ -1,0 +1,95 @@
+//! What the tests share: the ways to run a sandbox on this host, and a look at its processes.
+
+use std::time::{Duration, Instant};
+
+use toolpost_sandbox::{Cancel, Error, Host, Language, Level, Limits, Outcome, Program, Sandbox};
+
+/// A way in which the sandbox works on some host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Level `strict`.
+    Strict,
+    /// Level `standard` with namespaces.
+    Standard,
+    /// Level `standard` on a host that refuses namespaces.
+    Shared,
+}
+
+impl Mode {
+    pub(crate) const ALL: [Self; 3] = [Self::Strict, Self::Standard, Self::Shared];
+
+    /// The modes that this host can give; others are skipped loudly.
+    pub(crate) fn available() -> Vec<Self> {
+        Self::ALL
+            .into_iter()
+            .filter(|mode| {
+                let host = mode.host();
+                let level = if *mode == Self::Strict { Level::Strict } else { Level::Standard };
+                let entry = host.availability(level).unwrap();
+                // Mode `Standard` is about namespaces.
+                let namespaces =
+                    *mode == Self::Shared || Host::probe().availability(Level::Strict).unwrap().available;
+                if entry.available && namespaces {
+                    return true;
+                }
+                println!("SKIP {mode:?}: {}", entry.reason.clone().unwrap_or_else(|| "no namespaces".into()));
+                false
+            })
+            .collect()
+    }
+
+    pub(crate) fn host(self) -> Host {
+        match self {
+            Self::Strict | Self::Standard => Host::probe().clone(),
+            Self::Shared => Host::probe().without_namespaces(),
+        }
+    }
+
+    pub(crate) fn sandbox(self) -> Sandbox {
+        let level = if self == Self::Strict { Level::Strict } else { Level::Standard };
+        Sandbox::new().level(level).host(self.host()).limits(quick())
+    }
+}
+
+/// Limits under which a test that hangs ends soon.
+pub(crate) fn quick() -> Limits {
+    Limits::default().with_wall(Duration::from_secs(20))
+}
+
+pub(crate) fn run(sandbox: &Sandbox, program: &Program) -> Result<Outcome, Error> {
+    sandbox.run(program, &Cancel::new(), &mut |_| {})
+}
+
+pub(crate) fn python(sandbox: &Sandbox, code: &str) -> Outcome {
+    run(sandbox, &Program::code(Language::Python, code)).unwrap()
+}
+
+pub(crate) fn bash(sandbox: &Sandbox, code: &str) -> Outcome {
+    run(sandbox, &Program::code(Language::Bash, code)).unwrap()
+}
+
+/// Whether a process of the host has this text in its command line.
+pub(crate) fn is_running(text: &str) -> bool {
+    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).replace('\0', " ").contains(text)
+            && entry.file_name().to_string_lossy() != std::process::id().to_string()
+    })
+}
+
+/// Waits until a condition holds.
+pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(5), "not within 5 s: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A folder of the host that everybody can enter and read.
+pub(crate) fn open_folder() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::Builder::new().prefix("host-folder-").tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
