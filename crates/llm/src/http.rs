@@ -22,7 +22,8 @@ pub struct HttpOptions {
     pub proxy: Option<Secret>,
     /// The time to make a connection. Default: 10 s.
     pub connect_timeout: Duration,
-    /// The time from sending a request to the first byte of its answer. Default: 180 s.
+    /// The time from sending a request to the first byte of its answer; of a stream, to its first event.
+    /// Default: 180 s.
     pub first_byte_timeout: Duration,
     /// The time between two events of a stream, or two pieces of a body. Default: 60 s.
     pub event_timeout: Duration,

@@ -7,6 +7,18 @@
 //! Models come from a [`Router`]: `anthropic/…` speaks the Messages API, `script:FILE` plays a file that anyone can
 //! write, `replay:FILE` gives back what a [`Recorder`] wrote.
 //!
+//! ```
+//! use toolpost_llm::{Model, Request, ScriptModel};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), toolpost_llm::ModelError> {
+//! let model = ScriptModel::parse("hello.yaml", "turns: [{ text: Hello. }]")?;
+//! let response = model.respond(&Request::new("Say hello.")).await?;
+//! assert_eq!(response.text(), "Hello.");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Invariants
 //!
 //! - No other crate names provider JSON; this crate executes no tool.

@@ -58,7 +58,8 @@ pub trait Model: Send + Sync + fmt::Debug {
     /// Nothing is sent before the stream is polled.
     fn stream(&self, request: &Request) -> ResponseStream;
 
-    /// Asks for an answer as a whole. Models whose wire has a form without streaming use it.
+    /// Asks for an answer as a whole. Models whose wire has a form without streaming use it: the first byte then
+    /// comes when the answer is ready, so a long answer is better streamed.
     fn respond<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Response, ModelError>> {
         Box::pin(async move {
             let mut events = self.stream(request);

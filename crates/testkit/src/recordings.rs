@@ -253,3 +253,48 @@ fn fixture(path: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     let streams = lines.split_inclusive(|line| line.contains("\"type\":\"message_stop\""));
     Ok(streams.map(|lines| of(Answer::Stream(format!("data: {}\n\n", lines.join("\n\ndata: "))))).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_of_when_and_then_are_exchanges() {
+        let text = "when:\n  path: /v1/messages\n  method: POST\n  header:\n  - {name: Anthropic-Beta, value: b}\n  \
+                    body: '{\"n\":1.0}'\nthen:\n  status: 200\n  header:\n  - {name: content-type, value: \
+                    text/event-stream}\n  body: |+\n    data: {}\n\n---\nwhen: {path: /x}\nthen: {status: 404, body: no}\n";
+        let exchanges = rig(Path::new("a.yaml"), text).unwrap();
+        let request = exchanges[0].request.as_ref().unwrap();
+        assert_eq!((request.address.as_str(), request.beta.as_deref()), ("/v1/messages", Some("b")));
+        assert_eq!(request.body, Some(serde_json::json!({"n": 1.0})));
+        assert!(matches!(&exchanges[0].answer, Answer::Stream(text) if text == "data: {}\n\n"));
+        assert_eq!(exchanges[1].status, 404);
+        assert!(matches!(&exchanges[1].answer, Answer::Body(text) if text == "no"));
+    }
+
+    #[test]
+    fn interactions_are_exchanges() {
+        let text = "interactions:\n- request: {uri: 'https://h/v1/messages', method: POST, parsed_body: {a: [1, 1.5]}}\n  \
+                    response: {status: {code: 200, message: OK}, headers: {content-type: [application/json]}, \
+                    parsed_body: {b: null}}\n- request: {uri: u, body: '{\"c\":2}'}\n  response: {status: {code: 200}, \
+                    headers: {content-type: ['text/event-stream; charset=utf-8']}, body: {string: \"data: 1\\n\\n\"}}\n";
+        let exchanges = vcr(Path::new("a.yaml"), text).unwrap();
+        assert_eq!(exchanges[0].request.as_ref().unwrap().body, Some(serde_json::json!({"a": [1, 1.5]})));
+        assert!(matches!(&exchanges[0].answer, Answer::Body(text) if text == "{\"b\":null}"));
+        assert_eq!(exchanges[1].request.as_ref().unwrap().body, Some(serde_json::json!({"c": 2})));
+        assert!(matches!(&exchanges[1].answer, Answer::Stream(text) if text == "data: 1\n\n"));
+    }
+
+    #[test]
+    fn the_streams_of_several_steps_are_told_apart() {
+        let text = "{\"type\":\"message_start\"}\n{\"type\":\"message_stop\"}\n\n{\"type\":\"ping\"}\n";
+        let exchanges = fixture(Path::new("a.chunks.txt"), text).unwrap();
+        assert_eq!(exchanges.len(), 2);
+        assert!(
+            matches!(&exchanges[1].answer, Answer::Stream(text) if text == "data: {\"type\":\"ping\"}\n\n")
+        );
+        assert!(
+            matches!(&fixture(Path::new("a.json"), "{}").unwrap()[0].answer, Answer::Body(text) if text == "{}")
+        );
+    }
+}

@@ -85,7 +85,7 @@ impl Anthropic {
             url: self.url.clone(),
             headers: self.headers(request)?,
             body: body.into(),
-            secrets: vec![self.key.clone()],
+            secrets: self.client.options().proxy.iter().chain([&self.key]).cloned().collect(),
             notices: encoded.notices,
         })
     }

@@ -428,7 +428,7 @@ fn a_request_can_be_built_as_it_was_sent() {
     }
     let all = equal + wrong.len() + used_exceptions.len();
     println!(
-        "requests equal {equal}/{all}, exceptions {}, rules {}",
+        "requests equal {equal}/{all} (of them {typed} without provider options or raw parts), exceptions {}, rules {}",
         used_exceptions.len(),
         used_rules.len()
     );

@@ -37,6 +37,9 @@ fn a_plain_request_has_what_the_wire_demands_and_nothing_else() {
     );
 }
 
+/// A change of a request, the place in the body, and what stands there then.
+type Case = (fn(&mut Request), &'static str, Value);
+
 #[test]
 fn every_setting_reaches_the_body() {
     let plain = body(&Request::new("hi"));
@@ -45,7 +48,7 @@ fn every_setting_reaches_the_body() {
         change(&mut request);
         body(&request)
     };
-    let cases: [(fn(&mut Request), &str, Value); 20] = [
+    let cases: [Case; 20] = [
         (|r| r.system = Some("be kind".into()), "/system", json!("be kind")),
         (|r| r.settings.max_output_tokens = Some(9), "/max_tokens", json!(9)),
         (|r| r.settings.temperature = Some(0.5), "/temperature", json!(0.5)),
@@ -311,7 +314,7 @@ fn hostile_streams_end_in_errors_and_not_in_long_waits() {
     // Every event adds members to the message, up to more than any message has.
     let members = |from: u64| {
         let members = (from..from + 900).map(|number| (format!("k{number}"), json!(0)));
-        let mut event = serde_json::Map::from_iter(members);
+        let mut event: serde_json::Map<String, Value> = members.collect();
         event.insert("type".into(), "message_delta".into());
         Value::Object(event)
     };
