@@ -6,7 +6,7 @@ use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Item, ModelId, RawJson};
+use crate::{Item, ModelId, RawJson, Response};
 
 /// A request, the same for every provider.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -41,6 +41,22 @@ impl Request {
     /// A request of one user's text.
     pub fn new(prompt: impl Into<String>) -> Self {
         Self { turns: vec![Turn::user(prompt)], ..Self::default() }
+    }
+
+    /// Appends an answer as a turn, with what the next request must carry: a container's id, for one, which joins
+    /// the options that the caller has already set for the container.
+    pub fn push_response(&mut self, response: &Response) {
+        self.turns.push(Turn::Assistant(response.to_turn()));
+        for (name, value) in &response.carry {
+            match self.provider_options.get_mut(name) {
+                Some(Value::Object(ours)) if value.is_string() => {
+                    ours.insert("id".to_owned(), value.clone());
+                }
+                _ => {
+                    self.provider_options.insert(name.clone(), value.clone());
+                }
+            }
+        }
     }
 
     /// The tool results of the conversation, oldest first.

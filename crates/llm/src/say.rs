@@ -1,36 +1,43 @@
 //! A finished answer as the events of a stream.
 
-use crate::{ItemView, ModelEvent, Response};
+use crate::{Item, ItemView, ModelEvent, Response};
 
 /// The events that an answer would have come in: texts word by word, calls, items, usage, the answer.
 pub(crate) fn events_of(response: Response) -> Vec<ModelEvent> {
     let mut events: Vec<ModelEvent> = response.notices.iter().cloned().map(ModelEvent::Notice).collect();
     for (index, item) in (0..).zip(&response.items) {
-        match item.view() {
-            ItemView::Text { text } => {
-                events.extend(words(text).map(|text| ModelEvent::TextDelta { index, text: text.to_owned() }));
-            }
-            ItemView::Thinking { text, .. } => {
-                events.extend(
-                    words(text).map(|text| ModelEvent::ThinkingDelta { index, text: text.to_owned() }),
-                );
-            }
-            ItemView::ToolCall { id, name, arguments } => {
-                let arguments = match arguments {
-                    Ok(raw) => raw.get(),
-                    Err(text) => text,
-                };
-                events.extend([String::new(), arguments.to_owned()].map(|fragment| {
-                    ModelEvent::ToolCallDelta { index, id: id.clone(), name: name.clone(), fragment }
-                }));
-            }
-            _ => {}
-        }
+        events.extend(shown(index, item));
         events.push(ModelEvent::Item(item.clone()));
     }
     events.push(ModelEvent::Usage(response.usage.clone()));
     events.push(ModelEvent::Done(Box::new(response)));
     events
+}
+
+/// The deltas that an item would have come in.
+pub(crate) fn shown(index: u64, item: &Item) -> Vec<ModelEvent> {
+    match item.view() {
+        ItemView::Text { text } => {
+            words(text).map(|text| ModelEvent::TextDelta { index, text: text.to_owned() }).collect()
+        }
+        ItemView::Thinking { text, .. } => {
+            words(text).map(|text| ModelEvent::ThinkingDelta { index, text: text.to_owned() }).collect()
+        }
+        ItemView::ToolCall { id, name, arguments } => {
+            let arguments = match arguments {
+                Ok(raw) => raw.get(),
+                Err(text) => text,
+            };
+            let delta = |fragment: &str| ModelEvent::ToolCallDelta {
+                index,
+                id: id.clone(),
+                name: name.clone(),
+                fragment: fragment.to_owned(),
+            };
+            vec![delta(""), delta(arguments)]
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Words with the white space behind them; joined they are the text.

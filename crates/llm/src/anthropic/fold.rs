@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use super::error::{ErrorBody, error_of};
 use super::view::{item, wrapped_input};
 use crate::fields::{self, Fields};
+use crate::say::shown;
 use crate::wire::Fold;
 use crate::{
     ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, Usage,
@@ -54,6 +55,8 @@ struct Delta<'a> {
 /// A block that is still growing: its first form, and what was appended to its members.
 #[derive(Clone, Debug, PartialEq)]
 struct Block {
+    /// The block's place in the content: blocks stand in the order in which they begin.
+    place: u64,
     start: Fields,
     /// Id and name, of a tool call.
     call: Option<(String, String)>,
@@ -72,14 +75,25 @@ pub(super) struct MessageFold {
     origin: ModelId,
     /// The message as far as it is known; empty before its start.
     message: Option<Fields>,
+    /// The blocks that are still growing, by the index that their deltas name.
     open: BTreeMap<u64, Block>,
+    /// The complete blocks, by their place.
     closed: BTreeMap<u64, Item>,
+    /// The number of blocks that have begun.
+    begun: u64,
     complete: bool,
 }
 
 impl MessageFold {
     pub(super) fn new(origin: ModelId) -> Self {
-        Self { origin, message: None, open: BTreeMap::new(), closed: BTreeMap::new(), complete: false }
+        Self {
+            origin,
+            message: None,
+            open: BTreeMap::new(),
+            closed: BTreeMap::new(),
+            begun: 0,
+            complete: false,
+        }
     }
 
     fn protocol(&self, message: impl Into<String>) -> ModelError {
@@ -94,6 +108,15 @@ impl MessageFold {
             self.open.clear();
             self.closed.clear();
             events.push_back(ModelEvent::Restarted);
+        }
+        self.begun = 0;
+        // Calls that hosted code makes come whole, in a message that starts with them.
+        for raw in fields.read::<Vec<RawJson>>("content").unwrap_or_default() {
+            let (index, item) = (self.begun, item(raw));
+            events.extend(shown(index, &item));
+            events.push_back(ModelEvent::Item(item.clone()));
+            self.closed.insert(index, item);
+            self.begun += 1;
         }
         self.message = Some(fields);
         Ok(())
@@ -110,6 +133,10 @@ impl MessageFold {
         }
         let start: Fields = serde_json::from_str(block.get())
             .map_err(|error| self.protocol(format!("content block {index}: expected an object: {error}")))?;
+        // Some gateways give every block the same index: the one before is then complete.
+        if self.open.contains_key(&index) {
+            self.close_block(index, events)?;
+        }
         let kind: String = start.read("type").unwrap_or_default();
         let call = (kind == "tool_use").then(|| {
             (start.read::<String>("id").unwrap_or_default(), start.read::<String>("name").unwrap_or_default())
@@ -118,14 +145,15 @@ impl MessageFold {
             events.push_back(ModelEvent::ToolCallDelta { index, id, name, fragment: String::new() });
         }
         // What a start already says is shown too: some servers send short texts whole.
-        let shown = |name: &str| start.read::<String>(name).filter(|text| !text.is_empty());
+        let said = |name: &str| start.read::<String>(name).filter(|text| !text.is_empty());
         let delta = match kind.as_str() {
-            "text" => shown("text").map(|text| ModelEvent::TextDelta { index, text }),
-            "thinking" => shown("thinking").map(|text| ModelEvent::ThinkingDelta { index, text }),
+            "text" => said("text").map(|text| ModelEvent::TextDelta { index, text }),
+            "thinking" => said("thinking").map(|text| ModelEvent::ThinkingDelta { index, text }),
             _ => None,
         };
         events.extend(delta);
         let block = Block {
+            place: self.begun,
             start,
             call,
             text: None,
@@ -135,6 +163,7 @@ impl MessageFold {
             citations: Vec::new(),
             members: Vec::new(),
         };
+        self.begun += 1;
         self.open.insert(index, block);
         Ok(())
     }
@@ -163,7 +192,8 @@ impl MessageFold {
                 events.push_back(ModelEvent::ThinkingDelta { index, text: text.into_owned() });
             }
             ("signature_delta", Delta { signature: Some(Text(text)), .. }) => {
-                append(&mut block.signature, &text, &block.start, "signature");
+                // A signature comes whole: a second one replaces the first, as in the official client.
+                block.signature = Some(text.into_owned());
             }
             ("input_json_delta", Delta { partial_json: Some(Text(text)), .. }) => {
                 block.input.push_str(&text);
@@ -201,10 +231,11 @@ impl MessageFold {
         {
             events.push_back(ModelEvent::ToolCallDelta { index, id, name, fragment: input.get().to_owned() });
         }
+        let place = block.place;
         let item =
             block.finish().map_err(|error| self.protocol(format!("content block {index}: {error}")))?;
         events.push_back(ModelEvent::Item(item.clone()));
-        self.closed.insert(index, item);
+        self.closed.insert(place, item);
         Ok(())
     }
 

@@ -57,7 +57,11 @@ fn naive_fold(text: &str) -> Vec<Value> {
         let event: Value = serde_json::from_str(event).expect("a recorded event is JSON");
         let index = event["index"].as_u64().unwrap_or_default() as usize;
         match event["type"].as_str().unwrap_or_default() {
-            "message_start" => (blocks, inputs) = (Vec::new(), Vec::new()),
+            "message_start" => {
+                let content = event["message"]["content"].as_array().expect("a message has content");
+                blocks.clone_from(content);
+                inputs = vec![String::new(); blocks.len()];
+            }
             "content_block_start" => {
                 assert_eq!(index, blocks.len());
                 blocks.push(event["content_block"].clone());

@@ -281,12 +281,46 @@ fn arguments_that_are_no_object_keep_their_text_and_can_go_back() {
     assert_eq!(arguments.get(), "{}");
 }
 
+fn text_start(index: u64) -> Value {
+    json!({"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": "<"}})
+}
+
+fn text_delta(index: u64, text: &str) -> Value {
+    json!({"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}})
+}
+
 #[test]
 fn blocks_may_grow_at_the_same_time_and_stay_open_at_the_end() {
-    let start = |index: u64| json!({"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": "<"}});
-    let delta = |index: u64, text: &str| json!({"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}});
-    let events = [start(1), start(0), delta(0, "a"), delta(1, "b"), delta(0, "c")];
-    assert_eq!(folded(&events, "end_turn").text(), "<ac<b");
+    let events = [text_start(0), text_start(1), text_delta(1, "b"), text_delta(0, "a"), text_delta(1, "c")];
+    assert_eq!(folded(&events, "end_turn").text(), "<a<bc");
+}
+
+#[test]
+fn blocks_that_share_an_index_follow_each_other() {
+    let stop = json!({"type": "content_block_stop", "index": 0});
+    let events = [
+        text_start(0),
+        text_delta(0, "a"),
+        stop,
+        text_start(0),
+        text_delta(0, "b"),
+        text_start(0),
+        text_delta(0, "c"),
+    ];
+    assert_eq!(folded(&events, "end_turn").text(), "<a<b<c");
+}
+
+#[test]
+fn a_message_may_start_with_its_content() {
+    let call = json!({"type": "tool_use", "id": "t1", "name": "roll", "input": {"n": 1},
+        "caller": {"type": "code_execution_20250825", "tool_id": "s1"}});
+    let start = json!({"type": "message_start", "message": {"type": "message", "id": "m", "role": "assistant",
+        "model": "claude-x", "content": [call], "stop_reason": "tool_use", "usage": {"input_tokens": 0}}});
+    let text = format!("data: {start}\n\ndata: {}\n\n", json!({"type": "message_stop"}));
+    let (response, events) = fold([text.as_bytes()]).unwrap();
+    assert_eq!(response.stop, StopReason::ToolUse);
+    assert_eq!(response.items[0].raw().to_value().unwrap(), call);
+    assert_eq!(events.len(), 3, "{events:?}");
 }
 
 #[test]
@@ -307,6 +341,13 @@ fn pauses_containers_and_compactions_are_understood() {
         json!({"type": "message_delta", "delta": {"container": {"id": "c1", "expires_at": "later"}}});
     let response = folded(&[container], "end_turn");
     assert_eq!(response.carry, *json!({"container": "c1"}).as_object().unwrap());
+    let mut request = Request::new("hi");
+    request.push_response(&response);
+    assert_eq!(request.provider_options["container"], "c1");
+    assert_eq!(request.turns[1], Turn::Assistant(response.to_turn()));
+    request.provider_options.insert("container".into(), json!({"skills": ["s"]}));
+    request.push_response(&response);
+    assert_eq!(request.provider_options["container"], json!({"skills": ["s"], "id": "c1"}));
 }
 
 #[test]
