@@ -228,6 +228,12 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         Some(folder) if level == Level::Standard => folder.path().to_owned(),
         _ => PathBuf::from(WORKSPACE),
     };
+    // First, because what is shown may lie beneath.
+    let scratch = (limits.workspace_bytes, limits.workspace_inodes);
+    for (folder, no_execute) in [("/tmp", false), ("/dev/shm", true)] {
+        tree.folder(Path::new(folder));
+        tree.steps.push(temporary(Path::new(folder), scratch.0, scratch.1, no_execute));
+    }
     let mut shown = Vec::new();
     for folder in SYSTEM {
         tree.show(&mut shown, Path::new(folder));
@@ -277,9 +283,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     ] {
         tree.steps.push(Step::Link { path: path(Path::new("/dev").join(name)), target: c_string(target) });
     }
-    for folder in ["/dev/shm", "/proc", "/tmp"] {
-        tree.folder(Path::new(folder));
-    }
+    tree.folder(Path::new("/proc"));
     tree.folder(&workspace);
     tree.steps.push(Step::Mount {
         kind: c"proc",
@@ -287,9 +291,6 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         options: c_string("subset=pid"),
         flags: MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
     });
-    let scratch = (limits.workspace_bytes, limits.workspace_inodes);
-    tree.steps.push(temporary(Path::new("/tmp"), scratch.0, scratch.1, false));
-    tree.steps.push(temporary(Path::new("/dev/shm"), scratch.0, scratch.1, true));
     match host {
         Some(folder) => {
             folder.plan(&workspace, &|inner| under_old(inner), &mut tree.steps);
@@ -479,7 +480,6 @@ impl Confinement {
             limit(libc::RLIMIT_CPU, seconds, seconds + 1);
         }
         limit(libc::RLIMIT_FSIZE, limits.file_size, limits.file_size);
-        limit(libc::RLIMIT_NOFILE, limits.descriptors.into(), limits.descriptors.into());
         limit(libc::RLIMIT_CORE, 0, 0);
         limit(libc::RLIMIT_MEMLOCK, 64 << 10, 64 << 10);
         limit(libc::RLIMIT_RTPRIO, 0, 0);
@@ -506,7 +506,7 @@ impl Confinement {
                 });
             }
         }
-        self.steps.push(Step::Session);
+        self.steps.push(Step::Session { dies_with_host: self.own_namespaces });
         self.steps.push(Step::DropBounding);
         self.steps.push(Step::DropCapabilities);
         self.steps.push(Step::NoNewPrivileges);
@@ -517,6 +517,9 @@ impl Confinement {
             scoped_signals: self.scoped_signals,
         })));
         self.layers.push(Layer::Seccomp);
+        // Last: the copies of the host's descriptors are still open, and Landlock had to open more.
+        let descriptors = u64::from(limits.descriptors).min(facts.hard_limit(libc::RLIMIT_NOFILE));
+        self.steps.push(Step::Limit { resource: libc::RLIMIT_NOFILE, soft: descriptors, hard: descriptors });
         self.layers.sort_unstable();
     }
 

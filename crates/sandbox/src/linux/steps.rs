@@ -95,8 +95,9 @@ pub(super) enum Step {
     Landlock(Landlock),
     /// Limits system calls.
     Seccomp(Vec<libc::sock_filter>),
-    /// A new session without a terminal, which dies with the host's thread.
-    Session,
+    /// A new session without a terminal. In a process namespace its first process dies with the host's thread; else
+    /// it must live to kill the others, and learns of the host's end by the control socket.
+    Session { dies_with_host: bool },
     /// Puts the descriptors to their places and closes all others.
     Descriptors { stdio: [OwnedFd; 3], value: Option<OwnedFd>, code: Option<OwnedFd>, program: OwnedFd },
     /// Becomes the first process.
@@ -134,7 +135,7 @@ impl Step {
             Self::NoNewPrivileges => "forbid new privileges",
             Self::Landlock(_) => "enforce landlock",
             Self::Seccomp(_) => "enforce seccomp",
-            Self::Session => "start session",
+            Self::Session { .. } => "start session",
             Self::Descriptors { .. } => "arrange descriptors",
             Self::Exec { .. } => "start first process",
             Self::Exit => "exit",
@@ -357,9 +358,9 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             // SAFETY: the kernel copies the filter during the call; it lives as long as the step.
             check(unsafe { libc::syscall(libc::SYS_seccomp, 1u32, 0u32, &raw const program) }).map(|_| ())
         }
-        Step::Session => {
+        Step::Session { dies_with_host } => {
             rustix::process::setsid()?;
-            prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64, 0, 0)
+            if *dies_with_host { prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64, 0, 0) } else { Ok(()) }
         }
         Step::Descriptors { stdio, value, code, program } => {
             for (number, descriptor) in (0..).zip(stdio) {

@@ -304,7 +304,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
     }
     Ok(Finished {
         status,
-        ended: if status.is_some() { None } else { ended },
+        ended,
         usage,
         stdout: stdout.finish(),
         stderr: stderr.finish(),
