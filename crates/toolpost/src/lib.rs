@@ -1,1 +1,69 @@
-//! The toolkit for the tools of LLM agents.
+//! The toolkit for the tools of LLM agents: define a tool once, call it from anywhere, every call checked, limited
+//! and recorded.
+//!
+//! ```
+//! use toolpost::{Toolbox, ToolError, json, tool};
+//!
+//! /// Forecast the weather for a city.
+//! #[tool]
+//! async fn forecast(
+//!     /// City name, for example "Oslo".
+//!     city: String,
+//!     /// Days ahead.
+//!     #[arg(default = 1, min = 1, max = 14)]
+//!     days: u8,
+//! ) -> String {
+//!     format!("{city}: sun for {days} days")
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), ToolError> {
+//!     let toolbox = Toolbox::builder().tool(forecast).build()?;
+//!     let output = toolbox.run("forecast", json!({ "city": "Oslo" })).await?;
+//!     assert_eq!(output.model_text(), "Oslo: sun for 1 days");
+//!
+//!     let error = toolbox.run("forecast", json!({ "city": "Oslo", "days": 30 })).await.unwrap_err();
+//!     assert_eq!(error.message(), "/days: expected at most 14, found 30");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Where things are
+//!
+//! - [`tool`], [`tools`] and [`data`] make tools of functions, of methods, and parameters of types.
+//! - [`Toolbox`] holds tools and is the one way to call them; [`Call`] is a call with all its options.
+//! - [`Output`] and [`ToolError`] are what comes back, [`CallRecord`] is what is kept.
+//! - [`Ctx`] is what a tool sees of its call: progress, questions, nested calls, injected values.
+//! - Behind features: `sandbox` runs processes under confinement, `tools` has the built-in tools, `llm` the models,
+//!   `agent` the loop; `full` is all of them.
+//!
+//! # Invariants
+//!
+//! - Only re-exports: everything is documented where it is made.
+//! - The default features bring no C code, no TLS and few packages; a test holds the number.
+#![forbid(unsafe_code)]
+
+#[doc(hidden)]
+pub use toolpost_core::__private;
+pub use toolpost_core::*;
+
+pub use serde_json::json;
+
+#[cfg(feature = "toolbox")]
+pub use toolpost_toolbox::{Builder, Settings, ToolUsage, Toolbox};
+
+/// Processes under confinement.
+#[cfg(feature = "sandbox")]
+pub use toolpost_sandbox as sandbox;
+
+/// The built-in tools.
+#[cfg(feature = "tools")]
+pub use toolpost_tools as builtin;
+
+/// Models.
+#[cfg(feature = "llm")]
+pub use toolpost_llm as llm;
+
+/// The agentic loop.
+#[cfg(feature = "agent")]
+pub use toolpost_agent as agent;

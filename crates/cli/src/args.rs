@@ -1,0 +1,352 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use toolpost_core::{Priority, parse_duration};
+use toolpost_llm::Effort;
+use toolpost_sandbox::{Language, Level};
+
+use crate::{help, style};
+
+/// The toolkit for the tools of LLM agents.
+#[derive(Debug, Parser)]
+#[command(
+    name = "toolpost",
+    version,
+    styles = style::HELP,
+    after_help = help::ROOT,
+    disable_help_subcommand = true,
+    max_term_width = 110,
+    propagate_version = true
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Let a model work with tools until it has an answer.
+    #[command(after_long_help = help::RUN)]
+    Run(Box<RunArgs>),
+    /// Call one tool.
+    #[command(after_long_help = help::CALL)]
+    Call(CallArgs),
+    /// List tools, or show one whole.
+    #[command(after_long_help = help::TOOLS)]
+    Tools(ToolsArgs),
+    /// Run code or a command in the sandbox.
+    #[command(after_long_help = help::EXEC)]
+    Exec(Box<ExecArgs>),
+    /// Show what this host gives the sandbox, and how to mend what is missing.
+    #[command(after_long_help = help::DOCTOR)]
+    Doctor,
+    /// Print the JSON Schema of an output or a file format.
+    #[command(after_long_help = help::SCHEMA)]
+    Schema(SchemaArgs),
+    /// Print the completions of a shell.
+    #[command(after_long_help = help::COMPLETIONS)]
+    Completions(CompletionsArgs),
+    /// Explain a command or a topic: exit-codes, environment, models, scripts.
+    Help(HelpArgs),
+}
+
+/// How a result is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON value.
+    Json,
+    /// One JSON value a line, while it happens.
+    Jsonl,
+}
+
+/// Whether output is coloured.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal.
+    #[default]
+    Auto,
+    /// Everywhere.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// How the result is printed; an error is then one line of JSON on standard error.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    format: Format,
+    /// The same as `--format json`.
+    #[arg(long, global = true, conflicts_with = "format")]
+    json: bool,
+    /// Tell more of what is done; twice for debugging, three times for everything.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Tell nothing but the result and errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// What is logged, such as `debug` or `toolpost_llm=trace,warn`.
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+    /// How log lines are written.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub(crate) log_format: LogFormat,
+    /// Where the log goes, instead of standard error.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) log_file: Option<PathBuf>,
+    /// Whether output is coloured.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) color: Color,
+}
+
+impl Global {
+    pub(crate) fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.format }
+    }
+}
+
+/// Which calls are allowed without asking.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Permission")]
+pub(crate) struct Permission {
+    /// Allow a tool that would have to be approved. May be repeated.
+    #[arg(long, value_name = "TOOL")]
+    pub(crate) allow: Vec<String>,
+    /// Ask before each call of every tool.
+    #[arg(long, conflicts_with = "yes")]
+    pub(crate) ask: bool,
+    /// Approve whatever would have to be approved.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Never ask on the terminal: what would have to be approved is denied.
+    #[arg(long)]
+    pub(crate) no_input: bool,
+    /// The sandbox level of tools that run code; without it, the best that this host can give.
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) level: Option<Level>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// The task.
+    #[arg(short, long, value_name = "TEXT", help_heading = "Input", required_unless_present = "file")]
+    pub(crate) prompt: Option<String>,
+    /// A file with the task; `-` is standard input.
+    #[arg(short, long, value_name = "FILE", help_heading = "Input", conflicts_with = "prompt")]
+    pub(crate) file: Option<PathBuf>,
+    /// Put a file or a folder into the working folder. May be repeated.
+    #[arg(long, value_name = "PATH", help_heading = "Input")]
+    pub(crate) attach: Vec<PathBuf>,
+    /// Work in an existing folder instead of a fresh one.
+    #[arg(long, value_name = "DIR", help_heading = "Input")]
+    pub(crate) workdir: Option<PathBuf>,
+    /// Instructions that stand before the task.
+    #[arg(long, value_name = "TEXT", help_heading = "Input")]
+    pub(crate) system_prompt: Option<String>,
+    /// The model: `anthropic/NAME`, `script:FILE` or `replay:FILE`.
+    #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
+    pub(crate) model: Option<String>,
+    /// How far the model's words may stray, from 0 to 2.
+    #[arg(long, value_name = "X", help_heading = "Model")]
+    pub(crate) temperature: Option<f64>,
+    /// How hard the model thinks.
+    #[arg(long, value_name = "EFFORT", help_heading = "Model", value_parser = effort)]
+    pub(crate) effort: Option<Effort>,
+    /// The longest single answer of the model, in tokens.
+    #[arg(long, value_name = "N", help_heading = "Model")]
+    pub(crate) max_output_tokens: Option<u32>,
+    /// Write the conversation with the model to a file, for `--model replay:FILE`.
+    #[arg(long, value_name = "FILE", help_heading = "Model")]
+    pub(crate) record: Option<PathBuf>,
+    /// The tools: targets or names, separated by commas. May be repeated.
+    #[arg(long, value_name = "TOOLS", help_heading = "Tools")]
+    pub(crate) tools: Vec<String>,
+    #[command(flatten)]
+    pub(crate) permission: Permission,
+    /// Where files that were made are put; default `artifacts/RUN-ID`, for a fresh working folder.
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub(crate) artifacts: Option<PathBuf>,
+    /// How often the model is asked at most.
+    #[arg(long, value_name = "N", help_heading = "Limits", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_iterations: u32,
+    /// How many tools are called at most.
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub(crate) max_tool_calls: Option<u32>,
+    /// How many tokens are read and written at most, in all.
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub(crate) max_tokens: Option<u64>,
+    /// How long the run takes at most, such as `90s` or `5m`.
+    #[arg(long, value_name = "D", help_heading = "Limits", value_parser = parse_duration)]
+    pub(crate) max_time: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CallArgs {
+    /// `builtin`, `builtin:NAME`, or the name of a built-in tool.
+    pub(crate) target: String,
+    /// The tool, when the target has several; then `key=value` pairs, one JSON object, `@FILE`, or `-`.
+    #[arg(value_name = "TOOL | ARGUMENTS")]
+    pub(crate) rest: Vec<String>,
+    /// The folder that the tool works in.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) workdir: PathBuf,
+    /// How long one attempt may take, such as `10s`; never longer than the tool's own limit.
+    #[arg(long, value_name = "D", value_parser = parse_duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// How many further attempts are made; never more than the tool's own.
+    #[arg(long, value_name = "N")]
+    pub(crate) retries: Option<u32>,
+    /// How urgent it is: low, normal, high or critical.
+    #[arg(long, value_name = "PRIORITY", default_value = "normal")]
+    pub(crate) priority: Priority,
+    /// A fact for the record. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) meta: Vec<String>,
+    /// Check everything, run nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) permission: Permission,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ToolsArgs {
+    /// Where the tools come from.
+    #[arg(value_name = "TARGET", default_value = "builtin")]
+    pub(crate) targets: Vec<String>,
+    /// Show one tool whole: schemas, policy, examples, digest.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) manifest: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ExecArgs {
+    /// A file with code, or `-` for standard input; a command after `--`.
+    #[arg(value_name = "CODE-FILE | -- COMMAND", required = true)]
+    pub(crate) program: Vec<std::ffi::OsString>,
+    /// The language of the code; otherwise the file's name tells.
+    #[arg(long, value_name = "LANGUAGE", help_heading = "Input")]
+    pub(crate) lang: Option<Language>,
+    /// A variable of the program's environment. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Input")]
+    pub(crate) env: Vec<String>,
+    /// What the program reads from standard input.
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
+    pub(crate) stdin: Option<PathBuf>,
+    /// Put a file into the workspace. May be repeated.
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
+    pub(crate) attach: Vec<PathBuf>,
+    /// Work in an existing folder, writable for the program, instead of a fresh one.
+    #[arg(long, value_name = "DIR", help_heading = "Input")]
+    pub(crate) workdir: Option<PathBuf>,
+    /// The sandbox level, standard or strict; without it, the best that this host can give.
+    #[arg(long, value_name = "LEVEL", help_heading = "Sandbox")]
+    pub(crate) level: Option<Level>,
+    /// Take a lower level when this host cannot give the one that was asked for.
+    #[arg(long, help_heading = "Sandbox", requires = "level")]
+    pub(crate) allow_degraded: bool,
+    /// Wall-clock time, such as `10s`. Default 30s.
+    #[arg(long, value_name = "D", help_heading = "Sandbox", value_parser = parse_duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// Memory of all processes together, such as `512M`. Default 512M.
+    #[arg(long, value_name = "SIZE", help_heading = "Sandbox", value_parser = size)]
+    pub(crate) memory: Option<u64>,
+    /// Processors that may be busy at once, such as `0.5`.
+    #[arg(long, value_name = "X", help_heading = "Sandbox")]
+    pub(crate) cpu: Option<f32>,
+    /// Processes and threads at one time. Default 64.
+    #[arg(long, value_name = "N", help_heading = "Sandbox")]
+    pub(crate) pids: Option<u32>,
+    /// How much of each output is kept, head and tail. Default 1M.
+    #[arg(long, value_name = "SIZE", help_heading = "Sandbox", value_parser = size)]
+    pub(crate) max_output: Option<u64>,
+    /// The largest file. Default 100M.
+    #[arg(long, value_name = "SIZE", help_heading = "Sandbox", value_parser = size)]
+    pub(crate) max_file: Option<u64>,
+    /// Where files that the program made are put. Without it they are only listed.
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub(crate) artifacts: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SchemaArgs {
+    /// Which one; without it, the list.
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct HelpArgs {
+    /// A command or a topic.
+    pub(crate) topic: Option<String>,
+}
+
+/// Reads `512M`, `1G`, `4096`; K, M and G are powers of 1,024.
+fn size(text: &str) -> Result<u64, String> {
+    let wrong =
+        || format!("`{text}` is not a size: expected bytes, or a number with K, M or G, such as 512M");
+    let letters = text.trim_end_matches("iB").trim_end_matches('B');
+    let (number, factor) = match letters.char_indices().last() {
+        Some((at, 'k' | 'K')) => (letters.get(..at), 1 << 10),
+        Some((at, 'm' | 'M')) => (letters.get(..at), 1 << 20),
+        Some((at, 'g' | 'G')) => (letters.get(..at), 1 << 30),
+        _ => (Some(letters), 1),
+    };
+    let number: u64 = number.unwrap_or_default().trim().parse().map_err(|_| wrong())?;
+    number.checked_mul(factor).ok_or_else(wrong)
+}
+
+fn effort(text: &str) -> Result<Effort, String> {
+    let all = [Effort::Minimal, Effort::Low, Effort::Medium, Effort::High, Effort::Xhigh, Effort::Max];
+    all.into_iter().find(|effort| effort.as_str() == text).ok_or_else(|| {
+        let names = all.map(Effort::as_str);
+        let hint = toolpost_core::did_you_mean(text, names).unwrap_or_default();
+        format!("expected one of {}. {hint}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_contradicts_itself_nowhere() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_as_people_write_them() {
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("512M"), Ok(512 << 20));
+        assert_eq!(size("1GiB"), Ok(1 << 30));
+        for text in ["", "M", "-1", "1.5G", "99999999999G", "é"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What each command does.
+
+pub(crate) mod call;
+pub(crate) mod completions;
+pub(crate) mod doctor;
+pub(crate) mod exec;
+pub(crate) mod run;
+pub(crate) mod schema;
+pub(crate) mod tools;
+
+use std::path::Path;
+
+use toolpost_core::{Approval, Caller, EventSink, Tool};
+use toolpost_toolbox::{Builder, Toolbox};
+use toolpost_tools::{CodeSettings, FileRoot};
+
+use crate::args::Permission;
+use crate::env;
+use crate::failure::Failure;
+
+/// The toolbox of a command: its tools, whom they may touch, and what is allowed without asking.
+fn toolbox(
+    tools: Vec<std::sync::Arc<dyn Tool>>,
+    folder: &Path,
+    permission: &Permission,
+    events: EventSink,
+) -> Result<Toolbox, Failure> {
+    let root = FileRoot::open(folder).map_err(|error| Failure::file("the working folder", folder, &error))?;
+    let mut settings = CodeSettings::default();
+    settings.level = permission.level;
+    settings.search_path = env::get("PATH").map(Into::into);
+    let mut builder: Builder =
+        Toolbox::builder().provide(root).provide(settings).on_event(move |event| events(event));
+    if permission.ask {
+        builder = builder.default_approval(Approval::Ask);
+    }
+    for name in &permission.allow {
+        if !tools.iter().any(|tool| tool.spec().name == *name) {
+            let names: Vec<String> = tools.iter().map(|tool| tool.spec().name.clone()).collect();
+            let failure = Failure::usage(format!("`--allow {name}`: there is no such tool here"));
+            let hint = toolpost_core::did_you_mean(name, names.iter().map(String::as_str));
+            return Err(failure.hint(hint.unwrap_or_else(|| format!("There are: {}.", names.join(", ")))));
+        }
+        builder = builder.approval(name, Approval::Allow);
+    }
+    for tool in tools {
+        builder = builder.tool(tool);
+    }
+    builder.build().map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// Whom calls are made for.
+fn caller() -> Caller {
+    let caller = Caller::new("cli");
+    match env::get("USER") {
+        Some(user) => caller.with_identity(user),
+        None => caller,
+    }
+}
+
+/// The runtime that a command's asynchronous part runs on.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
+}
+
+/// A `key=value` of the command line.
+fn pair<'a>(option: &str, text: &'a str) -> Result<(&'a str, &'a str), Failure> {
+    text.split_once('=')
+        .filter(|(key, _)| !key.is_empty())
+        .ok_or_else(|| Failure::usage(format!("`{option} {text}`: expected KEY=VALUE")))
+}

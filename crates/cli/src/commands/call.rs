@@ -1,0 +1,136 @@
+//! `toolpost call`
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use toolpost_core::{Call, Envelope, Scope, ToolSpec};
+
+use crate::args::{CallArgs, Format};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::port::TerminalPort;
+use crate::print::Printer;
+use crate::workspace::Store;
+use crate::{env, interrupt, progress, target};
+
+/// The largest JSON that is read as arguments.
+const MAX_ARGUMENTS: u64 = 16 << 20;
+
+pub(crate) fn run(args: CallArgs, printer: &Printer) -> Result<Exit, Failure> {
+    let tools = target::tools(std::slice::from_ref(&args.target))?;
+    let mut rest = args.rest.as_slice();
+    let name = match tools.as_slice() {
+        [tool] => tool.spec().name.clone(),
+        _ => match rest.split_first() {
+            Some((name, others)) => {
+                rest = others;
+                name.clone()
+            }
+            None => {
+                return Err(Failure::usage(format!(
+                    "`{}` has {} tools: which one?",
+                    args.target,
+                    tools.len()
+                ))
+                .hint("`toolpost tools` lists them."));
+            }
+        },
+    };
+    let folder =
+        args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
+    let toolbox = super::toolbox(tools, &folder, &args.permission, progress::sink(printer))?;
+    let arguments = arguments(rest, toolbox.spec(&name).as_deref())?;
+    let owner = env::get("USER").unwrap_or_else(|| "operator".into());
+    let port = TerminalPort::new(&args.permission, Some(Store::new(folder.join("artifacts"))));
+    let mut call = Call::new(name, arguments)
+        .with_caller(super::caller())
+        .with_scope(Scope::new(owner).with_working_dir(&folder))
+        .with_priority(args.priority)
+        .with_port(Arc::new(port));
+    call.options.timeout = args.timeout;
+    call.options.retries = args.retries;
+    call.options.dry_run = args.dry_run;
+    call.options.verbose = printer.verbose > 0;
+    for meta in &args.meta {
+        let (key, value) = super::pair("--meta", meta)?;
+        call.options.metadata.insert(key.to_owned(), value.into());
+    }
+    let runtime = super::runtime()?;
+    let reply = runtime.block_on(async {
+        call.cancellation = interrupt::watch();
+        toolbox.call(call).await
+    });
+    runtime.shutdown_background();
+    match (printer.format, &reply.result) {
+        (Format::Json, result) => printer.json(&Envelope::new(reply.record.id, result))?,
+        (Format::Text, Ok(output)) => printer.foreign_result(&output.model_text())?,
+        // The last event holds the record; an error is told as such.
+        (Format::Jsonl, _) | (Format::Text, Err(_)) => {}
+    }
+    match reply.result {
+        Ok(_) => Ok(Exit::Ok),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The arguments of the command line: `key=value` pairs, one JSON object, `@FILE`, or `-`.
+fn arguments(words: &[String], spec: Option<&ToolSpec>) -> Result<Value, Failure> {
+    match words {
+        [only] if only == "-" => read_json(Path::new("-"), io::stdin().lock()),
+        [only] if only.starts_with('@') => {
+            let path = Path::new(only.trim_start_matches('@'));
+            read_json(path, File::open(path).map_err(|error| Failure::file("the arguments", path, &error))?)
+        }
+        [only] if only.trim_start().starts_with('{') => parse("the arguments", only),
+        words => {
+            let mut map = Map::new();
+            for word in words {
+                let (key, text) =
+                    word.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
+                        Failure::usage(format!("`{word}` is not an argument"))
+                            .hint("Give key=value pairs, one JSON object, @FILE, or - for standard input.")
+                    })?;
+                if map.insert(key.to_owned(), value(text, key, spec)).is_some() {
+                    return Err(Failure::usage(format!("the argument `{key}` is given twice")));
+                }
+            }
+            Ok(map.into())
+        }
+    }
+}
+
+/// A text where the schema asks for one, else JSON; what is no JSON is a text, and the schema says what was expected.
+fn value(text: &str, key: &str, spec: Option<&ToolSpec>) -> Value {
+    let property = spec.and_then(|spec| spec.input_schema.as_value().get("properties")?.get(key).cloned());
+    let kinds = property.as_ref().and_then(|property| property.get("type"));
+    let takes_text = match kinds {
+        Some(Value::String(kind)) => kind == "string",
+        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "string"),
+        _ => property.as_ref().is_some_and(|property| property.get("enum").is_some()),
+    };
+    if takes_text { text.into() } else { serde_json::from_str(text).unwrap_or_else(|_| text.into()) }
+}
+
+fn read_json(path: &Path, source: impl Read) -> Result<Value, Failure> {
+    let wrong = |error: io::Error| Failure::file("the arguments", path, &error);
+    let mut bytes = Vec::new();
+    source.take(MAX_ARGUMENTS + 1).read_to_end(&mut bytes).map_err(wrong)?;
+    if bytes.len() as u64 > MAX_ARGUMENTS {
+        return Err(Failure::new(
+            Exit::Limit,
+            "LIMIT",
+            format!("the arguments in `{}` are larger than 16 MiB", path.display()),
+        )
+        .hint("Give large data as a file and pass its path."));
+    }
+    let text = String::from_utf8(bytes)
+        .map_err(|error| wrong(io::Error::other(format!("it is not UTF-8: {error}"))))?;
+    parse(&format!("the arguments in `{}`", path.display()), &text)
+}
+
+fn parse(what: &str, text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|error| Failure::usage(format!("{what} are not JSON: {error}")))
+}

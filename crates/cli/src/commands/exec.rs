@@ -1,0 +1,206 @@
+//! `toolpost exec`
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use toolpost_sandbox::{
+    Cancel, Event, Language, Limits, Outcome, Program, Sandbox, Source, Stdin, Verdict, Workspace,
+};
+
+use crate::args::{ExecArgs, Format};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::print::Printer;
+use crate::style::{self, FAINT, GOOD, HINT, WARN, harmless, paint};
+use crate::{env, interrupt};
+
+/// The largest code file that is read; the sandbox refuses even that with a better sentence.
+const MAX_CODE: u64 = 128 << 20;
+
+pub(crate) fn run(args: ExecArgs, printer: &Printer) -> Result<Exit, Failure> {
+    let program = program(&args)?;
+    let mut sandbox = Sandbox::new()
+        .allow_degraded(args.allow_degraded)
+        .limits(limits(&args))
+        .search_path(env::get("PATH").unwrap_or_default())
+        .stdin(stdin(&args));
+    if let Some(level) = args.level {
+        sandbox = sandbox.level(level);
+    }
+    if let Some(folder) = &args.workdir {
+        let folder = folder.canonicalize().map_err(|error| Failure::file("the folder", folder, &error))?;
+        sandbox = sandbox.workspace(Workspace::Host(folder));
+    }
+    for pair in &args.env {
+        let (name, value) = super::pair("--env", pair)?;
+        sandbox = sandbox.env(name, value);
+    }
+    for path in &args.attach {
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
+            Failure::usage(format!("the attachment `{}` has no name that can be used", path.display()))
+        })?;
+        sandbox = sandbox.file(name, Source::Path(path.clone()));
+    }
+    let outcome = supervised(&sandbox, &program, printer)?;
+    let files = match &args.artifacts {
+        Some(folder) => outcome.export(folder)?,
+        None => Vec::new(),
+    };
+    tell(&outcome, &files, printer)?;
+    Ok((&outcome.verdict).into())
+}
+
+/// Runs the program on this thread, while Ctrl-C is watched for on another.
+fn supervised(sandbox: &Sandbox, program: &Program, printer: &Printer) -> Result<Outcome, Failure> {
+    let runtime = super::runtime()?;
+    let cancel = Cancel::new();
+    let asked = cancel.clone();
+    runtime.spawn(async move {
+        interrupt::watch().cancelled().await;
+        asked.cancel();
+    });
+    let live = printer.is_text();
+    let outcome = sandbox.run(program, &cancel, &mut |event| {
+        if live {
+            pass_on(&event);
+        }
+    });
+    runtime.shutdown_background();
+    Ok(outcome?)
+}
+
+/// Writes a piece of the program's output where it belongs; harmless if that is a terminal.
+fn pass_on(event: &Event<'_>) {
+    let (bytes, mut target, terminal): (&[u8], Box<dyn io::Write>, bool) = match event {
+        Event::Stdout(bytes) => (bytes, Box::new(io::stdout().lock()), io::stdout().is_terminal()),
+        Event::Stderr(bytes) => (bytes, Box::new(io::stderr().lock()), io::stderr().is_terminal()),
+        _ => return,
+    };
+    // If nobody reads it, the program may end all the same.
+    let _ = if terminal {
+        target.write_all(harmless(&String::from_utf8_lossy(bytes)).as_bytes())
+    } else {
+        target.write_all(bytes)
+    };
+    let _ = target.flush();
+}
+
+fn program(args: &ExecArgs) -> Result<Program, Failure> {
+    let after_dashes = std::env::args_os().any(|argument| argument == "--");
+    let [file] = args.program.as_slice() else {
+        return command(args, after_dashes);
+    };
+    if after_dashes {
+        return command(args, true);
+    }
+    let path = Path::new(file);
+    let language = match (args.lang, path.extension().and_then(|extension| extension.to_str())) {
+        (Some(language), _) => language,
+        (None, Some(extension)) => extension.parse::<Language>().map_err(|_| unknown_language(path))?,
+        (None, None) => return Err(unknown_language(path)),
+    };
+    let source: Box<dyn io::Read> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(path).map_err(|error| Failure::file("the code", path, &error))?)
+    };
+    let mut code = Vec::new();
+    source.take(MAX_CODE).read_to_end(&mut code).map_err(|error| Failure::file("the code", path, &error))?;
+    let code = String::from_utf8(code)
+        .map_err(|error| Failure::usage(format!("the code in `{}` is not UTF-8: {error}", path.display())))?;
+    Ok(Program::code(language, code))
+}
+
+fn command(args: &ExecArgs, after_dashes: bool) -> Result<Program, Failure> {
+    if !after_dashes {
+        let name = args.program.first().map(|name| Path::new(name).display().to_string()).unwrap_or_default();
+        return Err(Failure::usage(format!("`{name}` is followed by more words"))
+            .hint("Put `--` before a command: `toolpost exec -- COMMAND ARGUMENTS`."));
+    }
+    if args.lang.is_some() {
+        return Err(Failure::usage("`--lang` is for code, and this is a command"));
+    }
+    Ok(Program::argv(args.program.iter().map(OsString::as_os_str)))
+}
+
+fn unknown_language(path: &Path) -> Failure {
+    Failure::usage(format!("the language of `{}` is not known", path.display()))
+        .hint("Name it with `--lang python`, `bash` or `javascript`.")
+}
+
+fn limits(args: &ExecArgs) -> Limits {
+    let mut limits = Limits::default();
+    limits.wall = args.timeout.unwrap_or(limits.wall);
+    limits.memory = args.memory.unwrap_or(limits.memory);
+    limits.cpu_quota = args.cpu.or(limits.cpu_quota);
+    limits.processes = args.pids.unwrap_or(limits.processes);
+    limits.file_size = args.max_file.unwrap_or(limits.file_size);
+    if let Some(output) = args.max_output {
+        limits.stdout = output as usize;
+        limits.stderr = output as usize;
+    }
+    limits
+}
+
+fn stdin(args: &ExecArgs) -> Stdin {
+    match &args.stdin {
+        Some(path) => Stdin::File(path.clone()),
+        None => Stdin::Empty,
+    }
+}
+
+fn tell(outcome: &Outcome, files: &[PathBuf], printer: &Printer) -> Result<(), Failure> {
+    match printer.format {
+        Format::Json | Format::Jsonl => printer.json(outcome)?,
+        Format::Text => {
+            if let Some(value) = &outcome.value {
+                printer.note(&format!(
+                    "{} {}",
+                    paint(GOOD, "value:"),
+                    style::one_line(&value.to_string(), 500)
+                ));
+            }
+            for (index, artifact) in outcome.artifacts.iter().enumerate() {
+                let place =
+                    files.get(index).map_or_else(|| artifact.path.clone(), |path| path.display().to_string());
+                printer.note(&format!(
+                    "{} {} ({} bytes)",
+                    paint(GOOD, "made"),
+                    paint(HINT, harmless(&place)),
+                    artifact.size
+                ));
+            }
+            printer.note(&summary(outcome));
+        }
+    }
+    Ok(())
+}
+
+/// One line: how it ended, and what really confined it.
+fn summary(outcome: &Outcome) -> String {
+    let report = &outcome.report;
+    let ended = match &outcome.verdict {
+        Verdict::Ok => paint(GOOD, "ok"),
+        other => {
+            let value = serde_json::to_value(other).unwrap_or_default();
+            paint(WARN, style::one_line(&value.to_string(), 200))
+        }
+    };
+    let mut facts = vec![
+        format!("level {}{}", report.effective, if report.degraded { " (degraded)" } else { "" }),
+        format!("{} layers", report.layers.len()),
+        toolpost_core::format_duration(outcome.usage.wall),
+    ];
+    facts.extend(report.missing.iter().map(|missing| {
+        format!(
+            "without {}",
+            serde_json::to_value(missing.layer)
+                .ok()
+                .and_then(|v| v.as_str().map(str::to_owned))
+                .unwrap_or_default()
+        )
+    }));
+    format!("{ended} {}", paint(FAINT, facts.join(" · ")))
+}

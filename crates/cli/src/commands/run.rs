@@ -1,0 +1,231 @@
+//! `toolpost run`
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use toolpost_agent::{Agent, Outcome, Run};
+use toolpost_core::{Artifact, ArtifactData, RunId, RunRecord, Scope, format_duration};
+use toolpost_llm::{HttpOptions, Model, ModelSpec, ProviderAccess, Recorder, Router, Secret, Settings};
+
+use crate::args::{Format, RunArgs};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::port::TerminalPort;
+use crate::print::Printer;
+use crate::style::{FAINT, GOOD, HINT, paint};
+use crate::workspace::{Store, Workspace};
+use crate::{env, interrupt, progress, target};
+
+/// The model when nobody names one and its provider's key is there.
+pub(crate) const DEFAULT_MODEL: &str = "anthropic/claude-sonnet-5-5";
+/// The tools when nobody names any.
+const DEFAULT_TOOLS: &str = "read_file,list_directory,calculate,write_file,run_code";
+/// The longest task, in bytes.
+const MAX_PROMPT: u64 = 16 << 20;
+
+pub(crate) fn run(args: RunArgs, printer: &Printer) -> Result<Exit, Failure> {
+    let prompt = prompt(&args)?;
+    let (model, spec) = model(&args)?;
+    let id = RunId::new();
+    let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
+    let store = match (&args.artifacts, &workspace) {
+        (Some(folder), _) => Some(Store::new(folder)),
+        (None, Workspace::Fresh { .. }) => Some(Store::new(Path::new("artifacts").join(id.to_string()))),
+        (None, Workspace::Existing(_)) => None,
+    };
+    let events = progress::sink(printer);
+    let targets = if args.tools.is_empty() { vec![DEFAULT_TOOLS.to_owned()] } else { args.tools.clone() };
+    let tools = target::tools(&targets)?;
+    let toolbox = super::toolbox(tools, workspace.path(), &args.permission, Arc::clone(&events))?;
+    let mut builder =
+        Agent::builder(model, toolbox).settings(settings(&args)).on_event(events).limits(|limits| {
+            limits.iterations = args.max_iterations;
+            limits.tool_calls = args.max_tool_calls;
+            limits.tokens = args.max_tokens;
+            limits.time = args.max_time;
+        });
+    if let Some(system) = &args.system_prompt {
+        builder = builder.system(system);
+    }
+    let owner = env::get("USER").unwrap_or_else(|| "operator".into());
+    let mut run = Run::new(&builder.build(), prompt)
+        .with_id(id)
+        .with_caller(super::caller())
+        .with_scope(Scope::new(owner).with_working_dir(workspace.path()))
+        .with_port(Arc::new(TerminalPort::new(&args.permission, store.clone())));
+    if matches!(spec, ModelSpec::Script(_)) {
+        let notice = "the model's words are scripted; the tools, the sandbox and the numbers are real";
+        printer.note(&format!("{} {notice}", paint(HINT, "script:")));
+        run = run.with_notice(notice);
+    }
+    let runtime = super::runtime()?;
+    let outcome = runtime.block_on(async { run.with_cancellation(interrupt::watch()).finish().await });
+    // Threads that still block, such as one that reads the terminal, are not waited for.
+    runtime.shutdown_background();
+    let made = match &store {
+        Some(store) => put_away(&workspace, store)?,
+        None => Vec::new(),
+    };
+    finish(&outcome, made, printer)
+}
+
+fn prompt(args: &RunArgs) -> Result<String, Failure> {
+    let text = match (&args.prompt, &args.file) {
+        (Some(prompt), _) => prompt.clone(),
+        (None, Some(path)) if path == Path::new("-") => read_text(path, io::stdin().lock())?,
+        (None, Some(path)) => {
+            read_text(path, File::open(path).map_err(|error| Failure::file("the task", path, &error))?)?
+        }
+        (None, None) => String::new(),
+    };
+    if text.trim().is_empty() {
+        return Err(Failure::usage("the task is empty").hint("Say what to do with `-p TEXT` or `-f FILE`."));
+    }
+    Ok(text)
+}
+
+fn read_text(path: &Path, source: impl io::Read) -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = source.take(MAX_PROMPT + 1).read_to_string(&mut text);
+    read.map_err(|error| Failure::file("the task", path, &error))?;
+    if text.len() as u64 > MAX_PROMPT {
+        return Err(Failure::usage(format!("the task `{}` is larger than 16 MiB", path.display()))
+            .hint("Attach it with `--attach`, and say in the task what to do with it."));
+    }
+    Ok(text)
+}
+
+fn model(args: &RunArgs) -> Result<(Arc<dyn Model>, ModelSpec), Failure> {
+    let key = env::get("ANTHROPIC_API_KEY").map(Secret::new);
+    let name = args.model.clone().or_else(|| env::get("TOOLPOST_MODEL"));
+    let name = match name {
+        Some(name) => name,
+        None if key.is_some() => DEFAULT_MODEL.to_owned(),
+        None => return Err(no_model()),
+    };
+    let spec = ModelSpec::parse(&name)?;
+    let http = HttpOptions {
+        no_network: env::get("TOOLPOST_NO_NETWORK").is_some(),
+        proxy: env::get("HTTPS_PROXY").map(Secret::new),
+        ..HttpOptions::default()
+    };
+    let access = ProviderAccess {
+        key: key.clone(),
+        base_url: env::get("ANTHROPIC_BASE_URL"),
+        ..ProviderAccess::default()
+    };
+    let router = Router::new(http, BTreeMap::from([("anthropic".to_owned(), access)]));
+    let model = router.open(&spec)?;
+    let Some(path) = &args.record else { return Ok((model, spec)) };
+    let file = File::options().write(true).create_new(true).open(path);
+    let file = file.map_err(|error| Failure::file("the recording", path, &error))?;
+    Ok((Arc::new(Recorder::new(model, file, key.into_iter().collect())), spec))
+}
+
+fn no_model() -> Failure {
+    Failure::new(Exit::Credentials, "AUTH", "no model is named, and no key is set")
+        .hint(format!("With a key: set ANTHROPIC_API_KEY; the model is then {DEFAULT_MODEL}, or what `--model` names."))
+        .hint("Without one, offline: `--model script:FILE`, where a file says what the model says; see `toolpost help scripts`.")
+        .hint("Local servers (Ollama, llama.cpp, vLLM) speak a wire that this version does not have yet.")
+}
+
+fn settings(args: &RunArgs) -> Settings {
+    Settings {
+        temperature: args.temperature,
+        effort: args.effort,
+        max_output_tokens: args.max_output_tokens,
+        ..Settings::default()
+    }
+}
+
+/// Puts the files that were made in a fresh folder away, before it goes.
+fn put_away(workspace: &Workspace, store: &Store) -> Result<Vec<Artifact>, Failure> {
+    let mut made = Vec::new();
+    for name in workspace.made()? {
+        let text = name.to_string_lossy().into_owned();
+        let path: PathBuf = store.put_file(&text, &workspace.path().join(&name))?;
+        let size = path.metadata().map_or(0, |metadata| metadata.len());
+        made.push(Artifact {
+            name: path.display().to_string(),
+            media_type: toolpost_tools::media_type(&text).to_owned(),
+            size,
+            sha256: None,
+            data: ArtifactData::Path(path),
+        });
+    }
+    Ok(made)
+}
+
+fn finish(outcome: &Outcome, made: Vec<Artifact>, printer: &Printer) -> Result<Exit, Failure> {
+    for artifact in &made {
+        printer.note(&format!(
+            "{} {} ({} bytes)",
+            paint(GOOD, "made"),
+            paint(HINT, &artifact.name),
+            artifact.size
+        ));
+    }
+    let exit = match &outcome.error {
+        Some(error) => Failure::from(error.clone()).exit,
+        None => (&outcome.stop).into(),
+    };
+    match printer.format {
+        Format::Json => {
+            let record = RunRecord { artifacts: made, ..RunRecord::clone(&outcome.record) };
+            printer.json(&record)?;
+        }
+        Format::Text => {
+            if outcome.stop.is_answer() {
+                printer.foreign_result(outcome.text())?;
+            }
+            printer.note(&paint(FAINT, summary(outcome)));
+        }
+        Format::Jsonl => {}
+    }
+    if exit == Exit::Ok {
+        return Ok(Exit::Ok);
+    }
+    Err(match &outcome.error {
+        Some(error) => error.clone().into(),
+        None => stopped(outcome, exit),
+    })
+}
+
+fn stopped(outcome: &Outcome, exit: Exit) -> Failure {
+    let stop = &outcome.stop;
+    let option = match stop.as_str() {
+        "max_iterations" => Some("--max-iterations"),
+        "max_tool_calls" => Some("--max-tool-calls"),
+        "max_tokens" => Some("--max-tokens"),
+        "max_time" => Some("--max-time"),
+        "output_tokens" => Some("--max-output-tokens"),
+        _ => None,
+    };
+    let failure =
+        Failure::new(exit, &stop.as_str().to_uppercase(), format!("the run ended without an answer: {stop}"));
+    match option {
+        Some(option) => failure.hint(format!("Give it more with `{option}`, or ask for less at once.")),
+        None => failure,
+    }
+}
+
+fn summary(outcome: &Outcome) -> String {
+    let record = &outcome.record;
+    let mut facts = vec![
+        record.model.clone(),
+        count(record.iterations as usize, "turn"),
+        count(record.tool_calls.len(), "tool call"),
+    ];
+    if record.usage.total_tokens() > 0 {
+        facts.push(format!("{} tokens in, {} out", record.usage.input_tokens, record.usage.output_tokens));
+    }
+    facts.push(format_duration(std::time::Duration::from_secs_f64(record.execution_time)));
+    crate::style::one_line(&facts.join(" · "), 200)
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}

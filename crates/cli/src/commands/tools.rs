@@ -1,0 +1,89 @@
+//! `toolpost tools`
+
+use serde_json::{Value, json};
+use toolpost_core::{ToolSpec, did_you_mean};
+
+use crate::args::{Format, ToolsArgs};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::print::Printer;
+use crate::style::{HINT, STRONG, paint};
+use crate::target;
+
+pub(crate) fn run(args: &ToolsArgs, printer: &Printer) -> Result<Exit, Failure> {
+    let specs: Vec<_> = target::tools(&args.targets)?.iter().map(|tool| tool.spec()).collect();
+    if let Some(name) = &args.manifest {
+        let spec = specs.iter().find(|spec| spec.name == *name).ok_or_else(|| {
+            let failure = Failure::usage(format!("there is no tool `{name}`"));
+            let hint = did_you_mean(name, specs.iter().map(|spec| spec.name.as_str()));
+            failure.hint(hint.unwrap_or_else(|| "`toolpost tools` lists them.".into()))
+        })?;
+        if printer.is_text() {
+            printer.result(&page(spec))?;
+        } else {
+            printer.json(&manifest(spec))?;
+        }
+        return Ok(Exit::Ok);
+    }
+    match printer.format {
+        Format::Text => {
+            let width = specs.iter().map(|spec| spec.name.len()).max().unwrap_or(0);
+            let lines: Vec<String> = specs
+                .iter()
+                .map(|spec| {
+                    let gap = " ".repeat(width - spec.name.len() + 2);
+                    format!("{}{gap}{}", paint(HINT, &spec.name), spec.summary())
+                })
+                .collect();
+            printer.result(&lines.join("\n"))?;
+        }
+        Format::Json => {
+            printer.json(&json!({ "tools": specs.iter().map(|spec| manifest(spec)).collect::<Vec<_>>() }))?
+        }
+        Format::Jsonl => specs.iter().try_for_each(|spec| printer.json(&manifest(spec)))?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn manifest(spec: &ToolSpec) -> Value {
+    let mut value = serde_json::to_value(spec).unwrap_or_default();
+    value["digest"] = spec.digest().into();
+    value
+}
+
+/// A tool as a page for people.
+fn page(spec: &ToolSpec) -> String {
+    let mut lines = vec![paint(STRONG, &spec.name), spec.description.clone(), String::new()];
+    let schema = spec.input_schema.as_value();
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let properties = schema.get("properties").and_then(Value::as_object);
+    if properties.is_some_and(|properties| !properties.is_empty()) {
+        lines.push(paint(STRONG, "Parameters"));
+    }
+    for (name, property) in properties.into_iter().flatten() {
+        let kind = match property.get("type") {
+            Some(Value::String(kind)) => kind.clone(),
+            Some(Value::Array(kinds)) => {
+                kinds.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or ")
+            }
+            _ => "any".to_owned(),
+        };
+        let must = if required.contains(&name.as_str()) { ", required" } else { "" };
+        let default = property.get("default").map(|value| format!(", default {value}")).unwrap_or_default();
+        lines.push(format!("  {} ({kind}{must}{default})", paint(HINT, name)));
+        if let Some(text) = property.get("description").and_then(Value::as_str) {
+            lines.extend(text.lines().map(|line| format!("      {line}")));
+        }
+    }
+    for example in &spec.examples {
+        lines.push(format!("{} {}", paint(STRONG, "Example"), example.args));
+    }
+    lines.push(format!("{} {}", paint(STRONG, "Digest"), spec.digest()));
+    lines.join("\n")
+}

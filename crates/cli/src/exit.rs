@@ -1,0 +1,117 @@
+//! The exit statuses, in one table.
+
+use toolpost_agent::StopReason;
+use toolpost_core::Code;
+use toolpost_llm::ErrorKind;
+use toolpost_sandbox::Verdict;
+
+/// How the command ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Ok,
+    Failed,
+    Usage,
+    Credentials,
+    Unreachable,
+    Denied,
+    Limit,
+    Interrupted,
+}
+
+/// Number and meaning, as `toolpost help exit-codes` prints them.
+pub(crate) const TABLE: [(Exit, u8, &str); 8] = [
+    (Exit::Ok, 0, "all went well; a partial result counts as well and says so"),
+    (Exit::Failed, 1, "the tool, the agent or the code reported failure"),
+    (Exit::Usage, 2, "the command line, a script or a setting is wrong"),
+    (Exit::Credentials, 3, "a key is missing or was refused"),
+    (Exit::Unreachable, 4, "something could not be reached, or was too slow"),
+    (Exit::Denied, 5, "denied: permission, approval, sandbox policy, or a level that this host cannot give"),
+    (Exit::Limit, 6, "a limit was reached: a budget, memory, disk, output, processes"),
+    (Exit::Interrupted, 130, "interrupted by Ctrl-C"),
+];
+
+impl Exit {
+    pub(crate) fn number(self) -> u8 {
+        TABLE.iter().find(|(exit, ..)| *exit == self).map_or(1, |(_, number, _)| *number)
+    }
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.number())
+    }
+}
+
+impl From<Code> for Exit {
+    fn from(code: Code) -> Self {
+        match code {
+            Code::Dependency | Code::Timeout | Code::Overloaded => Self::Unreachable,
+            Code::Permission => Self::Denied,
+            Code::Limit => Self::Limit,
+            Code::Cancelled => Self::Interrupted,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl From<&ErrorKind> for Exit {
+    fn from(kind: &ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Auth | ErrorKind::Billing => Self::Credentials,
+            ErrorKind::NotFound
+            | ErrorKind::InvalidRequest
+            | ErrorKind::Unsupported
+            | ErrorKind::Configuration
+            | ErrorKind::Script => Self::Usage,
+            ErrorKind::RateLimited { .. }
+            | ErrorKind::Overloaded
+            | ErrorKind::Network(_)
+            | ErrorKind::Timeout(_)
+            | ErrorKind::Protocol => Self::Unreachable,
+            ErrorKind::NetworkForbidden => Self::Denied,
+            ErrorKind::ContextTooLong => Self::Limit,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl From<&StopReason> for Exit {
+    fn from(stop: &StopReason) -> Self {
+        match stop {
+            stop if stop.is_answer() => Self::Ok,
+            StopReason::Cancelled => Self::Interrupted,
+            StopReason::ContextWindow => Self::Limit,
+            stop if stop.is_limit() => Self::Limit,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl From<&Verdict> for Exit {
+    fn from(verdict: &Verdict) -> Self {
+        match verdict {
+            Verdict::Ok => Self::Ok,
+            Verdict::Timeout { .. } => Self::Unreachable,
+            Verdict::Cpu { .. }
+            | Verdict::Memory { .. }
+            | Verdict::Processes { .. }
+            | Verdict::Disk { .. }
+            | Verdict::Output { .. } => Self::Limit,
+            Verdict::Denied { .. } => Self::Denied,
+            Verdict::Cancelled => Self::Interrupted,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl From<&toolpost_sandbox::Error> for Exit {
+    fn from(error: &toolpost_sandbox::Error) -> Self {
+        use toolpost_sandbox::Error;
+        match error {
+            Error::LevelUnavailable { .. } => Self::Denied,
+            Error::LanguageMissing { .. } => Self::Failed,
+            Error::Setup { .. } => Self::Unreachable,
+            _ => Self::Usage,
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Examples and topics of the help.
+
+use std::fmt::Write as _;
+
+use clap::CommandFactory as _;
+use toolpost_core::did_you_mean;
+
+use crate::args::{Cli, HelpArgs};
+use crate::exit::{self, Exit};
+use crate::failure::Failure;
+use crate::print::Printer;
+use crate::style::{HINT, STRONG, paint};
+use crate::{commands, env};
+
+pub(crate) const ROOT: &str = "\
+Examples:
+  toolpost run -p \"What is in this folder?\" --workdir . --model anthropic/claude-sonnet-5-5
+  toolpost call calculate expression='2**64 - 1'
+  toolpost exec --lang python - <<< 'print(6 * 7)'
+
+Topics: `toolpost help exit-codes`, `environment`, `models`, `scripts`.";
+
+pub(crate) const RUN: &str = "\
+Examples:
+  # A question about a table, with the key of your provider in ANTHROPIC_API_KEY.
+  toolpost run -p \"Which region grew fastest?\" --attach sales.csv
+  # The same without any key: a file says what the model says, and the tools really run.
+  toolpost run -p \"Which region grew fastest?\" --attach sales.csv --model script:sales.yaml
+  # In an existing folder, with two tools only, and the whole story as JSON lines.
+  toolpost run -p \"Summarise the notes\" --workdir notes --tools read_file,list_directory --format jsonl
+
+Without --tools the model has read_file, list_directory, calculate, write_file and run_code.
+Without --workdir it works in a fresh folder that holds the attachments; files that it makes there
+are put into --artifacts, and the folder goes away.";
+
+pub(crate) const CALL: &str = "\
+Examples:
+  toolpost call calculate expression='sqrt(2) * 10'
+  toolpost call builtin read_file path=README.md
+  toolpost call run_code '{\"language\": \"python\", \"code\": \"print(1)\"}' --level strict --format json
+
+A value of key=value is a text if the parameter is one, else JSON. `@FILE` and `-` hold one JSON object.";
+
+pub(crate) const TOOLS: &str = "\
+Examples:
+  toolpost tools
+  toolpost tools --manifest run_code
+  toolpost tools builtin:read_file --format json";
+
+pub(crate) const EXEC: &str = "\
+Examples:
+  toolpost exec analysis.py --attach data.csv --artifacts out
+  toolpost exec --lang python --timeout 5s --memory 256M - < script.txt
+  toolpost exec --level strict -- sh -c 'id; ls /'
+
+The program's output is this command's output. Its own failure is exit status 1, and the status itself
+stands in `--format json`.";
+
+pub(crate) const DOCTOR: &str = "\
+Examples:
+  toolpost doctor
+  toolpost doctor --format json
+
+The exit status is 0 when at least one sandbox level can be given, else 5.";
+
+pub(crate) const SCHEMA: &str = "\
+Examples:
+  toolpost schema
+  toolpost schema run-record
+  toolpost schema script > script.schema.json";
+
+pub(crate) const COMPLETIONS: &str = "\
+Examples:
+  toolpost completions bash > ~/.local/share/bash-completion/completions/toolpost
+  toolpost completions zsh > ~/.zfunc/_toolpost
+  toolpost completions fish > ~/.config/fish/completions/toolpost.fish";
+
+const MODELS: &str = "\
+A model is named by `--model`, or by TOOLPOST_MODEL.
+
+  anthropic/NAME   the Messages API; needs ANTHROPIC_API_KEY
+  claude-…         the same
+  script:FILE      a file that says what the model says: see `toolpost help scripts`
+  replay:FILE      a conversation that `--record FILE` wrote; the requests must be the same again
+
+Without either, and with ANTHROPIC_API_KEY set, `run` takes anthropic/claude-sonnet-5-5.";
+
+const SCRIPTS: &str = "\
+A script says what the model says, turn by turn; the tools really run. It needs no key and no network.
+
+  turns:
+    - text: I will look at the file first.
+      calls: [{ tool: read_file, args: { path: sales.csv } }]
+    - expect: { result_contains: north }      # optional: the run fails if it is untrue
+      calls: [{ tool: run_code, args: { language: python, code: \"6 * 7\" } }]
+    - text: \"The answer is {{ last.structured.value }}.\"
+
+`last` is the latest tool result (last.text, last.structured), `results[i]` any earlier one.
+`toolpost schema script` prints the whole format.";
+
+const TOPICS: [&str; 4] = ["exit-codes", "environment", "models", "scripts"];
+
+pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
+    let mut root = Cli::command();
+    root.build();
+    let text = match args.topic.as_deref() {
+        None => root.render_long_help().ansi().to_string(),
+        Some("exit-codes") => exit_codes(),
+        Some("environment") => environment(),
+        Some("models") => MODELS.to_owned(),
+        Some("scripts") => SCRIPTS.to_owned(),
+        Some(name) => match root.find_subcommand_mut(name) {
+            Some(command) => command.render_long_help().ansi().to_string(),
+            None => {
+                let commands: Vec<&str> = root.get_subcommands().map(clap::Command::get_name).collect();
+                let known = commands.iter().copied().chain(TOPICS);
+                let hint = did_you_mean(name, known.clone())
+                    .unwrap_or_else(|| format!("There are: {}.", known.collect::<Vec<_>>().join(", ")));
+                return Err(Failure::usage(format!("there is no command or topic `{name}`")).hint(hint));
+            }
+        },
+    };
+    printer.result(&text)?;
+    Ok(Exit::Ok)
+}
+
+fn exit_codes() -> String {
+    let mut text = format!("{}\n\n", paint(STRONG, "Exit statuses"));
+    for (_, number, meaning) in exit::TABLE {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {:>3}  {meaning}", paint(HINT, number));
+    }
+    text.push_str("\nWith --format json or jsonl an error is one line of JSON on standard error; its `exit` says the same.");
+    text
+}
+
+fn environment() -> String {
+    let mut text = format!("{}\n\n", paint(STRONG, "Environment variables"));
+    for (name, meaning) in env::TABLE {
+        let _ = writeln!(
+            text,
+            "  {}{}{meaning}",
+            paint(HINT, name),
+            " ".repeat(22_usize.saturating_sub(name.len()))
+        );
+    }
+    let _ = write!(
+        text,
+        "\nNone of them reaches a sandbox. The default model is {}.",
+        commands::run::DEFAULT_MODEL
+    );
+    text
+}

@@ -1,0 +1,118 @@
+//! Where output goes, and in which form.
+
+use std::io::{self, IsTerminal as _, Write};
+
+use anstream::{AutoStream, ColorChoice};
+use serde::Serialize;
+
+use crate::args::{Color, Format, Global};
+use crate::env;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::style::{self, paint};
+
+/// Prints results to standard output and everything else to standard error.
+#[derive(Clone, Debug)]
+pub(crate) struct Printer {
+    pub(crate) format: Format,
+    pub(crate) quiet: bool,
+    pub(crate) verbose: u8,
+}
+
+impl Printer {
+    pub(crate) fn new(global: &Global) -> Self {
+        let plain = env::get("NO_COLOR").is_some() || env::get("TERM").is_some_and(|term| term == "dumb");
+        let forced = env::get("CLICOLOR_FORCE").is_some_and(|value| value != "0");
+        let choice = match global.color {
+            Color::Always => ColorChoice::Always,
+            Color::Never => ColorChoice::Never,
+            Color::Auto if plain => ColorChoice::Never,
+            Color::Auto if forced => ColorChoice::Always,
+            Color::Auto => ColorChoice::Auto,
+        };
+        choice.write_global();
+        Self { format: global.format(), quiet: global.quiet, verbose: global.verbose }
+    }
+
+    /// Whether output is for people.
+    pub(crate) fn is_text(&self) -> bool {
+        self.format == Format::Text
+    }
+
+    /// Prints a result.
+    ///
+    /// # Errors
+    /// Never for a reader that went away: then the command ends well, as one expects of `… | head`.
+    pub(crate) fn result(&self, text: &str) -> Result<(), Failure> {
+        let mut out = AutoStream::auto(io::stdout().lock());
+        let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        settle(write!(out, "{text}{newline}").and_then(|()| out.flush()))
+    }
+
+    /// Prints text of strangers as a result: harmless on a terminal, untouched elsewhere.
+    pub(crate) fn foreign_result(&self, text: &str) -> Result<(), Failure> {
+        if io::stdout().is_terminal() {
+            self.result(&style::harmless(text))
+        } else {
+            raw(text.as_bytes(), true)
+        }
+    }
+
+    /// Prints a result as JSON: on several lines for a person at a terminal, else on one.
+    pub(crate) fn json(&self, value: &impl Serialize) -> Result<(), Failure> {
+        let many_lines = self.format == Format::Json && io::stdout().is_terminal();
+        let text =
+            if many_lines { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+        let text = text.map_err(|error| Failure::new(Exit::Failed, "INTERNAL", error.to_string()))?;
+        raw(text.as_bytes(), true)
+    }
+
+    /// Tells a person something beside the result.
+    pub(crate) fn note(&self, text: &str) {
+        if !self.quiet {
+            self.say(text);
+        }
+    }
+
+    /// Writes to standard error, whatever `--quiet` says.
+    fn say(&self, text: &str) {
+        let mut err = AutoStream::auto(io::stderr().lock());
+        // If nobody reads it, there is nobody to tell.
+        let _ = writeln!(err, "{text}");
+    }
+
+    /// Tells what went wrong, as one line of JSON where a program reads.
+    pub(crate) fn failure(&self, failure: &Failure) -> Exit {
+        if !self.is_text() {
+            self.say(&failure.to_json().to_string());
+            return failure.exit;
+        }
+        let mut lines =
+            vec![format!("{} {}", paint(style::BAD, "error:"), style::harmless(&failure.message))];
+        lines.extend(failure.causes.iter().map(|cause| format!("  caused by: {}", style::harmless(cause))));
+        lines.extend(
+            failure
+                .hints
+                .iter()
+                .map(|hint| format!("{} {}", paint(style::HINT, "hint:"), style::harmless(hint))),
+        );
+        self.say(&lines.join("\n"));
+        failure.exit
+    }
+}
+
+/// Writes bytes to standard output as they are.
+pub(crate) fn raw(bytes: &[u8], newline: bool) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let ends = bytes.is_empty() || bytes.last() == Some(&b'\n');
+    let end: &[u8] = if newline && !ends { b"\n" } else { b"" };
+    settle(out.write_all(bytes).and_then(|()| out.write_all(end)).and_then(|()| out.flush()))
+}
+
+/// A reader that went away has what it wanted.
+fn settle(written: io::Result<()>) -> Result<(), Failure> {
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,4 @@
+//! What a user of the façade relies on.
+
+mod alone;
+mod misuse;

@@ -1,0 +1,5 @@
+/// Shout.
+#[toolpost::tool(timeout = "10 seconds")]
+fn shout() {}
+
+fn main() {}

@@ -1,0 +1,4 @@
+#[toolpost::tool]
+fn silent() {}
+
+fn main() {}

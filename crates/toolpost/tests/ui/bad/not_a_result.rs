@@ -1,0 +1,9 @@
+struct Connection;
+
+/// Open.
+#[toolpost::tool]
+async fn open() -> Connection {
+    Connection
+}
+
+fn main() {}

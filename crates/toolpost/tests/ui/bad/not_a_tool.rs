@@ -1,0 +1,5 @@
+async fn plain() {}
+
+fn main() {
+    let _ = toolpost::Toolbox::builder().tool(plain);
+}

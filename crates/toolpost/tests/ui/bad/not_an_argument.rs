@@ -1,0 +1,7 @@
+struct Connection;
+
+/// Query.
+#[toolpost::tool]
+async fn query(connection: Connection) {}
+
+fn main() {}

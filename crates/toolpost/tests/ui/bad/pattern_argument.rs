@@ -1,0 +1,7 @@
+/// Add.
+#[toolpost::tool]
+fn add((a, b): (i64, i64)) -> i64 {
+    a + b
+}
+
+fn main() {}

@@ -1,0 +1,5 @@
+/// Shout.
+#[toolpost::tool]
+fn shout(#[arg(maximum = 3)] times: u8) {}
+
+fn main() {}

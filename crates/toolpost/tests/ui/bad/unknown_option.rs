@@ -1,0 +1,5 @@
+/// Shout.
+#[toolpost::tool(timout = "10s")]
+fn shout() {}
+
+fn main() {}

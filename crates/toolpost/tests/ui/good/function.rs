@@ -1,0 +1,34 @@
+use toolpost::{Ctx, Inject, Output, ToolError, tool};
+
+/// No parameters, no result.
+#[tool]
+async fn nothing() {}
+
+/// All kinds of parameters.
+#[tool(name = "many-things", timeout = "never", rate = "10/s", concurrency = 2, output_limit = 1024)]
+fn many(
+    /// A number.
+    #[arg(min = -1, max = 1.5)]
+    x: f64,
+    r#type: Option<String>,
+    #[arg(enum("a", "b"), sensitive)] letter: String,
+    #[arg(inject)] user: String,
+    http: Inject<u8>,
+    ctx: &Ctx,
+) -> Result<Output, ToolError> {
+    let _ = (x, r#type, letter, user, *http, ctx.id());
+    Ok(Output::text("done"))
+}
+
+/// A result of another error type.
+#[tool]
+async fn io() -> std::io::Result<String> {
+    Ok(std::fs::read_to_string("x")?)
+}
+
+fn main() {
+    let toolbox = toolpost::Toolbox::builder().tool(nothing).tool(many).tool(io).build().unwrap();
+    assert_eq!(toolbox.specs().len(), 3);
+    let nothing = 1; // the name can be used again
+    let _ = nothing;
+}
