@@ -25,12 +25,11 @@ fn toolbox(
     permission: &Permission,
     events: EventSink,
 ) -> Result<Toolbox, Failure> {
-    let root = FileRoot::open(folder).map_err(|error| Failure::file("the working folder", folder, &error))?;
     let mut settings = CodeSettings::default();
     settings.level = permission.level;
     settings.search_path = env::get("PATH").map(Into::into);
     let mut builder: Builder =
-        Toolbox::builder().provide(root).provide(settings).on_event(move |event| events(event));
+        Toolbox::builder().provide(FileRoot::new(folder)).provide(settings).on_event(move |event| events(event));
     if permission.ask {
         builder = builder.default_approval(Approval::Ask);
     }

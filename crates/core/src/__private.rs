@@ -132,7 +132,7 @@ pub fn input_schema<T: ToolParameter>() -> Arc<Schema> {
 }
 
 /// The schema of a result, `None` for one that says nothing.
-pub fn output_schema<T: JsonSchema>() -> Option<Arc<Schema>> {
+pub fn output_schema<T: ToolAnswer>() -> Option<Arc<Schema>> {
     let mut schema = generator().into_root_schema_for::<T>().to_value();
     tidy(&mut schema);
     let says_nothing = schema.get("type").and_then(Value::as_str) == Some("null")
@@ -151,6 +151,17 @@ pub trait ToolParameter: DeserializeOwned + JsonSchema {}
 
 #[diagnostic::do_not_recommend]
 impl<T: DeserializeOwned + JsonSchema> ToolParameter for T {}
+
+/// What can be the result of a tool: it has a schema, so that callers know what comes.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the result of a tool",
+    label = "has no JSON form",
+    note = "put `#[toolpost::data]` on the type, or return `toolpost::Output`"
+)]
+pub trait ToolAnswer: JsonSchema {}
+
+#[diagnostic::do_not_recommend]
+impl<T: JsonSchema> ToolAnswer for T {}
 
 /// Decodes one argument, or its default when it is absent.
 ///

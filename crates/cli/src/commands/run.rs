@@ -150,13 +150,29 @@ fn put_away(workspace: &Workspace, store: &Store) -> Result<Vec<Artifact>, Failu
         let size = path.metadata().map_or(0, |metadata| metadata.len());
         made.push(Artifact {
             name: path.display().to_string(),
-            media_type: toolpost_tools::media_type(&text).to_owned(),
+            media_type: media_type(&name).to_owned(),
             size,
             sha256: None,
             data: ArtifactData::Path(path),
         });
     }
     Ok(made)
+}
+
+/// The media types of files that runs usually make, by extension.
+fn media_type(name: &Path) -> &'static str {
+    match name.extension().and_then(|extension| extension.to_str()) {
+        Some("csv") => "text/csv",
+        Some("html") => "text/html",
+        Some("jpg" | "jpeg") => "image/jpeg",
+        Some("json") => "application/json",
+        Some("md") => "text/markdown",
+        Some("pdf") => "application/pdf",
+        Some("png") => "image/png",
+        Some("svg") => "image/svg+xml",
+        Some("txt" | "log") => "text/plain",
+        _ => "application/octet-stream",
+    }
 }
 
 fn finish(outcome: &Outcome, made: Vec<Artifact>, printer: &Printer) -> Result<Exit, Failure> {
@@ -174,7 +190,8 @@ fn finish(outcome: &Outcome, made: Vec<Artifact>, printer: &Printer) -> Result<E
     };
     match printer.format {
         Format::Json => {
-            let record = RunRecord { artifacts: made, ..RunRecord::clone(&outcome.record) };
+            let mut record = RunRecord::clone(&outcome.record);
+            record.artifacts = made;
             printer.json(&record)?;
         }
         Format::Text => {
