@@ -12,8 +12,8 @@ use rustls_platform_verifier::BuilderVerifierExt as _;
 
 use crate::{ErrorKind, ModelError, NetworkStage, RetryPolicy, Secret, TimeoutStage};
 
-/// How this crate uses the network. Nothing is read from the environment: proxies and the prohibition of outward
-/// connections are the caller's word.
+/// How this crate uses the network. Proxies and the prohibition of outward connections are the caller's word, not the
+/// environment's.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
     /// Whether a connection to anything but this machine is an error (`TOOLPOST_NO_NETWORK`). Default: no.
@@ -51,6 +51,9 @@ impl Default for HttpOptions {
 }
 
 /// A client with its pool of connections. Cheap to clone; models of one process share one.
+///
+/// Certificates are checked against the system's own, `SSL_CERT_FILE` and `SSL_CERT_DIR` included where the system
+/// knows them.
 #[derive(Clone, Debug)]
 pub struct HttpClient {
     client: reqwest::Client,
