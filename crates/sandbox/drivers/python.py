@@ -20,6 +20,10 @@ def _start():
             return "true" if value else "false"
         if kind is int:
             return str(value)
+        if kind is str:
+            # The same that `json` uses, without importing it.
+            from _json import encode_basestring_ascii
+            return encode_basestring_ascii(value)
         import json
         return json.dumps(value, allow_nan=False)
 
@@ -47,7 +51,7 @@ def _start():
     if value is not None:
         try:
             data = text(value).encode("utf-8")
-        except (TypeError, ValueError, RecursionError):
+        except Exception:
             return
         while data:
             data = data[os.write(4, data):]

@@ -4,6 +4,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fd::OwnedFd;
 use rustix::mount::MountFlags;
 
 use super::Facts;
@@ -66,6 +67,8 @@ pub(super) struct Request<'a> {
     /// Whether the child must wait for the host to fill the workspace.
     pub(super) waits: bool,
     pub(super) group: &'a mut Group,
+    /// An empty network namespace that was made before.
+    pub(super) network: Option<OwnedFd>,
 }
 
 /// A folder or file of the host that is shown read-only at its own path.
@@ -183,10 +186,9 @@ fn temporary(target: &Path, size: u64, inodes: u64, no_execute: bool) -> Step {
 
 /// A private root in namespaces of its own.
 fn with_namespaces(request: Request<'_>) -> Confinement {
-    let Request { level, limits, facts, host, visible, waits, group, .. } = request;
+    let Request { level, limits, facts, host, visible, waits, group, network, .. } = request;
     let as_root = facts.is_root();
-    let mut namespaces =
-        libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWNET;
+    let mut namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let mut layers = vec![
         Layer::MountNamespace,
         Layer::PidNamespace,
@@ -206,6 +208,10 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         namespaces |= libc::CLONE_NEWUSER;
         tree.steps.extend(identity_map(facts.user, facts.group));
         layers.push(Layer::UserNamespace);
+    }
+    match network {
+        Some(network) => tree.steps.push(Step::EnterNetwork(network)),
+        None => namespaces |= libc::CLONE_NEWNET,
     }
     for tasks in group.take_joins() {
         tree.steps.push(Step::Join(tasks));

@@ -18,7 +18,7 @@ use super::steps::{CODE, Pointers, Step};
 use super::supervise::{self, Ended, Failure, Feed, Finished, Running, Streams, Supervision};
 use super::temporary::TemporaryFolder;
 use super::workspace::HostFolder;
-use super::{Facts, identity};
+use super::{Facts, identity, network};
 use crate::{
     Cancel, Changes, Error, Event, Host, Language, Level, Limits, Outcome, Program, Reached, Report,
     SYSTEM_SEARCH_PATH, Sandbox, Stdin, Usage, Verdict, Workspace,
@@ -119,6 +119,7 @@ pub(crate) fn run(
         visible,
         waits: child_waits,
         group: &mut group,
+        network: (namespaces && facts.is_root()).then(network::take).flatten(),
     };
     let confinement = plan::confinement(request);
     let plan::Confinement {

@@ -49,6 +49,8 @@ pub(super) enum Step {
     Write { path: CString, text: Vec<u8> },
     /// Makes a namespace of its own.
     Unshare(i32),
+    /// Enters a network namespace that was made before.
+    EnterNetwork(OwnedFd),
     /// Sets the host name.
     HostName(&'static [u8]),
     /// Cuts the mount namespace off from the host's.
@@ -94,7 +96,7 @@ pub(super) enum Step {
     /// Limits files, TCP, sockets and signals.
     Landlock(Landlock),
     /// Limits system calls.
-    Seccomp(Vec<libc::sock_filter>),
+    Seccomp(std::sync::Arc<[libc::sock_filter]>),
     /// A new session without a terminal. In a process namespace its first process dies with the host's thread; else
     /// it must live to kill the others, and learns of the host's end by the control socket.
     Session { dies_with_host: bool },
@@ -113,6 +115,7 @@ impl Step {
             Self::Join(_) => "join cgroup",
             Self::Write { .. } => "map identities",
             Self::Unshare(_) => "unshare",
+            Self::EnterNetwork(_) => "enter network namespace",
             Self::HostName(_) => "set host name",
             Self::PrivateMounts => "make mounts private",
             Self::Mount { .. } => "mount",
@@ -248,6 +251,11 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
         }
         // SAFETY: this process has one thread and shares nothing that it relies on.
         Step::Unshare(flags) => check(unsafe { libc::syscall(libc::SYS_unshare, *flags) }).map(|_| ()),
+        Step::EnterNetwork(namespace) => {
+            // SAFETY: this process has one thread; the kind is checked by the kernel.
+            check(unsafe { libc::syscall(libc::SYS_setns, namespace.as_raw_fd(), libc::CLONE_NEWNET) })
+                .map(|_| ())
+        }
         Step::HostName(name) => rustix::system::sethostname(name),
         Step::PrivateMounts => {
             rustix::mount::mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
