@@ -23,7 +23,7 @@ use crate::{
 const LONGEST_ERROR_BODY: usize = 64 * 1024;
 
 /// How long to wait for the end of the bytes after the end of the answer, so that the connection can serve again.
-const FAREWELL: Duration = Duration::from_millis(20);
+const FAREWELL: Duration = Duration::from_millis(100);
 
 /// A request that is ready to be sent.
 pub(crate) struct Exchange {
