@@ -1,1 +1,57 @@
-//! The built-in tools.
+//! The built-in tools: files beneath a root, exact arithmetic, code and programs in the sandbox.
+//!
+//! [`builtin`] gives all of them. What the operator decides is injected by type, into the toolbox or into a call:
+//! [`FileRoot`] says which folder is seen, [`CodeSettings`] what code may do. Without them the call's working folder
+//! is the root, and code runs at the best level of the host.
+//!
+//! # Invariants
+//!
+//! - Arguments are hostile. A file is opened by `openat2` beneath its root and nowhere else: no `..`, no absolute path
+//!   and no symbolic link leads out, whatever is renamed meanwhile. Writing follows no link at all.
+//! - A file that is replaced is replaced in one step unless the caller says otherwise; a copy overwrites nothing.
+//! - Reading, listing, calculating and telling output have bounds in bytes, entries, depth and lines, and a result that
+//!   was cut says so.
+//! - What a program does is a result; that it could not be run is an error. Every run tells the record which layers
+//!   confined it.
+//! - Nothing here starts a process, reads the environment or knows the toolbox that calls it.
+//!
+//! Deliberately absent: a way to delete or move files (code can, in the sandbox), `eval` of any kind, and confinement by
+//! comparing paths: where `openat2` is missing the file tools answer `PRECONDITION`.
+#![forbid(unsafe_code)]
+
+// The attribute macros emit paths that begin with `::toolpost`.
+extern crate toolpost_core as toolpost;
+
+mod arithmetic;
+mod code;
+mod files;
+mod with_text;
+
+use std::sync::Arc;
+
+use toolpost::Tool;
+
+pub use self::arithmetic::{Calculated, calculate};
+pub use self::code::{CodeArtifact, CodeResult, CodeSettings, run_code, run_command};
+pub use self::files::{
+    EntryKind, FileRoot, FileText, Listing, ListingEntry, PROTECTED_PATHS, WrittenFile, list_directory,
+    read_file, write_file,
+};
+pub use self::with_text::WithText;
+pub use toolpost_sandbox::{Level, Limits};
+
+/// The names of the built-in tools, in the order of [`builtin`].
+pub const BUILTIN_NAMES: [&str; 6] =
+    ["read_file", "write_file", "list_directory", "calculate", "run_code", "run_command"];
+
+/// The built-in tools, always in the same order.
+pub fn builtin() -> Vec<Arc<dyn Tool>> {
+    vec![
+        Arc::new(read_file()),
+        Arc::new(write_file()),
+        Arc::new(list_directory()),
+        Arc::new(calculate()),
+        Arc::new(run_code()),
+        Arc::new(run_command()),
+    ]
+}

@@ -1,0 +1,10 @@
+//! Code and programs in the sandbox.
+
+mod describe;
+mod failure;
+mod output_log;
+mod run;
+mod settings;
+
+pub use self::run::{CodeArtifact, CodeResult, run_code, run_command};
+pub use self::settings::CodeSettings;

@@ -1,0 +1,125 @@
+//! A run in words, for a model.
+
+use std::time::Duration;
+
+use toolpost::format_duration;
+use toolpost_sandbox::{Reached, Verdict};
+
+use super::run::CodeResult;
+
+/// How a run ended, in words; `None` for a program that ended well.
+pub(super) fn verdict(verdict: &Verdict) -> Option<String> {
+    let time = |milliseconds: &u64| format_duration(Duration::from_millis(*milliseconds));
+    Some(match verdict {
+        Verdict::Ok => return None,
+        Verdict::Exit { code } => format!("The program ended with exit code {code}."),
+        Verdict::Signal { signal } => format!("The program was ended by {}.", signal_name(*signal)),
+        Verdict::Timeout { limit_ms } => {
+            format!("Stopped: it was not done after {}, the time limit.", time(limit_ms))
+        }
+        Verdict::Cpu { limit_ms } => {
+            format!("Stopped: it used {} of processor time, the limit.", time(limit_ms))
+        }
+        Verdict::Memory { limit } => {
+            format!("Stopped: it needed more memory than the limit of {}.", size(*limit))
+        }
+        Verdict::Processes { limit } => {
+            format!("Failed: it started more processes than the limit of {limit}.")
+        }
+        Verdict::Disk { limit } => {
+            format!("Failed: its files needed more room than the limit of {}.", size(*limit))
+        }
+        Verdict::Output { limit } => format!("Stopped: it printed more than the limit of {}.", size(*limit)),
+        Verdict::Denied { rule } => format!("Stopped: the sandbox does not allow this: {rule}."),
+        Verdict::Cancelled => "Stopped: the caller asked to.".to_owned(),
+        other => format!("Ended: {other:?}."),
+    })
+}
+
+/// A remark on a limit that did not end the program.
+pub(super) fn reached(reached: Reached) -> Option<&'static str> {
+    Some(match reached {
+        Reached::Value => "The value was too large to be handed back.",
+        Reached::Artifacts => "Not all files were handed back: there were too many, or they were too large.",
+        Reached::Disk => "The workspace was full at the end.",
+        Reached::Memory => "A process was killed because the memory limit was reached.",
+        Reached::Processes => "A process could not be started because the limit was reached.",
+        // The text itself says where something is missing.
+        _ => return None,
+    })
+}
+
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        4 => "SIGILL: an illegal instruction",
+        6 => "SIGABRT: it aborted itself",
+        7 => "SIGBUS: a bad memory access",
+        8 => "SIGFPE: an arithmetic error",
+        9 => "SIGKILL",
+        11 => "SIGSEGV: a bad memory access",
+        13 => "SIGPIPE: nobody reads its output",
+        15 => "SIGTERM",
+        25 => "SIGXFSZ: a file grew beyond the limit",
+        31 => "SIGSYS: a system call that is not allowed",
+        other => return format!("signal {other}"),
+    };
+    name.to_owned()
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        1024..1_048_576 => format!("{} KiB", bytes / 1024),
+        _ => format!("{} MiB", bytes >> 20),
+    }
+}
+
+/// What a model reads of a run.
+pub(super) fn text(result: &CodeResult, ending: Option<&str>, notes: &[String]) -> String {
+    let mut parts = Vec::new();
+    if let Some(value) = &result.value {
+        parts.push(format!("value: {value}"));
+    }
+    for (name, output) in [("stdout", &result.stdout), ("stderr", &result.stderr)] {
+        if !output.is_empty() {
+            parts.push(format!("{name}:\n{}", output.trim_end_matches('\n')));
+        }
+    }
+    if !result.artifacts.is_empty() {
+        let files = result
+            .artifacts
+            .iter()
+            .map(|file| format!("{} ({}, {})", file.name, size(file.size), file.media_type))
+            .collect::<Vec<_>>();
+        parts.push(format!("files: {}", files.join(", ")));
+    }
+    parts.extend(notes.iter().cloned());
+    parts.extend(ending.map(ToOwned::to_owned));
+    if parts.is_empty() {
+        parts.push("The program ended well and printed nothing.".to_owned());
+    }
+    parts.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_are_told_in_words() {
+        for (ended, expected) in [
+            (Verdict::Exit { code: 3 }, "The program ended with exit code 3."),
+            (Verdict::Signal { signal: 11 }, "The program was ended by SIGSEGV: a bad memory access."),
+            (Verdict::Timeout { limit_ms: 2000 }, "Stopped: it was not done after 2.0 s, the time limit."),
+            (
+                Verdict::Memory { limit: 512 << 20 },
+                "Stopped: it needed more memory than the limit of 512 MiB.",
+            ),
+            (Verdict::Output { limit: 2048 }, "Stopped: it printed more than the limit of 2 KiB."),
+            (Verdict::Cancelled, "Stopped: the caller asked to."),
+        ] {
+            assert_eq!(verdict(&ended).as_deref(), Some(expected));
+        }
+        assert_eq!(verdict(&Verdict::Ok), None);
+    }
+}

@@ -1,0 +1,24 @@
+//! What an error of the sandbox means for a caller.
+
+use toolpost::ToolError;
+use toolpost_sandbox::Error;
+
+/// The error of a tool, with the sandbox's reason and what to do about it.
+pub(super) fn of_sandbox(error: Error) -> ToolError {
+    let (message, hint) = (error.to_string(), error.hint());
+    let failed = match &error {
+        Error::LevelUnavailable { .. } => ToolError::permission(message),
+        Error::UnknownLevel { .. } => ToolError::invalid_input(message).with("option", "level"),
+        Error::UnknownLanguage { .. } => ToolError::invalid_input(message).with("pointer", "/language"),
+        Error::ProgramNotFound { .. } => ToolError::not_found(message).with("pointer", "/argv/0"),
+        Error::LanguageMissing { .. }
+        | Error::ProgramNotStarted { .. }
+        | Error::InvalidLimit { .. }
+        | Error::Workspace { .. } => ToolError::precondition(message),
+        Error::InvalidName { .. } => ToolError::invalid_input(message),
+        Error::TooLarge { .. } => ToolError::limit(message),
+        Error::File { .. } | Error::Setup { .. } => ToolError::dependency(message),
+        _ => ToolError::internal(message),
+    };
+    failed.suggest_maybe(hint).caused_by(error)
+}

@@ -1,0 +1,197 @@
+//! `run_code` and `run_command`.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use serde_json::{Value, json};
+use toolpost::{Artifact, Ctx, Evidence, ToolError, data, tool};
+use toolpost_sandbox::{Cancel, Language, Outcome, Program, Stdin, Workspace};
+
+use super::output_log::OutputLog;
+use super::{CodeSettings, describe, failure};
+use crate::WithText;
+use crate::files::Folder;
+
+/// A file that code created or changed.
+#[data]
+#[derive(Clone, Debug, PartialEq)]
+pub struct CodeArtifact {
+    /// Its path relative to the working folder.
+    pub name: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Such as `image/png`.
+    pub media_type: String,
+    /// The SHA-256 of its content, in hexadecimal digits.
+    pub sha256: String,
+}
+
+/// What a run came to.
+#[data]
+#[derive(Clone, Debug, PartialEq)]
+pub struct CodeResult {
+    /// The exit status; `null` when the program did not end by itself.
+    pub exit_code: Option<i32>,
+    /// The same as `exit_code`.
+    pub return_code: Option<i32>,
+    /// Standard output; when it was long, its beginning and its end.
+    pub stdout: String,
+    /// Standard error; when it was long, its beginning and its end.
+    pub stderr: String,
+    /// The value of the last expression of the code, or of the last line `::result JSON` that it printed.
+    pub value: Option<Value>,
+    /// Files that were created or changed.
+    pub artifacts: Vec<CodeArtifact>,
+    /// How the program ended: `kind` is ok, exit, signal, timeout, cpu, memory, processes, disk, output, denied or
+    /// cancelled.
+    pub verdict: Value,
+    /// The level of the sandbox that was given.
+    pub level: String,
+}
+
+/// Run code in the sandbox.
+///
+/// The code runs in the working folder: its files are there by name, and files that it writes stay. There is no
+/// network. The value of a last expression comes back as `value`, in any language also that of a printed line
+/// `::result JSON`. Code that fails is not an error of this tool: look at `exit_code`, `stderr` and `verdict`.
+#[tool(
+    title = "Run code",
+    category = "code_execution",
+    group = "code",
+    tags("code", "python", "javascript", "bash", "sandbox", "execute"),
+    destructive,
+    timeout = "6m",
+    example = r#"{"language": "python", "code": "sum(range(10))"}"#
+)]
+pub fn run_code(
+    /// The language: "python", "javascript" or "bash".
+    #[arg(example = "python")]
+    language: String,
+    /// The source code.
+    #[arg(format = "code")]
+    code: String,
+    /// Stop the code after this many seconds. The default is the operator's, usually 30.
+    #[arg(min = 0.001)]
+    timeout: Option<f64>,
+    /// What the code can read from standard input.
+    stdin: Option<String>,
+    ctx: &Ctx,
+) -> Result<WithText<CodeResult>, ToolError> {
+    let language: Language = language.parse().map_err(failure::of_sandbox)?;
+    run(&Program::code(language, code), timeout, stdin, ctx)
+}
+
+/// Run a program with its arguments in the sandbox, without a shell.
+///
+/// It runs in the working folder, as `run_code` does, and without network. A program that fails is not an error of
+/// this tool: look at `exit_code`, `stderr` and `verdict`.
+#[tool(
+    title = "Run command",
+    category = "code_execution",
+    group = "code",
+    tags("command", "program", "process", "sandbox", "execute"),
+    destructive,
+    timeout = "6m",
+    example = r#"{"argv": ["grep", "-c", "north", "sales.csv"]}"#
+)]
+pub fn run_command(
+    /// The program and its arguments, for example ["ls", "-l"]. Nothing in them is expanded.
+    argv: Vec<String>,
+    /// Stop the program after this many seconds. The default is the operator's, usually 30.
+    #[arg(min = 0.001)]
+    timeout: Option<f64>,
+    /// What the program can read from standard input.
+    stdin: Option<String>,
+    ctx: &Ctx,
+) -> Result<WithText<CodeResult>, ToolError> {
+    if argv.first().is_none_or(String::is_empty) {
+        return Err(ToolError::invalid_input("`argv` has no program: expected its name, then its arguments")
+            .with("pointer", "/argv")
+            .suggest("Write for example [\"ls\", \"-l\"]."));
+    }
+    run(&Program::argv(argv), timeout, stdin, ctx)
+}
+
+/// Cancels the sandbox when whoever runs the call asks to stop.
+struct CancelOnWake {
+    cancel: Cancel,
+    ctx: Ctx,
+}
+
+impl Wake for CancelOnWake {
+    fn wake(self: Arc<Self>) {
+        // A waker may be woken for nothing.
+        if self.ctx.is_cancelled() {
+            self.cancel.cancel();
+        }
+    }
+}
+
+fn run(
+    program: &Program,
+    timeout: Option<f64>,
+    stdin: Option<String>,
+    ctx: &Ctx,
+) -> Result<WithText<CodeResult>, ToolError> {
+    let settings = ctx.inject::<CodeSettings>().map(|settings| (*settings).clone()).unwrap_or_default();
+    let mut sandbox = settings.sandbox(ctx, timeout)?;
+    if let Some(text) = stdin {
+        sandbox = sandbox.stdin(Stdin::Bytes(text.into_bytes()));
+    }
+    if let Some(folder) = Folder::find(ctx)? {
+        sandbox = sandbox.workspace(Workspace::Host(folder.path()));
+    }
+    let cancel = Cancel::new();
+    let waker = Waker::from(Arc::new(CancelOnWake { cancel: cancel.clone(), ctx: ctx.clone() }));
+    let mut cancelled = pin!(ctx.cancelled());
+    // The future stays registered until the run is over, and its waker needs no thread of its own.
+    if cancelled.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Ready(()) {
+        return Err(ToolError::cancelled("the caller asked to stop before the program started"));
+    }
+    let mut log = OutputLog::new(ctx);
+    let outcome = sandbox.run(program, &cancel, &mut |event| log.take(event)).map_err(failure::of_sandbox)?;
+    log.finish();
+    answer(&outcome)
+}
+
+fn answer(outcome: &Outcome) -> Result<WithText<CodeResult>, ToolError> {
+    let mut artifacts = Vec::with_capacity(outcome.artifacts.len());
+    for file in &outcome.artifacts {
+        // Taken now: a fresh workspace goes away, and in another the next run may put something else there.
+        let bytes = file.read().map_err(failure::of_sandbox)?;
+        let mut artifact = Artifact::from_bytes(file.path.clone(), file.media_type, bytes);
+        artifact.sha256 = Some(file.sha256.clone());
+        artifacts.push(artifact);
+    }
+    let result = CodeResult {
+        exit_code: outcome.exit_code,
+        return_code: outcome.exit_code,
+        stdout: outcome.stdout.text(),
+        stderr: outcome.stderr.text(),
+        value: outcome.value.clone(),
+        artifacts: outcome
+            .artifacts
+            .iter()
+            .map(|file| CodeArtifact {
+                name: file.path.clone(),
+                size: file.size,
+                media_type: file.media_type.to_owned(),
+                sha256: file.sha256.clone(),
+            })
+            .collect(),
+        verdict: serde_json::to_value(&outcome.verdict)?,
+        level: outcome.report.effective.name().to_owned(),
+    };
+    let reached = outcome.report.reached.iter().filter_map(|reached| describe::reached(*reached));
+    let notes: Vec<String> =
+        reached.map(ToOwned::to_owned).chain(outcome.report.notes.iter().cloned()).collect();
+    let text = describe::text(&result, describe::verdict(&outcome.verdict).as_deref(), &notes);
+    let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
+    Ok(WithText {
+        value: result,
+        text,
+        artifacts,
+        evidence: Some(Evidence { sandbox: Some(sandbox), ..Evidence::default() }),
+    })
+}

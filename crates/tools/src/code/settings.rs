@@ -1,0 +1,88 @@
+//! What the operator allows code to do.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toolpost::{Ctx, ToolError};
+use toolpost_sandbox::{Level, Limits, Sandbox};
+
+use super::failure;
+
+/// What the operator allows code to do, given by type: `Toolbox::builder().provide(CodeSettings::default())`. Without
+/// it the defaults hold. A call can only tighten it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CodeSettings {
+    /// The level of the sandbox. Default none: the best that the host can give. A call that names a level gets the
+    /// stricter of the two.
+    pub level: Option<Level>,
+    /// Whether a lower level is taken when the host cannot give the one that was named. Default no: then the call
+    /// fails with `PERMISSION`. The result names the level that was given.
+    pub allow_degraded: bool,
+    /// The limits of one run. Defaults: [`Limits::default`]; its wall time (30 s) holds for calls without `timeout`.
+    pub limits: Limits,
+    /// The longest `timeout` that a call may ask for. Default 5 min.
+    pub longest_timeout: Duration,
+    /// Where interpreters and programs are looked up, in the form of `PATH`. Default
+    /// [`toolpost_sandbox::SYSTEM_SEARCH_PATH`].
+    pub search_path: Option<OsString>,
+    /// Files and folders of the host that code may read at their own paths. Default none beyond what the level shows.
+    pub read_only: Vec<PathBuf>,
+}
+
+impl Default for CodeSettings {
+    fn default() -> Self {
+        Self {
+            level: None,
+            allow_degraded: false,
+            limits: Limits::default(),
+            longest_timeout: Duration::from_mins(5),
+            search_path: None,
+            read_only: Vec::new(),
+        }
+    }
+}
+
+impl CodeSettings {
+    /// A sandbox for one call: its level, its time, and what the operator allows.
+    pub(super) fn sandbox(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Sandbox, ToolError> {
+        let asked = ctx.level().map(|name| name.parse::<Level>().map_err(failure::of_sandbox)).transpose()?;
+        let limits = self.limits.clone().with_wall(self.wall(ctx, timeout)?);
+        let mut sandbox = Sandbox::new().limits(limits).allow_degraded(self.allow_degraded);
+        if let Some(level) = asked.max(self.level) {
+            sandbox = sandbox.level(level);
+        }
+        if let Some(path) = &self.search_path {
+            sandbox = sandbox.search_path(path);
+        }
+        Ok(self.read_only.iter().fold(sandbox, Sandbox::read_only))
+    }
+
+    /// The wall time of a run: what was asked for, and no more than is left of the call.
+    fn wall(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Duration, ToolError> {
+        let wall = match timeout {
+            None => self.limits.wall,
+            Some(seconds) => match Duration::try_from_secs_f64(seconds) {
+                Ok(wall) if wall <= self.longest_timeout => wall,
+                _ => {
+                    let longest = self.longest_timeout.as_secs_f64();
+                    return Err(ToolError::invalid_input(format!(
+                        "`timeout`: expected at most {longest} seconds, found {seconds}"
+                    ))
+                    .with("pointer", "/timeout")
+                    .suggest(
+                        "Ask for less time, or do the work in parts; the operator can raise \
+                         `CodeSettings::longest_timeout`.",
+                    ));
+                }
+            },
+        };
+        // A little is kept for the end, so that the caller hears what was printed and not only that time is over.
+        let left = ctx.remaining().map_or(wall, |left| left.saturating_sub((left / 10).min(RESERVED)));
+        Ok(wall.min(left).max(Duration::from_millis(1)))
+    }
+}
+
+/// What is kept of the time of a call for taking the sandbox down.
+const RESERVED: Duration = Duration::from_millis(500);

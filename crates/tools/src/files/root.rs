@@ -1,0 +1,288 @@
+//! Which folder the file tools may see, and what a path in it may look like.
+
+use std::path::{Path, PathBuf};
+
+use toolpost::{Ctx, ToolError};
+
+use super::at_path;
+
+/// The longest path that is taken, in bytes: the kernel's `PATH_MAX`.
+const MAX_PATH: usize = 4096;
+/// The longest name in a path, in bytes: the kernel's `NAME_MAX`.
+const MAX_NAME: usize = 255;
+/// Where sandboxed code sees its working folder at level `strict`.
+const WORKSPACE_INSIDE: &str = "/workspace";
+
+/// Paths that `write_file` refuses unless [`FileRoot::protected`] says otherwise: what other programs execute or obey.
+/// They count at any depth, with everything beneath, and whatever their case.
+pub const PROTECTED_PATHS: [&str; 21] = [
+    ".git/hooks",
+    ".git/config",
+    ".git/config.worktree",
+    ".git/commondir",
+    ".git/modules",
+    ".gitmodules",
+    ".claude",
+    ".codex",
+    ".vscode",
+    ".idea",
+    ".mcp.json",
+    ".envrc",
+    ".bashrc",
+    ".bash_profile",
+    ".profile",
+    ".zshrc",
+    ".ssh",
+    "CLAUDE.md",
+    "CLAUDE.local.md",
+    "AGENTS.md",
+    "GEMINI.md",
+];
+
+/// The folder that file and code tools are confined to, given by the operator: `Toolbox::builder().provide(…)`.
+///
+/// Without one, the call's or the scope's working folder is the root. With both, the working folder must lie beneath
+/// the root, and the tools are confined to the working folder.
+#[derive(Clone, Debug)]
+pub struct FileRoot {
+    path: PathBuf,
+    protected: Vec<String>,
+}
+
+impl FileRoot {
+    /// A root that must exist when a tool is called. [`PROTECTED_PATHS`] are not written.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), protected: PROTECTED_PATHS.map(Into::into).to_vec() }
+    }
+
+    /// Replaces the list of paths that `write_file` refuses, each with `/` between its parts. An empty list allows
+    /// everything beneath the root.
+    #[must_use]
+    pub fn protected<P: Into<String>>(mut self, paths: impl IntoIterator<Item = P>) -> Self {
+        self.protected = paths.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The folder of one call.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    /// What the operator gave, without symbolic links.
+    pub(super) root: PathBuf,
+    /// The working folder below it, empty when it is the root itself.
+    pub(super) beneath: PathBuf,
+    protected: Vec<String>,
+}
+
+impl Folder {
+    /// The folder of a call; `None` when nobody gave one.
+    pub(crate) fn find(ctx: &Ctx) -> Result<Option<Self>, ToolError> {
+        let root = ctx.inject::<FileRoot>().ok();
+        let (root, working) = match (root, ctx.working_dir()) {
+            (None, None) => return Ok(None),
+            (None, Some(working)) => (FileRoot::new(working), None),
+            (Some(root), working) => ((*root).clone(), working),
+        };
+        let path = real(&root.path)?;
+        let beneath = match working {
+            None => PathBuf::new(),
+            Some(working) => real(working)?.strip_prefix(&path).map(Path::to_owned).map_err(|_| {
+                ToolError::permission(format!(
+                    "the working folder `{}` does not lie beneath the root `{}`",
+                    working.display(),
+                    path.display()
+                ))
+                .suggest("Call with a working folder beneath the root, or provide another `FileRoot`.")
+            })?,
+        };
+        Ok(Some(Self { root: path, beneath, protected: root.protected }))
+    }
+
+    /// The folder of a call that cannot do without.
+    pub(crate) fn of(ctx: &Ctx) -> Result<Self, ToolError> {
+        Self::find(ctx)?.ok_or_else(|| {
+            ToolError::precondition(
+                "there is no folder to work in: the call has no working folder and no root",
+            )
+            .suggest(
+                "Give the call or its scope a `working_dir` (`--workdir DIR` on the command line), \
+                     or provide a `FileRoot` to the toolbox.",
+            )
+        })
+    }
+
+    /// Its path on the host.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.root.join(&self.beneath)
+    }
+
+    /// Checks a path that a caller gave and makes it relative to the folder; the folder itself is `.`. Symbolic links
+    /// are not looked at: that is for the kernel, when the path is opened.
+    pub(super) fn relative(&self, given: &str) -> Result<String, ToolError> {
+        let refuse = |message: String| at_path(ToolError::invalid_path(message), given);
+        if given.is_empty() {
+            return Err(refuse("the path is empty: expected a path relative to the working folder".into()));
+        }
+        if let Some(place) = given.find('\0') {
+            return Err(refuse(format!("the path `{}` has a NUL character at byte {place}", shown(given))));
+        }
+        if given.len() > MAX_PATH {
+            return Err(refuse(format!(
+                "the path has {} bytes, expected at most {MAX_PATH}: `{}`",
+                given.len(),
+                shown(given)
+            )));
+        }
+        let below = if given.starts_with('/') { self.strip_root(given)? } else { Path::new(given) };
+        let mut parts = Vec::new();
+        for part in below.to_str().unwrap_or_default().split('/') {
+            match part {
+                "" | "." => {}
+                ".." => {
+                    return Err(refuse(format!("the path `{}` has a part `..`", shown(given)))
+                        .suggest("Give the path from the working folder downwards, without `..`."));
+                }
+                part if part.len() > MAX_NAME => {
+                    return Err(refuse(format!(
+                        "a name in the path has {} bytes, expected at most {MAX_NAME}: `{}`",
+                        part.len(),
+                        shown(part)
+                    )));
+                }
+                part => parts.push(part),
+            }
+        }
+        Ok(if parts.is_empty() { ".".into() } else { parts.join("/") })
+    }
+
+    fn strip_root<'a>(&self, given: &'a str) -> Result<&'a Path, ToolError> {
+        let own = self.path();
+        Path::new(given).strip_prefix(&own).map_err(|_| {
+            let inside = Path::new(given).strip_prefix(WORKSPACE_INSIDE).ok();
+            let hint = match inside {
+                Some(below) => format!(
+                    "`{WORKSPACE_INSIDE}` is the working folder as sandboxed code sees it: here it is `{}`.",
+                    shown(if below.as_os_str().is_empty() { "." } else { below.to_str().unwrap_or(".") })
+                ),
+                None => "Give a path relative to the working folder.".to_owned(),
+            };
+            let message =
+                format!("the path `{}` lies outside the working folder `{}`", shown(given), own.display());
+            at_path(ToolError::invalid_path(message), given).suggest(hint)
+        })
+    }
+
+    /// Refuses a relative path that other programs would execute or obey.
+    pub(super) fn check_writable(&self, relative: &str, given: &str) -> Result<(), ToolError> {
+        if relative.chars().any(char::is_control) {
+            let message = format!("the path `{}` has a control character", shown(given));
+            return Err(at_path(ToolError::invalid_path(message), given)
+                .suggest("Choose a name of printable characters."));
+        }
+        let parts: Vec<&str> = relative.split('/').collect();
+        let rule = self.protected.iter().find(|rule| {
+            let rule: Vec<&str> = rule.split('/').filter(|part| !part.is_empty()).collect();
+            !rule.is_empty()
+                && parts.windows(rule.len()).any(|window| {
+                    window.iter().zip(&rule).all(|(part, name)| part.to_lowercase() == name.to_lowercase())
+                })
+        });
+        match rule {
+            None => Ok(()),
+            Some(rule) => {
+                let message = format!(
+                    "`{}` is not written: `{rule}` is a protected path, because other programs execute or obey it",
+                    shown(given)
+                );
+                Err(at_path(ToolError::permission(message), given).with("rule", rule.clone()).suggest(
+                    "Write another file; the operator can allow this one with `FileRoot::protected`.",
+                ))
+            }
+        }
+    }
+}
+
+/// A folder of the operator's, without symbolic links.
+fn real(path: &Path) -> Result<PathBuf, ToolError> {
+    let refuse = |reason: String| {
+        ToolError::precondition(format!("the working folder `{}` cannot be used: {reason}", path.display()))
+            .suggest("Make the folder, or give another working folder.")
+    };
+    let real = std::fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
+    if real.is_dir() { Ok(real) } else { Err(refuse("it is not a folder".into())) }
+}
+
+/// A text of a caller's for a message: escaped and shortened.
+pub(crate) fn shown(text: &str) -> String {
+    const MAXIMUM: usize = 120;
+    let mut short: String = text.chars().take(MAXIMUM).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAXIMUM).is_some() {
+        short.push('…');
+    }
+    short.replace("\\'", "'").replace("\\\"", "\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(protected: &[&str]) -> Folder {
+        Folder {
+            root: "/srv/data".into(),
+            beneath: "run".into(),
+            protected: protected.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    #[test]
+    fn paths_become_relative_or_are_refused() {
+        let folder = folder(&[]);
+        for (given, relative) in [
+            ("a.txt", "a.txt"),
+            ("./a//b/", "a/b"),
+            (".", "."),
+            ("/srv/data/run/a", "a"),
+            ("/srv/data/run", "."),
+            ("..a", "..a"),
+        ] {
+            assert_eq!(folder.relative(given).unwrap(), relative, "{given}");
+        }
+        let long_name = "n".repeat(256);
+        let long_path = "a/".repeat(3000);
+        for given in [
+            "",
+            "..",
+            "a/../b",
+            "/etc/passwd",
+            "/srv/data",
+            "/srv/data/runner",
+            "a\0b",
+            &long_name,
+            &long_path,
+        ] {
+            let error = folder.relative(given).unwrap_err();
+            assert_eq!(error.code(), toolpost::Code::InvalidPath, "{given}");
+            assert!(error.message().len() < 400, "{error}");
+        }
+        let error = folder.relative("/workspace/plots/a.png").unwrap_err();
+        assert!(error.suggestion().unwrap().contains("`plots/a.png`"), "{error}");
+    }
+
+    #[test]
+    fn protected_paths_count_at_any_depth_and_in_any_case() {
+        let folder = folder(&PROTECTED_PATHS);
+        for path in
+            [".git/hooks/pre-commit", "sub/.GIT/Config", "CLAUDE.md", "deep/.claude/x", ".bashrc", "a\nb"]
+        {
+            assert!(folder.check_writable(path, path).is_err(), "{path}");
+        }
+        for path in ["git/hooks", ".git/description", "claude.md.txt", "hooks"] {
+            folder.check_writable(path, path).unwrap();
+        }
+    }
+}

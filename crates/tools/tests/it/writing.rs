@@ -1,0 +1,136 @@
+//! `write_file`: nothing is lost, nothing is half done.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+use serde_json::json;
+use toolpost_core::Code;
+use toolpost_tools::{FileRoot, PROTECTED_PATHS};
+
+use crate::support::{Bench, names_in};
+
+#[tokio::test]
+async fn a_new_file_and_a_replaced_one_are_told_apart() {
+    let bench = Bench::new();
+    let value = bench.value("write_file", json!({"path": "a.txt", "content": "é"})).await;
+    assert_eq!(value, json!({"path": "a.txt", "bytes": 2, "created": true, "backup": null}));
+    let output = bench.run("write_file", json!({"path": "a.txt", "content": "two"})).await.unwrap();
+    assert_eq!(output.model_text(), "Replaced a.txt (3 bytes); the earlier file is a.txt.backup");
+    assert_eq!(output.structured.unwrap()["created"], false);
+    assert_eq!(bench.read("a.txt").await, "two");
+}
+
+#[tokio::test]
+async fn copies_overwrite_nothing() {
+    let bench = Bench::new();
+    bench.put("d/a", "0");
+    bench.put("d/a.backup", "mine");
+    for (content, backup) in [("1", "d/a.backup-1"), ("2", "d/a.backup-2")] {
+        let value = bench.value("write_file", json!({"path": "d/a", "content": content})).await;
+        assert_eq!(value["backup"], backup);
+    }
+    for (name, content) in
+        [("d/a", "2"), ("d/a.backup", "mine"), ("d/a.backup-1", "0"), ("d/a.backup-2", "1")]
+    {
+        assert_eq!(bench.read(name).await, content, "{name}");
+    }
+    let value =
+        bench.value("write_file", json!({"path": "d/a", "content": "3", "create_backup": false})).await;
+    assert_eq!(value["backup"], json!(null));
+    assert_eq!(names_in(&bench.path("d")), ["a", "a.backup", "a.backup-1", "a.backup-2"]);
+}
+
+#[tokio::test]
+async fn atomic_gives_a_new_file_and_otherwise_the_file_stays() {
+    let bench = Bench::new();
+    let path = bench.put("a", "old and longer");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let before = path.metadata().unwrap().ino();
+    let arguments = json!({"path": "a", "content": "in place", "atomic": false, "create_backup": false});
+    bench.value("write_file", arguments).await;
+    assert_eq!((path.metadata().unwrap().ino(), bench.read("a").await.as_str()), (before, "in place"));
+    bench.value("write_file", json!({"path": "a", "content": "new", "create_backup": false})).await;
+    let after = path.metadata().unwrap();
+    assert_ne!(after.ino(), before);
+    assert_eq!(after.mode() & 0o7777, 0o640);
+    assert_eq!(bench.names(), ["a"]);
+    bench.value("write_file", json!({"path": "b", "content": "new", "atomic": false})).await;
+    assert_eq!(bench.read("b").await, "new");
+}
+
+#[tokio::test]
+async fn another_name_of_a_file_is_not_changed() {
+    let bench = Bench::new();
+    let outside = tempfile::NamedTempFile::new_in(bench.folder.path().parent().unwrap()).unwrap();
+    std::fs::write(outside.path(), "outside").unwrap();
+    std::fs::hard_link(outside.path(), bench.path("a")).unwrap();
+    let in_place = json!({"path": "a", "content": "x", "atomic": false, "create_backup": false});
+    assert_eq!(bench.error("write_file", in_place).await.code(), Code::Permission);
+    bench.value("write_file", json!({"path": "a", "content": "x"})).await;
+    assert_eq!(std::fs::read_to_string(outside.path()).unwrap(), "outside");
+}
+
+#[tokio::test]
+async fn folders_are_made_only_when_asked() {
+    let bench = Bench::new();
+    let error = bench.error("write_file", json!({"path": "x/y/a", "content": ""})).await;
+    assert_eq!(error.code(), Code::InvalidPath);
+    assert!(error.suggestion().unwrap().contains("create_directories"), "{error}");
+    assert!(bench.names().is_empty());
+    bench.value("write_file", json!({"path": "x/y/a", "content": "a", "create_directories": true})).await;
+    assert_eq!(bench.read("x/y/a").await, "a");
+}
+
+#[tokio::test]
+async fn readers_see_the_old_file_or_the_new_one() {
+    let bench = Bench::new();
+    let path = bench.put("a", "A".repeat(100_000));
+    let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let watching = std::sync::Arc::clone(&done);
+    let reader = std::thread::spawn(move || {
+        let mut seen = 0;
+        while !watching.load(std::sync::atomic::Ordering::Relaxed) {
+            let bytes = std::fs::read(&path).unwrap();
+            assert!(bytes.len() == 100_000 && bytes.iter().all(|byte| *byte == bytes[0]));
+            seen += 1;
+        }
+        seen
+    });
+    for letter in ["B", "C"].repeat(50) {
+        let arguments = json!({"path": "a", "content": letter.repeat(100_000), "create_backup": false});
+        bench.value("write_file", arguments).await;
+    }
+    done.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(reader.join().unwrap() > 0);
+    assert_eq!(bench.names(), ["a"]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_leaves_nothing_behind() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("folder")).unwrap();
+    for path in ["folder", ".", "folder/", "new\u{7}name"] {
+        let error = bench.error("write_file", json!({"path": path, "content": "x"})).await;
+        assert_eq!(error.code(), Code::InvalidPath, "{path}");
+    }
+    assert_eq!((bench.names(), names_in(&bench.path("folder"))), (vec!["folder".to_owned()], Vec::new()));
+}
+
+#[tokio::test]
+async fn protected_paths_are_refused_by_their_rule() {
+    let bench = Bench::new();
+    let ours = PROTECTED_PATHS.iter().chain(&toolpost_sandbox::PROTECTED_PATHS);
+    for rule in ours {
+        for path in [(*rule).to_owned(), format!("sub/{rule}/x"), rule.to_uppercase()] {
+            let arguments = json!({"path": path, "content": "x", "create_directories": true});
+            let error = bench.error("write_file", arguments).await;
+            assert_eq!(error.code(), Code::Permission, "{path}");
+            assert!(error.suggestion().unwrap().contains("FileRoot::protected"), "{error}");
+        }
+    }
+    assert!(bench.names().is_empty());
+    let root = tempfile::tempdir().unwrap();
+    let free = Bench::with(|builder| builder.provide(FileRoot::new(root.path()).protected(["secrets"])));
+    let write = async |path| free.toolbox.run("write_file", json!({"path": path, "content": "x"})).await;
+    assert!(write("CLAUDE.md").await.is_ok());
+    assert_eq!(write("secrets").await.unwrap_err().context()["rule"], "secrets");
+}
