@@ -7,8 +7,8 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::json;
 use toolpost_core::{
-    Call, Caller, Cancellation, Clock, Event, NoPort, Port, RunId, RunRecord, Scope, SystemClock, ToolError,
-    Usage, Values,
+    Call, Caller, Cancellation, Clock, Event, NoPort, Port, Reply, RunId, RunRecord, Scope, SystemClock,
+    ToolError, Usage, Values,
 };
 use toolpost_llm::{
     ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop, ToolResult, Turn,
@@ -52,6 +52,11 @@ impl Outcome {
     pub fn text(&self) -> &str {
         &self.record.response
     }
+}
+
+/// The runtime's time, so that a test can stop it.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
 /// Waits until then; for ever without a then.
@@ -144,7 +149,7 @@ impl Run {
     pub async fn finish(self) -> Outcome {
         let agent = self.agent.clone();
         let parts = &*agent.0;
-        let begun = Instant::now();
+        let begun = now();
         let mut record = RunRecord::begin(self.id, parts.model.id().to_string(), SystemClock.timestamp());
         record.notices.clone_from(&self.notices);
         let mut running = Running {
@@ -190,7 +195,7 @@ impl Run {
         record.usage.add(&port.take_usage());
         record.success = stop.is_answer();
         stop.as_str().clone_into(&mut record.stop_reason);
-        record.execution_time = begun.elapsed().as_secs_f64();
+        record.execution_time = now().saturating_duration_since(begun).as_secs_f64();
         record.error = error
             .as_ref()
             .map(|error| json!({ "kind": error.kind.as_str(), "message": error.to_string(), "hint": error.hint() }));
@@ -342,13 +347,11 @@ impl Running<'_> {
             None => wanted.len(),
         };
         let (now, never) = wanted.split_at(allowed);
-        let toolbox = &self.parts.toolbox;
-        let calls: Vec<_> = now.iter().map(|wanted| (wanted, self.call_of(wanted))).collect();
-        let calls = calls.into_iter().map(async |(wanted, call)| (wanted, toolbox.call(call).await));
-        let replies: Vec<_> =
-            stream::iter(calls).buffered(self.parts.limits.parallel_tools.max(1)).collect().await;
+        let calls: Vec<_> = now.iter().map(|wanted| self.parts.toolbox.call(self.call_of(wanted))).collect();
+        let at_once = self.parts.limits.parallel_tools.max(1);
+        let replies: Vec<Reply> = stream::iter(calls).buffered(at_once).collect().await;
         let mut results = Vec::with_capacity(wanted.len());
-        for (wanted, reply) in replies {
+        for (wanted, reply) in now.iter().zip(replies) {
             results.push(result(wanted, &reply));
             let record = &mut self.record;
             if !record.tools_used.contains(&wanted.name) {
@@ -360,7 +363,7 @@ impl Running<'_> {
         results.extend(self.refuse_all(never, StopReason::MaxToolCalls));
         let stop = if self.cancellation.is_cancelled() {
             Some(StopReason::Cancelled)
-        } else if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        } else if self.deadline.is_some_and(|deadline| deadline <= now()) {
             Some(StopReason::MaxTime)
         } else if never.is_empty() {
             None

@@ -1,0 +1,119 @@
+//! Every way in which a run ends.
+
+use std::time::Duration;
+
+use toolpost::{Cancellation, Code};
+use toolpost_agent::{Agent, Run, StopReason};
+use toolpost_llm::{ErrorKind, Turn};
+
+use crate::agent;
+
+/// A model that calls a tool for ever.
+fn endless() -> String {
+    format!("turns:\n{}", "  - calls: [{ tool: add, args: { a: 1, b: 2 } }, { tool: add, args: { a: 3, b: 4 } }]\n    usage: { input: 60, output: 40 }\n".repeat(60))
+}
+
+/// In every conversation, each tool call has its result.
+fn is_whole(turns: &[Turn]) -> bool {
+    turns.windows(2).all(|pair| match pair {
+        [Turn::Assistant(turn), Turn::ToolResults(results)] => {
+            let calls = turn
+                .items
+                .iter()
+                .filter(|item| matches!(item.view(), toolpost_llm::ItemView::ToolCall { .. }));
+            calls.count() == results.len()
+        }
+        _ => true,
+    }) && !matches!(turns.last(), Some(Turn::Assistant(turn)) if turn.items.iter().any(|item| matches!(item.view(), toolpost_llm::ItemView::ToolCall { .. })))
+}
+
+#[tokio::test]
+async fn iterations_end_a_run() {
+    let outcome = agent(&endless()).build().run("Go.").await;
+    assert_eq!((&outcome.stop, outcome.record.iterations), (&StopReason::MaxIterations, 25), "the default");
+    let outcome = agent(&endless()).limits(|limits| limits.iterations = 3).build().run("Go.").await;
+    assert_eq!((outcome.record.iterations, outcome.record.tool_calls.len()), (3, 6));
+    assert!(outcome.stop.is_limit() && !outcome.record.success && is_whole(&outcome.turns));
+    assert_eq!(outcome.record.stop_reason, "max_iterations");
+}
+
+#[tokio::test]
+async fn tool_calls_end_a_run_and_the_conversation_stays_whole() {
+    let outcome = agent(&endless()).limits(|limits| limits.tool_calls = Some(3)).build().run("Go.").await;
+    assert_eq!((&outcome.stop, outcome.record.tool_calls.len()), (&StopReason::MaxToolCalls, 3));
+    assert!(is_whole(&outcome.turns));
+    let Some(Turn::ToolResults(results)) = outcome.turns.last() else { panic!("{:?}", outcome.turns) };
+    assert!(results[1].is_error && results[1].joined_text().contains("max_tool_calls"));
+}
+
+#[tokio::test]
+async fn tokens_end_a_run() {
+    let outcome = agent(&endless()).limits(|limits| limits.tokens = Some(250)).build().run("Go.").await;
+    assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&StopReason::MaxTokens, 300));
+    assert!(is_whole(&outcome.turns));
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_ends_a_run_in_the_middle_of_a_tool() {
+    let script = "turns:\n  - calls: [{ tool: wait, args: { milliseconds: 50000 } }]\n  - text: never\n";
+    let start = tokio::time::Instant::now();
+    let outcome =
+        agent(script).limits(|limits| limits.time = Some(Duration::from_secs(2))).build().run("Go.").await;
+    assert!(start.elapsed() < Duration::from_secs(3));
+    assert_eq!(outcome.record.tool_calls[0].error.as_ref().unwrap().code(), Code::Timeout);
+    assert!(is_whole(&outcome.turns));
+    assert_eq!(outcome.stop, StopReason::MaxTime);
+}
+
+#[tokio::test]
+async fn the_caller_ends_a_run() {
+    let script = "turns:\n  - calls: [{ tool: wait, args: { milliseconds: 50000 } }]\n  - text: never\n";
+    let agent: Agent = agent(script).build();
+    let cancellation = Cancellation::new();
+    let running = tokio::spawn(Run::new(&agent, "Go.").with_cancellation(cancellation.clone()).finish());
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    cancellation.cancel();
+    let outcome = running.await.unwrap();
+    assert_eq!(outcome.stop, StopReason::Cancelled);
+    assert_eq!(outcome.record.tool_calls.len(), 1, "what was running is in the record");
+}
+
+#[tokio::test]
+async fn a_model_that_fails_ends_a_run_with_all_that_was_done() {
+    let script = "turns:\n  - calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - expect: { result_contains: seven }\n    text: x\n";
+    let outcome = agent(script).build().run("Go.").await;
+    assert_eq!(outcome.stop, StopReason::ModelError);
+    assert_eq!(outcome.error.as_ref().unwrap().kind, ErrorKind::ScriptExpectation);
+    assert_eq!(outcome.record.tool_calls.len(), 1);
+    assert_eq!(outcome.record.error.as_ref().unwrap()["kind"], "script_expectation");
+    let outcome =
+        agent("turns:\n  - calls: [{ tool: add, args: { a: 1, b: 2 } }]\n").build().run("Go.").await;
+    assert_eq!(outcome.error.unwrap().kind, ErrorKind::ScriptExhausted);
+}
+
+#[tokio::test]
+async fn the_models_own_reasons_are_told_apart() {
+    for (stop, expected) in [
+        ("max_tokens", StopReason::OutputTokens),
+        ("refusal", StopReason::Refusal),
+        ("context_window", StopReason::ContextWindow),
+        ("stop_sequence", StopReason::StopSequence),
+        ("moon_phase", StopReason::Other("moon_phase".into())),
+    ] {
+        let outcome = agent(&format!("turns:\n  - text: a\n    stop: {stop}\n")).build().run("Go.").await;
+        assert_eq!(outcome.stop, expected);
+        assert_eq!(outcome.record.success, expected == StopReason::StopSequence);
+    }
+    // A provider that pauses is asked again.
+    let outcome = agent("turns:\n  - text: a\n    stop: pause\n  - text: b\n").build().run("Go.").await;
+    assert_eq!((outcome.text(), outcome.record.iterations), ("b", 2));
+}
+
+#[tokio::test]
+async fn records_know_what_the_caller_wants_them_to_say() {
+    let agent = agent("turns:\n  - text: hi\n").build();
+    let run = Run::new(&agent, "Go.").with_notice("scripted");
+    let id = run.id();
+    let outcome = run.finish().await;
+    assert_eq!((outcome.record.id, outcome.record.notices.as_slice()), (id, &["scripted".to_owned()][..]));
+}

@@ -1,0 +1,40 @@
+//! The loop from outside, with scripted models and a loopback provider.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+// The attribute macros emit paths that begin with `::toolpost`.
+extern crate toolpost_core as toolpost;
+
+mod ends;
+mod turns;
+
+use std::sync::Arc;
+
+use toolpost::tool;
+use toolpost_agent::{Agent, Builder};
+use toolpost_llm::ScriptModel;
+use toolpost_toolbox::Toolbox;
+
+/// Add two numbers.
+#[tool]
+async fn add(a: i64, b: i64) -> i64 {
+    a + b
+}
+
+/// Wait.
+#[tool]
+async fn wait(milliseconds: u64) -> u64 {
+    tokio::time::sleep(std::time::Duration::from_millis(milliseconds)).await;
+    milliseconds
+}
+
+/// Fail inside.
+#[tool]
+async fn broken() -> Result<String, toolpost::ToolError> {
+    Err(toolpost::ToolError::internal("the password is hunter2"))
+}
+
+/// An agent that plays a script.
+fn agent(script: &str) -> Builder {
+    let toolbox = Toolbox::builder().tool(add).tool(wait).tool(broken).build().unwrap();
+    Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox)
+}

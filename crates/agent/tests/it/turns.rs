@@ -1,0 +1,179 @@
+//! What goes to the model and back.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+use toolpost::{Answer, Ctx, Event, Output, SampleRequest, Status, tool, tool_fn};
+use toolpost_agent::{Agent, Run, StopReason};
+use toolpost_llm::{
+    Anthropic, AnthropicOptions, HttpClient, HttpOptions, ItemView, ScriptModel, Secret, Turn,
+};
+use toolpost_testkit::MemoryPort;
+use toolpost_testkit::provider::{LoopbackProvider, Reply};
+use toolpost_toolbox::Toolbox;
+
+use crate::agent;
+
+#[tokio::test]
+async fn tools_run_and_their_results_come_back() {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&events);
+    let agent = agent(
+        r#"
+turns:
+  - text: Let me add.
+    calls: [{ tool: add, args: { a: 2, b: 3 } }, { tool: add, args: { a: 10, b: 20 } }]
+    usage: { input: 100, output: 10 }
+  - expect: { result_equals: 30 }
+    text: "{{ results[0].structured }} and {{ last.structured }}"
+    usage: { input: 200, output: 20 }
+"#,
+    )
+    .system("Be brief.")
+    .on_event(Arc::new(move |event: &Event| {
+        let value = serde_json::to_value(event).unwrap();
+        sink.lock().unwrap().push(value["type"].as_str().unwrap().to_owned());
+    }))
+    .build();
+    let outcome = agent.run("Add.").await;
+    assert_eq!((&outcome.stop, outcome.text()), (&StopReason::EndTurn, "5 and 30"), "{:?}", outcome.error);
+    let record = &outcome.record;
+    assert!(record.success && record.error.is_none());
+    assert_eq!((record.iterations, record.tools_used.as_slice()), (2, &["add".to_owned()][..]));
+    assert_eq!(record.tool_calls.len(), 2);
+    assert!(
+        record.tool_calls.iter().all(|call| call.status == Status::Success && call.caller.front == "agent")
+    );
+    assert_eq!((record.usage.input_tokens, record.usage.output_tokens), (300, 30));
+    // user, assistant, results, assistant: the conversation only grows at its end.
+    assert!(matches!(
+        outcome.turns.as_slice(),
+        [Turn::User(_), Turn::Assistant(_), Turn::ToolResults(results), Turn::Assistant(_)] if results.len() == 2
+    ));
+    let events = events.lock().unwrap();
+    assert_eq!(events.first().map(String::as_str), Some("run.started"));
+    assert_eq!(events.last().map(String::as_str), Some("run.finished"));
+    assert_eq!(events.iter().filter(|kind| *kind == "turn.started").count(), 2);
+    assert!(events.iter().any(|kind| kind == "text.delta"));
+}
+
+#[tokio::test]
+async fn an_agent_goes_on_from_a_conversation_and_runs_many_times_at_once() {
+    let agent = agent("turns:\n  - text: first\n  - text: second\n").build();
+    let first = agent.run("Hello.").await;
+    let mut turns = first.turns.clone();
+    turns.push(Turn::user("And now?"));
+    let (second, other) = tokio::join!(Run::from_turns(&agent, turns).finish(), agent.run("Hello."));
+    assert_eq!((first.text(), second.text(), other.text()), ("first", "second", "first"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tools_run_in_parallel_up_to_the_limit_and_results_keep_their_order() {
+    let script = r"
+turns:
+  - calls:
+      - { tool: wait, args: { milliseconds: 300 } }
+      - { tool: wait, args: { milliseconds: 100 } }
+      - { tool: wait, args: { milliseconds: 200 } }
+  - text: '{{ results[0].structured }} {{ results[1].structured }} {{ results[2].structured }}'
+";
+    for (parallel, expected) in [(8, 300), (1, 600)] {
+        let agent = agent(script).limits(|limits| limits.parallel_tools = parallel).build();
+        let start = tokio::time::Instant::now();
+        let outcome = agent.run("Wait.").await;
+        assert_eq!(outcome.text(), "300 100 200");
+        let took = start.elapsed();
+        assert!((expected..expected + 50).contains(&took.as_millis()), "{parallel} at once took {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn errors_go_to_the_model_without_what_is_inside() {
+    let script = r"
+turns:
+  - calls: [{ tool: broken }, { tool: ad, args: { a: 1 } }, { tool: add, args: { a: x } }]
+  - text: '{{ results[0].text }} | {{ results[1].text }} | {{ results[2].text }}'
+";
+    let outcome = agent(script).build().run("Try.").await;
+    let text = outcome.text();
+    assert!(text.contains("INTERNAL: the tool failed inside") && !text.contains("hunter2"), "{text}");
+    assert!(text.contains("NOT_FOUND: there is no tool `ad` Did you mean `add`?"), "{text}");
+    assert!(text.contains("MISSING_PARAM: `b` is missing"), "{text}");
+    assert!(outcome.record.tool_calls.iter().all(|call| call.status == Status::Error));
+    // The owner's record has the cause.
+    assert!(serde_json::to_string(&outcome.record).unwrap().contains("hunter2"));
+}
+
+/// Ask the model and the person.
+#[tool]
+async fn curious(ctx: &Ctx) -> Result<String, toolpost::ToolError> {
+    let sample = ctx.sample(SampleRequest::new("Say hi.")).await?;
+    match ctx.ask(toolpost::Question::text("Who?")).await? {
+        Answer::Given { value } => Ok(format!("{} {value}", sample.content)),
+        Answer::Declined => Ok("nobody".into()),
+    }
+}
+
+#[tokio::test]
+async fn a_tool_can_use_the_agents_model_and_ask_its_owner() {
+    // A scripted model counts its own answers, so that the completion is its first turn too.
+    let script = "turns:\n  - calls: [{ tool: curious }]\n    usage: { input: 5, output: 1 }\n  - text: '{{ last.text }}'\n";
+    let toolbox = Toolbox::builder().tool(curious).build().unwrap();
+    let agent = Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox).build();
+    let port = MemoryPort::new(10, 10);
+    port.answer(Answer::Given { value: json!("Ada") });
+    let outcome =
+        Run::new(&agent, "Go.").with_port(Arc::clone(&port) as Arc<dyn toolpost::Port>).finish().await;
+    assert_eq!(outcome.text(), " \"Ada\"");
+    assert_eq!(port.heard().questions.len(), 1);
+    // Two turns of the run and one completion, each of which was counted.
+    assert_eq!(outcome.record.usage.input_tokens, 10);
+}
+
+#[tokio::test]
+async fn a_payload_never_reaches_the_model_and_pictures_do() {
+    let spec = toolpost::ToolSpec::new("plot", "Plot.");
+    let plot = tool_fn(spec, async |_, _| {
+        Ok(Output::text("a plot")
+            .with_content(toolpost::Content::image("image/png", b"PNG"))
+            .with_payload("the secret rows".to_owned()))
+    });
+    let toolbox = Toolbox::builder().tool(plot).build().unwrap();
+    let model = ScriptModel::parse("test", "turns:\n  - calls: [{ tool: plot }]\n  - text: ok\n").unwrap();
+    let outcome = Agent::builder(Arc::new(model), toolbox).build().run("Plot.").await;
+    assert!(outcome.record.tool_calls[0].payload);
+    let sent = serde_json::to_string(&outcome.turns).unwrap();
+    assert!(sent.contains("image/png") && sent.contains("UE5H") && !sent.contains("secret rows"));
+}
+
+#[tokio::test]
+async fn what_a_real_wire_said_goes_back_unchanged_and_broken_arguments_are_told() {
+    let block =
+        r#"{"type":"tool_use","id":"toolu_1","name":"add","input":{"a":1.0,"b":2},"future_field":[1]}"#;
+    let body = |content: &str, stop: &str| {
+        format!(
+            r#"{{"id":"msg_1","type":"message","role":"assistant","model":"claude-x","content":[{content}],"stop_reason":"{stop}","usage":{{"input_tokens":7,"output_tokens":3,"cache_read_input_tokens":90}}}}"#
+        )
+    };
+    let provider = LoopbackProvider::start(vec![
+        Reply::json(200, body(block, "tool_use")),
+        Reply::json(200, body(r#"{"type":"text","text":"done"}"#, "end_turn")),
+    ])
+    .unwrap();
+    let mut options = AnthropicOptions::new(Secret::new("key"));
+    options.base_url = provider.base_url();
+    let client =
+        HttpClient::new(HttpOptions { event_timeout: Duration::from_secs(5), ..HttpOptions::default() })
+            .unwrap();
+    let model = Anthropic::new("claude-x", options, client).unwrap();
+    let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
+    let outcome = Agent::builder(Arc::new(model), toolbox).build().run("Add.").await;
+    assert_eq!(outcome.text(), "done", "{:?}", outcome.error);
+    // `1.0` is an integer to JSON Schema, and this provider's cache is part of what was read.
+    assert_eq!(outcome.record.usage.input_tokens, 194);
+    let sent = String::from_utf8(provider.requests()[1].body.clone()).unwrap();
+    assert!(sent.contains(r#""input":{"a":1.0,"b":2},"future_field":[1]"#), "{sent}");
+    let Turn::Assistant(turn) = &outcome.turns[1] else { panic!("{:?}", outcome.turns) };
+    assert!(matches!(turn.items[0].view(), ItemView::ToolCall { .. }));
+}
