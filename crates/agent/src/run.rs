@@ -179,9 +179,8 @@ impl Run {
             model: running.record.model.clone(),
             tools: running.request.tools.iter().map(|tool| tool.name.clone()).collect(),
         });
-        let (stop, error) = match running.to_the_end().await {
-            Ok(stop) => (stop, None),
-            Err(Interrupted::Stop(stop)) => (stop, None),
+        let (stop, error) = match running.work().await {
+            Ok(stop) | Err(Interrupted::Stop(stop)) => (stop, None),
             Err(Interrupted::Model(error)) => {
                 let stop = match error.kind {
                     ErrorKind::Refused => StopReason::Refusal,
@@ -246,7 +245,7 @@ struct Running<'a> {
 
 impl Running<'_> {
     /// The loop: ask, call, tell, ask again.
-    async fn to_the_end(&mut self) -> Result<StopReason, Interrupted> {
+    async fn work(&mut self) -> Result<StopReason, Interrupted> {
         self.parts.model.check(&self.request)?;
         loop {
             if self.record.iterations >= self.parts.limits.iterations {
@@ -255,7 +254,7 @@ impl Running<'_> {
             let response = self.ask().await?;
             let wanted = wanted(&response);
             let stop = response.stop.clone();
-            self.keep(response);
+            self.keep(&response);
             if wanted.is_empty() {
                 match after(&stop) {
                     Some(stop) => return Ok(stop),
@@ -266,7 +265,7 @@ impl Running<'_> {
             let out_of_tokens =
                 self.parts.limits.tokens.is_some_and(|limit| self.record.usage.total_tokens() >= limit);
             let (results, interrupted) = if out_of_tokens {
-                (self.refuse_all(&wanted, StopReason::MaxTokens), Some(StopReason::MaxTokens))
+                (Self::refuse_all(&wanted, &StopReason::MaxTokens), Some(StopReason::MaxTokens))
             } else {
                 self.call_tools(wanted).await
             };
@@ -298,7 +297,7 @@ impl Running<'_> {
                 Some(Ok(ModelEvent::Done(response))) => return Ok(*response),
                 Some(Ok(ModelEvent::TextDelta { text, .. })) => self.emit(|_| Event::TextDelta { run, text }),
                 Some(Ok(ModelEvent::ThinkingDelta { text, .. })) => {
-                    self.emit(|_| Event::ThinkingDelta { run, text })
+                    self.emit(|_| Event::ThinkingDelta { run, text });
                 }
                 Some(Ok(ModelEvent::Notice(message))) => self.note(message),
                 Some(Ok(ModelEvent::Retrying { attempt, after, reason })) => self.note(format!(
@@ -319,7 +318,7 @@ impl Running<'_> {
     }
 
     /// Adds the answer to the conversation and the record.
-    fn keep(&mut self, response: Response) {
+    fn keep(&mut self, response: &Response) {
         let usage = usage_of(&response.usage);
         self.record.usage.add(&usage);
         self.emit(|running| Event::TurnFinished {
@@ -335,8 +334,7 @@ impl Running<'_> {
         for notice in &response.notices {
             self.note(notice.clone());
         }
-        self.request.provider_options.extend(response.carry.clone());
-        self.request.turns.push(Turn::Assistant(response.to_turn()));
+        self.request.push_response(response);
     }
 
     /// Calls the tools that the model asked for, some at a time; the results are in the order of the calls.
@@ -346,12 +344,13 @@ impl Running<'_> {
             Some(limit) => (limit as usize).saturating_sub(made).min(wanted.len()),
             None => wanted.len(),
         };
-        let (now, never) = wanted.split_at(allowed);
-        let calls: Vec<_> = now.iter().map(|wanted| self.parts.toolbox.call(self.call_of(wanted))).collect();
+        let (made_now, never) = wanted.split_at(allowed);
+        let calls: Vec<_> =
+            made_now.iter().map(|wanted| self.parts.toolbox.call(self.call_of(wanted))).collect();
         let at_once = self.parts.limits.parallel_tools.max(1);
         let replies: Vec<Reply> = stream::iter(calls).buffered(at_once).collect().await;
         let mut results = Vec::with_capacity(wanted.len());
-        for (wanted, reply) in now.iter().zip(replies) {
+        for (wanted, reply) in made_now.iter().zip(replies) {
             results.push(result(wanted, &reply));
             let record = &mut self.record;
             if !record.tools_used.contains(&wanted.name) {
@@ -360,7 +359,7 @@ impl Running<'_> {
             record.artifacts.extend(reply.record.artifacts.iter().cloned());
             record.tool_calls.push(reply.record);
         }
-        results.extend(self.refuse_all(never, StopReason::MaxToolCalls));
+        results.extend(Self::refuse_all(never, &StopReason::MaxToolCalls));
         let stop = if self.cancellation.is_cancelled() {
             Some(StopReason::Cancelled)
         } else if self.deadline.is_some_and(|deadline| deadline <= now()) {
@@ -385,7 +384,7 @@ impl Running<'_> {
     }
 
     /// Results for calls that a limit forbids, so that the conversation stays whole.
-    fn refuse_all(&self, wanted: &[Wanted], stop: StopReason) -> Vec<ToolResult> {
+    fn refuse_all(wanted: &[Wanted], stop: &StopReason) -> Vec<ToolResult> {
         let error =
             ToolError::limit(format!("the call was not made: the run has reached its limit ({stop})"));
         wanted.iter().map(|wanted| failure(wanted, &error, toolpost_core::CallId::new())).collect()
