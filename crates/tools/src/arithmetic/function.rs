@@ -130,7 +130,7 @@ fn round(arguments: &[Number]) -> Outcome {
     let half_even = |ratio: Ratio| {
         let floor = ratio.floor();
         // Twice the distance to the floor, against 1.
-        let rest = ratio.top - floor * ratio.bottom;
+        let rest = ratio.top.rem_euclid(ratio.bottom);
         let up =
             match rest.checked_mul(2).map_or(std::cmp::Ordering::Greater, |twice| twice.cmp(&ratio.bottom)) {
                 std::cmp::Ordering::Less => false,

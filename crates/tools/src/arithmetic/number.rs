@@ -137,7 +137,7 @@ impl Number {
     /// From digits such as `12`, `0.5`, `.5`, `1e3`; `None` when they are no number.
     pub(super) fn from_digits(text: &str) -> Option<Outcome> {
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {
-            Some((mantissa, exponent)) => (mantissa, exponent.parse::<i64>().ok()?.clamp(-100_000, 100_000)),
+            Some((mantissa, exponent)) => (mantissa, power_of_ten(exponent)?),
             None => (text, 0),
         };
         let (negative, mantissa) = mantissa.strip_prefix('-').map_or((false, mantissa), |rest| (true, rest));
@@ -307,6 +307,16 @@ impl Number {
             }
         }
     }
+}
+
+/// The exponent of a number; one that is beyond any number is as good as 100,000.
+fn power_of_ten(text: &str) -> Option<i64> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let valid = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    valid.then(|| sign * digits.parse::<i64>().map_or(100_000, |exponent| exponent.min(100_000)))
 }
 
 fn float_text(value: f64) -> String {

@@ -86,3 +86,55 @@ impl CodeSettings {
 
 /// What is kept of the time of a call for taking the sandbox down.
 const RESERVED: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use toolpost::{Call, Output, ToolSpec, tool_fn};
+    use toolpost_toolbox::Toolbox;
+
+    /// The sandbox that a call gets, as text.
+    async fn sandbox(settings: CodeSettings, timeout: Option<f64>, call_timeout: Duration) -> String {
+        let tool = tool_fn(ToolSpec::new("look", "Look."), move |_, ctx| {
+            let text = settings.sandbox(&ctx, timeout).map(|sandbox| format!("{sandbox:?}"));
+            async move { Ok(Output::text(text?)) }
+        });
+        let toolbox = Toolbox::builder().tool(tool).build().unwrap();
+        let mut call = Call::new("look", json!({}));
+        call.options.timeout = Some(call_timeout);
+        toolbox.call(call).await.result.unwrap().model_text().into_owned()
+    }
+
+    #[tokio::test]
+    async fn every_setting_reaches_the_sandbox() {
+        let minute = Duration::from_mins(1);
+        let plain = sandbox(CodeSettings::default(), None, minute).await;
+        let settings = CodeSettings {
+            level: Some(Level::Strict),
+            allow_degraded: true,
+            limits: Limits::default().with_memory(64 << 20),
+            longest_timeout: minute,
+            search_path: Some("/opt/bin".into()),
+            read_only: vec!["/srv/data".into()],
+        };
+        let changed = sandbox(settings, Some(1.5), minute).await;
+        for text in [
+            "level: Some(Strict)",
+            "allow_degraded: true",
+            "memory: 67108864",
+            "wall: 1.5s",
+            "search_path: Some(\"/opt/bin\")",
+            "read_only: [\"/srv/data\"]",
+        ] {
+            assert!(changed.contains(text) && !plain.contains(text), "{text}: {changed}");
+        }
+        assert!(plain.contains("wall: 30s"), "{plain}");
+    }
+
+    #[tokio::test]
+    async fn a_run_ends_a_little_before_its_call() {
+        let text = sandbox(CodeSettings::default(), None, Duration::from_secs(4)).await;
+        assert!(text.contains("wall: 3.5") || text.contains("wall: 3.4"), "{text}");
+    }
+}

@@ -75,7 +75,7 @@ fn explain(errno: Errno, given: &str) -> ToolError {
     let error = match errno {
         Errno::NOENT => invalid("does not exist"),
         Errno::XDEV => invalid("leads out of the working folder through a symbolic link")
-            .suggest("Give the path of a file inside the working folder."),
+            .suggest("Give the path of a file inside the working folder; links with an absolute target are not followed."),
         Errno::LOOP => invalid("leads through a symbolic link that is not followed")
             .suggest("Give the path that the link points to, if that lies in the working folder."),
         Errno::NOTDIR => invalid("goes on after a part that is not a folder"),
@@ -541,4 +541,37 @@ fn modified(stat: &Stat) -> String {
     let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
     let since = Duration::new(seconds, stat.st_mtime_nsec as u32);
     Timestamp::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(folder: &std::path::Path) -> OwnedFd {
+        rustix::fs::open(folder, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn a_name_that_appears_meanwhile_is_not_overwritten_and_nothing_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a"), "of somebody else").unwrap();
+        let error = replace(&open(folder.path()), "a", None, "a", b"mine").unwrap_err();
+        assert_eq!(error.code(), toolpost::Code::Conflict);
+        let names: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["a"]);
+        assert_eq!(std::fs::read(folder.path().join("a")).unwrap(), b"of somebody else");
+    }
+
+    #[test]
+    fn more_names_than_are_read_are_said() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["c", "a", "b", ".h"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let names = |hidden, maximum| names_in(&open(folder.path()), hidden, maximum).unwrap();
+        assert_eq!(names(false, 3), (vec![b"a".to_vec(), b"b".to_vec(), b"c".to_vec()], false));
+        let (some, more) = names(true, 3);
+        assert_eq!((some.len(), more), (3, true));
+    }
 }

@@ -174,7 +174,7 @@ async fn lines_are_told_while_the_code_runs() {
     running.await.unwrap().result.unwrap();
     let mut heard: Vec<_> = port.heard().log.into_iter().map(|line| (line.level, line.message)).collect();
     // The two streams have no order between each other.
-    heard.sort_by(|left, right| left.0.cmp(&right.0));
+    heard.sort_by_key(|line| line.0);
     let line = |level, text: &str| (level, text.to_owned());
     assert_eq!(
         heard,

@@ -117,7 +117,7 @@ async fn a_pipe_a_socket_and_a_folder_are_refused_at_once() {
         rustix::fs::makedev(1, 3),
     ) {
         Err(errno) => {
-            println!("SKIP a_pipe_a_socket_and_a_folder_are_refused_at_once (device): mknod: {errno}")
+            println!("SKIP a_pipe_a_socket_and_a_folder_are_refused_at_once (device): mknod: {errno}");
         }
         Ok(()) => {
             let mut call = bench.call("read_file", json!({"path": "null"}));
