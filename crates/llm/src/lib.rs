@@ -51,9 +51,7 @@ mod retry;
 mod router;
 mod say;
 mod script;
-mod secret;
 mod sse;
-mod suggest;
 mod wire;
 
 pub use anthropic::{ANTHROPIC_BASE_URL, Anthropic, AnthropicFold, AnthropicOptions};
@@ -72,7 +70,4 @@ pub use response::{Response, StopReason, Usage};
 pub use retry::RetryPolicy;
 pub use router::{ModelSpec, ProviderAccess, Router};
 pub use script::ScriptModel;
-pub use secret::Secret;
-
-/// A boxed future that can be sent between threads.
-pub type BoxFuture<'a, T> = futures_util::future::BoxFuture<'a, T>;
+pub use toolpost_core::{BoxFuture, Secret};

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::suggest::did_you_mean;
 use crate::{
     Anthropic, AnthropicOptions, ErrorKind, HttpClient, HttpOptions, Model, ModelError, ReplayModel,
     ScriptModel, Secret,
 };
+use toolpost_core::did_you_mean;
 
 /// What can be opened today, for errors.
 const AVAILABLE: &str = "`anthropic/NAME`, `claude-…`, `script:FILE` and `replay:FILE`";

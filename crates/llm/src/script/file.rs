@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::template::{self, Template};
-use crate::suggest::did_you_mean;
+use toolpost_core::did_you_mean;
 
 /// The largest script file, in bytes.
 pub(super) const LARGEST: usize = 1024 * 1024;
