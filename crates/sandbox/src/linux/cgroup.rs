@@ -273,6 +273,11 @@ impl Group {
         self.places.contains_key("memory")
     }
 
+    /// Whether the number of processes of this run alone is limited.
+    pub(super) fn limits_processes(&self) -> bool {
+        self.places.contains_key("pids")
+    }
+
     /// Whether everything in the group can be killed at once.
     pub(super) fn kills(&self) -> bool {
         self.places

@@ -6,6 +6,8 @@ use std::path::Path;
 use rustix::fd::AsFd as _;
 
 use super::cgroup::{Cgroups, Group};
+use super::files::Owner;
+use super::identity;
 use super::kernel::{hard_limits, has_seccomp};
 use super::landlock::{Landlock, SCOPES_SINCE};
 use super::launch::{self, INIT, INIT_MISSING, Plan};
@@ -85,11 +87,11 @@ impl Facts {
             hard_limits: hard_limits(),
         };
         if facts.seccomp && !INIT.is_empty() {
-            facts.namespaces = try_namespaces(&facts);
-            let without = Self { user_namespaces: false, ..facts.clone() };
-            if facts.is_root() && facts.namespaces.is_err() && try_namespaces(&without).is_ok() {
-                facts = Self { namespaces: Ok(()), ..without };
+            if facts.is_root() {
+                let inside = Owner { user: plan::INSIDE, group: plan::INSIDE };
+                facts.user_namespaces = identity::namespace(inside, facts.unprivileged).is_ok();
             }
+            facts.namespaces = try_namespaces(&facts);
         }
         facts
     }
@@ -297,113 +299,5 @@ mod tests {
         let names: Vec<_> =
             poor.capabilities().iter().filter(|entry| !entry.available).map(|entry| entry.name).collect();
         assert!(names.contains(&"namespaces"), "{names:?}");
-    }
-}
-
-#[cfg(test)]
-mod cost {
-    use super::*;
-    #[test]
-    #[ignore]
-    fn cost_of_steps() {
-        let facts = Facts::probe();
-        let limits = Limits::default();
-        let make = |v: usize| {
-            let mut group =
-                if v == 9 { Group::default() } else { Group::create(&facts.cgroups, &limits, false) };
-            let request = Request {
-                level: Level::Strict,
-                limits: &limits,
-                facts: &facts,
-                host: None,
-                fresh: None,
-                visible: Vec::new(),
-                waits: false,
-                group: &mut group,
-                network: None,
-            };
-            let mut c = plan::confinement(request);
-            let n = c.steps.len();
-            match v {
-                1 => {
-                    c.steps.truncate(n - 1);
-                }
-                2 => {
-                    c.steps.truncate(n - 2);
-                }
-                3 => {
-                    c.steps.truncate(n - 2);
-                }
-                4 => {
-                    c.namespaces &= !(libc::CLONE_NEWNET as u64);
-                }
-                5 => {
-                    c.steps.truncate(0);
-                }
-                6 => {
-                    c.steps.truncate(0);
-                    c.namespaces &= !(libc::CLONE_NEWNET as u64);
-                }
-                7 => {
-                    c.steps.truncate(0);
-                    c.namespaces = 0;
-                }
-                8 => {
-                    c.namespaces &= !(libc::CLONE_NEWNET as u64);
-                    c.steps.truncate(n - 1);
-                }
-                _ => {}
-            }
-            c.steps.push(Step::Exit);
-            (Plan { namespaces: c.namespaces, cgroup: None, steps: c.steps }, group)
-        };
-        let names = [
-            "all",
-            "no seccomp",
-            "-",
-            "no landlock,seccomp",
-            "no net",
-            "only clone",
-            "clone -net",
-            "bare",
-            "no net no seccomp",
-            "no group",
-        ];
-        let mut t = vec![Vec::new(); 10];
-        for _ in 0..300 {
-            for v in 0..10 {
-                let s0 = std::time::Instant::now();
-                let (plan, g) = make(v);
-                let s = std::time::Instant::now();
-                let mut c = launch::start(&plan).unwrap();
-                c.reap();
-                let e = s.elapsed();
-                drop(plan);
-                drop(g);
-                t[v].push((e.as_secs_f64() * 1e6, s0.elapsed().as_secs_f64() * 1e6));
-            }
-        }
-        for v in 0..10 {
-            t[v].sort_by(|a, b| a.0.total_cmp(&b.0));
-            println!(
-                "{:20} p10 {:8.1} p50 {:8.1} with plan and group {:8.1}",
-                names[v],
-                t[v][30].0,
-                t[v][150].0,
-                {
-                    let mut x: Vec<f64> = t[v].iter().map(|p| p.1).collect();
-                    x.sort_by(f64::total_cmp);
-                    x[30]
-                }
-            );
-        }
-        println!(
-            "filter {}",
-            super::super::seccomp::filter(super::super::seccomp::Circumstances {
-                own_namespaces: true,
-                scoped_signals: true
-            })
-            .len()
-        );
     }
 }

@@ -175,7 +175,7 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
     let mut listing = Listing::default();
     let mut waiting = vec![(PathBuf::new(), 0usize)];
     let mut seen = 0usize;
-    let mut buffer = Vec::with_capacity(32 << 10);
+    let mut buffer = Vec::with_capacity(8 << 10);
     while let Some((folder, depth)) = waiting.pop() {
         let place = if depth == 0 { Path::new(".") } else { &folder };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;

@@ -44,8 +44,9 @@ pub(super) fn mapped_tree(
     Ok(tree)
 }
 
-/// A user namespace whose only purpose is its map. Kept: there is one per owner of a folder.
-fn namespace(owner: Owner, program: u32) -> io::Result<OwnedFd> {
+/// A user namespace in which `owner` is the host's user `program`. Kept: there is one per owner of a folder, and one in
+/// which all code runs when the host program is root.
+pub(super) fn namespace(owner: Owner, program: u32) -> io::Result<OwnedFd> {
     static KEPT: Mutex<BTreeMap<(u32, u32, u32), OwnedFd>> = Mutex::new(BTreeMap::new());
     let key = (owner.user, owner.group, program);
     let mut kept = KEPT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use rustix::fd::OwnedFd;
 use rustix::mount::MountFlags;
 
-use super::Facts;
 use super::cgroup::Group;
+use super::files::Owner;
 use super::landlock::{Access, Landlock, PathRule, SCOPES_SINCE, TCP_SINCE};
 use super::launch::c_string;
 use super::seccomp::{self, Circumstances};
 use super::steps::{Step, attribute};
 use super::workspace::HostFolder;
+use super::{Facts, identity};
 use crate::{Layer, Level, Limits, MissingLayer};
 
 /// The identity inside a user namespace.
@@ -188,6 +189,12 @@ fn temporary(target: &Path, size: u64, inodes: u64, no_execute: bool) -> Step {
 fn with_namespaces(request: Request<'_>) -> Confinement {
     let Request { level, limits, facts, host, visible, waits, group, network, .. } = request;
     let as_root = facts.is_root();
+    let user_namespace = if as_root && facts.user_namespaces {
+        let inside = Owner { user: INSIDE, group: INSIDE };
+        identity::namespace(inside, facts.unprivileged).ok()
+    } else {
+        None
+    };
     let mut namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let mut layers = vec![
         Layer::MountNamespace,
@@ -202,8 +209,8 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     let mut missing = Vec::new();
     let mut tree = Tree { steps: Vec::new(), made: Vec::new() };
     if as_root {
-        // Real root sets up with its own rights, and goes into a user namespace at the end: then even a capability
-        // gained there has no power over these mounts, which belong to the namespace above.
+        // Real root sets up with its own rights, and enters a user namespace at the end: then even a capability gained
+        // there has no power over these mounts, which belong to the namespace above.
     } else {
         namespaces |= libc::CLONE_NEWUSER;
         tree.steps.extend(identity_map(facts.user, facts.group));
@@ -325,24 +332,33 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     let mut steps = tree.steps;
     if as_root {
         steps.push(Step::DropBounding);
-        steps.push(Step::Identity { user: facts.unprivileged, group: facts.unprivileged });
-        steps.push(Step::Dumpable);
-        if facts.user_namespaces {
-            steps.push(Step::Unshare(libc::CLONE_NEWUSER));
-            steps.push(Step::Dumpable);
-            steps.extend(identity_map(facts.unprivileged, facts.unprivileged));
-            layers.push(Layer::UserNamespace);
-        } else {
-            missing.push(MissingLayer {
-                layer: Layer::UserNamespace,
-                reason: "this host refuses user namespaces; the program runs as an unprivileged user instead"
-                    .into(),
-            });
+        let dumpable = is_dumpable();
+        match user_namespace {
+            Some(namespace) => {
+                steps.push(Step::EnterUser(namespace));
+                steps.push(Step::Identity { user: INSIDE, group: INSIDE, dumpable });
+                layers.push(Layer::UserNamespace);
+            }
+            None => {
+                let user = facts.unprivileged;
+                steps.push(Step::Identity { user, group: user, dumpable });
+                missing.push(MissingLayer {
+                    layer: Layer::UserNamespace,
+                    reason:
+                        "this host refuses user namespaces; the program runs as an unprivileged user instead"
+                            .into(),
+                });
+            }
         }
     }
     steps.push(Step::Enter(path(&workspace)));
-    // In a user namespace of its own the kernel counts the processes of this run alone.
-    let counted = layers.contains(&Layer::UserNamespace);
+    let counted = if as_root {
+        // One user runs all code, so its processes are counted only where no cgroup counts those of this run.
+        (!group.limits_processes()).then(|| super::tree::count_of_user(facts.unprivileged))
+    } else {
+        // In a user namespace of its own the kernel counts the processes of this run alone.
+        Some(0)
+    };
     let rules = private_root_rules(&workspace);
     let own_namespaces = true;
     let mut confinement = Confinement {
@@ -354,8 +370,13 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         own_namespaces,
         scoped_signals: true,
     };
-    confinement.lock(facts, limits, group, counted.then_some(0), rules);
+    confinement.lock(facts, limits, group, counted, rules);
     confinement
+}
+
+/// Whether this process may be looked into, which a change of identity in its memory would alter.
+fn is_dumpable() -> bool {
+    !matches!(rustix::process::dumpable_behavior(), Ok(rustix::process::DumpableBehavior::NotDumpable))
 }
 
 fn identity_map(user: u32, group: u32) -> [Step; 3] {
@@ -446,7 +467,8 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
     }
     if facts.is_root() {
         steps.push(Step::DropBounding);
-        steps.push(Step::Identity { user: facts.unprivileged, group: facts.unprivileged });
+        let user = facts.unprivileged;
+        steps.push(Step::Identity { user, group: user, dumpable: is_dumpable() });
     }
     layers.push(Layer::UnprivilegedUser);
     steps.push(Step::Enter(path(&workspace)));
@@ -502,7 +524,7 @@ impl Confinement {
         self.layers.push(Layer::ResourceLimits);
         group.describe(limits, &mut self.layers, &mut self.missing);
         if !self.layers.contains(&Layer::ProcessLimit) {
-            if self.layers.contains(&Layer::UserNamespace) {
+            if self.layers.contains(&Layer::UserNamespace) && !facts.is_root() {
                 self.layers.push(Layer::ProcessLimit);
                 self.missing.retain(|missing| missing.layer != Layer::ProcessLimit);
             } else if !self.missing.iter().any(|missing| missing.layer == Layer::ProcessLimit) {

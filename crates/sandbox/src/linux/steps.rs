@@ -51,6 +51,8 @@ pub(super) enum Step {
     Unshare(i32),
     /// Enters a network namespace that was made before.
     EnterNetwork(OwnedFd),
+    /// Enters a user namespace that was made before: its map is written, which only its parent can do for root.
+    EnterUser(OwnedFd),
     /// Sets the host name.
     HostName(&'static [u8]),
     /// Cuts the mount namespace off from the host's.
@@ -82,9 +84,7 @@ pub(super) enum Step {
     /// Enters a folder.
     Enter(CString),
     /// Becomes another user, without groups.
-    Identity { user: u32, group: u32 },
-    /// Makes the process's own files in `/proc` its own again, after its identity changed.
-    Dumpable,
+    Identity { user: u32, group: u32, dumpable: bool },
     /// Limits a resource: soft and hard.
     Limit { resource: u32, soft: u64, hard: u64 },
     /// Forgets the capabilities that could be regained.
@@ -116,6 +116,7 @@ impl Step {
             Self::Write { .. } => "map identities",
             Self::Unshare(_) => "unshare",
             Self::EnterNetwork(_) => "enter network namespace",
+            Self::EnterUser(_) => "enter user namespace",
             Self::HostName(_) => "set host name",
             Self::PrivateMounts => "make mounts private",
             Self::Mount { .. } => "mount",
@@ -132,7 +133,6 @@ impl Step {
             Self::Await => "wait for files",
             Self::Enter(_) => "enter workspace",
             Self::Identity { .. } => "change identity",
-            Self::Dumpable => "own process files",
             Self::Limit { .. } => "limit resources",
             Self::DropBounding | Self::DropCapabilities => "drop capabilities",
             Self::NoNewPrivileges => "forbid new privileges",
@@ -251,11 +251,8 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
         }
         // SAFETY: this process has one thread and shares nothing that it relies on.
         Step::Unshare(flags) => check(unsafe { libc::syscall(libc::SYS_unshare, *flags) }).map(|_| ()),
-        Step::EnterNetwork(namespace) => {
-            // SAFETY: this process has one thread; the kind is checked by the kernel.
-            check(unsafe { libc::syscall(libc::SYS_setns, namespace.as_raw_fd(), libc::CLONE_NEWNET) })
-                .map(|_| ())
-        }
+        Step::EnterNetwork(namespace) => enter(namespace, libc::CLONE_NEWNET),
+        Step::EnterUser(namespace) => enter(namespace, libc::CLONE_NEWUSER),
         Step::HostName(name) => rustix::system::sethostname(name),
         Step::PrivateMounts => {
             rustix::mount::mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -322,14 +319,15 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             }
         }
         Step::Enter(path) => rustix::process::chdir(path.as_c_str()),
-        Step::Identity { user, group } => {
+        Step::Identity { user, group, dumpable } => {
             use rustix::process::{Gid, Uid};
             rustix::thread::set_thread_groups(&[])?;
             let (user, group) = (Uid::from_raw(*user), Gid::from_raw(*group));
             rustix::thread::set_thread_res_gid(group, group, group)?;
-            rustix::thread::set_thread_res_uid(user, user, user)
+            rustix::thread::set_thread_res_uid(user, user, user)?;
+            // The kernel has marked the memory as not to be looked into, and it may be the host's own.
+            prctl(libc::PR_SET_DUMPABLE, u64::from(*dumpable), 0, 0)
         }
-        Step::Dumpable => prctl(libc::PR_SET_DUMPABLE, 1, 0, 0),
         Step::Limit { resource, soft, hard } => {
             let limit = libc::rlimit64 { rlim_cur: *soft, rlim_max: *hard };
             // SAFETY: the structure lives during the call; the old value is not asked for.
@@ -410,6 +408,11 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
         }
         Step::Exit => exit(0),
     }
+}
+
+fn enter(namespace: &OwnedFd, kind: i32) -> Result<(), Errno> {
+    // SAFETY: this process has one thread; the kernel checks the kind.
+    check(unsafe { libc::syscall(libc::SYS_setns, namespace.as_raw_fd(), kind) }).map(|_| ())
 }
 
 fn place(descriptor: &OwnedFd, number: RawFd, flags: i32) -> Result<(), Errno> {

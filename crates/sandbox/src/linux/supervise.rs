@@ -165,7 +165,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
     let mut control_open = true;
     let mut dead = false;
     let mut drain_until: Option<Instant> = None;
-    let mut buffer = vec![0u8; 64 << 10];
+    let mut buffer = vec![0u8; 16 << 10];
     let mut looked_at_folder = started;
     let deadline = started.checked_add(limits.wall);
 

@@ -151,7 +151,12 @@ pub(crate) const ROWS: &[Row] = &[
         "attempt(lambda: os.posix_fallocate(os.open('x', os.O_CREAT | os.O_RDWR), 0, 1 << 40))",
         all(&["EFBIG", "ENOSPC"]),
     ),
-    row(13, "descriptor exhaustion", "def f():\n    while True: os.dup(0)\nattempt(f)", all(&["EMFILE"])),
+    row(
+        13,
+        "descriptor exhaustion",
+        "def f():\n    while True: os.dup(0)\nr = attempt(f)\nos.closerange(10, 1000)\nr",
+        all(&["EMFILE"]),
+    ),
     row(
         13,
         "descriptors in flight",
