@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -104,7 +105,7 @@ pub(crate) struct Global {
     /// Tell nothing but the result and errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// What is logged, such as `debug` or `toolpost_llm=trace,warn`.
+    /// What is logged, such as `debug` or `toolpost_toolbox=debug,warn`.
     #[arg(long, global = true, value_name = "FILTER")]
     pub(crate) log: Option<String>,
     /// How log lines are written.
@@ -116,6 +117,27 @@ pub(crate) struct Global {
     /// Whether output is coloured.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     pub(crate) color: Color,
+}
+
+/// What the words of a command line that cannot be understood still say of how it is answered.
+pub(crate) fn glance(words: impl IntoIterator<Item = OsString>) -> (Format, Color) {
+    let (mut format, mut color) = (Format::default(), Color::default());
+    let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
+    while let Some(word) = words.next().filter(|word| word != "--") {
+        let (option, value) = match word.split_once('=') {
+            Some((option, value)) => (option, Some(value.to_owned())),
+            None if word == "--format" || word == "--color" => (word.as_str(), words.next()),
+            None => (word.as_str(), None),
+        };
+        let value = value.as_deref().unwrap_or_default();
+        match option {
+            "--json" => format = Format::Json,
+            "--format" => format = Format::from_str(value, true).unwrap_or(format),
+            "--color" => color = Color::from_str(value, true).unwrap_or(color),
+            _ => {}
+        }
+    }
+    (format, color)
 }
 
 impl Global {
@@ -166,13 +188,13 @@ pub(crate) struct RunArgs {
     #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
     pub(crate) model: Option<String>,
     /// How far the model's words may stray, from 0 to 2.
-    #[arg(long, value_name = "X", help_heading = "Model")]
+    #[arg(long, value_name = "X", help_heading = "Model", value_parser = temperature)]
     pub(crate) temperature: Option<f64>,
     /// How hard the model thinks.
     #[arg(long, value_name = "EFFORT", help_heading = "Model", value_parser = effort)]
     pub(crate) effort: Option<Effort>,
     /// The longest single answer of the model, in tokens.
-    #[arg(long, value_name = "N", help_heading = "Model")]
+    #[arg(long, value_name = "N", help_heading = "Model", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_output_tokens: Option<u32>,
     /// Write the conversation with the model to a file, for `--model replay:FILE`.
     #[arg(long, value_name = "FILE", help_heading = "Model")]
@@ -239,12 +261,16 @@ pub(crate) struct ToolsArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("program").required(true).args(["code", "command"]))]
 pub(crate) struct ExecArgs {
-    /// A file with code, or `-` for standard input; a command after `--`.
-    #[arg(value_name = "CODE-FILE | -- COMMAND", required = true)]
-    pub(crate) program: Vec<std::ffi::OsString>,
+    /// A file with code, or `-` for standard input.
+    #[arg(value_name = "CODE-FILE")]
+    pub(crate) code: Option<PathBuf>,
+    /// A program of the host and its arguments.
+    #[arg(value_name = "COMMAND", last = true)]
+    pub(crate) command: Vec<OsString>,
     /// The language of the code; otherwise the file's name tells.
-    #[arg(long, value_name = "LANGUAGE", help_heading = "Input")]
+    #[arg(long, value_name = "LANGUAGE", help_heading = "Input", conflicts_with = "command")]
     pub(crate) lang: Option<Language>,
     /// A variable of the program's environment. May be repeated.
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Input")]
@@ -321,12 +347,18 @@ fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(wrong)
 }
 
+fn temperature(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=2.0).contains(number));
+    number.ok_or_else(|| "expected a number from 0 to 2".to_owned())
+}
+
 fn effort(text: &str) -> Result<Effort, String> {
     let all = [Effort::Minimal, Effort::Low, Effort::Medium, Effort::High, Effort::Xhigh, Effort::Max];
     all.into_iter().find(|effort| effort.as_str() == text).ok_or_else(|| {
         let names = all.map(Effort::as_str);
-        let hint = toolpost_core::did_you_mean(text, names).unwrap_or_default();
-        format!("expected one of {}. {hint}", names.join(", "))
+        let hint =
+            toolpost_core::did_you_mean(text, names).map(|hint| format!(". {hint}")).unwrap_or_default();
+        format!("expected one of {}{hint}", names.join(", "))
     })
 }
 
@@ -338,6 +370,16 @@ mod tests {
     #[test]
     fn the_command_line_contradicts_itself_nowhere() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_form_of_an_answer_is_seen_in_a_line_that_cannot_be_read() {
+        let seen = |line: &str| glance(line.split(' ').map(OsString::from)).0;
+        assert_eq!(seen("toolpost run --json --nonsense"), Format::Json);
+        assert_eq!(seen("toolpost --format jsonl run --nonsense"), Format::Jsonl);
+        assert_eq!(seen("toolpost run --format=json"), Format::Json);
+        assert_eq!(seen("toolpost run --format nonsense"), Format::Text);
+        assert_eq!(seen("toolpost exec -- ls --json"), Format::Text);
     }
 
     #[test]

@@ -27,9 +27,11 @@ fn toolbox(
 ) -> Result<Toolbox, Failure> {
     let mut settings = CodeSettings::default();
     settings.level = permission.level;
-    settings.search_path = env::get("PATH").map(Into::into);
-    let mut builder: Builder =
-        Toolbox::builder().provide(FileRoot::new(folder)).provide(settings).on_event(move |event| events(event));
+    settings.search_path = env::get_os("PATH");
+    let mut builder: Builder = Toolbox::builder()
+        .provide(FileRoot::new(folder))
+        .provide(settings)
+        .on_event(move |event| events(event));
     if permission.ask {
         builder = builder.default_approval(Approval::Ask);
     }
@@ -59,12 +61,14 @@ fn caller() -> Caller {
 
 /// The runtime that a command's asynchronous part runs on.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.map_err(|error| Failure::of_machine("the threads of the command", &error))
 }
 
 /// A `key=value` of the command line.
 fn pair<'a>(option: &str, text: &'a str) -> Result<(&'a str, &'a str), Failure> {
-    text.split_once('=')
-        .filter(|(key, _)| !key.is_empty())
-        .ok_or_else(|| Failure::usage(format!("`{option} {text}`: expected KEY=VALUE")))
+    text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
+        Failure::usage(format!("`{option} {text}`: expected KEY=VALUE"))
+            .hint(format!("Write for example `{option} NAME=value`."))
+    })
 }

@@ -1,23 +1,32 @@
 //! Every environment variable that the command reads.
 
+use std::ffi::OsString;
+
 /// Name and meaning, as `toolpost help environment` prints them.
-pub(crate) const TABLE: [(&str, &str); 11] = [
+pub(crate) const TABLE: [(&str, &str); 13] = [
     ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models"),
     ("ANTHROPIC_BASE_URL", "where the Messages API is, instead of https://api.anthropic.com"),
     ("TOOLPOST_MODEL", "the model of `run` when `--model` is not given"),
     ("TOOLPOST_NO_NETWORK", "if it is set and not empty, no connection leaves this machine"),
-    ("TOOLPOST_LOG", "what is logged, such as `debug` or `toolpost_llm=trace,warn`"),
+    ("TOOLPOST_LOG", "what is logged, such as `debug` or `toolpost_toolbox=debug,warn`"),
     ("HTTPS_PROXY", "the proxy for connections to providers"),
     ("NO_COLOR", "if it is set and not empty, nothing is coloured"),
     ("CLICOLOR_FORCE", "if it is set and not `0`, colours are used without a terminal too"),
     ("TERM", "`dumb` means no colours"),
+    ("COLUMNS", "how wide help is, where the terminal does not say it"),
     ("PATH", "where interpreters for sandboxed code are looked up"),
+    ("TMPDIR", "where fresh working folders are made"),
     ("USER", "whom a run works for, in its records"),
 ];
 
 /// The value of a variable of the table; `None` if it is unset, empty, or not text.
-#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
 pub(crate) fn get(name: &'static str) -> Option<String> {
+    get_os(name)?.into_string().ok()
+}
+
+/// The value of a variable of the table, text or not; `None` if it is unset or empty.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+pub(crate) fn get_os(name: &'static str) -> Option<OsString> {
     debug_assert!(TABLE.iter().any(|(known, _)| *known == name), "`{name}` is not in the table");
-    std::env::var(name).ok().filter(|value| !value.is_empty())
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }

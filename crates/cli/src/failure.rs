@@ -1,10 +1,14 @@
 //! What went wrong, in the form that a person or a program is told.
 
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
 use serde_json::{Value, json};
 use toolpost_core::ToolError;
 use toolpost_llm::ModelError;
 
 use crate::exit::Exit;
+use crate::print::Printer;
 
 /// A failure: a code for programs, a sentence, its causes, and what to do next.
 #[derive(Debug)]
@@ -32,8 +36,22 @@ impl Failure {
     }
 
     /// A file of the operator could not be used.
-    pub(crate) fn file(what: &str, path: &std::path::Path, error: &std::io::Error) -> Self {
-        Self::usage(format!("{what} `{}`: {error}", path.display()))
+    pub(crate) fn file(what: &str, path: &Path, error: &io::Error) -> Self {
+        let failure = Self::usage(format!("{what} `{}`: {}", path.display(), reason(error)));
+        let hint = match error.kind() {
+            ErrorKind::NotFound => {
+                "Check the name; it is looked up from the folder that the command runs in."
+            }
+            ErrorKind::PermissionDenied => "Check who may use it, and as whom the command runs.",
+            ErrorKind::AlreadyExists => "Nothing is overwritten: name another one, or move that one away.",
+            ErrorKind::IsADirectory => "Name a file in it.",
+            ErrorKind::InvalidData => "It must be text in UTF-8.",
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "Make room, or name a place on another disk."
+            }
+            _ => return failure,
+        };
+        failure.hint(hint)
     }
 
     pub(crate) fn to_json(&self) -> Value {
@@ -62,7 +80,16 @@ impl From<ToolError> for Failure {
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
-        let hint = error.hint().map(str::to_owned);
+        let hint = error.hint().or(match error.kind {
+            toolpost_llm::ErrorKind::Script => {
+                Some("`toolpost help scripts` shows what a script looks like; `toolpost schema script` has it all.")
+            }
+            toolpost_llm::ErrorKind::Configuration | toolpost_llm::ErrorKind::Unsupported => {
+                Some("`toolpost help models` says what can be named.")
+            }
+            _ => None,
+        });
+        let hint = hint.map(str::to_owned);
         let text = error.to_string();
         // The error's own text ends in its hint, which has a line of its own here.
         let message =
@@ -90,15 +117,58 @@ impl From<toolpost_sandbox::Error> for Failure {
     }
 }
 
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        Self::new(Exit::Unreachable, "IO", error.to_string())
+impl Failure {
+    /// What this machine did not give: a thread, a place to write.
+    pub(crate) fn of_machine(what: &str, error: &io::Error) -> Self {
+        let exit = match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Exit::Limit,
+            _ => Exit::Failed,
+        };
+        Self::new(exit, "IO", format!("{what}: {}", reason(error)))
     }
 }
 
-/// What the reader of arguments has to say: help and version are no failure.
-pub(crate) fn of_arguments(error: &clap::Error) -> Exit {
-    // If nobody reads it, there is nobody to tell.
-    let _ = error.print();
-    if error.use_stderr() { Exit::Usage } else { Exit::Ok }
+/// An error of the system without its number, which says nothing more.
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error().and_then(|number| text.strip_suffix(&format!(" (os error {number})"))) {
+        Some(short) => short.to_owned(),
+        None => text,
+    }
+}
+
+/// What the reader of arguments has to say, in parts: the problem first, then tips, then the usage.
+impl From<&clap::Error> for Failure {
+    fn from(error: &clap::Error) -> Self {
+        if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            return Self::usage("no command is given").hint("`toolpost --help` lists the commands.");
+        }
+        let text = error.render().to_string();
+        let mut parts =
+            text.split("\n\n").map(|part| part.lines().map(str::trim).collect::<Vec<_>>().join(" "));
+        let message = parts.next().unwrap_or_default();
+        let mut failure = Self::usage(message.strip_prefix("error: ").unwrap_or(&message));
+        failure.hints.extend(
+            parts
+                .map(|part| part.strip_prefix("tip: ").unwrap_or(&part).to_owned())
+                .filter(|part| !part.is_empty()),
+        );
+        failure
+    }
+}
+
+/// Tells what the reader of arguments has to say: help and version are no failure.
+pub(crate) fn tell(error: &clap::Error, printer: &Printer) -> Exit {
+    let text = error.render().ansi().to_string();
+    if !error.use_stderr() {
+        return match printer.result(&text) {
+            Ok(()) => Exit::Ok,
+            Err(failure) => printer.failure(&failure),
+        };
+    }
+    if printer.is_text() {
+        printer.say(text.trim_end());
+        return Exit::Usage;
+    }
+    printer.failure(&error.into())
 }

@@ -128,7 +128,7 @@ fn exit_codes() -> String {
     let mut text = format!("{}\n\n", paint(STRONG, "Exit statuses"));
     for (_, number, meaning) in exit::TABLE {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {:>3}  {meaning}", paint(HINT, number));
+        let _ = writeln!(text, "  {}  {meaning}", paint(HINT, format!("{number:>3}")));
     }
     text.push_str("\nWith --format json or jsonl an error is one line of JSON on standard error; its `exit` says the same.");
     text

@@ -1,9 +1,11 @@
-//! The log: silent by default, on standard error or in a file.
+//! The log: silent by default, on standard error or in a file. What is in it is in the events as well.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::sync::Mutex;
 
+use toolpost_core::Event;
+use tracing::{debug, info, warn};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
@@ -23,7 +25,7 @@ pub(crate) fn start(global: &Global) -> Result<(), Failure> {
     let filter = asked.as_deref().unwrap_or(usual);
     let filter = EnvFilter::builder().parse(filter).map_err(|error| {
         Failure::usage(format!("the log filter `{filter}`: {error}"))
-            .hint("Write a level, or parts and levels: `debug`, `toolpost_llm=trace,warn`.")
+            .hint("Write a level, or parts and levels: `debug`, `toolpost_toolbox=debug,warn`.")
     })?;
     let writer = match &global.log_file {
         None => BoxMakeWriter::new(io::stderr),
@@ -32,10 +34,44 @@ pub(crate) fn start(global: &Global) -> Result<(), Failure> {
             BoxMakeWriter::new(Mutex::new(file.map_err(|error| Failure::file("the log file", path, &error))?))
         }
     };
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(false);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer)
+        .with_ansi(false)
+        // Its own complaints go to standard error, and if that is closed they end the process.
+        .log_internal_errors(false);
     match global.log_format {
         LogFormat::Text => builder.init(),
         LogFormat::Json => builder.json().init(),
     }
     Ok(())
+}
+
+/// Writes an event to the log: the steps of a run as `info`, what is within them as `debug`. Texts and results are not
+/// logged, and arguments only with their secrets masked.
+pub(crate) fn event(event: &Event) {
+    match event {
+        Event::RunStarted { run, model, tools } => {
+            info!(%run, model, tools = tools.join(","), "the run begins");
+        }
+        Event::TurnStarted { run, iteration } => debug!(%run, iteration, "the model is asked"),
+        Event::TurnFinished { run, iteration, stop_reason, usage } => {
+            let (input, output) = (usage.input_tokens, usage.output_tokens);
+            info!(%run, iteration, stop_reason, input, output, "the model has answered");
+        }
+        Event::CallStarted { call, tool, arguments, .. } => debug!(%call, %tool, %arguments, "a call begins"),
+        Event::CallRetry { call, attempt, error, wait_ms } => {
+            warn!(%call, attempt, %error, wait_ms, "a call is made again");
+        }
+        Event::CallFinished { record } => {
+            let code = record.error.as_ref().map(toolpost_core::ToolError::code);
+            let (call, tool, milliseconds) = (record.id, &record.tool, record.duration.as_millis());
+            info!(%call, %tool, code = code.map(tracing::field::display), milliseconds, "a call is over");
+        }
+        Event::Notice { message } => warn!("{message}"),
+        Event::RunFinished { record } => {
+            info!(run = %record.id, stop_reason = record.stop_reason, turns = record.iterations, "the run is over");
+        }
+        _ => {}
+    }
 }

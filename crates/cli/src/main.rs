@@ -37,9 +37,15 @@ use crate::print::Printer;
 fn main() -> std::process::ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return failure::of_arguments(&error).into(),
+        Err(error) => {
+            let (format, color) = args::glance(std::env::args_os().skip(1));
+            return failure::tell(&error, &Printer::new(format, color)).into();
+        }
     };
-    let printer = Printer::new(&cli.global);
+    let global = &cli.global;
+    let mut printer = Printer::new(global.format(), global.color);
+    printer.quiet = global.quiet;
+    printer.verbose = global.verbose;
     let exit = match run(cli, &printer) {
         Ok(exit) => exit,
         Err(failure) => printer.failure(&failure),
@@ -50,10 +56,10 @@ fn main() -> std::process::ExitCode {
 fn run(cli: Cli, printer: &Printer) -> Result<Exit, Failure> {
     logs::start(&cli.global)?;
     match cli.command {
-        Command::Run(args) => commands::run::run(*args, printer),
-        Command::Call(args) => commands::call::run(args, printer),
+        Command::Run(args) => commands::run::run(&args, printer),
+        Command::Call(args) => commands::call::run(&args, printer),
         Command::Tools(args) => commands::tools::run(&args, printer),
-        Command::Exec(args) => commands::exec::run(*args, printer),
+        Command::Exec(args) => commands::exec::run(&args, printer),
         Command::Doctor => commands::doctor::run(printer),
         Command::Schema(args) => commands::schema::run(&args, printer),
         Command::Completions(args) => commands::completions::run(&args, printer),

@@ -1,7 +1,7 @@
 //! The person at the terminal, as a tool sees them.
 
 use std::collections::HashSet;
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _};
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
@@ -11,12 +11,14 @@ use toolpost_core::{
 };
 
 use crate::args::Permission;
+use crate::print::Printer;
 use crate::style::{STRONG, harmless, one_line, paint};
 use crate::workspace::Store;
 
 /// Answers questions on the terminal, if there is one, and puts files away. Progress and log lines reach the person
 /// through events.
 pub(crate) struct TerminalPort {
+    printer: Printer,
     approve_all: bool,
     may_ask: bool,
     /// Tools that were approved for the rest of the run.
@@ -25,9 +27,10 @@ pub(crate) struct TerminalPort {
 }
 
 impl TerminalPort {
-    pub(crate) fn new(permission: &Permission, store: Option<Store>) -> Self {
+    pub(crate) fn new(printer: &Printer, permission: &Permission, store: Option<Store>) -> Self {
         let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
         Self {
+            printer: printer.clone(),
             approve_all: permission.yes,
             may_ask: terminal && !permission.no_input,
             approved: Mutex::default(),
@@ -76,7 +79,8 @@ impl Port for TerminalPort {
                 return Err(ToolError::precondition("there is no terminal to ask on"));
             }
             let prompt = prompt(question);
-            let line = tokio::task::spawn_blocking(move || read_line(&prompt)).await??;
+            self.printer.prompt(&prompt)?;
+            let line = tokio::task::spawn_blocking(read_line).await??;
             let Some(tool) = tool else { return Ok(answer(&line, &question.kind)) };
             match line.as_str() {
                 "y" | "yes" | "once" => yes(),
@@ -103,10 +107,7 @@ fn prompt(question: &Question) -> String {
     }
 }
 
-fn read_line(prompt: &str) -> io::Result<String> {
-    let mut err = anstream::AutoStream::auto(io::stderr().lock());
-    write!(err, "{prompt}")?;
-    err.flush()?;
+fn read_line() -> io::Result<String> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     Ok(line.trim().to_owned())

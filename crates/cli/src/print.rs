@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal as _, Write};
 use anstream::{AutoStream, ColorChoice};
 use serde::Serialize;
 
-use crate::args::{Color, Format, Global};
+use crate::args::{Color, Format};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -15,23 +15,23 @@ use crate::style::{self, paint};
 #[derive(Clone, Debug)]
 pub(crate) struct Printer {
     pub(crate) format: Format,
+    color: ColorChoice,
     pub(crate) quiet: bool,
     pub(crate) verbose: u8,
 }
 
 impl Printer {
-    pub(crate) fn new(global: &Global) -> Self {
+    pub(crate) fn new(format: Format, color: Color) -> Self {
         let plain = env::get("NO_COLOR").is_some() || env::get("TERM").is_some_and(|term| term == "dumb");
         let forced = env::get("CLICOLOR_FORCE").is_some_and(|value| value != "0");
-        let choice = match global.color {
+        let color = match color {
             Color::Always => ColorChoice::Always,
             Color::Never => ColorChoice::Never,
             Color::Auto if plain => ColorChoice::Never,
             Color::Auto if forced => ColorChoice::Always,
             Color::Auto => ColorChoice::Auto,
         };
-        choice.write_global();
-        Self { format: global.format(), quiet: global.quiet, verbose: global.verbose }
+        Self { format, color, quiet: false, verbose: 0 }
     }
 
     /// Whether output is for people.
@@ -44,7 +44,7 @@ impl Printer {
     /// # Errors
     /// Never for a reader that went away: then the command ends well, as one expects of `… | head`.
     pub(crate) fn result(&self, text: &str) -> Result<(), Failure> {
-        let mut out = AutoStream::auto(io::stdout().lock());
+        let mut out = AutoStream::new(io::stdout().lock(), self.color);
         let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         settle(write!(out, "{text}{newline}").and_then(|()| out.flush()))
     }
@@ -64,21 +64,32 @@ impl Printer {
         let text =
             if many_lines { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
         let text = text.map_err(|error| Failure::new(Exit::Failed, "INTERNAL", error.to_string()))?;
+        if io::stdout().is_terminal() {
+            // JSON escapes the old control characters itself, but not the others.
+            return raw(style::harmless(&text).as_bytes(), true);
+        }
         raw(text.as_bytes(), true)
     }
 
-    /// Tells a person something beside the result.
+    /// Tells a person something beside the result. A program finds it in the record.
     pub(crate) fn note(&self, text: &str) {
-        if !self.quiet {
+        if self.is_text() && !self.quiet {
             self.say(text);
         }
     }
 
     /// Writes to standard error, whatever `--quiet` says.
-    fn say(&self, text: &str) {
-        let mut err = AutoStream::auto(io::stderr().lock());
+    pub(crate) fn say(&self, text: &str) {
+        let mut err = AutoStream::new(io::stderr().lock(), self.color);
         // If nobody reads it, there is nobody to tell.
         let _ = writeln!(err, "{text}");
+    }
+
+    /// Asks on standard error.
+    pub(crate) fn prompt(&self, text: &str) -> io::Result<()> {
+        let mut err = AutoStream::new(io::stderr().lock(), self.color);
+        write!(err, "{text}")?;
+        err.flush()
     }
 
     /// Tells what went wrong, as one line of JSON where a program reads.
@@ -112,7 +123,9 @@ pub(crate) fn raw(bytes: &[u8], newline: bool) -> Result<(), Failure> {
 /// A reader that went away has what it wanted.
 fn settle(written: io::Result<()>) -> Result<(), Failure> {
     match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::of_machine("standard output", &error))
+        }
         _ => Ok(()),
     }
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 use toolpost_core::{CallRecord, Event, EventSink, LogLevel, format_duration};
 
 use crate::args::Format;
+use crate::logs;
 use crate::print::Printer;
 use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, one_line, paint};
 
@@ -16,13 +17,17 @@ const WIDTH: usize = 100;
 pub(crate) fn sink(printer: &Printer) -> EventSink {
     let printer = printer.clone();
     let text = Mutex::new(String::new());
-    Arc::new(move |event: &Event| match printer.format {
-        Format::Jsonl => {
-            // A reader that went away is noticed at the end.
-            let _ = printer.json(event);
+    Arc::new(move |event: &Event| {
+        logs::event(event);
+        match (printer.format, event) {
+            // Files are put away when a run is over, so its command tells of the end.
+            (Format::Jsonl, Event::RunFinished { .. }) | (Format::Json, _) => {}
+            (Format::Jsonl, event) => {
+                // A reader that went away is noticed at the end.
+                let _ = printer.json(event);
+            }
+            (Format::Text, event) => tell(&printer, &text, event),
         }
-        Format::Json => {}
-        Format::Text => tell(&printer, &text, event),
     })
 }
 
@@ -35,14 +40,20 @@ fn tell(printer: &Printer, spoken: &Mutex<String>, event: &Event) {
             // The last words are the result, and that goes to standard output.
             if stop_reason == "tool_use" && !said.trim().is_empty() {
                 printer.note(&harmless(said.trim()));
+            } else if !matches!(stop_reason.as_str(), "end_turn" | "stop_sequence") {
+                *spoken = said;
             }
+        }
+        // Words that came to no answer are not lost.
+        Event::RunFinished { record } if !record.success && !spoken.trim().is_empty() => {
+            printer.note(&harmless(spoken.trim()));
         }
         Event::Notice { message } => printer.note(&format!("{} {}", paint(WARN, "note:"), harmless(message))),
         Event::CallStarted { tool, arguments, .. } => {
             printer.note(&format!(
                 "{} {} {}",
                 paint(HINT, "→"),
-                paint(STRONG, tool),
+                paint(STRONG, one_line(tool, NAME)),
                 paint(FAINT, brief(arguments))
             ));
         }
@@ -66,6 +77,9 @@ fn tell(printer: &Printer, spoken: &Mutex<String>, event: &Event) {
     }
 }
 
+/// The longest name of a tool that is shown: a model may have made it up.
+const NAME: usize = 64;
+
 /// The arguments of a call, on one line.
 fn brief(arguments: &Value) -> String {
     let Some(map) = arguments.as_object() else { return one_line(&arguments.to_string(), WIDTH) };
@@ -82,15 +96,12 @@ fn brief(arguments: &Value) -> String {
 
 fn finished(record: &CallRecord) -> String {
     let took = format_duration(record.duration);
+    let name = paint(STRONG, one_line(&record.tool, NAME));
     match &record.error {
         Some(error) => {
-            let line = one_line(&error.to_string(), 2 * WIDTH);
-            format!(
-                "{} {} {line} {}",
-                paint(BAD, "✗"),
-                paint(STRONG, &record.tool),
-                paint(FAINT, format!("({took})"))
-            )
+            let why = format!("{}: {}", error.code(), error.message());
+            let why = one_line(&why, 2 * WIDTH);
+            format!("{} {name} {why} {}", paint(BAD, "✗"), paint(FAINT, format!("({took})")))
         }
         None => {
             let mut facts = vec![took, format!("{} bytes", record.content_bytes)];
@@ -98,12 +109,7 @@ fn finished(record: &CallRecord) -> String {
             if record.cached {
                 facts.push("cached".into());
             }
-            format!(
-                "{} {} {}",
-                paint(GOOD, "✓"),
-                paint(STRONG, &record.tool),
-                paint(FAINT, format!("({})", facts.join(", ")))
-            )
+            format!("{} {name} {}", paint(GOOD, "✓"), paint(FAINT, format!("({})", facts.join(", "))))
         }
     }
 }

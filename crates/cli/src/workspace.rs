@@ -66,6 +66,14 @@ impl Workspace {
         }
     }
 
+    /// Lets a fresh folder stay, and says where the files are.
+    pub(crate) fn keep(self) -> PathBuf {
+        match self {
+            Self::Fresh { folder, .. } => folder.keep(),
+            Self::Existing(path) => path,
+        }
+    }
+
     /// The files that were made or changed since the start; none of an existing folder, where they stay.
     pub(crate) fn made(&self) -> Result<Vec<PathBuf>, Failure> {
         let Self::Fresh { folder, attached } = self else { return Ok(Vec::new()) };
@@ -196,8 +204,12 @@ impl Store {
 
     pub(crate) fn put_file(&self, name: &str, from: &Path) -> Result<PathBuf, Failure> {
         let wrong = |error: io::Error| Failure::file("the artefact", from, &error);
-        if !fs::symlink_metadata(from).map_err(wrong)?.is_file() {
+        let metadata = fs::symlink_metadata(from).map_err(wrong)?;
+        if !metadata.is_file() {
             return Err(wrong(io::Error::other("it is not a regular file")));
+        }
+        if metadata.len() > MAX_BYTES {
+            return Err(wrong(io::Error::other("it is larger than 1 GiB")));
         }
         let (path, mut file) = self.create(Path::new(name))?;
         io::copy(&mut File::open(from).map_err(wrong)?.take(MAX_BYTES), &mut file).map_err(wrong)?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use toolpost_core::{Call, Envelope, Scope, ToolSpec};
+use toolpost_core::{Call, Code, Envelope, Event, EventSink, Scope, ToolSpec};
 
 use crate::args::{CallArgs, Format};
 use crate::exit::Exit;
@@ -14,12 +14,12 @@ use crate::failure::Failure;
 use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::workspace::Store;
-use crate::{env, interrupt, progress, target};
+use crate::{env, interrupt, logs, progress, target};
 
 /// The largest JSON that is read as arguments.
 const MAX_ARGUMENTS: u64 = 16 << 20;
 
-pub(crate) fn run(args: CallArgs, printer: &Printer) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &CallArgs, printer: &Printer) -> Result<Exit, Failure> {
     let tools = target::tools(std::slice::from_ref(&args.target))?;
     let mut rest = args.rest.as_slice();
     let name = match tools.as_slice() {
@@ -41,10 +41,10 @@ pub(crate) fn run(args: CallArgs, printer: &Printer) -> Result<Exit, Failure> {
     };
     let folder =
         args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
-    let toolbox = super::toolbox(tools, &folder, &args.permission, progress::sink(printer))?;
-    let arguments = arguments(rest, toolbox.spec(&name).as_deref())?;
+    let toolbox = super::toolbox(tools, &folder, &args.permission, events(printer))?;
+    let arguments = arguments(rest, &name, toolbox.spec(&name).as_deref())?;
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
-    let port = TerminalPort::new(&args.permission, Some(Store::new(folder.join("artifacts"))));
+    let port = TerminalPort::new(printer, &args.permission, Some(Store::new(folder.join("artifacts"))));
     let mut call = Call::new(name, arguments)
         .with_caller(super::caller())
         .with_scope(Scope::new(owner).with_working_dir(&folder))
@@ -72,12 +72,28 @@ pub(crate) fn run(args: CallArgs, printer: &Printer) -> Result<Exit, Failure> {
     }
     match reply.result {
         Ok(_) => Ok(Exit::Ok),
-        Err(error) => Err(error.into()),
+        Err(error) => {
+            let of_arguments = matches!(error.code(), Code::InvalidInput | Code::MissingParam);
+            let failure = Failure::from(error);
+            let manifest = format!("`toolpost tools --manifest {}` shows what it takes.", reply.record.tool);
+            Err(if of_arguments { failure.hint(manifest) } else { failure })
+        }
     }
 }
 
+/// What is told while it works. That it failed is told once, as the command's own error.
+fn events(printer: &Printer) -> EventSink {
+    let (sink, text) = (progress::sink(printer), printer.is_text());
+    Arc::new(move |event: &Event| match event {
+        Event::CallFinished { record } if text && record.parent.is_none() && record.error.is_some() => {
+            logs::event(event);
+        }
+        event => sink(event),
+    })
+}
+
 /// The arguments of the command line: `key=value` pairs, one JSON object, `@FILE`, or `-`.
-fn arguments(words: &[String], spec: Option<&ToolSpec>) -> Result<Value, Failure> {
+fn arguments(words: &[String], tool: &str, spec: Option<&ToolSpec>) -> Result<Value, Failure> {
     match words {
         [only] if only == "-" => read_json(Path::new("-"), io::stdin().lock()),
         [only] if only.starts_with('@') => {
@@ -90,11 +106,12 @@ fn arguments(words: &[String], spec: Option<&ToolSpec>) -> Result<Value, Failure
             for word in words {
                 let (key, text) =
                     word.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
-                        Failure::usage(format!("`{word}` is not an argument"))
+                        Failure::usage(format!("`{word}` is not an argument of `{tool}`"))
                             .hint("Give key=value pairs, one JSON object, @FILE, or - for standard input.")
                     })?;
                 if map.insert(key.to_owned(), value(text, key, spec)).is_some() {
-                    return Err(Failure::usage(format!("the argument `{key}` is given twice")));
+                    return Err(Failure::usage(format!("the argument `{key}` is given twice"))
+                        .hint("Give it once; several values are a JSON array: key='[1, 2]'."));
                 }
             }
             Ok(map.into())
@@ -127,10 +144,13 @@ fn read_json(path: &Path, source: impl Read) -> Result<Value, Failure> {
         .hint("Give large data as a file and pass its path."));
     }
     let text = String::from_utf8(bytes)
-        .map_err(|error| wrong(io::Error::other(format!("it is not UTF-8: {error}"))))?;
+        .map_err(|error| wrong(io::Error::new(io::ErrorKind::InvalidData, error.utf8_error())))?;
     parse(&format!("the arguments in `{}`", path.display()), &text)
 }
 
 fn parse(what: &str, text: &str) -> Result<Value, Failure> {
-    serde_json::from_str(text).map_err(|error| Failure::usage(format!("{what} are not JSON: {error}")))
+    serde_json::from_str(text).map_err(|error| {
+        Failure::usage(format!("{what} are not JSON: {error}"))
+            .hint("Give one object, such as '{\"path\": \"README.md\"}', or key=value pairs.")
+    })
 }

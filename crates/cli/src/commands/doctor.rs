@@ -1,7 +1,5 @@
 //! `toolpost doctor`
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 use toolpost_sandbox::{Cancel, Host, Language, Program, Sandbox};
 
@@ -57,7 +55,7 @@ fn language(language: Language) -> Value {
         Language::JavaScript => "console.log(process.version)",
         _ => "echo $BASH_VERSION",
     };
-    let sandbox = Sandbox::new().search_path(env::get("PATH").unwrap_or_default());
+    let sandbox = Sandbox::new().search_path(env::get_os("PATH").unwrap_or_default());
     let (available, detail) = match sandbox.run(&Program::code(language, code), &Cancel::new(), &mut |_| {}) {
         Ok(outcome) if outcome.verdict.is_ok() => (true, outcome.stdout.text().trim().to_owned()),
         Ok(outcome) => {
@@ -76,7 +74,5 @@ fn line(good: bool, name: &str, reason: &str, fix: Option<&str>) -> String {
     };
     let fix =
         fix.filter(|_| !good).map(|fix| format!("\n      {} {fix}", paint(HINT, "fix:"))).unwrap_or_default();
-    // The home folder says who is asking; it is of no use here.
-    let shown = Path::new(reason).strip_prefix("/").map_or(reason, |_| reason);
-    format!("  {mark} {name}: {}{fix}", crate::style::one_line(shown, 300))
+    format!("  {mark} {name}: {}{fix}", crate::style::one_line(reason, 300))
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use toolpost_sandbox::{
@@ -19,13 +19,13 @@ use crate::{env, interrupt};
 /// The largest code file that is read; the sandbox refuses even that with a better sentence.
 const MAX_CODE: u64 = 128 << 20;
 
-pub(crate) fn run(args: ExecArgs, printer: &Printer) -> Result<Exit, Failure> {
-    let program = program(&args)?;
+pub(crate) fn run(args: &ExecArgs, printer: &Printer) -> Result<Exit, Failure> {
+    let program = program(args)?;
     let mut sandbox = Sandbox::new()
         .allow_degraded(args.allow_degraded)
-        .limits(limits(&args))
-        .search_path(env::get("PATH").unwrap_or_default())
-        .stdin(stdin(&args));
+        .limits(limits(args))
+        .search_path(env::get_os("PATH").unwrap_or_default())
+        .stdin(stdin(args));
     if let Some(level) = args.level {
         sandbox = sandbox.level(level);
     }
@@ -44,12 +44,16 @@ pub(crate) fn run(args: ExecArgs, printer: &Printer) -> Result<Exit, Failure> {
         sandbox = sandbox.file(name, Source::Path(path.clone()));
     }
     let outcome = supervised(&sandbox, &program, printer)?;
-    let files = match &args.artifacts {
-        Some(folder) => outcome.export(folder)?,
-        None => Vec::new(),
+    let (files, trouble) = match args.artifacts.as_deref().map(|folder| outcome.export(folder)) {
+        None => (Vec::new(), None),
+        Some(Ok(files)) => (files, None),
+        Some(Err(error)) => (Vec::new(), Some(error)),
     };
     tell(&outcome, &files, printer)?;
-    Ok((&outcome.verdict).into())
+    match trouble {
+        Some(error) => Err(error.into()),
+        None => Ok((&outcome.verdict).into()),
+    }
 }
 
 /// Runs the program on this thread, while Ctrl-C is watched for on another.
@@ -62,40 +66,56 @@ fn supervised(sandbox: &Sandbox, program: &Program, printer: &Printer) -> Result
         asked.cancel();
     });
     let live = printer.is_text();
-    let outcome = sandbox.run(program, &cancel, &mut |event| {
-        if live {
-            pass_on(&event);
-        }
+    let (mut out, mut err) = (Foreign::default(), Foreign::default());
+    let outcome = sandbox.run(program, &cancel, &mut |event| match event {
+        Event::Stdout(bytes) if live => out.pass_on(bytes, io::stdout().lock()),
+        Event::Stderr(bytes) if live => err.pass_on(bytes, io::stderr().lock()),
+        _ => {}
     });
     runtime.shutdown_background();
     Ok(outcome?)
 }
 
-/// Writes a piece of the program's output where it belongs; harmless if that is a terminal.
-fn pass_on(event: &Event<'_>) {
-    let (bytes, mut target, terminal): (&[u8], Box<dyn io::Write>, bool) = match event {
-        Event::Stdout(bytes) => (bytes, Box::new(io::stdout().lock()), io::stdout().is_terminal()),
-        Event::Stderr(bytes) => (bytes, Box::new(io::stderr().lock()), io::stderr().is_terminal()),
-        _ => return,
-    };
-    // If nobody reads it, the program may end all the same.
-    let _ = if terminal {
-        target.write_all(harmless(&String::from_utf8_lossy(bytes)).as_bytes())
-    } else {
-        target.write_all(bytes)
-    };
-    let _ = target.flush();
+/// One output of the program on its way to ours.
+#[derive(Default)]
+struct Foreign {
+    /// The first bytes of a character whose others have not come yet.
+    begun: Vec<u8>,
+}
+
+impl Foreign {
+    /// Writes a piece of the output; harmless if that is a terminal.
+    fn pass_on(&mut self, bytes: &[u8], mut target: impl io::Write + io::IsTerminal) {
+        // If nobody reads it, the program may end all the same.
+        let _ = if target.is_terminal() {
+            target.write_all(harmless(&self.text(bytes)).as_bytes())
+        } else {
+            target.write_all(bytes)
+        };
+        let _ = target.flush();
+    }
+
+    /// The piece as text. A character that a piece ends in the midst of is kept for the next one.
+    fn text(&mut self, bytes: &[u8]) -> String {
+        self.begun.extend_from_slice(bytes);
+        let whole = match self.begun.utf8_chunks().last() {
+            Some(last) if is_begun(last.invalid()) => self.begun.len() - last.invalid().len(),
+            _ => self.begun.len(),
+        };
+        let rest = self.begun.split_off(whole);
+        String::from_utf8_lossy(&std::mem::replace(&mut self.begun, rest)).into_owned()
+    }
+}
+
+/// Whether further bytes can make these a character.
+fn is_begun(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }
 
 fn program(args: &ExecArgs) -> Result<Program, Failure> {
-    let after_dashes = std::env::args_os().any(|argument| argument == "--");
-    let [file] = args.program.as_slice() else {
-        return command(args, after_dashes);
+    let Some(path) = args.code.as_deref() else {
+        return Ok(Program::argv(args.command.iter().map(OsString::as_os_str)));
     };
-    if after_dashes {
-        return command(args, true);
-    }
-    let path = Path::new(file);
     let language = match (args.lang, path.extension().and_then(|extension| extension.to_str())) {
         (Some(language), _) => language,
         (None, Some(extension)) => extension.parse::<Language>().map_err(|_| unknown_language(path))?,
@@ -108,26 +128,16 @@ fn program(args: &ExecArgs) -> Result<Program, Failure> {
     };
     let mut code = Vec::new();
     source.take(MAX_CODE).read_to_end(&mut code).map_err(|error| Failure::file("the code", path, &error))?;
-    let code = String::from_utf8(code)
-        .map_err(|error| Failure::usage(format!("the code in `{}` is not UTF-8: {error}", path.display())))?;
+    let code = String::from_utf8(code).map_err(|error| {
+        Failure::file("the code", path, &io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+    })?;
     Ok(Program::code(language, code))
-}
-
-fn command(args: &ExecArgs, after_dashes: bool) -> Result<Program, Failure> {
-    if !after_dashes {
-        let name = args.program.first().map(|name| Path::new(name).display().to_string()).unwrap_or_default();
-        return Err(Failure::usage(format!("`{name}` is followed by more words"))
-            .hint("Put `--` before a command: `toolpost exec -- COMMAND ARGUMENTS`."));
-    }
-    if args.lang.is_some() {
-        return Err(Failure::usage("`--lang` is for code, and this is a command"));
-    }
-    Ok(Program::argv(args.program.iter().map(OsString::as_os_str)))
 }
 
 fn unknown_language(path: &Path) -> Failure {
     Failure::usage(format!("the language of `{}` is not known", path.display()))
         .hint("Name it with `--lang python`, `bash` or `javascript`.")
+        .hint("A command of the host stands behind two dashes: `toolpost exec -- COMMAND ARGUMENTS`.")
 }
 
 fn limits(args: &ExecArgs) -> Limits {
@@ -203,4 +213,16 @@ fn summary(outcome: &Outcome) -> String {
         )
     }));
     format!("{ended} {}", paint(FAINT, facts.join(" · ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_character_may_come_in_pieces() {
+        let mut foreign = Foreign::default();
+        let pieces = [&b"a\xe2\x82"[..], b"\xac", b"\xff\xc3", b"x\xf0"];
+        assert_eq!(pieces.map(|piece| foreign.text(piece)), ["a", "€", "\u{fffd}", "\u{fffd}x"]);
+    }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toolpost_agent::{Agent, Outcome, Run};
-use toolpost_core::{Artifact, ArtifactData, RunId, RunRecord, Scope, format_duration};
+use toolpost_core::{Artifact, ArtifactData, Event, RunId, RunRecord, Scope, format_duration};
 use toolpost_llm::{HttpOptions, Model, ModelSpec, ProviderAccess, Recorder, Router, Secret, Settings};
 
 use crate::args::{Format, RunArgs};
@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::port::TerminalPort;
 use crate::print::Printer;
-use crate::style::{FAINT, GOOD, HINT, paint};
+use crate::style::{FAINT, GOOD, HINT, harmless, paint};
 use crate::workspace::{Store, Workspace};
 use crate::{env, interrupt, progress, target};
 
@@ -26,9 +26,12 @@ const DEFAULT_TOOLS: &str = "read_file,list_directory,calculate,write_file,run_c
 /// The longest task, in bytes.
 const MAX_PROMPT: u64 = 16 << 20;
 
-pub(crate) fn run(args: RunArgs, printer: &Printer) -> Result<Exit, Failure> {
-    let prompt = prompt(&args)?;
-    let (model, spec) = model(&args)?;
+pub(crate) fn run(args: &RunArgs, printer: &Printer) -> Result<Exit, Failure> {
+    let prompt = prompt(args)?;
+    let key = env::get("ANTHROPIC_API_KEY").map(Secret::new);
+    let (model, spec) = model(args, key.clone())?;
+    let targets = if args.tools.is_empty() { vec![DEFAULT_TOOLS.to_owned()] } else { args.tools.clone() };
+    let tools = target::tools(&targets)?;
     let id = RunId::new();
     let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
     let store = match (&args.artifacts, &workspace) {
@@ -37,11 +40,11 @@ pub(crate) fn run(args: RunArgs, printer: &Printer) -> Result<Exit, Failure> {
         (None, Workspace::Existing(_)) => None,
     };
     let events = progress::sink(printer);
-    let targets = if args.tools.is_empty() { vec![DEFAULT_TOOLS.to_owned()] } else { args.tools.clone() };
-    let tools = target::tools(&targets)?;
     let toolbox = super::toolbox(tools, workspace.path(), &args.permission, Arc::clone(&events))?;
+    // The first thing that is written: from here on only the run itself can fail.
+    let model = recorded(args, model, key)?;
     let mut builder =
-        Agent::builder(model, toolbox).settings(settings(&args)).on_event(events).limits(|limits| {
+        Agent::builder(model, toolbox).settings(settings(args)).on_event(events).limits(|limits| {
             limits.iterations = args.max_iterations;
             limits.tool_calls = args.max_tool_calls;
             limits.tokens = args.max_tokens;
@@ -55,7 +58,7 @@ pub(crate) fn run(args: RunArgs, printer: &Printer) -> Result<Exit, Failure> {
         .with_id(id)
         .with_caller(super::caller())
         .with_scope(Scope::new(owner).with_working_dir(workspace.path()))
-        .with_port(Arc::new(TerminalPort::new(&args.permission, store.clone())));
+        .with_port(Arc::new(TerminalPort::new(printer, &args.permission, store.clone())));
     if matches!(spec, ModelSpec::Script(_)) {
         let notice = "the model's words are scripted; the tools, the sandbox and the numbers are real";
         printer.note(&format!("{} {notice}", paint(HINT, "script:")));
@@ -65,11 +68,19 @@ pub(crate) fn run(args: RunArgs, printer: &Printer) -> Result<Exit, Failure> {
     let outcome = runtime.block_on(async { run.with_cancellation(interrupt::watch()).finish().await });
     // Threads that still block, such as one that reads the terminal, are not waited for.
     runtime.shutdown_background();
-    let made = match &store {
-        Some(store) => put_away(&workspace, store)?,
-        None => Vec::new(),
+    let mut record = RunRecord::clone(&outcome.record);
+    let put = match &store {
+        Some(store) => put_away(&workspace, store, &mut record),
+        None => Ok(()),
     };
-    finish(&outcome, made, printer)
+    let ended = finish(&outcome, record, printer);
+    match put {
+        // What could not be put away stays where it is.
+        Err(failure) => {
+            Err(failure.hint(format!("The files are still in `{}`.", workspace.keep().display())))
+        }
+        Ok(()) => ended,
+    }
 }
 
 fn prompt(args: &RunArgs) -> Result<String, Failure> {
@@ -98,8 +109,7 @@ fn read_text(path: &Path, source: impl io::Read) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn model(args: &RunArgs) -> Result<(Arc<dyn Model>, ModelSpec), Failure> {
-    let key = env::get("ANTHROPIC_API_KEY").map(Secret::new);
+fn model(args: &RunArgs, key: Option<Secret>) -> Result<(Arc<dyn Model>, ModelSpec), Failure> {
     let name = args.model.clone().or_else(|| env::get("TOOLPOST_MODEL"));
     let name = match name {
         Some(name) => name,
@@ -112,17 +122,18 @@ fn model(args: &RunArgs) -> Result<(Arc<dyn Model>, ModelSpec), Failure> {
         proxy: env::get("HTTPS_PROXY").map(Secret::new),
         ..HttpOptions::default()
     };
-    let access = ProviderAccess {
-        key: key.clone(),
-        base_url: env::get("ANTHROPIC_BASE_URL"),
-        ..ProviderAccess::default()
-    };
+    let access =
+        ProviderAccess { key, base_url: env::get("ANTHROPIC_BASE_URL"), ..ProviderAccess::default() };
     let router = Router::new(http, BTreeMap::from([("anthropic".to_owned(), access)]));
-    let model = router.open(&spec)?;
-    let Some(path) = &args.record else { return Ok((model, spec)) };
+    Ok((router.open(&spec)?, spec))
+}
+
+/// The model as it is, or with a recording of what is said.
+fn recorded(args: &RunArgs, model: Arc<dyn Model>, key: Option<Secret>) -> Result<Arc<dyn Model>, Failure> {
+    let Some(path) = &args.record else { return Ok(model) };
     let file = File::options().write(true).create_new(true).open(path);
     let file = file.map_err(|error| Failure::file("the recording", path, &error))?;
-    Ok((Arc::new(Recorder::new(model, file, key.into_iter().collect())), spec))
+    Ok(Arc::new(Recorder::new(model, file, key.into_iter().collect())))
 }
 
 fn no_model() -> Failure {
@@ -141,14 +152,16 @@ fn settings(args: &RunArgs) -> Settings {
     }
 }
 
-/// Puts the files that were made in a fresh folder away, before it goes.
-fn put_away(workspace: &Workspace, store: &Store) -> Result<Vec<Artifact>, Failure> {
-    let mut made = Vec::new();
-    for name in workspace.made()? {
+/// Puts the files that were made in a fresh folder away, before it goes, and says so in the record.
+fn put_away(workspace: &Workspace, store: &Store, record: &mut RunRecord) -> Result<(), Failure> {
+    let names = workspace.made()?;
+    // A call says what it made by a name in the folder; that is where the file is no more.
+    record.artifacts.retain(|artifact| !names.iter().any(|name| name.as_os_str() == artifact.name.as_str()));
+    for name in names {
         let text = name.to_string_lossy().into_owned();
         let path: PathBuf = store.put_file(&text, &workspace.path().join(&name))?;
         let size = path.metadata().map_or(0, |metadata| metadata.len());
-        made.push(Artifact {
+        record.artifacts.push(Artifact {
             name: path.display().to_string(),
             media_type: media_type(&name).to_owned(),
             size,
@@ -156,7 +169,7 @@ fn put_away(workspace: &Workspace, store: &Store) -> Result<Vec<Artifact>, Failu
             data: ArtifactData::Path(path),
         });
     }
-    Ok(made)
+    Ok(())
 }
 
 /// The media types of files that runs usually make, by extension.
@@ -175,12 +188,12 @@ fn media_type(name: &Path) -> &'static str {
     }
 }
 
-fn finish(outcome: &Outcome, made: Vec<Artifact>, printer: &Printer) -> Result<Exit, Failure> {
-    for artifact in &made {
+fn finish(outcome: &Outcome, record: RunRecord, printer: &Printer) -> Result<Exit, Failure> {
+    for artifact in &record.artifacts {
         printer.note(&format!(
             "{} {} ({} bytes)",
             paint(GOOD, "made"),
-            paint(HINT, &artifact.name),
+            paint(HINT, harmless(&artifact.name)),
             artifact.size
         ));
     }
@@ -189,18 +202,14 @@ fn finish(outcome: &Outcome, made: Vec<Artifact>, printer: &Printer) -> Result<E
         None => (&outcome.stop).into(),
     };
     match printer.format {
-        Format::Json => {
-            let mut record = RunRecord::clone(&outcome.record);
-            record.artifacts = made;
-            printer.json(&record)?;
-        }
+        Format::Json => printer.json(&record)?,
+        Format::Jsonl => printer.json(&Event::RunFinished { record: Arc::new(record) })?,
         Format::Text => {
             if outcome.stop.is_answer() {
                 printer.foreign_result(outcome.text())?;
             }
             printer.note(&paint(FAINT, summary(outcome)));
         }
-        Format::Jsonl => {}
     }
     if exit == Exit::Ok {
         return Ok(Exit::Ok);

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &ToolsArgs, printer: &Printer) -> Result<Exit, Failure> 
             printer.result(&lines.join("\n"))?;
         }
         Format::Json => {
-            printer.json(&json!({ "tools": specs.iter().map(|spec| manifest(spec)).collect::<Vec<_>>() }))?
+            printer.json(&json!({ "tools": specs.iter().map(|spec| manifest(spec)).collect::<Vec<_>>() }))?;
         }
         Format::Jsonl => specs.iter().try_for_each(|spec| printer.json(&manifest(spec)))?,
     }
