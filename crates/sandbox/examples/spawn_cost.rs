@@ -150,8 +150,7 @@ fn main() -> Result<(), Failure> {
             writeln!(text, "left out: {line}")?;
         }
     }
-    use std::io::Write as _;
-    std::io::stdout().write_all(format!("{}\n", text.trim_end()).as_bytes())?;
+    std::io::Write::write_all(&mut std::io::stdout(), format!("{}\n", text.trim_end()).as_bytes())?;
     Ok(())
 }
 

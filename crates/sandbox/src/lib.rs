@@ -11,6 +11,45 @@
 //! assert_eq!(outcome.value, Some(42.into()));
 //! # Ok::<(), toolpost_sandbox::Error>(())
 //! ```
+//!
+//! # Levels
+//!
+//! | | `standard` | `strict` |
+//! |---|---|---|
+//! | namespaces (user, mount, pid, ipc, uts, cgroup, net) | where the host gives them | required |
+//! | what exists | `/usr`, `/bin`, `/lib*`, `/etc`, `/opt`, the workspace, what the caller shows | the same without `/opt`, with a generated `/etc` |
+//! | where a host workspace is | at its own path | at `/workspace` |
+//! | Landlock | required where namespaces are missing | where the kernel has it |
+//! | network | none | none |
+//! | seccomp, no capabilities, no new privileges, limits, clean environment | always | always |
+//!
+//! Without namespaces `standard` runs in the host's root: Landlock leaves the system folders and the workspace, sockets
+//! are refused altogether, and a subreaper with Landlock's signal scope holds the processes together. What it cannot
+//! hide there is that a path exists: the size and times of files outside can be asked for, their content not. What is
+//! missing is in [`Report::missing`].
+//!
+//! # Running as root
+//!
+//! Code never runs as the host's root. It gets a user that nobody else has; a workspace of the host and what
+//! [`Sandbox::read_only`] shows are mounted with mapped identities, so that the program works with the operator's files
+//! as their owner and what it writes belongs to the operator.
+//!
+//! # Invariants
+//!
+//! - A level that was named is given or refused, never silently lowered. A layer is in [`Report::layers`] only if the
+//!   kernel accepted it for this very run: a step of the set-up that fails ends the run with [`Error::Setup`].
+//! - When [`Sandbox::run`] returns, everything that the program started is dead, and nothing of the run is left on the
+//!   host but the outcome; its workspace goes with the outcome. Nothing outlives the host program either.
+//! - [`Verdict`] names a limit only on the kernel's or the host's own evidence, never because of an exit status.
+//! - What a program hands back (output, value, file names, files) is data of bounded size and never control.
+//! - This is the only crate of the workspace with `unsafe` code, and the only one that starts processes.
+//! - The host's program is never inside a sandbox: the first process is a static program of a few kilobytes without any
+//!   library. Proven on Linux x86-64; the aarch64 source is unproven.
+//! - Between clone and exec the child only carries out steps that were computed before: no allocation, no lock.
+//!
+//! Deliberately absent: network access of any kind, terminals, tools, models, schemas, async runtimes (a run blocks its
+//! thread), reading the environment of the host (except the folder for temporary files), and any level that promises
+//! nothing.
 
 mod cancel;
 mod error;

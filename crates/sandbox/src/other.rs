@@ -1,4 +1,5 @@
-//! Hosts that are not Linux: no level is available, and the crate says so.
+//! Hosts that are not Linux: no level is available, and the crate says so. The configuration
+//! `--cfg toolpost_simulate_other_host` builds this on Linux.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,4 +83,20 @@ pub(crate) fn export(artifacts: &[Artifact], folder: &Path) -> Result<Vec<PathBu
 
 fn unsupported(action: &'static str, path: &Path) -> Error {
     Error::File { action, path: path.to_owned(), source: std::io::ErrorKind::Unsupported.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_level_is_refused_with_reason_and_fix() {
+        for entry in &Host::probe().levels {
+            assert!(!entry.available && entry.reason.is_some() && entry.fix.is_some(), "{entry:?}");
+        }
+        assert_eq!(Host::probe().best(), None);
+        let error =
+            Sandbox::new().run(&Program::argv(["true"]), &crate::Cancel::new(), &mut |_| {}).unwrap_err();
+        assert!(matches!(error, Error::LevelUnavailable { .. }), "{error}");
+    }
 }

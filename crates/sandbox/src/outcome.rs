@@ -80,6 +80,10 @@ pub struct Artifact {
     /// The media type by extension and first bytes, `application/octet-stream` if unknown.
     pub media_type: &'static str,
     #[serde(skip)]
+    #[cfg_attr(
+        any(not(target_os = "linux"), toolpost_simulate_other_host),
+        expect(dead_code, reason = "only the Linux side reads it")
+    )]
     pub(crate) store: crate::platform::Store,
 }
 

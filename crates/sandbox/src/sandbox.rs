@@ -1,6 +1,6 @@
 //! The request: a level, limits, files and an environment, and the one call that runs a program under them.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::level::shorten;
@@ -332,11 +332,6 @@ fn check_size(what: &'static str, size: u64, maximum: u64, hint: &'static str) -
         return Err(Error::TooLarge { what, size, maximum, hint });
     }
     Ok(())
-}
-
-/// Whether a program's name is a path rather than a name to look up.
-pub(crate) fn is_path(name: &OsStr) -> bool {
-    name.as_encoded_bytes().contains(&b'/')
 }
 
 #[cfg(test)]

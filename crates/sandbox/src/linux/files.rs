@@ -360,10 +360,9 @@ fn digest(
         each(block);
         total += read as u64;
     }
-    use std::fmt::Write as _;
     let mut text = String::with_capacity(64);
     for byte in hash.finalize() {
-        let _ = write!(text, "{byte:02x}");
+        let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
     }
     Ok((text, total))
 }

@@ -6,7 +6,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::level::shorten;
-use crate::sandbox::is_path;
 use crate::{Error, Language, SYSTEM_SEARCH_PATH};
 
 /// A program that was found.
@@ -16,6 +15,11 @@ pub(super) struct Found {
     pub(super) path: PathBuf,
     /// What must be visible besides the system folders.
     pub(super) needs: Vec<PathBuf>,
+}
+
+/// Whether a program's name is a path rather than a name to look up.
+fn is_path(name: &OsStr) -> bool {
+    name.as_encoded_bytes().contains(&b'/')
 }
 
 /// Whether a path lies in what every level shows.
@@ -160,11 +164,11 @@ fn behind_launcher(candidate: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     const EVERYWHERE: Reach = Reach { etc_and_opt: false, as_stranger: false };
 
     fn executable(path: &Path, content: &[u8]) {
-        use std::os::unix::fs::PermissionsExt as _;
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -174,7 +178,6 @@ mod tests {
     fn a_launcher_script_is_resolved_without_running_it() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        use std::os::unix::fs::PermissionsExt as _;
         std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o700)).unwrap();
         executable(&root.join("shims/python3"), b"#!/bin/sh\nexit 1\n");
         executable(&root.join("versions/3.11.7/bin/python3"), b"\x7fELF");

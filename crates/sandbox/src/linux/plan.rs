@@ -112,6 +112,11 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
     if request.facts.namespaces.is_ok() { with_namespaces(request) } else { without_namespaces(request) }
 }
 
+/// Whether a path is already shown by a bind of itself or of a folder above.
+fn is_shown(shown: &[PathBuf], wanted: &Path) -> bool {
+    shown.iter().any(|folder| wanted.starts_with(folder))
+}
+
 /// Collects folders so that each is made once, parents first.
 struct Tree {
     steps: Vec<Step>,
@@ -138,14 +143,9 @@ impl Tree {
         self.made.push(file.to_owned());
     }
 
-    /// Whether a path is already shown by a bind of itself or of a folder above.
-    fn shown(&self, shown: &[PathBuf], wanted: &Path) -> bool {
-        shown.iter().any(|folder| wanted.starts_with(folder))
-    }
-
     /// Shows a path of the host, a symbolic link as the same link.
     fn show(&mut self, shown: &mut Vec<PathBuf>, wanted: &Path) {
-        if self.shown(shown, wanted) || self.made.iter().any(|made| made == wanted) {
+        if is_shown(shown, wanted) || self.made.iter().any(|made| made == wanted) {
             return;
         }
         let Ok(metadata) = std::fs::symlink_metadata(wanted) else { return };
@@ -264,7 +264,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         }
     }
     for Visible { path: wanted, is_folder, device, inode, tree: detached } in visible {
-        if tree.shown(&shown, &wanted) {
+        if is_shown(&shown, &wanted) {
             continue;
         }
         if is_folder {
@@ -310,10 +310,8 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
             layers.push(Layer::ProtectedPaths);
         }
         None => {
-            let mut options = format!("size={},nr_inodes={},mode=755", scratch.0, scratch.1);
-            if as_root {
-                options.push_str(&format!(",uid={0},gid={0}", facts.unprivileged));
-            }
+            let owner = if as_root { format!(",uid={0},gid={0}", facts.unprivileged) } else { String::new() };
+            let options = format!("size={},nr_inodes={},mode=755{owner}", scratch.0, scratch.1);
             tree.steps.push(Step::Mount {
                 kind: c"tmpfs",
                 target: path(&workspace),

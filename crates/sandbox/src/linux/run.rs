@@ -178,8 +178,8 @@ pub(crate) fn run(
     };
     let wall = started.elapsed();
 
-    let own_folder = finished.folder.take();
-    let is_full = own_folder.as_ref().is_some_and(is_full);
+    let private_folder = finished.folder.take();
+    let is_full = private_folder.as_ref().is_some_and(is_full);
     let verdict = verdict(&finished, limits, &group, is_full, &mut report);
     let exit_code = match (&finished.ended, finished.status) {
         (None, Some(status)) if libc::WIFEXITED(status.wait) => Some(libc::WEXITSTATUS(status.wait)),
@@ -200,7 +200,7 @@ pub(crate) fn run(
         report.reached.push(Reached::Stderr);
     }
     let folder = match place {
-        Place::Private => own_folder.map(|descriptor| Folder { descriptor, _temporary: None }),
+        Place::Private => private_folder.map(|descriptor| Folder { descriptor, _temporary: None }),
         Place::Temporary(temporary) => launch::duplicate(temporary.descriptor())
             .ok()
             .map(|descriptor| Folder { descriptor, _temporary: Some(temporary) }),
@@ -374,7 +374,7 @@ fn exec(
     let mut arguments: Vec<CString> = vec![mode.to_owned(), text(&found.path)];
     match program {
         Program::Argv(all) => {
-            arguments.extend(all.iter().skip(1).map(|argument| c_string(argument.as_bytes())))
+            arguments.extend(all.iter().skip(1).map(|argument| c_string(argument.as_bytes())));
         }
         Program::Code { language, .. } => {
             let code = format!("/proc/self/fd/{CODE}");
@@ -383,7 +383,7 @@ fn exec(
                 Language::Bash => ["--noprofile", "--norc", &code],
                 Language::JavaScript => ["--no-warnings", "-e", JAVASCRIPT_DRIVER],
             };
-            arguments.extend(options.into_iter().map(|option| c_string(option)));
+            arguments.extend(options.into_iter().map(c_string));
         }
     }
     let scratch = if own_namespaces { Path::new("/tmp") } else { workspace };

@@ -21,6 +21,8 @@ use crate::{Cancel, Captured, Error, Event, Limits};
 const DRAIN: Duration = Duration::from_millis(500);
 /// How often limits that only the host can see are looked at.
 const LOOK: Duration = Duration::from_millis(25);
+/// Without any deadline; the loop then only looks again.
+const LONGEST_WAIT: Duration = Duration::from_hours(1);
 const LOOK_AT_FOLDER: Duration = Duration::from_millis(200);
 
 /// Why the host ended the program.
@@ -211,8 +213,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
             // Dying; without a namespace a new orphan may have to be killed again.
             LOOK
         } else {
-            let mut most = deadline
-                .map_or(Duration::from_secs(3600), |deadline| deadline.saturating_duration_since(now));
+            let mut most = deadline.map_or(LONGEST_WAIT, |deadline| deadline.saturating_duration_since(now));
             if limits.cpu.is_some() || !cancel.flag.wakes() {
                 most = most.min(LOOK);
             }

@@ -69,7 +69,7 @@ fn the_attack_table_holds_in_every_mode() {
         .with_workspace_inodes(2000)
         .with_file_size(1 << 30);
     let modes = Mode::available();
-    let mut table = String::new();
+    let mut table = Vec::new();
     let mut wrong = Vec::new();
     for row in ROWS {
         let mut cells = Vec::new();
@@ -89,10 +89,10 @@ fn the_attack_table_holds_in_every_mode() {
             cells.push(if unproven { "unproven here: no cgroup".to_owned() } else { found });
             assert!(sentinel.0.try_wait().unwrap().is_none(), "row {} killed a host process", row.number);
         }
-        table.push_str(&format!("{:3} {:38} {}\n", row.number, row.name, cells.join(" | ")));
+        table.push(format!("{:3} {:38} {}", row.number, row.name, cells.join(" | ")));
     }
     let mut out = std::io::stdout().lock();
-    writeln!(out, "attack table, modes {modes:?}\n{table}").unwrap();
+    writeln!(out, "attack table, modes {modes:?}\n{}", table.join("\n")).unwrap();
     assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
     eventually("no orphan of an attack lives", || !is_running("74001"));
 }

@@ -150,14 +150,15 @@ fn protected_paths_cannot_be_written_whether_they_exist_or_not() {
                 "import os\nresults = {}\ndef attempt(name, action):\n    try:\n        action(); results[name] = 'allowed'\n    except OSError as e:\n        results[name] = 'refused'\n",
             );
             for path in PROTECTED_PATHS {
-                code.push_str(&format!(
+                let attempts = format!(
                     "attempt('write {path}', lambda: open('{path}', 'w').write('evil'))\n\
                      attempt('inside {path}', lambda: open('{path}/evil', 'w').write('evil'))\n\
                      attempt('rename {path}', lambda: os.rename('{path}', 'moved'))\n\
                      attempt('remove {path}', lambda: os.remove('{path}'))\n\
                      attempt('replace {path}', lambda: (open('evil', 'w').close(), os.replace('evil', '{path}')))\n\
                      attempt('link {path}', lambda: os.link('evil', '{path}'))\n"
-                ));
+                );
+                code.push_str(&attempts);
             }
             code.push_str(
                 "attempt('rename .git', lambda: os.rename('.git', 'git2'))\n\

@@ -1,6 +1,7 @@
 //! What a thousand runs leave behind: nothing.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use toolpost_sandbox::{Program, Source, Workspace};
@@ -62,7 +63,6 @@ fn collect_groups(folder: &Path, depth: usize, found: &mut BTreeSet<PathBuf>) {
 
 fn thousand_runs() {
     let host_folder = crate::support::open_folder();
-    use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(host_folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let modes = Mode::available();
     let programs = [
@@ -73,10 +73,10 @@ fn thousand_runs() {
     let one = |number: usize| {
         let mode = modes[number % modes.len()];
         let mut sandbox = mode.sandbox();
-        if number % 5 == 0 {
+        if number.is_multiple_of(5) {
             sandbox = sandbox.file("a/b.txt", Source::Bytes(b"x".to_vec()));
         }
-        if number % 7 == 0 && mode != Mode::Shared {
+        if number.is_multiple_of(7) && mode != Mode::Shared {
             sandbox = sandbox.workspace(Workspace::Host(host_folder.path().to_owned()));
             let _ = std::fs::remove_dir_all(host_folder.path().join("a"));
         }

@@ -2,10 +2,17 @@
 #![cfg(target_os = "linux")]
 
 mod attack_rows;
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod attacks;
 mod files;
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod leaks;
 mod limits;
 mod runs;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a helper of tests fails by panicking and skips loudly"
+)]
 mod support;
 mod unprivileged;
