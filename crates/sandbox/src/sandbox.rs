@@ -9,7 +9,7 @@ use crate::{Cancel, Error, Event, Host, Level, Limits, Outcome, Program, Source,
 /// The folders in which programs are looked up unless [`Sandbox::search_path`] says otherwise, and `PATH` inside.
 pub const SYSTEM_SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
-/// Paths of a host workspace that other programs of the host execute or obey. They are read-only inside, also when
+/// Paths of a host workspace, directly in it, that other programs of the host execute or obey. They are read-only inside, also when
 /// they do not exist yet: then an empty placeholder stands there during the run. An existing `.git` cannot be
 /// renamed; where there is none, none can be made.
 pub const PROTECTED_PATHS: [&str; 15] = [
@@ -191,6 +191,10 @@ impl Sandbox {
         for (index, (name, _)) in self.files.iter().enumerate() {
             check_file_name(name)?;
             let folded = name.to_lowercase();
+            // A name may come from a model; what the program may not write, an upload may not either.
+            if matches!(self.workspace, Workspace::Host(_)) && is_protected(&folded) {
+                return Err(refused("file name", name, "it is a protected path of the host folder"));
+            }
             if self.files[..index].iter().any(|(other, _)| other.to_lowercase() == folded) {
                 return Err(refused(
                     "file name",
@@ -235,6 +239,16 @@ impl Sandbox {
         }
         Ok(())
     }
+}
+
+/// Whether a path, in lower case, is protected, or lies in a folder that is, or above one.
+fn is_protected(folded: &str) -> bool {
+    let first = folded.split('/').next().unwrap_or(folded);
+    first == ".git"
+        || PROTECTED_PATHS.iter().any(|path| {
+            let path = path.to_lowercase();
+            folded == path || folded.strip_prefix(&path).is_some_and(|rest| rest.starts_with('/'))
+        })
 }
 
 fn has_dots(folder: &[u8]) -> bool {
@@ -393,6 +407,29 @@ mod tests {
             Sandbox::new().env(name, "x").check_environment().unwrap();
         }
         Sandbox::new().env("PATH", "/opt/bin:/bin").check_environment().unwrap();
+    }
+
+    #[test]
+    fn uploads_may_not_reach_protected_paths_of_a_host_folder() {
+        for name in [
+            ".git/hooks/pre-commit",
+            ".GIT/config",
+            ".git",
+            "claude.md",
+            ".claude/settings.json",
+            ".mcp.json",
+        ] {
+            let sandbox = Sandbox::new().file(name, Source::Bytes(vec![]));
+            sandbox.check_files().unwrap();
+            let sandbox = sandbox.workspace(Workspace::Host("/x".into()));
+            assert!(sandbox.check_files().is_err(), "{name}");
+        }
+        let sandbox = Sandbox::new().workspace(Workspace::Host("/x".into()));
+        sandbox
+            .file("CLAUDE.md.txt", Source::Bytes(vec![]))
+            .file(".github/x", Source::Bytes(vec![]))
+            .check_files()
+            .unwrap();
     }
 
     #[test]
