@@ -54,7 +54,7 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
         #[allow(clippy::unused_async, reason = "a tool may answer without waiting")]
         impl #identifier {
             #(#docs)*
-            #[allow(unreachable_pub, clippy::too_many_arguments, clippy::needless_pass_by_value,
+            #[allow(unreachable_pub, clippy::too_many_arguments, clippy::needless_pass_by_value, clippy::unnecessary_wraps,
                 reason = "a tool owns its arguments, and has as many as it needs")]
             #original
         }

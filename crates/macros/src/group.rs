@@ -49,6 +49,13 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
         };
         let mut options = ToolOptions::parse(tokens)?;
         options.changes.splice(0..0, shared.iter().cloned());
+        method.attrs.push(syn::parse_quote!(#[allow(
+            clippy::unused_async,
+            clippy::too_many_arguments,
+            clippy::needless_pass_by_value,
+            clippy::unnecessary_wraps,
+            reason = "a tool owns its arguments, and may answer at once"
+        )]));
         tools.push(expand_method(method, &owner, &owner_name, &options)?);
     }
     if tools.is_empty() {

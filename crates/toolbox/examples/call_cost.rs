@@ -97,7 +97,12 @@ fn main() {
         return;
     }
     for row in rows["rows"].as_array().into_iter().flatten() {
-        println!("{:>10.3} {}  {}", row["value"].as_f64().unwrap(), row["unit"].as_str().unwrap(), text(&row["name"]));
+        println!(
+            "{:>10.3} {}  {}",
+            row["value"].as_f64().unwrap(),
+            row["unit"].as_str().unwrap(),
+            text(&row["name"])
+        );
     }
 }
 

@@ -29,7 +29,7 @@ pub struct Settings {
     pub queue: usize,
     /// How many bytes of text a model gets. Default: 64 KiB.
     pub output_limit: usize,
-    /// How large the arguments of one call may be, as JSON. Default: 16 MiB.
+    /// How large the arguments of one call may be, about, as JSON. Default: 16 MiB.
     pub arguments_limit: usize,
     /// How deep calls may nest. Default: 8.
     pub depth: u8,

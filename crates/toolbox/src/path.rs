@@ -34,9 +34,9 @@ async fn stages(
     nesting: Option<&Nesting>,
     recorder: &mut Recorder,
 ) -> Result<Output, ToolError> {
-    let entry = resolve::find(toolbox, &call.tool).await?;
-    let size = check::size(&call.arguments, toolbox.settings().arguments_limit)?;
-    recorder.resolved(&entry, &call, size);
+    let entry = resolve::find(toolbox, &call.tool).await.inspect_err(|_| recorder.unknown(&call.tool))?;
+    recorder.resolved(&entry, &call);
+    check::size(&call.arguments, toolbox.settings().arguments_limit)?;
     check::may_nest(toolbox, &call)?;
     check::arguments(&entry, &call)?;
     permit::decide(toolbox, &entry, &call).await?;
@@ -53,7 +53,8 @@ async fn stages(
     let host = host::CallHost::new(toolbox, &entry, call, permits, nesting);
     recorder.watch(&host);
     let output = retry::attempts(&host).await?;
-    let output = limit::output(&entry, toolbox.settings(), output)?;
+    let (output, size) = limit::output(&entry, toolbox.settings(), output)?;
+    recorder.measured(size);
     host.publish(&output).await?;
     cache::put(toolbox, key, &entry, &output);
     Ok(output)

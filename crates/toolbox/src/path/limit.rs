@@ -6,7 +6,12 @@ use super::check::json_size;
 use crate::builder::Settings;
 use crate::registry::Entry;
 
-pub(super) fn output(entry: &Entry, settings: &Settings, mut output: Output) -> Result<Output, ToolError> {
+/// Checks an output and shortens what a model gets. The number is the size of that, in bytes.
+pub(super) fn output(
+    entry: &Entry,
+    settings: &Settings,
+    mut output: Output,
+) -> Result<(Output, usize), ToolError> {
     if let (Some(schema), true) = (&entry.spec.output_schema, entry.is_local()) {
         // A partial result may lack what failed.
         if output.partial.is_none() {
@@ -25,8 +30,8 @@ pub(super) fn output(entry: &Entry, settings: &Settings, mut output: Output) -> 
         }
     }
     let limit = entry.spec.policy.output_limit.unwrap_or(settings.output_limit);
-    shorten(&mut output, limit);
-    Ok(output)
+    let size = shorten(&mut output, limit);
+    Ok((output, size))
 }
 
 /// The size of the text that a model gets, in bytes.
@@ -50,14 +55,15 @@ fn content_size(content: &Content) -> usize {
 }
 
 /// Shortens the text for a model to a limit in bytes; head and tail stay, and the gap says what is missing. The
-/// structured value, the payload and the artefacts stay whole: the application gets them.
-fn shorten(output: &mut Output, limit: usize) {
-    if text_size(output) <= limit {
-        return;
+/// structured value, the payload and the artefacts stay whole: the application gets them. Returns the size then.
+fn shorten(output: &mut Output, limit: usize) -> usize {
+    let size = text_size(output);
+    if size <= limit {
+        return size;
     }
     if output.content.is_empty() {
         output.content = vec![Content::text(head_and_tail(&output.model_text(), limit))];
-        return;
+        return text_size(output);
     }
     // Each piece gets its share; what short pieces leave over goes to the others.
     let mut left = limit;
@@ -79,6 +85,7 @@ fn shorten(output: &mut Output, limit: usize) {
         }
         left = left.saturating_sub(content_size(content));
     }
+    text_size(output)
 }
 
 /// The beginning and the end of a text, with a line between them that says how much is missing.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use toolpost_core::{Call, CallRecord, Code, Event, Evidence, Output, Reply, Status, ToolError};
 
-use super::check::masked;
+use super::check::{masked, size};
 use super::host::CallHost;
 use super::limit::text_size;
 use crate::registry::Entry;
@@ -48,27 +48,36 @@ pub(super) struct Recorder {
     host: Option<Arc<CallHost>>,
     begun: Instant,
     record: Option<CallRecord>,
+    /// The size of what a model gets, when it was measured already.
+    content_bytes: Option<usize>,
 }
 
 impl Recorder {
     pub(super) fn begin(toolbox: &Arc<Shared>, call: &Call) -> Self {
         let clock = &toolbox.config.clock;
-        let shown: String =
-            if call.tool.len() > 64 { call.tool.chars().take(64).collect() } else { String::new() };
-        let name = if shown.is_empty() { call.tool.as_str().into() } else { shown.into() };
-        let source = Arc::clone(&toolbox.config.name);
+        // Both are set when the tool is known; until then they cost nothing.
+        let unknown = Arc::clone(&toolbox.config.name);
         Self {
             toolbox: Arc::clone(toolbox),
             entry: None,
             host: None,
             begun: clock.instant(),
-            record: Some(CallRecord::begin(call, name, source, clock.timestamp())),
+            record: Some(CallRecord::begin(call, Arc::clone(&unknown), unknown, clock.timestamp())),
+            content_bytes: None,
+        }
+    }
+
+    /// There is no such tool: the record keeps the beginning of what was asked for.
+    pub(super) fn unknown(&mut self, name: &str) {
+        if let Some(record) = &mut self.record {
+            record.tool = name.chars().take(64).collect::<String>().into();
         }
     }
 
     /// The tool is known, and with it what of the arguments may be kept.
-    pub(super) fn resolved(&mut self, entry: &Arc<Entry>, call: &Call, size: usize) {
+    pub(super) fn resolved(&mut self, entry: &Arc<Entry>, call: &Call) {
         let Some(record) = &mut self.record else { return };
+        record.tool = Arc::clone(&entry.name);
         record.source = Arc::clone(&entry.source_name);
         let arguments = || {
             if entry.spec.sensitive.is_empty() {
@@ -77,7 +86,7 @@ impl Recorder {
                 Arc::new(masked(entry, &call.arguments))
             }
         };
-        if size <= MAX_KEPT_ARGUMENTS {
+        if size(&call.arguments, MAX_KEPT_ARGUMENTS).is_ok() {
             record.arguments = Some(arguments());
         }
         if let Some(sink) = &self.toolbox.config.events {
@@ -97,6 +106,11 @@ impl Recorder {
         if let Some(record) = &mut self.record {
             record.queue_wait = waited;
         }
+    }
+
+    /// What a model gets has this many bytes.
+    pub(super) fn measured(&mut self, content_bytes: usize) {
+        self.content_bytes = Some(content_bytes);
     }
 
     pub(super) fn cached(&mut self) {
@@ -132,7 +146,7 @@ impl Recorder {
         match result {
             Ok(output) => {
                 record.status = output.status();
-                record.content_bytes = text_size(output);
+                record.content_bytes = self.content_bytes.unwrap_or_else(|| text_size(output));
                 record.payload = output.payload.is_some();
                 record.artifacts.extend(output.artifacts.iter().cloned());
                 if let Some(Evidence { sandbox, usage }) = output.evidence.as_deref() {
@@ -178,5 +192,7 @@ impl Drop for Recorder {
 
 /// The reply to a call that is not even begun.
 pub(super) fn refuse(toolbox: &Arc<Shared>, call: &Call, error: ToolError) -> Reply {
-    Recorder::begin(toolbox, call).finish(Err(error))
+    let mut recorder = Recorder::begin(toolbox, call);
+    recorder.unknown(&call.tool);
+    recorder.finish(Err(error))
 }

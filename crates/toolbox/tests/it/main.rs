@@ -1,4 +1,5 @@
 //! The call path from outside.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tools and helpers of tests")]
 
 // The attribute macros emit paths that begin with `::toolpost`.
 extern crate toolpost_core as toolpost;
