@@ -329,7 +329,6 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     }
     let mut steps = tree.steps;
     if as_root {
-        steps.push(Step::DropBounding);
         let dumpable = is_dumpable();
         match user_namespace {
             Some(namespace) => {
@@ -339,6 +338,8 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
             }
             None => {
                 let user = facts.unprivileged;
+                // While there still is the right to; in the other case the new namespace gives it again.
+                steps.push(Step::DropBounding);
                 steps.push(Step::Identity { user, group: user, dumpable });
                 missing.push(MissingLayer {
                     layer: Layer::UserNamespace,
@@ -479,9 +480,10 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
         own_namespaces: false,
         scoped_signals,
     };
-    // The kernel counts all processes of the user here.
+    // The kernel counts all processes of the user here; where a cgroup counts those of this run, that is enough.
     let user = if facts.is_root() { facts.unprivileged } else { facts.user };
-    confinement.lock(facts, limits, group, Some(super::tree::count_of_user(user)), rules);
+    let counted = (!group.limits_processes()).then(|| super::tree::count_of_user(user));
+    confinement.lock(facts, limits, group, counted, rules);
     confinement
 }
 

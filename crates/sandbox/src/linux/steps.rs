@@ -181,6 +181,8 @@ impl Pointers {
 /// Carries out the steps and never returns. A failure is sent to the host as the index of the step and the error.
 pub(super) fn perform_all(steps: &[Step], control: BorrowedFd<'_>) -> ! {
     let mut control = control;
+    // The host's mask must decide neither over the private root nor over the program's files.
+    rustix::process::umask(Mode::from_raw_mode(0o022));
     for (index, step) in steps.iter().enumerate() {
         if let Err(error) = perform(step, control) {
             let error = error.raw_os_error().unsigned_abs();

@@ -302,3 +302,25 @@ fn invalid_requests_are_refused_before_anything_starts() {
     let error = run(&missing, &Program::code(Language::Python, "1")).unwrap_err();
     assert!(matches!(error, Error::LanguageMissing { .. }), "{error}");
 }
+
+#[test]
+fn the_hosts_file_mask_changes_nothing() {
+    let script = format!(
+        "umask 077; exec {} --exact runs::helper_with_a_strict_mask --ignored --nocapture",
+        std::env::current_exe().unwrap().display()
+    );
+    #[expect(clippy::disallowed_methods, reason = "the test program itself, with another file mask")]
+    let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[test]
+#[ignore = "helper of the_hosts_file_mask_changes_nothing"]
+fn helper_with_a_strict_mask() {
+    for mode in Mode::available() {
+        let sandbox = mode.sandbox().file("d/in", toolpost_sandbox::Source::Bytes(b"x".to_vec()));
+        let outcome = bash(&sandbox, "umask; cat d/in; touch d/new; ls /usr/bin > /dev/null && echo ok");
+        assert_eq!(outcome.stdout.text(), "0022\nxok\n", "{mode:?} {}", outcome.stderr.text());
+    }
+}
