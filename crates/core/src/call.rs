@@ -38,12 +38,15 @@ impl Caller {
 /// Which of the waiting calls goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum Priority {
+    /// After everything else.
     Low,
+    /// As usual.
     #[default]
     Normal,
+    /// Before what is usual.
     High,
+    /// Before everything else.
     Critical,
 }
 

@@ -18,23 +18,38 @@ use serde_json::{Value, json};
 /// | `base64` | a string in base 64 |
 /// | `code` | a string without a NUL character |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the table above says what each one is")]
 pub enum ParameterType {
+    /// `string`.
     String,
+    /// `integer`.
     Integer,
+    /// `number`.
     Number,
+    /// `boolean`.
     Boolean,
+    /// `array`.
     Array,
+    /// `object`.
     Object,
+    /// `null`.
     Null,
+    /// `any`.
     Any,
+    /// `file`: a path.
     File,
+    /// `url`.
     Url,
+    /// `email`.
     Email,
+    /// `uuid`.
     Uuid,
+    /// `datetime`: RFC 3339.
     DateTime,
+    /// `json`: JSON as text.
     Json,
+    /// `base64`.
     Base64,
+    /// `code`: source text.
     Code,
 }
 

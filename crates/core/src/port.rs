@@ -21,12 +21,16 @@ pub struct Progress {
 /// How much a log line matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the usual five")]
 pub enum LogLevel {
+    /// Every step.
     Trace,
+    /// What helps to find a defect.
     Debug,
+    /// What a person may want to follow.
     Info,
+    /// What may be wrong.
     Warn,
+    /// What is wrong.
     Error,
 }
 

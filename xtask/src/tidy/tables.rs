@@ -289,6 +289,7 @@ pub const LONG_FILES: &[(&str, &str)] = &[];
 
 /// Folders whose files may say `unsafe`.
 pub const UNSAFE_FOLDERS: &[(&str, &str)] = &[
+    ("crates/toolpost/tests/ui/", "programs that must not compile, and one of them is unsafe"),
     ("crates/sandbox/", "starting and confining a process needs the system's interface"),
     ("xtask/", "the rules name the word"),
 ];
