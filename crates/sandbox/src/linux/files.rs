@@ -179,9 +179,14 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
     while let Some((folder, depth)) = waiting.pop() {
         let place = if depth == 0 { Path::new(".") } else { &folder };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-        let Ok(descriptor) = open_beneath(root, place, flags, Mode::empty()) else {
-            listing.left_out = Some("a folder could not be opened");
-            continue;
+        let descriptor = match open_beneath(root, place, flags, Mode::empty()) {
+            Ok(descriptor) => descriptor,
+            // While the program runs a folder may go away.
+            Err(Errno::NOENT) => continue,
+            Err(_) => {
+                listing.left_out = Some("a folder could not be opened");
+                continue;
+            }
         };
         let mut entries = rustix::fs::RawDir::new(&descriptor, buffer.spare_capacity_mut());
         while let Some(entry) = entries.next() {
@@ -223,12 +228,15 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
     listing
 }
 
-/// Whether a workspace that the kernel does not limit holds more than it may.
-pub(super) fn is_over(root: BorrowedFd<'_>, limits: &Limits) -> bool {
+/// Whether a workspace that the kernel does not limit holds more than it may. What cannot be counted counts as too
+/// much: else a program could hide its files there. `deleted` is the size of files that have no name any more.
+pub(super) fn is_over(root: BorrowedFd<'_>, limits: &Limits, deleted: u64) -> bool {
     let listing = list(root);
     let bytes: u64 =
         listing.files.values().map(|entry| entry.blocks.unsigned_abs().saturating_mul(512)).sum();
-    bytes > limits.workspace_bytes || listing.files.len() as u64 > limits.workspace_inodes
+    listing.left_out.is_some()
+        || bytes.saturating_add(deleted) > limits.workspace_bytes
+        || listing.files.len() as u64 > limits.workspace_inodes
 }
 
 /// What differs between two listings.

@@ -308,6 +308,11 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         Some(folder) => {
             folder.plan(&workspace, &|inner| under_old(inner), &mut tree.steps);
             layers.push(Layer::ProtectedPaths);
+            missing.push(MissingLayer {
+                layer: Layer::WorkspaceQuota,
+                reason: "a folder of the host is limited by its file system; only each file has a limit"
+                    .into(),
+            });
         }
         None => {
             let owner = if as_root { format!(",uid={0},gid={0}", facts.unprivileged) } else { String::new() };

@@ -186,7 +186,8 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
                 && now.duration_since(looked_at_folder) >= LOOK_AT_FOLDER
             {
                 looked_at_folder = now;
-                files::is_over(measured, limits).then_some(Ended::Disk)
+                let deleted = tree::deleted_bytes(running.child.pid, measured);
+                files::is_over(measured, limits, deleted).then_some(Ended::Disk)
             } else {
                 None
             };

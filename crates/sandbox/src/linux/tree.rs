@@ -1,8 +1,10 @@
 //! Processes seen from the host: the descendants of one, and their processor time. Needed only where no process
 //! namespace holds them together.
 
+use std::collections::BTreeSet;
 use std::fs;
 
+use rustix::fd::BorrowedFd;
 use rustix::process::{Pid, Signal};
 
 /// More processes than any limit allows: bounds a walk while a program forks.
@@ -56,6 +58,25 @@ pub(super) fn processor_micros(root: i32) -> u64 {
         total += numbers.split(' ').skip(11).take(4).filter_map(|text| text.parse::<u64>().ok()).sum::<u64>();
     }
     total * 1_000_000 / ticks
+}
+
+/// The bytes of files without a name that the descendants of a process keep open, on the file system of a folder.
+pub(super) fn deleted_bytes(root: i32, folder: BorrowedFd<'_>) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(own) = rustix::fs::fstat(folder) else { return 0 };
+    let mut counted = BTreeSet::new();
+    let mut bytes = 0u64;
+    for pid in descendants(root) {
+        for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+            // The link leads to the open file itself, whether or not it has a name.
+            let Ok(metadata) = fs::metadata(entry.path()) else { continue };
+            let is_deleted = metadata.is_file() && metadata.nlink() == 0 && metadata.dev() == own.st_dev;
+            if is_deleted && counted.insert(metadata.ino()) {
+                bytes = bytes.saturating_add(metadata.blocks().saturating_mul(512));
+            }
+        }
+    }
+    bytes
 }
 
 /// How many processes and threads a user has.
