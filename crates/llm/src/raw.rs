@@ -22,7 +22,8 @@ impl RawJson {
 
     /// The JSON text of a serialisable value.
     pub fn of(value: &(impl Serialize + ?Sized)) -> Result<Self, serde_json::Error> {
-        serde_json::value::to_raw_value(value).map(Self::from)
+        // What is written here has no line breaks between tokens, also where it holds other raw values.
+        serde_json::value::to_raw_value(value).map(|raw| Self(raw.into()))
     }
 
     /// The JSON text.
@@ -43,7 +44,7 @@ impl RawJson {
 
 impl From<Box<RawValue>> for RawJson {
     fn from(raw: Box<RawValue>) -> Self {
-        if raw.get().contains(['\n', '\r'])
+        if raw.get().bytes().any(|byte| byte == b'\n' || byte == b'\r')
             && let Ok(one_line) = RawValue::from_string(without_white_space(raw.get()))
         {
             return Self(one_line.into());

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::fields::Fields;
@@ -30,6 +31,30 @@ pub(super) fn encode(model: &ModelId, request: &Request, stream: bool) -> Result
         ModelError::new(crate::ErrorKind::InvalidRequest, error.to_string()).with_model(model)
     })?;
     Ok(Encoded { body, notices: encoder.notices })
+}
+
+/// A message of the wire.
+#[derive(Serialize)]
+struct Message {
+    role: &'static str,
+    content: Vec<RawJson>,
+}
+
+/// A text of the wire.
+#[derive(Serialize)]
+struct TextBlock<'a> {
+    r#type: &'static str,
+    text: &'a str,
+}
+
+/// A tool's result of the wire.
+#[derive(Serialize)]
+struct ResultBlock<'a> {
+    r#type: &'static str,
+    tool_use_id: Cow<'a, str>,
+    content: Vec<RawJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    is_error: Option<bool>,
 }
 
 struct Encoder {
@@ -130,9 +155,9 @@ impl Encoder {
         if config.len() > 0 { body.put("output_config", &config) } else { Ok(()) }
     }
 
-    fn messages(&mut self, turns: &[Turn], mark: Option<&Value>) -> Result<Vec<Fields>, serde_json::Error> {
+    fn messages(&mut self, turns: &[Turn], mark: Option<&Value>) -> Result<Vec<Message>, serde_json::Error> {
         // Neighbours of one role are one message: results must stand right behind the calls, and in front.
-        let mut messages: Vec<(&str, Vec<RawJson>)> = Vec::new();
+        let mut messages: Vec<Message> = Vec::new();
         for turn in turns {
             let (role, blocks) = match turn {
                 Turn::User(parts) => ("user", part_blocks(parts)?),
@@ -142,18 +167,18 @@ impl Encoder {
             };
             match messages.last_mut() {
                 _ if blocks.is_empty() => {}
-                Some((last, content)) if *last == role => content.extend(blocks),
-                _ => messages.push((role, blocks)),
+                Some(last) if last.role == role => last.content.extend(blocks),
+                _ => messages.push(Message { role, content: blocks }),
             }
         }
-        if let (Some((_, content)), Some(mark)) = (messages.last_mut(), mark)
-            && let Some(last) = content.last_mut()
+        if let (Some(message), Some(mark)) = (messages.last_mut(), mark)
+            && let Some(last) = message.content.last_mut()
         {
             let mut block: Fields = last.read()?;
             block.put("cache_control", mark)?;
             *last = RawJson::of(&block)?;
         }
-        messages.into_iter().map(|(role, content)| message(role, &content)).collect()
+        Ok(messages)
     }
 
     fn assistant(&mut self, turn: &AssistantTurn) -> Result<Vec<RawJson>, serde_json::Error> {
@@ -233,13 +258,12 @@ fn result_blocks(results: &[ToolResult]) -> Result<Vec<RawJson>, serde_json::Err
     results
         .iter()
         .map(|result| {
-            let mut block = Fields::default();
-            block.put("type", "tool_result")?;
-            block.put("tool_use_id", &call_id(&result.call_id))?;
-            block.put("content", &part_blocks(&result.content)?)?;
-            if result.is_error {
-                block.put("is_error", &true)?;
-            }
+            let block = ResultBlock {
+                r#type: "tool_result",
+                tool_use_id: call_id(&result.call_id),
+                content: part_blocks(&result.content)?,
+                is_error: result.is_error.then_some(true),
+            };
             RawJson::of(&block)
         })
         .collect()
@@ -250,7 +274,7 @@ fn part_blocks(parts: &[Part]) -> Result<Vec<RawJson>, serde_json::Error> {
     for part in parts {
         blocks.push(match part {
             Part::Text(text) if text.trim().is_empty() => continue,
-            Part::Text(text) => RawJson::of(&json!({"type": "text", "text": text}))?,
+            Part::Text(text) => RawJson::of(&TextBlock { r#type: "text", text })?,
             Part::Image(media) => media_block("image", media)?,
             Part::Document(media) => media_block("document", media)?,
             Part::ContainerFile { file_id } => {
@@ -297,13 +321,6 @@ fn tool(definition: &ToolDefinition) -> Result<Fields, serde_json::Error> {
         tool.put(name, value)?;
     }
     Ok(tool)
-}
-
-fn message(role: &str, content: &[RawJson]) -> Result<Fields, serde_json::Error> {
-    let mut message = Fields::default();
-    message.put("role", role)?;
-    message.put("content", content)?;
-    Ok(message)
 }
 
 fn media_block(kind: &str, media: &Media) -> Result<RawJson, serde_json::Error> {
