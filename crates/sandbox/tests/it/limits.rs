@@ -168,6 +168,15 @@ fn the_workspace_is_limited_in_bytes_and_files() {
         let fill = "f = open('big', 'wb', 0)\nimport time\nfor _ in range(64):\n    f.write(b'x' * (1 << 20)); time.sleep(0.02)";
         let outcome = python(&sandbox, fill);
         assert_eq!(outcome.verdict, Verdict::Disk { limit: 4 << 20 }, "{mode:?} {outcome:?}");
+        let nameless = "import os, time\nf = open('big', 'wb', 0)\nos.remove('big')\nfor _ in range(64):\n    f.write(b'x' * (1 << 20)); time.sleep(0.02)";
+        let outcome = python(&sandbox, nameless);
+        // The kernel's own limit is a refused write, after which the nameless file is gone.
+        let refused = Verdict::Exit { code: 1 };
+        let expected = if mode == Mode::Shared { Verdict::Disk { limit: 4 << 20 } } else { refused };
+        assert_eq!(outcome.verdict, expected, "{mode:?} {outcome:?}");
+        let hidden = "import os, time\nfor _ in range(60): os.mkdir('d'); os.chdir('d')\nf = open('big', 'wb', 0)\nfor _ in range(64):\n    f.write(b'x' * (1 << 20)); time.sleep(0.02)";
+        let outcome = python(&sandbox, hidden);
+        assert_eq!(outcome.verdict, Verdict::Disk { limit: 4 << 20 }, "{mode:?} {outcome:?}");
         let many =
             "import time\nfor i in range(5000):\n    open(f'f{i}', 'w').close()\n    time.sleep(0.001)";
         let outcome = python(&sandbox, many);
