@@ -80,7 +80,8 @@ impl Facts {
             group: rustix::process::getegid().as_raw(),
             unprivileged: unprivileged(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default()),
             user_namespaces: true,
-            namespaces: Ok(()),
+            // Until it was tried, which needs a filter and a first process.
+            namespaces: Err(Refusal { step: "not tried".into(), error: libc::ENOSYS }),
             landlock: Landlock::kernel_version(),
             seccomp: has_seccomp(),
             cgroups: Cgroups::discover(),
