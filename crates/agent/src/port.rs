@@ -57,7 +57,7 @@ impl Port for AgentPort {
             let response = self.model.respond(&asked).await.map_err(|error| {
                 ToolError::dependency(format!("the model could not complete the prompt: {error}"))
             })?;
-            let usage = crate::run::usage_of(&response.usage);
+            let usage = crate::results::usage_of(&response.usage);
             self.usage.lock().unwrap_or_else(PoisonError::into_inner).add(&usage);
             Ok(Sample { content: response.text(), usage: Some(usage) })
         })

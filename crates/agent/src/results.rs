@@ -3,8 +3,19 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use toolpost_core::{CallId, Content, Output, Reply, ToolError};
+use toolpost_core::{CallId, Content, Output, Reply, ToolError, Usage};
 use toolpost_llm::{ItemView, Media, MediaSource, Part, RawJson, Response, ToolResult};
+
+/// What a model says that it consumed, in the terms of records.
+pub(crate) fn usage_of(usage: &toolpost_llm::Usage) -> Usage {
+    Usage {
+        input_tokens: usage.total_input(),
+        output_tokens: usage.output,
+        cache_read_tokens: usage.cache_read,
+        cache_write_tokens: usage.cache_write,
+        reasoning_tokens: usage.reasoning,
+    }
+}
 
 /// A tool call as the model made it.
 pub(crate) struct Wanted {

@@ -16,7 +16,7 @@ use toolpost_llm::{
 
 use crate::agent::Parts;
 use crate::port::AgentPort;
-use crate::results::{Wanted, failure, result, wanted};
+use crate::results::{Wanted, failure, result, usage_of, wanted};
 use crate::{Agent, StopReason};
 
 /// One run, before it has begun: who it is for and how it is stopped.
@@ -64,16 +64,6 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
-    }
-}
-
-pub(crate) fn usage_of(usage: &toolpost_llm::Usage) -> Usage {
-    Usage {
-        input_tokens: usage.total_input(),
-        output_tokens: usage.output,
-        cache_read_tokens: usage.cache_read,
-        cache_write_tokens: usage.cache_write,
-        reasoning_tokens: usage.reasoning,
     }
 }
 

@@ -120,3 +120,29 @@ pub(crate) fn call_body(
         ::toolpost::__private::IntoOutput::into_output(#value)
     })
 }
+
+/// `impl Tool` for a type. The spec is built once, on first use.
+pub(crate) fn implementation(tool: &TokenStream, spec: &TokenStream, body: &TokenStream) -> TokenStream {
+    quote! {
+        impl ::toolpost::__private::Tool for #tool {
+            fn spec(&self) -> ::toolpost::__private::Arc<::toolpost::__private::ToolSpec> {
+                static SPEC: ::toolpost::__private::LazyLock<
+                    ::toolpost::__private::Arc<::toolpost::__private::ToolSpec>,
+                > = ::toolpost::__private::LazyLock::new(|| #spec);
+                ::toolpost::__private::Arc::clone(&SPEC)
+            }
+
+            fn call<'a>(
+                &'a self,
+                args: &'a ::toolpost::__private::Args,
+                ctx: &'a ::toolpost::__private::Ctx,
+            ) -> ::toolpost::__private::BoxFuture<
+                'a,
+                ::core::result::Result<::toolpost::__private::Output, ::toolpost::__private::ToolError>,
+            > {
+                let _ = (args, ctx);
+                ::std::boxed::Box::pin(async move { #body })
+            }
+        }
+    }
+}

@@ -37,6 +37,7 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
     }
     let spec = emit::spec(&name, &description, &function.sig, &parameters, &options)?;
     let body = emit::call_body(&quote!(#identifier::run), &function.sig, &parameters, &options)?;
+    let implementation = emit::implementation(&quote!(#identifier), &spec, &body);
     let visibility = function.vis.clone();
     let attributes = function.attrs.clone();
     let (docs, others): (Vec<_>, Vec<_>) =
@@ -65,25 +66,6 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
             #identifier {}
         }
 
-        impl ::toolpost::__private::Tool for #identifier {
-            fn spec(&self) -> ::toolpost::__private::Arc<::toolpost::__private::ToolSpec> {
-                static SPEC: ::toolpost::__private::LazyLock<
-                    ::toolpost::__private::Arc<::toolpost::__private::ToolSpec>,
-                > = ::toolpost::__private::LazyLock::new(|| #spec);
-                ::toolpost::__private::Arc::clone(&SPEC)
-            }
-
-            fn call<'a>(
-                &'a self,
-                args: &'a ::toolpost::__private::Args,
-                ctx: &'a ::toolpost::__private::Ctx,
-            ) -> ::toolpost::__private::BoxFuture<
-                'a,
-                ::core::result::Result<::toolpost::__private::Output, ::toolpost::__private::ToolError>,
-            > {
-                let _ = (args, ctx);
-                ::std::boxed::Box::pin(async move { #body })
-            }
-        }
+        #implementation
     })
 }

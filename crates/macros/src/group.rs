@@ -116,30 +116,12 @@ fn expand_method(
     let spec = emit::spec(&name, &description, &method.sig, &parameters, options)?;
     let body = emit::call_body(&quote!(self.0.#identifier), &method.sig, &parameters, options)?;
     let tool = format_ident!("{owner_name}_{identifier}");
+    let implementation = emit::implementation(&quote!(#tool), &spec, &body);
     let definition = quote! {
         #[allow(non_camel_case_types, reason = "the tool bears the name of its method")]
         struct #tool(::toolpost::__private::Arc<#owner>);
 
-        impl ::toolpost::__private::Tool for #tool {
-            fn spec(&self) -> ::toolpost::__private::Arc<::toolpost::__private::ToolSpec> {
-                static SPEC: ::toolpost::__private::LazyLock<
-                    ::toolpost::__private::Arc<::toolpost::__private::ToolSpec>,
-                > = ::toolpost::__private::LazyLock::new(|| #spec);
-                ::toolpost::__private::Arc::clone(&SPEC)
-            }
-
-            fn call<'a>(
-                &'a self,
-                args: &'a ::toolpost::__private::Args,
-                ctx: &'a ::toolpost::__private::Ctx,
-            ) -> ::toolpost::__private::BoxFuture<
-                'a,
-                ::core::result::Result<::toolpost::__private::Output, ::toolpost::__private::ToolError>,
-            > {
-                let _ = (args, ctx);
-                ::std::boxed::Box::pin(async move { #body })
-            }
-        }
+        #implementation
     };
     Ok((definition, tool))
 }
