@@ -8,7 +8,7 @@ use futures_util::stream;
 use serde_json::json;
 use toolpost_core::{
     Call, Caller, Cancellation, Clock, Event, NoPort, Port, Reply, RunId, RunRecord, Scope, SystemClock,
-    ToolError, Usage, Values,
+    ToolError, Values,
 };
 use toolpost_llm::{
     ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop, ToolResult, Turn,
