@@ -105,7 +105,7 @@ pub(crate) struct Global {
     /// Tell nothing but the result and errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// What is logged, such as `debug` or `toolpost_toolbox=debug,warn`.
+    /// What is logged, such as `debug` or `toolpost::call=debug,warn`.
     #[arg(long, global = true, value_name = "FILTER")]
     pub(crate) log: Option<String>,
     /// How log lines are written.
@@ -154,9 +154,9 @@ pub(crate) struct Permission {
     #[arg(long, value_name = "TOOL")]
     pub(crate) allow: Vec<String>,
     /// Ask before each call of every tool.
-    #[arg(long, conflicts_with = "yes")]
+    #[arg(long)]
     pub(crate) ask: bool,
-    /// Approve whatever would have to be approved.
+    /// Approve whatever would have to be approved, with `--ask` too.
     #[arg(long)]
     pub(crate) yes: bool,
     /// Never ask on the terminal: what would have to be approved is denied.

@@ -9,6 +9,7 @@ pub(crate) mod schema;
 pub(crate) mod tools;
 
 use std::path::Path;
+use std::time::Duration;
 
 use toolpost_core::{Approval, Caller, EventSink, Tool};
 use toolpost_toolbox::{Builder, Toolbox};
@@ -63,6 +64,12 @@ fn caller() -> Caller {
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.map_err(|error| Failure::of_machine("the threads of the command", &error))
+}
+
+/// Ends the runtime. What is still at work was asked to stop: it gets a moment, so that no sandbox is left half taken
+/// down.
+fn end(runtime: tokio::runtime::Runtime) {
+    runtime.shutdown_timeout(Duration::from_secs(5));
 }
 
 /// A `key=value` of the command line.

@@ -140,7 +140,8 @@ fn reason(error: &io::Error) -> String {
 /// What the reader of arguments has to say, in parts: the problem first, then tips, then the usage.
 impl From<&clap::Error> for Failure {
     fn from(error: &clap::Error) -> Self {
-        if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        use clap::error::ErrorKind::{DisplayHelpOnMissingArgumentOrSubcommand, MissingSubcommand};
+        if matches!(error.kind(), DisplayHelpOnMissingArgumentOrSubcommand | MissingSubcommand) {
             return Self::usage("no command is given").hint("`toolpost --help` lists the commands.");
         }
         let text = error.render().to_string();

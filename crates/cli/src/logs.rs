@@ -1,7 +1,7 @@
 //! The log: silent by default, on standard error or in a file. What is in it is in the events as well.
 
 use std::fs::OpenOptions;
-use std::io;
+use std::io::{self, Write};
 use std::sync::Mutex;
 
 use toolpost_core::Event;
@@ -12,6 +12,7 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use crate::args::{Global, LogFormat};
 use crate::env;
 use crate::failure::Failure;
+use crate::style::harmless;
 
 /// Starts the log. `--log` counts before `TOOLPOST_LOG`, and that before `-v`.
 pub(crate) fn start(global: &Global) -> Result<(), Failure> {
@@ -25,13 +26,14 @@ pub(crate) fn start(global: &Global) -> Result<(), Failure> {
     let filter = asked.as_deref().unwrap_or(usual);
     let filter = EnvFilter::builder().parse(filter).map_err(|error| {
         Failure::usage(format!("the log filter `{filter}`: {error}"))
-            .hint("Write a level, or parts and levels: `debug`, `toolpost_toolbox=debug,warn`.")
+            .hint("Write a level, or parts and levels: `debug`, `toolpost::call=debug,warn`.")
     })?;
     let writer = match &global.log_file {
-        None => BoxMakeWriter::new(io::stderr),
+        None => BoxMakeWriter::new(|| Harmless(io::stderr())),
         Some(path) => {
             let file = OpenOptions::new().create(true).append(true).open(path);
-            BoxMakeWriter::new(Mutex::new(file.map_err(|error| Failure::file("the log file", path, &error))?))
+            let file = file.map_err(|error| Failure::file("the log file", path, &error))?;
+            BoxMakeWriter::new(Mutex::new(Harmless(file)))
         }
     };
     let builder = tracing_subscriber::fmt()
@@ -47,30 +49,53 @@ pub(crate) fn start(global: &Global) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A log is read on a terminal sooner or later, and it quotes strangers.
+struct Harmless<W>(W);
+
+impl<W: Write> Write for Harmless<W> {
+    /// Takes all of it: a line of the log comes as one piece.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_all(harmless(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// The component of the log that tells of runs.
+const RUN: &str = "toolpost::run";
+/// The component of the log that tells of calls.
+const CALL: &str = "toolpost::call";
+
 /// Writes an event to the log: the steps of a run as `info`, what is within them as `debug`. Texts and results are not
 /// logged, and arguments only with their secrets masked.
 pub(crate) fn event(event: &Event) {
     match event {
         Event::RunStarted { run, model, tools } => {
-            info!(%run, model, tools = tools.join(","), "the run begins");
+            info!(target: RUN, %run, model, tools = tools.join(","), "the run begins");
         }
-        Event::TurnStarted { run, iteration } => debug!(%run, iteration, "the model is asked"),
+        Event::TurnStarted { run, iteration } => debug!(target: RUN, %run, iteration, "the model is asked"),
         Event::TurnFinished { run, iteration, stop_reason, usage } => {
             let (input, output) = (usage.input_tokens, usage.output_tokens);
-            info!(%run, iteration, stop_reason, input, output, "the model has answered");
+            info!(target: RUN, %run, iteration, stop_reason, input, output, "the model has answered");
         }
-        Event::CallStarted { call, tool, arguments, .. } => debug!(%call, %tool, %arguments, "a call begins"),
+        Event::CallStarted { call, tool, arguments, .. } => {
+            debug!(target: CALL, %call, %tool, %arguments, "a call begins");
+        }
         Event::CallRetry { call, attempt, error, wait_ms } => {
-            warn!(%call, attempt, %error, wait_ms, "a call is made again");
+            warn!(target: CALL, %call, attempt, %error, wait_ms, "a call is made again");
         }
         Event::CallFinished { record } => {
             let code = record.error.as_ref().map(toolpost_core::ToolError::code);
             let (call, tool, milliseconds) = (record.id, &record.tool, record.duration.as_millis());
-            info!(%call, %tool, code = code.map(tracing::field::display), milliseconds, "a call is over");
+            info!(target: CALL, %call, %tool, code = code.map(tracing::field::display), milliseconds, "a call is over");
         }
-        Event::Notice { message } => warn!("{message}"),
+        Event::Notice { message } => warn!(target: RUN, "{message}"),
         Event::RunFinished { record } => {
-            info!(run = %record.id, stop_reason = record.stop_reason, turns = record.iterations, "the run is over");
+            let (stop_reason, turns) = (&record.stop_reason, record.iterations);
+            info!(target: RUN, run = %record.id, stop_reason, turns, "the run is over");
         }
         _ => {}
     }

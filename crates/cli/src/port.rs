@@ -80,7 +80,10 @@ impl Port for TerminalPort {
             }
             let prompt = prompt(question);
             self.printer.prompt(&prompt)?;
-            let line = tokio::task::spawn_blocking(read_line).await??;
+            // Not a thread of the runtime: those are waited for at the end, and nobody may ever answer.
+            let (answered, line) = tokio::sync::oneshot::channel();
+            std::thread::spawn(move || answered.send(read_line()));
+            let line = line.await??;
             let Some(tool) = tool else { return Ok(answer(&line, &question.kind)) };
             match line.as_str() {
                 "y" | "yes" | "once" => yes(),

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Write};
 
+use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use serde::Serialize;
 
@@ -15,23 +16,32 @@ use crate::style::{self, paint};
 #[derive(Clone, Debug)]
 pub(crate) struct Printer {
     pub(crate) format: Format,
-    color: ColorChoice,
+    /// Whether output is coloured; `None` means on a terminal.
+    color: Option<bool>,
     pub(crate) quiet: bool,
     pub(crate) verbose: u8,
 }
 
 impl Printer {
     pub(crate) fn new(format: Format, color: Color) -> Self {
-        let plain = env::get("NO_COLOR").is_some() || env::get("TERM").is_some_and(|term| term == "dumb");
+        let term = env::get("TERM");
+        let plain = env::get("NO_COLOR").is_some() || term.as_deref() == Some("dumb");
         let forced = env::get("CLICOLOR_FORCE").is_some_and(|value| value != "0");
         let color = match color {
-            Color::Always => ColorChoice::Always,
-            Color::Never => ColorChoice::Never,
-            Color::Auto if plain => ColorChoice::Never,
-            Color::Auto if forced => ColorChoice::Always,
-            Color::Auto => ColorChoice::Auto,
+            Color::Always => Some(true),
+            Color::Never => Some(false),
+            Color::Auto if plain => Some(false),
+            Color::Auto if forced => Some(true),
+            // A terminal that says nothing of itself may know no colours.
+            Color::Auto => term.is_none().then_some(false),
         };
         Self { format, color, quiet: false, verbose: 0 }
+    }
+
+    /// A stream that keeps colours or drops them.
+    fn stream<S: RawStream>(&self, raw: S) -> AutoStream<S> {
+        let coloured = self.color.unwrap_or_else(|| raw.is_terminal());
+        AutoStream::new(raw, if coloured { ColorChoice::Always } else { ColorChoice::Never })
     }
 
     /// Whether output is for people.
@@ -44,7 +54,7 @@ impl Printer {
     /// # Errors
     /// Never for a reader that went away: then the command ends well, as one expects of `… | head`.
     pub(crate) fn result(&self, text: &str) -> Result<(), Failure> {
-        let mut out = AutoStream::new(io::stdout().lock(), self.color);
+        let mut out = self.stream(io::stdout().lock());
         let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         settle(write!(out, "{text}{newline}").and_then(|()| out.flush()))
     }
@@ -80,14 +90,14 @@ impl Printer {
 
     /// Writes to standard error, whatever `--quiet` says.
     pub(crate) fn say(&self, text: &str) {
-        let mut err = AutoStream::new(io::stderr().lock(), self.color);
+        let mut err = self.stream(io::stderr().lock());
         // If nobody reads it, there is nobody to tell.
         let _ = writeln!(err, "{text}");
     }
 
     /// Asks on standard error.
     pub(crate) fn prompt(&self, text: &str) -> io::Result<()> {
-        let mut err = AutoStream::new(io::stderr().lock(), self.color);
+        let mut err = self.stream(io::stderr().lock());
         write!(err, "{text}")?;
         err.flush()
     }

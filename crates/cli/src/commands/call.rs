@@ -43,27 +43,13 @@ pub(crate) fn run(args: &CallArgs, printer: &Printer) -> Result<Exit, Failure> {
         args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
     let toolbox = super::toolbox(tools, &folder, &args.permission, events(printer))?;
     let arguments = arguments(rest, &name, toolbox.spec(&name).as_deref())?;
-    let owner = env::get("USER").unwrap_or_else(|| "operator".into());
-    let port = TerminalPort::new(printer, &args.permission, Some(Store::new(folder.join("artifacts"))));
-    let mut call = Call::new(name, arguments)
-        .with_caller(super::caller())
-        .with_scope(Scope::new(owner).with_working_dir(&folder))
-        .with_priority(args.priority)
-        .with_port(Arc::new(port));
-    call.options.timeout = args.timeout;
-    call.options.retries = args.retries;
-    call.options.dry_run = args.dry_run;
-    call.options.verbose = printer.verbose > 0;
-    for meta in &args.meta {
-        let (key, value) = super::pair("--meta", meta)?;
-        call.options.metadata.insert(key.to_owned(), value.into());
-    }
+    let mut call = call(args, name, arguments, &folder, printer)?;
     let runtime = super::runtime()?;
     let reply = runtime.block_on(async {
-        call.cancellation = interrupt::watch();
-        toolbox.call(call).await
-    });
-    runtime.shutdown_background();
+        call.cancellation = interrupt::watch()?;
+        Ok::<_, Failure>(toolbox.call(call).await)
+    })?;
+    super::end(runtime);
     match (printer.format, &reply.result) {
         (Format::Json, result) => printer.json(&Envelope::new(reply.record.id, result))?,
         (Format::Text, Ok(output)) => printer.foreign_result(&output.model_text())?,
@@ -79,6 +65,32 @@ pub(crate) fn run(args: &CallArgs, printer: &Printer) -> Result<Exit, Failure> {
             Err(if of_arguments { failure.hint(manifest) } else { failure })
         }
     }
+}
+
+/// The call that the command line describes.
+fn call(
+    args: &CallArgs,
+    name: String,
+    arguments: Value,
+    folder: &Path,
+    printer: &Printer,
+) -> Result<Call, Failure> {
+    let owner = env::get("USER").unwrap_or_else(|| "operator".into());
+    let port = TerminalPort::new(printer, &args.permission, Some(Store::new(folder.join("artifacts"))));
+    let mut call = Call::new(name, arguments)
+        .with_caller(super::caller())
+        .with_scope(Scope::new(owner).with_working_dir(folder))
+        .with_priority(args.priority)
+        .with_port(Arc::new(port));
+    call.options.timeout = args.timeout;
+    call.options.retries = args.retries;
+    call.options.dry_run = args.dry_run;
+    call.options.verbose = printer.verbose > 0;
+    for meta in &args.meta {
+        let (key, value) = super::pair("--meta", meta)?;
+        call.options.metadata.insert(key.to_owned(), value.into());
+    }
+    Ok(call)
 }
 
 /// What is told while it works. That it failed is told once, as the command's own error.
@@ -153,4 +165,33 @@ fn parse(what: &str, text: &str) -> Result<Value, Failure> {
         Failure::usage(format!("{what} are not JSON: {error}"))
             .hint("Give one object, such as '{\"path\": \"README.md\"}', or key=value pairs.")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser as _;
+    use toolpost_core::Priority;
+
+    use super::*;
+    use crate::args::{Cli, Color, Command};
+
+    /// No built-in tool is tried again, and a single call has nobody to be more urgent than: only the call shows
+    /// whether these options are read.
+    #[test]
+    fn every_option_is_in_the_call() {
+        let line =
+            "toolpost call calculate --timeout 3s --retries 2 --priority critical --meta a=b --dry-run";
+        let Ok(Cli { command: Command::Call(args), .. }) = Cli::try_parse_from(line.split(' ')) else {
+            panic!("it is not read as a call")
+        };
+        let printer = Printer::new(Format::Json, Color::Never);
+        let call = call(&args, "calculate".into(), Value::Null, Path::new("/"), &printer).unwrap();
+        assert_eq!(call.priority, Priority::Critical);
+        assert_eq!(call.options.timeout, Some(Duration::from_secs(3)));
+        assert_eq!(call.options.retries, Some(2));
+        assert_eq!(call.options.metadata["a"], "b");
+        assert!(call.options.dry_run && !call.options.verbose);
+    }
 }

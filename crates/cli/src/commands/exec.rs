@@ -61,8 +61,12 @@ fn supervised(sandbox: &Sandbox, program: &Program, printer: &Printer) -> Result
     let runtime = super::runtime()?;
     let cancel = Cancel::new();
     let asked = cancel.clone();
+    let interrupted = {
+        let _entered = runtime.enter();
+        interrupt::watch()?
+    };
     runtime.spawn(async move {
-        interrupt::watch().cancelled().await;
+        interrupted.cancelled().await;
         asked.cancel();
     });
     let live = printer.is_text();

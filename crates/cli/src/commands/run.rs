@@ -65,9 +65,9 @@ pub(crate) fn run(args: &RunArgs, printer: &Printer) -> Result<Exit, Failure> {
         run = run.with_notice(notice);
     }
     let runtime = super::runtime()?;
-    let outcome = runtime.block_on(async { run.with_cancellation(interrupt::watch()).finish().await });
-    // Threads that still block, such as one that reads the terminal, are not waited for.
-    runtime.shutdown_background();
+    let outcome = runtime
+        .block_on(async { Ok::<_, Failure>(run.with_cancellation(interrupt::watch()?).finish().await) })?;
+    super::end(runtime);
     let mut record = RunRecord::clone(&outcome.record);
     let put = match &store {
         Some(store) => put_away(&workspace, store, &mut record),

@@ -1,0 +1,178 @@
+//! Each variable of `toolpost help environment` does what the page says, and no other is needed.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use toolpost_testkit::provider::LoopbackProvider;
+
+use crate::support::{Anthropic, TestEnv, says};
+
+/// Each variable with the test that fails when it is ignored.
+fn tests() -> BTreeMap<&'static str, fn()> {
+    BTreeMap::from([
+        ("ANTHROPIC_API_KEY", key as fn()),
+        ("ANTHROPIC_BASE_URL", base_url),
+        ("TOOLPOST_MODEL", model),
+        ("TOOLPOST_NO_NETWORK", no_network),
+        ("TOOLPOST_LOG", log),
+        ("HTTPS_PROXY", proxy),
+        ("NO_COLOR", no_color),
+        ("CLICOLOR_FORCE", force_color),
+        ("TERM", term),
+        ("COLUMNS", columns),
+        ("PATH", path),
+        ("TMPDIR", temporary_folder),
+        ("USER", user),
+    ])
+}
+
+#[test]
+fn every_variable_has_a_test() {
+    let page = TestEnv::new().run(["help", "environment"]).ok();
+    let told = page.out.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let mut told: Vec<&str> = told.collect();
+    told.sort_unstable();
+    assert_eq!(told, tests().into_keys().collect::<Vec<_>>());
+}
+
+#[test]
+fn key() {
+    let model = Anthropic::start(vec![says("ok")]);
+    model.env.run(["run", "-p", "hi"]).ok();
+    assert_eq!(model.server.requests()[0].header("x-api-key"), Some(Anthropic::KEY));
+    let empty = model.env.with("ANTHROPIC_API_KEY", "");
+    assert_eq!(empty.run(["run", "-p", "hi", "--json"]).exit(3).error()["code"], "AUTH");
+}
+
+#[test]
+fn base_url() {
+    let model = Anthropic::start(vec![says("from here")]);
+    assert_eq!(model.env.run(["run", "-p", "hi"]).ok().out, "from here\n");
+    assert_eq!(model.server.requests()[0].path, "/v1/messages");
+    let elsewhere = model.env.without("ANTHROPIC_BASE_URL").run(["run", "-p", "hi", "--json"]).exit(5);
+    assert!(elsewhere.error()["message"].as_str().unwrap().contains("api.anthropic.com"), "{elsewhere}");
+}
+
+#[test]
+fn model() {
+    let env = TestEnv::new().with("TOOLPOST_MODEL", "script:hello.yaml");
+    env.write("hello.yaml", "turns:\n  - text: hello\n");
+    assert_eq!(env.run(["run", "-p", "hi"]).ok().out, "hello\n");
+    // The option counts more.
+    env.write("other.yaml", "turns:\n  - text: other\n");
+    assert_eq!(env.run(["run", "-p", "hi", "--model", "script:other.yaml"]).ok().out, "other\n");
+}
+
+#[test]
+fn no_network() {
+    let far =
+        TestEnv::new().with("ANTHROPIC_API_KEY", "key").with("ANTHROPIC_BASE_URL", "http://192.0.2.1:9");
+    let finished = far.run(["run", "-p", "hi", "--json"]).exit(5);
+    let error = finished.error();
+    assert_eq!(error["code"], "NETWORK_FORBIDDEN");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("anthropic/claude-sonnet-5-5") && message.contains("192.0.2.1"), "{error}");
+    assert!(error["hints"][0].as_str().unwrap().contains("TOOLPOST_NO_NETWORK"), "{error}");
+    // Without it a connection is tried: to a proxy on this machine, so that this test sends nothing away.
+    let proxy = LoopbackProvider::start(vec![says("through")]).unwrap();
+    let free = far.without("TOOLPOST_NO_NETWORK").with("HTTPS_PROXY", proxy.base_url());
+    assert_eq!(free.run(["run", "-p", "hi"]).ok().out, "through\n");
+}
+
+#[test]
+fn proxy() {
+    let proxy = LoopbackProvider::start(vec![says("through")]).unwrap();
+    let env = TestEnv::new()
+        .with("ANTHROPIC_API_KEY", "key")
+        .with("ANTHROPIC_BASE_URL", "http://provider.invalid")
+        .with("HTTPS_PROXY", proxy.base_url());
+    assert_eq!(env.run(["run", "-p", "hi"]).ok().out, "through\n");
+    assert_eq!(proxy.requests()[0].path, "http://provider.invalid/v1/messages");
+    let bad = env.with("HTTPS_PROXY", "://me:hunter2@proxy").run(["run", "-p", "hi", "--json"]).exit(2);
+    assert_eq!(bad.error()["code"], "CONFIGURATION");
+    assert!(!bad.err.contains("hunter2"), "{bad}");
+}
+
+const SUM: [&str; 3] = ["call", "calculate", "expression=6*7"];
+
+#[test]
+fn log() {
+    let env = TestEnv::new().with("TOOLPOST_LOG", "toolpost::call=debug");
+    assert!(env.run(SUM).ok().err.contains("DEBUG toolpost::call: a call begins"));
+    assert!(!env.run(SUM.iter().chain(&["--log", "off"])).ok().err.contains("DEBUG"));
+    let wrong = TestEnv::new().with("TOOLPOST_LOG", "a=b=c").run(SUM).exit(2);
+    assert!(wrong.err.contains("`a=b=c`"), "{wrong}");
+}
+
+fn colours_on_a_terminal(env: &TestEnv) -> bool {
+    env.on_terminal("", SUM).ok().out.contains('\u{1b}')
+}
+
+#[test]
+fn no_color() {
+    let env = TestEnv::new().with("TERM", "xterm");
+    assert!(colours_on_a_terminal(&env));
+    let env = env.with("NO_COLOR", "1");
+    assert!(!colours_on_a_terminal(&env));
+    assert!(!colours_on_a_terminal(&env.with("CLICOLOR_FORCE", "1")));
+    assert!(colours_on_a_terminal(&TestEnv::new().with("TERM", "xterm").with("NO_COLOR", "")));
+}
+
+#[test]
+fn force_color() {
+    let coloured =
+        |value: &str| TestEnv::new().with("CLICOLOR_FORCE", value).run(SUM).ok().err.contains('\u{1b}');
+    assert!(coloured("1"));
+    assert!(!coloured("0") && !coloured(""));
+    let never = TestEnv::new().with("CLICOLOR_FORCE", "1").run(SUM.iter().chain(&["--color", "never"])).ok();
+    assert!(!never.err.contains('\u{1b}'));
+}
+
+#[test]
+fn term() {
+    assert!(!colours_on_a_terminal(&TestEnv::new().with("TERM", "dumb")));
+    assert!(colours_on_a_terminal(&TestEnv::new().with("TERM", "xterm-256color")));
+}
+
+#[test]
+fn columns() {
+    let widest = |columns: &str| {
+        let page = TestEnv::new().with("COLUMNS", columns).run(["run", "-h"]).ok();
+        page.out.lines().map(|line| line.chars().count()).max().unwrap()
+    };
+    assert!(widest("60") <= 60 && widest("60") < widest("100"));
+}
+
+#[test]
+fn path() {
+    let env = TestEnv::new();
+    assert_eq!(env.run(["exec", "--", "echo", "found"]).ok().out, "found\n");
+    std::fs::create_dir(env.path("nothing")).unwrap();
+    let nothing = env.path("nothing");
+    let env = env.with("PATH", nothing);
+    let error = env.run(["exec", "--json", "--", "echo", "found"]).exit(2).error();
+    assert!(error["message"].as_str().unwrap().contains("/nothing"), "{error}");
+    env.write("code.js", "1");
+    let error = env.run(["exec", "--json", "code.js"]).exit(1).error();
+    assert!(error["message"].as_str().unwrap().contains("node"), "{error}");
+}
+
+#[test]
+fn temporary_folder() {
+    let env = TestEnv::new();
+    env.write("hello.yaml", "turns:\n  - text: hello\n");
+    let words = ["run", "-p", "x", "--model", "script:hello.yaml"];
+    env.run(words).ok();
+    let missing = env.path("missing");
+    let error = env.with("TMPDIR", missing).run(words).exit(2);
+    assert!(error.err.contains("temporary files") && error.err.contains("missing"), "{error}");
+}
+
+#[test]
+fn user() {
+    let words = || SUM.iter().chain(&["--format", "jsonl"]);
+    let named = TestEnv::new().with("USER", "ada").run(words()).ok().record();
+    assert_eq!(named["caller"]["identity"], "ada", "{named}");
+    let nameless = TestEnv::new().run(words()).ok().record();
+    assert_eq!(nameless["caller"]["identity"], Value::Null);
+}

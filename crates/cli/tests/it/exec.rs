@@ -1,0 +1,266 @@
+//! `toolpost exec`: each option does what it says.
+
+use serde_json::{Value, json};
+use toolpost_sandbox::{Host, Level};
+
+use crate::support::{TestEnv, fits};
+
+/// The outcome of a program.
+#[track_caller]
+fn outcome(env: &TestEnv, exit: i32, words: &[&str]) -> Value {
+    let finished = env.run(["exec", "--json"].iter().chain(words)).exit(exit);
+    let outcome = finished.json();
+    fits("outcome", &outcome);
+    outcome
+}
+
+fn said(outcome: &Value) -> &str {
+    outcome["stdout"]["text"].as_str().unwrap_or_else(|| panic!("{outcome:#}"))
+}
+
+#[test]
+pub(crate) fn code() {
+    let env = TestEnv::new();
+    env.write("sum.py", "print(6 * 7)");
+    env.write("sum.sh", "echo $((6 * 7))");
+    env.write("sum.js", "console.log(6 * 7)");
+    for file in ["sum.py", "sum.sh", "sum.js"] {
+        assert_eq!(env.run(["exec", file]).ok().out, "42\n", "{file}");
+    }
+    assert_eq!(env.run_with("print(6 * 7)", ["exec", "--lang", "python", "-"]).ok().out, "42\n");
+}
+
+#[test]
+pub(crate) fn command() {
+    let env = TestEnv::new();
+    assert_eq!(env.run(["exec", "--", "echo", "-n", "--json", "$HOME", "--"]).ok().out, "--json $HOME --");
+}
+
+#[test]
+pub(crate) fn lang() {
+    let env = TestEnv::new();
+    env.write("code.txt", "echo $((6 * 7))");
+    assert_eq!(env.run(["exec", "--lang", "bash", "code.txt"]).ok().out, "42\n");
+    // The option counts more than the name.
+    env.write("code.py", "echo $((6 * 7))");
+    assert_eq!(env.run(["exec", "--lang", "bash", "code.py"]).ok().out, "42\n");
+}
+
+#[test]
+pub(crate) fn env() {
+    let env = TestEnv::new().with("LEAK", "from outside");
+    let finished = env.run([
+        "exec",
+        "--env",
+        "GREETING=good morning",
+        "--env",
+        "EMPTY=",
+        "--",
+        "sh",
+        "-c",
+        "echo $GREETING,$EMPTY,$LEAK",
+    ]);
+    assert_eq!(finished.ok().out, "good morning,,\n");
+}
+
+#[test]
+pub(crate) fn stdin() {
+    let env = TestEnv::new();
+    env.write("input.txt", "three words here");
+    assert_eq!(env.run(["exec", "--stdin", "input.txt", "--", "wc", "-w"]).ok().out.trim(), "3");
+    assert_eq!(env.run_with("not passed on", ["exec", "--", "wc", "-w"]).ok().out.trim(), "0");
+}
+
+#[test]
+pub(crate) fn attach() {
+    let env = TestEnv::new();
+    env.write("deep/table.csv", "a,b\n");
+    env.write("more.txt", "m");
+    let words =
+        ["exec", "--attach", "deep/table.csv", "--attach", "more.txt", "--", "cat", "table.csv", "more.txt"];
+    assert_eq!(env.run(words).ok().out, "a,b\nm");
+}
+
+#[test]
+pub(crate) fn workdir() {
+    let env = TestEnv::new();
+    env.write("mine/old.txt", "old");
+    env.run(["exec", "--workdir", "mine", "--", "sh", "-c", "cat old.txt > new.txt"]).ok();
+    assert_eq!(env.read("mine/new.txt"), "old");
+}
+
+#[test]
+pub(crate) fn artifacts() {
+    let env = TestEnv::new();
+    let make = ["--", "sh", "-c", "mkdir out; echo made > out/new.txt"];
+    let finished = env.run(["exec", "--artifacts", "kept"].iter().chain(&make)).ok();
+    assert_eq!(env.read("kept/out/new.txt"), "made\n");
+    assert!(finished.err.contains("made kept/out/new.txt (5 bytes)"), "{finished}");
+    // Without the option they are only listed.
+    let listed = env.run(["exec"].iter().chain(&make)).ok();
+    assert!(listed.err.contains("made out/new.txt (5 bytes)"), "{listed}");
+    assert!(!env.path("out").exists());
+}
+
+#[test]
+fn an_outcome_is_told_although_its_files_cannot_be_put_away() {
+    let env = TestEnv::new();
+    env.write("taken", "a file where a folder should be");
+    let words =
+        ["exec", "--json", "--artifacts", "taken", "--", "sh", "-c", "echo said; echo made > new.txt"];
+    let finished = env.run(words);
+    assert_ne!(finished.status.code(), Some(0), "{finished}");
+    assert_eq!(said(&finished.json()), "said\n");
+    assert!(finished.error()["message"].as_str().unwrap().contains("taken"), "{finished}");
+}
+
+#[test]
+pub(crate) fn level() {
+    let env = TestEnv::new();
+    for level in [Level::Standard, Level::Strict] {
+        let availability = Host::probe().availability(level).unwrap();
+        if !availability.available {
+            println!("SKIP level {level}: {:?}", availability.reason);
+            continue;
+        }
+        let report = &outcome(&env, 0, &["--level", level.name(), "--", "true"])["report"];
+        assert_eq!(
+            (&report["requested"], &report["effective"]),
+            (&json!(level.name()), &json!(level.name()))
+        );
+    }
+    let best = Host::probe().best().unwrap();
+    let report = &outcome(&env, 0, &["--", "true"])["report"];
+    assert_eq!((&report["requested"], &report["effective"]), (&Value::Null, &json!(best.name())));
+}
+
+#[test]
+pub(crate) fn allow_degraded() {
+    // Inside a sandbox there are no further namespaces: that is a host that cannot give the level `strict`.
+    let env = TestEnv::new();
+    let inner = env.path("toolpost");
+    std::fs::copy(env!("CARGO_BIN_EXE_toolpost"), &inner).unwrap();
+    let nested = |words: &[&str]| {
+        let outer = [
+            "exec",
+            "--json",
+            "--memory",
+            "1G",
+            "--workdir",
+            ".",
+            "--",
+            "./toolpost",
+            "--json",
+            "exec",
+            "--level",
+            "strict",
+        ];
+        let finished = env.run(outer.iter().chain(words).chain(&["--", "true"]));
+        let outcome = finished.json();
+        (outcome["exit_code"].as_i64(), said(&outcome).to_owned(), outcome)
+    };
+    let (refused, _, whole) = nested(&[]);
+    if refused == Some(0) {
+        println!("SKIP allow_degraded: a sandbox within a sandbox is as strict here");
+        return;
+    }
+    assert_eq!(refused, Some(5), "{whole:#}");
+    let (lowered, text, whole) = nested(&["--allow-degraded"]);
+    if lowered == Some(5) {
+        println!("SKIP allow_degraded: no level at all within a sandbox: {whole}");
+        return;
+    }
+    assert_eq!(lowered, Some(0), "{whole:#}");
+    let report = &serde_json::from_str::<Value>(&text).unwrap()["report"];
+    assert_eq!((&report["degraded"], &report["effective"]), (&json!(true), &json!("standard")));
+}
+
+#[test]
+pub(crate) fn timeout() {
+    let env = TestEnv::new();
+    let outcome = outcome(&env, 4, &["--timeout", "300ms", "--", "sleep", "100"]);
+    assert_eq!(outcome["verdict"]["kind"], "timeout");
+}
+
+#[test]
+pub(crate) fn memory() {
+    let env = TestEnv::new();
+    env.write("hungry.py", "x = bytearray(200 << 20); print(len(x))");
+    let hungry = ["hungry.py"];
+    let outcome_of = |words: &[&str]| {
+        let finished = env.run(["exec", "--json"].iter().chain(words).chain(&hungry));
+        (finished.status.code(), finished.json())
+    };
+    let (status, enough) = outcome_of(&["--memory", "512M"]);
+    assert_eq!(status, Some(0), "{enough}");
+    let (status, little) = outcome_of(&["--memory", "64M"]);
+    // Without cgroups it is the program's own allocation that fails.
+    let told = little["verdict"]["kind"] == "memory" && status == Some(6);
+    let own = little["stderr"].to_string().contains("MemoryError") && status == Some(1);
+    assert!(told || own, "{status:?}: {little}");
+}
+
+#[test]
+pub(crate) fn cpu() {
+    let env = TestEnv::new();
+    env.write("busy.py", "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass");
+    let busy = ["busy.py"];
+    let limited = outcome(&env, 0, &[&["--cpu", "0.2"], &busy[..]].concat());
+    let layers = limited["report"]["layers"].to_string();
+    if !layers.contains("cpu_quota") {
+        println!("SKIP cpu: this host limits no processor time: {}", limited["report"]["missing"]);
+        return;
+    }
+    assert!(!outcome(&env, 0, &["--", "true"])["report"]["layers"].to_string().contains("cpu_quota"));
+    let seconds = |what: &str| {
+        let spent = &limited["usage"][what];
+        spent["secs"].as_f64().unwrap() + spent["nanos"].as_f64().unwrap() / 1e9
+    };
+    assert!(seconds("user") + seconds("system") < 0.6 * seconds("wall"), "{limited}");
+}
+
+#[test]
+pub(crate) fn pids() {
+    let env = TestEnv::new();
+    let many = ["--", "sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.3 & done; wait"];
+    let few = env.run(["exec", "--json", "--pids", "4"].iter().chain(&many));
+    assert_ne!(few.status.code(), Some(0), "{few}");
+    env.run(["exec", "--json", "--pids", "40"].iter().chain(&many)).ok();
+}
+
+#[test]
+pub(crate) fn max_output() {
+    let env = TestEnv::new();
+    let words = ["exec", "--json", "--max-output", "2K", "--", "seq", "100000"];
+    let finished = env.run(words);
+    let kept = finished.json()["stdout"].to_string();
+    assert!(kept.len() < 6_000, "{} bytes: {finished}", kept.len());
+    let all = env.run(["exec", "--json", "--", "seq", "100000"]).ok();
+    assert!(all.json()["stdout"].to_string().len() > 500_000);
+}
+
+#[test]
+pub(crate) fn max_file() {
+    let env = TestEnv::new();
+    let write = ["--", "sh", "-c", "head -c 200000 /dev/zero > big && echo written"];
+    let small = env.run(["exec", "--json", "--max-file", "100K"].iter().chain(&write));
+    assert!(!said(&small.json()).contains("written"), "{small}");
+    assert!(said(&outcome(&env, 0, &[&["--max-file", "300K"], &write[..]].concat())).contains("written"));
+}
+
+#[test]
+fn a_program_that_fails_is_exit_status_1_and_its_own_stands_in_the_json() {
+    let env = TestEnv::new();
+    assert_eq!(outcome(&env, 1, &["--", "sh", "-c", "exit 9"])["exit_code"], 9);
+    let finished = env.run(["exec", "--", "sh", "-c", "echo out; echo err >&2; exit 9"]).exit(1);
+    assert_eq!(finished.out, "out\n");
+    assert!(finished.err.contains("err\n") && finished.err.contains('9'), "{finished}");
+}
+
+#[test]
+fn the_summary_says_what_confined_the_program() {
+    let env = TestEnv::new();
+    let finished = env.run(["exec", "--", "true"]).ok();
+    assert!(finished.err.contains("ok level ") && finished.err.contains(" layers"), "{finished}");
+    assert_eq!(env.run(["exec", "-q", "--", "true"]).ok().err, "");
+}

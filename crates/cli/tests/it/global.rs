@@ -1,0 +1,138 @@
+//! The options that every command has.
+
+use serde_json::{Value, json};
+
+use crate::support::TestEnv;
+
+const SUM: [&str; 3] = ["call", "calculate", "expression=6*7"];
+
+fn sum(words: &[&'static str]) -> Vec<&'static str> {
+    SUM.iter().chain(words).copied().collect()
+}
+
+#[test]
+pub(crate) fn format() {
+    let env = TestEnv::new();
+    assert_eq!(env.run(sum(&["--format", "text"])).ok().out, "42\n");
+    assert_eq!(env.run(sum(&["--format", "json"])).ok().json()["status"], "success");
+    assert_eq!(env.run(sum(&["--format", "jsonl"])).ok().lines().len(), 2);
+}
+
+#[test]
+pub(crate) fn json() {
+    let env = TestEnv::new();
+    assert_eq!(env.run(sum(&["--json"])).ok().json()["status"], "success");
+    env.run(sum(&["--json", "--format", "text"])).exit(2);
+}
+
+#[test]
+fn an_unreadable_command_line_is_answered_in_the_form_that_it_asks_for() {
+    let env = TestEnv::new();
+    for form in [&["--json"][..], &["--format", "json"], &["--format=jsonl"]] {
+        let error = env.run(["run", "--nosuch"].iter().chain(form)).exit(2).error();
+        assert_eq!(
+            (&error["code"], &error["message"]),
+            (&json!("USAGE"), &json!("unexpected argument '--nosuch' found"))
+        );
+        let nothing = env.run(form).exit(2).error();
+        assert_eq!(nothing["message"], "no command is given");
+    }
+    let person = env.run([""; 0]).exit(2);
+    assert!(person.err.contains("Usage: toolpost") && person.out.is_empty(), "{person}");
+}
+
+#[test]
+pub(crate) fn verbose() {
+    let env = TestEnv::new();
+    let told = |words: &[&'static str]| env.run(sum(words)).ok().err;
+    assert!(!told(&[]).contains("toolpost::call"));
+    assert!(told(&["-v"]).contains("INFO toolpost::call: a call is over"));
+    assert!(!told(&["-v"]).contains("DEBUG"));
+    assert!(told(&["--verbose", "--verbose"]).contains("DEBUG toolpost::call: a call begins"));
+}
+
+#[test]
+pub(crate) fn quiet() {
+    let env = TestEnv::new();
+    assert!(env.run(sum(&[])).ok().err.contains("→ calculate"));
+    for option in ["-q", "--quiet"] {
+        let finished = env.run(sum(&[option])).ok();
+        assert_eq!((finished.out.as_str(), finished.err.as_str()), ("42\n", ""));
+        let failed = env.run(["call", "nosuch", option]).exit(2);
+        assert!(failed.err.starts_with("error: "), "{failed}");
+    }
+}
+
+#[test]
+pub(crate) fn log() {
+    let env = TestEnv::new();
+    let told = |filter| env.run(sum(&["-q", "--log", filter])).ok().err;
+    assert_eq!(told("off"), "");
+    assert_eq!(told("toolpost::run=trace"), "");
+    assert!(told("toolpost::call=debug").contains("DEBUG toolpost::call: a call begins"));
+    // It counts more than `-v`.
+    assert!(!env.run(sum(&["-vvv", "--log", "off"])).ok().err.contains("toolpost::call"));
+}
+
+#[test]
+pub(crate) fn log_format() {
+    let env = TestEnv::new();
+    let told = env.run(sum(&["-q", "--log", "info", "--log-format", "json"])).ok().err;
+    let lines: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0]["target"], "toolpost::call");
+    assert_eq!(lines[0]["fields"]["tool"], "calculate");
+    let text = env.run(sum(&["-q", "--log", "info", "--log-format", "text"])).ok().err;
+    assert!(text.contains(" INFO toolpost::call"), "{text}");
+}
+
+#[test]
+pub(crate) fn log_file() {
+    let env = TestEnv::new();
+    let finished = env.run(sum(&["--log-file", "log.txt"])).ok();
+    assert!(!finished.err.contains("INFO"), "{finished}");
+    assert_eq!(env.read("log.txt").matches("a call is over").count(), 1);
+    // It is added to.
+    env.run(sum(&["--log-file", "log.txt", "-vv"])).ok();
+    let log = env.read("log.txt");
+    assert_eq!((log.matches("a call is over").count(), log.matches("a call begins").count()), (2, 1));
+}
+
+const GREEN: &str = "\u{1b}[32m✓";
+
+#[test]
+pub(crate) fn color() {
+    let env = TestEnv::new();
+    assert!(env.run(sum(&["--color", "always"])).ok().err.contains(GREEN));
+    for words in [&[][..], &["--color", "auto"], &["--color", "never"]] {
+        assert!(!env.run(sum(words)).ok().err.contains('\u{1b}'), "{words:?}");
+    }
+    let terminal = TestEnv::new().with("TERM", "xterm");
+    assert!(terminal.on_terminal("", sum(&[])).ok().out.contains(GREEN));
+    assert!(!terminal.on_terminal("", sum(&["--color", "never"])).ok().out.contains('\u{1b}'));
+    // Help and errors of the command line are not exempt.
+    for words in [&["--help"][..], &["run", "--help"], &["help", "run"], &["run", "--nosuch"]] {
+        let shown = |when| {
+            let finished = env.run(words.iter().chain(&["--color", when]));
+            finished.out + &finished.err
+        };
+        assert!(shown("always").contains("\u{1b}["), "{words:?}");
+        assert!(
+            !terminal.on_terminal("", words.iter().chain(&["--color", "never"])).out.contains('\u{1b}'),
+            "{words:?}"
+        );
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_does_no_harm() {
+    let env = TestEnv::new();
+    let finished = env.run_with_closed_errors(sum(&["-vvv"])).ok();
+    assert_eq!(finished.out, "42\n");
+}
+
+#[test]
+fn version() {
+    let env = TestEnv::new();
+    let expected = format!("toolpost {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!((env.run(["--version"]).ok().out, env.run(["-V"]).ok().out), (expected.clone(), expected));
+}

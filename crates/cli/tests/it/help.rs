@@ -1,0 +1,80 @@
+//! The help as it is printed: a change of it is seen, and what it shows works.
+
+use crate::support::TestEnv;
+
+const COMMANDS: [&str; 8] = ["run", "call", "tools", "exec", "doctor", "schema", "completions", "help"];
+const TOPICS: [&str; 4] = ["exit-codes", "environment", "models", "scripts"];
+
+#[test]
+fn every_page_is_as_it_was() {
+    let env = TestEnv::new();
+    let page = |words: &[&str]| env.run(words).ok().out;
+    insta::assert_snapshot!("toolpost", page(&["--help"]));
+    for command in COMMANDS {
+        insta::assert_snapshot!(format!("toolpost_{command}"), page(&[command, "--help"]));
+    }
+    for topic in TOPICS {
+        insta::assert_snapshot!(format!("help_{topic}"), page(&["help", topic]));
+    }
+}
+
+#[test]
+fn every_command_and_topic_has_a_page_and_is_told_of() {
+    let env = TestEnv::new();
+    let wrong = env.run(["help", "zzzzzz", "--json"]).exit(2).error();
+    let known = wrong["hints"][0].as_str().unwrap().trim_start_matches("There are: ").trim_end_matches('.');
+    let expected = COMMANDS.iter().chain(&TOPICS).copied().collect::<Vec<_>>();
+    assert_eq!(known.split(", ").collect::<Vec<_>>(), expected);
+    let root = env.run(["--help"]).ok().out;
+    for name in expected {
+        assert!(root.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn both_ways_to_a_page_lead_to_the_same_one() {
+    let env = TestEnv::new();
+    let same =
+        |one: &[&str], other: &[&str]| assert_eq!(env.run(one).ok().out, env.run(other).ok().out, "{one:?}");
+    same(&["help"], &["--help"]);
+    for command in COMMANDS {
+        same(&["help", command], &[command, "--help"]);
+    }
+}
+
+#[test]
+fn the_short_page_is_short() {
+    let env = TestEnv::new();
+    for command in COMMANDS {
+        let short = env.run([command, "-h"]).ok().out;
+        let long = env.run([command, "--help"]).ok().out;
+        assert!(short.lines().count() < long.lines().count(), "{command}");
+    }
+}
+
+#[test]
+fn the_script_of_the_help_runs() {
+    let env = TestEnv::new();
+    let page = env.run(["help", "scripts"]).ok().out;
+    let script =
+        page.lines().skip_while(|line| !line.starts_with("  turns:")).take_while(|line| !line.is_empty());
+    env.write("sales.yaml", script.flat_map(|line| [&line[2..], "\n"]).collect::<String>());
+    env.write("sales.csv", "region,growth\nnorth,12\nsouth,7\n");
+    let words =
+        ["run", "-p", "Which region grew fastest?", "--attach", "sales.csv", "--model", "script:sales.yaml"];
+    assert_eq!(env.run(words).ok().out, "The answer is 42.\n");
+    // The expectation is a real one.
+    env.write("sales.csv", "region,growth\nsouth,7\n");
+    env.run(words).exit(1);
+}
+
+#[test]
+fn the_examples_that_need_nothing_run() {
+    let env = TestEnv::new();
+    assert_eq!(env.run(["call", "calculate", "expression=2**64 - 1"]).ok().out, "18446744073709551615\n");
+    assert!(env.run(["call", "calculate", "expression=sqrt(2) * 10"]).ok().out.starts_with("14.142"));
+    assert_eq!(env.run_with("print(6 * 7)\n", ["exec", "--lang", "python", "-"]).ok().out, "42\n");
+    let code = r#"{"language": "python", "code": "print(1)"}"#;
+    env.run(["call", "run_code", code, "--format", "json"]).ok();
+    env.run(["exec", "--", "sh", "-c", "id; ls /"]).ok();
+}

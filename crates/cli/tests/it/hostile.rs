@@ -1,0 +1,130 @@
+//! What strangers say never reaches a terminal as it is, and secrets never reach anything.
+
+use serde_json::json;
+
+use crate::support::{Anthropic, TestEnv, calls, says};
+
+/// A title for the window, a colour, a bell, a C1 control, and a reversal of the direction of reading.
+const EVIL: &str = "safe\u{1b}]0;owned\u{7}\u{1b}[31mred\u{9b}5m\u{202e}back";
+
+/// Escapes of the text above, as they would reach a terminal.
+const ESCAPES: [&str; 5] = ["\u{1b}]0", "\u{7}", "\u{1b}[31mred", "\u{9b}", "\u{202e}"];
+
+#[track_caller]
+fn is_harmless(shown: &str) {
+    assert!(shown.contains("safe"), "the text is not there: {shown:?}");
+    for escape in ESCAPES {
+        assert!(!shown.contains(escape), "{escape:?} in {shown:?}");
+    }
+}
+
+#[test]
+fn a_model_cannot_speak_to_the_terminal() {
+    let replies = || vec![calls(EVIL, &json!({"x": EVIL, EVIL: 1})), says(EVIL)];
+    // Progress and the answer, on a terminal and with colours forced into a pipe.
+    let terminal = Anthropic::start(replies());
+    is_harmless(&terminal.env.with("TERM", "xterm").on_terminal("", ["run", "-p", "hi"]).ok().out);
+    let pipe = Anthropic::start(replies());
+    is_harmless(&pipe.env.run(["run", "-p", "hi", "--color", "always", "-vvv"]).ok().err);
+    // JSON on a terminal.
+    for format in ["json", "jsonl"] {
+        let model = Anthropic::start(replies());
+        is_harmless(&model.env.on_terminal("", ["run", "-p", "hi", "--format", format]).ok().out);
+    }
+}
+
+#[test]
+fn a_provider_s_error_cannot_speak_to_the_terminal() {
+    let body =
+        json!({"type": "error", "error": {"type": "authentication_error", "message": EVIL}}).to_string();
+    let model = Anthropic::start(vec![toolpost_testkit::provider::Reply::json(401, body)]);
+    is_harmless(&model.env.run(["run", "-p", "hi", "--color", "always"]).exit(3).err);
+}
+
+#[test]
+fn a_program_cannot_speak_to_the_terminal() {
+    let env = TestEnv::new().with("TERM", "xterm");
+    env.write("evil.txt", EVIL);
+    let tell = [
+        "exec",
+        "--attach",
+        "evil.txt",
+        "--",
+        "sh",
+        "-c",
+        "cat evil.txt; cat evil.txt >&2; echo > $(printf 'safe\\033]0;x\\007')",
+    ];
+    is_harmless(&env.on_terminal("", tell).ok().out);
+    is_harmless(&env.on_terminal("", ["call", "read_file", "path=evil.txt"]).ok().out);
+    is_harmless(&env.on_terminal("", ["call", "run_command", r#"{"argv": ["cat", "evil.txt"]}"#]).ok().out);
+    // Where no terminal is, the bytes are the program's own.
+    assert_eq!(env.run(["exec", "--attach", "evil.txt", "--", "cat", "evil.txt"]).ok().out, EVIL);
+}
+
+#[test]
+fn a_question_cannot_speak_to_the_terminal() {
+    let env = TestEnv::new().with("TERM", "xterm");
+    let argument = format!("expression={EVIL}");
+    is_harmless(&env.on_terminal("n\n", ["call", "calculate", &argument, "--ask"]).exit(5).out);
+}
+
+#[test]
+fn a_name_of_a_file_cannot_speak_to_the_terminal() {
+    let env = TestEnv::new().with("TERM", "xterm");
+    let shown = env.on_terminal("", ["run", "-p", "x", "--model", &format!("script:{EVIL}")]).exit(2);
+    is_harmless(&shown.out);
+}
+
+#[test]
+fn the_key_is_in_no_output_record_log_or_recording() {
+    let key = Anthropic::KEY;
+    // The model repeats the key, and the tools look for it in their environment and their files.
+    let look = json!({"language": "bash", "code": "env; cat /proc/self/environ /proc/1/environ; echo $ANTHROPIC_API_KEY"});
+    let replies = || vec![calls("run_code", &look), says("done")];
+    let words =
+        ["run", "-p", "hi", "--record", "said.jsonl", "-vvv", "--log", "trace", "--log-file", "log.txt"];
+    for format in ["text", "json", "jsonl"] {
+        let model = Anthropic::start(replies());
+        let finished = model.env.run(words.iter().chain(&["--format", format])).ok();
+        assert_eq!(model.server.requests()[0].header("x-api-key"), Some(key));
+        let bodies = model.bodies().iter().map(ToString::to_string).collect::<String>();
+        for (what, text) in [
+            ("standard output", &finished.out),
+            ("standard error", &finished.err),
+            ("the log", &model.env.read("log.txt")),
+            ("the recording", &model.env.read("said.jsonl")),
+            ("what the model is sent", &bodies),
+        ] {
+            assert!(!text.contains(key), "the key is in {what} ({format})");
+        }
+    }
+    let env = TestEnv::new().with("ANTHROPIC_API_KEY", key);
+    for words in [
+        &["exec", "--", "env"][..],
+        &["exec", "--", "cat", "/proc/self/environ"],
+        &["doctor"],
+        &["doctor", "--json"],
+    ] {
+        let finished = env.run(words);
+        assert!(!finished.out.contains(key) && !finished.err.contains(key), "{finished}");
+    }
+}
+
+#[test]
+fn a_key_that_the_model_repeats_is_masked_in_the_recording() {
+    let model = Anthropic::start(vec![says(&format!("your key is {}", Anthropic::KEY))]);
+    model.env.run(["run", "-p", "hi", "--record", "said.jsonl"]).ok();
+    assert!(!model.env.read("said.jsonl").contains(Anthropic::KEY));
+}
+
+#[test]
+fn a_key_that_the_provider_repeats_in_an_error_is_masked() {
+    let message = format!("invalid key {}", Anthropic::KEY);
+    let body =
+        json!({"type": "error", "error": {"type": "authentication_error", "message": message}}).to_string();
+    let model = Anthropic::start(vec![toolpost_testkit::provider::Reply::json(401, body)]);
+    let finished = model.env.run(["run", "-p", "hi", "--json", "-vvv", "--log-file", "log.txt"]).exit(3);
+    for text in [&finished.out, &finished.err, &model.env.read("log.txt")] {
+        assert!(!text.contains(Anthropic::KEY), "{finished}");
+    }
+}

@@ -1,0 +1,128 @@
+//! The commands that only show something: tools, schema, completions, doctor.
+
+use serde_json::Value;
+use toolpost_core::Schema;
+
+use crate::support::{TestEnv, fits, repository};
+
+const TOOLS: [&str; 6] =
+    ["read_file", "write_file", "list_directory", "calculate", "run_code", "run_command"];
+
+fn names(value: &Value) -> Vec<&str> {
+    value.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
+}
+
+#[test]
+pub(crate) fn targets() {
+    let env = TestEnv::new();
+    let all = env.run(["tools", "--json"]).ok();
+    assert_eq!(names(&all.json()["tools"]), TOOLS);
+    let some = env.run(["tools", "builtin:calculate", "read_file", "calculate", "--json"]).ok();
+    assert_eq!(names(&some.json()["tools"]), ["calculate", "read_file"]);
+    let lines = env.run(["tools", "builtin", "--format", "jsonl"]).ok().lines();
+    assert_eq!(lines.len(), 6);
+    let text = env.run(["tools"]).ok();
+    assert_eq!(text.out.lines().map(|line| line.split(' ').next().unwrap()).collect::<Vec<_>>(), TOOLS);
+}
+
+#[test]
+pub(crate) fn manifest() {
+    let env = TestEnv::new();
+    for name in TOOLS {
+        let page = env.run(["tools", "--manifest", name]).ok();
+        assert!(page.out.starts_with(name) && page.out.contains("Parameters"), "{page}");
+        let spec = env.run(["tools", "--manifest", name, "--json"]).ok().json();
+        assert_eq!(spec["name"], name);
+        assert!(page.out.contains(spec["digest"].as_str().unwrap()), "{page}");
+        for parameter in spec["input_schema"]["properties"].as_object().unwrap().keys() {
+            assert!(page.out.contains(&format!("\n  {parameter} (")), "{parameter}: {page}");
+        }
+    }
+}
+
+#[test]
+pub(crate) fn schema() {
+    let env = TestEnv::new();
+    let list = env.run(["schema"]).ok();
+    let names: Vec<_> = list.out.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(
+        names,
+        ["call-record", "doctor", "envelope", "error", "event", "outcome", "run-record", "script"]
+    );
+    for name in names {
+        let schema = Schema::new(env.run(["schema", name]).ok().json());
+        // It compiles, and it is not one that everything fits.
+        assert!(!schema.is_valid(&Value::Bool(true)).unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn the_weather_script_fits_the_schema_of_scripts() {
+    let env = TestEnv::new();
+    let script = std::fs::read_to_string(repository("examples/weather/weather.yaml")).unwrap();
+    // The sandbox's Python may have no YAML, so the file is read by what reads scripts: a copy as JSON must run alike.
+    let good = serde_json::json!({ "turns": [
+        { "text": "a", "calls": [{ "tool": "calculate", "args": { "expression": "1" } }] },
+        { "expect": { "result_contains": "1" }, "text": "{{ last.text }}" },
+    ]});
+    fits("script", &good);
+    env.write("script.yaml", good.to_string());
+    env.run(["run", "-p", "x", "--model", "script:script.yaml"]).ok();
+    let schema = Schema::new(env.run(["schema", "script"]).ok().json());
+    for bad in [r#"{"turns": [{"txt": "a"}]}"#, r#"{"turns": [{"calls": [{"args": {}}]}]}"#, r"{}"] {
+        assert!(!schema.is_valid(&serde_json::from_str(bad).unwrap()).unwrap(), "{bad}");
+        env.write("bad.yaml", bad);
+        env.run(["run", "-p", "x", "--model", "script:bad.yaml"]).exit(2);
+    }
+    let keys = script.lines().filter_map(|line| line.trim_start().trim_start_matches("- ").split_once(": "));
+    let known = ["text", "calls", "expect", "tool", "args"];
+    for (key, _) in keys.filter(|(key, _)| known.contains(key)) {
+        assert!(schema.as_value().to_string().contains(key), "{key}");
+    }
+}
+
+#[test]
+pub(crate) fn shell() {
+    let env = TestEnv::new();
+    for (shell, sign) in [
+        ("bash", "complete -F _toolpost"),
+        ("zsh", "#compdef toolpost"),
+        ("fish", "complete -c toolpost"),
+        ("powershell", "Register-ArgumentCompleter"),
+        ("elvish", "edit:completion:arg-completer[toolpost]"),
+    ] {
+        let script = env.run(["completions", shell]).ok().out;
+        assert!(script.contains(sign), "{shell}");
+        for word in ["run", "exec", "doctor", "max-iterations", "allow-degraded", "dry-run", "manifest"] {
+            assert!(script.contains(word), "{word} in {shell}");
+        }
+    }
+}
+
+#[test]
+fn the_completions_of_bash_complete() {
+    let env = TestEnv::new();
+    let script = env.run(["completions", "bash"]).ok().out;
+    let ask = "\nCOMP_WORDS=(toolpost run --max-t); COMP_CWORD=2; _toolpost toolpost --max-t run; echo \"${COMPREPLY[*]}\"";
+    env.write("complete.sh", script + ask);
+    let offered = env.run(["exec", "complete.sh"]).ok();
+    for option in ["--max-tool-calls", "--max-tokens", "--max-time"] {
+        assert!(offered.out.contains(option), "{offered}");
+    }
+}
+
+#[test]
+fn doctor_says_what_there_is() {
+    let env = TestEnv::new();
+    let told = env.run(["doctor", "--json"]).ok();
+    fits("doctor", &told.json());
+    assert_eq!(told.json()["keys"]["anthropic"], false);
+    let with_key = TestEnv::new().with("ANTHROPIC_API_KEY", "sk-secret-value");
+    let json = with_key.run(["doctor", "--json"]).ok();
+    assert_eq!(json.json()["keys"]["anthropic"], true);
+    let page = with_key.run(["doctor"]).ok();
+    for part in ["Sandbox levels", "standard", "strict", "Languages", "python", "ANTHROPIC_API_KEY: is set"] {
+        assert!(page.out.contains(part), "{part}: {page}");
+    }
+    assert!(!page.out.contains("sk-secret") && !json.out.contains("sk-secret"));
+}

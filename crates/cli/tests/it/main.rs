@@ -1,0 +1,18 @@
+//! The real command, run as a person and as a program runs it.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
+
+mod bad_input;
+mod call;
+mod environment;
+mod exec;
+mod global;
+mod help;
+mod hostile;
+mod interrupt;
+mod look;
+mod options;
+mod provider;
+mod run;
+mod support;
+mod weather;

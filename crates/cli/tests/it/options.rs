@@ -1,0 +1,145 @@
+//! Every option of every command has a test that fails when the option is ignored. This table says which, and is held
+//! against the help.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::support::TestEnv;
+use crate::{call, exec, global, look, run};
+
+/// The test that holds an option: its name, and the file that it stands in.
+struct Held {
+    name: &'static str,
+    source: &'static str,
+}
+
+/// A test of the command.
+macro_rules! by {
+    ($module:ident::$test:ident) => {{
+        let _: fn() = $module::$test;
+        Held { name: stringify!($test), source: include_str!(concat!(stringify!($module), ".rs")) }
+    }};
+}
+
+/// A test within the program, for what no run of the command can show.
+const WITHIN: Held =
+    Held { name: "every_option_is_in_the_call", source: include_str!("../../src/commands/call.rs") };
+
+/// The options of no command in particular.
+const GLOBAL: &str = "";
+
+fn table() -> BTreeMap<(&'static str, &'static str), Held> {
+    BTreeMap::from([
+        ((GLOBAL, "--format"), by!(global::format)),
+        ((GLOBAL, "--json"), by!(global::json)),
+        ((GLOBAL, "--verbose"), by!(global::verbose)),
+        ((GLOBAL, "--quiet"), by!(global::quiet)),
+        ((GLOBAL, "--log"), by!(global::log)),
+        ((GLOBAL, "--log-format"), by!(global::log_format)),
+        ((GLOBAL, "--log-file"), by!(global::log_file)),
+        ((GLOBAL, "--color"), by!(global::color)),
+        (("run", "--prompt"), by!(run::prompt)),
+        (("run", "--file"), by!(run::file)),
+        (("run", "--attach"), by!(run::attach)),
+        (("run", "--workdir"), by!(run::workdir)),
+        (("run", "--system-prompt"), by!(run::system_prompt)),
+        (("run", "--model"), by!(run::model)),
+        (("run", "--temperature"), by!(run::temperature)),
+        (("run", "--effort"), by!(run::effort)),
+        (("run", "--max-output-tokens"), by!(run::max_output_tokens)),
+        (("run", "--record"), by!(run::record_option)),
+        (("run", "--tools"), by!(run::tools)),
+        (("run", "--allow"), by!(run::allow)),
+        (("run", "--ask"), by!(run::ask_option)),
+        (("run", "--yes"), by!(run::yes)),
+        (("run", "--no-input"), by!(run::no_input)),
+        (("run", "--level"), by!(run::level)),
+        (("run", "--artifacts"), by!(run::artifacts)),
+        (("run", "--max-iterations"), by!(run::max_iterations)),
+        (("run", "--max-tool-calls"), by!(run::max_tool_calls)),
+        (("run", "--max-tokens"), by!(run::max_tokens)),
+        (("run", "--max-time"), by!(run::max_time)),
+        (("call", "<TARGET>"), by!(call::arguments)),
+        (("call", "[TOOL"), by!(call::arguments)),
+        (("call", "--workdir"), by!(call::workdir)),
+        (("call", "--timeout"), by!(call::timeout)),
+        (("call", "--retries"), WITHIN),
+        (("call", "--priority"), WITHIN),
+        (("call", "--meta"), by!(call::meta)),
+        (("call", "--dry-run"), by!(call::dry_run)),
+        (("call", "--allow"), by!(call::allow)),
+        (("call", "--ask"), by!(call::ask)),
+        (("call", "--yes"), by!(call::yes)),
+        (("call", "--no-input"), by!(call::no_input)),
+        (("call", "--level"), by!(call::level)),
+        (("tools", "[TARGET]..."), by!(look::targets)),
+        (("tools", "--manifest"), by!(look::manifest)),
+        (("exec", "[CODE-FILE]"), by!(exec::code)),
+        (("exec", "[COMMAND]..."), by!(exec::command)),
+        (("exec", "--lang"), by!(exec::lang)),
+        (("exec", "--env"), by!(exec::env)),
+        (("exec", "--stdin"), by!(exec::stdin)),
+        (("exec", "--attach"), by!(exec::attach)),
+        (("exec", "--workdir"), by!(exec::workdir)),
+        (("exec", "--level"), by!(exec::level)),
+        (("exec", "--allow-degraded"), by!(exec::allow_degraded)),
+        (("exec", "--timeout"), by!(exec::timeout)),
+        (("exec", "--memory"), by!(exec::memory)),
+        (("exec", "--cpu"), by!(exec::cpu)),
+        (("exec", "--pids"), by!(exec::pids)),
+        (("exec", "--max-output"), by!(exec::max_output)),
+        (("exec", "--max-file"), by!(exec::max_file)),
+        (("exec", "--artifacts"), by!(exec::artifacts)),
+        (("schema", "[NAME]"), by!(look::schema)),
+        (("completions", "<SHELL>"), by!(look::shell)),
+    ])
+}
+
+/// The options and arguments that a page of help lists.
+fn listed(page: &str) -> BTreeSet<&str> {
+    page.lines()
+        .filter(|line| line.starts_with("  ") && !line.starts_with("           "))
+        .filter_map(|line| {
+            let line = line.trim_start();
+            let line = line
+                .strip_prefix("-")
+                .filter(|rest| !rest.starts_with('-'))
+                .map_or(line, |rest| rest.split_once(", ").map_or("", |(_, long)| long));
+            let word = line.split(' ').next()?.trim_end_matches("...");
+            match word.get(..1)? {
+                "-" => Some(word),
+                // An argument keeps its dots.
+                "<" | "[" => line.split(' ').next(),
+                _ => None,
+            }
+        })
+        .filter(|word| !["--help", "--version", "[default:", "[possible"].contains(word))
+        .collect()
+}
+
+#[test]
+fn every_option_has_a_test() {
+    let env = TestEnv::new();
+    let pages: BTreeMap<&str, String> =
+        ["", "run", "call", "tools", "exec", "doctor", "schema", "completions"]
+            .into_iter()
+            .map(|command| {
+                (command, env.run([command, "--help"].iter().filter(|word| !word.is_empty())).ok().out)
+            })
+            .collect();
+    let of_all = listed(&pages[GLOBAL]);
+    let mut found = BTreeSet::new();
+    for (command, page) in &pages {
+        let page = page.split("\nExamples:").next().unwrap();
+        let own = listed(page).into_iter().filter(|word| *command == GLOBAL || !of_all.contains(word));
+        found.extend(own.filter(|word| *word != "<COMMAND>").map(|word| (*command, word)));
+    }
+    let table = table();
+    assert_eq!(found, table.keys().copied().collect());
+    for (option, Held { name, source }) in &table {
+        let is_test = source.lines().zip(source.lines().skip(1)).any(|(attribute, line)| {
+            attribute.trim() == "#[test]"
+                && line.trim().trim_start_matches("pub(crate) ") == format!("fn {name}() {{")
+        });
+        assert!(is_test, "{option:?}: `{name}` is no test");
+    }
+}

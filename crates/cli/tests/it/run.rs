@@ -1,0 +1,354 @@
+//! `toolpost run`: each option does what it says.
+
+use serde_json::{Value, json};
+use toolpost_sandbox::{Host, Level};
+
+use crate::support::{Anthropic, TestEnv, ask, calls, fits, says};
+
+/// A world with a script of these turns in `script.yaml`.
+fn scripted(turns: &Value) -> TestEnv {
+    let env = TestEnv::new();
+    // YAML has JSON in it.
+    env.write("script.yaml", json!({ "turns": turns }).to_string());
+    env
+}
+
+/// A script that calls one tool and says what came of it.
+fn calling(tool: &str, arguments: &Value) -> TestEnv {
+    scripted(&json!([{ "calls": [{ "tool": tool, "args": arguments }] }, { "text": "{{ last.text }}" }]))
+}
+
+const RUN: [&str; 5] = ["run", "-p", "go", "--model", "script:script.yaml"];
+
+fn with<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    RUN.iter().chain(words).copied().collect()
+}
+
+#[track_caller]
+fn record(env: &TestEnv, words: &[&str]) -> Value {
+    let record = env.run(with(words).into_iter().chain(["--json"])).ok().json();
+    fits("run-record", &record);
+    record
+}
+
+fn task(body: &Value) -> &Value {
+    &body["messages"][0]["content"][0]["text"]
+}
+
+#[test]
+pub(crate) fn prompt() {
+    for option in ["-p", "--prompt"] {
+        let model = Anthropic::start(vec![says("ok")]);
+        model.env.run(["run", option, "count to three"]).ok();
+        assert_eq!(task(&model.bodies()[0]), "count to three");
+    }
+}
+
+#[test]
+pub(crate) fn file() {
+    let model = Anthropic::start(vec![says("ok"), says("ok"), says("ok")]);
+    model.env.write("task.txt", "from a file\n");
+    model.env.run(["run", "-f", "task.txt"]).ok();
+    model.env.run(["run", "--file", "task.txt"]).ok();
+    model.env.run_with("from a pipe", ["run", "-f", "-"]).ok();
+    let bodies = model.bodies();
+    assert_eq!(
+        bodies.iter().map(task).collect::<Vec<_>>(),
+        ["from a file\n", "from a file\n", "from a pipe"]
+    );
+}
+
+#[test]
+pub(crate) fn attach() {
+    let env = calling("run_command", &json!({"argv": ["find", ".", "-type", "f"]}));
+    env.write("data/table.csv", "a,b\n");
+    env.write("data/deep/er.txt", "x");
+    env.write("one.txt", "1");
+    let finished = env.run(with(&["--tools", "run_command", "--attach", "data", "--attach", "one.txt"])).ok();
+    for name in ["./one.txt", "./data/table.csv", "./data/deep/er.txt"] {
+        assert!(finished.out.contains(name), "{name}: {finished}");
+    }
+    assert!(!finished.out.contains("script.yaml"), "{finished}");
+    // Attachments are copies, and none of them was made by the run.
+    assert!(!env.path("artifacts").exists());
+}
+
+#[test]
+pub(crate) fn workdir() {
+    let env = calling("write_file", &json!({"path": "new.txt", "content": "made"}));
+    env.write("mine/old.txt", "old");
+    let finished = env.run(with(&["--workdir", "mine"])).ok();
+    assert_eq!(env.read("mine/new.txt"), "made");
+    assert!(!env.path("artifacts").exists(), "{finished}");
+}
+
+#[test]
+pub(crate) fn artifacts() {
+    let file = json!({"path": "out/new.txt", "content": "made", "create_directories": true});
+    let env = calling("write_file", &file);
+    let made = record(&env, &["--artifacts", "kept"]);
+    assert_eq!(env.read("kept/out/new.txt"), "made");
+    assert_eq!(made["artifacts"][0]["name"], "kept/out/new.txt");
+    assert_eq!(made["artifacts"][0]["size"], 4);
+    // Nothing is overwritten.
+    let finished = env.run(with(&["--artifacts", "kept"])).ok();
+    assert!(finished.err.contains("made kept/out/new-1.txt"), "{finished}");
+    // Without the option there is a folder of the run's own, and the last of the JSON lines tells of it.
+    let lines = env.run(with(&["--format", "jsonl"])).ok();
+    let told = lines.record();
+    fits("run-record", &told);
+    let name = told["artifacts"][0]["name"].as_str().unwrap().to_owned();
+    assert_eq!(name, format!("artifacts/{}/out/new.txt", told["id"].as_str().unwrap()));
+    assert_eq!(env.read(&name), "made");
+}
+
+#[test]
+fn files_that_cannot_be_put_away_are_kept_and_the_record_is_whole() {
+    let env = calling("write_file", &json!({"path": "new.txt", "content": "made"})).leaving_files();
+    env.write("taken", "a file where a folder should be");
+    let finished = env.run(with(&["--artifacts", "taken", "--json"])).exit(2);
+    fits("run-record", &finished.json());
+    assert_eq!(finished.json()["success"], true);
+    let error = finished.error();
+    let hint = error["hints"].as_array().unwrap().iter().filter_map(Value::as_str).next_back().unwrap();
+    let folder = hint.split('`').nth(1).unwrap();
+    assert_eq!(std::fs::read_to_string(format!("{folder}/new.txt")).unwrap(), "made", "{error}");
+}
+
+#[test]
+pub(crate) fn system_prompt() {
+    assert_eq!(ask(&["--system-prompt", "Be brief."])["system"], "Be brief.");
+    assert_eq!(ask(&[])["system"], Value::Null);
+}
+
+#[test]
+pub(crate) fn model() {
+    assert_eq!(ask(&[])["model"], "claude-sonnet-5-5");
+    assert_eq!(ask(&["--model", "anthropic/claude-other"])["model"], "claude-other");
+    assert_eq!(ask(&["-m", "claude-third"])["model"], "claude-third");
+}
+
+#[test]
+pub(crate) fn temperature() {
+    assert_eq!(ask(&["--temperature", "0.25"])["temperature"], 0.25);
+    assert_eq!(ask(&[])["temperature"], Value::Null);
+}
+
+#[test]
+pub(crate) fn effort() {
+    for effort in ["low", "medium", "high", "xhigh", "max"] {
+        assert_eq!(ask(&["--effort", effort])["output_config"]["effort"], effort);
+    }
+    assert_eq!(ask(&[])["output_config"], Value::Null);
+    // The wire does not know it, and that is told.
+    let model = Anthropic::start(vec![says("ok")]);
+    let finished = model.env.run(["run", "-p", "hi", "--effort", "minimal"]).ok();
+    assert_eq!(model.bodies()[0]["output_config"]["effort"], "low");
+    assert!(finished.err.contains("note: effort `minimal` was sent as `low`"), "{finished}");
+}
+
+#[test]
+pub(crate) fn max_output_tokens() {
+    assert_eq!(ask(&["--max-output-tokens", "77"])["max_tokens"], 77);
+    assert_ne!(ask(&[])["max_tokens"], 77);
+}
+
+#[test]
+pub(crate) fn record_option() {
+    let model = Anthropic::start(vec![calls("calculate", &json!({"expression": "6*7"})), says("It is 42.")]);
+    model.env.run(["run", "-p", "How much?", "--record", "said.jsonl"]).ok();
+    assert_eq!(model.env.read("said.jsonl").lines().count(), 2);
+    // Without a key and without the provider.
+    let env = TestEnv::new();
+    env.write("said.jsonl", model.env.read("said.jsonl"));
+    let again = env.run(["run", "-p", "How much?", "--model", "replay:said.jsonl"]).ok();
+    assert_eq!(again.out, "It is 42.\n");
+    let other = env.run(["run", "-p", "How many?", "--model", "replay:said.jsonl", "--json"]).exit(1);
+    let error = other.error();
+    assert_eq!(error["code"], "REPLAY_MISMATCH");
+    assert!(error["message"].as_str().unwrap().contains("How many?"), "{error}");
+}
+
+#[test]
+pub(crate) fn tools() {
+    let names = |body: &Value| -> Vec<String> {
+        let tools = body["tools"].as_array().cloned().unwrap_or_default();
+        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let some = ask(&["--tools", "calculate,builtin:read_file", "--tools", "write_file"]);
+    assert_eq!(names(&some), ["calculate", "read_file", "write_file"]);
+    assert_eq!(names(&ask(&[])), ["read_file", "list_directory", "calculate", "write_file", "run_code"]);
+    assert_eq!(names(&ask(&["--tools", "builtin"])).len(), 6);
+}
+
+/// What became of the one call of a run that calculates.
+#[track_caller]
+fn calculated(words: &[&str]) -> String {
+    let env = calling("calculate", &json!({"expression": "6*7"}));
+    let record = record(&env, words);
+    record["tool_calls"][0]["status"].as_str().unwrap().to_owned()
+}
+
+#[test]
+pub(crate) fn ask_option() {
+    assert_eq!(calculated(&["--no-input"]), "success");
+    assert_eq!(calculated(&["--no-input", "--ask"]), "error");
+}
+
+#[test]
+pub(crate) fn allow() {
+    assert_eq!(calculated(&["--no-input", "--ask", "--allow", "calculate"]), "success");
+    assert_eq!(calculated(&["--no-input", "--ask", "--allow", "read_file"]), "error");
+}
+
+#[test]
+pub(crate) fn yes() {
+    assert_eq!(calculated(&["--ask", "--yes"]), "success");
+    assert_eq!(calculated(&["--ask", "--yes", "--no-input"]), "success");
+}
+
+#[test]
+pub(crate) fn no_input() {
+    let words = with(&["--ask"]);
+    let env = || calling("calculate", &json!({"expression": "6*7"}));
+    let asked = env().on_terminal("yes\n", &words).ok();
+    assert!(asked.out.contains("yes / session / no?") && asked.out.contains("42"), "{asked}");
+    let declined = env().on_terminal("no\n", &words).ok();
+    assert!(declined.out.contains("PERMISSION"), "{declined}");
+    let silent = env().on_terminal("yes\n", words.iter().chain(&["--no-input"])).ok();
+    assert!(!silent.out.contains("yes / session / no?") && silent.out.contains("PERMISSION"), "{silent}");
+}
+
+#[test]
+fn an_approval_for_the_session_is_not_asked_for_again() {
+    let call = json!({ "tool": "calculate", "args": { "expression": "6*7" } });
+    let env = scripted(&json!([{ "calls": [call] }, { "calls": [call] }, { "text": "done" }]));
+    let shown = env.on_terminal("s\n", with(&["--ask"])).ok();
+    assert_eq!(shown.out.matches("yes / session / no?").count(), 1, "{shown}");
+    assert!(!shown.out.contains("PERMISSION"), "{shown}");
+}
+
+#[test]
+pub(crate) fn level() {
+    for level in [Level::Standard, Level::Strict] {
+        let availability = Host::probe().availability(level).unwrap();
+        if !availability.available {
+            println!("SKIP level {level}: {:?}", availability.reason);
+            continue;
+        }
+        let env = calling("run_code", &json!({"language": "bash", "code": "true"}));
+        let record = record(&env, &["--level", level.name()]);
+        let report = &record["tool_calls"][0]["sandbox"]["report"];
+        assert_eq!(
+            (&report["requested"], &report["effective"]),
+            (&json!(level.name()), &json!(level.name()))
+        );
+    }
+}
+
+/// What a run that reaches a limit says.
+#[track_caller]
+fn limited(env: &TestEnv, words: &[&str]) -> (Value, Value) {
+    let finished = env.run(with(words).into_iter().chain(["--json"])).exit(6);
+    let record = finished.json();
+    fits("run-record", &record);
+    let error = finished.error();
+    assert!(error["hints"][0].as_str().unwrap().contains(words[0]), "{error}");
+    (record, error)
+}
+
+fn two_calls() -> Value {
+    let call = json!({ "tool": "calculate", "args": { "expression": "1" } });
+    json!([{ "calls": [call, call], "usage": { "input": 60, "output": 50 } }, { "text": "done" }])
+}
+
+#[test]
+pub(crate) fn max_iterations() {
+    let (record, error) = limited(&scripted(&two_calls()), &["--max-iterations", "1"]);
+    assert_eq!((&record["iterations"], &error["code"]), (&json!(1), &json!("MAX_ITERATIONS")));
+    scripted(&two_calls()).run(with(&["--max-iterations", "2"])).ok();
+}
+
+#[test]
+pub(crate) fn max_tool_calls() {
+    let (record, error) = limited(&scripted(&two_calls()), &["--max-tool-calls", "1"]);
+    assert_eq!(record["tool_calls"].as_array().unwrap().len(), 1);
+    assert_eq!(error["code"], "MAX_TOOL_CALLS");
+    scripted(&two_calls()).run(with(&["--max-tool-calls", "2"])).ok();
+}
+
+#[test]
+pub(crate) fn max_tokens() {
+    let (record, error) = limited(&scripted(&two_calls()), &["--max-tokens", "100"]);
+    assert_eq!((&record["usage"]["input_tokens"], &error["code"]), (&json!(60), &json!("MAX_TOKENS")));
+    scripted(&two_calls()).run(with(&["--max-tokens", "1000"])).ok();
+}
+
+#[test]
+pub(crate) fn max_time() {
+    // A program ends a little before the time of its run does; sooner or later there is none left.
+    let turn = json!({ "calls": [{ "tool": "run_command", "args": { "argv": ["sleep", "100"] } }] });
+    let env = scripted(&json!(vec![turn; 20]));
+    let (record, error) = limited(&env, &["--max-time", "700ms", "--tools", "run_command"]);
+    assert!(record["execution_time"].as_f64().unwrap() < 60.0);
+    assert_eq!(error["code"], "MAX_TIME");
+}
+
+#[test]
+fn an_expectation_that_is_untrue_is_a_failure() {
+    let env = scripted(&json!([
+        { "calls": [{ "tool": "calculate", "args": { "expression": "6*7" } }] },
+        { "expect": { "result_contains": "43" }, "text": "43" },
+    ]));
+    let finished = env.run(with(&["--json"])).exit(1);
+    assert_eq!(finished.error()["code"], "SCRIPT_EXPECTATION");
+    fits("run-record", &finished.json());
+}
+
+#[test]
+fn every_event_fits_its_schema() {
+    let env = scripted(&json!([
+        { "text": "first", "calls": [{ "tool": "run_code", "args": { "language": "bash", "code": "echo hi > made.txt; echo said" } },
+                                     { "tool": "nosuch", "args": {} }] },
+        { "text": "last" },
+    ]));
+    let lines = env.run(with(&["--format", "jsonl"])).ok().lines();
+    let schema = toolpost_core::Schema::new(env.run(["schema", "event"]).ok().json());
+    for line in &lines {
+        let problems = schema.problems(line).unwrap();
+        assert!(problems.is_empty(), "{problems:?}\n{line:#}");
+    }
+    let kinds: std::collections::BTreeSet<_> =
+        lines.iter().filter_map(|line| line["type"].as_str()).collect();
+    for kind in [
+        "run.started",
+        "turn.started",
+        "text.delta",
+        "turn.finished",
+        "call.started",
+        "call.log",
+        "call.artifact",
+        "call.finished",
+        "run.finished",
+    ] {
+        assert!(kinds.contains(kind), "{kind} is not in {kinds:?}");
+    }
+    for line in lines.iter().filter(|line| line["type"] == "call.finished") {
+        fits("call-record", &line["record"]);
+    }
+}
+
+#[test]
+fn words_beside_calls_are_told_and_the_answer_stands_alone() {
+    let env = scripted(&json!([
+        { "text": "I will calculate.", "calls": [{ "tool": "calculate", "args": { "expression": "6*7" } }] },
+        { "text": "It is {{ last.text }}." },
+    ]));
+    let finished = env.run(with(&[])).ok();
+    assert_eq!(finished.out, "It is 42.\n");
+    for part in
+        ["the model's words are scripted", "I will calculate.", "→ calculate expression=6*7", "✓ calculate"]
+    {
+        assert!(finished.err.contains(part), "{part}: {finished}");
+    }
+}

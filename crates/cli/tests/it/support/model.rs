@@ -1,0 +1,82 @@
+//! A provider on this machine that says what a test wants.
+
+use serde_json::{Value, json};
+use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
+
+use super::TestEnv;
+
+/// The key that tests use. It may appear in the request's header and nowhere else.
+pub(crate) const KEY: &str = "sk-ant-canary-7d1e55";
+
+/// A provider and a world whose environment leads to it.
+pub(crate) struct Anthropic {
+    pub(crate) env: TestEnv,
+    pub(crate) server: LoopbackProvider,
+}
+
+impl Anthropic {
+    pub(crate) const KEY: &str = KEY;
+
+    pub(crate) fn start(replies: Vec<Reply>) -> Self {
+        let server = LoopbackProvider::start(replies).unwrap();
+        let env = TestEnv::new().with("ANTHROPIC_API_KEY", KEY).with("ANTHROPIC_BASE_URL", server.base_url());
+        Self { env, server }
+    }
+
+    /// The bodies of the requests so far.
+    pub(crate) fn bodies(&self) -> Vec<Value> {
+        self.server.requests().iter().map(ReceivedRequest::json).collect()
+    }
+}
+
+/// The body of the one request of `run -p hi` with these further words.
+#[track_caller]
+pub(crate) fn ask(words: &[&str]) -> Value {
+    let model = Anthropic::start(vec![says("hello")]);
+    let finished = model.env.run(["run", "-p", "hi"].iter().chain(words)).ok();
+    assert_eq!(finished.out, "hello\n", "{finished}");
+    let mut bodies = model.bodies();
+    assert_eq!(bodies.len(), 1);
+    bodies.remove(0)
+}
+
+/// An answer of words.
+pub(crate) fn says(text: &str) -> Reply {
+    let delta = json!({"type": "text_delta", "text": text});
+    Reply::events(stream(&json!({"type": "text", "text": ""}), &delta, "end_turn"))
+}
+
+/// An answer of words whose connection breaks before the end.
+pub(crate) fn begins(text: &str) -> Reply {
+    let delta = json!({"type": "text_delta", "text": text});
+    let stream = stream(&json!({"type": "text", "text": ""}), &delta, "end_turn");
+    let end = stream.find("event: content_block_stop").unwrap();
+    Reply::events(stream).cut_after(end)
+}
+
+/// An answer that calls a tool.
+pub(crate) fn calls(tool: &str, arguments: &Value) -> Reply {
+    let block = json!({"type": "tool_use", "id": "toolu_1", "name": tool, "input": {}});
+    let delta = json!({"type": "input_json_delta", "partial_json": arguments.to_string()});
+    Reply::events(stream(&block, &delta, "tool_use"))
+}
+
+fn stream(block: &Value, delta: &Value, stop: &str) -> String {
+    let message = json!({
+        "type": "message", "id": "msg_1", "role": "assistant", "model": "claude-test", "content": [],
+        "stop_reason": null, "stop_sequence": null, "usage": {"input_tokens": 7, "output_tokens": 1},
+    });
+    let events = [
+        json!({"type": "message_start", "message": message}),
+        json!({"type": "content_block_start", "index": 0, "content_block": block}),
+        json!({"type": "content_block_delta", "index": 0, "delta": delta}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 5}}),
+        json!({"type": "message_stop"}),
+    ];
+    let lines = events.iter().flat_map(|event| {
+        ["event: ", event["type"].as_str().unwrap(), "\ndata: ", &event.to_string(), "\n\n"]
+            .map(str::to_owned)
+    });
+    lines.collect()
+}
