@@ -61,6 +61,7 @@ pub(crate) struct Facts {
     kernel: String,
     pub(super) user: u32,
     pub(super) group: u32,
+    identity: Identity,
     /// Who runs the code when this process is root.
     pub(super) unprivileged: u32,
     pub(super) user_namespaces: bool,
@@ -74,11 +75,15 @@ pub(crate) struct Facts {
 impl Facts {
     pub(crate) fn probe() -> Self {
         let name = rustix::system::uname();
+        let user = rustix::process::geteuid().as_raw();
+        let identity =
+            Identity::choose(user, &std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default());
         let mut facts = Self {
             kernel: name.release().to_string_lossy().into_owned(),
-            user: rustix::process::geteuid().as_raw(),
+            user,
+            identity,
             group: rustix::process::getegid().as_raw(),
-            unprivileged: unprivileged(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default()),
+            unprivileged: if let Identity::Other(user) = identity { user } else { NOBODY },
             user_namespaces: true,
             // Until it was tried, which needs a filter and a first process.
             namespaces: Err(Refusal { step: "not tried".into(), error: libc::ENOSYS }),
@@ -87,18 +92,21 @@ impl Facts {
             cgroups: Cgroups::discover(),
             hard_limits: hard_limits(),
         };
-        if facts.seccomp && !INIT.is_empty() {
+        if facts.seccomp && !INIT.is_empty() && identity != Identity::None {
             if facts.is_root() {
                 let inside = Owner { user: plan::INSIDE, group: plan::INSIDE };
                 facts.user_namespaces = identity::namespace(inside, facts.unprivileged).is_ok();
             }
+            // The plan of what is tried is that of a host which can.
+            facts.namespaces = Ok(());
             facts.namespaces = try_namespaces(&facts);
         }
         facts
     }
 
+    /// Whether code must run as another user, because this process has root's rights.
     pub(super) fn is_root(&self) -> bool {
-        self.user == 0
+        self.identity != Identity::Own
     }
 
     /// A folder over which the new root can be mounted for a moment; nothing beneath stays hidden.
@@ -141,6 +149,12 @@ impl Facts {
             return missing(
                 INIT_MISSING.to_owned(),
                 "build with a linker for this target installed (`cc` or `rust-lld`)",
+            );
+        }
+        if self.identity == Identity::None {
+            return missing(
+                "this process is root in a user namespace that has no other user to run code as".into(),
+                "start it as an ordinary user, or map more users into the namespace",
             );
         }
         if !self.seccomp {
@@ -214,21 +228,40 @@ impl Facts {
     }
 }
 
-/// An identity without rights that exists in this user namespace, by the text of its map.
-fn unprivileged(map: &str) -> u32 {
-    let ranges: Vec<(u32, u32)> = map
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.split_whitespace().filter_map(|field| field.parse::<u32>().ok());
-            let (first, _, length) = (fields.next()?, fields.next()?, fields.next()?);
-            Some((first, first.saturating_add(length.saturating_sub(1))))
-        })
-        .collect();
-    let exists = |user: u32| ranges.iter().any(|(first, last)| (*first..=*last).contains(&user));
-    [UNUSED_USER, NOBODY]
-        .into_iter()
-        .find(|user| exists(*user))
-        .unwrap_or_else(|| ranges.iter().map(|(_, last)| *last).max().unwrap_or(NOBODY))
+/// Who code runs as, by what the map of this user namespace says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// As the user who runs this process: an ordinary one, if only outside of this namespace.
+    Own,
+    /// As this other user, because this process is root.
+    Other(u32),
+    /// As nobody: this process is root, and there is no other user.
+    None,
+}
+
+impl Identity {
+    fn choose(user: u32, map: &str) -> Self {
+        if user != 0 {
+            return Self::Own;
+        }
+        let ranges: Vec<[u32; 3]> = map
+            .lines()
+            .filter_map(|line| {
+                let mut fields = line.split_whitespace().filter_map(|field| field.parse::<u32>().ok());
+                Some([fields.next()?, fields.next()?, fields.next()?])
+            })
+            .collect();
+        let last = |range: &[u32; 3]| range[0].saturating_add(range[2].saturating_sub(1));
+        let exists = |user: &u32| ranges.iter().any(|range| (range[0]..=last(range)).contains(user));
+        let other = [UNUSED_USER, NOBODY].into_iter().find(exists);
+        let other = other.or_else(|| ranges.iter().map(last).max().filter(|user| *user != 0));
+        match other {
+            Some(user) => Self::Other(user),
+            // Root of a namespace of an ordinary user has no more rights than that user.
+            None if ranges.iter().any(|range| range[0] == 0 && range[1] != 0) => Self::Own,
+            None => Self::None,
+        }
+    }
 }
 
 /// Makes an empty sandbox of level `strict` and says which step failed.
@@ -284,10 +317,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_chosen_that_exists() {
-        assert_eq!(unprivileged("0 0 4294967295\n"), UNUSED_USER);
-        assert_eq!(unprivileged("0 100000 65536\n"), NOBODY);
-        assert_eq!(unprivileged("0 1000 1\n1 100000 1000\n"), 1000);
+    fn an_identity_is_chosen_that_exists_and_is_not_root() {
+        let cases = [
+            (0, "0 0 4294967295\n", Identity::Other(UNUSED_USER)),
+            (0, "0 100000 65536\n", Identity::Other(NOBODY)),
+            (0, "0 1000 1\n1 100000 1000\n", Identity::Other(1000)),
+            (0, "0 1000 1\n", Identity::Own),
+            (0, "0 0 1\n", Identity::None),
+            (0, "", Identity::None),
+            (1000, "0 0 4294967295\n", Identity::Own),
+        ];
+        for (user, map, expected) in cases {
+            assert_eq!(Identity::choose(user, map), expected, "{map:?}");
+        }
     }
 
     #[test]

@@ -151,10 +151,13 @@ fn a_host_that_refuses_user_namespaces_is_found_out() {
         program.display()
     );
     #[expect(clippy::disallowed_methods, reason = "the poor host")]
-    let output = std::process::Command::new("unshare")
-        .args(["--user", "--map-root-user", "sh", "-c", &script])
-        .output()
-        .unwrap();
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--user", "--map-root-user", "sh", "-c", &script]).env("TMPDIR", "/tmp").current_dir("/");
+    if std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
+        // Real root would have no other user to run code as, which is refused.
+        command.uid(65_534).gid(65_534);
+    }
+    let output = command.output().unwrap();
     let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if text.contains("unshare failed") || text.contains("Permission denied") {
@@ -173,4 +176,8 @@ fn helper_poor_host() {
     assert!(strict.reason.as_ref().unwrap().contains("No space left"), "{strict:?}");
     assert!(strict.fix.as_ref().unwrap().contains("max_user_namespaces"), "{strict:?}");
     assert_eq!(host.best(), Some(toolpost_sandbox::Level::Standard));
+    let sandbox = toolpost_sandbox::Sandbox::new().limits(quick());
+    let outcome = crate::support::bash(&sandbox, "echo x > file; cat file; setsid sleep 75801 & exit 0");
+    assert!(outcome.verdict.is_ok() && outcome.stdout.text() == "x\n", "{outcome:?}");
+    eventually("nothing survives", || !is_running("sleep 75801"));
 }
