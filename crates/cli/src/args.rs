@@ -11,7 +11,7 @@ use toolpost_sandbox::{Language, Level};
 
 use crate::{help, style};
 
-/// The toolkit for the tools of LLM agents.
+/// Toolpost holds the tools of LLM agents: every call is checked, limited, confined and recorded.
 #[derive(Debug, Parser)]
 #[command(
     name = "toolpost",
@@ -41,7 +41,7 @@ pub(crate) enum Command {
     #[command(after_long_help = help::TOOLS)]
     Tools(ToolsArgs),
     /// Run code or a command in the sandbox.
-    #[command(after_long_help = help::EXEC)]
+    #[command(after_long_help = help::EXEC, override_usage = help::EXEC_USAGE)]
     Exec(Box<ExecArgs>),
     /// Show what this host gives the sandbox, and how to mend what is missing.
     #[command(after_long_help = help::DOCTOR)]
@@ -53,6 +53,7 @@ pub(crate) enum Command {
     #[command(after_long_help = help::COMPLETIONS)]
     Completions(CompletionsArgs),
     /// Explain a command or a topic: exit-codes, environment, models, scripts.
+    #[command(after_long_help = help::HELP)]
     Help(HelpArgs),
 }
 
@@ -168,12 +169,13 @@ pub(crate) struct Permission {
 }
 
 #[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("task").required(true).args(["prompt", "file"]))]
 pub(crate) struct RunArgs {
     /// The task.
-    #[arg(short, long, value_name = "TEXT", help_heading = "Input", required_unless_present = "file")]
+    #[arg(short, long, value_name = "TEXT", help_heading = "Input")]
     pub(crate) prompt: Option<String>,
     /// A file with the task; `-` is standard input.
-    #[arg(short, long, value_name = "FILE", help_heading = "Input", conflicts_with = "prompt")]
+    #[arg(short, long, value_name = "FILE", help_heading = "Input")]
     pub(crate) file: Option<PathBuf>,
     /// Put a file or a folder into the working folder. May be repeated.
     #[arg(long, value_name = "PATH", help_heading = "Input")]

@@ -3,13 +3,15 @@
 use std::ffi::OsString;
 
 /// Name and meaning, as `toolpost help environment` prints them.
-pub(crate) const TABLE: [(&str, &str); 13] = [
+pub(crate) const TABLE: [(&str, &str); 15] = [
     ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models"),
     ("ANTHROPIC_BASE_URL", "where the Messages API is, instead of https://api.anthropic.com"),
     ("TOOLPOST_MODEL", "the model of `run` when `--model` is not given"),
     ("TOOLPOST_NO_NETWORK", "if it is set and not empty, no connection leaves this machine"),
     ("TOOLPOST_LOG", "what is logged, such as `debug` or `toolpost::call=debug,warn`"),
     ("HTTPS_PROXY", "the proxy for connections to providers"),
+    ("SSL_CERT_FILE", "a file with the certificates to trust, instead of the system's"),
+    ("SSL_CERT_DIR", "a folder with the certificates to trust, instead of the system's"),
     ("NO_COLOR", "if it is set and not empty, nothing is coloured"),
     ("CLICOLOR_FORCE", "if it is set, not empty and not `0`, colours are used without a terminal too"),
     ("TERM", "`dumb`, or not set, means no colours unless they are forced"),

@@ -27,7 +27,7 @@ pub(crate) const TABLE: [(Exit, u8, &str); 8] = [
     (Exit::Unreachable, 4, "something could not be reached, or was too slow"),
     (Exit::Denied, 5, "denied: permission, approval, sandbox policy, or a level that this host cannot give"),
     (Exit::Limit, 6, "a limit was reached: a budget, memory, disk, output, processes"),
-    (Exit::Interrupted, 130, "interrupted by Ctrl-C"),
+    (Exit::Interrupted, 130, "interrupted by Ctrl-C, or asked to end by another signal"),
 ];
 
 impl Exit {

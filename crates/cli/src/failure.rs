@@ -84,6 +84,9 @@ impl From<ModelError> for Failure {
             toolpost_llm::ErrorKind::Script => {
                 Some("`toolpost help scripts` shows what a script looks like; `toolpost schema script` has it all.")
             }
+            toolpost_llm::ErrorKind::Configuration if !error.message.starts_with("model ") => {
+                Some("`toolpost help environment` lists what is read from the environment.")
+            }
             toolpost_llm::ErrorKind::Configuration | toolpost_llm::ErrorKind::Unsupported => {
                 Some("`toolpost help models` says what can be named.")
             }

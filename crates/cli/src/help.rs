@@ -16,7 +16,7 @@ pub(crate) const ROOT: &str = "\
 Examples:
   toolpost run -p \"What is in this folder?\" --workdir . --model anthropic/claude-sonnet-5-5
   toolpost call calculate expression='2**64 - 1'
-  toolpost exec --lang python - <<< 'print(6 * 7)'
+  echo 'print(6 * 7)' | toolpost exec --lang python -
 
 Topics: `toolpost help exit-codes`, `environment`, `models`, `scripts`.";
 
@@ -26,8 +26,8 @@ Examples:
   toolpost run -p \"Which region grew fastest?\" --attach sales.csv
   # The same without any key: a file says what the model says, and the tools really run.
   toolpost run -p \"Which region grew fastest?\" --attach sales.csv --model script:sales.yaml
-  # In an existing folder, with two tools only, and the whole story as JSON lines.
-  toolpost run -p \"Summarise the notes\" --workdir notes --tools read_file,list_directory --format jsonl
+  # In an existing folder, with one tool only, and the whole story as JSON lines.
+  toolpost run -p \"Summarise notes.md\" --workdir notes --tools read_file --format jsonl
 
 Without --tools the model has read_file, list_directory, calculate, write_file and run_code.
 Without --workdir it works in a fresh folder that holds the attachments; files that it makes there
@@ -39,7 +39,8 @@ Examples:
   toolpost call builtin read_file path=README.md
   toolpost call run_code '{\"language\": \"python\", \"code\": \"print(1)\"}' --level strict --format json
 
-A value of key=value is a text if the parameter is one, else JSON. `@FILE` and `-` hold one JSON object.";
+In key=value the value is a text if the parameter is one, else JSON.
+`@FILE` and `-` hold one JSON object.";
 
 pub(crate) const TOOLS: &str = "\
 Examples:
@@ -53,8 +54,12 @@ Examples:
   toolpost exec --lang python --timeout 5s --memory 256M - < script.txt
   toolpost exec --level strict -- sh -c 'id; ls /'
 
-The program's output is this command's output. Its own failure is exit status 1, and the status itself
-stands in `--format json`.";
+The program's output is this command's output. Its own failure is exit status 1 here; which status
+it had stands in `--format json`.";
+
+pub(crate) const EXEC_USAGE: &str = "\
+toolpost exec [OPTIONS] <CODE-FILE>
+       toolpost exec [OPTIONS] -- <COMMAND>...";
 
 pub(crate) const DOCTOR: &str = "\
 Examples:
@@ -75,6 +80,12 @@ Examples:
   toolpost completions zsh > ~/.zfunc/_toolpost
   toolpost completions fish > ~/.config/fish/completions/toolpost.fish";
 
+pub(crate) const HELP: &str = "\
+Examples:
+  toolpost help run
+  toolpost help exit-codes
+  toolpost help scripts";
+
 const MODELS: &str = "\
 A model is named by `--model`, or by TOOLPOST_MODEL.
 
@@ -86,7 +97,8 @@ A model is named by `--model`, or by TOOLPOST_MODEL.
 Without either, and with ANTHROPIC_API_KEY set, `run` takes anthropic/claude-sonnet-5-5.";
 
 const SCRIPTS: &str = "\
-A script says what the model says, turn by turn; the tools really run. It needs no key and no network.
+A script says what the model says, turn by turn; the tools really run.
+It needs no key and no network.
 
   turns:
     - text: I will look at the file first.
@@ -150,4 +162,56 @@ fn environment() -> String {
         commands::run::DEFAULT_MODEL
     );
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    /// The words of a command line, as a shell reads it: quotes, and nothing behind a redirection.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        for character in line.chars() {
+            match (quote, character) {
+                (Some(open), _) if character == open => quote = None,
+                (None, '\'' | '"') => {
+                    quote = Some(character);
+                    word.get_or_insert_default();
+                }
+                (None, ' ') => words.extend(word.take()),
+                (None, '<' | '>') => break,
+                (Some(_) | None, _) => word.get_or_insert_default().push(character),
+            }
+        }
+        words.extend(word);
+        words
+    }
+
+    #[test]
+    fn every_example_is_a_command_line() {
+        let mut seen = 0;
+        for text in [ROOT, RUN, CALL, TOOLS, EXEC, DOCTOR, SCHEMA, COMPLETIONS, HELP] {
+            for line in text.lines().filter_map(|line| line.strip_prefix("  ")) {
+                let line = line.split_once(" | ").map_or(line, |(_, command)| command);
+                if line.starts_with('#') {
+                    continue;
+                }
+                let parsed = Cli::try_parse_from(words(line));
+                assert!(parsed.is_ok(), "{line}: {:?}", parsed.err());
+                seen += 1;
+            }
+        }
+        assert!(seen >= 20, "{seen} examples");
+    }
+
+    #[test]
+    fn an_example_fits_into_a_usual_terminal() {
+        for text in [ROOT, RUN, CALL, TOOLS, EXEC, DOCTOR, SCHEMA, COMPLETIONS, HELP, MODELS, SCRIPTS] {
+            for line in text.lines() {
+                assert!(line.chars().count() <= 100, "{line}");
+            }
+        }
+    }
 }

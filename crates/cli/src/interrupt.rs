@@ -1,4 +1,4 @@
-//! Ctrl-C: the first asks the work to stop, the second ends the command.
+//! Ctrl-C, and the other signals that ask to end: the first asks the work to stop, the second ends the command.
 
 use std::io;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use toolpost_core::Cancellation;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// Watches for Ctrl-C from now on. To be called within the runtime, before anything is started.
+/// Watches for Ctrl-C, SIGTERM and SIGHUP from now on. To be called within the runtime, before anything is started.
 ///
 /// The first one cancels: tools and sandboxes stop, the record is written. The second one does not wait for that;
 /// what runs in a sandbox dies with this process all the same.
@@ -41,8 +41,26 @@ pub(crate) fn watch() -> Result<Cancellation, Failure> {
 }
 
 #[cfg(unix)]
-fn interrupts() -> io::Result<tokio::signal::unix::Signal> {
-    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
+struct Interrupts([tokio::signal::unix::Signal; 3]);
+
+#[cfg(unix)]
+fn interrupts() -> io::Result<Interrupts> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let [interrupt, terminate, hang_up] =
+        [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+    Ok(Interrupts([interrupt?, terminate?, hang_up?]))
+}
+
+#[cfg(unix)]
+impl Interrupts {
+    async fn recv(&mut self) -> Option<()> {
+        let [interrupt, terminate, hang_up] = &mut self.0;
+        tokio::select! {
+            received = interrupt.recv() => received,
+            received = terminate.recv() => received,
+            received = hang_up.recv() => received,
+        }
+    }
 }
 
 #[cfg(windows)]

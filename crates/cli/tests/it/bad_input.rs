@@ -181,7 +181,7 @@ const CASES: &[Case] = &[
     case(&["exec", "--attach", "no.csv", "--", "cat"], 2, "SANDBOX", &["no.csv", "No such file"], ""),
     case(&["exec", "--workdir", "nosuch", "--", "true"], 2, "USAGE", &["folder `nosuch`"], "Check the name"),
     // Runs.
-    case(&["run"], 2, "USAGE", &["--prompt"], "--help"),
+    case(&["run"], 2, "USAGE", &["--prompt", "--file"], "--help"),
     case(&["run", "-p", ""], 2, "USAGE", &["the task is empty"], "-p TEXT"),
     case(&["run", "-f", "empty.txt"], 2, "USAGE", &["the task is empty"], "-f FILE"),
     case(&["run", "-f", "no.txt"], 2, "USAGE", &["the task `no.txt`"], "Check the name"),

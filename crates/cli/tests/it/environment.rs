@@ -16,6 +16,8 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("TOOLPOST_NO_NETWORK", no_network),
         ("TOOLPOST_LOG", log),
         ("HTTPS_PROXY", proxy),
+        ("SSL_CERT_FILE", certificate_file),
+        ("SSL_CERT_DIR", certificate_folder),
         ("NO_COLOR", no_color),
         ("CLICOLOR_FORCE", force_color),
         ("TERM", term),
@@ -93,6 +95,27 @@ fn proxy() {
     assert!(!bad.err.contains("hunter2"), "{bad}");
 }
 
+/// Without certificates there is no secure connection, and no attempt at one.
+#[track_caller]
+fn without_certificates(name: &str) {
+    let env =
+        TestEnv::new().with("ANTHROPIC_API_KEY", "key").with("ANTHROPIC_BASE_URL", "https://127.0.0.1:9");
+    let env = env.with(name, "/no/certificates/here");
+    let error = env.run(["run", "-p", "hi", "--json"]).exit(2).error();
+    assert!(error["message"].as_str().unwrap().contains("certificates"), "{error}");
+    assert!(error["hints"][0].as_str().unwrap().contains("help environment"), "{error}");
+}
+
+#[test]
+fn certificate_file() {
+    without_certificates("SSL_CERT_FILE");
+}
+
+#[test]
+fn certificate_folder() {
+    without_certificates("SSL_CERT_DIR");
+}
+
 const SUM: [&str; 3] = ["call", "calculate", "expression=6*7"];
 
 #[test]
@@ -137,7 +160,7 @@ fn term() {
 #[test]
 fn columns() {
     let widest = |columns: &str| {
-        let page = TestEnv::new().with("COLUMNS", columns).run(["run", "-h"]).ok();
+        let page = TestEnv::new().with("COLUMNS", columns).run(["exec", "-h"]).ok();
         page.out.lines().map(|line| line.chars().count()).max().unwrap()
     };
     assert!(widest("60") <= 60 && widest("60") < widest("100"));

@@ -74,6 +74,8 @@ fn the_examples_that_need_nothing_run() {
     assert_eq!(env.run(["call", "calculate", "expression=2**64 - 1"]).ok().out, "18446744073709551615\n");
     assert!(env.run(["call", "calculate", "expression=sqrt(2) * 10"]).ok().out.starts_with("14.142"));
     assert_eq!(env.run_with("print(6 * 7)\n", ["exec", "--lang", "python", "-"]).ok().out, "42\n");
+    env.write("README.md", "the read me\n");
+    assert!(env.run(["call", "builtin", "read_file", "path=README.md"]).ok().out.contains("the read me"));
     let code = r#"{"language": "python", "code": "print(1)"}"#;
     env.run(["call", "run_code", code, "--format", "json"]).ok();
     env.run(["exec", "--", "sh", "-c", "id; ls /"]).ok();

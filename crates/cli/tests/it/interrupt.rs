@@ -70,6 +70,31 @@ fn once_stops_waiting_for_a_provider() {
 }
 
 #[test]
+fn once_stops_waiting_for_a_person() {
+    let env = TestEnv::new();
+    let (screen, running) = env.start_on_terminal("", ["call", "calculate", "expression=1", "--ask"]);
+    eventually("the question is asked", || screen.text().contains("yes / session / no?"));
+    running.signal(Signal::INT);
+    running.finish().exit(130);
+    assert!(screen.text().contains("error: "), "{}", screen.text());
+}
+
+#[test]
+fn other_signals_that_ask_to_end_are_like_it() {
+    for (number, signal) in [(305, Signal::TERM), (306, Signal::HUP)] {
+        let seconds = unique(number);
+        let env = TestEnv::new();
+        let arguments = json!({ "argv": ["sleep", seconds] }).to_string();
+        let running = env.start(["call", "run_command", &arguments, "--json"]);
+        eventually("the program sleeps", || !processes(&seconds).is_empty());
+        running.signal(signal);
+        let finished = running.finish().exit(130);
+        assert_eq!(processes(&seconds), Vec::<u32>::new());
+        fits("envelope", &finished.json());
+    }
+}
+
+#[test]
 fn twice_waits_for_nothing() {
     let words = unique(304);
     let env = TestEnv::new();

@@ -4,10 +4,25 @@ use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::{Finished, Running, TestEnv};
+
+/// The other side of a terminal: what it shows, as it comes.
+pub(crate) struct Screen {
+    shown: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Screen {
+    /// What it shows so far.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+    }
+}
 
 impl TestEnv {
     /// Runs the command on a terminal on which somebody has typed. What the terminal shows is the output; the
@@ -17,6 +32,19 @@ impl TestEnv {
         typed: &str,
         words: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Finished {
+        let (screen, running) = self.start_on_terminal(typed, words);
+        let mut finished = self.ended(running);
+        screen.reader.join().unwrap();
+        finished.out = String::from_utf8_lossy(&screen.shown.lock().unwrap()).into_owned();
+        finished
+    }
+
+    /// Starts the command on a terminal on which somebody has typed.
+    pub(crate) fn start_on_terminal(
+        &self,
+        typed: &str,
+        words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> (Screen, Running) {
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&controller).unwrap();
         unlockpt(&controller).unwrap();
@@ -29,14 +57,15 @@ impl TestEnv {
         let running = Running::start(command).unwrap();
         let mut controller = File::from(controller);
         controller.write_all(typed.as_bytes()).unwrap();
-        let shown = std::thread::spawn(move || {
-            let mut bytes = Vec::new();
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&shown);
+        let reader = std::thread::spawn(move || {
+            let mut piece = [0; 4096];
             // When the last program has closed the terminal, reading it is an error.
-            let _ = controller.read_to_end(&mut bytes);
-            bytes
+            while let Ok(length @ 1..) = controller.read(&mut piece) {
+                kept.lock().unwrap().extend_from_slice(&piece[..length]);
+            }
         });
-        let mut finished = self.ended(running);
-        finished.out = String::from_utf8_lossy(&shown.join().unwrap()).into_owned();
-        finished
+        (Screen { shown, reader }, running)
     }
 }
