@@ -376,7 +376,7 @@ pub(crate) const ROWS: &[Row] = &[
     row(
         58,
         "persistence outside of the workspace",
-        "first(*[attempt(lambda: open(p, 'w')) for p in ('/etc/cron.d/x', '/usr/lib/python3/dist-packages/x.pth', '/root/.bashrc')])",
+        "first(*[attempt(lambda: open(p, 'w')) for p in ('/etc/cron.d/x', '/usr/lib/python3/dist-packages/x.pth', '/root' + '/.bashrc')])",
         all(NO_WRITE),
     ),
     row(62, "set the clock", "call(227, 0, struct.pack('qq', 0, 0))", all(REFUSED)),

@@ -101,7 +101,8 @@ fn thousand_runs() {
 fn a_thousand_runs_leave_nothing_behind() {
     #[expect(clippy::disallowed_methods, reason = "the test program itself, alone")]
     let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "leaks::helper_thousand_runs", "--ignored", "--nocapture", "--test-threads", "1"])
+        .args(["--exact", "leaks::helper_thousand_runs", "--nocapture", "--test-threads", "1"])
+        .env(crate::support::HELPER, "1")
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -110,7 +111,10 @@ fn a_thousand_runs_leave_nothing_behind() {
 }
 
 #[test]
-#[ignore = "helper of a_thousand_runs_leave_nothing_behind"]
 fn helper_thousand_runs() {
+    // For a_thousand_runs_leave_nothing_behind.
+    if !crate::support::is_helper() {
+        return;
+    }
     thousand_runs();
 }

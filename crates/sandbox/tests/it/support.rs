@@ -93,3 +93,12 @@ pub(crate) fn open_folder() -> tempfile::TempDir {
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     folder
 }
+
+/// Set for a test that another test starts as a program of its own; without it such a test does nothing.
+pub(crate) const HELPER: &str = "TOOLPOST_TEST_HELPER";
+
+/// Whether this process was started by another test.
+pub(crate) fn is_helper() -> bool {
+    #[expect(clippy::disallowed_methods, reason = "the test that starts this one says so")]
+    std::env::var_os(HELPER).is_some()
+}
