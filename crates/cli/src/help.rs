@@ -54,8 +54,8 @@ Examples:
   toolpost exec --lang python --timeout 5s --memory 256M - < script.txt
   toolpost exec --level strict -- sh -c 'id; ls /'
 
-The program's output is this command's output. Its own failure is exit status 1 here; which status
-it had stands in `--format json`.";
+The program's output is this command's output. If it fails itself, the exit status is 1; which one
+it had is told, and stands in `--format json`. A limit that it reached is exit status 4 or 6.";
 
 pub(crate) const EXEC_USAGE: &str = "\
 toolpost exec [OPTIONS] <CODE-FILE>

@@ -10,6 +10,9 @@
 //! - Text that comes from a model, a tool or a sandbox never reaches a terminal with its control characters.
 //! - Nothing is started, written or sent before the arguments are understood as a whole.
 //! - No logic that a library user would miss: that belongs into the libraries.
+//!
+//! Deliberately absent: a configuration file, stored runs, tools that are not built in, and any connection but the one
+//! to the model that was named.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -25,6 +28,7 @@ mod print;
 mod progress;
 mod style;
 mod target;
+mod verdict;
 mod workspace;
 
 use clap::Parser as _;

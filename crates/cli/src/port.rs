@@ -48,6 +48,10 @@ impl Port for TerminalPort {
         Delivery::Delivered
     }
 
+    fn takes_artifacts(&self) -> bool {
+        self.store.is_some()
+    }
+
     fn artifact(&self, _call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
         Box::pin(async move {
             let Some(store) = &self.store else {
@@ -57,6 +61,7 @@ impl Port for TerminalPort {
             let stored = match &artifact.data {
                 ArtifactData::Bytes(bytes) => store.put_bytes(&artifact.name, bytes),
                 ArtifactData::Path(path) => store.put_file(&artifact.name, path),
+                ArtifactData::Absent => return Ok(()),
             };
             stored.map(drop).map_err(|failure| ToolError::dependency(failure.message))
         })

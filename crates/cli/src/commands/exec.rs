@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use toolpost_sandbox::{
-    Cancel, Event, Language, Limits, Outcome, Program, Sandbox, Source, Stdin, Verdict, Workspace,
+    Cancel, Event, Language, Limits, Outcome, Program, Sandbox, Source, Stdin, Workspace,
 };
 
 use crate::args::{ExecArgs, Format};
@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::style::{self, FAINT, GOOD, HINT, WARN, harmless, paint};
-use crate::{env, interrupt};
+use crate::{env, interrupt, verdict};
 
 /// The largest code file that is read; the sandbox refuses even that with a better sentence.
 const MAX_CODE: u64 = 128 << 20;
@@ -50,9 +50,9 @@ pub(crate) fn run(args: &ExecArgs, printer: &Printer) -> Result<Exit, Failure> {
         Some(Err(error)) => (Vec::new(), Some(error)),
     };
     tell(&outcome, &files, printer)?;
-    match trouble {
-        Some(error) => Err(error.into()),
-        None => Ok((&outcome.verdict).into()),
+    match trouble.map(Failure::from).or_else(|| verdict::failure(&outcome.verdict)) {
+        Some(failure) => Err(failure),
+        None => Ok(Exit::Ok),
     }
 }
 
@@ -195,13 +195,7 @@ fn tell(outcome: &Outcome, files: &[PathBuf], printer: &Printer) -> Result<(), F
 /// One line: how it ended, and what really confined it.
 fn summary(outcome: &Outcome) -> String {
     let report = &outcome.report;
-    let ended = match &outcome.verdict {
-        Verdict::Ok => paint(GOOD, "ok"),
-        other => {
-            let value = serde_json::to_value(other).unwrap_or_default();
-            paint(WARN, style::one_line(&value.to_string(), 200))
-        }
-    };
+    let ended = if outcome.verdict.is_ok() { paint(GOOD, "ok") } else { paint(WARN, "failed") };
     let mut facts = vec![
         format!("level {}{}", report.effective, if report.degraded { " (degraded)" } else { "" }),
         format!("{} layers", report.layers.len()),

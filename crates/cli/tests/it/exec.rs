@@ -178,8 +178,9 @@ pub(crate) fn allow_degraded() {
 #[test]
 pub(crate) fn timeout() {
     let env = TestEnv::new();
-    let outcome = outcome(&env, 4, &["--timeout", "300ms", "--", "sleep", "100"]);
-    assert_eq!(outcome["verdict"]["kind"], "timeout");
+    let finished = env.run(["exec", "--json", "--timeout", "300ms", "--", "sleep", "100"]).exit(4);
+    assert_eq!(finished.json()["verdict"]["kind"], "timeout");
+    assert!(finished.error()["hints"][0].as_str().unwrap().contains("--timeout"), "{finished}");
 }
 
 #[test]
@@ -254,7 +255,10 @@ fn a_program_that_fails_is_exit_status_1_and_its_own_stands_in_the_json() {
     assert_eq!(outcome(&env, 1, &["--", "sh", "-c", "exit 9"])["exit_code"], 9);
     let finished = env.run(["exec", "--", "sh", "-c", "echo out; echo err >&2; exit 9"]).exit(1);
     assert_eq!(finished.out, "out\n");
-    assert!(finished.err.contains("err\n") && finished.err.contains('9'), "{finished}");
+    assert!(finished.err.contains("err\n") && finished.err.contains("failed level "), "{finished}");
+    assert!(finished.err.ends_with("error: the program ended with exit status 9\n"), "{finished}");
+    let told = env.run(["exec", "--json", "--", "sh", "-c", "exit 9"]).exit(1);
+    assert_eq!(told.error()["code"], "EXIT");
 }
 
 #[test]

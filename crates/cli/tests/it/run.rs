@@ -287,8 +287,8 @@ pub(crate) fn max_tokens() {
 #[test]
 pub(crate) fn max_time() {
     // A program ends a little before the time of its run does; sooner or later there is none left.
-    let turn = json!({ "calls": [{ "tool": "run_command", "args": { "argv": ["sleep", "100"] } }] });
-    let env = scripted(&json!(vec![turn; 20]));
+    let turn = json!({ "calls": [{ "tool": "run_command", "args": { "argv": ["sleep", "4"] } }] });
+    let env = scripted(&json!(vec![turn; 8]));
     let (record, error) = limited(&env, &["--max-time", "700ms", "--tools", "run_command"]);
     assert!(record["execution_time"].as_f64().unwrap() < 60.0);
     assert_eq!(error["code"], "MAX_TIME");

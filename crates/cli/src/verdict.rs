@@ -1,0 +1,106 @@
+//! How a sandboxed program ended, told to the person who started it.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use toolpost_core::format_duration;
+use toolpost_sandbox::Verdict;
+
+use crate::failure::Failure;
+
+/// The signal for a file that grew beyond its limit.
+const SIGXFSZ: i32 = 25;
+
+/// What went wrong with a program, and the option that would have given it more; `None` if it ended well.
+pub(crate) fn failure(verdict: &Verdict) -> Option<Failure> {
+    let (message, hint) = match verdict {
+        Verdict::Ok => return None,
+        Verdict::Exit { code } => (format!("the program ended with exit status {code}"), None),
+        Verdict::Signal { signal: SIGXFSZ } => {
+            ("the program was ended because a file grew too large".to_owned(), Some("--max-file SIZE"))
+        }
+        Verdict::Signal { signal } => (format!("the program was ended by signal {signal}"), None),
+        Verdict::Timeout { limit_ms } => (
+            format!("the program was stopped: it was not done after {}", time(*limit_ms)),
+            Some("--timeout D"),
+        ),
+        Verdict::Cpu { limit_ms } => {
+            (format!("the program was stopped: it had used {} of processor time", time(*limit_ms)), None)
+        }
+        Verdict::Memory { limit } => (
+            format!("the program was stopped: it needed more memory than {}", size(*limit)),
+            Some("--memory SIZE"),
+        ),
+        Verdict::Processes { limit } => {
+            (format!("the program failed: it needed more than {limit} processes"), Some("--pids N"))
+        }
+        Verdict::Disk { limit } => (
+            format!("the program failed: its files needed more room than {}", size(*limit)),
+            Some("--workdir DIR"),
+        ),
+        Verdict::Output { limit } => {
+            (format!("the program was stopped: it printed more than {}", size(*limit)), None)
+        }
+        Verdict::Denied { rule } => {
+            (format!("the program was stopped: the sandbox does not allow {rule}"), Some("--level standard"))
+        }
+        Verdict::Cancelled => ("the program was stopped, as was asked for".to_owned(), None),
+        other => (format!("the program ended: {other:?}"), None),
+    };
+    let kind = serde_json::to_value(verdict).unwrap_or_default();
+    let code = kind.get("kind").and_then(Value::as_str).unwrap_or("failed").to_uppercase();
+    let failure = Failure::new(verdict.into(), &code, message);
+    Some(match hint {
+        Some(option) => failure.hint(format!("If it may have more, say so with `{option}`.")),
+        None => failure,
+    })
+}
+
+fn time(milliseconds: u64) -> String {
+    format_duration(Duration::from_millis(milliseconds))
+}
+
+/// A number of bytes, in the unit that options take.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        1024..1_048_576 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn every_end_but_a_good_one_is_told() {
+        assert!(failure(&Verdict::Ok).is_none());
+        for (verdict, exit, code, message, hint) in [
+            (Verdict::Exit { code: 9 }, Exit::Failed, "EXIT", "exit status 9", None),
+            (Verdict::Signal { signal: 11 }, Exit::Failed, "SIGNAL", "signal 11", None),
+            (Verdict::Signal { signal: 25 }, Exit::Failed, "SIGNAL", "too large", Some("--max-file")),
+            (Verdict::Timeout { limit_ms: 2000 }, Exit::Unreachable, "TIMEOUT", "after 2", Some("--timeout")),
+            (Verdict::Cpu { limit_ms: 2000 }, Exit::Limit, "CPU", "processor time", None),
+            (Verdict::Memory { limit: 64 << 20 }, Exit::Limit, "MEMORY", "64 MiB", Some("--memory")),
+            (Verdict::Processes { limit: 4 }, Exit::Limit, "PROCESSES", "4 processes", Some("--pids")),
+            (Verdict::Disk { limit: 2048 }, Exit::Limit, "DISK", "2 KiB", Some("--workdir")),
+            (Verdict::Output { limit: 5 }, Exit::Limit, "OUTPUT", "5 bytes", None),
+            (
+                Verdict::Denied { rule: "x".into() },
+                Exit::Denied,
+                "DENIED",
+                "does not allow x",
+                Some("--level"),
+            ),
+            (Verdict::Cancelled, Exit::Interrupted, "CANCELLED", "asked for", None),
+        ] {
+            let told = failure(&verdict).unwrap();
+            assert_eq!((told.exit, told.code.as_str()), (exit, code));
+            assert!(told.message.contains(message), "{told:?}");
+            assert_eq!(!told.hints.is_empty(), hint.is_some(), "{told:?}");
+            assert!(hint.is_none_or(|hint| told.hints[0].contains(hint)), "{told:?}");
+        }
+    }
+}
