@@ -33,7 +33,8 @@
 //! Code never runs as the host's root. It gets a user that nobody else has; a workspace of the host and what
 //! [`Sandbox::read_only`] shows are mounted with mapped identities, so that the program works with the operator's files
 //! as their owner and what it writes belongs to the operator. A thread of this crate makes network namespaces ahead of
-//! the runs, because they are the dearest part of a start.
+//! the runs, because they are the dearest part of a start, and the root that all runs of level `strict` show is made once
+//! and copied by each, as long as the host's mounts stay as they are. Its file system is read-only as such.
 //!
 //! # Invariants
 //!

@@ -278,6 +278,7 @@ fn try_namespaces(facts: &Facts) -> Result<(), Refusal> {
         waits: false,
         group: &mut group,
         network: None,
+        template: None,
     };
     let mut confinement = plan::confinement(request);
     confinement.steps.push(Step::Exit);

@@ -17,11 +17,13 @@ mod media;
 mod network;
 mod plan;
 mod policy;
+mod root;
 mod run;
 mod seccomp;
 #[expect(unsafe_code, reason = "raw system calls between clone and exec")]
 mod steps;
 mod supervise;
+mod template;
 mod temporary;
 mod tree;
 mod workspace;

@@ -3,6 +3,7 @@
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
 use rustix::mount::MountFlags;
@@ -11,48 +12,20 @@ use super::cgroup::Group;
 use super::files::Owner;
 use super::landlock::{Access, Landlock, PathRule, SCOPES_SINCE, TCP_SINCE};
 use super::launch::c_string;
+use super::root::{
+    DEVICES, READ_ONLY, SCRATCH, SYSTEM, SYSTEM_STANDARD, Tree, is_shown, path, temporary, under_old,
+};
 use super::seccomp::{self, Circumstances};
-use super::steps::{Step, attribute};
+use super::steps::Step;
+use super::template::TEMPLATE_SHOWS;
 use super::workspace::HostFolder;
 use super::{Facts, identity};
 use crate::{Layer, Level, Limits, MissingLayer};
 
 /// The identity inside a user namespace.
 pub(super) const INSIDE: u32 = 1000;
-/// Where the old root lies while the new one is filled.
-const OLD: &str = "/.host";
 /// Where a fresh workspace, and at level `strict` every workspace, is.
 pub(super) const WORKSPACE: &str = "/workspace";
-
-/// Folders of the system that a program may read, in every level.
-const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32", "/nix/store"];
-/// Folders that level `standard` shows besides.
-const SYSTEM_STANDARD: [&str; 2] = ["/etc", "/opt"];
-/// What level `strict` shows of `/etc`.
-const ETC_STRICT: [&str; 2] = ["/etc/ld.so.cache", "/etc/alternatives"];
-/// Device nodes that do no harm.
-const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
-/// Larger than any path of the private root's own files needs.
-const ROOT_OPTIONS: &str = "mode=755,size=1m,nr_inodes=512";
-
-const READ_ONLY: u64 = attribute::READ_ONLY | attribute::NO_SETUID | attribute::NO_DEVICES;
-
-/// The small files of `/etc` at level `strict`.
-fn etc_files() -> [(&'static str, String); 5] {
-    [
-        (
-            "/etc/passwd",
-            format!(
-                "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:{INSIDE}:{INSIDE}:sandbox:{WORKSPACE}:/bin/bash\n\
-                 nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
-            ),
-        ),
-        ("/etc/group", format!("root:x:0:\nsandbox:x:{INSIDE}:\nnogroup:x:65534:\n")),
-        ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned()),
-        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".to_owned()),
-        ("/etc/resolv.conf", String::new()),
-    ]
-}
 
 /// What the plan is made from.
 pub(super) struct Request<'a> {
@@ -70,6 +43,17 @@ pub(super) struct Request<'a> {
     pub(super) group: &'a mut Group,
     /// An empty network namespace that was made before.
     pub(super) network: Option<OwnedFd>,
+    /// A mount namespace with a private root that was made before, if [`fits_template`].
+    pub(super) template: Option<Arc<OwnedFd>>,
+}
+
+/// Whether a run shows nothing but what every run of level `strict` shows.
+pub(super) fn fits_template(level: Level, facts: &Facts, has_host_folder: bool, visible: &[Visible]) -> bool {
+    level == Level::Strict
+        && facts.is_root()
+        && facts.namespaces.is_ok()
+        && !has_host_folder
+        && visible.iter().all(|entry| entry.path.starts_with(TEMPLATE_SHOWS))
 }
 
 /// A folder or file of the host that is shown read-only at its own path.
@@ -97,97 +81,14 @@ pub(super) struct Confinement {
     pub(super) scoped_signals: bool,
 }
 
-fn path(path: impl AsRef<Path>) -> CString {
-    c_string(path.as_ref().as_os_str().as_bytes())
-}
-
-fn under_old(path: &Path) -> CString {
-    let mut text = OLD.as_bytes().to_vec();
-    text.extend_from_slice(path.as_os_str().as_bytes());
-    c_string(text)
-}
-
 /// Plans the confinement of a run.
 pub(super) fn confinement(request: Request<'_>) -> Confinement {
     if request.facts.namespaces.is_ok() { with_namespaces(request) } else { without_namespaces(request) }
 }
 
-/// Whether a path is already shown by a bind of itself or of a folder above.
-fn is_shown(shown: &[PathBuf], wanted: &Path) -> bool {
-    shown.iter().any(|folder| wanted.starts_with(folder))
-}
-
-/// Collects folders so that each is made once, parents first.
-struct Tree {
-    steps: Vec<Step>,
-    made: Vec<PathBuf>,
-}
-
-impl Tree {
-    fn folder(&mut self, folder: &Path) {
-        if folder == Path::new("/") || self.made.iter().any(|made| made == folder) {
-            return;
-        }
-        if let Some(parent) = folder.parent() {
-            self.folder(parent);
-        }
-        self.steps.push(Step::Folder { path: path(folder), mode: 0o755 });
-        self.made.push(folder.to_owned());
-    }
-
-    fn file(&mut self, file: &Path, content: Vec<u8>) {
-        if let Some(parent) = file.parent() {
-            self.folder(parent);
-        }
-        self.steps.push(Step::File { path: path(file), content });
-        self.made.push(file.to_owned());
-    }
-
-    /// Shows a path of the host, a symbolic link as the same link.
-    fn show(&mut self, shown: &mut Vec<PathBuf>, wanted: &Path) {
-        if is_shown(shown, wanted) || self.made.iter().any(|made| made == wanted) {
-            return;
-        }
-        let Ok(metadata) = std::fs::symlink_metadata(wanted) else { return };
-        if let Some(parent) = wanted.parent() {
-            self.folder(parent);
-        }
-        if metadata.is_symlink() {
-            let Ok(target) = std::fs::read_link(wanted) else { return };
-            self.steps.push(Step::Link { path: path(wanted), target: path(target) });
-            self.made.push(wanted.to_owned());
-            return;
-        }
-        if metadata.is_dir() {
-            self.folder(wanted);
-        } else {
-            self.file(wanted, Vec::new());
-        }
-        self.steps.push(Step::Bind {
-            source: under_old(wanted),
-            target: path(wanted),
-            attributes: READ_ONLY,
-        });
-        shown.push(wanted.to_owned());
-    }
-}
-
-fn temporary(target: &Path, size: u64, inodes: u64, no_execute: bool) -> Step {
-    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
-    if no_execute {
-        flags |= MountFlags::NOEXEC;
-    }
-    Step::Mount {
-        kind: c"tmpfs",
-        target: path(target),
-        options: c_string(format!("size={size},nr_inodes={inodes},mode=1777")),
-        flags,
-    }
-}
-
 /// A private root in namespaces of its own.
 fn with_namespaces(request: Request<'_>) -> Confinement {
-    let Request { level, limits, facts, host, visible, waits, group, network, .. } = request;
+    let Request { level, limits, facts, host, visible, waits, group, network, template, .. } = request;
     let as_root = facts.is_root();
     let user_namespace = if as_root && facts.user_namespaces {
         let inside = Owner { user: INSIDE, group: INSIDE };
@@ -195,7 +96,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     } else {
         None
     };
-    let mut namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let mut namespaces = libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let mut layers = vec![
         Layer::MountNamespace,
         Layer::PidNamespace,
@@ -207,7 +108,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         Layer::UnprivilegedUser,
     ];
     let mut missing = Vec::new();
-    let mut tree = Tree { steps: Vec::new(), made: Vec::new() };
+    let mut tree = Tree::default();
     if as_root {
         // Real root sets up with its own rights, and enters a user namespace at the end: then even a capability gained
         // there has no power over these mounts, which belong to the namespace above.
@@ -223,45 +124,31 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     for tasks in group.take_joins() {
         tree.steps.push(Step::Join(tasks));
     }
-    tree.steps.push(Step::Unshare(libc::CLONE_NEWCGROUP));
     layers.push(Layer::CgroupNamespace);
-    tree.steps.push(Step::HostName(b"sandbox"));
-    tree.steps.push(Step::PrivateMounts);
-    tree.steps.push(Step::Mount {
-        kind: c"tmpfs",
-        target: path(facts.mount_point()),
-        options: c_string(ROOT_OPTIONS),
-        flags: MountFlags::NOSUID | MountFlags::NODEV,
-    });
-    tree.steps.push(Step::Enter(path(facts.mount_point())));
-    tree.steps.push(Step::Folder { path: c_string(OLD.trim_start_matches('/')), mode: 0o700 });
-    tree.steps.push(Step::Pivot { old: c_string(OLD.trim_start_matches('/')) });
-
     let workspace = match &host {
         Some(folder) if level == Level::Standard => folder.path().to_owned(),
         _ => PathBuf::from(WORKSPACE),
     };
-    // First, because what is shown may lie beneath.
     let scratch = (limits.workspace_bytes, limits.workspace_inodes);
-    for (folder, no_execute) in [("/tmp", false), ("/dev/shm", true)] {
-        tree.folder(Path::new(folder));
+    let is_from_template = template.is_some();
+    let mut shown = Vec::new();
+    if let Some(template) = template {
+        tree.steps.push(Step::EnterMounts(template));
+        tree.steps.push(Step::Unshare(libc::CLONE_NEWCGROUP | libc::CLONE_NEWNS));
+        shown.push(PathBuf::from(TEMPLATE_SHOWS));
+    } else {
+        namespaces |= libc::CLONE_NEWNS;
+        tree.steps.push(Step::Unshare(libc::CLONE_NEWCGROUP));
+        tree.begin(facts.mount_point());
+        tree.scratch();
+    }
+    tree.steps.push(Step::HostName(b"sandbox"));
+    // First, because what is shown may lie beneath.
+    for (folder, no_execute) in SCRATCH {
         tree.steps.push(temporary(Path::new(folder), scratch.0, scratch.1, no_execute));
     }
-    let mut shown = Vec::new();
-    for folder in SYSTEM {
-        tree.show(&mut shown, Path::new(folder));
-    }
-    if level == Level::Standard {
-        for folder in SYSTEM_STANDARD {
-            tree.show(&mut shown, Path::new(folder));
-        }
-    } else {
-        for (file, content) in etc_files() {
-            tree.file(Path::new(file), content.into_bytes());
-        }
-        for entry in ETC_STRICT {
-            tree.show(&mut shown, Path::new(entry));
-        }
+    if !is_from_template {
+        shown = tree.system(level);
     }
     for Visible { path: wanted, is_folder, device, inode, tree: detached } in visible {
         if is_shown(&shown, &wanted) {
@@ -283,21 +170,10 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         tree.steps.push(Step::Verify { path: path(&wanted), device, inode });
         shown.push(wanted);
     }
-    for name in DEVICES {
-        let device = Path::new("/dev").join(name);
-        tree.file(&device, Vec::new());
-        tree.steps.push(Step::Bind { source: under_old(&device), target: path(&device), attributes: 0 });
+    if !is_from_template {
+        tree.devices();
+        tree.places(&workspace);
     }
-    for (name, target) in [
-        ("fd", "/proc/self/fd"),
-        ("stdin", "/proc/self/fd/0"),
-        ("stdout", "/proc/self/fd/1"),
-        ("stderr", "/proc/self/fd/2"),
-    ] {
-        tree.steps.push(Step::Link { path: path(Path::new("/dev").join(name)), target: c_string(target) });
-    }
-    tree.folder(Path::new("/proc"));
-    tree.folder(&workspace);
     tree.steps.push(Step::Mount {
         kind: c"proc",
         target: c_string("/proc"),
@@ -327,8 +203,9 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
             tree.steps.push(Step::SendFolder(path(&workspace)));
         }
     }
-    tree.steps.push(Step::DetachOld { old: c_string(OLD) });
-    tree.steps.push(Step::Attributes { path: c_string("/"), attributes: READ_ONLY });
+    if !is_from_template {
+        tree.finish();
+    }
     if waits {
         tree.steps.push(Step::Await);
     }

@@ -18,7 +18,7 @@ use super::steps::{CODE, Pointers, Step};
 use super::supervise::{self, Ended, Failure, Feed, Finished, Running, Streams, Supervision};
 use super::temporary::TemporaryFolder;
 use super::workspace::HostFolder;
-use super::{Facts, identity, network};
+use super::{Facts, identity, network, template};
 use crate::{
     Cancel, Changes, Error, Event, Host, Language, Level, Limits, Outcome, Program, Reached, Report,
     SYSTEM_SEARCH_PATH, Sandbox, Stdin, Usage, Verdict, Workspace,
@@ -103,6 +103,10 @@ pub(crate) fn run(
     let child_waits = matches!(place, Place::Private) && !sandbox.files.is_empty();
 
     let mut group = Group::create(&facts.cgroups, limits, !namespaces);
+    let has_host_folder = matches!(place, Place::Host(_));
+    let template = plan::fits_template(level, facts, has_host_folder, &visible)
+        .then(|| template::namespace(facts))
+        .flatten();
     let request = Request {
         level,
         limits,
@@ -120,6 +124,7 @@ pub(crate) fn run(
         waits: child_waits,
         group: &mut group,
         network: (namespaces && facts.is_root()).then(network::take).flatten(),
+        template,
     };
     let confinement = plan::confinement(request);
     let plan::Confinement {

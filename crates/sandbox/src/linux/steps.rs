@@ -53,6 +53,8 @@ pub(super) enum Step {
     EnterNetwork(OwnedFd),
     /// Enters a user namespace that was made before: its map is written, which only its parent can do for root.
     EnterUser(OwnedFd),
+    /// Enters a mount namespace that was made before; its root becomes the root and the working folder.
+    EnterMounts(std::sync::Arc<OwnedFd>),
     /// Sets the host name.
     HostName(&'static [u8]),
     /// Cuts the mount namespace off from the host's.
@@ -73,6 +75,8 @@ pub(super) enum Step {
     Verify { path: CString, device: u64, inode: u64 },
     /// Changes the attributes of one mount.
     Attributes { path: CString, attributes: u64 },
+    /// Makes the file system of the root read-only for everybody, through whatever mount.
+    Freeze,
     /// Makes the working folder the root; the old root lies beneath.
     Pivot { old: CString },
     /// Removes the old root from the namespace.
@@ -117,6 +121,7 @@ impl Step {
             Self::Unshare(_) => "unshare",
             Self::EnterNetwork(_) => "enter network namespace",
             Self::EnterUser(_) => "enter user namespace",
+            Self::EnterMounts(_) => "enter mount namespace",
             Self::HostName(_) => "set host name",
             Self::PrivateMounts => "make mounts private",
             Self::Mount { .. } => "mount",
@@ -127,6 +132,7 @@ impl Step {
             Self::Attach { .. } => "attach workspace",
             Self::Verify { .. } => "verify path",
             Self::Attributes { .. } => "set mount attributes",
+            Self::Freeze => "make root read-only",
             Self::Pivot { .. } => "change root",
             Self::DetachOld { .. } => "detach old root",
             Self::SendFolder(_) => "hand over workspace",
@@ -255,6 +261,7 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
         Step::Unshare(flags) => check(unsafe { libc::syscall(libc::SYS_unshare, *flags) }).map(|_| ()),
         Step::EnterNetwork(namespace) => enter(namespace, libc::CLONE_NEWNET),
         Step::EnterUser(namespace) => enter(namespace, libc::CLONE_NEWUSER),
+        Step::EnterMounts(namespace) => enter(namespace, libc::CLONE_NEWNS),
         Step::HostName(name) => rustix::system::sethostname(name),
         Step::PrivateMounts => {
             rustix::mount::mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -298,6 +305,10 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             let attributes =
                 MountAttributes { set: *attributes, clear: 0, propagation: 0, user_namespace: 0 };
             set_attributes(CWD, path, 0, &attributes)
+        }
+        Step::Freeze => {
+            let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+            rustix::mount::mount_remount(c"/", flags, c"")
         }
         Step::Pivot { old } => {
             rustix::process::pivot_root(c".", old.as_c_str())?;

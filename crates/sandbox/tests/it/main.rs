@@ -8,6 +8,7 @@ mod files;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod leaks;
 mod limits;
+mod roots;
 mod runs;
 #[expect(
     clippy::unwrap_used,

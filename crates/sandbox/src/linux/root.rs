@@ -1,0 +1,206 @@
+//! The private root: what a sandbox shows besides the workspace, and the steps that build it.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::MountFlags;
+
+use super::launch::c_string;
+use super::plan::{INSIDE, WORKSPACE};
+use super::steps::{Step, attribute};
+use crate::Level;
+
+/// Where the old root lies while the new one is filled.
+const OLD: &str = "/.host";
+/// Folders of the system that a program may read, in every level.
+pub(super) const SYSTEM: [&str; 8] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32", "/nix/store"];
+/// Folders that level `standard` shows besides.
+pub(super) const SYSTEM_STANDARD: [&str; 2] = ["/etc", "/opt"];
+/// What level `strict` shows of `/etc`.
+pub(super) const ETC_STRICT: [&str; 2] = ["/etc/ld.so.cache", "/etc/alternatives"];
+/// Device nodes that do no harm.
+pub(super) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+/// Folders for short-lived files, and whether nothing in them can be executed.
+pub(super) const SCRATCH: [(&str, bool); 2] = [("/tmp", false), ("/dev/shm", true)];
+/// Larger than any path of the private root's own files needs.
+const ROOT_OPTIONS: &str = "mode=755,size=1m,nr_inodes=512";
+
+pub(super) const READ_ONLY: u64 = attribute::READ_ONLY | attribute::NO_SETUID | attribute::NO_DEVICES;
+
+/// The small files of `/etc` at level `strict`.
+fn etc_files() -> [(&'static str, String); 5] {
+    [
+        (
+            "/etc/passwd",
+            format!(
+                "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:{INSIDE}:{INSIDE}:sandbox:{WORKSPACE}:/bin/bash\n\
+                 nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
+            ),
+        ),
+        ("/etc/group", format!("root:x:0:\nsandbox:x:{INSIDE}:\nnogroup:x:65534:\n")),
+        ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned()),
+        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".to_owned()),
+        ("/etc/resolv.conf", String::new()),
+    ]
+}
+
+pub(super) fn path(path: impl AsRef<Path>) -> CString {
+    c_string(path.as_ref().as_os_str().as_bytes())
+}
+
+pub(super) fn under_old(path: &Path) -> CString {
+    let mut text = OLD.as_bytes().to_vec();
+    text.extend_from_slice(path.as_os_str().as_bytes());
+    c_string(text)
+}
+
+/// Whether a path is already shown by a bind of itself or of a folder above.
+pub(super) fn is_shown(shown: &[PathBuf], wanted: &Path) -> bool {
+    shown.iter().any(|folder| wanted.starts_with(folder))
+}
+
+/// Collects folders so that each is made once, parents first.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    pub(super) steps: Vec<Step>,
+    made: Vec<PathBuf>,
+}
+
+impl Tree {
+    pub(super) fn folder(&mut self, folder: &Path) {
+        if folder == Path::new("/") || self.made.iter().any(|made| made == folder) {
+            return;
+        }
+        if let Some(parent) = folder.parent() {
+            self.folder(parent);
+        }
+        self.steps.push(Step::Folder { path: path(folder), mode: 0o755 });
+        self.made.push(folder.to_owned());
+    }
+
+    pub(super) fn file(&mut self, file: &Path, content: Vec<u8>) {
+        if let Some(parent) = file.parent() {
+            self.folder(parent);
+        }
+        self.steps.push(Step::File { path: path(file), content });
+        self.made.push(file.to_owned());
+    }
+
+    /// Shows a path of the host, a symbolic link as the same link.
+    fn show(&mut self, shown: &mut Vec<PathBuf>, wanted: &Path) {
+        if is_shown(shown, wanted) || self.made.iter().any(|made| made == wanted) {
+            return;
+        }
+        let Ok(metadata) = std::fs::symlink_metadata(wanted) else { return };
+        if let Some(parent) = wanted.parent() {
+            self.folder(parent);
+        }
+        if metadata.is_symlink() {
+            let Ok(target) = std::fs::read_link(wanted) else { return };
+            self.steps.push(Step::Link { path: path(wanted), target: path(target) });
+            self.made.push(wanted.to_owned());
+            return;
+        }
+        if metadata.is_dir() {
+            self.folder(wanted);
+        } else {
+            self.file(wanted, Vec::new());
+        }
+        self.steps.push(Step::Bind {
+            source: under_old(wanted),
+            target: path(wanted),
+            attributes: READ_ONLY,
+        });
+        shown.push(wanted.to_owned());
+    }
+}
+
+/// A file system in memory that the program may write.
+pub(super) fn temporary(target: &Path, size: u64, inodes: u64, no_execute: bool) -> Step {
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    if no_execute {
+        flags |= MountFlags::NOEXEC;
+    }
+    Step::Mount {
+        kind: c"tmpfs",
+        target: path(target),
+        options: c_string(format!("size={size},nr_inodes={inodes},mode=1777")),
+        flags,
+    }
+}
+
+impl Tree {
+    /// Enters an empty root of its own; the host's lies beneath until [`Tree::finish`].
+    pub(super) fn begin(&mut self, mount_point: &Path) {
+        self.steps.push(Step::PrivateMounts);
+        self.steps.push(Step::Mount {
+            kind: c"tmpfs",
+            target: path(mount_point),
+            options: c_string(ROOT_OPTIONS),
+            flags: MountFlags::NOSUID | MountFlags::NODEV,
+        });
+        self.steps.push(Step::Enter(path(mount_point)));
+        self.steps.push(Step::Folder { path: c_string(OLD.trim_start_matches('/')), mode: 0o700 });
+        self.steps.push(Step::Pivot { old: c_string(OLD.trim_start_matches('/')) });
+    }
+
+    /// Shows the folders of the system that a level has, and gives what is shown with everything beneath.
+    pub(super) fn system(&mut self, level: Level) -> Vec<PathBuf> {
+        let mut shown = Vec::new();
+        for folder in SYSTEM {
+            self.show(&mut shown, Path::new(folder));
+        }
+        if level == Level::Standard {
+            for folder in SYSTEM_STANDARD {
+                self.show(&mut shown, Path::new(folder));
+            }
+        } else {
+            for (file, content) in etc_files() {
+                self.file(Path::new(file), content.into_bytes());
+            }
+            for entry in ETC_STRICT {
+                self.show(&mut shown, Path::new(entry));
+            }
+        }
+        shown
+    }
+
+    /// Shows the harmless device nodes.
+    pub(super) fn devices(&mut self) {
+        for name in DEVICES {
+            let device = Path::new("/dev").join(name);
+            self.file(&device, Vec::new());
+            self.steps.push(Step::Bind { source: under_old(&device), target: path(&device), attributes: 0 });
+        }
+        for (name, target) in [
+            ("fd", "/proc/self/fd"),
+            ("stdin", "/proc/self/fd/0"),
+            ("stdout", "/proc/self/fd/1"),
+            ("stderr", "/proc/self/fd/2"),
+        ] {
+            self.steps
+                .push(Step::Link { path: path(Path::new("/dev").join(name)), target: c_string(target) });
+        }
+    }
+
+    /// Makes the folders for short-lived files.
+    pub(super) fn scratch(&mut self) {
+        for (folder, _) in SCRATCH {
+            self.folder(Path::new(folder));
+        }
+    }
+
+    /// Makes the other places on which every run mounts what is its own. The workspace may lie in one of the former.
+    pub(super) fn places(&mut self, workspace: &Path) {
+        self.folder(Path::new("/proc"));
+        self.folder(workspace);
+    }
+
+    /// Removes the host's root. The private one is read-only from here on.
+    pub(super) fn finish(&mut self) {
+        self.steps.push(Step::DetachOld { old: c_string(OLD) });
+        self.steps.push(Step::Attributes { path: c_string("/"), attributes: READ_ONLY });
+    }
+}

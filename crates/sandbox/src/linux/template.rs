@@ -1,0 +1,232 @@
+//! The private root of level `strict`, made once and copied by every run that shows nothing of its own.
+//!
+//! Making a root is two thirds of the mounts of a run, and leaving the host's root waits for every processor to pass
+//! through the scheduler. When the host program is root, the finished root is kept as a mount namespace that nobody
+//! lives in. A child enters it and makes its own copy, on which it mounts what is its own: `/tmp`, `/dev/shm`, `/proc`
+//! and `/workspace`. The skeleton's file system is read-only as such, so no run can leave anything there, whatever
+//! rights it got. An ordinary user's run makes its own root, because it must belong to the run's user namespace.
+//!
+//! The template is made anew when the host's table of mounts or a folder that it shows has changed.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd as _, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+
+use super::Facts;
+use super::launch::{self, Child, Plan};
+use super::plan::WORKSPACE;
+use super::root::{ETC_STRICT, SYSTEM, Tree};
+use super::steps::Step;
+use crate::Level;
+
+/// A folder of the host that every template shows with everything beneath.
+pub(super) const TEMPLATE_SHOWS: &str = "/usr";
+
+/// A root that takes longer is left to the runs, which have a deadline.
+const LONGEST: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
+/// Device and inode of every folder and file that is shown; none where there is none.
+type Key = [Option<(u64, u64)>; SYSTEM.len() + ETC_STRICT.len()];
+
+#[derive(Debug)]
+struct Kept {
+    /// The process that made it: after a fork both would wait for the same notices of `mounts`.
+    process: u32,
+    key: Key,
+    /// The host's table of mounts, which says once when it has changed.
+    mounts: OwnedFd,
+    /// None if it could not be made: it is not tried again before something has changed.
+    namespace: Option<Arc<OwnedFd>>,
+}
+
+/// The namespace with the root that every run of level `strict` shares as its origin. None where it cannot be made:
+/// then the run makes its own root.
+pub(super) fn namespace(facts: &Facts) -> Option<Arc<OwnedFd>> {
+    static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let (process, key) = (std::process::id(), key());
+    if let Some(kept) = kept.as_ref()
+        && kept.process == process
+        && kept.key == key
+        && !has_changed(&kept.mounts)
+    {
+        return kept.namespace.clone();
+    }
+    // The old one goes first, so that it holds nothing of the host meanwhile.
+    *kept = None;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let mounts = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty()).ok()?;
+    let namespace = if is_simple(&mounts, &key) { make(facts).map(Arc::new) } else { None };
+    kept.insert(Kept { process, key, mounts, namespace }).namespace.clone()
+}
+
+fn shown() -> impl Iterator<Item = &'static str> {
+    SYSTEM.into_iter().chain(ETC_STRICT)
+}
+
+fn key() -> Key {
+    let mut key = [None; SYSTEM.len() + ETC_STRICT.len()];
+    for (entry, path) in key.iter_mut().zip(shown()) {
+        *entry = rustix::fs::lstat(path).ok().map(|found| (found.st_dev, found.st_ino));
+    }
+    key
+}
+
+/// Whether the table of mounts has changed since the last question.
+fn has_changed(mounts: &OwnedFd) -> bool {
+    let mut waiting = [PollFd::new(mounts, PollFlags::PRI)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut waiting, Some(&now)).is_err()
+        || waiting.iter().any(|entry| entry.revents().intersects(PollFlags::PRI | PollFlags::ERR))
+}
+
+/// Whether nothing is mounted beneath what is shown: a kept copy of such a mount would keep the host from giving its
+/// device free.
+fn is_simple(mounts: &OwnedFd, key: &Key) -> bool {
+    let mut text = String::new();
+    let Ok(copy) = launch::duplicate(mounts.as_fd()) else { return false };
+    if std::io::Read::read_to_string(&mut std::fs::File::from(copy), &mut text).is_err() {
+        return false;
+    }
+    let is_folder = std::fs::symlink_metadata(TEMPLATE_SHOWS).is_ok_and(|found| found.is_dir());
+    is_folder && key.iter().any(Option::is_some) && !text.is_empty() && has_no_mount_beneath(&text)
+}
+
+fn has_no_mount_beneath(table: &str) -> bool {
+    table.lines().filter_map(|line| line.split(' ').nth(4)).all(|point| {
+        let point = Path::new(point);
+        !shown().any(|folder| point != Path::new(folder) && point.starts_with(folder))
+    })
+}
+
+/// Makes the root in a child, keeps its namespace, and proves with another child that it can be used.
+fn make(facts: &Facts) -> Option<OwnedFd> {
+    let mut tree = Tree::default();
+    tree.begin(facts.mount_point());
+    tree.scratch();
+    tree.system(Level::Strict);
+    tree.devices();
+    tree.places(Path::new(WORKSPACE));
+    tree.finish();
+    let mut steps = tree.steps;
+    steps.extend([Step::Freeze, Step::SendFolder(c"/".to_owned()), Step::Await]);
+    let child = start(libc::CLONE_NEWNS, steps)?;
+    if first_letter(&child) != Some(b'W') {
+        return None;
+    }
+    let path = format!("/proc/{}/ns/mnt", child.pid);
+    let namespace = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let namespace = Arc::new(launch::high(namespace).ok()?);
+    drop(child);
+    let trial = start(
+        0,
+        vec![Step::EnterMounts(Arc::clone(&namespace)), Step::Unshare(libc::CLONE_NEWNS), Step::Exit],
+    )?;
+    // A child that reached its end says nothing.
+    if first_letter(&trial).is_some() {
+        return None;
+    }
+    drop(trial);
+    Arc::into_inner(namespace)
+}
+
+fn start(namespaces: i32, steps: Vec<Step>) -> Option<Child> {
+    launch::start(&Plan { namespaces: namespaces as u64, cgroup: None, steps }).ok()
+}
+
+/// The letter of the child's first message; none if it ended without one, an error's if it is too slow.
+fn first_letter(child: &Child) -> Option<u8> {
+    let mut waiting = [PollFd::new(&child.control, PollFlags::IN)];
+    match poll(&mut waiting, Some(&LONGEST)) {
+        Ok(count) if count > 0 => {}
+        _ => return Some(b'E'),
+    }
+    let mut bytes = [0u8; 64];
+    match rustix::net::recv(&child.control, &mut bytes, rustix::net::RecvFlags::DONTWAIT) {
+        Ok((0, _)) => None,
+        Ok(_) => u64::from_ne_bytes(bytes.first_chunk().copied().unwrap_or_default()).try_into().ok(),
+        Err(_) => Some(b'E'),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Host;
+
+    /// The facts of this host, if templates are to be had.
+    fn facts() -> Option<Facts> {
+        let facts = Host::probe().facts.clone();
+        if facts.is_root() && facts.namespaces.is_ok() {
+            return Some(facts);
+        }
+        println!("SKIP template: needs root and namespaces");
+        None
+    }
+
+    /// What a child that enters the template meets, with all rights of root.
+    fn outcome(namespace: &Arc<OwnedFd>, step: Step) -> Option<u64> {
+        let steps = vec![
+            Step::EnterMounts(Arc::clone(namespace)),
+            Step::Unshare(libc::CLONE_NEWNS),
+            step,
+            Step::Exit,
+        ];
+        let child = start(0, steps).unwrap();
+        let mut bytes = [0u8; 64];
+        let (size, _) =
+            rustix::net::recv(&child.control, &mut bytes, rustix::net::RecvFlags::empty()).unwrap();
+        (size > 0).then(|| u64::from_ne_bytes(bytes[16..24].try_into().unwrap()))
+    }
+
+    #[test]
+    fn a_template_is_made_once_and_even_root_cannot_write_to_it() {
+        let Some(facts) = facts() else { return };
+        let namespace = make(&facts).map(Arc::new).unwrap();
+        let read_only = Some(libc::EROFS as u64);
+        for path in [c"/new", c"/etc/new", c"/dev/new", c"/tmp/new", c"/workspace/new", c"/usr/new"] {
+            let file = Step::File { path: path.to_owned(), content: vec![] };
+            assert_eq!(outcome(&namespace, file), read_only, "{path:?}");
+            let folder = Step::Folder { path: path.to_owned(), mode: 0o755 };
+            assert_eq!(outcome(&namespace, folder), read_only, "{path:?}");
+        }
+        let passwd = Step::Write { path: c"/etc/passwd".to_owned(), text: b"x".to_vec() };
+        assert_eq!(outcome(&namespace, passwd), read_only);
+        // And nothing of the host's root is there.
+        let old = Step::Enter(c"/.host".to_owned());
+        assert_eq!(outcome(&namespace, old), Some(libc::ENOENT as u64));
+        let home = Step::Enter(c"/home".to_owned());
+        assert_eq!(outcome(&namespace, home), Some(libc::ENOENT as u64));
+        assert_eq!(outcome(&namespace, Step::Enter(c"/usr/bin".to_owned())), None);
+    }
+
+    #[test]
+    fn a_kept_template_is_used_again() {
+        let Some(facts) = facts() else { return };
+        let Some(first) = super::namespace(&facts) else {
+            println!("SKIP a_kept_template_is_used_again: something is mounted beneath a system folder");
+            return;
+        };
+        // Other programs of the machine may mount something between the two.
+        let again = (0..10)
+            .any(|_| super::namespace(&facts).is_some_and(|second| Arc::ptr_eq(&first, &second)))
+            || super::namespace(&facts)
+                .zip(super::namespace(&facts))
+                .is_some_and(|(one, other)| Arc::ptr_eq(&one, &other));
+        assert!(again);
+    }
+
+    #[test]
+    fn a_mount_beneath_a_shown_folder_rules_a_template_out() {
+        let line = |point: &str| format!("36 31 0:32 / {point} rw,relatime - tmpfs tmpfs rw\n");
+        for point in ["/", "/usr", "/home", "/usrlocal", "/etc", "/etc/ld.so.cache"] {
+            assert!(has_no_mount_beneath(&line(point)), "{point}");
+        }
+        for point in ["/usr/share", "/usr/lib/x", "/nix/store/a", "/etc/alternatives/cc"] {
+            assert!(!has_no_mount_beneath(&line(point)), "{point}");
+        }
+    }
+}
