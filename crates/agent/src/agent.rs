@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use toolpost_core::EventSink;
-use toolpost_llm::{Model, Settings, ToolDefinition};
+use toolpost_llm::{Model, Settings};
 use toolpost_toolbox::Toolbox;
 
 use crate::{Outcome, Run};
@@ -64,15 +64,6 @@ impl Agent {
     /// Runs with a prompt until there is an answer or a limit.
     pub async fn run(&self, prompt: impl Into<String>) -> Outcome {
         Run::new(self, prompt).finish().await
-    }
-
-    /// The tools that the model is offered, in the toolbox's order.
-    pub(crate) fn definitions(&self) -> Arc<[ToolDefinition]> {
-        let specs = self.0.toolbox.specs();
-        specs
-            .iter()
-            .map(|spec| ToolDefinition::new(&spec.name, &spec.description, spec.input_schema.as_value()))
-            .collect()
     }
 }
 

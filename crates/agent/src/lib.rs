@@ -5,13 +5,16 @@
 //!
 //! # Invariants
 //!
-//! - The loop ends: every way out has a [`StopReason`], and every limit a default.
+//! - The loop ends: every way out has a [`StopReason`]. How often the model is asked has a limit of 25 unless set; the
+//!   other limits are off unless set.
+//! - Tools of an answer that was cut off or declined are not run.
 //! - No HTTP and no provider JSON here; tools run through the toolbox alone, each call with its record.
 //! - The conversation only grows at its end, so that a provider's prompt cache keeps its worth, and every tool call of
 //!   the model has its result, also when a limit came between.
 //! - What a tool has for the application only (its payload) is never sent to a model.
 //!
-//! Deliberately absent so far: budgets in money, detection of repetition, compaction of the conversation, handoffs.
+//! Deliberately absent so far: a last turn in which the model sums up what a limit cut short, budgets in money,
+//! detection of repetition, compaction of the conversation, handoffs.
 #![forbid(unsafe_code)]
 
 mod agent;

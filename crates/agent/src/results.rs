@@ -1,10 +1,16 @@
 //! What a model is told of a tool call.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde_json::Value;
-use toolpost_core::{CallId, Content, Output, Reply, ToolError, Usage};
+use toolpost_core::{CallId, Content, Output, Partial, Reply, Status, ToolError, Usage};
 use toolpost_llm::{ItemView, Media, MediaSource, Part, RawJson, Response, ToolResult};
+
+/// How many of the errors of a partial result a model reads.
+const MAX_ERRORS: usize = 16;
+/// How much of one error a model reads, in characters.
+const MAX_ERROR: usize = 4096;
 
 /// What a model says that it consumed, in the terms of records.
 pub(crate) fn usage_of(usage: &toolpost_llm::Usage) -> Usage {
@@ -50,9 +56,9 @@ pub(crate) fn result(wanted: &Wanted, reply: &Reply) -> ToolResult {
         Ok(output) => ToolResult {
             call_id: wanted.id.clone(),
             name: wanted.name.clone(),
-            content: parts(output),
+            content: parts(output, reply.record.id),
             structured: output.structured.clone(),
-            is_error: false,
+            is_error: output.status() == Status::Error,
         },
         Err(error) => failure(wanted, error, reply.record.id),
     }
@@ -60,17 +66,46 @@ pub(crate) fn result(wanted: &Wanted, reply: &Reply) -> ToolResult {
 
 /// What the model is told of a call that failed or was not made.
 pub(crate) fn failure(wanted: &Wanted, error: &ToolError, call: CallId) -> ToolResult {
-    ToolResult {
-        is_error: true,
-        ..ToolResult::text(&wanted.id, &wanted.name, error.public(call).to_string())
-    }
+    ToolResult { is_error: true, ..ToolResult::text(&wanted.id, &wanted.name, sentence(error, call)) }
 }
 
-fn parts(output: &Output) -> Vec<Part> {
-    if output.content.is_empty() {
-        return vec![Part::text(output.model_text())];
+/// An error as a model may read it, of bounded length.
+fn sentence(error: &ToolError, call: CallId) -> String {
+    let mut text = error.public(call).to_string();
+    if let Some((end, _)) = text.char_indices().nth(MAX_ERROR) {
+        text.truncate(end);
+        text.push('…');
     }
-    output.content.iter().map(part).collect()
+    text
+}
+
+fn parts(output: &Output, call: CallId) -> Vec<Part> {
+    let mut parts: Vec<Part> = if output.content.is_empty() {
+        vec![Part::text(output.model_text())]
+    } else {
+        output.content.iter().map(part).collect()
+    };
+    if let Some(partial) = output.partial.as_ref().filter(|partial| !partial.errors.is_empty()) {
+        // An empty text before the errors would say that there is nothing to say.
+        parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
+        parts.push(Part::text(failures(partial, call)));
+    }
+    parts
+}
+
+/// Which of many things failed, and why.
+fn failures(partial: &Partial, call: CallId) -> String {
+    let failed = partial.errors.len();
+    let mut text = format!("{failed} of {} failed:", partial.succeeded.saturating_add(failed));
+    for error in partial.errors.iter().take(MAX_ERRORS) {
+        text.push_str("\n- ");
+        text.push_str(&sentence(error, call));
+    }
+    if failed > MAX_ERRORS {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n- and {} more", failed - MAX_ERRORS);
+    }
+    text
 }
 
 fn part(content: &Content) -> Part {

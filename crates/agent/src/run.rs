@@ -1,23 +1,32 @@
 //! One run of an agent: the loop.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::json;
 use toolpost_core::{
-    Call, Caller, Cancellation, Clock, Event, NoPort, Port, Reply, RunId, RunRecord, Scope, SystemClock,
-    ToolError, Values,
+    Call, CallId, CallOptions, Caller, Cancellation, Clock, Event, NoPort, Port, RunId, RunRecord, Scope,
+    SystemClock, ToolError, ToolSource, Values,
 };
 use toolpost_llm::{
-    ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop, ToolResult, Turn,
+    ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop, ToolDefinition,
+    ToolResult, Turn,
 };
 
 use crate::agent::Parts;
 use crate::port::AgentPort;
 use crate::results::{Wanted, failure, result, usage_of, wanted};
 use crate::{Agent, StopReason};
+
+/// How many notices a record keeps: a hostile provider must not fill the memory with them.
+const MAX_NOTICES: usize = 64;
+/// How much of a notice is kept and passed on, in characters.
+const MAX_NOTICE: usize = 1000;
+/// How long all sources of tools may take to say what they have now; a toolbox gives up on a single one before.
+const LIST_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// One run, before it has begun: who it is for and how it is stopped.
 #[must_use = "a run does nothing until `finish`"]
@@ -30,6 +39,8 @@ pub struct Run {
     port: Arc<dyn Port>,
     values: Values,
     cancellation: Cancellation,
+    options: CallOptions,
+    parent: Option<(CallId, u8)>,
     notices: Vec<String>,
 }
 
@@ -84,6 +95,8 @@ impl Run {
             port: Arc::new(NoPort),
             values: Values::default(),
             cancellation: Cancellation::new(),
+            options: CallOptions::default(),
+            parent: None,
             notices: Vec::new(),
         }
     }
@@ -129,7 +142,20 @@ impl Run {
         self
     }
 
-    /// Adds something that its record shall say.
+    /// Says what its calls ask for beyond their arguments, such as a sandbox level. Default: nothing.
+    pub fn with_options(mut self, options: CallOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Says that the run is made from within a call, at this depth: its own calls are nested in that one, and count
+    /// towards the toolbox's limit of nesting. Default: they are nested in none.
+    pub fn with_parent(mut self, call: CallId, depth: u8) -> Self {
+        self.parent = Some((call, depth));
+        self
+    }
+
+    /// Adds something that its record shall say. At most 64 notices are kept.
     pub fn with_notice(mut self, notice: impl Into<String>) -> Self {
         self.notices.push(notice.into());
         self
@@ -141,13 +167,14 @@ impl Run {
         let parts = &*agent.0;
         let begun = now();
         let mut record = RunRecord::begin(self.id, parts.model.id().to_string(), SystemClock.timestamp());
-        record.notices.clone_from(&self.notices);
+        for notice in self.notices {
+            remember(&mut record.notices, shortened(&notice));
+        }
         let mut running = Running {
             parts,
             request: Request {
                 system: parts.system.clone(),
                 turns: self.turns,
-                tools: agent.definitions(),
                 settings: parts.settings.clone(),
                 provider_options: parts.provider_options.clone(),
                 ..Request::default()
@@ -161,14 +188,12 @@ impl Run {
             scope: self.scope,
             values: self.values,
             cancellation: self.cancellation,
+            options: self.options,
+            parent: self.parent,
+            goes_on: false,
             deadline: parts.limits.time.and_then(|time| begun.checked_add(time)),
             record,
         };
-        running.emit(|running| Event::RunStarted {
-            run: running.record.id,
-            model: running.record.model.clone(),
-            tools: running.request.tools.iter().map(|tool| tool.name.clone()).collect(),
-        });
         let (stop, error) = match running.work().await {
             Ok(stop) | Err(Interrupted::Stop(stop)) => (stop, None),
             Err(Interrupted::Model(error)) => {
@@ -229,6 +254,10 @@ struct Running<'a> {
     scope: Scope,
     values: Values,
     cancellation: Cancellation,
+    options: CallOptions,
+    parent: Option<(CallId, u8)>,
+    /// Whether the next answer goes on where a pause was made.
+    goes_on: bool,
     deadline: Option<Instant>,
     record: RunRecord,
 }
@@ -236,6 +265,13 @@ struct Running<'a> {
 impl Running<'_> {
     /// The loop: ask, call, tell, ask again.
     async fn work(&mut self) -> Result<StopReason, Interrupted> {
+        let listed = self.list_tools().await;
+        self.emit(|running| Event::RunStarted {
+            run: running.record.id,
+            model: running.record.model.clone(),
+            tools: running.request.tools.iter().map(|tool| tool.name.clone()).collect(),
+        });
+        listed?;
         self.parts.model.check(&self.request)?;
         loop {
             if self.record.iterations >= self.parts.limits.iterations {
@@ -243,28 +279,61 @@ impl Running<'_> {
             }
             let response = self.ask().await?;
             let wanted = wanted(&response);
-            let stop = response.stop.clone();
             self.keep(&response);
-            if wanted.is_empty() {
-                match after(&stop) {
-                    Some(stop) => return Ok(stop),
-                    // The provider wants to be asked again to go on.
-                    None => continue,
-                }
-            }
+            self.goes_on = wanted.is_empty() && response.stop == ModelStop::Pause;
             let out_of_tokens =
                 self.parts.limits.tokens.is_some_and(|limit| self.record.usage.total_tokens() >= limit);
-            let (results, interrupted) = if out_of_tokens {
-                (Self::refuse_all(&wanted, &StopReason::MaxTokens), Some(StopReason::MaxTokens))
-            } else {
-                self.call_tools(wanted).await
+            let (results, interrupted) = match after(&response.stop) {
+                Some(stop) if wanted.is_empty() => return Ok(stop),
+                // The calls of an answer that was cut off or declined are not what the model meant to ask for.
+                Some(stop) if stop != StopReason::EndTurn => {
+                    let reason = format!("the answer that asked for it was not whole ({stop})");
+                    (refuse_all(&wanted, &reason), Some(stop))
+                }
+                _ if out_of_tokens => {
+                    (refuse_all(&wanted, &at_limit(&StopReason::MaxTokens)), Some(StopReason::MaxTokens))
+                }
+                // The provider wants to be asked again to go on.
+                None if wanted.is_empty() => continue,
+                _ => self.call_tools(wanted).await,
             };
-            self.request.turns.push(Turn::ToolResults(results));
+            if !results.is_empty() {
+                self.request.turns.push(Turn::ToolResults(results));
+            }
             self.record.usage.add(&self.port.take_usage());
             if let Some(stop) = interrupted {
                 return Ok(stop);
             }
         }
+    }
+
+    /// Asks what tools there are now. Sources that do not answer are no reason to stop: what was known is offered.
+    async fn list_tools(&mut self) -> Result<(), Interrupted> {
+        let toolbox = &self.parts.toolbox;
+        let listed = tokio::select! {
+            biased;
+            () = self.cancellation.cancelled() => Err(Ok(StopReason::Cancelled)),
+            () = sleep_until(self.deadline) => Err(Ok(StopReason::MaxTime)),
+            listed = tokio::time::timeout(LIST_TIMEOUT, ToolSource::list(toolbox)) => match listed {
+                Ok(Ok(specs)) => Ok(specs),
+                Ok(Err(error)) => Err(Err(error.public(CallId::new()).to_string())),
+                Err(_) => Err(Err("the sources did not say in 15 s what they have".to_owned())),
+            },
+        };
+        let (specs, interrupted) = match listed {
+            Ok(specs) => (specs, None),
+            Err(Ok(stop)) => (toolbox.specs(), Some(stop)),
+            Err(Err(reason)) => {
+                let specs = toolbox.specs();
+                self.note(&format!("the list of tools may be old: {reason}"));
+                (specs, None)
+            }
+        };
+        self.request.tools = specs
+            .iter()
+            .map(|spec| ToolDefinition::new(&spec.name, &spec.description, spec.input_schema.as_value()))
+            .collect();
+        interrupted.map_or(Ok(()), |stop| Err(stop.into()))
     }
 
     /// Asks the model and passes on what it says while it says it.
@@ -275,12 +344,16 @@ impl Running<'_> {
             iteration: running.record.iterations,
         });
         let mut stream = self.parts.model.stream(&self.request);
+        let mut cancelled = self.cancellation.cancelled();
+        let mut over = pin!(sleep_until(self.deadline));
         loop {
+            // A stream that always has something must not keep the runtime from telling the time.
+            tokio::task::consume_budget().await;
             let event = tokio::select! {
                 biased;
+                () = &mut cancelled => return Err(StopReason::Cancelled.into()),
+                () = &mut over => return Err(StopReason::MaxTime.into()),
                 event = stream.next() => event,
-                () = self.cancellation.cancelled() => return Err(StopReason::Cancelled.into()),
-                () = sleep_until(self.deadline) => return Err(StopReason::MaxTime.into()),
             };
             let run = self.record.id;
             match event {
@@ -289,13 +362,13 @@ impl Running<'_> {
                 Some(Ok(ModelEvent::ThinkingDelta { text, .. })) => {
                     self.emit(|_| Event::ThinkingDelta { run, text });
                 }
-                Some(Ok(ModelEvent::Notice(message))) => self.note(message),
-                Some(Ok(ModelEvent::Retrying { attempt, after, reason })) => self.note(format!(
+                Some(Ok(ModelEvent::Notice(message))) => self.note(&message),
+                Some(Ok(ModelEvent::Retrying { attempt, after, reason })) => self.note(&format!(
                     "attempt {attempt} to reach the model failed ({reason}); the next is in {}",
                     toolpost_core::format_duration(after)
                 )),
                 Some(Ok(ModelEvent::Restarted)) => {
-                    self.note("the provider began its answer anew; what it said before is void".to_owned());
+                    self.note("the provider began its answer anew; what it said before is void");
                 }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(error.into()),
@@ -318,11 +391,13 @@ impl Running<'_> {
             usage,
         });
         let text = response.text();
-        if !text.is_empty() {
+        if self.goes_on {
+            self.record.response.push_str(&text);
+        } else if !text.is_empty() {
             self.record.response = text;
         }
         for notice in &response.notices {
-            self.note(notice.clone());
+            self.note(notice);
         }
         self.request.push_response(response);
     }
@@ -335,21 +410,28 @@ impl Running<'_> {
             None => wanted.len(),
         };
         let (made_now, never) = wanted.split_at(allowed);
-        let calls: Vec<_> =
-            made_now.iter().map(|wanted| self.parts.toolbox.call(self.call_of(wanted))).collect();
-        let at_once = self.parts.limits.parallel_tools.max(1);
-        let replies: Vec<Reply> = stream::iter(calls).buffered(at_once).collect().await;
-        let mut results = Vec::with_capacity(wanted.len());
-        for (wanted, reply) in made_now.iter().zip(replies) {
-            results.push(result(wanted, &reply));
-            let record = &mut self.record;
-            if !record.tools_used.contains(&wanted.name) {
-                record.tools_used.push(wanted.name.clone());
-            }
-            record.artifacts.extend(reply.record.artifacts.iter().cloned());
-            record.tool_calls.push(reply.record);
+        let mut calls = Vec::with_capacity(made_now.len());
+        for (index, wanted) in made_now.iter().enumerate() {
+            let (toolbox, call) = (self.parts.toolbox.clone(), self.call_of(wanted));
+            calls.push(async move { (index, toolbox.call(call).await) });
         }
-        results.extend(Self::refuse_all(never, &StopReason::MaxToolCalls));
+        let at_once = self.parts.limits.parallel_tools.max(1);
+        // Unordered, so that a slow call holds no other back.
+        let mut replies: Vec<_> = stream::iter(calls).buffer_unordered(at_once).collect().await;
+        replies.sort_unstable_by_key(|(index, _)| *index);
+        let mut results = Vec::with_capacity(wanted.len());
+        for (wanted, (_, reply)) in made_now.iter().zip(replies) {
+            results.push(result(wanted, &reply));
+            let (record, call) = (&mut self.record, reply.record);
+            // What a model makes up is no tool, and its name may be of any length.
+            let exists = call.attempts > 0 || self.parts.toolbox.spec(&call.tool).is_some();
+            if exists && !record.tools_used.iter().any(|known| **known == *call.tool) {
+                record.tools_used.push(call.tool.to_string());
+            }
+            record.artifacts.extend(call.artifacts.iter().cloned());
+            record.tool_calls.push(call);
+        }
+        results.extend(refuse_all(never, &at_limit(&StopReason::MaxToolCalls)));
         let stop = if self.cancellation.is_cancelled() {
             Some(StopReason::Cancelled)
         } else if self.deadline.is_some_and(|deadline| deadline <= now()) {
@@ -370,27 +452,55 @@ impl Running<'_> {
             .with_cancellation(self.cancellation.clone());
         call.deadline = self.deadline;
         call.values = self.values.clone();
+        call.options = self.options.clone();
+        if let Some((parent, depth)) = self.parent {
+            call.parent = Some(parent);
+            call.depth = depth.saturating_add(1);
+        }
         call
     }
 
-    /// Results for calls that a limit forbids, so that the conversation stays whole.
-    fn refuse_all(wanted: &[Wanted], stop: &StopReason) -> Vec<ToolResult> {
-        let error =
-            ToolError::limit(format!("the call was not made: the run has reached its limit ({stop})"));
-        wanted.iter().map(|wanted| failure(wanted, &error, toolpost_core::CallId::new())).collect()
-    }
-
-    fn note(&mut self, message: String) {
+    fn note(&mut self, message: &str) {
+        let message = shortened(message);
         self.emit(|_| Event::Notice { message: message.clone() });
-        if !self.record.notices.contains(&message) {
-            self.record.notices.push(message);
-        }
+        remember(&mut self.record.notices, message);
     }
 
     fn emit(&self, event: impl FnOnce(&Self) -> Event) {
         if let Some(sink) = &self.parts.events {
             sink(&event(self));
         }
+    }
+}
+
+/// Why a call is not made when the run is at a limit.
+fn at_limit(stop: &StopReason) -> String {
+    format!("the run has reached its limit ({stop})")
+}
+
+/// Results for calls that are not made, so that the conversation stays whole.
+fn refuse_all(wanted: &[Wanted], reason: &str) -> Vec<ToolResult> {
+    let error = ToolError::limit(format!("the call was not made: {reason}"));
+    wanted.iter().map(|wanted| failure(wanted, &error, CallId::new())).collect()
+}
+
+/// The beginning of a notice.
+fn shortened(message: &str) -> String {
+    match message.char_indices().nth(MAX_NOTICE) {
+        Some((end, _)) => format!("{}…", message.get(..end).unwrap_or_default()),
+        None => message.to_owned(),
+    }
+}
+
+/// Keeps a notice once; the last that finds room says that there were more.
+fn remember(notices: &mut Vec<String>, message: String) {
+    if notices.len() < MAX_NOTICES && !notices.contains(&message) {
+        let is_last = notices.len() + 1 == MAX_NOTICES;
+        notices.push(if is_last {
+            "there were further notices, which are not kept".to_owned()
+        } else {
+            message
+        });
     }
 }
 

@@ -104,9 +104,46 @@ async fn the_models_own_reasons_are_told_apart() {
         assert_eq!(outcome.stop, expected);
         assert_eq!(outcome.record.success, expected == StopReason::StopSequence);
     }
-    // A provider that pauses is asked again.
-    let outcome = agent("turns:\n  - text: a\n    stop: pause\n  - text: b\n").build().run("Go.").await;
-    assert_eq!((outcome.text(), outcome.record.iterations), ("b", 2));
+}
+
+#[tokio::test]
+async fn a_provider_that_pauses_is_asked_again_and_the_answer_is_all_that_it_said() {
+    let script = "turns:\n  - text: 'The answer is '\n    stop: pause\n  - text: '4'\n    stop: pause\n  - text: '2.'\n";
+    let outcome = agent(script).build().run("Go.").await;
+    assert_eq!((outcome.text(), outcome.record.iterations), ("The answer is 42.", 3));
+    assert!(outcome.record.success);
+    // What was said before a tool call is no part of the answer.
+    let script = "turns:\n  - text: 'Let me add. '\n    calls: [{ tool: add, args: { a: 1, b: 2 } }]\n    stop: pause\n  - text: '3.'\n";
+    assert_eq!(agent(script).build().run("Go.").await.text(), "3.");
+}
+
+#[tokio::test]
+async fn tokens_end_a_run_that_only_pauses() {
+    let script = format!(
+        "turns:\n{}",
+        "  - text: a\n    stop: pause\n    usage: { input: 100, output: 0 }\n".repeat(30)
+    );
+    let outcome = agent(&script).limits(|limits| limits.tokens = Some(150)).build().run("Go.").await;
+    assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&StopReason::MaxTokens, 200));
+}
+
+#[tokio::test]
+async fn tools_of_an_answer_that_is_not_whole_are_not_run() {
+    for (stop, expected) in [
+        ("max_tokens", StopReason::OutputTokens),
+        ("refusal", StopReason::Refusal),
+        ("context_window", StopReason::ContextWindow),
+        ("stop_sequence", StopReason::StopSequence),
+    ] {
+        let script = format!(
+            "turns:\n  - calls: [{{ tool: add, args: {{ a: 1, b: 2 }} }}]\n    stop: {stop}\n  - text: done\n"
+        );
+        let outcome = agent(&script).build().run("Go.").await;
+        assert_eq!((&outcome.stop, outcome.record.tool_calls.len()), (&expected, 0));
+        assert!(is_whole(&outcome.turns));
+        let Some(Turn::ToolResults(results)) = outcome.turns.last() else { panic!("{:?}", outcome.turns) };
+        assert!(results[0].is_error && results[0].joined_text().contains(expected.as_str()));
+    }
 }
 
 #[tokio::test]

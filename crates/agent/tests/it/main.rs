@@ -5,6 +5,7 @@
 extern crate toolpost_core as toolpost;
 
 mod ends;
+mod hostile;
 mod turns;
 
 use std::sync::Arc;
