@@ -11,6 +11,8 @@ pub use crate::{
 pub use std::sync::{Arc, LazyLock};
 pub use std::time::Duration;
 
+use std::marker::PhantomData;
+
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::de::DeserializeOwned;
@@ -60,6 +62,14 @@ impl InputBuilder {
         if !schema.is_object() {
             schema = json!({});
         }
+        let keywords = parameter.keywords.into_iter().map(|(keyword, value)| {
+            let keyword = match keyword {
+                "minLength" | "maxLength" => self.length_keyword(keyword, &schema),
+                other => other,
+            };
+            (keyword, self.keyword_value(keyword, value, &schema))
+        });
+        let keywords: Vec<(&str, Value)> = keywords.collect();
         if let Some(object) = schema.as_object_mut() {
             // A reference stands beside its siblings in 2020-12, so that no wrapper is needed.
             if !parameter.description.is_empty() {
@@ -68,11 +78,7 @@ impl InputBuilder {
             if let Some(default) = &parameter.default {
                 object.insert("default".into(), default.clone());
             }
-            for (keyword, value) in parameter.keywords {
-                let value = match (keyword, value.as_str()) {
-                    ("format", Some(name)) => ParameterType::format_for(name).into(),
-                    _ => value,
-                };
+            for (keyword, value) in keywords {
                 object.insert(keyword.into(), value);
             }
         }
@@ -80,6 +86,50 @@ impl InputBuilder {
             self.required.push(parameter.name.into());
         }
         self.properties.insert(parameter.name.into(), schema);
+    }
+
+    /// What limits the length of a value: a text has characters, a list items, a map properties.
+    fn length_keyword(&self, keyword: &'static str, schema: &Value) -> &'static str {
+        let is = |name: &str| self.allows(schema, name, 0);
+        match keyword {
+            "minLength" if is("array") => "minItems",
+            "minLength" if is("object") => "minProperties",
+            "maxLength" if is("array") => "maxItems",
+            "maxLength" if is("object") => "maxProperties",
+            other => other,
+        }
+    }
+
+    fn keyword_value(&self, keyword: &str, mut value: Value, schema: &Value) -> Value {
+        match (keyword, &mut value) {
+            ("format", Value::String(name)) => ParameterType::format_for(name).into(),
+            // What may be left out may be `null` too, whatever else it may be.
+            ("enum", Value::Array(values)) if self.allows(schema, "null", 0) => {
+                values.push(Value::Null);
+                value
+            }
+            _ => value,
+        }
+    }
+
+    /// Whether a schema says that a value may be of a type.
+    fn allows(&self, schema: &Value, name: &str, depth: usize) -> bool {
+        if depth > 8 {
+            return false;
+        }
+        let listed = match schema.get("type") {
+            Some(Value::String(kind)) => kind == name,
+            Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == name),
+            _ => false,
+        };
+        let reference = schema.get("$ref").and_then(Value::as_str);
+        let target = reference
+            .and_then(|reference| reference.strip_prefix("#/$defs/"))
+            .and_then(|definition| self.generator.definitions().get(definition));
+        let choices = ["anyOf", "oneOf"].into_iter().filter_map(|keyword| schema.get(keyword)?.as_array());
+        listed
+            || target.is_some_and(|target| self.allows(target, name, depth + 1))
+            || choices.flatten().any(|choice| self.allows(choice, name, depth + 1))
     }
 
     /// The schema of all parameters.
@@ -131,15 +181,6 @@ pub fn input_schema<T: ToolParameter>() -> Arc<Schema> {
     Arc::new(Schema::new(schema))
 }
 
-/// The schema of a result, `None` for one that says nothing.
-pub fn output_schema<T: ToolAnswer>() -> Option<Arc<Schema>> {
-    let mut schema = generator().into_root_schema_for::<T>().to_value();
-    tidy(&mut schema);
-    let says_nothing = schema.get("type").and_then(Value::as_str) == Some("null")
-        || schema.as_object().is_none_or(|object| object.keys().all(|key| key == "title"));
-    (!says_nothing).then(|| Arc::new(Schema::new(schema)))
-}
-
 /// What can be a parameter of a tool.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a parameter of a tool",
@@ -158,10 +199,228 @@ impl<T: DeserializeOwned + JsonSchema> ToolParameter for T {}
     label = "has no JSON form",
     note = "put `#[toolpost::data]` on the type, or return `toolpost::Output`"
 )]
-pub trait ToolAnswer: JsonSchema {}
+pub trait ToolAnswer {
+    /// The schema of the result, `None` if it says nothing.
+    fn output_schema() -> Option<Arc<Schema>>;
+}
 
 #[diagnostic::do_not_recommend]
-impl<T: JsonSchema> ToolAnswer for T {}
+impl<T: JsonSchema> ToolAnswer for T {
+    fn output_schema() -> Option<Arc<Schema>> {
+        let mut schema = generator().into_root_schema_for::<T>().to_value();
+        tidy(&mut schema);
+        let says_nothing = schema.get("type").and_then(Value::as_str) == Some("null")
+            || schema.as_object().is_none_or(|object| object.keys().all(|key| key == "title"));
+        (!says_nothing).then(|| Arc::new(Schema::new(schema)))
+    }
+}
+
+/// Each output may hold something else.
+impl ToolAnswer for Output {
+    fn output_schema() -> Option<Arc<Schema>> {
+        None
+    }
+}
+
+// What follows tells types apart by what they are, not by their names: a method of the type itself goes before one of
+// a trait, so that an alias of `Result` is a `Result`, and a user's own `Ctx` is an argument.
+
+/// The type that a tool function returns.
+#[derive(Debug)]
+pub struct Return<T>(PhantomData<fn() -> T>);
+
+impl<T> Return<T> {
+    /// Of this type.
+    pub const fn of() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T, E> Return<Result<T, E>> {
+    /// The schema of what stands in `Ok`.
+    pub fn output_schema(&self) -> Option<Arc<Schema>>
+    where
+        T: ToolAnswer,
+    {
+        T::output_schema()
+    }
+}
+
+/// The schema of whatever is no `Result`.
+pub trait PlainReturn<T> {
+    /// The schema of the value.
+    fn output_schema(&self) -> Option<Arc<Schema>>
+    where
+        T: ToolAnswer;
+}
+
+impl<T> PlainReturn<T> for Return<T> {
+    fn output_schema(&self) -> Option<Arc<Schema>>
+    where
+        T: ToolAnswer,
+    {
+        T::output_schema()
+    }
+}
+
+/// What a tool function has returned.
+#[derive(Debug)]
+pub struct Returned<T>(pub T);
+
+impl<T, E> Returned<Result<T, E>> {
+    /// The value in `Ok` as an output.
+    ///
+    /// # Errors
+    /// The function's own, and `INTERNAL` when the value has no JSON form.
+    pub fn into_tool_output(self) -> Result<Output, ToolError>
+    where
+        T: IntoOutput,
+        E: Into<ToolError>,
+    {
+        self.0.map_err(into_error)?.into_output()
+    }
+}
+
+/// What is no `Result` as an output.
+pub trait PlainReturned<T> {
+    /// The value as an output.
+    ///
+    /// # Errors
+    /// `INTERNAL` when the value has no JSON form.
+    fn into_tool_output(self) -> Result<Output, ToolError>
+    where
+        T: IntoOutput;
+}
+
+impl<T> PlainReturned<T> for Returned<T> {
+    fn into_tool_output(self) -> Result<Output, ToolError>
+    where
+        T: IntoOutput,
+    {
+        self.0.into_output()
+    }
+}
+
+/// The type of a parameter of a tool function.
+#[derive(Debug)]
+pub struct Slot<T>(PhantomData<fn() -> T>);
+
+impl<T> Slot<T> {
+    /// Of this type.
+    pub const fn of() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T> Slot<Option<T>> {
+    /// An `Option` may be left out.
+    pub const fn is_optional(&self) -> bool {
+        true
+    }
+}
+
+impl Slot<Ctx> {
+    /// It is not in the schema.
+    pub fn describe(&self, _input: &mut InputBuilder, _parameter: Parameter) {}
+
+    /// The context of the call.
+    ///
+    /// # Errors
+    /// None.
+    pub fn take(
+        &self,
+        _args: &Args,
+        ctx: &Ctx,
+        _name: &str,
+        _default: Option<fn() -> Value>,
+    ) -> Result<Ctx, ToolError> {
+        self.fill(ctx)
+    }
+
+    /// The context of the call.
+    ///
+    /// # Errors
+    /// None.
+    pub fn fill(&self, ctx: &Ctx) -> Result<Ctx, ToolError> {
+        Ok(ctx.clone())
+    }
+}
+
+impl<T: Send + Sync + 'static> Slot<Inject<T>> {
+    /// It is not in the schema.
+    pub fn describe(&self, _input: &mut InputBuilder, _parameter: Parameter) {}
+
+    /// The injected value.
+    ///
+    /// # Errors
+    /// `PRECONDITION` if nobody provided it.
+    pub fn take(
+        &self,
+        _args: &Args,
+        ctx: &Ctx,
+        _name: &str,
+        _default: Option<fn() -> Value>,
+    ) -> Result<Inject<T>, ToolError> {
+        self.fill(ctx)
+    }
+
+    /// The injected value.
+    ///
+    /// # Errors
+    /// `PRECONDITION` if nobody provided it.
+    pub fn fill(&self, ctx: &Ctx) -> Result<Inject<T>, ToolError> {
+        ctx.inject()
+    }
+}
+
+/// A parameter that the caller gives.
+pub trait ArgumentSlot<T> {
+    /// Only an `Option` may be left out.
+    fn is_optional(&self) -> bool {
+        false
+    }
+
+    /// Adds it to the schema.
+    fn describe(&self, input: &mut InputBuilder, parameter: Parameter)
+    where
+        T: ToolParameter;
+
+    /// Decodes it, or its default when it is absent.
+    ///
+    /// # Errors
+    /// `MISSING_PARAM` or `INVALID_INPUT`.
+    fn take(
+        &self,
+        args: &Args,
+        ctx: &Ctx,
+        name: &str,
+        default: Option<fn() -> Value>,
+    ) -> Result<T, ToolError>
+    where
+        T: ToolParameter;
+}
+
+impl<T> ArgumentSlot<T> for Slot<T> {
+    fn describe(&self, input: &mut InputBuilder, parameter: Parameter)
+    where
+        T: ToolParameter,
+    {
+        input.parameter::<T>(parameter);
+    }
+
+    fn take(
+        &self,
+        args: &Args,
+        _ctx: &Ctx,
+        name: &str,
+        default: Option<fn() -> Value>,
+    ) -> Result<T, ToolError>
+    where
+        T: ToolParameter,
+    {
+        decode(args, name, default)
+    }
+}
 
 /// Decodes one argument, or its default when it is absent.
 ///

@@ -1,5 +1,7 @@
 //! What is known of a tool before it is called.
 
+mod check;
+
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
@@ -192,7 +194,8 @@ impl ToolSpec {
         self.description.lines().next().unwrap_or_default()
     }
 
-    /// Checks what can be checked without compiling a schema.
+    /// Checks that it does not contradict itself: its names, its policy, and the keywords, defaults and examples of its
+    /// parameters. Patterns, and the whole schema if there are examples, are compiled for it.
     ///
     /// # Errors
     /// What is wrong, for whoever registers the tool.
@@ -224,7 +227,7 @@ impl ToolSpec {
         if self.policy.concurrency == Some(0) {
             return wrong("a concurrency of 0 would never run it".into());
         }
-        Ok(())
+        check::contradiction(self).map_or(Ok(()), wrong)
     }
 
     /// The SHA-256 of everything that a caller relies on, in hexadecimal digits; the order of keys does not count.

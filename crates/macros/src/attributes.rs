@@ -5,14 +5,18 @@ use quote::quote;
 use syn::parse::Parser;
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Attribute, Error, Expr, ExprLit, Lit, LitStr, Meta, Path, Result, Token};
+use syn::{Attribute, Error, Expr, ExprLit, Lit, LitStr, Meta, Result, Token};
+
+use crate::emit::local;
+use crate::json;
 
 /// Everything that `#[tool(…)]` can say.
 #[derive(Default)]
 pub(crate) struct ToolOptions {
     pub(crate) name: Option<LitStr>,
     pub(crate) description: Option<LitStr>,
-    pub(crate) pre_validate: Option<Path>,
+    /// The path of a function.
+    pub(crate) pre_validate: Option<TokenStream>,
     /// Whether the attribute says where to run.
     pub(crate) placement: Option<TokenStream>,
     /// Statements that change a `spec`.
@@ -44,6 +48,7 @@ const KNOWN: &[&str] = &[
     "approval",
     "output_limit",
     "example",
+    "sensitive",
     "pre_validate",
 ];
 
@@ -86,28 +91,38 @@ fn whole_number(meta: &Meta, least: u64) -> Result<Expr> {
     }
 }
 
-/// Reads `250ms`, `10s`, `1m30s`, `2h` into microseconds; the same grammar as `toolpost::parse_duration`.
+/// The longest duration: 100 years, in microseconds.
+const LONGEST: f64 = 3.2e15;
+
+/// Reads `250ms`, `10s`, `1.5s`, `1m30s`, `2h` into microseconds; the same grammar as `toolpost::parse_duration`.
 fn micros(text: &str) -> Option<u64> {
-    let mut rest = text;
+    let mut rest = text.trim();
+    if rest.is_empty() {
+        return None;
+    }
     let mut total = 0_u64;
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at(digits);
         let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(letters);
-        let scale: u64 = match unit {
-            "us" => 1,
-            "ms" => 1000,
-            "s" => 1_000_000,
-            "m" => 60_000_000,
-            "h" => 3_600_000_000,
-            "d" => 86_400_000_000,
+        let scale = match unit {
+            "us" => 1.0,
+            "ms" => 1e3,
+            "s" => 1e6,
+            "m" => 60e6,
+            "h" => 3600e6,
+            "d" => 86_400e6,
             _ => return None,
         };
-        total = total.checked_add(number.parse::<u64>().ok()?.checked_mul(scale)?)?;
+        let part = number.parse::<f64>().ok()? * scale;
+        if !(0.0..=LONGEST).contains(&part) {
+            return None;
+        }
+        total = total.checked_add(part as u64)?;
         rest = tail;
     }
-    (!text.is_empty()).then_some(total)
+    Some(total)
 }
 
 fn duration(text: &str, span: Span) -> Result<TokenStream> {
@@ -141,6 +156,7 @@ impl ToolOptions {
 
     fn take(&mut self, meta: &Meta) -> Result<()> {
         let key = meta.path().get_ident().map(ToString::to_string).unwrap_or_default();
+        let (spec, retry) = (local("spec"), local("retry"));
         match key.as_str() {
             "name" => {
                 let name = text(meta)?;
@@ -160,16 +176,16 @@ impl ToolOptions {
             "title" | "category" | "group" => {
                 let field = meta.path();
                 let value = text(meta)?;
-                self.changes.push(quote!(spec.#field = ::core::option::Option::Some(#value.into());));
+                self.changes.push(quote!(#spec.#field = ::core::option::Option::Some(#value.into());));
             }
             "tags" => {
                 let tags = texts(meta)?;
-                self.changes.push(quote!(spec.tags = ::std::vec![#(#tags.into()),*];));
+                self.changes.push(quote!(#spec.tags = ::std::vec![#(#tags.into()),*];));
             }
             "read_only" | "destructive" | "idempotent" | "open_world" => {
                 let field = meta.require_path_only()?;
                 self.idempotent |= key == "idempotent";
-                self.changes.push(quote!(spec.annotations.#field = true;));
+                self.changes.push(quote!(#spec.annotations.#field = true;));
             }
             "timeout" => {
                 let value = text(meta)?;
@@ -179,11 +195,11 @@ impl ToolOptions {
                     let duration = duration(&value.value(), value.span())?;
                     quote!(::toolpost::__private::Timeout::After(#duration))
                 };
-                self.changes.push(quote!(spec.policy.timeout = ::core::option::Option::Some(#timeout);));
+                self.changes.push(quote!(#spec.policy.timeout = ::core::option::Option::Some(#timeout);));
             }
             "max_retries" => {
                 let number = whole_number(meta, 0)?;
-                self.retry_attempts = Some(quote!(retry.attempts = #number;));
+                self.retry_attempts = Some(quote!(#retry.attempts = #number;));
             }
             "backoff" => {
                 let value = text(meta)?;
@@ -192,15 +208,15 @@ impl ToolOptions {
                     Error::new(value.span(), "expected the first and the longest wait, such as \"100ms..2s\"")
                 })?;
                 let (initial, maximum) = (duration(initial, value.span())?, duration(maximum, value.span())?);
-                self.retry_backoff = Some(quote!(retry.initial = #initial; retry.maximum = #maximum;));
+                self.retry_backoff = Some(quote!(#retry.initial = #initial; #retry.maximum = #maximum;));
             }
             "concurrency" => {
                 let number = whole_number(meta, 1)?;
-                self.changes.push(quote!(spec.policy.concurrency = ::core::option::Option::Some(#number);));
+                self.changes.push(quote!(#spec.policy.concurrency = ::core::option::Option::Some(#number);));
             }
             "output_limit" => {
                 let number = whole_number(meta, 256)?;
-                self.changes.push(quote!(spec.policy.output_limit = ::core::option::Option::Some(#number);));
+                self.changes.push(quote!(#spec.policy.output_limit = ::core::option::Option::Some(#number);));
             }
             "rate" => {
                 let value = text(meta)?;
@@ -216,7 +232,7 @@ impl ToolOptions {
                 };
                 let per = micros(&per).filter(|per| *per > 0).ok_or_else(wrong)?;
                 self.changes.push(quote!(
-                    spec.policy.rate = ::core::option::Option::Some(::toolpost::__private::Rate {
+                    #spec.policy.rate = ::core::option::Option::Some(::toolpost::__private::Rate {
                         calls: #calls,
                         per: ::toolpost::__private::Duration::from_micros(#per),
                     });
@@ -226,7 +242,7 @@ impl ToolOptions {
                 let value = text(meta)?;
                 let duration = duration(&value.value(), value.span())?;
                 self.cache = Some(meta.span());
-                self.changes.push(quote!(spec.policy.cache = ::core::option::Option::Some(#duration);));
+                self.changes.push(quote!(#spec.policy.cache = ::core::option::Option::Some(#duration);));
             }
             "placement" => {
                 let variant = one_of(&text(meta)?, &[("inline", "Inline"), ("blocking", "Blocking")])?;
@@ -235,20 +251,28 @@ impl ToolOptions {
             "approval" => {
                 let variant = one_of(&text(meta)?, &[("allow", "Allow"), ("ask", "Ask"), ("deny", "Deny")])?;
                 self.changes.push(quote!(
-                    spec.policy.approval = ::core::option::Option::Some(::toolpost::__private::Approval::#variant);
+                    #spec.policy.approval = ::core::option::Option::Some(::toolpost::__private::Approval::#variant);
                 ));
             }
             "example" => {
                 let example = text(meta)?;
+                json::check_object(&example.value()).map_err(|reason| {
+                    let message = format!("an example is a JSON object with the arguments: {reason}");
+                    Error::new(example.span(), message)
+                })?;
                 self.changes.push(quote!(
-                    spec = spec.example(
+                    #spec = #spec.example(
                         ::toolpost::__private::serde_json::from_str(#example).unwrap_or_default(),
                         ::core::option::Option::None,
                     );
                 ));
             }
+            "sensitive" => {
+                let names = texts(meta)?;
+                self.changes.push(quote!(#spec.sensitive.extend([#(#names.into()),*]);));
+            }
             "pre_validate" => match &meta.require_name_value()?.value {
-                Expr::Path(path) => self.pre_validate = Some(path.path.clone()),
+                Expr::Path(path) => self.pre_validate = Some(quote!(#path)),
                 other => {
                     return Err(Error::new_spanned(other, "expected the path of a function, without quotes"));
                 }
@@ -270,12 +294,13 @@ impl ToolOptions {
         }
         if self.retry_attempts.is_some() || self.retry_backoff.is_some() {
             let (attempts, backoff) = (&self.retry_attempts, &self.retry_backoff);
+            let (spec, retry) = (local("spec"), local("retry"));
             self.changes.push(quote!(
-                spec.policy.retry = ::core::option::Option::Some({
-                    let mut retry = ::toolpost::__private::Retry::default();
+                #spec.policy.retry = ::core::option::Option::Some({
+                    let mut #retry = ::toolpost::__private::Retry::default();
                     #attempts
                     #backoff
-                    retry
+                    #retry
                 });
             ));
         }
@@ -305,7 +330,8 @@ mod tests {
     fn durations() {
         assert_eq!(micros("250ms"), Some(250_000));
         assert_eq!(micros("1m30s"), Some(90_000_000));
-        for text in ["", "10", "s", "1 s", "1y", "99999999999999999999s"] {
+        assert_eq!(micros("1.5s"), Some(1_500_000));
+        for text in ["", "10", "s", "1 s", "1y", "..s", "-1s", "99999999999999999999s"] {
             assert_eq!(micros(text), None, "{text}");
         }
     }

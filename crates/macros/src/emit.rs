@@ -1,12 +1,33 @@
 //! What a tool function turns into, whether it stands alone or in an `impl` block.
 
-use proc_macro2::TokenStream;
-use quote::quote;
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::ext::IdentExt as _;
 use syn::spanned::Spanned;
-use syn::{Error, Result, ReturnType, Signature, Type};
+use syn::{Attribute, Error, Result, ReturnType, Signature, Type};
 
 use crate::attributes::ToolOptions;
-use crate::parameter::{Parameter, Source, first_type_argument, last_segment};
+use crate::parameter::{Parameter, Source};
+
+/// A variable of the emitted code, which nothing that a user writes can name or hide.
+pub(crate) fn local(name: &str) -> Ident {
+    Ident::new(&format!("toolpost_{name}"), Span::mixed_site())
+}
+
+/// Where an error about a type is shown, without giving names away to it.
+pub(crate) fn at(kind: &Type) -> Span {
+    Span::mixed_site().located_at(kind.span())
+}
+
+/// The name of a tool that bears the name of a function: `r#match` is `match`.
+pub(crate) fn tool_name(options: &ToolOptions, identifier: &Ident) -> String {
+    options.name.as_ref().map_or_else(|| identifier.unraw().to_string(), syn::LitStr::value)
+}
+
+/// The `#[cfg]`s of a function: everything that is made of it needs them too.
+pub(crate) fn conditions(attributes: &[Attribute]) -> Vec<Attribute> {
+    attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).cloned().collect()
+}
 
 /// Refuses what cannot be a tool.
 pub(crate) fn check_signature(signature: &Signature) -> Result<()> {
@@ -26,19 +47,13 @@ pub(crate) fn check_signature(signature: &Signature) -> Result<()> {
     Ok(())
 }
 
-/// The type that the output schema describes, and whether the function returns a `Result` of it.
-fn output_type(signature: &Signature) -> Result<(Option<Type>, bool)> {
-    let ReturnType::Type(_, kind) = &signature.output else { return Ok((None, false)) };
+/// The type that the function returns; whether it is a `Result` or an `Output` is for the type system to say.
+fn return_type(signature: &Signature) -> Result<Option<&Type>> {
+    let ReturnType::Type(_, kind) = &signature.output else { return Ok(None) };
     if let Type::ImplTrait(_) = &**kind {
         return Err(Error::new_spanned(kind, "a tool's result needs a type of its own, not `impl Trait`"));
     }
-    let Some(segment) = last_segment(kind) else { return Ok((Some((**kind).clone()), false)) };
-    if segment.ident == "Result" {
-        let inner = first_type_argument(segment)
-            .ok_or_else(|| Error::new_spanned(kind, "expected `Result<T, E>` with the type of the result"))?;
-        return Ok((Some(inner.clone()), true));
-    }
-    Ok((Some((**kind).clone()), false))
+    Ok(Some(kind))
 }
 
 /// The expression that builds the spec.
@@ -49,23 +64,29 @@ pub(crate) fn spec(
     parameters: &[Parameter],
     options: &ToolOptions,
 ) -> Result<TokenStream> {
-    let (output, _) = output_type(signature)?;
-    let output = output.filter(|kind| last_segment(kind).is_none_or(|segment| segment.ident != "Output"));
-    let output =
-        output.map(|kind| quote!(spec.output_schema = ::toolpost::__private::output_schema::<#kind>();));
-    let input = match parameters.iter().find(|parameter| matches!(parameter.source, Source::WholeInput)) {
+    let (spec, input) = (local("spec"), local("input"));
+    let output = return_type(signature)?.map(|kind| {
+        quote_spanned! {at(kind)=>
+            #[allow(unused_imports, reason = "a `Result` has its own method")]
+            use ::toolpost::__private::PlainReturn as _;
+            #spec.output_schema = ::toolpost::__private::Return::<#kind>::of().output_schema();
+        }
+    });
+    let schema = match parameters.iter().find(|parameter| matches!(parameter.source, Source::WholeInput)) {
         Some(Parameter { kind, .. }) => quote!(::toolpost::__private::input_schema::<#kind>()),
         None => {
-            let schemas = parameters.iter().filter_map(Parameter::schema);
+            let schemas = parameters.iter().filter_map(|parameter| parameter.schema(&input));
             quote!({
+                #[allow(unused_imports, reason = "what the application fills in has its own methods")]
+                use ::toolpost::__private::ArgumentSlot as _;
                 #[allow(unused_mut, reason = "a tool may have no parameters")]
-                let mut input = ::toolpost::__private::InputBuilder::default();
+                let mut #input = ::toolpost::__private::InputBuilder::default();
                 #(#schemas)*
-                input.finish()
+                #input.finish()
             })
         }
     };
-    let notes = parameters.iter().filter_map(Parameter::note);
+    let notes = parameters.iter().filter_map(|parameter| parameter.note(&spec));
     let changes = &options.changes;
     let placement = options.placement.clone().unwrap_or_else(|| {
         if signature.asyncness.is_some() {
@@ -75,13 +96,13 @@ pub(crate) fn spec(
         }
     });
     Ok(quote!({
-        let mut spec = ::toolpost::__private::ToolSpec::new(#name, #description);
-        spec.input_schema = #input;
+        let mut #spec = ::toolpost::__private::ToolSpec::new(#name, #description);
+        #spec.input_schema = #schema;
         #output
-        spec.policy.placement = #placement;
+        #spec.policy.placement = #placement;
         #(#changes)*
         #(#notes)*
-        ::toolpost::__private::Arc::new(spec)
+        ::toolpost::__private::Arc::new(#spec)
     }))
 }
 
@@ -92,37 +113,42 @@ pub(crate) fn call_body(
     parameters: &[Parameter],
     options: &ToolOptions,
 ) -> Result<TokenStream> {
-    let (_, is_result) = output_type(signature)?;
-    let bindings = parameters.iter().map(Parameter::binding);
-    let names = parameters.iter().map(|parameter| &parameter.name);
+    let whole = parameters.iter().find(|parameter| matches!(parameter.source, Source::WholeInput));
+    let bindings = parameters.iter().map(|parameter| parameter.binding(whole.is_some()));
+    let names = parameters.iter().map(Parameter::variable);
     let wait = signature.asyncness.map(|keyword| {
         let await_keyword = syn::Ident::new("await", keyword.span());
         quote!(.#await_keyword)
     });
-    let whole = parameters.iter().find(|parameter| matches!(parameter.source, Source::WholeInput));
     let pre_validate = match (&options.pre_validate, whole) {
         (None, _) => None,
-        (Some(path), Some(Parameter { name, .. })) => Some(quote! {
-            #path(&#name).map_err(::toolpost::__private::into_error)?;
-        }),
+        (Some(path), Some(parameter)) => {
+            let input = parameter.variable();
+            Some(quote!(#path(&#input).map_err(::toolpost::__private::into_error)?;))
+        }
         (Some(path), None) => {
             let message = "`pre_validate` needs one struct that is the whole input: mark it `#[arg(input)]`";
             return Err(Error::new_spanned(path, message));
         }
     };
     let run = quote!(#function(#(#names),*)#wait);
-    // A `return` without a value gives `()`, which has a JSON form too: no answer.
-    let value = if is_result { quote!(#run.map_err(::toolpost::__private::into_error)?) } else { run };
+    // Errors about the result are shown at its type; no type is `()`, which has a JSON form too: no answer.
+    let answer = quote_spanned! {return_type(signature)?.map_or_else(Span::mixed_site, at)=>
+        ::toolpost::__private::Returned(#run).into_tool_output()
+    };
     Ok(quote! {
+        #[allow(unused_imports, reason = "a `Result`, and what the application fills in, have their own methods")]
+        use ::toolpost::__private::{ArgumentSlot as _, PlainReturned as _};
         #(#bindings)*
         #pre_validate
         #[allow(clippy::unit_arg, reason = "a tool may answer nothing")]
-        ::toolpost::__private::IntoOutput::into_output(#value)
+        #answer
     })
 }
 
 /// `impl Tool` for a type. The spec is built once, on first use.
 pub(crate) fn implementation(tool: &TokenStream, spec: &TokenStream, body: &TokenStream) -> TokenStream {
+    let (args, ctx) = (local("args"), local("ctx"));
     quote! {
         impl ::toolpost::__private::Tool for #tool {
             fn spec(&self) -> ::toolpost::__private::Arc<::toolpost::__private::ToolSpec> {
@@ -134,13 +160,13 @@ pub(crate) fn implementation(tool: &TokenStream, spec: &TokenStream, body: &Toke
 
             fn call<'a>(
                 &'a self,
-                args: &'a ::toolpost::__private::Args,
-                ctx: &'a ::toolpost::__private::Ctx,
+                #args: &'a ::toolpost::__private::Args,
+                #ctx: &'a ::toolpost::__private::Ctx,
             ) -> ::toolpost::__private::BoxFuture<
                 'a,
                 ::core::result::Result<::toolpost::__private::Output, ::toolpost::__private::ToolError>,
             > {
-                let _ = (args, ctx);
+                let _ = (#args, #ctx);
                 ::std::boxed::Box::pin(async move { #body })
             }
         }

@@ -25,7 +25,8 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
     }
     let parameters = parameter::take_all(&mut function.sig)?;
     let identifier = function.sig.ident.clone();
-    let name = options.name.as_ref().map_or_else(|| identifier.to_string(), syn::LitStr::value);
+    let name = emit::tool_name(&options, &identifier);
+    let conditions = emit::conditions(&function.attrs);
     let description = match &options.description {
         Some(text) => text.value(),
         None => doc_text(&function.attrs),
@@ -47,11 +48,13 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
     original.vis = syn::parse_quote!(pub);
     original.attrs = others;
     Ok(quote! {
+        #(#conditions)*
         #(#docs)*
         #[allow(non_camel_case_types, reason = "the tool bears the name of its function")]
         #[derive(Clone, Copy, Debug)]
         #visibility struct #identifier {}
 
+        #(#conditions)*
         #[allow(clippy::unused_async, reason = "a tool may answer without waiting")]
         impl #identifier {
             #(#docs)*
@@ -60,12 +63,14 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
             #original
         }
 
+        #(#conditions)*
         #(#docs)*
         #[allow(dead_code, reason = "a tool may be used by its type alone")]
         #visibility const fn #identifier() -> #identifier {
             #identifier {}
         }
 
+        #(#conditions)*
         #implementation
     })
 }

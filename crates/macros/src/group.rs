@@ -1,7 +1,8 @@
 //! `#[tools]` on an `impl` block.
 
-use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
+use proc_macro2::{Group, TokenStream, TokenTree};
+use quote::{ToTokens as _, format_ident, quote};
+use syn::ext::IdentExt as _;
 use syn::{Error, FnArg, ImplItem, ImplItemFn, Item, ItemImpl, ReceiverKind, Result};
 
 use crate::attributes::{ToolOptions, doc_text, metas, text};
@@ -10,13 +11,14 @@ use crate::{emit, parameter};
 
 pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let mut shared = Vec::new();
+    let spec = emit::local("spec");
     for meta in metas(options)? {
         let path = meta.path();
         if !path.is_ident("category") && !path.is_ident("group") {
             return Err(Error::new_spanned(path, "unknown option: expected one of category, group"));
         }
         let value = text(&meta)?;
-        shared.push(quote!(spec.#path = ::core::option::Option::Some(#value.into());));
+        shared.push(quote!(#spec.#path = ::core::option::Option::Some(#value.into());));
     }
     let mut block: ItemImpl = match syn::parse2(item)? {
         Item::Impl(block) => block,
@@ -47,7 +49,7 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
             syn::Meta::Path(_) => TokenStream::new(),
             meta => meta.require_list()?.tokens.clone(),
         };
-        let mut options = ToolOptions::parse(tokens)?;
+        let mut options = ToolOptions::parse(without_self(tokens, &owner))?;
         options.changes.splice(0..0, shared.iter().cloned());
         method.attrs.push(syn::parse_quote!(#[allow(
             clippy::unused_async,
@@ -62,7 +64,14 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
         let message = "no method is a tool yet: put `#[tool]` on those that a model may call";
         return Err(Error::new_spanned(&block.self_ty, message));
     }
-    let (definitions, names): (Vec<_>, Vec<_>) = tools.into_iter().unzip();
+    let definitions = tools.iter().map(|tool| &tool.definition);
+    let elements = tools.iter().map(|MethodTool { name, conditions, .. }| {
+        quote! {
+            #(#conditions)*
+            (::toolpost::__private::Arc::new(#name(::toolpost::__private::Arc::clone(&owner)))
+                as ::toolpost::__private::Arc<dyn ::toolpost::__private::Tool>)
+        }
+    });
     Ok(quote! {
         #block
 
@@ -72,14 +81,43 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
             impl ::toolpost::__private::ToolGroup for #owner {
                 fn into_tools(self) -> ::std::vec::Vec<::toolpost::__private::Arc<dyn ::toolpost::__private::Tool>> {
                     let owner = ::toolpost::__private::Arc::new(self);
-                    ::std::vec![
-                        #(::toolpost::__private::Arc::new(#names(::toolpost::__private::Arc::clone(&owner)))
-                            as ::toolpost::__private::Arc<dyn ::toolpost::__private::Tool>),*
-                    ]
+                    let _ = &owner;
+                    // An array, because its elements may have conditions and those of `vec!` may not.
+                    ::std::vec::Vec::from([#(#elements),*])
                 }
             }
         };
     })
+}
+
+/// One method as a tool.
+struct MethodTool {
+    name: syn::Ident,
+    /// The `#[cfg]`s of the method.
+    conditions: Vec<syn::Attribute>,
+    /// The type and its `impl Tool`.
+    definition: TokenStream,
+}
+
+/// What is written within the `impl` block, for a place outside of it: `Self` is the type's name.
+fn without_self(tokens: TokenStream, owner: &syn::Type) -> TokenStream {
+    let mut tokens = tokens.into_iter().peekable();
+    let mut replaced = TokenStream::new();
+    while let Some(token) = tokens.next() {
+        match token {
+            TokenTree::Ident(word) if word == "Self" => {
+                let is_path = matches!(tokens.peek(), Some(TokenTree::Punct(next)) if next.as_char() == ':');
+                replaced.extend(if is_path { quote!(<#owner>) } else { quote!(#owner) });
+            }
+            TokenTree::Group(group) => {
+                let mut inner = Group::new(group.delimiter(), without_self(group.stream(), owner));
+                inner.set_span(group.span());
+                replaced.extend([TokenTree::Group(inner)]);
+            }
+            other => replaced.extend([other]),
+        }
+    }
+    replaced
 }
 
 fn expand_method(
@@ -87,7 +125,7 @@ fn expand_method(
     owner: &syn::Type,
     owner_name: &syn::Ident,
     options: &ToolOptions,
-) -> Result<(TokenStream, syn::Ident)> {
+) -> Result<MethodTool> {
     emit::check_signature(&method.sig)?;
     match method.sig.inputs.first() {
         Some(FnArg::Receiver(receiver)) if matches!(receiver.kind, ReceiverKind::Reference(_, _, None)) => {}
@@ -101,9 +139,12 @@ fn expand_method(
             return Err(Error::new_spanned(&method.sig.ident, message));
         }
     }
-    let parameters = parameter::take_all(&mut method.sig)?;
+    // What is emitted stands outside of the `impl` block, where `Self` is another type.
+    let mut signature: syn::Signature = syn::parse2(without_self(method.sig.to_token_stream(), owner))?;
+    let parameters = parameter::take_all(&mut signature)?;
+    parameter::take_all(&mut method.sig)?;
     let identifier = method.sig.ident.clone();
-    let name = options.name.as_ref().map_or_else(|| identifier.to_string(), syn::LitStr::value);
+    let name = emit::tool_name(options, &identifier);
     let description = match &options.description {
         Some(text) => text.value(),
         None => doc_text(&method.attrs),
@@ -113,15 +154,18 @@ fn expand_method(
             "a tool needs a description: write a doc comment that says what it does and when to use it";
         return Err(Error::new_spanned(&identifier, message));
     }
-    let spec = emit::spec(&name, &description, &method.sig, &parameters, options)?;
-    let body = emit::call_body(&quote!(self.0.#identifier), &method.sig, &parameters, options)?;
-    let tool = format_ident!("{owner_name}_{identifier}");
+    let spec = emit::spec(&name, &description, &signature, &parameters, options)?;
+    let body = emit::call_body(&quote!(self.0.#identifier), &signature, &parameters, options)?;
+    let tool = format_ident!("{}_{}", owner_name.unraw(), identifier.unraw());
     let implementation = emit::implementation(&quote!(#tool), &spec, &body);
+    let conditions = emit::conditions(&method.attrs);
     let definition = quote! {
+        #(#conditions)*
         #[allow(non_camel_case_types, reason = "the tool bears the name of its method")]
         struct #tool(::toolpost::__private::Arc<#owner>);
 
+        #(#conditions)*
         #implementation
     };
-    Ok((definition, tool))
+    Ok(MethodTool { name: tool, conditions, definition })
 }

@@ -13,6 +13,7 @@ mod data;
 mod emit;
 mod function;
 mod group;
+mod json;
 mod parameter;
 
 use proc_macro::TokenStream;
@@ -40,11 +41,26 @@ use proc_macro::TokenStream;
 /// | `approval = "allow"`, `"ask"` or `"deny"` | whether it may be called |
 /// | `output_limit = 65536` | bytes of text that a model gets |
 /// | `example = r#"{…}"#` | arguments as one would give them; may be repeated |
+/// | `sensitive("password", …)` | arguments that records mask; for the fields of a whole input |
 /// | `pre_validate = path` | a function `fn(&Input) -> Result<(), ToolError>` called before one with a whole input |
 ///
-/// Options of `#[arg(…)]` on a parameter: `default = …`, `min`, `max`, `min_len`, `max_len`, `pattern`, `format`,
-/// `example`, `enum("a", "b")`, `sensitive` (masked in records), `inject` (filled by the application, by its name),
-/// `input` (this one struct is the whole input).
+/// Options of `#[arg(…)]` on a parameter:
+///
+/// | option | meaning |
+/// |---|---|
+/// | `default = …` | what it is when the caller leaves it out |
+/// | `min = 1`, `max = 14` | limits of a number |
+/// | `min_len = 1`, `max_len = 40` | limits of the characters of a text, the items of a list, the entries of a map |
+/// | `pattern = "^[A-Z]+$"` | a regular expression that a text matches |
+/// | `format = "email"` | the form of a text: an everyday name (`file`, `url`, `email`, `uuid`, `datetime`, `json`, `base64`, `code`) or one of JSON Schema |
+/// | `example = …` | a value as one would give it |
+/// | `enum("a", "b")` | the only texts that it may be |
+/// | `sensitive` | masked in records |
+/// | `inject` | filled by the application, by its name; stands alone |
+/// | `input` | this one struct is the whole input; stands alone |
+///
+/// A default or an example that does not fit, a pattern that is none, and a limit on a type that it says nothing of are
+/// errors when the tool is registered.
 #[proc_macro_attribute]
 pub fn tool(options: TokenStream, item: TokenStream) -> TokenStream {
     function::expand(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()

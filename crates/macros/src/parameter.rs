@@ -1,10 +1,12 @@
 //! One parameter of a tool function: where its value comes from, and what the schema says of it.
 
-use proc_macro2::TokenStream;
-use quote::quote;
-use syn::{Error, Expr, FnArg, GenericArgument, Ident, Meta, Pat, PatType, PathArguments, Result, Type};
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::ext::IdentExt as _;
+use syn::{Error, Expr, FnArg, Ident, Meta, Pat, PatType, Result, Type};
 
 use crate::attributes::{doc_text, metas, text, texts};
+use crate::emit::{at, local};
 
 /// Where the value of a parameter comes from.
 pub(crate) enum Source {
@@ -12,12 +14,10 @@ pub(crate) enum Source {
     Argument { default: Option<Expr>, keywords: Vec<TokenStream>, sensitive: bool },
     /// All of the caller's arguments at once.
     WholeInput,
-    /// The context, by value.
-    Context,
     /// The context, by reference.
     ContextReference,
-    /// The application, by type.
-    InjectedByType,
+    /// By its name the context or an injected value; the type system has the last word.
+    ContextOrInject,
     /// The application, by name.
     InjectedByName,
 }
@@ -38,21 +38,35 @@ pub(crate) fn last_segment(kind: &Type) -> Option<&syn::PathSegment> {
     }
 }
 
-/// The first type argument, such as `T` of `Option<T>`.
-pub(crate) fn first_type_argument(segment: &syn::PathSegment) -> Option<&Type> {
-    let PathArguments::AngleBracketed(arguments) = &segment.arguments else { return None };
-    arguments.args.iter().find_map(|argument| match argument {
-        GenericArgument::Type(kind) => Some(kind),
-        _ => None,
-    })
-}
-
 fn is_named(kind: &Type, name: &str) -> bool {
     last_segment(kind).is_some_and(|segment| segment.ident == name)
 }
 
 const KNOWN: &str =
     "default, min, max, min_len, max_len, pattern, format, example, enum, sensitive, inject, input";
+
+/// The forms of a text that are checked: everyday names first, then those of JSON Schema.
+const FORMATS: &[&str] = &[
+    "file",
+    "url",
+    "email",
+    "uuid",
+    "datetime",
+    "json",
+    "base64",
+    "code",
+    "date-time",
+    "date",
+    "time",
+    "duration",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "uri",
+    "uri-reference",
+    "regex",
+    "json-pointer",
+];
 
 /// What `#[arg(…)]` says.
 #[derive(Default)]
@@ -85,8 +99,16 @@ impl ArgOptions {
                 };
                 keyword(name, quote!(#value));
             }
-            "pattern" | "format" => {
+            "pattern" => {
                 let value = text(meta)?;
+                keyword(&key, quote!(#value));
+            }
+            "format" => {
+                let value = text(meta)?;
+                if !FORMATS.contains(&value.value().as_str()) {
+                    let message = format!("unknown format: expected one of {}", FORMATS.join(", "));
+                    return Err(Error::new(value.span(), message));
+                }
                 keyword(&key, quote!(#value));
             }
             "example" => {
@@ -136,15 +158,36 @@ impl Parameter {
         let name = pattern.ident.clone();
         let description = doc_text(&argument.attrs);
         let mut options = ArgOptions::default();
+        let mut said = Vec::new();
         for attribute in argument.attrs.iter().filter(|attribute| attribute.path().is_ident("arg")) {
             for meta in metas(attribute.meta.require_list()?.tokens.clone())? {
                 options.take(&meta)?;
+                said.push(meta);
             }
         }
-        if options.inject && (options.default.is_some() || !options.keywords.is_empty() || options.sensitive)
-        {
+        let filled = match &*argument.ty {
+            Type::Reference(reference) => is_named(&reference.elem, "Ctx"),
+            kind => is_named(kind, "Ctx") || is_named(kind, "Inject"),
+        };
+        if let (true, Some(first)) = (filled, said.first()) {
+            let message = "the application fills this parameter, so that it takes no options; \
+                           if a model gives it, its type needs another name than `Ctx` and `Inject`";
+            return Err(Error::new_spanned(first, message));
+        }
+        if let (true, [first, second, ..]) = (options.inject, said.as_slice()) {
             let message = "an injected parameter is not in the schema: `inject` stands alone";
-            return Err(Error::new_spanned(&argument.attrs[0], message));
+            return Err(Error::new_spanned(
+                if first.path().is_ident("inject") { second } else { first },
+                message,
+            ));
+        }
+        if let (true, [first, second, ..]) = (options.input, said.as_slice()) {
+            let message = "the whole input takes no other options: put them on its fields, and for secrets \
+                           write `sensitive(\"field\")` in `#[tool(…)]`";
+            return Err(Error::new_spanned(
+                if first.path().is_ident("input") { second } else { first },
+                message,
+            ));
         }
         argument
             .attrs
@@ -167,8 +210,7 @@ impl Parameter {
                     "a tool's parameter needs a type of its own, not `impl Trait`",
                 ));
             }
-            kind if is_named(kind, "Ctx") => Source::Context,
-            kind if is_named(kind, "Inject") => Source::InjectedByType,
+            _ if filled => Source::ContextOrInject,
             _ if options.inject => Source::InjectedByName,
             _ if options.input => Source::WholeInput,
             _ => Source::Argument {
@@ -181,49 +223,56 @@ impl Parameter {
     }
 
     fn text_name(&self) -> String {
-        let name = self.name.to_string();
-        name.strip_prefix("r#").unwrap_or(&name).to_owned()
+        self.name.unraw().to_string()
     }
 
-    fn is_optional(&self) -> bool {
-        is_named(&self.kind, "Option")
+    /// The variable that holds its value in the emitted code.
+    pub(crate) fn variable(&self) -> Ident {
+        let mut variable = local(&format!("argument_{}", self.name.unraw()));
+        variable.set_span(Span::mixed_site().located_at(self.name.span()));
+        variable
     }
 
-    /// The statement that adds it to an `input` builder.
-    pub(crate) fn schema(&self) -> Option<TokenStream> {
-        let Source::Argument { default, keywords, .. } = &self.source else { return None };
-        let (name, kind, description, optional) =
-            (self.text_name(), &self.kind, &self.description, self.is_optional());
+    /// The statement that adds it to an input builder, if its type is one that a caller gives.
+    pub(crate) fn schema(&self, input: &Ident) -> Option<TokenStream> {
+        let (default, keywords) = match &self.source {
+            Source::Argument { default, keywords, .. } => (default.as_ref(), keywords.as_slice()),
+            Source::ContextOrInject => (None, &[][..]),
+            _ => return None,
+        };
+        let (name, kind, description) = (self.text_name(), &self.kind, &self.description);
         let default = match default {
             Some(value) => {
                 quote!(::core::option::Option::Some(::toolpost::__private::serde_json::json!(#value)))
             }
             None => quote!(::core::option::Option::None),
         };
-        Some(quote! {
-            input.parameter::<#kind>(::toolpost::__private::Parameter {
+        Some(quote_spanned! {at(kind)=>
+            ::toolpost::__private::Slot::<#kind>::of().describe(&mut #input, ::toolpost::__private::Parameter {
                 name: #name,
                 description: #description,
-                optional: #optional,
+                optional: ::toolpost::__private::Slot::<#kind>::of().is_optional(),
                 default: #default,
                 keywords: ::std::vec![#(#keywords),*],
             });
         })
     }
 
-    /// The statement that notes it as injected or sensitive in a `spec`.
-    pub(crate) fn note(&self) -> Option<TokenStream> {
+    /// The statement that notes it as injected or sensitive in a spec.
+    pub(crate) fn note(&self, spec: &Ident) -> Option<TokenStream> {
         let name = self.text_name();
         match &self.source {
-            Source::InjectedByName => Some(quote!(spec.injected.push(#name.into());)),
-            Source::Argument { sensitive: true, .. } => Some(quote!(spec.sensitive.push(#name.into());)),
+            Source::InjectedByName => Some(quote!(#spec.injected.push(#name.into());)),
+            Source::Argument { sensitive: true, .. } => Some(quote!(#spec.sensitive.push(#name.into());)),
             _ => None,
         }
     }
 
-    /// The statement that binds its value.
-    pub(crate) fn binding(&self) -> TokenStream {
-        let (variable, kind, name) = (&self.name, &self.kind, self.text_name());
+    /// The statement that binds its value; beside a whole input there are no single arguments.
+    pub(crate) fn binding(&self, beside_whole_input: bool) -> TokenStream {
+        let (variable, kind, name) = (self.variable(), &self.kind, self.text_name());
+        let (args, ctx) = (local("args"), local("ctx"));
+        let slot = quote!(::toolpost::__private::Slot::<#kind>::of());
         let value = match &self.source {
             Source::Argument { default, .. } => {
                 let default = match default {
@@ -232,13 +281,15 @@ impl Parameter {
                     },
                     None => quote!(::core::option::Option::None),
                 };
-                quote!(::toolpost::__private::decode::<#kind>(args, #name, #default)?)
+                quote_spanned!(at(kind)=> #slot.take(#args, #ctx, #name, #default)?)
             }
-            Source::WholeInput => quote!(args.decode_all::<#kind>()?),
-            Source::Context => quote!(::core::clone::Clone::clone(ctx)),
-            Source::ContextReference => return quote!(let #variable = ctx;),
-            Source::InjectedByType => quote!(ctx.inject()?),
-            Source::InjectedByName => quote!(ctx.inject_named::<#kind>(#name)?),
+            Source::WholeInput => quote!(#args.decode_all::<#kind>()?),
+            Source::ContextReference => return quote!(let #variable = #ctx;),
+            Source::ContextOrInject if beside_whole_input => quote_spanned!(at(kind)=> #slot.fill(#ctx)?),
+            Source::ContextOrInject => {
+                quote_spanned!(at(kind)=> #slot.take(#args, #ctx, #name, ::core::option::Option::None)?)
+            }
+            Source::InjectedByName => quote!(#ctx.inject_named::<#kind>(#name)?),
         };
         quote!(let #variable: #kind = #value;)
     }
@@ -252,9 +303,10 @@ pub(crate) fn take_all(signature: &mut syn::Signature) -> Result<Vec<Parameter>>
             parameters.push(Parameter::take(argument)?);
         }
     }
-    let whole = parameters.iter().find(|parameter| matches!(parameter.source, Source::WholeInput));
+    let mut whole = parameters.iter().filter(|parameter| matches!(parameter.source, Source::WholeInput));
+    let (first, second) = (whole.next(), whole.next());
     let other = parameters.iter().find(|parameter| matches!(parameter.source, Source::Argument { .. }));
-    if let (Some(_), Some(other)) = (whole, other) {
+    if let (Some(_), Some(other)) = (first, second.or(other)) {
         let message = "the whole input is another parameter already: make this a field of it";
         return Err(Error::new_spanned(&other.name, message));
     }

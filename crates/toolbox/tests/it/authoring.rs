@@ -1,5 +1,7 @@
 //! What the attributes make of functions, types and `impl` blocks.
 
+mod hygiene;
+
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -232,8 +234,11 @@ fn forms(
     #[arg(pattern = "^[A-Z]{2}$", example = "NO")] country: String,
     #[arg(enum("red", "green"))] colour: String,
     #[arg(format = "datetime", default = "2026-01-01T00:00:00Z")] when: String,
+    #[arg(min_len = 1, max_len = 2)] names: Option<Vec<String>>,
+    #[arg(min_len = 1)] counts: Option<BTreeMap<String, u8>>,
+    #[arg(enum("small", "large"))] size: Option<String>,
 ) -> String {
-    format!("{address} {country} {colour} {when}")
+    format!("{address} {country} {colour} {when} {names:?} {counts:?} {size:?}")
 }
 
 #[tokio::test]
@@ -241,9 +246,30 @@ async fn the_options_of_parameters_are_checked() {
     let toolbox = Toolbox::builder().tool(forms).build().unwrap();
     let good = json!({"address": "https://example.com", "country": "NO", "colour": "red"});
     assert!(toolbox.run("forms", good.clone()).await.is_ok());
-    for (name, bad) in [("address", "nowhere"), ("country", "no"), ("colour", "blue"), ("when", "now")] {
+    for (name, fine) in [
+        ("names", json!(["a", "b"])),
+        ("names", json!(null)),
+        ("counts", json!({"a": 1})),
+        ("size", json!("small")),
+        ("size", json!(null)),
+    ] {
         let mut arguments = good.clone();
-        arguments[name] = bad.into();
+        arguments[name] = fine;
+        assert!(toolbox.run("forms", arguments.clone()).await.is_ok(), "{arguments}");
+    }
+    for (name, bad) in [
+        ("address", json!("nowhere")),
+        ("country", json!("no")),
+        ("colour", json!("blue")),
+        ("colour", json!(null)),
+        ("when", json!("now")),
+        ("names", json!([])),
+        ("names", json!(["a", "b", "c"])),
+        ("counts", json!({})),
+        ("size", json!("huge")),
+    ] {
+        let mut arguments = good.clone();
+        arguments[name] = bad;
         let error = toolbox.run("forms", arguments).await.unwrap_err();
         assert_eq!(error.context()["pointer"], format!("/{name}"), "{error}");
     }
@@ -251,6 +277,73 @@ async fn the_options_of_parameters_are_checked() {
 
 #[test]
 fn contradictions_are_refused_at_registration() {
+    for (tool, expected) in [
+        (Toolbox::builder().tool(large_default), "the default of the parameter `days`"),
+        (Toolbox::builder().tool(wrong_example), "example 1 does not fit its parameters"),
+        (Toolbox::builder().tool(wrong_value), "an example of the parameter `days`"),
+        (Toolbox::builder().tool(no_pattern), "is not one"),
+        (Toolbox::builder().tool(idle_limit), "`minLength` of the parameter `days` has no effect"),
+        (Toolbox::builder().tool(unknown_secret), "the sensitive argument `passwort`"),
+    ] {
+        let error = tool.build().unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
     let twice = Toolbox::builder().tool(direct).tool(direct).build().unwrap_err();
     assert!(twice.to_string().contains("one of this name already"), "{twice}");
+}
+
+/// A default that is above its own limit.
+#[tool]
+fn large_default(#[arg(default = 20, max = 14)] days: u8) -> u8 {
+    days
+}
+
+/// An example that lacks what is required.
+#[tool(example = r#"{"dais": 3}"#)]
+fn wrong_example(days: u8) -> u8 {
+    days
+}
+
+/// A value of another type as an example.
+#[tool]
+fn wrong_value(#[arg(example = "three")] days: u8) -> u8 {
+    days
+}
+
+/// A pattern that is not closed.
+#[tool]
+fn no_pattern(#[arg(pattern = "(")] days: String) -> String {
+    days
+}
+
+/// A limit that says nothing of a number.
+#[tool]
+fn idle_limit(#[arg(min_len = 3)] days: u8) -> u8 {
+    days
+}
+
+#[data]
+struct Login {
+    user: String,
+    password: String,
+}
+
+/// A misspelt secret.
+#[tool(sensitive("passwort"))]
+fn unknown_secret(#[arg(input)] login: Login) -> bool {
+    login.user == login.password
+}
+
+/// Log in.
+#[tool(sensitive("password"))]
+fn log_in(#[arg(input)] login: Login) -> bool {
+    login.user == login.password
+}
+
+#[tokio::test]
+async fn fields_of_a_whole_input_can_be_masked() {
+    let toolbox = Toolbox::builder().tool(log_in).build().unwrap();
+    let call = toolpost::Call::new("log_in", json!({"user": "ada", "password": "hunter2"}));
+    let record = serde_json::to_string(&toolbox.call(call).await.record).unwrap();
+    assert!(record.contains("ada") && !record.contains("hunter2"), "{record}");
 }

@@ -1,0 +1,208 @@
+//! Whether the keywords, defaults and examples of a tool's parameters fit each other.
+
+use serde_json::{Map, Value, json};
+
+use super::ToolSpec;
+use crate::Schema;
+
+/// Keywords, and the types that they say something of.
+const KEYWORDS: [(&[&str], &[&str]); 4] = [
+    (&["minimum", "maximum"], &["integer", "number"]),
+    (&["minLength", "maxLength", "pattern"], &["string"]),
+    (&["minItems", "maxItems"], &["array"]),
+    (&["minProperties", "maxProperties"], &["object"]),
+];
+
+/// Pairs of limits of which the first may not be above the second.
+const LIMITS: [(&str, &str); 4] = [
+    ("minimum", "maximum"),
+    ("minLength", "maxLength"),
+    ("minItems", "maxItems"),
+    ("minProperties", "maxProperties"),
+];
+
+/// What is wrong with the parameters, if anything is.
+pub(super) fn contradiction(spec: &ToolSpec) -> Option<String> {
+    let schema = spec.input_schema.as_value();
+    let definitions = schema.get("$defs");
+    let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+    properties
+        .filter_map(|(name, property)| Some((name, property.as_object()?)))
+        .find_map(|(name, property)| parameter(name, property, definitions))
+        .or_else(|| {
+            spec.examples.iter().enumerate().find_map(|(index, example)| {
+                misfit(&spec.input_schema, &example.args)
+                    .map(|reason| format!("example {} does not fit its parameters: {reason}", index + 1))
+            })
+        })
+}
+
+fn parameter(name: &str, property: &Map<String, Value>, definitions: Option<&Value>) -> Option<String> {
+    let types: Vec<&str> = match property.get("type") {
+        Some(Value::String(kind)) => vec![kind],
+        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    for (keywords, of) in KEYWORDS {
+        let idle = keywords.iter().find(|keyword| property.contains_key(**keyword));
+        if let Some(keyword) =
+            idle.filter(|_| !types.is_empty() && !types.iter().any(|kind| of.contains(kind)))
+        {
+            let (of, types) = (of.join(" or "), types.join(" or "));
+            return Some(format!(
+                "`{keyword}` of the parameter `{name}` has no effect: it is of type {types}, and `{keyword}` limits {of}"
+            ));
+        }
+    }
+    let number = |keyword: &str| property.get(keyword).and_then(Value::as_f64);
+    for (least, most) in LIMITS {
+        if let (Some(low), Some(high)) = (number(least), number(most))
+            && low > high
+        {
+            return Some(format!(
+                "nothing fits the parameter `{name}`: `{least}` {low} is above `{most}` {high}"
+            ));
+        }
+    }
+    if let Some(pattern) = property.get("pattern") {
+        // A pattern of its own: the rest of the schema is compiled when the tool is first called.
+        let alone = Schema::new(json!({ "type": "string", "pattern": pattern }));
+        if let Err(error) = alone.is_valid(&Value::Null) {
+            return Some(format!(
+                "the pattern {pattern} of the parameter `{name}` is not one: {}",
+                error.message()
+            ));
+        }
+    }
+    let default = property.get("default").map(|value| ("the default", value));
+    let examples = property.get("examples").and_then(Value::as_array).into_iter().flatten();
+    let values = default.into_iter().chain(examples.map(|value| ("an example", value)));
+    for (what, value) in values.filter(|(_, value)| !fits_plainly(property, value)) {
+        let mut alone = property.clone();
+        if let Some(definitions) = definitions {
+            alone.insert("$defs".to_owned(), definitions.clone());
+        }
+        if let Some(reason) = misfit(&Schema::new(Value::Object(alone)), value) {
+            return Some(format!("{what} of the parameter `{name}` does not fit it: {reason}"));
+        }
+    }
+    None
+}
+
+/// In which way a value does not fit a schema.
+fn misfit(schema: &Schema, value: &Value) -> Option<String> {
+    match schema.problems(value) {
+        Ok(problems) => problems.first().map(|problem| {
+            if problem.missing.is_some() || !problem.pointer.is_empty() {
+                problem.to_string()
+            } else {
+                format!("expected {}, found {}", problem.expected, problem.found)
+            }
+        }),
+        Err(error) => Some(error.message().to_owned()),
+    }
+}
+
+/// Whether a value certainly fits, by everyday keywords alone: most do, and compiling a schema costs more than all else
+/// of a registration.
+fn fits_plainly(property: &Map<String, Value>, value: &Value) -> bool {
+    property.iter().all(|(keyword, said)| match keyword.as_str() {
+        "description" | "title" | "default" | "examples" => true,
+        "type" => match said {
+            Value::Array(kinds) => kinds.iter().any(|kind| is_of_type(kind, value)),
+            kind => is_of_type(kind, value),
+        },
+        "minimum" => value.as_f64().zip(said.as_f64()).is_some_and(|(number, least)| number >= least),
+        "maximum" => value.as_f64().zip(said.as_f64()).is_some_and(|(number, most)| number <= most),
+        "minLength" => length(value).zip(said.as_u64()).is_some_and(|(length, least)| length >= least),
+        "maxLength" => length(value).zip(said.as_u64()).is_some_and(|(length, most)| length <= most),
+        "enum" => said.as_array().is_some_and(|values| values.contains(value)),
+        _ => false,
+    })
+}
+
+fn length(value: &Value) -> Option<u64> {
+    value.as_str().map(|text| text.chars().count() as u64)
+}
+
+fn is_of_type(kind: &Value, value: &Value) -> bool {
+    match kind.as_str().unwrap_or_default() {
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        "null" => value.is_null(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(property: &Value) -> ToolSpec {
+        ToolSpec::new("a", "A.").input(json!({
+            "type": "object",
+            "properties": { "x": property },
+            "$defs": { "Small": { "type": "integer", "maximum": 3 } }
+        }))
+    }
+
+    #[test]
+    fn what_cannot_fit_is_refused_and_named() {
+        for (property, expected) in [
+            (
+                json!({"type": "integer", "maximum": 14, "default": 20}),
+                "the default of the parameter `x` does not fit it: expected at most 14, found 20",
+            ),
+            (
+                json!({"type": "string", "default": 1}),
+                "the default of the parameter `x` does not fit it: expected string, found integer (1)",
+            ),
+            (
+                json!({"type": "string", "minLength": 2, "examples": ["ab", "a"]}),
+                "an example of the parameter `x` does not fit it: expected at least 2 characters, found \"a\"",
+            ),
+            (json!({"type": "string", "format": "email", "default": "nobody"}), "in the format `email`"),
+            (json!({"type": "string", "enum": ["a"], "default": "b"}), "expected one of a, found \"b\""),
+            (json!({"$ref": "#/$defs/Small", "default": 4}), "expected at most 3, found 4"),
+            (json!({"type": "string", "pattern": "("}), "the pattern \"(\" of the parameter `x` is not one"),
+            (json!({"type": "integer", "minLength": 1}), "`minLength` of the parameter `x` has no effect"),
+            (json!({"type": "string", "maximum": 1}), "`maximum` of the parameter `x` has no effect"),
+            (json!({"type": ["array", "null"], "pattern": "a"}), "it is of type array or null"),
+            (json!({"type": "integer", "minimum": 2, "maximum": 1}), "`minimum` 2 is above `maximum` 1"),
+        ] {
+            let error = spec(&property).check().unwrap_err();
+            assert!(error.message.contains(expected), "{property}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_fits_is_taken() {
+        for property in [
+            json!({"type": "integer", "minimum": 1, "maximum": 14, "default": 14, "examples": [1]}),
+            json!({"type": "integer", "default": 1.0}),
+            json!({"type": ["string", "null"], "enum": ["a", null], "default": null}),
+            json!({"type": "string", "pattern": "^a+:$", "format": "uri", "examples": ["aaa:"]}),
+            json!({"$ref": "#/$defs/Small", "default": 3, "maximum": 5}),
+            json!({"default": "anything"}),
+            json!({"type": "integer", "format": "int32"}),
+            json!({}),
+            json!(true),
+        ] {
+            assert_eq!(spec(&property).check(), Ok(()), "{property}");
+        }
+    }
+
+    #[test]
+    fn examples_of_calls_must_fit() {
+        let spec = spec(&json!({"type": "integer"}));
+        assert_eq!(spec.clone().example(json!({"x": 1}), None).check(), Ok(()));
+        for args in [json!({"x": "one"}), json!(null), json!([])] {
+            let error = spec.clone().example(json!({"x": 1}), None).example(args, None).check().unwrap_err();
+            assert!(error.message.starts_with("example 2 does not fit its parameters"), "{error}");
+        }
+    }
+}
