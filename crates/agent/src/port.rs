@@ -32,6 +32,10 @@ impl Port for AgentPort {
         self.outer.log(call, line)
     }
 
+    fn takes_artifacts(&self) -> bool {
+        self.outer.takes_artifacts()
+    }
+
     fn artifact(&self, call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
         self.outer.artifact(call, artifact)
     }

@@ -37,7 +37,11 @@ impl Args {
             if self.0.get(name).is_none() {
                 ToolError::missing_param(format!("the argument `{name}` is missing"))
             } else {
-                ToolError::invalid_input(format!("the argument `{name}` does not fit: {error}"))
+                // The reason may quote the value, and that may be secret.
+                let reason = error.to_string();
+                let quoted = value.as_str().filter(|text| !text.is_empty());
+                let reason = quoted.map_or(reason.clone(), |text| reason.replace(text, "…"));
+                ToolError::invalid_input(format!("the argument `{name}` does not fit: {reason}"))
             }
             .with("pointer", format!("/{name}"))
         })

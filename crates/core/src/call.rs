@@ -116,8 +116,8 @@ pub struct Call {
     pub idempotency_key: Option<String>,
     /// What is asked for beyond the arguments.
     pub options: CallOptions,
-    /// A toolbox in front of this one has seen to approval. Only code of this process can say so: it never comes in
-    /// over a wire.
+    /// A toolbox in front of this one has asked for approval and has counted the call. Only code of this process can
+    /// say so: it never comes in over a wire, and it does not lift what this toolbox's operator denies.
     pub approved: bool,
     /// Values that are injected into tools, for this call alone.
     pub values: Values,

@@ -41,7 +41,7 @@ pub trait Host: Send + Sync {
     /// Asks the caller's model.
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample, ToolError>>;
     /// Makes a nested call.
-    fn nested(&self, call: Call) -> BoxFuture<'_, Reply>;
+    fn nested(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply>;
 }
 
 /// What a tool sees of its call. Cheap to clone; a tool that wants it takes a `Ctx` or `&Ctx` parameter.
@@ -170,7 +170,7 @@ impl Ctx {
     /// Those of the other tool; `LIMIT` beyond 8 levels; `PRECONDITION` if it would wait for itself.
     pub async fn call(&self, tool: impl Into<String>, arguments: Value) -> Result<Output, ToolError> {
         let call = self.0.call().nested(tool, arguments);
-        self.0.nested(call).await.result
+        Arc::clone(&self.0).nested(call).await.result
     }
 
     /// The injected value of a type: the call's own, or the toolbox's.

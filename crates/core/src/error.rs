@@ -217,6 +217,24 @@ impl ToolError {
         self
     }
 
+    /// The same error with every text put through a function; facts that are larger than a limit, in bytes of JSON,
+    /// are left out.
+    #[must_use]
+    pub fn shortened(mut self, change: impl Fn(&str) -> String, limit: usize) -> Self {
+        let fields = &mut *self.0;
+        fields.message = change(&fields.message);
+        fields.suggestion = fields.suggestion.as_deref().map(&change);
+        if serde_json::to_string(&fields.context).map_or(0, |text| text.len()) > limit {
+            fields.context = Map::from_iter([("left_out".to_owned(), true.into())]);
+        }
+        for value in fields.context.values_mut() {
+            if let Value::String(text) = value {
+                *text = change(text);
+            }
+        }
+        self
+    }
+
     /// The kind.
     pub fn code(&self) -> Code {
         self.0.code

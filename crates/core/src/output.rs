@@ -75,6 +75,8 @@ pub enum ArtifactData {
     Bytes(Arc<[u8]>),
     /// A file of the operator's machine.
     Path(PathBuf),
+    /// Neither: this only says that there was a file, as records do.
+    Absent,
 }
 
 impl fmt::Debug for ArtifactData {
@@ -82,6 +84,7 @@ impl fmt::Debug for ArtifactData {
         match self {
             Self::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
             Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Absent => f.write_str("absent"),
         }
     }
 }
@@ -104,6 +107,12 @@ pub struct Artifact {
 }
 
 impl Artifact {
+    /// What a record keeps of it: everything but its bytes.
+    #[must_use]
+    pub fn without_data(self) -> Self {
+        Self { data: ArtifactData::Absent, ..self }
+    }
+
     /// From bytes.
     pub fn from_bytes(
         name: impl Into<String>,

@@ -168,6 +168,11 @@ pub trait Port: Send + Sync {
         Delivery::Dropped
     }
 
+    /// Whether [`artifact`](Self::artifact) takes files at all, so that a tool can be told before it makes any.
+    fn takes_artifacts(&self) -> bool {
+        false
+    }
+
     /// Takes a file.
     fn artifact(&self, call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
         let _ = (call, artifact);

@@ -1,6 +1,6 @@
 //! JSON Schema 2020-12: compiled on first use, formats asserted, errors that a model can act on.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::OnceLock;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
@@ -11,6 +11,8 @@ use crate::{Code, ToolError, suggestions};
 
 /// How many problems one check reports: a hostile value must not make a megabyte of complaints.
 const MAX_PROBLEMS: usize = 16;
+/// How many names one complaint lists.
+const MAX_NAMES: usize = 8;
 /// How much of a value a complaint quotes, in characters.
 const MAX_QUOTE: usize = 80;
 
@@ -33,6 +35,8 @@ pub struct Problem {
     pub missing: Option<String>,
     /// What may have been meant.
     pub suggestion: Option<String>,
+    /// Whether [`found`](Self::found) quotes the value, and not only names of properties.
+    quotes_value: bool,
 }
 
 impl fmt::Display for Problem {
@@ -51,6 +55,12 @@ fn quote(value: &Value) -> String {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text,
     }
+}
+
+/// A name in quotes, not longer than what a complaint quotes.
+fn shortened(name: &str) -> String {
+    let short: String = name.chars().take(MAX_QUOTE).collect();
+    if short.len() < name.len() { format!("`{short}…`") } else { format!("`{short}`") }
 }
 
 fn is_json(text: &str) -> bool {
@@ -125,10 +135,27 @@ impl Schema {
     /// # Errors
     /// `MISSING_PARAM` when a required property is not there, else `INVALID_INPUT`.
     pub fn check(&self, value: &Value) -> Result<(), ToolError> {
+        self.check_hiding(value, &[])
+    }
+
+    /// The same, but nothing of the properties named in `sensitive` is quoted.
+    ///
+    /// # Errors
+    /// `MISSING_PARAM` when a required property is not there, else `INVALID_INPUT`.
+    pub fn check_hiding(&self, value: &Value, sensitive: &[String]) -> Result<(), ToolError> {
         if self.is_valid(value)? {
             return Ok(());
         }
-        let problems = self.problems(value)?;
+        let mut problems = self.problems(value)?;
+        for problem in problems.iter_mut().filter(|problem| problem.quotes_value && problem.missing.is_none())
+        {
+            let property = problem.pointer.split('/').nth(1);
+            let hidden = |name: &String| property.is_none_or(|property| property == name);
+            if sensitive.iter().any(hidden) {
+                crate::secret::MASK.clone_into(&mut problem.found);
+                problem.suggestion = None;
+            }
+        }
         let Some(first) = problems.iter().find(|problem| problem.missing.is_some()).or(problems.first())
         else {
             return Err(ToolError::invalid_input("the arguments do not fit the tool's schema"));
@@ -171,6 +198,7 @@ impl Schema {
             found: quote(instance),
             missing: None,
             suggestion: None,
+            quotes_value: true,
         };
         match error.kind() {
             ValidationErrorKind::Required { property } => {
@@ -190,11 +218,20 @@ impl Schema {
                 } else {
                     format!("only the properties {}", known.join(", "))
                 };
-                problem.found =
-                    unexpected.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-                problem.suggestion =
-                    unexpected.iter().find_map(|name| crate::did_you_mean(name, known.iter().copied()));
+                problem.quotes_value = false;
+                let names: Vec<String> =
+                    unexpected.iter().take(MAX_NAMES).map(|name| shortened(name)).collect();
+                problem.found = names.join(", ");
+                if unexpected.len() > MAX_NAMES {
+                    // Writing to a string cannot fail.
+                    let _ = write!(problem.found, " and {} more", unexpected.len() - MAX_NAMES);
+                }
+                problem.suggestion = unexpected
+                    .iter()
+                    .take(MAX_NAMES)
+                    .find_map(|name| crate::did_you_mean(name, known.iter().copied()));
                 if let Some(name) = unexpected.first() {
+                    let name: String = name.chars().take(MAX_QUOTE).collect();
                     problem.pointer =
                         format!("{}/{}", problem.pointer, name.replace('~', "~0").replace('/', "~1"));
                 }

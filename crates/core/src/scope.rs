@@ -58,12 +58,6 @@ impl Scope {
         self.change(|inner| inner.max_calls = Some(calls))
     }
 
-    /// The same scope for whoever does not count its calls, because somebody in front does.
-    #[must_use]
-    pub fn without_quota(self) -> Self {
-        if self.0.max_calls.is_none() { self } else { self.change(|inner| inner.max_calls = None) }
-    }
-
     /// Its name.
     pub fn id(&self) -> ScopeId {
         self.0.id

@@ -88,6 +88,10 @@ impl Port for MemoryPort {
         Delivery::Delivered
     }
 
+    fn takes_artifacts(&self) -> bool {
+        true
+    }
+
     fn artifact(&self, _call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
         Box::pin(async move {
             self.files.acquire().await.map_err(|_| ToolError::cancelled("the caller is gone"))?.forget();

@@ -29,6 +29,8 @@ pub struct Settings {
     pub queue: usize,
     /// How many bytes of text a model gets. Default: 64 KiB.
     pub output_limit: usize,
+    /// How many bytes of pictures and sound, in base 64, a model gets. Default: 16 MiB.
+    pub media_limit: usize,
     /// How large the arguments of one call may be, about, as JSON. Default: 16 MiB.
     pub arguments_limit: usize,
     /// How deep calls may nest. Default: 8.
@@ -51,6 +53,7 @@ impl Default for Settings {
             concurrency: 64,
             queue: 1024,
             output_limit: 64 * 1024,
+            media_limit: 16 * 1024 * 1024,
             arguments_limit: 16 * 1024 * 1024,
             depth: 8,
             records: 1024,

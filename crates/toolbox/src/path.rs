@@ -2,12 +2,15 @@
 
 pub(crate) mod cache;
 mod check;
-mod host;
+pub(crate) mod host;
 mod limit;
 mod mock;
+pub(crate) mod pace;
+mod pause;
 mod permit;
 pub(crate) mod queue;
 pub(crate) mod record;
+mod replay;
 mod resolve;
 mod retry;
 mod run;
@@ -16,46 +19,51 @@ use std::sync::Arc;
 
 use toolpost_core::{Call, Output, Reply, ToolError};
 
-use self::host::Nesting;
+use self::host::CallHost;
+pub(crate) use self::permit::approval;
 use self::record::Recorder;
 use crate::toolbox::Shared;
 
-/// Runs a call. `nesting` is what the call that it was made from holds already.
-pub(crate) async fn call(toolbox: &Arc<Shared>, call: Call, nesting: Option<&Nesting>) -> Reply {
+/// Runs a call. `parent` is the one that it was made from, if that runs here.
+pub(crate) async fn call(toolbox: &Arc<Shared>, call: Call, parent: Option<&Arc<CallHost>>) -> Reply {
     // From here on there will be a record, also if this future is dropped.
     let mut recorder = Recorder::begin(toolbox, &call);
-    let result = stages(toolbox, call, nesting, &mut recorder).await;
+    let result = stages(toolbox, call, parent, &mut recorder).await;
     recorder.finish(result)
 }
 
 async fn stages(
     toolbox: &Arc<Shared>,
     call: Call,
-    nesting: Option<&Nesting>,
+    parent: Option<&Arc<CallHost>>,
     recorder: &mut Recorder,
 ) -> Result<Output, ToolError> {
-    let entry = resolve::find(toolbox, &call.tool).await.inspect_err(|_| recorder.unknown(&call.tool))?;
-    recorder.resolved(&entry, &call);
+    let entry = resolve::find(toolbox, &call).await.inspect_err(|_| recorder.unknown(&call.tool))?;
+    let secrets = check::secrets(&entry, &call, parent);
+    recorder.resolved(&entry, &call, &secrets);
     check::size(&call.arguments, toolbox.settings().arguments_limit)?;
     check::may_nest(toolbox, &call)?;
     check::arguments(&entry, &call)?;
-    permit::decide(toolbox, &entry, &call).await?;
-    if call.options.dry_run {
-        return Ok(check::dry_run(&entry, &call));
+    permit::decide(toolbox, &entry, &call, parent, &secrets).await?;
+    if call.options.dry_run && entry.is_local() {
+        return Ok(check::dry_run(&entry, &call, &secrets));
     }
-    let permits = queue::enter(toolbox, &entry, &call, nesting).await?;
-    recorder.entered(permits.waited);
-    let key = cache::key(&entry, &call);
-    if let Some(output) = cache::get(toolbox, key.as_deref()) {
+    let (places, waited) = queue::enter(toolbox, &entry, &call, parent).await;
+    recorder.entered(waited);
+    let places = places?;
+    let key = cache::key(toolbox, &entry, &call);
+    if let Some(output) = cache::get(toolbox, key) {
         recorder.cached();
         return Ok(output);
     }
-    let host = host::CallHost::new(toolbox, &entry, call, permits, nesting);
+    let host = CallHost::new(toolbox, &entry, call, places, parent, secrets);
     recorder.watch(&host);
     let output = retry::attempts(&host).await?;
     let (output, size) = limit::output(&entry, toolbox.settings(), output)?;
     recorder.measured(size);
     host.publish(&output).await?;
-    cache::put(toolbox, key, &entry, &output);
+    if !host.spoke() {
+        cache::put(toolbox, key, &entry, &output);
+    }
     Ok(output)
 }

@@ -1,14 +1,25 @@
 //! The tools that a toolbox holds, by name.
 
-use std::collections::HashMap;
-use std::collections::hash_map;
+use std::collections::{HashMap, HashSet, hash_map};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use toolpost_core::{SpecError, Tool, ToolSource, ToolSpec};
+use toolpost_core::{SpecError, Timeout, Tool, ToolSource, ToolSpec};
 
-use crate::path::queue::{Gate, Pace};
+use crate::builder::Settings;
+use crate::path::pace::Pace;
 use crate::usage::Counters;
+
+/// How long one attempt of a foreign tool may take at most, whatever it says.
+const LONGEST_FOREIGN_ATTEMPT: Duration = Duration::from_hours(1);
+/// How many further attempts a foreign tool may be given time for, whatever it says.
+const MOST_FOREIGN_RETRIES: u32 = 10;
+/// How long the waits between them may be, whatever it says.
+const LONGEST_FOREIGN_WAIT: Duration = Duration::from_mins(1);
+/// How long a source whose list could not be read is left alone.
+const BACK_OFF: Duration = Duration::from_secs(5);
 
 /// Where a tool's calls go.
 pub(crate) enum Target {
@@ -20,26 +31,59 @@ pub(crate) enum Target {
 
 /// One tool, with everything that outlives its calls.
 pub(crate) struct Entry {
+    /// Never used twice, so that what is kept of one tool is never taken for another of its name.
+    pub(crate) id: u64,
     pub(crate) name: Arc<str>,
     pub(crate) source_name: Arc<str>,
     pub(crate) spec: Arc<ToolSpec>,
     pub(crate) target: Target,
     /// How many calls of it run at once.
-    pub(crate) gate: Option<Gate>,
+    pub(crate) limit: Option<usize>,
     /// How often it may be called.
     pub(crate) pace: Option<Pace>,
     pub(crate) counters: Counters,
 }
 
 impl Entry {
-    pub(crate) fn new(spec: Arc<ToolSpec>, target: Target, source_name: Arc<str>) -> Self {
-        // The limits of a foreign tool are kept where it lives.
-        let local = matches!(target, Target::Local(_));
+    pub(crate) fn local(tool: Arc<dyn Tool>, source_name: Arc<str>) -> Self {
+        let spec = tool.spec();
         Self {
+            limit: spec.policy.concurrency.map(|limit| limit as usize),
+            pace: spec.policy.rate.map(Pace::new),
+            ..Self::new(spec, Target::Local(tool), source_name)
+        }
+    }
+
+    /// A tool of a source. Its limits are kept where it lives, and what it says of itself is believed within bounds.
+    fn foreign(
+        spec: &ToolSpec,
+        source: Arc<dyn ToolSource>,
+        source_name: Arc<str>,
+        settings: &Settings,
+    ) -> Self {
+        let mut spec = spec.clone();
+        let policy = &mut spec.policy;
+        policy.timeout = policy.timeout.map(|timeout| match timeout {
+            Timeout::After(limit) => Timeout::After(limit.min(LONGEST_FOREIGN_ATTEMPT)),
+            Timeout::Never => Timeout::After(LONGEST_FOREIGN_ATTEMPT),
+        });
+        if let Some(retry) = &mut policy.retry {
+            retry.attempts = retry.attempts.min(MOST_FOREIGN_RETRIES);
+            retry.initial = retry.initial.min(LONGEST_FOREIGN_WAIT);
+            retry.maximum = retry.maximum.min(LONGEST_FOREIGN_WAIT);
+        }
+        policy.output_limit = policy.output_limit.map(|limit| limit.min(settings.output_limit));
+        Self::new(Arc::new(spec), Target::Source(source), source_name)
+    }
+
+    fn new(spec: Arc<ToolSpec>, target: Target, source_name: Arc<str>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             name: spec.name.as_str().into(),
             source_name,
-            gate: spec.policy.concurrency.filter(|_| local).map(|limit| Gate::new(limit as usize)),
-            pace: spec.policy.rate.filter(|_| local).map(Pace::new),
+            limit: None,
+            pace: None,
             spec,
             target,
             counters: Counters::default(),
@@ -55,6 +99,8 @@ impl Entry {
 struct Listed {
     source: Arc<dyn ToolSource>,
     seen: AtomicU64,
+    /// Until when it is left alone, after its list could not be read.
+    left_alone: Mutex<Option<Instant>>,
 }
 
 /// The tools by name, in the order of their coming; and the sources that some of them come from.
@@ -108,62 +154,84 @@ impl Registry {
         &mut self,
         source: &Arc<dyn ToolSource>,
         generation: u64,
-        specs: Vec<Arc<ToolSpec>>,
+        specs: &[Arc<ToolSpec>],
+        settings: &Settings,
     ) -> Result<(), SpecError> {
         let source_name: Arc<str> = source.name().into();
         let from_here = |entry: &Entry| match &entry.target {
             Target::Source(known) => Arc::ptr_eq(known, source),
             Target::Local(_) => false,
         };
-        for spec in &specs {
+        let mut names = HashSet::new();
+        for spec in specs {
             spec.check()?;
+            if !names.insert(spec.name.as_str()) {
+                let message = format!("`{source_name}` has two of this name");
+                return Err(SpecError { tool: spec.name.clone(), message });
+            }
             if let Some(other) = self.entries.get(spec.name.as_str()).filter(|entry| !from_here(entry)) {
                 let message =
                     format!("`{source_name}` and `{}` both have one; rename one of them", other.source_name);
                 return Err(SpecError { tool: spec.name.clone(), message });
             }
         }
-        let gone: Vec<Arc<str>> = self
-            .in_order()
-            .filter(|entry| from_here(entry))
-            .filter(|entry| !specs.iter().any(|spec| Arc::ptr_eq(spec, &entry.spec)))
-            .map(|entry| Arc::clone(&entry.name))
-            .collect();
-        for name in gone {
-            self.entries.remove(&name);
-            if !specs.iter().any(|spec| *spec.name == *name) {
-                self.order.retain(|known| *known != name);
+        let mut known: HashMap<Arc<str>, Arc<Entry>> = HashMap::new();
+        self.entries.retain(|name, entry| {
+            let ours = from_here(entry);
+            if ours {
+                known.insert(Arc::clone(name), Arc::clone(entry));
             }
-        }
+            !ours
+        });
+        self.order.retain(|name| !known.contains_key(name) || names.contains(&**name));
+        let in_order: HashSet<Arc<str>> = self.order.iter().cloned().collect();
         for spec in specs {
-            if self.entries.contains_key(spec.name.as_str()) {
-                continue;
-            }
-            let entry = Entry::new(spec, Target::Source(Arc::clone(source)), Arc::clone(&source_name));
-            if !self.order.contains(&entry.name) {
+            let fresh = Entry::foreign(spec, Arc::clone(source), Arc::clone(&source_name), settings);
+            let same = known.remove(&fresh.name).filter(|old| same_spec(&old.spec, &fresh.spec));
+            let entry = same.unwrap_or_else(|| Arc::new(fresh));
+            if !in_order.contains(&entry.name) {
                 self.order.push(Arc::clone(&entry.name));
             }
-            self.entries.insert(Arc::clone(&entry.name), Arc::new(entry));
+            self.entries.insert(Arc::clone(&entry.name), entry);
         }
         match self.sources.iter().find(|listed| Arc::ptr_eq(&listed.source, source)) {
             Some(listed) => listed.seen.store(generation, Ordering::Relaxed),
-            None => {
-                self.sources.push(Listed { source: Arc::clone(source), seen: AtomicU64::new(generation) });
-            }
+            None => self.sources.push(Listed {
+                source: Arc::clone(source),
+                seen: AtomicU64::new(generation),
+                left_alone: Mutex::default(),
+            }),
         }
         Ok(())
     }
 
-    /// The sources whose list has changed since it was read.
+    /// The sources whose list has changed since it was read, but for those that are left alone.
     pub(crate) fn stale_sources(&self) -> Vec<Arc<dyn ToolSource>> {
         self.sources
             .iter()
             .filter(|listed| listed.source.generation() != listed.seen.load(Ordering::Relaxed))
+            .filter(|listed| {
+                let until = *listed.left_alone.lock().unwrap_or_else(PoisonError::into_inner);
+                until.is_none_or(|until| until <= Instant::now())
+            })
             .map(|listed| Arc::clone(&listed.source))
             .collect()
+    }
+
+    /// Leaves a source alone for a while.
+    pub(crate) fn leave_alone(&self, source: &Arc<dyn ToolSource>) {
+        for listed in self.sources.iter().filter(|listed| Arc::ptr_eq(&listed.source, source)) {
+            *listed.left_alone.lock().unwrap_or_else(PoisonError::into_inner) =
+                Instant::now().checked_add(BACK_OFF);
+        }
     }
 
     pub(crate) fn source_generations(&self) -> u64 {
         self.sources.iter().map(|listed| listed.source.generation()).fold(0, u64::wrapping_add)
     }
+}
+
+/// Whether two specs say the same.
+fn same_spec(one: &Arc<ToolSpec>, other: &Arc<ToolSpec>) -> bool {
+    Arc::ptr_eq(one, other) || serde_json::to_value(one).ok() == serde_json::to_value(other).ok()
 }

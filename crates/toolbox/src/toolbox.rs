@@ -1,8 +1,10 @@
 //! The toolbox: what fronts hold.
 
 use std::fmt;
+use std::hash::RandomState;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use serde_json::Value;
 use toolpost_core::{
@@ -11,9 +13,9 @@ use toolpost_core::{
 };
 
 use crate::path::cache::Cache;
-use crate::path::queue::Gate;
+use crate::path::queue::Scheduler;
 use crate::path::record::Ring;
-use crate::registry::{Entry, Registry, Target};
+use crate::registry::{Entry, Registry};
 use crate::{Builder, Settings, ToolUsage, path};
 
 /// A set of tools, and the one way to call them. Cheap to clone; all clones are the same toolbox.
@@ -35,16 +37,20 @@ use crate::{Builder, Settings, ToolUsage, path};
 #[derive(Clone)]
 pub struct Toolbox(pub(crate) Arc<Shared>);
 
+/// How long a source may take to list its tools.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// What all clones of a toolbox share.
 pub(crate) struct Shared {
     pub(crate) config: Builder,
     pub(crate) registry: RwLock<Registry>,
     generation: AtomicU64,
-    /// How many calls run at once.
-    pub(crate) gate: Gate,
-    /// How many calls wait, for whatever.
-    pub(crate) waiting: AtomicU64,
+    /// Decides whose turn it is.
+    pub(crate) scheduler: Scheduler,
+    /// Held while lists of sources are read, so that each is read once however many calls need it.
+    refreshing: tokio::sync::Mutex<()>,
     pub(crate) cache: Mutex<Cache>,
+    pub(crate) cache_keys: (RandomState, RandomState),
     pub(crate) ring: Mutex<Ring>,
 }
 
@@ -62,18 +68,31 @@ impl Shared {
         &self.config.settings
     }
 
-    /// Reads the lists of those sources again that have changed.
+    /// Reads the lists of those sources again that have changed. A source that cannot be read is left alone for a
+    /// while; its tools stay as they were, and so do the others.
     pub(crate) async fn refresh(&self) -> Result<(), ToolError> {
+        let _one_at_a_time = self.refreshing.lock().await;
         let stale = self.registry().stale_sources();
+        let mut first_error = None;
         for source in stale {
-            let generation = source.generation();
-            let specs = source.list().await?;
-            self.registry_mut().take_list(&source, generation, specs).map_err(|error| {
-                ToolError::precondition(error.to_string())
-                    .suggest("Rename or filter the tools of one source.")
-            })?;
-            self.generation.fetch_add(1, Ordering::Relaxed);
+            if let Err(error) = self.read_list(&source).await {
+                self.registry().leave_alone(&source);
+                tracing::warn!(source = source.name(), "{error}");
+                first_error.get_or_insert(error);
+            }
         }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    async fn read_list(&self, source: &Arc<dyn ToolSource>) -> Result<(), ToolError> {
+        let generation = source.generation();
+        let specs = tokio::time::timeout(LIST_TIMEOUT, source.list()).await.unwrap_or_else(|_| {
+            Err(ToolError::timeout(format!("`{}` did not list its tools in time", source.name())))
+        })?;
+        self.registry_mut().take_list(source, generation, &specs, self.settings()).map_err(|error| {
+            ToolError::precondition(error.to_string()).suggest("Rename or filter the tools of one source.")
+        })?;
+        self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -89,9 +108,10 @@ impl Toolbox {
         Self(Arc::new(Shared {
             registry: RwLock::default(),
             generation: AtomicU64::new(0),
-            gate: Gate::new(settings.concurrency),
-            waiting: AtomicU64::new(0),
+            scheduler: Scheduler::new(settings.concurrency, settings.queue),
+            refreshing: tokio::sync::Mutex::default(),
             cache: Mutex::new(Cache::new(settings.cache_entries, settings.cache_bytes)),
+            cache_keys: (RandomState::new(), RandomState::new()),
             ring: Mutex::new(Ring::new(settings.records)),
             config,
         }))
@@ -103,7 +123,7 @@ impl Toolbox {
     /// The tool contradicts itself, or another one has its name.
     pub fn add<Kind>(&self, tool: impl IntoTool<Kind>) -> Result<(), SpecError> {
         let tool = tool.into_tool();
-        let entry = Entry::new(tool.spec(), Target::Local(tool), Arc::clone(&self.0.config.name));
+        let entry = Entry::local(tool, Arc::clone(&self.0.config.name));
         self.0.registry_mut().insert(entry)?;
         self.0.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -119,8 +139,10 @@ impl Toolbox {
 
     /// Takes a tool out. Calls that run already go on. Returns whether it was there.
     pub fn remove(&self, name: &str) -> bool {
+        let removed = self.0.registry_mut().remove(name);
+        // After the change: whoever reads in between must read again.
         self.0.generation.fetch_add(1, Ordering::Relaxed);
-        self.0.registry_mut().remove(name)
+        removed
     }
 
     /// Adds all tools of a source, now and whenever its list changes.
@@ -128,13 +150,7 @@ impl Toolbox {
     /// # Errors
     /// The source cannot list its tools, or one of them has a name that is taken.
     pub async fn add_source(&self, source: Arc<dyn ToolSource>) -> Result<(), ToolError> {
-        let generation = source.generation();
-        let specs = source.list().await?;
-        self.0.registry_mut().take_list(&source, generation, specs).map_err(|error| {
-            ToolError::precondition(error.to_string()).suggest("Rename or filter the tools of one source.")
-        })?;
-        self.0.generation.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        self.0.read_list(&source).await
     }
 
     /// What is known of every tool, in the order of their coming.
@@ -171,6 +187,23 @@ impl Toolbox {
     }
 }
 
+impl Toolbox {
+    /// The specs as a toolbox in front must see them: with what this one's operator has decided.
+    fn approved_specs(&self) -> Vec<Arc<ToolSpec>> {
+        let registry = self.0.registry();
+        let specs = registry.in_order().map(|entry| {
+            let approval = path::approval(&self.0, entry);
+            if approval == entry.spec.policy.approval.unwrap_or_default() {
+                return Arc::clone(&entry.spec);
+            }
+            let mut spec = ToolSpec::clone(&entry.spec);
+            spec.policy.approval = Some(approval);
+            Arc::new(spec)
+        });
+        specs.collect()
+    }
+}
+
 impl fmt::Debug for Toolbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let registry = self.0.registry();
@@ -186,8 +219,10 @@ impl ToolSource for Toolbox {
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
         Box::pin(async {
-            self.0.refresh().await?;
-            Ok(self.specs())
+            // A source that cannot be read keeps the tools that it had.
+            let known = self.0.refresh().await;
+            let specs = self.approved_specs();
+            if specs.is_empty() { known.map(|()| specs) } else { Ok(specs) }
         })
     }
 

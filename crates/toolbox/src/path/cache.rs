@@ -1,7 +1,8 @@
 //! Answers that are kept, for the same caller and the same arguments.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, PoisonError};
+use std::hash::BuildHasher as _;
+use std::sync::PoisonError;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -12,6 +13,9 @@ use super::run::now;
 use crate::registry::Entry;
 use crate::toolbox::Shared;
 
+/// What a key and its place cost.
+const KEY_BYTES: usize = 64;
+
 struct Kept {
     output: Output,
     bytes: usize,
@@ -20,8 +24,8 @@ struct Kept {
 
 /// Bounded in entries and bytes; the oldest go first.
 pub(crate) struct Cache {
-    entries: HashMap<Arc<str>, Kept>,
-    order: VecDeque<Arc<str>>,
+    entries: HashMap<u128, Kept>,
+    order: VecDeque<u128>,
     bytes: usize,
     max_entries: usize,
     max_bytes: usize,
@@ -32,8 +36,8 @@ impl Cache {
         Self { entries: HashMap::new(), order: VecDeque::new(), bytes: 0, max_entries, max_bytes }
     }
 
-    fn get(&mut self, key: &str, now: Instant) -> Option<Output> {
-        let kept = self.entries.get(key)?;
+    fn get(&mut self, key: u128, now: Instant) -> Option<Output> {
+        let kept = self.entries.get(&key)?;
         if kept.until > now {
             return Some(kept.output.clone());
         }
@@ -41,44 +45,56 @@ impl Cache {
         None
     }
 
-    fn forget(&mut self, key: &str) {
-        if let Some(kept) = self.entries.remove(key) {
+    fn forget(&mut self, key: u128) {
+        if let Some(kept) = self.entries.remove(&key) {
             self.bytes -= kept.bytes;
-            self.order.retain(|known| **known != *key);
+            self.order.retain(|known| *known != key);
         }
     }
 
-    fn put(&mut self, key: Arc<str>, kept: Kept) {
+    fn put(&mut self, key: u128, kept: Kept) {
         if kept.bytes > self.max_bytes || self.max_entries == 0 {
             return;
         }
-        self.forget(&key);
+        self.forget(key);
         while self.entries.len() >= self.max_entries || self.bytes + kept.bytes > self.max_bytes {
-            let Some(oldest) = self.order.front().cloned() else { break };
-            self.forget(&oldest);
+            let Some(oldest) = self.order.front().copied() else { break };
+            self.forget(oldest);
         }
         self.bytes += kept.bytes;
-        self.order.push_back(Arc::clone(&key));
+        self.order.push_back(key);
         self.entries.insert(key, kept);
     }
 }
 
-/// What the answer depends on; `None` if it is not to be kept.
+/// A digest of what the answer depends on; `None` if it is not to be kept. The text itself, which may hold secrets, is
+/// not kept; the digest's keys are random, so that nobody can make two calls meet.
 ///
 /// A call with injected values of its own is never kept: nobody can tell what the answer has of them.
-pub(super) fn key(entry: &Entry, call: &Call) -> Option<String> {
+pub(super) fn key(toolbox: &Shared, entry: &Entry, call: &Call) -> Option<u128> {
     entry.spec.policy.cache?;
+    let options = &call.options;
     if !entry.spec.annotations.idempotent
-        || call.options.no_cache
-        || call.options.mock
+        || options.no_cache
+        || options.mock
+        || options.dry_run
         || !call.values.is_empty()
     {
         return None;
     }
-    let owner = call.scope.as_ref().map(toolpost_core::Scope::owner);
-    let mut key = format!("{}\0{:?}\0{:?}\0{:?}\0", entry.name, call.caller, owner, call.options.working_dir);
-    write_canonical(&call.arguments, &mut key);
-    Some(key)
+    let folder = options.working_dir.as_deref().or_else(|| call.scope.as_ref()?.working_dir());
+    let scope = call.scope.as_ref().map(toolpost_core::Scope::id);
+    let mut text = format!(
+        "{}\0{:?}\0{scope:?}\0{folder:?}\0{:?}\0{}\0",
+        entry.id, call.caller, options.level, options.verbose
+    );
+    for (name, value) in &options.metadata {
+        text.push_str(name);
+        write_canonical(value, &mut text);
+    }
+    write_canonical(&call.arguments, &mut text);
+    let (one, other) = &toolbox.cache_keys;
+    Some((u128::from(one.hash_one(&text)) << 64) | u128::from(other.hash_one(&text)))
 }
 
 /// JSON with the keys in order, so that equal arguments have equal keys.
@@ -108,11 +124,11 @@ fn write_canonical(value: &Value, text: &mut String) {
     }
 }
 
-pub(super) fn get(toolbox: &Shared, key: Option<&str>) -> Option<Output> {
+pub(super) fn get(toolbox: &Shared, key: Option<u128>) -> Option<Output> {
     toolbox.cache.lock().unwrap_or_else(PoisonError::into_inner).get(key?, now())
 }
 
-pub(super) fn put(toolbox: &Shared, key: Option<String>, entry: &Entry, output: &Output) {
+pub(super) fn put(toolbox: &Shared, key: Option<u128>, entry: &Entry, output: &Output) {
     let (Some(key), Some(time)) = (key, entry.spec.policy.cache) else { return };
     // A payload belongs to one caller, a partial result may be better next time.
     if output.payload.is_some() || output.partial.is_some() || !output.artifacts.is_empty() {
@@ -123,8 +139,11 @@ pub(super) fn put(toolbox: &Shared, key: Option<String>, entry: &Entry, output: 
     else {
         return;
     };
-    let kept = Kept { output: output.clone(), bytes: bytes + key.len(), until };
-    toolbox.cache.lock().unwrap_or_else(PoisonError::into_inner).put(key.into(), kept);
+    // What it cost was paid once.
+    let mut output = output.clone();
+    output.evidence = None;
+    let kept = Kept { output, bytes: bytes + KEY_BYTES, until };
+    toolbox.cache.lock().unwrap_or_else(PoisonError::into_inner).put(key, kept);
 }
 
 #[cfg(test)]
@@ -137,15 +156,15 @@ mod tests {
         let start = Instant::now();
         let mut cache = Cache::new(3, 100);
         let kept = |bytes| Kept { output: Output::text("x"), bytes, until: start + Duration::from_secs(1) };
-        for key in ["a", "b", "c", "d"] {
-            cache.put(key.into(), kept(10));
+        for key in 1..=4 {
+            cache.put(key, kept(10));
         }
-        assert!(cache.get("a", start).is_none() && cache.get("b", start).is_some());
-        cache.put("e".into(), kept(90));
+        assert!(cache.get(1, start).is_none() && cache.get(2, start).is_some());
+        cache.put(5, kept(90));
         assert_eq!((cache.entries.len(), cache.bytes), (2, 100));
-        cache.put("f".into(), kept(101));
-        assert!(cache.get("f", start).is_none());
-        assert!(cache.get("e", start + Duration::from_secs(2)).is_none());
+        cache.put(6, kept(101));
+        assert!(cache.get(6, start).is_none());
+        assert!(cache.get(5, start + Duration::from_secs(2)).is_none());
         assert_eq!((cache.entries.len(), cache.order.len(), cache.bytes), (1, 1, 10));
     }
 }

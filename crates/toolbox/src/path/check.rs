@@ -1,13 +1,19 @@
 //! Whether the arguments are what the tool asks for.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use toolpost_core::{Call, Output, ToolError};
+use toolpost_core::{Call, Output, Secret, ToolError};
+
+use super::host::CallHost;
 
 use crate::registry::Entry;
 use crate::toolbox::Shared;
+
+/// What stands where something sensitive was.
+const MASK: &str = "[secret]";
 
 /// Counts bytes up to a limit.
 struct Counter {
@@ -59,7 +65,8 @@ pub(super) fn may_nest(toolbox: &Shared, call: &Call) -> Result<(), ToolError> {
         return Err(ToolError::limit(format!("calls nest at most {limit} deep, and this would be one more"))
             .suggest("Check whether two tools call each other for ever."));
     }
-    if let Some(scope) = &call.scope {
+    // A toolbox in front has counted a call that comes through it.
+    if let (Some(scope), false) = (&call.scope, call.approved) {
         scope.count_call()?;
     }
     Ok(())
@@ -76,31 +83,67 @@ pub(super) fn arguments(entry: &Entry, call: &Call) -> Result<(), ToolError> {
             .suggest(format!("Leave `{name}` out.")));
         }
     }
+    if !call.arguments.is_object() {
+        return Err(ToolError::invalid_input("the arguments must be a JSON object").with("pointer", ""));
+    }
     // The schema of a foreign tool is checked where the tool lives.
     if !entry.is_local() {
         return Ok(());
     }
-    if !call.arguments.is_object() {
-        return Err(ToolError::invalid_input("the arguments must be a JSON object").with("pointer", ""));
-    }
-    entry.spec.input_schema.check(&call.arguments)
+    entry.spec.input_schema.check_hiding(&call.arguments, &entry.spec.sensitive)
 }
 
 /// The answer of a call that was only to be checked.
-pub(super) fn dry_run(entry: &Entry, call: &Call) -> Output {
+pub(super) fn dry_run(entry: &Entry, call: &Call, secrets: &[Secret]) -> Output {
     Output::json(json!({
         "dry_run": true,
-        "would_execute": { "tool": &*entry.name, "arguments": masked(entry, &call.arguments) },
+        "would_execute": { "tool": &*entry.name, "arguments": masked(entry, &call.arguments, secrets) },
     }))
 }
 
-/// The arguments with the sensitive ones masked.
-pub(super) fn masked(entry: &Entry, arguments: &Value) -> Value {
+/// The sensitive values of a call and of those that it was made from, which may pass them on.
+pub(super) fn secrets(entry: &Entry, call: &Call, parent: Option<&Arc<CallHost>>) -> Arc<[Secret]> {
+    let above = parent.map(|parent| Arc::clone(&parent.secrets)).unwrap_or_default();
+    if entry.spec.sensitive.is_empty() {
+        return above;
+    }
+    let own = entry.spec.sensitive.iter().filter_map(|name| call.arguments.get(name));
+    let own = own.filter_map(|value| match value {
+        Value::String(text) if !text.trim().is_empty() => Some(Secret::new(text)),
+        Value::Array(_) | Value::Object(_) | Value::Number(_) => Some(Secret::new(value.to_string())),
+        _ => None,
+    });
+    above.iter().cloned().chain(own).collect()
+}
+
+/// The arguments without what is sensitive.
+pub(super) fn masked(entry: &Entry, arguments: &Value, secrets: &[Secret]) -> Value {
+    if !entry.spec.sensitive.is_empty() && !arguments.is_object() {
+        // Nobody can tell which part of it is which argument.
+        return MASK.into();
+    }
     let mut arguments = arguments.clone();
     for name in &entry.spec.sensitive {
         if let Some(value) = arguments.get_mut(name) {
-            *value = "[secret]".into();
+            *value = MASK.into();
         }
     }
+    scrub(&mut arguments, secrets);
     arguments
+}
+
+/// Masks secrets wherever they stand in the texts of a value.
+fn scrub(value: &mut Value, secrets: &[Secret]) {
+    match value {
+        Value::String(text) => {
+            for secret in secrets {
+                if text.contains(secret.expose()) {
+                    *text = secret.scrub(text);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| scrub(item, secrets)),
+        Value::Object(map) => map.values_mut().for_each(|item| scrub(item, secrets)),
+        _ => {}
+    }
 }

@@ -5,75 +5,47 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
-use serde_json::Value;
 use tokio::time::timeout;
 use toolpost_core::{
-    Answer, Artifact, BoxFuture, Call, CallRecord, Cancellation, Cancelled, Delivery, Event, Host, LogLine,
-    Output, Placement, Progress, Question, QuestionKind, Reply, Sample, SampleRequest, Schema, ToolError,
-    Values, format_duration,
+    Answer, Artifact, BoxFuture, Call, CallId, CallRecord, Cancellation, Cancelled, Delivery, Event, Host,
+    LogLine, Output, Placement, Port, Progress, Question, QuestionKind, Reply, RetryAdvice, Sample,
+    SampleRequest, Schema, Secret, ToolError, Values, format_duration,
 };
 
-use super::queue::{Held, Permits};
+use super::limit::check_artifact_name;
+use super::pause::Pause;
+use super::queue::{self, Places};
+use super::record::emit;
+use super::replay::{Answered, Replay};
 use super::retry::plan;
-use super::run::{now, sleep_until};
+use super::run::sleep_until;
 use crate::registry::Entry;
 use crate::toolbox::Shared;
 
 /// How many records of nested calls a record keeps.
 const MAX_CHILDREN: usize = 1024;
 
-/// What a nested call takes over from the one that it is made from.
-pub(crate) struct Nesting {
-    /// The root's place among all calls.
-    pub(crate) global: Arc<Held>,
-    /// The tools with limited concurrency that are running above it.
-    chain: Vec<Arc<Entry>>,
-}
-
-impl Nesting {
-    pub(super) fn holds(&self, entry: &Arc<Entry>) -> bool {
-        self.chain.iter().any(|running| Arc::ptr_eq(running, entry))
-    }
-}
-
 /// The time of one attempt, which stands still while somebody is asked.
 #[derive(Default)]
-struct AttemptClock {
-    end: Option<Instant>,
+pub(super) struct AttemptClock {
+    pub(super) end: Option<Instant>,
     /// How many questions are open, and since when.
-    paused: Option<(u32, Instant)>,
+    pub(super) paused: Option<(u32, Instant)>,
     /// Who watches the end.
-    watcher: Option<Waker>,
+    pub(super) watcher: Option<Waker>,
 }
 
-/// Something that the outside world answered; an attempt that is run again gets the same answers again.
-enum Answered {
-    Ask(Question, Answer),
-    Sample(SampleRequest, Sample),
-    Nested { tool: String, arguments: Arc<Value>, reply: Box<Reply> },
-}
-
-#[derive(Default)]
-struct Replay {
-    answers: Vec<Answered>,
-    position: usize,
-}
-
-impl Replay {
-    /// The answer at this position, if it is one to the same question; from the first other question on, all is new.
-    fn recall<T>(&mut self, same: impl FnOnce(&Answered) -> Option<T>) -> Option<T> {
-        let answer = self.answers.get(self.position).and_then(same);
-        match answer {
-            Some(_) => self.position += 1,
-            None => self.answers.truncate(self.position),
-        }
-        answer
-    }
-
-    fn remember(&mut self, answer: Answered) {
-        self.answers.push(answer);
-        self.position = self.answers.len();
-    }
+/// Whether a thread is in the tool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Thread {
+    /// None, and one may go in.
+    Outside,
+    /// One is.
+    Inside,
+    /// One is, and nobody waits for it any more.
+    Forgotten,
+    /// None, and none may go in.
+    Shut,
 }
 
 /// Files that a call handed over.
@@ -86,29 +58,31 @@ struct Files {
 }
 
 /// One call while it runs.
-pub(super) struct CallHost {
+pub(crate) struct CallHost {
     pub(super) toolbox: Arc<Shared>,
     pub(super) entry: Arc<Entry>,
     pub(super) call: Call,
-    permits: Permits,
-    /// Whether the place among all calls is this call's own and not its root's.
-    is_root: bool,
-    chain: Vec<Arc<Entry>>,
+    pub(super) parent: Option<Arc<CallHost>>,
+    /// The places that it holds; none while it is paused.
+    pub(super) places: Mutex<Vec<Places>>,
+    pub(super) clock: Mutex<AttemptClock>,
     /// Asked when the tool shall stop, for whatever reason.
-    stop: Cancellation,
-    /// Nobody waits for the tool any more.
-    abandoned: AtomicBool,
-    /// A thread is in the tool.
-    running: AtomicBool,
+    pub(super) stop: Cancellation,
+    /// The sensitive values of this call and of those above it.
+    pub(super) secrets: Arc<[Secret]>,
+    thread: Mutex<Thread>,
+    /// The call is over: whoever kept a `Ctx` can do nothing with it any more.
+    closed: AtomicBool,
     attempt: AtomicU32,
-    clock: Mutex<AttemptClock>,
     replay: Mutex<Replay>,
     files: Mutex<Files>,
     children: Mutex<Vec<Arc<CallRecord>>>,
     dropped_notices: AtomicU64,
+    /// Somebody outside has answered or taken something, so that the result is no function of the arguments.
+    spoke: AtomicBool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Each of these is whole after any panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -118,8 +92,9 @@ impl CallHost {
         toolbox: &Arc<Shared>,
         entry: &Arc<Entry>,
         call: Call,
-        permits: Permits,
-        nesting: Option<&Nesting>,
+        places: Places,
+        parent: Option<&Arc<CallHost>>,
+        secrets: Arc<[Secret]>,
     ) -> Arc<Self> {
         // Only a thread needs to be told: an inline tool is simply not polled again.
         let stop = match entry.spec.policy.placement {
@@ -130,19 +105,30 @@ impl CallHost {
             toolbox: Arc::clone(toolbox),
             entry: Arc::clone(entry),
             call,
-            permits,
-            is_root: nesting.is_none(),
-            chain: nesting.map(|nesting| nesting.chain.clone()).unwrap_or_default(),
-            stop,
-            abandoned: AtomicBool::new(false),
-            running: AtomicBool::new(false),
-            attempt: AtomicU32::new(0),
+            parent: parent.cloned(),
+            places: Mutex::new(vec![places]),
             clock: Mutex::default(),
+            stop,
+            secrets,
+            thread: Mutex::new(Thread::Outside),
+            closed: AtomicBool::new(false),
+            attempt: AtomicU32::new(0),
             replay: Mutex::default(),
             files: Mutex::default(),
             children: Mutex::default(),
             dropped_notices: AtomicU64::new(0),
+            spoke: AtomicBool::new(false),
         })
+    }
+
+    /// This call, the one that it was made from, and so on up to the root.
+    pub(super) fn lineage(&self) -> impl Iterator<Item = &CallHost> {
+        std::iter::successors(Some(self), |host| host.parent.as_deref())
+    }
+
+    /// The root's name.
+    pub(super) fn root(&self) -> CallId {
+        self.lineage().last().map_or(self.call.id, |root| root.call.id)
     }
 
     /// Starts the clock of the next attempt.
@@ -152,7 +138,7 @@ impl CallHost {
         clock.end = end;
         clock.paused = None;
         drop(clock);
-        lock(&self.replay).position = 0;
+        lock(&self.replay).rewind();
         lock(&self.files).staged.clear();
     }
 
@@ -160,62 +146,82 @@ impl CallHost {
         self.attempt.load(Ordering::Relaxed)
     }
 
-    /// When the attempt ends; `None` while its clock stands still or if it has no end. The waker is woken when that
-    /// changes.
+    /// When the attempt ends, at the latest at the call's deadline, which never stands still. The waker is woken when
+    /// that changes.
     pub(super) fn watch_end(&self, watcher: &Waker) -> Option<Instant> {
         let mut clock = lock(&self.clock);
         match &mut clock.watcher {
             Some(known) => known.clone_from(watcher),
             empty => *empty = Some(watcher.clone()),
         }
-        if clock.paused.is_some() { None } else { clock.end }
+        let end = if clock.paused.is_some() { None } else { clock.end };
+        drop(clock);
+        match (end, self.call.deadline) {
+            (Some(end), Some(deadline)) => Some(end.min(deadline)),
+            (end, deadline) => end.or(deadline),
+        }
     }
 
-    /// A thread goes into the tool.
-    pub(super) fn thread_enters(&self) {
-        self.running.store(true, Ordering::Release);
+    /// A thread goes into the tool, if it still may.
+    pub(super) fn thread_enters(&self) -> bool {
+        let mut thread = lock(&self.thread);
+        let may = *thread == Thread::Outside;
+        if may {
+            *thread = Thread::Inside;
+        }
+        may
     }
 
     /// The thread has come out of it.
     pub(super) fn thread_leaves(&self) {
-        self.running.store(false, Ordering::Release);
-        if self.abandoned.load(Ordering::Acquire) {
+        let mut thread = lock(&self.thread);
+        let forgotten = *thread == Thread::Forgotten;
+        *thread = if forgotten { Thread::Shut } else { Thread::Outside };
+        drop(thread);
+        if forgotten {
             self.give_back();
         }
     }
 
     pub(super) fn is_running(&self) -> bool {
-        self.running.load(Ordering::Acquire)
+        matches!(*lock(&self.thread), Thread::Inside | Thread::Forgotten)
     }
 
-    /// Nobody waits for the tool any more: it is asked to stop, and what it still says is thrown away.
-    pub(super) fn abandon(&self) {
-        self.abandoned.store(true, Ordering::Release);
-        if self.entry.spec.policy.placement != Placement::Inline {
+    /// The call is over, however it ended: a thread that is still in the tool is asked to stop, and what it says is
+    /// thrown away. The places go to others; if a thread is still in the tool, when it has come out.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        let mut thread = lock(&self.thread);
+        let inside = *thread == Thread::Inside || *thread == Thread::Forgotten;
+        *thread = if inside { Thread::Forgotten } else { Thread::Shut };
+        drop(thread);
+        if inside {
             self.stop.cancel();
-        }
-        self.leave();
-    }
-
-    /// The call is over: its places go to others, unless a thread is still in the tool.
-    pub(super) fn leave(&self) {
-        if !self.is_running() {
+        } else {
             self.give_back();
         }
     }
 
-    fn give_back(&self) {
-        self.permits.tool.put_down();
-        if self.is_root {
-            self.permits.global.put_down();
-        }
+    /// Gives all places to others.
+    pub(super) fn give_back(&self) {
+        let places = std::mem::take(&mut *lock(&self.places));
+        drop(places);
     }
 
     fn still_wanted(&self) -> Result<(), ToolError> {
-        if self.abandoned.load(Ordering::Acquire) {
+        if self.closed.load(Ordering::Acquire) {
             return Err(ToolError::cancelled("nobody waits for this call any more"));
         }
         Ok(())
+    }
+
+    /// Whether the result may depend on more than the arguments.
+    pub(super) fn spoke(&self) -> bool {
+        self.spoke.load(Ordering::Relaxed)
+    }
+
+    fn note_speech(&self) {
+        self.spoke.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn add_child(&self, record: Arc<CallRecord>) {
@@ -237,14 +243,8 @@ impl CallHost {
         self.dropped_notices.load(Ordering::Relaxed)
     }
 
-    fn emit(&self, event: impl FnOnce() -> Event) {
-        if let Some(sink) = &self.toolbox.config.events {
-            sink(&event());
-        }
-    }
-
     pub(super) fn emit_retry(&self, error: &ToolError, wait: std::time::Duration) {
-        self.emit(|| Event::CallRetry {
+        emit(&self.toolbox, || Event::CallRetry {
             call: self.call.id,
             attempt: self.attempts(),
             error: error.public(self.call.id),
@@ -256,92 +256,95 @@ impl CallHost {
     pub(super) async fn publish(&self, output: &Output) -> Result<(), ToolError> {
         let staged = std::mem::take(&mut lock(&self.files).staged);
         for artifact in staged {
-            self.hand_over(artifact).await?;
+            self.hand_over(self.call.id, artifact).await?;
         }
         for artifact in &output.artifacts {
-            self.emit(|| Event::CallArtifact { call: self.call.id, artifact: artifact.clone() });
+            emit(&self.toolbox, || Event::CallArtifact { call: self.call.id, artifact: artifact.clone() });
         }
         Ok(())
     }
 
-    async fn hand_over(&self, artifact: Artifact) -> Result<(), ToolError> {
-        self.call.port.artifact(self.call.id, artifact.clone()).await?;
-        self.emit(|| Event::CallArtifact { call: self.call.id, artifact: artifact.clone() });
-        lock(&self.files).published.push(artifact);
+    async fn hand_over(&self, call: CallId, artifact: Artifact) -> Result<(), ToolError> {
+        self.note_speech();
+        tokio::select! {
+            taken = self.call.port.artifact(call, artifact.clone()) => taken?,
+            () = self.stop.cancelled() => return Err(ToolError::cancelled("the caller asked to stop")),
+            () = sleep_until(self.call.deadline) => {
+                return Err(ToolError::timeout("the deadline passed before the caller took a file"));
+            }
+        }
+        emit(&self.toolbox, || Event::CallArtifact { call, artifact: artifact.clone() });
+        lock(&self.files).published.push(artifact.without_data());
         Ok(())
     }
 
-    fn count_dropped(&self, delivery: Delivery) {
+    async fn offer(&self, call: CallId, artifact: Artifact) -> Result<(), ToolError> {
+        self.still_wanted()?;
+        check_artifact_name(&artifact.name)?;
+        if !self.call.port.takes_artifacts() {
+            return Err(ToolError::precondition("this caller takes no files while a call runs")
+                .suggest("Put the file into the result, or call from a front that takes files."));
+        }
+        let limit = self.toolbox.settings().artifacts;
+        {
+            let mut files = lock(&self.files);
+            if files.staged.len() + files.published.len() >= limit {
+                return Err(ToolError::limit(format!("a call may hand over {limit} files"))
+                    .suggest("Put them into one archive."));
+            }
+            if plan(self).attempts > 0 {
+                files.staged.push(artifact);
+                return Ok(());
+            }
+        }
+        self.hand_over(call, artifact).await
+    }
+
+    /// Asks, while the clocks of all calls up to the root stand still and their places are free for others.
+    async fn put_question(&self, call: CallId, question: &Question) -> Result<Answer, ToolError> {
+        self.still_wanted()?;
+        self.note_speech();
+        let limit = self.toolbox.settings().answer_timeout;
+        let pause = Pause::begin(self);
+        let answer = tokio::select! {
+            answer = timeout(limit, self.call.port.ask(call, question)) => answer.unwrap_or_else(|_| {
+                Err(ToolError::timeout(format!("nobody answered in {}", format_duration(limit))))
+            }),
+            () = self.stop.cancelled() => Err(ToolError::cancelled("the caller asked to stop")),
+            () = sleep_until(self.call.deadline) => Err(ToolError::timeout("the deadline passed before anybody answered")),
+        };
+        pause.end().await?;
+        self.still_wanted()?;
+        answer
+    }
+
+    fn count_dropped(&self, delivery: Delivery) -> Delivery {
         if delivery == Delivery::Dropped {
             self.dropped_notices.fetch_add(1, Ordering::Relaxed);
         }
-    }
-}
-
-/// While it lives, the attempt's clock stands still and its places are free for others.
-struct Pause<'a> {
-    host: &'a CallHost,
-    had_tool: bool,
-    had_global: bool,
-    resumed: bool,
-}
-
-impl<'a> Pause<'a> {
-    fn begin(host: &'a CallHost) -> Self {
-        let mut clock = lock(&host.clock);
-        let (open, since) = clock.paused.unwrap_or((0, now()));
-        clock.paused = Some((open + 1, since));
-        let watcher = clock.watcher.take();
-        drop(clock);
-        if let Some(watcher) = watcher {
-            watcher.wake();
-        }
-        Self {
-            host,
-            had_tool: host.permits.tool.put_down(),
-            had_global: host.permits.global.put_down(),
-            resumed: false,
-        }
+        delivery
     }
 
-    /// Takes the places up again and lets the clock run on.
-    async fn end(mut self) {
-        let call = &self.host.call;
-        if let (true, Some(gate)) = (self.had_tool, &self.host.entry.gate) {
-            self.host.permits.tool.take_up(gate, call).await;
+    fn pass_progress(&self, call: CallId, progress: Progress) -> Delivery {
+        if self.still_wanted().is_err() {
+            return Delivery::Dropped;
         }
-        if self.had_global {
-            self.host.permits.global.take_up(&self.host.toolbox.gate, call).await;
-        }
-        self.resumed = true;
+        emit(&self.toolbox, || Event::CallProgress { call, progress: progress.clone() });
+        self.count_dropped(self.call.port.progress(call, progress))
     }
-}
 
-impl Drop for Pause<'_> {
-    fn drop(&mut self) {
-        if !self.resumed {
-            // The question was dropped and there is no way to wait here: a place that is not free is done without.
-            if let (true, Some(gate)) = (self.had_tool, &self.host.entry.gate) {
-                self.host.permits.tool.put_back(gate.try_enter());
-            }
-            if self.had_global {
-                self.host.permits.global.put_back(self.host.toolbox.gate.try_enter());
-            }
+    fn pass_log(&self, call: CallId, line: LogLine) -> Delivery {
+        if self.still_wanted().is_err() {
+            return Delivery::Dropped;
         }
-        let mut clock = lock(&self.host.clock);
-        match clock.paused {
-            Some((1, since)) => {
-                let waited = now().saturating_duration_since(since);
-                clock.end = clock.end.map(|end| end + waited);
-                clock.paused = None;
-            }
-            Some((open, since)) => clock.paused = Some((open - 1, since)),
-            None => {}
-        }
-        if let Some(watcher) = clock.watcher.take() {
-            drop(clock);
-            watcher.wake();
-        }
+        emit(&self.toolbox, || Event::CallLog { call, line: line.clone() });
+        self.count_dropped(self.call.port.log(call, line))
+    }
+
+    async fn complete(&self, call: CallId, request: &SampleRequest) -> Result<Sample, ToolError> {
+        self.still_wanted()?;
+        self.note_speech();
+        self.call.port.sample(call, request).await
     }
 }
 
@@ -355,7 +358,11 @@ impl Host for CallHost {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        lock(&self.clock).end
+        let end = lock(&self.clock).end;
+        match (end, self.call.deadline) {
+            (Some(end), Some(deadline)) => Some(end.min(deadline)),
+            (end, deadline) => end.or(deadline),
+        }
     }
 
     fn values(&self) -> &Values {
@@ -371,63 +378,27 @@ impl Host for CallHost {
     }
 
     fn progress(&self, progress: Progress) {
-        if self.still_wanted().is_err() {
-            return;
-        }
-        self.emit(|| Event::CallProgress { call: self.call.id, progress: progress.clone() });
-        self.count_dropped(self.call.port.progress(self.call.id, progress));
+        self.pass_progress(self.call.id, progress);
     }
 
     fn log(&self, line: LogLine) {
-        if self.still_wanted().is_err() {
-            return;
-        }
-        self.emit(|| Event::CallLog { call: self.call.id, line: line.clone() });
-        self.count_dropped(self.call.port.log(self.call.id, line));
+        self.pass_log(self.call.id, line);
     }
 
     fn artifact(&self, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
-        Box::pin(async move {
-            self.still_wanted()?;
-            let limit = self.toolbox.settings().artifacts;
-            let can_repeat = plan(self).attempts > 0;
-            {
-                let mut files = lock(&self.files);
-                if files.staged.len() + files.published.len() >= limit {
-                    return Err(ToolError::limit(format!("a call may hand over {limit} files"))
-                        .suggest("Put them into one archive."));
-                }
-                if can_repeat {
-                    files.staged.push(artifact);
-                    return Ok(());
-                }
-            }
-            self.hand_over(artifact).await
-        })
+        Box::pin(self.offer(self.call.id, artifact))
     }
 
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, ToolError>> {
         Box::pin(async move {
-            self.still_wanted()?;
-            let known = lock(&self.replay).recall(|answered| match answered {
+            let (place, known) = lock(&self.replay).next(|answered| match answered {
                 Answered::Ask(asked, answer) if *asked == question => Some(answer.clone()),
                 _ => None,
             });
             if let Some(answer) = known {
                 return Ok(answer);
             }
-            let limit = self.toolbox.settings().answer_timeout;
-            let pause = Pause::begin(self);
-            let answer = tokio::select! {
-                answer = timeout(limit, self.call.port.ask(self.call.id, &question)) => answer.unwrap_or_else(|_| {
-                    Err(ToolError::timeout(format!("nobody answered in {}", format_duration(limit))))
-                }),
-                () = self.stop.cancelled() => Err(ToolError::cancelled("the caller asked to stop")),
-                () = sleep_until(self.call.deadline) => Err(ToolError::timeout("the deadline passed before anybody answered")),
-            };
-            pause.end().await;
-            self.still_wanted()?;
-            let answer = answer?;
+            let answer = self.put_question(self.call.id, &question).await?;
             if let (Answer::Given { value }, QuestionKind::Input { schema: Some(schema) }) =
                 (&answer, &question.kind)
             {
@@ -438,30 +409,33 @@ impl Host for CallHost {
                     ))
                 })?;
             }
-            lock(&self.replay).remember(Answered::Ask(question, answer.clone()));
+            if plan(self).attempts > 0 {
+                lock(&self.replay).remember(place, Answered::Ask(question, answer.clone()));
+            }
             Ok(answer)
         })
     }
 
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample, ToolError>> {
         Box::pin(async move {
-            self.still_wanted()?;
-            let known = lock(&self.replay).recall(|answered| match answered {
+            let (place, known) = lock(&self.replay).next(|answered| match answered {
                 Answered::Sample(asked, sample) if *asked == request => Some(sample.clone()),
                 _ => None,
             });
             if let Some(sample) = known {
                 return Ok(sample);
             }
-            let sample = self.call.port.sample(self.call.id, &request).await?;
-            lock(&self.replay).remember(Answered::Sample(request, sample.clone()));
+            let sample = self.complete(self.call.id, &request).await?;
+            if plan(self).attempts > 0 {
+                lock(&self.replay).remember(place, Answered::Sample(request, sample.clone()));
+            }
             Ok(sample)
         })
     }
 
-    fn nested(&self, call: Call) -> BoxFuture<'_, Reply> {
+    fn nested(self: Arc<Self>, mut call: Call) -> BoxFuture<'static, Reply> {
         Box::pin(async move {
-            let known = lock(&self.replay).recall(|answered| match answered {
+            let (place, known) = lock(&self.replay).next(|answered| match answered {
                 Answered::Nested { tool, arguments, reply }
                     if *tool == call.tool && *arguments == call.arguments =>
                 {
@@ -472,23 +446,77 @@ impl Host for CallHost {
             if let Some(reply) = known {
                 return reply;
             }
-            let mut chain = self.chain.clone();
-            if self.entry.gate.is_some() {
-                chain.push(Arc::clone(&self.entry));
-            }
-            let nesting = Nesting { global: Arc::clone(&self.permits.global), chain };
+            // What stops this call stops those that it makes, also when only its own time is over.
+            call.cancellation = self.stop.clone();
             let (tool, arguments) = (call.tool.clone(), Arc::clone(&call.arguments));
-            let reply = if let Err(error) = self.still_wanted() {
-                super::record::refuse(&self.toolbox, &call, error)
-            } else {
-                super::call(&self.toolbox, call, Some(&nesting)).await
+            let mut reply = match self.still_wanted() {
+                Err(error) => super::record::refuse(&self.toolbox, &call, error),
+                Ok(()) => super::call(&self.toolbox, call, Some(&self)).await,
             };
             self.add_child(Arc::clone(&reply.record));
-            if reply.result.is_ok() {
-                let reply = Box::new(reply.clone());
-                lock(&self.replay).remember(Answered::Nested { tool, arguments, reply });
+            match &mut reply.result {
+                Ok(_) if plan(&self).attempts > 0 => {
+                    let reply = Box::new(reply.clone());
+                    lock(&self.replay).remember(place, Answered::Nested { tool, arguments, reply });
+                }
+                Ok(_) => {}
+                // The nested call did not start, but this one did: nobody may take the one for the other.
+                Err(error) => *error = started(error.clone()),
             }
             reply
         })
     }
+}
+
+/// The same error of a call that has started.
+pub(super) fn started(error: ToolError) -> ToolError {
+    match error.retry_advice() {
+        Some(RetryAdvice::NotStarted(wait)) => error.retry(RetryAdvice::After(wait)),
+        _ => error,
+    }
+}
+
+/// The port of a call that goes on to a source: what is asked there stops the clocks here.
+pub(super) struct Onward(pub(super) Arc<CallHost>);
+
+impl Port for Onward {
+    fn progress(&self, call: CallId, progress: Progress) -> Delivery {
+        self.0.pass_progress(call, progress)
+    }
+
+    fn log(&self, call: CallId, line: LogLine) -> Delivery {
+        self.0.pass_log(call, line)
+    }
+
+    fn takes_artifacts(&self) -> bool {
+        self.0.call.port.takes_artifacts()
+    }
+
+    fn artifact(&self, call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
+        Box::pin(async move {
+            self.0.still_wanted()?;
+            self.0.hand_over(call, artifact).await
+        })
+    }
+
+    fn ask<'a>(&'a self, call: CallId, question: &'a Question) -> BoxFuture<'a, Result<Answer, ToolError>> {
+        Box::pin(self.0.put_question(call, question))
+    }
+
+    fn sample<'a>(
+        &'a self,
+        call: CallId,
+        request: &'a SampleRequest,
+    ) -> BoxFuture<'a, Result<Sample, ToolError>> {
+        Box::pin(self.0.complete(call, request))
+    }
+}
+
+/// Takes this call's own places up again, after a wait that used none.
+pub(super) async fn enter_again(host: &CallHost) -> Result<(), ToolError> {
+    let tools = if host.entry.limit.is_some() { vec![Arc::clone(&host.entry)] } else { Vec::new() };
+    let global = host.parent.is_none();
+    let places = queue::enter_again(&host.toolbox, &host.call, host.root(), tools, global).await?;
+    *lock(&host.places) = places;
+    Ok(())
 }

@@ -6,6 +6,9 @@ use super::check::json_size;
 use crate::builder::Settings;
 use crate::registry::Entry;
 
+/// The least that a shortened piece of content needs, in bytes.
+const MIN_PIECE: usize = 128;
+
 /// Checks an output and shortens what a model gets. The number is the size of that, in bytes.
 pub(super) fn output(
     entry: &Entry,
@@ -29,9 +32,51 @@ pub(super) fn output(
             })?;
         }
     }
+    if output.artifacts.len() > settings.artifacts {
+        return Err(ToolError::limit(format!("a call may hand over {} files", settings.artifacts))
+            .suggest("Put them into one archive."));
+    }
+    for artifact in &output.artifacts {
+        check_artifact_name(&artifact.name)?;
+    }
     let limit = entry.spec.policy.output_limit.unwrap_or(settings.output_limit);
+    leave_out_media(&mut output, settings.media_limit);
     let size = shorten(&mut output, limit);
     Ok((output, size))
+}
+
+/// Checks the name of a file that a tool made: a relative path that stays where it is put.
+pub(super) fn check_artifact_name(name: &str) -> Result<(), ToolError> {
+    let plain = name.split('/').all(|part| !matches!(part, "" | "." | ".."));
+    if plain && name.len() <= 1024 && !name.contains(['\0', '\\']) && !name.chars().any(char::is_control) {
+        return Ok(());
+    }
+    Err(ToolError::invalid_path("an artefact's name is a relative path without `..`, of at most 1,024 bytes")
+        .with("name", name.chars().take(80).collect::<String>()))
+}
+
+/// An error that is no larger than what a model can take.
+pub(super) fn error(error: ToolError, limit: usize) -> ToolError {
+    error.shortened(|text| head_and_tail(text, limit), limit)
+}
+
+/// Pictures and sound beyond a limit are named instead of sent.
+fn leave_out_media(output: &mut Output, limit: usize) {
+    let mut left = limit;
+    for content in &mut output.content {
+        let (media_type, size) = match content {
+            Content::Image { media_type, data } | Content::Audio { media_type, data } => {
+                (media_type, data.len())
+            }
+            _ => continue,
+        };
+        match left.checked_sub(size) {
+            Some(rest) => left = rest,
+            None => {
+                *content = Content::text(format!("[{media_type} of {size} bytes in base 64 left out here]"));
+            }
+        }
+    }
 }
 
 /// The size of the text that a model gets, in bytes.
@@ -50,6 +95,7 @@ fn content_size(content: &Content) -> usize {
     match content {
         Content::Text { text } | Content::Resource { text: Some(text), .. } => text.len(),
         Content::Json { value } => json_size(value, usize::MAX).unwrap_or(0),
+        Content::Resource { uri, .. } => uri.len(),
         _ => 0,
     }
 }
@@ -63,6 +109,13 @@ fn shorten(output: &mut Output, limit: usize) -> usize {
     }
     if output.content.is_empty() {
         output.content = vec![Content::text(head_and_tail(&output.model_text(), limit))];
+        return text_size(output);
+    }
+    // So many pieces that there is not even room to say of each that it was shortened: they become one.
+    if output.content.len() * MIN_PIECE > limit {
+        let text = head_and_tail(&output.model_text(), limit);
+        output.content.retain(|content| matches!(content, Content::Image { .. } | Content::Audio { .. }));
+        output.content.insert(0, Content::text(text));
         return text_size(output);
     }
     // Each piece gets its share; what short pieces leave over goes to the others.

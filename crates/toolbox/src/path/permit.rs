@@ -1,16 +1,22 @@
 //! Whether the call may be made.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use tokio::time::timeout;
-use toolpost_core::{Answer, Approval, Call, Code, Question, QuestionKind, ToolError, format_duration};
+use toolpost_core::{
+    Answer, Approval, Call, Code, Question, QuestionKind, Secret, ToolError, format_duration,
+};
 
 use super::check::masked;
+use super::host::CallHost;
+use super::pause::Pause;
 use crate::registry::Entry;
 use crate::toolbox::Shared;
 
 /// The operator's word counts; without one, the stricter of the operator's default and the tool's own wish. A tool of
 /// a foreign source that calls itself destructive is asked about.
-fn approval(toolbox: &Shared, entry: &Entry) -> Approval {
+pub(crate) fn approval(toolbox: &Shared, entry: &Entry) -> Approval {
     if let Some(decided) = toolbox.config.approvals.get(&*entry.name) {
         return *decided;
     }
@@ -26,26 +32,36 @@ fn denied(entry: &Entry, why: &str) -> ToolError {
         .suggest(format!("Allow it with `--allow {}`, or with the toolbox's `approval` setting.", entry.name))
 }
 
-pub(super) async fn decide(toolbox: &Shared, entry: &Entry, call: &Call) -> Result<(), ToolError> {
-    // A toolbox in front has seen to it.
-    if call.approved {
-        return Ok(());
-    }
+pub(super) async fn decide(
+    toolbox: &Shared,
+    entry: &Entry,
+    call: &Call,
+    parent: Option<&Arc<CallHost>>,
+    secrets: &[Secret],
+) -> Result<(), ToolError> {
     match approval(toolbox, entry) {
         Approval::Allow => Ok(()),
         Approval::Deny => Err(denied(entry, "policy denies it")),
-        // Nothing is done by a mock or a dry run.
-        Approval::Ask if call.options.dry_run || call.options.mock => Ok(()),
-        Approval::Ask => ask(toolbox, entry, call).await,
+        // Nothing is done by a mock or a dry run, and a toolbox in front has asked already.
+        Approval::Ask if call.options.dry_run || call.options.mock || call.approved => Ok(()),
+        Approval::Ask => {
+            // Whoever waits for this call has all the time that the answer takes.
+            let pause = parent.map(|parent| Pause::begin(parent));
+            let answer = ask(toolbox, entry, call, secrets).await;
+            if let Some(pause) = pause {
+                pause.end().await?;
+            }
+            answer
+        }
     }
 }
 
-async fn ask(toolbox: &Shared, entry: &Entry, call: &Call) -> Result<(), ToolError> {
+async fn ask(toolbox: &Shared, entry: &Entry, call: &Call, secrets: &[Secret]) -> Result<(), ToolError> {
     let question = Question {
         message: format!("May `{}` be run?", entry.name),
         kind: QuestionKind::Approval {
             tool: entry.name.to_string(),
-            arguments: masked(entry, &call.arguments),
+            arguments: masked(entry, &call.arguments, secrets),
         },
     };
     let limit = toolbox.settings().answer_timeout;

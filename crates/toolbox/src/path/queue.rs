@@ -1,26 +1,37 @@
-//! When a call's turn comes: per-tool and global concurrency, priorities, fairness among callers, rates.
+//! When a call's turn comes: per-tool and global concurrency, priorities, fairness among callers.
+//!
+//! One lock decides over all places, so that a call takes its tool's place and the global one together or waits with
+//! neither: two calls can never each hold what the other needs. Only a nested call waits while its root holds
+//! something; before it does, it is made sure that those it waits for do not wait for its root in turn.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
-use toolpost_core::{Call, Caller, Priority, Rate, RetryAdvice, ToolError};
+use toolpost_core::{Call, CallId, Caller, RetryAdvice, ToolError};
 
-use super::host::Nesting;
-use super::run::{now, sleep_until};
+use super::host::CallHost;
+use super::run::sleep_until;
 use crate::registry::Entry;
 use crate::toolbox::Shared;
 
-/// Lets so many through at once; the others wait, by priority, and within one priority each caller in turn.
+/// Decides whose turn it is.
 #[derive(Clone)]
-pub(crate) struct Gate(Arc<Mutex<GateState>>);
+pub(crate) struct Scheduler(Arc<Mutex<State>>);
 
-struct GateState {
+struct State {
+    /// Free places among all calls.
     free: usize,
+    /// How many may wait.
+    room: usize,
+    waiting: usize,
     lanes: [Lane; 4],
     next_ticket: u64,
+    /// Who is running, by tool with limited concurrency: the roots of the calls.
+    holders: HashMap<u64, Vec<CallId>>,
+    /// What nested calls of a root wait for.
+    waits: HashMap<CallId, Vec<u64>>,
 }
 
 /// Those who wait at one priority.
@@ -33,15 +44,54 @@ struct Lane {
 
 struct Waiter {
     ticket: u64,
-    wake: oneshot::Sender<Permit>,
+    needs: Needs,
+    wake: oneshot::Sender<Places>,
 }
 
-/// A place that is given back when this is dropped.
-pub(crate) struct Permit(Gate);
+/// The places that a call asks for, all at once.
+#[derive(Clone)]
+pub(crate) struct Needs {
+    /// The root of the call.
+    root: CallId,
+    /// Tools with limited concurrency.
+    tools: Vec<Arc<Entry>>,
+    global: bool,
+}
 
-impl Drop for Permit {
+/// Places that are given back when this is dropped.
+pub(crate) struct Places {
+    scheduler: Scheduler,
+    needs: Option<Needs>,
+}
+
+impl Drop for Places {
     fn drop(&mut self) {
-        self.0.release();
+        if let Some(needs) = self.needs.take() {
+            self.scheduler.release(&needs);
+        }
+    }
+}
+
+impl Places {
+    /// Divides the places into one for each tool and the global one.
+    fn divide(mut self) -> Vec<Self> {
+        let Some(needs) = self.needs.take() else { return Vec::new() };
+        let part = |tools, global| Self {
+            scheduler: self.scheduler.clone(),
+            needs: Some(Needs { root: needs.root, tools, global }),
+        };
+        let global = needs.global.then(|| part(Vec::new(), true));
+        needs.tools.iter().map(|tool| part(vec![Arc::clone(tool)], false)).chain(global).collect()
+    }
+
+    /// Whether it is the place among all calls.
+    pub(crate) fn is_global(&self) -> bool {
+        self.needs.as_ref().is_some_and(|needs| needs.global)
+    }
+
+    /// Whether one of them is this tool's.
+    pub(crate) fn holds(&self, entry: &Entry) -> bool {
+        self.needs.as_ref().is_some_and(|needs| needs.tools.iter().any(|tool| tool.id == entry.id))
     }
 }
 
@@ -54,294 +104,338 @@ impl Lane {
         queue.push_back(waiter);
     }
 
-    fn pop(&mut self) -> Option<Waiter> {
-        let caller = self.turn.pop_front()?;
-        let queue = self.waiting.get_mut(&caller)?;
-        let waiter = queue.pop_front();
-        if queue.is_empty() {
-            self.waiting.remove(&caller);
-        } else {
-            self.turn.push_back(caller);
+    /// The next waiter for whom this is true; its caller is then the last in turn.
+    fn take(&mut self, can_run: impl Fn(&Needs) -> bool) -> Option<Waiter> {
+        for place in 0..self.turn.len() {
+            let Some(caller) = self.turn.get(place).cloned() else { continue };
+            let Some(queue) = self.waiting.get_mut(&caller) else { continue };
+            let Some(index) = queue.iter().position(|waiter| can_run(&waiter.needs)) else { continue };
+            let waiter = queue.remove(index);
+            self.turn.remove(place);
+            if queue.is_empty() {
+                self.waiting.remove(&caller);
+            } else {
+                self.turn.push_back(caller);
+            }
+            return waiter;
         }
-        waiter
+        None
     }
 
-    fn forget(&mut self, caller: &Caller, ticket: u64) {
-        let Some(queue) = self.waiting.get_mut(caller) else { return };
-        queue.retain(|waiter| waiter.ticket != ticket);
+    fn forget(&mut self, caller: &Caller, ticket: u64) -> Option<Waiter> {
+        let queue = self.waiting.get_mut(caller)?;
+        let index = queue.iter().position(|waiter| waiter.ticket == ticket)?;
+        let waiter = queue.remove(index);
         if queue.is_empty() {
             self.waiting.remove(caller);
             self.turn.retain(|waiting| waiting != caller);
         }
+        waiter
+    }
+
+    /// The caller with the most waiters, and how many those are.
+    fn greediest(&self) -> Option<(&Caller, usize)> {
+        self.waiting.iter().map(|(caller, queue)| (caller, queue.len())).max_by_key(|(_, length)| *length)
     }
 }
 
-impl Gate {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self(Arc::new(Mutex::new(GateState {
-            free: limit.max(1),
+impl State {
+    fn running(&self, entry: &Entry) -> usize {
+        self.holders.get(&entry.id).map_or(0, Vec::len)
+    }
+
+    fn can_run(&self, needs: &Needs) -> bool {
+        (!needs.global || self.free > 0)
+            && needs.tools.iter().all(|tool| tool.limit.is_none_or(|limit| self.running(tool) < limit))
+    }
+
+    fn take(&mut self, needs: &Needs) {
+        self.free -= usize::from(needs.global);
+        for tool in &needs.tools {
+            self.holders.entry(tool.id).or_default().push(needs.root);
+        }
+    }
+
+    /// Whether nobody who holds a place of this tool can go on before the root's calls end.
+    fn is_stuck(&self, tool: u64, root: CallId, seen: &mut Vec<u64>) -> bool {
+        if seen.contains(&tool) {
+            return true;
+        }
+        seen.push(tool);
+        let holders = self.holders.get(&tool).map(Vec::as_slice).unwrap_or_default();
+        !holders.is_empty()
+            && holders.iter().all(|holder| {
+                let waits = self.waits.get(holder).map(Vec::as_slice).unwrap_or_default();
+                *holder == root || waits.iter().any(|other| self.is_stuck(*other, root, seen))
+            })
+    }
+
+    /// Makes room for one waiter by sending another away: the newest of the greediest caller at the lowest priority,
+    /// if that is a lower one, or the same and its caller greedier than this one.
+    fn make_room(&mut self, call: &Call) -> bool {
+        let priority = call.priority as usize;
+        let Some(lowest) = self.lanes.iter().position(|lane| !lane.turn.is_empty()) else { return false };
+        let Some(lane) = self.lanes.get_mut(lowest) else { return false };
+        let own = lane.waiting.get(&call.caller).map_or(0, VecDeque::len);
+        let Some((caller, most)) = lane.greediest() else { return false };
+        if lowest > priority || (lowest == priority && most <= own + 1) {
+            return false;
+        }
+        let caller = caller.clone();
+        let newest = lane.waiting.get(&caller).and_then(VecDeque::back).map(|waiter| waiter.ticket);
+        // Its sender goes with it, and that tells it.
+        newest.and_then(|ticket| lane.forget(&caller, ticket)).is_some()
+    }
+}
+
+impl Scheduler {
+    pub(crate) fn new(places: usize, room: usize) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            free: places.max(1),
+            room,
+            waiting: 0,
             lanes: Default::default(),
             next_ticket: 0,
+            holders: HashMap::new(),
+            waits: HashMap::new(),
         })))
     }
 
-    fn lock(&self) -> MutexGuard<'_, GateState> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, if one is free and nobody waits.
-    pub(crate) fn try_enter(&self) -> Option<Permit> {
-        let mut state = self.lock();
-        let nobody_waits = state.lanes.iter().all(|lane| lane.turn.is_empty());
-        if state.free == 0 || !nobody_waits {
-            return None;
-        }
-        state.free -= 1;
-        drop(state);
-        Some(Permit(self.clone()))
+    fn places(&self, needs: Needs) -> Places {
+        Places { scheduler: self.clone(), needs: Some(needs) }
     }
 
-    fn release(&self) {
+    fn try_enter(&self, needs: Needs) -> Result<Places, Needs> {
         let mut state = self.lock();
-        let next = state.lanes.iter_mut().rev().find_map(Lane::pop);
-        if next.is_none() {
-            state.free += 1;
+        // Whoever waits could not run when the last place was given back, so nobody is overtaken here.
+        if !state.can_run(&needs) {
+            return Err(needs);
         }
+        state.take(&needs);
         drop(state);
-        if let Some(waiter) = next {
-            // If the waiter went away at this very moment, dropping the permit passes the place on.
-            drop(waiter.wake.send(Permit(self.clone())));
-        }
+        Ok(self.places(needs))
     }
 
-    /// Waits for a place.
-    pub(crate) async fn enter(&self, priority: Priority, caller: &Caller) -> Permit {
-        loop {
-            let (receiver, leave) = {
-                let mut state = self.lock();
-                let nobody_waits = state.lanes.iter().all(|lane| lane.turn.is_empty());
-                if state.free > 0 && nobody_waits {
-                    state.free -= 1;
-                    drop(state);
-                    return Permit(self.clone());
+    /// Gives places back, and wakes everybody who can run now.
+    fn release(&self, needs: &Needs) {
+        let mut state = self.lock();
+        state.free += usize::from(needs.global);
+        for tool in &needs.tools {
+            if let Some(holders) = state.holders.get_mut(&tool.id) {
+                if let Some(index) = holders.iter().position(|holder| *holder == needs.root) {
+                    holders.swap_remove(index);
                 }
-                let ticket = state.next_ticket;
-                state.next_ticket += 1;
-                let (wake, receiver) = oneshot::channel();
-                state.lanes[priority as usize].push(caller, Waiter { ticket, wake });
-                (receiver, Leave { gate: self, priority, caller, ticket })
-            };
-            let permit = receiver.await;
-            drop(leave);
-            if let Ok(permit) = permit {
-                return permit;
+                if holders.is_empty() {
+                    state.holders.remove(&tool.id);
+                }
+            }
+        }
+        let mut woken = Vec::new();
+        while state.waiting > 0 {
+            let mut lanes = std::mem::take(&mut state.lanes);
+            let next = lanes.iter_mut().rev().find_map(|lane| lane.take(|needs| state.can_run(needs)));
+            state.lanes = lanes;
+            let Some(waiter) = next else { break };
+            state.waiting -= 1;
+            state.take(&waiter.needs);
+            woken.push(waiter);
+        }
+        drop(state);
+        for waiter in woken {
+            // If the waiter went away at this very moment, dropping the places passes them on.
+            drop(waiter.wake.send(self.places(waiter.needs)));
+        }
+    }
+
+    /// Stands in line.
+    fn stand<'a>(
+        &'a self,
+        call: &'a Call,
+        needs: Needs,
+        must_get_in: bool,
+    ) -> Result<Standing<'a>, ToolError> {
+        let mut state = self.lock();
+        if !needs.global && !must_get_in {
+            let stuck = needs.tools.iter().any(|tool| state.is_stuck(tool.id, needs.root, &mut Vec::new()));
+            if stuck {
+                let name = needs.tools.first().map(|tool| tool.name.to_string()).unwrap_or_default();
+                return Err(ToolError::precondition(format!(
+                    "`{name}` would wait for itself: all its places are held by calls that wait for this one"
+                ))
+                .suggest("Raise its concurrency, or do not call it from within itself."));
+            }
+        }
+        if state.waiting >= state.room && !must_get_in {
+            if state.make_room(call) {
+                state.waiting -= 1;
+            } else {
+                return Err(overloaded(state.room));
+            }
+        }
+        let ticket = state.next_ticket;
+        state.next_ticket += 1;
+        state.waiting += 1;
+        let waits: Vec<u64> =
+            if needs.global { Vec::new() } else { needs.tools.iter().map(|tool| tool.id).collect() };
+        if !waits.is_empty() {
+            state.waits.entry(needs.root).or_default().extend(&waits);
+        }
+        let (wake, woken) = oneshot::channel();
+        let root = needs.root;
+        let lane = call.priority as usize;
+        if let Some(lane) = state.lanes.get_mut(lane) {
+            lane.push(&call.caller, Waiter { ticket, needs, wake });
+        }
+        drop(state);
+        Ok(Standing { scheduler: self, call, ticket, root, waits, woken: Some(woken) })
+    }
+}
+
+fn overloaded(room: usize) -> ToolError {
+    ToolError::overloaded(format!("{room} calls are waiting already"))
+        .retry(RetryAdvice::NotStarted(Duration::from_millis(100)))
+        .suggest("Wait a moment and call again.")
+}
+
+/// Somebody in line; leaves it when dropped.
+struct Standing<'a> {
+    scheduler: &'a Scheduler,
+    call: &'a Call,
+    ticket: u64,
+    root: CallId,
+    waits: Vec<u64>,
+    woken: Option<oneshot::Receiver<Places>>,
+}
+
+impl Standing<'_> {
+    async fn turn(mut self) -> Result<Places, ToolError> {
+        let Some(woken) = self.woken.as_mut() else {
+            return Err(ToolError::internal("somebody waited twice"));
+        };
+        let places = tokio::select! {
+            biased;
+            places = woken => places.map_err(|_| {
+                ToolError::overloaded("the call had to give up its place in the queue to a more urgent one")
+                    .retry(RetryAdvice::NotStarted(Duration::from_millis(100)))
+                    .suggest("Wait a moment and call again.")
+            }),
+            () = self.call.cancellation.cancelled() => {
+                Err(ToolError::cancelled("the caller asked to stop while the call waited"))
+            }
+            () = sleep_until(self.call.deadline) => {
+                Err(ToolError::timeout("the deadline passed while the call waited for its turn")
+                    .retry(RetryAdvice::NotStarted(Duration::ZERO)))
+            }
+        };
+        places
+    }
+}
+
+impl Drop for Standing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.scheduler.lock();
+        let lane = state.lanes.get_mut(self.call.priority as usize);
+        if lane.is_some_and(|lane| lane.forget(&self.call.caller, self.ticket).is_some()) {
+            state.waiting -= 1;
+        }
+        if let Some(waits) = state.waits.get_mut(&self.root) {
+            for tool in &self.waits {
+                if let Some(index) = waits.iter().position(|waiting| waiting == tool) {
+                    waits.swap_remove(index);
+                }
+            }
+            if waits.is_empty() {
+                state.waits.remove(&self.root);
             }
         }
     }
 }
 
-/// Takes a waiter out of the line when its future is dropped.
-struct Leave<'a> {
-    gate: &'a Gate,
-    priority: Priority,
-    caller: &'a Caller,
-    ticket: u64,
-}
-
-impl Drop for Leave<'_> {
-    fn drop(&mut self) {
-        self.gate.lock().lanes[self.priority as usize].forget(self.caller, self.ticket);
-    }
-}
-
-/// At most so many calls in any stretch of time of a given length.
-pub(crate) struct Pace {
-    rate: Rate,
-    /// When the latest calls were, or will be, let through.
-    slots: Mutex<VecDeque<Instant>>,
-}
-
-impl Pace {
-    pub(crate) fn new(rate: Rate) -> Self {
-        Self { rate, slots: Mutex::default() }
-    }
-
-    /// Reserves the next slot that is not after `latest`; else says how long it would take.
-    fn reserve(&self, now: Instant, latest: Option<Instant>) -> Result<Instant, Duration> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = slots.len() >= self.rate.calls as usize;
-        let slot = match slots.front() {
-            Some(oldest) if full => (*oldest + self.rate.per).max(now),
-            _ => now,
-        };
-        if latest.is_some_and(|latest| slot > latest) {
-            return Err(slot - now);
-        }
-        if full {
-            slots.pop_front();
-        }
-        slots.push_back(slot);
-        Ok(slot)
-    }
-}
-
-/// What a running call holds. It is given up while the call waits for an answer.
-#[derive(Default)]
-pub(crate) struct Permits {
-    /// Its place among the calls of its tool.
-    pub(crate) tool: Held,
-    /// Its place among all calls; nested calls share their root's.
-    pub(crate) global: Arc<Held>,
-    /// How long it waited for them.
-    pub(crate) waited: Duration,
-}
-
-impl Permits {
-    fn at_once(tool: Option<Permit>, global: Arc<Held>) -> Self {
-        Self { tool: Held::new(tool), global, waited: Duration::ZERO }
-    }
-}
-
-/// A permit that can be put down and taken up again.
-#[derive(Default)]
-pub(crate) struct Held(Mutex<Option<Permit>>);
-
-impl Held {
-    fn new(permit: Option<Permit>) -> Self {
-        Self(Mutex::new(permit))
-    }
-
-    /// Gives the place to somebody else. Returns whether there was one.
-    pub(crate) fn put_down(&self) -> bool {
-        let permit = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        permit.is_some()
-    }
-
-    /// Puts a place back that was put down before.
-    pub(crate) fn put_back(&self, permit: Option<Permit>) {
-        let _surplus = std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), permit);
-    }
-
-    pub(crate) async fn take_up(&self, gate: &Gate, call: &Call) {
-        let permit = gate.enter(call.priority, &call.caller).await;
-        // If two took it up at once, the second place goes back at the end of this statement.
-        let _surplus = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(permit);
-    }
-}
-
-/// Counts those who wait, and refuses when there are too many.
-struct Waiting<'a>(&'a Shared);
-
-impl<'a> Waiting<'a> {
-    fn join(toolbox: &'a Shared) -> Result<Self, ToolError> {
-        let limit = toolbox.settings().queue as u64;
-        if toolbox.waiting.fetch_add(1, Ordering::Relaxed) >= limit {
-            toolbox.waiting.fetch_sub(1, Ordering::Relaxed);
-            return Err(ToolError::overloaded(format!("{limit} calls are waiting already"))
-                .retry(RetryAdvice::NotStarted(Duration::from_millis(100)))
-                .suggest("Wait a moment and call again."));
-        }
-        Ok(Self(toolbox))
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Waits until it is the call's turn.
+/// Waits until it is the call's turn: it gets its tool's place and, if it is nobody's child, a global one.
 pub(super) async fn enter(
     toolbox: &Shared,
     entry: &Arc<Entry>,
     call: &Call,
-    nesting: Option<&Nesting>,
-) -> Result<Permits, ToolError> {
+    parent: Option<&Arc<CallHost>>,
+) -> (Result<Places, ToolError>, Duration) {
     if call.cancellation.is_cancelled() {
-        return Err(ToolError::cancelled("the caller asked to stop"));
+        return (Err(ToolError::cancelled("the caller asked to stop")), Duration::ZERO);
     }
-    // The common case: nobody waits, nothing is allocated.
-    if entry.pace.is_none() {
-        let tool = entry.gate.as_ref().map(Gate::try_enter);
-        if !matches!(tool, Some(None)) {
-            let global = if nesting.is_some() { None } else { Some(toolbox.gate.try_enter()) };
-            match global {
-                None => return Ok(Permits::at_once(tool.flatten(), global_of(nesting))),
-                Some(Some(permit)) => {
-                    return Ok(Permits::at_once(tool.flatten(), Arc::new(Held::new(Some(permit)))));
-                }
-                Some(None) => {}
-            }
-        }
-    }
-    let _waiting = Waiting::join(toolbox)?;
-    let since = toolbox.config.clock.instant();
-    tokio::select! {
-        permits = wait(toolbox, entry, call, nesting) => permits.map(|permits| Permits {
-            waited: toolbox.config.clock.instant().saturating_duration_since(since),
-            ..permits
-        }),
-        () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller asked to stop while the call waited")),
-        () = sleep_until(call.deadline) => Err(ToolError::timeout("the deadline passed while the call waited for its turn")
-            .retry(RetryAdvice::NotStarted(Duration::ZERO))),
-    }
-}
-
-fn global_of(nesting: Option<&Nesting>) -> Arc<Held> {
-    nesting.map(|nesting| Arc::clone(&nesting.global)).unwrap_or_default()
-}
-
-async fn wait(
-    toolbox: &Shared,
-    entry: &Arc<Entry>,
-    call: &Call,
-    nesting: Option<&Nesting>,
-) -> Result<Permits, ToolError> {
-    if let Some(pace) = &entry.pace {
-        let now = now();
-        let slot = pace.reserve(now, call.deadline).map_err(|wait| {
-            ToolError::overloaded(format!(
-                "`{}` may be called {} times in {:?}, and its turn would come after the deadline",
-                entry.name, pace.rate.calls, pace.rate.per
-            ))
-            .retry(RetryAdvice::NotStarted(wait))
-            .suggest("Call it less often, or give it more time.")
-        })?;
-        if slot > now {
-            tokio::time::sleep_until(slot.into()).await;
-        }
-    }
-    // The tool's place first: whoever waits for it must not hold one that others could use.
-    let tool = match &entry.gate {
-        None => None,
-        Some(gate) => match gate.try_enter() {
-            Some(permit) => Some(permit),
-            None if nesting.is_some_and(|nesting| nesting.holds(entry)) => {
-                return Err(ToolError::precondition(format!(
-                    "`{}` would wait for itself: it was called from within itself, and its concurrency is limited",
-                    entry.name
-                ))
-                .suggest("Raise its concurrency, or do not call it from within itself."));
-            }
-            None => Some(gate.enter(call.priority, &call.caller).await),
+    let needs = Needs {
+        root: parent.map_or(call.id, |parent| parent.root()),
+        tools: if entry.limit.is_some() { vec![Arc::clone(entry)] } else { Vec::new() },
+        global: parent.is_none(),
+    };
+    // The common case: nobody waits.
+    let needs = match &entry.pace {
+        None => match toolbox.scheduler.try_enter(needs) {
+            Ok(places) => return (Ok(places), Duration::ZERO),
+            Err(needs) => needs,
         },
+        Some(_) => needs,
     };
-    let global = match nesting {
-        Some(nesting) => Arc::clone(&nesting.global),
-        None => Arc::new(Held::new(Some(toolbox.gate.enter(call.priority, &call.caller).await))),
+    let since = toolbox.config.clock.instant();
+    let places = in_line(toolbox, entry, call, needs).await;
+    (places, toolbox.config.clock.instant().saturating_duration_since(since))
+}
+
+async fn in_line(toolbox: &Shared, entry: &Entry, call: &Call, needs: Needs) -> Result<Places, ToolError> {
+    if let Some(pace) = &entry.pace {
+        pace.wait(&entry.name, call, toolbox.settings().queue).await?;
+    }
+    match toolbox.scheduler.try_enter(needs) {
+        Ok(places) => Ok(places),
+        Err(needs) => toolbox.scheduler.stand(call, needs, false)?.turn().await,
+    }
+}
+
+/// Takes places up again that calls of one chain had put down. They are in already: the queue's bound does not count.
+pub(super) async fn enter_again(
+    toolbox: &Shared,
+    call: &Call,
+    root: CallId,
+    tools: Vec<Arc<Entry>>,
+    global: bool,
+) -> Result<Vec<Places>, ToolError> {
+    if tools.is_empty() && !global {
+        return Ok(Vec::new());
+    }
+    let places = match toolbox.scheduler.try_enter(Needs { root, tools, global }) {
+        Ok(places) => places,
+        Err(needs) => toolbox.scheduler.stand(call, needs, true)?.turn().await?,
     };
-    Ok(Permits { tool: Held::new(tool), global, waited: Duration::ZERO })
+    Ok(places.divide())
+}
+
+/// The same without waiting, where there is no way to wait; what is not free is done without.
+pub(super) fn try_again(toolbox: &Shared, root: CallId, tools: Vec<Arc<Entry>>, global: bool) -> Vec<Places> {
+    let places = toolbox.scheduler.try_enter(Needs { root, tools, global });
+    places.map(Places::divide).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use toolpost_core::Priority;
+
+    fn needs() -> Needs {
+        Needs { root: CallId::new(), tools: Vec::new(), global: true }
+    }
+
+    fn call(caller: &'static str, priority: Priority) -> Call {
+        Call::new("x", serde_json::json!({}))
+            .with_caller(Caller::new("test").with_identity(caller))
+            .with_priority(priority)
+    }
 
     #[tokio::test]
     async fn priority_goes_first_and_callers_take_turns() {
-        let gate = Gate::new(1);
-        let held = gate.try_enter().unwrap();
+        let scheduler = Scheduler::new(1, 100);
+        let held = scheduler.try_enter(needs()).ok().unwrap();
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = Vec::new();
         let entries = [
@@ -352,11 +446,12 @@ mod tests {
             ("c1", "c", Priority::High),
         ];
         for (name, caller, priority) in entries {
-            let (gate, order) = (gate.clone(), Arc::clone(&order));
+            let (scheduler, order) = (scheduler.clone(), Arc::clone(&order));
             tasks.push(tokio::spawn(async move {
-                let permit = gate.enter(priority, &Caller::new("test").with_identity(caller)).await;
+                let call = call(caller, priority);
+                let places = scheduler.stand(&call, needs(), false).unwrap().turn().await.unwrap();
                 order.lock().unwrap().push(name);
-                drop(permit);
+                drop(places);
             }));
             tokio::task::yield_now().await;
         }
@@ -365,31 +460,45 @@ mod tests {
             task.await.unwrap();
         }
         assert_eq!(*order.lock().unwrap(), ["c1", "a1", "b1", "a2", "a3"]);
-        assert_eq!(gate.lock().free, 1);
+        let state = scheduler.lock();
+        assert_eq!((state.free, state.waiting), (1, 0));
     }
 
     #[tokio::test]
     async fn who_leaves_the_line_is_forgotten() {
-        let gate = Gate::new(1);
-        let held = gate.try_enter().unwrap();
-        let caller = Caller::new("test");
+        let scheduler = Scheduler::new(1, 100);
+        let held = scheduler.try_enter(needs()).ok().unwrap();
+        let call = call("a", Priority::Normal);
         for _ in 0..3 {
-            let waiting =
-                tokio::time::timeout(Duration::from_millis(1), gate.enter(Priority::Normal, &caller)).await;
-            assert!(waiting.is_err());
+            let turn = scheduler.stand(&call, needs(), false).unwrap().turn();
+            assert!(tokio::time::timeout(Duration::from_millis(1), turn).await.is_err());
         }
-        assert!(gate.lock().lanes.iter().all(|lane| lane.turn.is_empty() && lane.waiting.is_empty()));
+        let state = scheduler.lock();
+        assert!(state.lanes.iter().all(|lane| lane.turn.is_empty() && lane.waiting.is_empty()));
+        assert_eq!(state.waiting, 0);
+        drop(state);
         drop(held);
-        assert!(gate.try_enter().is_some());
+        assert!(scheduler.try_enter(needs()).is_ok());
     }
 
-    #[test]
-    fn a_pace_never_lets_more_through_than_it_says() {
-        let pace = Pace::new(Rate { calls: 2, per: Duration::from_secs(1) });
-        let now = Instant::now();
-        let slots: Vec<Instant> = (0..5).map(|_| pace.reserve(now, None).unwrap()).collect();
-        let second = Duration::from_secs(1);
-        assert_eq!(slots, [now, now, now + second, now + second, now + 2 * second]);
-        assert_eq!(pace.reserve(now, Some(now)), Err(2 * second));
+    #[tokio::test]
+    async fn a_full_queue_makes_room_for_the_modest_and_the_urgent() {
+        let scheduler = Scheduler::new(1, 3);
+        let _held = scheduler.try_enter(needs()).ok().unwrap();
+        let (greedy, modest) = (call("greedy", Priority::Normal), call("modest", Priority::Normal));
+        let (urgent, idle) = (call("greedy", Priority::High), call("idle", Priority::Low));
+        let lines: Vec<_> = (0..3).map(|_| scheduler.stand(&greedy, needs(), false).unwrap()).collect();
+        assert!(scheduler.stand(&greedy, needs(), false).is_err());
+        assert!(scheduler.stand(&idle, needs(), false).is_err());
+        let modest = scheduler.stand(&modest, needs(), false).unwrap();
+        let urgent = scheduler.stand(&urgent, needs(), false).unwrap();
+        let mut sent_away = 0;
+        for line in lines {
+            let turn = tokio::time::timeout(Duration::from_millis(1), line.turn()).await;
+            sent_away += usize::from(turn.is_ok_and(|turn| turn.is_err()));
+        }
+        assert_eq!(sent_away, 2);
+        drop((modest, urgent));
+        assert_eq!(scheduler.lock().waiting, 0);
     }
 }

@@ -1,14 +1,15 @@
 //! The record of a call: begun with it, finished with it, and written also when the call is dropped in the middle.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use toolpost_core::{Call, CallRecord, Code, Event, Evidence, Output, Reply, Status, ToolError};
+use toolpost_core::{Call, CallRecord, Code, Event, Evidence, Output, Reply, Secret, Status, ToolError};
 
 use super::check::{masked, size};
 use super::host::CallHost;
-use super::limit::text_size;
+use super::limit::{self, text_size};
 use crate::registry::Entry;
 use crate::toolbox::Shared;
 
@@ -46,6 +47,7 @@ pub(super) struct Recorder {
     toolbox: Arc<Shared>,
     entry: Option<Arc<Entry>>,
     host: Option<Arc<CallHost>>,
+    secrets: Arc<[Secret]>,
     begun: Instant,
     record: Option<CallRecord>,
     /// The size of what a model gets, when it was measured already.
@@ -61,6 +63,7 @@ impl Recorder {
             toolbox: Arc::clone(toolbox),
             entry: None,
             host: None,
+            secrets: Arc::default(),
             begun: clock.instant(),
             record: Some(CallRecord::begin(call, Arc::clone(&unknown), unknown, clock.timestamp())),
             content_bytes: None,
@@ -75,28 +78,28 @@ impl Recorder {
     }
 
     /// The tool is known, and with it what of the arguments may be kept.
-    pub(super) fn resolved(&mut self, entry: &Arc<Entry>, call: &Call) {
+    pub(super) fn resolved(&mut self, entry: &Arc<Entry>, call: &Call, secrets: &Arc<[Secret]>) {
+        self.secrets = Arc::clone(secrets);
         let Some(record) = &mut self.record else { return };
         record.tool = Arc::clone(&entry.name);
         record.source = Arc::clone(&entry.source_name);
         let arguments = || {
-            if entry.spec.sensitive.is_empty() {
+            if secrets.is_empty() && entry.spec.sensitive.is_empty() {
                 Arc::clone(&call.arguments)
             } else {
-                Arc::new(masked(entry, &call.arguments))
+                Arc::new(masked(entry, &call.arguments, secrets))
             }
         };
         if size(&call.arguments, MAX_KEPT_ARGUMENTS).is_ok() {
             record.arguments = Some(arguments());
         }
-        if let Some(sink) = &self.toolbox.config.events {
-            sink(&Event::CallStarted {
-                call: call.id,
-                parent: call.parent,
-                tool: Arc::clone(&entry.name),
-                arguments: record.arguments.clone().unwrap_or_default(),
-            });
-        }
+        let arguments = record.arguments.clone();
+        emit(&self.toolbox, || Event::CallStarted {
+            call: call.id,
+            parent: call.parent,
+            tool: Arc::clone(&entry.name),
+            arguments: arguments.unwrap_or_default(),
+        });
         record.mock = call.options.mock;
         self.entry = Some(Arc::clone(entry));
     }
@@ -126,12 +129,24 @@ impl Recorder {
 
     pub(super) fn finish(mut self, result: Result<Output, ToolError>) -> Reply {
         if let Some(host) = &self.host {
-            host.leave();
+            host.close();
         }
+        let limit = self.toolbox.settings().output_limit;
+        let result = result.map_err(|error| self.scrubbed(limit::error(error, limit)));
         // Taken once, here; `drop` finds nothing after that.
         let Some(record) = self.record.take() else { unreachable!("a record is finished once") };
         let record = self.write(record, &result);
         Reply { result, record }
+    }
+
+    /// An error without the sensitive values that came in: a tool may quote them.
+    fn scrubbed(&self, error: ToolError) -> ToolError {
+        if self.secrets.is_empty() {
+            return error;
+        }
+        let scrub =
+            |text: &str| self.secrets.iter().fold(text.to_owned(), |text, secret| secret.scrub(&text));
+        error.shortened(scrub, usize::MAX)
     }
 
     fn write(&mut self, mut record: CallRecord, result: &Result<Output, ToolError>) -> Arc<CallRecord> {
@@ -148,7 +163,9 @@ impl Recorder {
                 record.status = output.status();
                 record.content_bytes = self.content_bytes.unwrap_or_else(|| text_size(output));
                 record.payload = output.payload.is_some();
-                record.artifacts.extend(output.artifacts.iter().cloned());
+                record
+                    .artifacts
+                    .extend(output.artifacts.iter().map(|artifact| artifact.clone().without_data()));
                 if let Some(Evidence { sandbox, usage }) = output.evidence.as_deref() {
                     record.sandbox.clone_from(sandbox);
                     record.usage.clone_from(usage);
@@ -157,6 +174,11 @@ impl Recorder {
             Err(error) => {
                 record.status = Status::Error;
                 record.causes = error.causes();
+                for cause in &mut record.causes {
+                    for secret in self.secrets.iter() {
+                        *cause = secret.scrub(cause);
+                    }
+                }
                 record.error = Some(error.clone());
                 if error.code() == Code::Internal {
                     tracing::error!(call = %record.id, tool = %record.tool, causes = ?record.causes, "{}", error.message());
@@ -171,11 +193,9 @@ impl Recorder {
         }
         self.toolbox.ring.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&record));
         if let Some(sink) = &self.toolbox.config.records {
-            sink(&record);
+            undisturbed(|| sink(&record));
         }
-        if let Some(sink) = &self.toolbox.config.events {
-            sink(&Event::CallFinished { record: Arc::clone(&record) });
-        }
+        emit(&self.toolbox, || Event::CallFinished { record: Arc::clone(&record) });
         record
     }
 }
@@ -184,9 +204,23 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         let Some(record) = self.record.take() else { return };
         if let Some(host) = &self.host {
-            host.abandon();
+            host.close();
         }
         self.write(record, &Err(ToolError::cancelled("the caller went away before the call was done")));
+    }
+}
+
+/// Tells the sink of events, if there is one.
+pub(super) fn emit(toolbox: &Shared, event: impl FnOnce() -> Event) {
+    if let Some(sink) = &toolbox.config.events {
+        undisturbed(|| sink(&event()));
+    }
+}
+
+/// Runs code of the application. If it panics, that is in the log, and the call goes on.
+fn undisturbed(code: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(code)).is_err() {
+        tracing::error!("a sink of events or records panicked");
     }
 }
 

@@ -2,25 +2,41 @@
 
 use std::sync::Arc;
 
-use toolpost_core::{ToolError, did_you_mean};
+use toolpost_core::{Call, ToolError, did_you_mean};
+
+use super::run::sleep_until;
 
 use crate::registry::Entry;
 use crate::toolbox::Shared;
 
-pub(super) async fn find(toolbox: &Shared, name: &str) -> Result<Arc<Entry>, ToolError> {
+pub(super) async fn find(toolbox: &Shared, call: &Call) -> Result<Arc<Entry>, ToolError> {
+    let name = call.tool.as_str();
     let (entry, stale) = {
         let registry = toolbox.registry();
-        (registry.get(name), !registry.stale_sources().is_empty())
+        let entry = registry.get(name);
+        // A source has no say in the tools of this process.
+        let stale =
+            entry.as_ref().is_none_or(|entry| !entry.is_local()) && !registry.stale_sources().is_empty();
+        (entry, stale)
     };
     match entry {
         Some(entry) if !stale => return Ok(entry),
-        // A list that cannot be read again must not take the tools away that are known.
-        known if stale => match (toolbox.refresh().await, known) {
-            (Err(_), Some(entry)) => return Ok(entry),
-            (Err(error), None) => return Err(error),
-            (Ok(()), _) => {}
-        },
-        _ => {}
+        _ if !stale => {}
+        entry => {
+            let read = tokio::select! {
+                read = toolbox.refresh() => read,
+                () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller asked to stop")),
+                () = sleep_until(call.deadline) => {
+                    Err(ToolError::timeout("the deadline passed while a source listed its tools"))
+                }
+            };
+            match (read, entry) {
+                // A list that cannot be read again must not take the tools away that are known.
+                (Err(_), Some(entry)) => return Ok(entry),
+                (Err(error), None) if toolbox.registry().get(name).is_none() => return Err(error),
+                _ => {}
+            }
+        }
     }
     let registry = toolbox.registry();
     registry.get(name).ok_or_else(|| {

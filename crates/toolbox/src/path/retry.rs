@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use toolpost_core::{Output, Retry, RetryAdvice, ToolError, ToolSpec};
 
-use super::host::CallHost;
+use super::host::{CallHost, enter_again, started};
 use super::run::{attempt, now};
 
 /// What a tool declares, with the default of idempotent ones.
@@ -36,25 +36,31 @@ fn wait(host: &CallHost, plan: &Retry, error: &ToolError) -> Option<Duration> {
     }
     let asked = match error.retry_advice() {
         Some(RetryAdvice::Never) => return None,
-        Some(RetryAdvice::NotStarted(wait)) => wait,
+        // A tool of this process has started when it says anything: only a source can know that its call has not.
+        Some(RetryAdvice::NotStarted(wait)) if !host.entry.is_local() => wait,
         // Only its source knows what a foreign tool has done: it makes the other attempts.
         _ if !host.entry.is_local() => return None,
-        Some(RetryAdvice::After(wait)) => wait,
+        Some(RetryAdvice::After(wait) | RetryAdvice::NotStarted(wait)) => wait,
         _ if plan.on.contains(&error.code()) => Duration::ZERO,
         _ => return None,
     };
-    let doubled = plan.initial.saturating_mul(1 << (made - 1).min(20)).min(plan.maximum);
+    // A longer wait is the caller's to decide on: the error tells it.
+    if asked > plan.maximum {
+        return None;
+    }
+    let doubled = plan.initial.saturating_mul(1 << (made.max(1) - 1).min(20)).min(plan.maximum);
     // Half to all of it, so that many callers do not come back at once.
     let jitter = RandomState::new().hash_one(made) % 512;
-    let wait = (doubled / 2 + doubled / 1024 * jitter as u32).max(asked);
-    let in_time = host.call.deadline.is_none_or(|deadline| now() + wait < deadline);
-    in_time.then_some(wait)
+    let wait = (doubled / 2).saturating_add((doubled / 1024).saturating_mul(jitter as u32)).max(asked);
+    let in_time = |deadline| now().checked_add(wait).is_some_and(|again| again < deadline);
+    host.call.deadline.is_none_or(in_time).then_some(wait)
 }
 
 pub(super) async fn attempts(host: &Arc<CallHost>) -> Result<Output, ToolError> {
     loop {
         let error = match attempt(host).await {
             Ok(output) => return Ok(output),
+            Err(error) if host.entry.is_local() => started(error),
             Err(error) => error,
         };
         let plan = plan(host);
@@ -62,8 +68,10 @@ pub(super) async fn attempts(host: &Arc<CallHost>) -> Result<Output, ToolError> 
             return Err(error);
         };
         host.emit_retry(&error, wait);
+        // Others may use the places in the meantime.
+        host.give_back();
         tokio::select! {
-            () = tokio::time::sleep(wait) => {}
+            () = tokio::time::sleep(wait) => enter_again(host).await?,
             () = host.call.cancellation.cancelled() => {
                 return Err(ToolError::cancelled("the caller asked to stop between two attempts"));
             }

@@ -15,7 +15,7 @@ use toolpost_core::{
     format_duration,
 };
 
-use super::host::CallHost;
+use super::host::{CallHost, Onward, started};
 use super::{mock, retry};
 use crate::registry::Target;
 
@@ -57,10 +57,6 @@ fn time_allowed(host: &CallHost) -> Option<Duration> {
 pub(super) async fn attempt(host: &Arc<CallHost>) -> Result<Output, ToolError> {
     let allowed = time_allowed(host);
     let end = allowed.and_then(|allowed| now().checked_add(allowed));
-    let end = match (end, host.call.deadline) {
-        (Some(end), Some(deadline)) => Some(end.min(deadline)),
-        (end, deadline) => end.or(deadline),
-    };
     host.begin_attempt(end);
     if host.call.options.mock {
         return Ok(mock::answer(&host.entry.spec, &host.call.arguments));
@@ -70,7 +66,7 @@ pub(super) async fn attempt(host: &Arc<CallHost>) -> Result<Output, ToolError> {
         Target::Local(tool) if host.entry.spec.policy.placement == Placement::Inline => {
             let ctx = Ctx::from_host(Arc::clone(host) as Arc<dyn toolpost_core::Host>);
             let args = Args::new(Arc::clone(&host.call.arguments));
-            guarded(host, tool.call(&args, &ctx), allowed).await?
+            guarded(host, || tool.call(&args, &ctx), allowed).await?
         }
         Target::Local(tool) => blocking(host, Arc::clone(tool), allowed).await,
     }
@@ -83,13 +79,15 @@ async fn remote(
     allowed: Option<Duration>,
 ) -> Result<Output, ToolError> {
     let mut call = host.call.clone();
-    call.deadline = toolpost_core::Host::deadline(&**host);
     // Approval and quota belong to the toolbox in front, which has seen to them.
     call.approved = true;
-    call.scope = call.scope.map(toolpost_core::Scope::without_quota);
-    let reply = guarded(host, source.call(call), allowed).await?;
+    // Whoever is asked there is asked from here: the clock here stands still as well.
+    call.port = Arc::new(Onward(Arc::clone(host)));
+    let reply = guarded(host, || source.call(call), allowed).await?;
+    let not_begun = reply.record.attempts == 0;
     host.add_child(Arc::clone(&reply.record));
-    reply.result
+    // Only the record proves that the call did not start.
+    reply.result.map_err(|error| if not_begun { error } else { started(error) })
 }
 
 /// A tool that blocks its thread. When its time is over it is asked to stop, and its caller does not wait.
@@ -100,23 +98,22 @@ async fn blocking(
 ) -> Result<Output, ToolError> {
     let inner = Arc::clone(host);
     let mut thread = tokio::task::spawn_blocking(move || {
-        inner.thread_enters();
+        // The call may be over before a thread was free for it.
+        if !inner.thread_enters() {
+            return Err(ToolError::cancelled("nobody waits for this call any more"));
+        }
         let ctx = Ctx::from_host(Arc::clone(&inner) as Arc<dyn toolpost_core::Host>);
         let args = Args::new(Arc::clone(&inner.call.arguments));
         let result = catch_unwind(AssertUnwindSafe(|| ctx.wait(tool.call(&args, &ctx))));
         inner.thread_leaves();
         result.unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
     });
-    let result = guarded(host, Box::pin(&mut thread), allowed).await;
-    match result {
+    match guarded(host, || Box::pin(&mut thread), allowed).await {
         Ok(Ok(result)) => result,
         Ok(Err(_)) => Err(ToolError::internal("the runtime was shut down before the tool ended")),
         Err(error) => {
-            // If it did not start yet, it never will.
-            thread.abort();
-            host.abandon();
-            let running = host.is_running();
-            Err(error.with("still_running", running).retry(RetryAdvice::Never))
+            host.close();
+            Err(error.with("still_running", host.is_running()).retry(RetryAdvice::Never))
         }
     }
 }
@@ -130,12 +127,13 @@ fn panicked(panic: &(dyn Any + Send)) -> ToolError {
     ToolError::internal(format!("the tool panicked: {message}")).retry(RetryAdvice::Never)
 }
 
-/// Polls a future until it is done, its time is over, or the caller asks to stop.
-async fn guarded<T>(
+/// Makes a future and polls it until it is done, its time is over, or the caller asks to stop. A panic is an error.
+async fn guarded<'a, T>(
     host: &CallHost,
-    mut future: BoxFuture<'_, T>,
+    begin: impl FnOnce() -> BoxFuture<'a, T>,
     allowed: Option<Duration>,
 ) -> Result<T, ToolError> {
+    let mut future = catch_unwind(AssertUnwindSafe(begin)).map_err(|panic| panicked(panic.as_ref()))?;
     let mut timer: Option<Pin<Box<Sleep>>> = None;
     let mut cancelled = None;
     poll_fn(|context| {

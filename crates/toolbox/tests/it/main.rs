@@ -4,6 +4,7 @@
 // The attribute macros emit paths that begin with `::toolpost`.
 extern crate toolpost_core as toolpost;
 
+mod adversary;
 mod authoring;
 mod limits;
 mod shapes;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolpost::{
-    Answer, Artifact, Call, Cancellation, Code, Ctx, Inject, LogLevel, Output, Question, RetryAdvice,
-    SampleRequest, Status, ToolError, tool,
+    Answer, Artifact, Call, Cancellation, Code, Ctx, Inject, LogLevel, Output, Question, SampleRequest,
+    Status, ToolError, tool,
 };
 use toolpost_testkit::MemoryPort;
 use toolpost_toolbox::Toolbox;
@@ -264,13 +264,10 @@ async fn flaky(ctx: &Ctx, tries: Inject<AtomicU32>) -> Result<String, ToolError>
     Err(ToolError::dependency(format!("key {:?}", ctx.idempotency_key())))
 }
 
-/// Fail before anything has begun.
-#[tool(backoff = "1ms..1ms", max_retries = 0)]
-async fn refused(tries: Inject<AtomicU32>) -> Result<String, ToolError> {
-    match tries.fetch_add(1, Ordering::SeqCst) {
-        0 => Err(ToolError::overloaded("full").retry(RetryAdvice::NotStarted(Duration::from_millis(1)))),
-        _ => Ok("in".into()),
-    }
+/// Take the only place for a while.
+#[tool]
+async fn busy() {
+    tokio::time::sleep(Duration::from_millis(150)).await;
 }
 
 /// Tell what arrived.
@@ -287,7 +284,8 @@ fn arrived(ctx: &Ctx) -> Value {
 #[tokio::test]
 async fn a_second_toolbox_behind_the_first() {
     let tries = Arc::new(AtomicU32::new(0));
-    let inner = Toolbox::builder().name("inner").tool(flaky).tool(arrived).tool(refused);
+    let inner = Toolbox::builder().name("inner").tool(flaky).tool(arrived).tool(busy);
+    let inner = inner.settings(|settings| (settings.concurrency, settings.queue) = (1, 0));
     let inner = inner.provide_shared(Arc::clone(&tries)).build().unwrap();
     let outer = Toolbox::builder().name("outer").build().unwrap();
     outer.add_source(Arc::new(inner.clone())).await.unwrap();
@@ -311,10 +309,15 @@ async fn a_second_toolbox_behind_the_first() {
     assert_eq!((reply.record.attempts, reply.record.children[0].attempts), (1, 3));
 
     // But what certainly did not start is sent again, although the tool is not idempotent.
-    tries.store(0, Ordering::SeqCst);
-    let reply = outer.call(Call::new("refused", json!({}))).await;
-    assert_eq!(reply.result.unwrap().model_text(), "in");
-    assert_eq!(reply.record.attempts, 2);
+    let running = tokio::spawn({
+        let inner = inner.clone();
+        async move { inner.run("busy", json!({})).await }
+    });
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let reply = outer.call(Call::new("busy", json!({}))).await;
+    assert!(reply.result.is_ok(), "{:?}", reply.result);
+    assert!(reply.record.attempts > 1 && reply.record.children[0].attempts == 0);
+    running.await.unwrap().unwrap();
 }
 
 #[tokio::test]

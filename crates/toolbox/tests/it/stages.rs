@@ -122,19 +122,22 @@ async fn a_full_queue_is_overloaded_and_priorities_overtake() {
     };
     let mut tasks = vec![spawn("first", Priority::Normal)];
     tokio::time::sleep(Duration::from_millis(5)).await;
-    tasks.push(spawn("low", Priority::Low));
-    tasks.push(spawn("critical", Priority::Critical));
+    let low = spawn("low", Priority::Low);
+    tasks.push(spawn("normal", Priority::Normal));
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let error = spawn("too many", Priority::Critical).await.unwrap().unwrap_err();
+    let error = spawn("too many", Priority::Low).await.unwrap().unwrap_err();
     assert_eq!(error.code(), Code::Overloaded);
     assert!(matches!(error.retry_advice(), Some(toolpost::RetryAdvice::NotStarted(_))));
+    // Somebody more urgent gets the place of the least urgent.
+    tasks.push(spawn("critical", Priority::Critical));
+    assert_eq!(low.await.unwrap().unwrap_err().code(), Code::Overloaded);
     for task in tasks {
         task.await.unwrap().unwrap();
     }
     let finished = finished.lock().unwrap();
     let names: Vec<&str> = finished.iter().map(|(metadata, _)| metadata["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["too many", "first", "critical", "low"]);
-    assert!(finished[3].1 > finished[2].1 && finished[1].1.is_zero(), "{finished:?}");
+    assert_eq!(names, ["too many", "low", "first", "critical", "normal"]);
+    assert!(finished[4].1 > finished[3].1 && finished[2].1.is_zero(), "{finished:?}");
 }
 
 /// Be called now and then.
