@@ -178,6 +178,9 @@ fn path() {
     env.write("code.js", "1");
     let error = env.run(["exec", "--json", "code.js"]).exit(1).error();
     assert!(error["message"].as_str().unwrap().contains("node"), "{error}");
+    // The same for tools.
+    let error = env.run(["call", "run_code", "language=javascript", "code=1", "--json"]);
+    assert!(error.error()["message"].as_str().unwrap().contains("/nothing"), "{error}");
 }
 
 #[test]
