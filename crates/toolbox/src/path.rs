@@ -40,8 +40,9 @@ async fn stages(
 ) -> Result<Output, ToolError> {
     let entry = resolve::find(toolbox, &call).await.inspect_err(|_| recorder.unknown(&call.tool))?;
     let secrets = check::secrets(&entry, &call, parent);
-    recorder.resolved(&entry, &call, &secrets);
-    check::size(&call.arguments, toolbox.settings().arguments_limit)?;
+    let size = check::estimate(&call.arguments);
+    recorder.resolved(&entry, &call, size, &secrets);
+    check::size(size, toolbox.settings().arguments_limit)?;
     check::may_nest(toolbox, &call)?;
     check::arguments(&entry, &call)?;
     permit::decide(toolbox, &entry, &call, parent, &secrets).await?;

@@ -39,7 +39,7 @@ pub(super) fn json_size(value: &impl Serialize, limit: usize) -> Option<usize> {
 }
 
 /// About how many bytes a value has as JSON, without writing it: numbers count as eight, nothing is escaped.
-fn estimate(value: &Value) -> usize {
+pub(super) fn estimate(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,
         Value::String(text) => text.len() + 2,
@@ -50,10 +50,9 @@ fn estimate(value: &Value) -> usize {
     }
 }
 
-/// About how large the arguments are.
-pub(super) fn size(arguments: &Value, limit: usize) -> Result<usize, ToolError> {
-    let size = estimate(arguments);
-    (size <= limit).then_some(size).ok_or_else(|| {
+/// Whether arguments of this size are taken.
+pub(super) fn size(size: usize, limit: usize) -> Result<(), ToolError> {
+    (size <= limit).then_some(()).ok_or_else(|| {
         ToolError::limit(format!("the arguments are larger than {limit} bytes"))
             .suggest("Give large data as a file and pass its path.")
     })

@@ -63,8 +63,8 @@ pub(crate) struct CallHost {
     pub(super) entry: Arc<Entry>,
     pub(super) call: Call,
     pub(super) parent: Option<Arc<CallHost>>,
-    /// The places that it holds; none while it is paused.
-    pub(super) places: Mutex<Vec<Places>>,
+    /// The places that it holds, at most its tool's and the global one; none while it is paused.
+    pub(super) places: Mutex<[Option<Places>; 2]>,
     pub(super) clock: Mutex<AttemptClock>,
     /// Asked when the tool shall stop, for whatever reason.
     pub(super) stop: Cancellation,
@@ -106,7 +106,7 @@ impl CallHost {
             entry: Arc::clone(entry),
             call,
             parent: parent.cloned(),
-            places: Mutex::new(vec![places]),
+            places: Mutex::new([Some(places), None]),
             clock: Mutex::default(),
             stop,
             secrets,
@@ -517,6 +517,7 @@ pub(super) async fn enter_again(host: &CallHost) -> Result<(), ToolError> {
     let tools = if host.entry.limit.is_some() { vec![Arc::clone(&host.entry)] } else { Vec::new() };
     let global = host.parent.is_none();
     let places = queue::enter_again(&host.toolbox, &host.call, host.root(), tools, global).await?;
-    *lock(&host.places) = places;
+    let mut places = places.into_iter();
+    *lock(&host.places) = [places.next(), places.next()];
     Ok(())
 }

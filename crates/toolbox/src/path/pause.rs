@@ -31,8 +31,8 @@ impl<'a> Pause<'a> {
                 watcher.wake();
             }
             let places = std::mem::take(&mut *lock(&host.places));
-            pause.global |= places.iter().any(Places::is_global);
-            if places.iter().any(|places| places.holds(&host.entry)) {
+            pause.global |= places.iter().flatten().any(Places::is_global);
+            if places.iter().flatten().any(|places| places.holds(&host.entry)) {
                 pause.tools.push(Arc::clone(&host.entry));
             }
         }
@@ -56,12 +56,12 @@ impl<'a> Pause<'a> {
         for host in self.host.lineage() {
             let mut own = lock(&host.places);
             if let Some(index) = rest.iter().position(|places| places.holds(&host.entry)) {
-                own.push(rest.swap_remove(index));
+                own[0] = Some(rest.swap_remove(index));
             }
             if host.parent.is_none()
                 && let Some(index) = rest.iter().position(Places::is_global)
             {
-                own.push(rest.swap_remove(index));
+                own[1] = Some(rest.swap_remove(index));
             }
         }
     }

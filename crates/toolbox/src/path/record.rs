@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use toolpost_core::{Call, CallRecord, Code, Event, Evidence, Output, Reply, Secret, Status, ToolError};
 
-use super::check::{masked, size};
+use super::check::masked;
 use super::host::CallHost;
 use super::limit::{self, text_size};
 use crate::registry::Entry;
@@ -78,7 +78,7 @@ impl Recorder {
     }
 
     /// The tool is known, and with it what of the arguments may be kept.
-    pub(super) fn resolved(&mut self, entry: &Arc<Entry>, call: &Call, secrets: &Arc<[Secret]>) {
+    pub(super) fn resolved(&mut self, entry: &Arc<Entry>, call: &Call, size: usize, secrets: &Arc<[Secret]>) {
         self.secrets = Arc::clone(secrets);
         let Some(record) = &mut self.record else { return };
         record.tool = Arc::clone(&entry.name);
@@ -90,7 +90,7 @@ impl Recorder {
                 Arc::new(masked(entry, &call.arguments, secrets))
             }
         };
-        if size(&call.arguments, MAX_KEPT_ARGUMENTS).is_ok() {
+        if size <= MAX_KEPT_ARGUMENTS {
             record.arguments = Some(arguments());
         }
         let arguments = record.arguments.clone();
