@@ -280,7 +280,9 @@ impl Running<'_> {
             let response = self.ask().await?;
             let wanted = wanted(&response);
             self.keep(&response);
-            self.goes_on = wanted.is_empty() && response.stop == ModelStop::Pause;
+            // Only text can be gone on with: what was said before an empty pause belongs to an earlier answer.
+            let has_begun = self.goes_on || !response.text().is_empty();
+            self.goes_on = has_begun && wanted.is_empty() && response.stop == ModelStop::Pause;
             let out_of_tokens =
                 self.parts.limits.tokens.is_some_and(|limit| self.record.usage.total_tokens() >= limit);
             let (results, interrupted) = match after(&response.stop) {
@@ -312,28 +314,22 @@ impl Running<'_> {
         let toolbox = &self.parts.toolbox;
         let listed = tokio::select! {
             biased;
-            () = self.cancellation.cancelled() => Err(Ok(StopReason::Cancelled)),
-            () = sleep_until(self.deadline) => Err(Ok(StopReason::MaxTime)),
+            () = self.cancellation.cancelled() => return Err(StopReason::Cancelled.into()),
+            () = sleep_until(self.deadline) => return Err(StopReason::MaxTime.into()),
             listed = tokio::time::timeout(LIST_TIMEOUT, ToolSource::list(toolbox)) => match listed {
-                Ok(Ok(specs)) => Ok(specs),
-                Ok(Err(error)) => Err(Err(error.public(CallId::new()).to_string())),
-                Err(_) => Err(Err("the sources did not say in 15 s what they have".to_owned())),
+                Ok(listed) => listed.map_err(|error| error.public(CallId::new()).to_string()),
+                Err(_) => Err("the sources did not say in 15 s what they have".to_owned()),
             },
         };
-        let (specs, interrupted) = match listed {
-            Ok(specs) => (specs, None),
-            Err(Ok(stop)) => (toolbox.specs(), Some(stop)),
-            Err(Err(reason)) => {
-                let specs = toolbox.specs();
-                self.note(&format!("the list of tools may be old: {reason}"));
-                (specs, None)
-            }
-        };
+        let specs = listed.unwrap_or_else(|reason| {
+            self.note(&format!("the list of tools may be old: {reason}"));
+            toolbox.specs()
+        });
         self.request.tools = specs
             .iter()
             .map(|spec| ToolDefinition::new(&spec.name, &spec.description, spec.input_schema.as_value()))
             .collect();
-        interrupted.map_or(Ok(()), |stop| Err(stop.into()))
+        Ok(())
     }
 
     /// Asks the model and passes on what it says while it says it.

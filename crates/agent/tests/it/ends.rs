@@ -115,6 +115,8 @@ async fn a_provider_that_pauses_is_asked_again_and_the_answer_is_all_that_it_sai
     // What was said before a tool call is no part of the answer.
     let script = "turns:\n  - text: 'Let me add. '\n    calls: [{ tool: add, args: { a: 1, b: 2 } }]\n    stop: pause\n  - text: '3.'\n";
     assert_eq!(agent(script).build().run("Go.").await.text(), "3.");
+    let script = "turns:\n  - text: 'Let me add. '\n    calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - text: ''\n    stop: pause\n  - text: '3.'\n";
+    assert_eq!(agent(script).build().run("Go.").await.text(), "3.");
 }
 
 #[tokio::test]
