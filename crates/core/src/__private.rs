@@ -275,7 +275,7 @@ impl<T, E> Returned<Result<T, E>> {
     pub fn into_tool_output(self) -> Result<Output, ToolError>
     where
         T: IntoOutput,
-        E: Into<ToolError>,
+        E: ToolFailure,
     {
         self.0.map_err(into_error)?.into_output()
     }
@@ -441,7 +441,25 @@ pub fn decode<T: ToolParameter>(
     }
 }
 
+/// What a tool function may fail with.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the error of a tool",
+    label = "is no error",
+    note = "implement `std::error::Error` for it, or fail with `toolpost::ToolError`"
+)]
+pub trait ToolFailure {
+    /// As what callers, records and models understand.
+    fn into_tool_error(self) -> ToolError;
+}
+
+#[diagnostic::do_not_recommend]
+impl<E: Into<ToolError>> ToolFailure for E {
+    fn into_tool_error(self) -> ToolError {
+        self.into()
+    }
+}
+
 /// Turns any error that a tool function may answer with into a [`ToolError`].
-pub fn into_error(error: impl Into<ToolError>) -> ToolError {
-    error.into()
+pub fn into_error(error: impl ToolFailure) -> ToolError {
+    error.into_tool_error()
 }

@@ -195,7 +195,7 @@ impl ToolSpec {
     }
 
     /// Checks that it does not contradict itself: its names, its policy, and the keywords, defaults and examples of its
-    /// parameters. Patterns, and the whole schema if there are examples, are compiled for it.
+    /// parameters. Patterns, and schemas of values that do not plainly fit, are compiled for it.
     ///
     /// # Errors
     /// What is wrong, for whoever registers the tool.

@@ -30,7 +30,9 @@ pub(super) fn contradiction(spec: &ToolSpec) -> Option<String> {
         .filter_map(|(name, property)| Some((name, property.as_object()?)))
         .find_map(|(name, property)| parameter(name, property, definitions))
         .or_else(|| {
-            spec.examples.iter().enumerate().find_map(|(index, example)| {
+            let examples = spec.examples.iter().enumerate();
+            let mut unclear = examples.filter(|(_, example)| !call_fits_plainly(schema, &example.args));
+            unclear.find_map(|(index, example)| {
                 misfit(&spec.input_schema, &example.args)
                     .map(|reason| format!("example {} does not fit its parameters: {reason}", index + 1))
             })
@@ -121,6 +123,23 @@ fn fits_plainly(property: &Map<String, Value>, value: &Value) -> bool {
     })
 }
 
+/// The same for all arguments of a call.
+fn call_fits_plainly(schema: &Value, args: &Value) -> bool {
+    let (Some(schema), Some(args)) = (schema.as_object(), args.as_object()) else { return false };
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return false };
+    let known = |name: &String, value| {
+        properties.get(name).and_then(Value::as_object).is_some_and(|property| fits_plainly(property, value))
+    };
+    args.iter().all(|(name, value)| known(name, value))
+        && schema.iter().all(|(keyword, said)| match keyword.as_str() {
+            "type" | "properties" | "additionalProperties" | "description" | "title" | "$defs" => true,
+            "required" => said.as_array().is_some_and(|names| {
+                names.iter().all(|name| name.as_str().is_some_and(|name| args.contains_key(name)))
+            }),
+            _ => false,
+        })
+}
+
 fn length(value: &Value) -> Option<u64> {
     value.as_str().map(|text| text.chars().count() as u64)
 }
@@ -200,6 +219,17 @@ mod tests {
     fn examples_of_calls_must_fit() {
         let spec = spec(&json!({"type": "integer"}));
         assert_eq!(spec.clone().example(json!({"x": 1}), None).check(), Ok(()));
+        let strict = spec.clone().input(json!({
+            "type": "object",
+            "properties": { "x": { "type": "integer" } },
+            "required": ["x"],
+            "additionalProperties": false
+        }));
+        assert_eq!(strict.clone().example(json!({"x": 1}), None).check(), Ok(()));
+        for (args, expected) in [(json!({}), "`x` is missing"), (json!({"x": 1, "y": 2}), "`y`")] {
+            let error = strict.clone().example(args, None).check().unwrap_err();
+            assert!(error.message.contains(expected), "{error}");
+        }
         for args in [json!({"x": "one"}), json!(null), json!([])] {
             let error = spec.clone().example(json!({"x": 1}), None).example(args, None).check().unwrap_err();
             assert!(error.message.starts_with("example 2 does not fit its parameters"), "{error}");
