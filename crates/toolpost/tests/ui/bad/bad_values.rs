@@ -22,4 +22,16 @@ fn backoff() {}
 #[toolpost::tool]
 fn minimum(#[arg(min = "one")] x: u8) {}
 
+/// Format.
+#[toolpost::tool]
+fn format(#[arg(format = "emial")] address: String) {}
+
+/// Example.
+#[toolpost::tool(example = "{city: Oslo}")]
+fn example(city: String) {}
+
+/// A list is no set of arguments.
+#[toolpost::tool(example = "[1]")]
+fn list(city: String) {}
+
 fn main() {}

@@ -6,4 +6,12 @@ async fn open() -> Connection {
     Connection
 }
 
+type Opened<T> = Result<T, Connection>;
+
+/// Fail with what is no error.
+#[toolpost::tool]
+async fn fail() -> Opened<u8> {
+    Err(Connection)
+}
+
 fn main() {}

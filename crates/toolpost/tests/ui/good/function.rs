@@ -26,9 +26,23 @@ async fn io() -> std::io::Result<String> {
     Ok(std::fs::read_to_string("x")?)
 }
 
+type Answer<T> = Result<T, std::fmt::Error>;
+
+/// An alias, a keyword, and names that the emitted code could have.
+#[tool(backoff = "0.5s..1.5s")]
+async fn r#match(args: u8, ctx: u8, spec: u8, input: u8) -> Answer<u8> {
+    Ok(args + ctx + spec + input)
+}
+
+/// Not built.
+#[tool]
+#[cfg(any())]
+fn absent(nothing: Nothing) {}
+
 fn main() {
-    let toolbox = toolpost::Toolbox::builder().tool(nothing).tool(many).tool(io).build().unwrap();
-    assert_eq!(toolbox.specs().len(), 3);
+    let toolbox =
+        toolpost::Toolbox::builder().tool(nothing).tool(many).tool(io).tool(r#match).build().unwrap();
+    assert_eq!(toolbox.specs().len(), 4);
     let nothing = 1; // the name can be used again
     let _ = nothing;
 }
