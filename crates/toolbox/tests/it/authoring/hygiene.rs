@@ -149,11 +149,22 @@ impl Point {
 #[cfg(any())]
 fn absent(nothing: Nothing) {}
 
+struct Idle;
+
+#[tools]
+impl Idle {
+    /// Not built, as nothing else is.
+    #[cfg(any())]
+    #[tool]
+    fn absent(&self) {}
+}
+
 #[tokio::test]
 async fn the_type_of_a_block_may_be_named_self_and_methods_may_have_conditions() {
     let toolbox = Toolbox::builder().tools(Point { x: 1 }).build().unwrap();
     let names: Vec<String> = toolbox.specs().iter().map(|spec| spec.name.clone()).collect();
     assert_eq!(names, ["moved", "distance", "type"]);
+    assert!(Toolbox::builder().tools(Idle).build().unwrap().specs().is_empty());
     let run = async |tool: &str, arguments| toolbox.run(tool, arguments).await;
     assert_eq!(run("moved", json!({})).await.unwrap().structured, Some(json!({"x": 1})));
     let output = run("moved", json!({"by": 2, "other": {"x": 3}})).await.unwrap();
