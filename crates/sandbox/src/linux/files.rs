@@ -170,6 +170,13 @@ pub(super) struct Listing {
     pub(super) left_out: Option<&'static str>,
 }
 
+impl Listing {
+    /// Takes files out that are nobody's.
+    pub(super) fn leave_out(&mut self, paths: &[&str]) {
+        self.files.retain(|path, _| !paths.iter().any(|nobodys| path == Path::new(nobodys)));
+    }
+}
+
 /// Lists the files beneath a folder. Bounded in number and depth; links are listed, not followed.
 pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
     let mut listing = Listing::default();

@@ -88,6 +88,7 @@ pub(crate) fn run(
     // Files for a folder of the host are put there now; a private one exists only in the child.
     let owner = facts.is_root().then_some(Owner { user: facts.unprivileged, group: facts.unprivileged });
     let mut before = Listing::default();
+    let mut placeholders = Vec::new();
     match &place {
         Place::Private => {}
         Place::Temporary(folder) => {
@@ -98,6 +99,8 @@ pub(crate) fn run(
             let owner = facts.is_root().then(|| folder.owner());
             files::upload(folder.descriptor(), &sandbox.files, limits, owner)?;
             before = files::list(folder.descriptor());
+            placeholders = folder.placeholders();
+            before.leave_out(&placeholders);
         }
     }
     let child_waits = matches!(place, Place::Private) && !sandbox.files.is_empty();
@@ -217,7 +220,9 @@ pub(crate) fn run(
     let mut changes = Changes::default();
     let mut artifacts = Vec::new();
     if let Some(folder) = folder {
-        let after = files::list(folder.descriptor.as_fd());
+        let mut after = files::list(folder.descriptor.as_fd());
+        // Another run in the same folder may still need them.
+        after.leave_out(&placeholders);
         changes = files::compare(&before, &after);
         if let Some(reason) = after.left_out {
             report.reached.push(Reached::Changes);

@@ -226,6 +226,15 @@ impl HostFolder {
     }
 }
 
+impl HostFolder {
+    /// The placeholder files that stand in the folder now: no file of anybody's, and no part of a listing.
+    pub(super) fn placeholders(&self) -> Vec<&'static str> {
+        let all = PLACEHOLDERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let made = all.get(&self.key()).map(|entry| entry.made.as_slice()).unwrap_or_default();
+        made.iter().filter(|(.., is_folder)| !is_folder).map(|(path, ..)| *path).collect()
+    }
+}
+
 impl Drop for HostFolder {
     fn drop(&mut self) {
         if !self.guard {

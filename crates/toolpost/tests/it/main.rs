@@ -1,4 +1,5 @@
 //! What a user of the façade relies on.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod alone;
 mod misuse;
