@@ -277,7 +277,7 @@ pub(crate) struct ExecArgs {
     /// A variable of the program's environment. May be repeated.
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Input")]
     pub(crate) env: Vec<String>,
-    /// What the program reads from standard input.
+    /// What the program reads from standard input; `-` is this command's own, and without it there is none.
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub(crate) stdin: Option<PathBuf>,
     /// Put a file into the workspace. May be repeated.

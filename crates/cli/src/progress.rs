@@ -109,9 +109,20 @@ fn finished(record: &CallRecord) -> String {
             if record.cached {
                 facts.push("cached".into());
             }
-            format!("{} {name} {}", paint(GOOD, "✓"), paint(FAINT, format!("({})", facts.join(", "))))
+            let facts = paint(FAINT, format!("({})", facts.join(", ")));
+            // The tool has done its work; the code that it ran may have failed all the same.
+            match failed(record) {
+                Some(how) => format!("{} {name} {how} {facts}", paint(WARN, "!")),
+                None => format!("{} {name} {facts}", paint(GOOD, "✓")),
+            }
         }
     }
+}
+
+/// How code ended that did not end well.
+fn failed(record: &CallRecord) -> Option<String> {
+    let kind = record.sandbox.as_ref()?.get("verdict")?.get("kind")?.as_str()?;
+    (kind != "ok").then(|| one_line(kind, NAME))
 }
 
 /// What the sandbox attests, in a few words.

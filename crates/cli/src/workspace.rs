@@ -47,7 +47,12 @@ impl Workspace {
             }
             return Ok(Self::Existing(path));
         }
-        let folder = tempfile::Builder::new().prefix("toolpost-run-").tempdir().map_err(|error| {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("toolpost-run-");
+        // What is attached may be for nobody else's eyes.
+        #[cfg(unix)]
+        builder.permissions(private());
+        let folder = builder.tempdir().map_err(|error| {
             Failure::file("the folder for temporary files", &std::env::temp_dir(), &error)
         })?;
         let mut budget = Budget::default();
@@ -82,6 +87,11 @@ impl Workspace {
             files.into_iter().filter(|file| attached.get(&file.name) != Some(&(file.size, file.modified)));
         Ok(made.map(|file| file.name).collect())
     }
+}
+
+#[cfg(unix)]
+fn private() -> fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(0o700)
 }
 
 #[derive(Default)]
@@ -258,6 +268,14 @@ mod tests {
         for name in ["../x", "/x", "a/../x", "", "."] {
             assert!(store.put_bytes(name, b"").is_err(), "{name}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_fresh_folder_is_for_its_owner_alone() {
+        use std::os::unix::fs::MetadataExt as _;
+        let workspace = Workspace::open(None, &[]).unwrap();
+        assert_eq!(fs::metadata(workspace.path()).unwrap().mode() & 0o777, 0o700);
     }
 
     #[test]

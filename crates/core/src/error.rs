@@ -300,15 +300,25 @@ impl fmt::Display for ToolError {
 }
 
 impl fmt::Debug for ToolError {
+    /// For people: what a `main` that returns one prints. `{:#?}` shows all fields.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ToolError")
-            .field("code", &self.0.code)
-            .field("message", &self.0.message)
-            .field("suggestion", &self.0.suggestion)
-            .field("context", &self.0.context)
-            .field("retry", &self.0.retry)
-            .field("causes", &self.causes())
-            .finish_non_exhaustive()
+        if f.alternate() {
+            return f
+                .debug_struct("ToolError")
+                .field("code", &self.0.code)
+                .field("message", &self.0.message)
+                .field("suggestion", &self.0.suggestion)
+                .field("context", &self.0.context)
+                .field("retry", &self.0.retry)
+                .field("causes", &self.causes())
+                .finish_non_exhaustive();
+        }
+        write!(f, "{self}")?;
+        // The first cause is often the message itself.
+        self.causes()
+            .iter()
+            .filter(|cause| **cause != self.0.message)
+            .try_for_each(|cause| write!(f, "\n  caused by: {cause}"))
     }
 }
 

@@ -84,8 +84,9 @@ pub enum Placement {
     /// On the caller's async task: it stops at its next await, and must not block.
     #[default]
     Inline,
-    /// On a thread for blocking work: it is asked to stop. Until the thread ends its permit stays held, the caller is
-    /// told `TIMEOUT` with `still_running`, and whatever the late attempt answers is thrown away.
+    /// On a thread for blocking work: it is asked to stop and given half a second for it. Until the thread ends its
+    /// permit stays held, the caller is told `TIMEOUT` with `still_running`, and whatever the late attempt answers is
+    /// thrown away.
     Blocking,
 }
 

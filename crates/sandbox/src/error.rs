@@ -128,7 +128,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::LevelUnavailable { .. } => {
-                Some("`toolpost doctor` lists what this host can give; `--allow-degraded` takes the next lower level".into())
+                Some("`toolpost doctor` lists what this host can give; `toolpost exec --allow-degraded` takes the next lower level".into())
             }
             Self::Setup { .. } => Some("`toolpost doctor` shows which parts of the sandbox work on this host".into()),
             Self::ProgramNotFound { .. } => {

@@ -5,8 +5,10 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::Deserialize as _;
 use serde_json::{Map, Value};
-use toolpost_core::{Call, Code, Envelope, Event, EventSink, Scope, ToolSpec};
+use toolpost_core::{Call, CallRecord, Code, Envelope, Event, EventSink, Scope, ToolSpec};
+use toolpost_sandbox::Verdict;
 
 use crate::args::{CallArgs, Format};
 use crate::exit::Exit;
@@ -14,7 +16,7 @@ use crate::failure::Failure;
 use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::workspace::Store;
-use crate::{env, interrupt, logs, progress, target};
+use crate::{env, interrupt, logs, progress, target, verdict};
 
 /// The largest JSON that is read as arguments.
 const MAX_ARGUMENTS: u64 = 16 << 20;
@@ -57,7 +59,11 @@ pub(crate) fn run(args: &CallArgs, printer: &Printer) -> Result<Exit, Failure> {
         (Format::Jsonl, _) | (Format::Text, Err(_)) => {}
     }
     match reply.result {
-        Ok(_) => Ok(Exit::Ok),
+        // Code that failed is an answer for a model, and a failure for a shell.
+        Ok(_) => match judged(&reply.record).and_then(|judged| verdict::failure(&judged)) {
+            Some(failure) => Err(failure),
+            None => Ok(Exit::Ok),
+        },
         Err(error) => {
             let of_arguments = matches!(error.code(), Code::InvalidInput | Code::MissingParam);
             let failure = Failure::from(error);
@@ -65,6 +71,11 @@ pub(crate) fn run(args: &CallArgs, printer: &Printer) -> Result<Exit, Failure> {
             Err(if of_arguments { failure.hint(manifest) } else { failure })
         }
     }
+}
+
+/// How the sandbox judged code that the tool ran.
+fn judged(record: &CallRecord) -> Option<Verdict> {
+    Verdict::deserialize(record.sandbox.as_ref()?.get("verdict")?).ok()
 }
 
 /// The call that the command line describes.

@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ExecArgs, printer: &Printer) -> Result<Exit, Failure> {
         .allow_degraded(args.allow_degraded)
         .limits(limits(args))
         .search_path(env::get_os("PATH").unwrap_or_default())
-        .stdin(stdin(args));
+        .stdin(stdin(args)?);
     if let Some(level) = args.level {
         sandbox = sandbox.level(level);
     }
@@ -43,7 +43,10 @@ pub(crate) fn run(args: &ExecArgs, printer: &Printer) -> Result<Exit, Failure> {
         })?;
         sandbox = sandbox.file(name, Source::Path(path.clone()));
     }
-    let outcome = supervised(&sandbox, &program, printer)?;
+    let (outcome, unread) = supervised(&sandbox, &program, printer)?;
+    if unread {
+        return Ok(Exit::Ok);
+    }
     let (files, trouble) = match args.artifacts.as_deref().map(|folder| outcome.export(folder)) {
         None => (Vec::new(), None),
         Some(Ok(files)) => (files, None),
@@ -56,8 +59,9 @@ pub(crate) fn run(args: &ExecArgs, printer: &Printer) -> Result<Exit, Failure> {
     }
 }
 
-/// Runs the program on this thread, while Ctrl-C is watched for on another.
-fn supervised(sandbox: &Sandbox, program: &Program, printer: &Printer) -> Result<Outcome, Failure> {
+/// Runs the program on this thread, while Ctrl-C is watched for on another. Also says whether it was ended because
+/// nobody reads its output any more.
+fn supervised(sandbox: &Sandbox, program: &Program, printer: &Printer) -> Result<(Outcome, bool), Failure> {
     let runtime = super::runtime()?;
     let cancel = Cancel::new();
     let asked = cancel.clone();
@@ -72,12 +76,18 @@ fn supervised(sandbox: &Sandbox, program: &Program, printer: &Printer) -> Result
     let live = printer.is_text();
     let (mut out, mut err) = (Foreign::default(), Foreign::default());
     let outcome = sandbox.run(program, &cancel, &mut |event| match event {
-        Event::Stdout(bytes) if live => out.pass_on(bytes, io::stdout().lock()),
-        Event::Stderr(bytes) if live => err.pass_on(bytes, io::stderr().lock()),
+        // A reader that has gone away has what it wanted: the program need not go on.
+        Event::Stdout(bytes) if live && !out.pass_on(bytes, io::stdout().lock()) => {
+            out.closed = true;
+            cancel.cancel();
+        }
+        Event::Stderr(bytes) if live => {
+            err.pass_on(bytes, io::stderr().lock());
+        }
         _ => {}
     });
     runtime.shutdown_background();
-    Ok(outcome?)
+    Ok((outcome?, out.closed))
 }
 
 /// One output of the program on its way to ours.
@@ -85,18 +95,19 @@ fn supervised(sandbox: &Sandbox, program: &Program, printer: &Printer) -> Result
 struct Foreign {
     /// The first bytes of a character whose others have not come yet.
     begun: Vec<u8>,
+    /// Nobody reads it any more.
+    closed: bool,
 }
 
 impl Foreign {
-    /// Writes a piece of the output; harmless if that is a terminal.
-    fn pass_on(&mut self, bytes: &[u8], mut target: impl io::Write + io::IsTerminal) {
-        // If nobody reads it, the program may end all the same.
-        let _ = if target.is_terminal() {
+    /// Writes a piece of the output; harmless if that is a terminal. Returns false if its reader has gone away.
+    fn pass_on(&mut self, bytes: &[u8], mut target: impl io::Write + io::IsTerminal) -> bool {
+        let written = if target.is_terminal() {
             target.write_all(harmless(&self.text(bytes)).as_bytes())
         } else {
             target.write_all(bytes)
         };
-        let _ = target.flush();
+        !written.and_then(|()| target.flush()).is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     }
 
     /// The piece as text. A character that a piece ends in the midst of is kept for the next one.
@@ -158,11 +169,17 @@ fn limits(args: &ExecArgs) -> Limits {
     limits
 }
 
-fn stdin(args: &ExecArgs) -> Stdin {
-    match &args.stdin {
+fn stdin(args: &ExecArgs) -> Result<Stdin, Failure> {
+    Ok(match &args.stdin {
+        Some(path) if path == Path::new("-") => {
+            let mut bytes = Vec::new();
+            let read = io::stdin().lock().take(MAX_CODE).read_to_end(&mut bytes);
+            read.map_err(|error| Failure::file("standard input", path, &error))?;
+            Stdin::Bytes(bytes)
+        }
         Some(path) => Stdin::File(path.clone()),
         None => Stdin::Empty,
-    }
+    })
 }
 
 fn tell(outcome: &Outcome, files: &[PathBuf], printer: &Printer) -> Result<(), Failure> {

@@ -56,9 +56,18 @@ pub(crate) fn workdir() {
 pub(crate) fn timeout() {
     let env = TestEnv::new();
     let sleep = ["run_command", r#"{"argv": ["sleep", "100"]}"#];
-    let record = record(&env, &[&sleep[..], &["--timeout", "800ms"]].concat(), 0);
+    let record = record(&env, &[&sleep[..], &["--timeout", "800ms"]].concat(), 4);
     assert_eq!(record["sandbox"]["verdict"]["kind"], "timeout");
     assert!(record["duration_ms"].as_f64().unwrap() < 60_000.0, "{record}");
+}
+
+/// Code that failed is an answer for a model, and a failure for a shell.
+#[test]
+fn code_that_fails_is_a_failure_of_the_call() {
+    let env = TestEnv::new();
+    for (argv, status) in [(r#"{"argv": ["true"]}"#, 0), (r#"{"argv": ["false"]}"#, 1)] {
+        env.run(["call", "run_command", argv]).exit(status);
+    }
 }
 
 #[test]

@@ -19,6 +19,9 @@ use super::host::{CallHost, Onward, started};
 use super::{mock, retry};
 use crate::registry::Target;
 
+/// How long a blocking tool that was asked to stop may take to do so before its caller is told.
+const GRACE: Duration = Duration::from_millis(500);
+
 /// The time that deadlines are measured by: the runtime's, so that a test can stop it.
 pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
@@ -113,6 +116,8 @@ async fn blocking(
         Ok(Err(_)) => Err(ToolError::internal("the runtime was shut down before the tool ended")),
         Err(error) => {
             host.close();
+            // A tool that looks whether it shall stop, and whatever it has started, is gone before its caller is told.
+            let _ = tokio::time::timeout(GRACE, &mut thread).await;
             Err(error.with("still_running", host.is_running()).retry(RetryAdvice::Never))
         }
     }
