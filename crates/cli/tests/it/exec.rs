@@ -69,6 +69,7 @@ pub(crate) fn stdin() {
     env.write("input.txt", "three words here");
     assert_eq!(env.run(["exec", "--stdin", "input.txt", "--", "wc", "-w"]).ok().out.trim(), "3");
     assert_eq!(env.run_with("not passed on", ["exec", "--", "wc", "-w"]).ok().out.trim(), "0");
+    assert_eq!(env.run_with("passed on", ["exec", "--stdin", "-", "--", "wc", "-w"]).ok().out.trim(), "2");
 }
 
 #[test]
