@@ -117,13 +117,18 @@ fn main() -> Result<(), Failure> {
         let over = low_micros - base.as_secs_f64() * 1e6;
         if json {
             let separator = if text.is_empty() { "" } else { "," };
+            let name = subject.name;
             write!(
                 text,
-                "{separator}{:?}:{{\"p10_us\":{low_micros:.1},\"p50_us\":{middle_micros:.1},\"over_plain_us\":{over:.1},\
-                 \"samples\":{}}}",
-                subject.name,
-                subject.samples.len()
+                "{separator}{{\"name\":\"start of {name}, p10\",\"value\":{low_micros:.1},\"unit\":\"µs\"}}"
             )?;
+            if name == "strict_true" {
+                write!(
+                    text,
+                    ",{{\"name\":\"{name} over a plain start, p10\",\"value\":{over:.1},\"unit\":\"µs\",\
+                     \"promise\":\"≤ 1,500 µs\",\"promise_max\":1500}}"
+                )?;
+            }
         } else {
             writeln!(
                 text,
@@ -140,8 +145,14 @@ fn main() -> Result<(), Failure> {
     };
     let ratio = p10("bwrap_true").zip(p10("strict_true")).map(|(bwrap, strict)| bwrap / strict);
     if json {
-        let ratio = ratio.map_or("null".to_owned(), |ratio| format!("{ratio:.2}"));
-        text = format!("{{{text},\"bwrap_over_strict\":{ratio},\"left_out\":{failed:?}}}");
+        if let Some(ratio) = ratio {
+            write!(
+                text,
+                ",{{\"name\":\"bubblewrap over strict, true\",\"value\":{ratio:.2},\"unit\":\"×\",\
+                 \"promise\":\"≥ 4 ×\",\"promise_min\":4}}"
+            )?;
+        }
+        text = format!("{{\"rows\":[{text}],\"left_out\":{failed:?}}}");
     } else {
         if let Some(ratio) = ratio {
             writeln!(text, "bubblewrap takes {ratio:.2} times as long as strict")?;
