@@ -38,6 +38,7 @@ mod schema;
 mod scope;
 mod secret;
 mod spec;
+mod state;
 mod suggest;
 mod tool;
 
@@ -67,6 +68,7 @@ pub use self::schema::{Problem, Schema};
 pub use self::scope::Scope;
 pub use self::secret::Secret;
 pub use self::spec::{Annotations, Example, SpecError, ToolSpec, check_tool_name};
+pub use self::state::{Change, Commit, Committed, DocStore, Document, Write};
 pub use self::suggest::{did_you_mean, suggestions};
 pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn};
 
