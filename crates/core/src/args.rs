@@ -7,6 +7,9 @@ use serde_json::Value;
 
 use crate::ToolError;
 
+/// Up to how many arguments are searched one by one.
+const FEW: usize = 16;
+
 /// The arguments of a call: a JSON object that fits the tool's input schema.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Args(Arc<Value>);
@@ -24,7 +27,13 @@ impl Args {
 
     /// One argument, undecoded.
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.0.get(name)
+        match &*self.0 {
+            // Among few, comparing is faster than hashing.
+            Value::Object(map) if map.len() <= FEW => {
+                map.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
+            }
+            value => value.get(name),
+        }
     }
 
     /// One argument, decoded; `null` and absence are the same to an `Option`.
@@ -32,9 +41,9 @@ impl Args {
     /// # Errors
     /// `MISSING_PARAM` or `INVALID_INPUT`, with the argument's JSON pointer.
     pub fn decode<T: DeserializeOwned>(&self, name: &str) -> Result<T, ToolError> {
-        let value = self.0.get(name).unwrap_or(&Value::Null);
+        let value = self.get(name).unwrap_or(&Value::Null);
         T::deserialize(value).map_err(|error| {
-            if self.0.get(name).is_none() {
+            if self.get(name).is_none() {
                 ToolError::missing_param(format!("the argument `{name}` is missing"))
             } else {
                 // The reason may quote the value, and that may be secret.

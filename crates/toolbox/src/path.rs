@@ -25,7 +25,12 @@ use self::record::Recorder;
 use crate::toolbox::Shared;
 
 /// Runs a call. `parent` is the one that it was made from, if that runs here.
-pub(crate) async fn call(toolbox: &Arc<Shared>, call: Call, parent: Option<&Arc<CallHost>>) -> Reply {
+pub(crate) async fn call(
+    toolbox: &Arc<Shared>,
+    // Shared, so that it is never moved again: it goes through every stage, and record and tool need it to the end.
+    call: Arc<Call>,
+    parent: Option<&Arc<CallHost>>,
+) -> Reply {
     // From here on there will be a record, also if this future is dropped.
     let mut recorder = Recorder::begin(toolbox, &call);
     let result = stages(toolbox, call, parent, &mut recorder).await;
@@ -34,20 +39,20 @@ pub(crate) async fn call(toolbox: &Arc<Shared>, call: Call, parent: Option<&Arc<
 
 async fn stages(
     toolbox: &Arc<Shared>,
-    call: Call,
+    call: Arc<Call>,
     parent: Option<&Arc<CallHost>>,
-    recorder: &mut Recorder,
+    recorder: &mut Recorder<'_>,
 ) -> Result<Output, ToolError> {
-    let entry = resolve::find(toolbox, &call).await.inspect_err(|_| recorder.unknown(&call.tool))?;
+    let entry = resolve::find(toolbox, &call).await?;
     let secrets = check::secrets(&entry, &call, parent);
     let size = check::estimate(&call.arguments);
-    recorder.resolved(&entry, &call, size, &secrets);
+    recorder.resolved(&entry, size, &secrets);
     check::size(size, toolbox.settings().arguments_limit)?;
     check::may_nest(toolbox, &call)?;
     check::arguments(&entry, &call)?;
-    permit::decide(toolbox, &entry, &call, parent, &secrets).await?;
+    permit::decide(toolbox, &entry, &call, parent, secrets.all()).await?;
     if call.options.dry_run && entry.is_local() {
-        return Ok(check::dry_run(&entry, &call, &secrets));
+        return Ok(check::dry_run(&entry, &call, secrets.all()));
     }
     let (places, waited) = queue::enter(toolbox, &entry, &call, parent).await;
     recorder.entered(waited);
@@ -59,9 +64,8 @@ async fn stages(
     }
     let host = CallHost::new(toolbox, &entry, call, places, parent, secrets);
     recorder.watch(&host);
-    let output = retry::attempts(&host).await?;
-    let (output, size) = limit::output(&entry, toolbox.settings(), output)?;
-    recorder.measured(size);
+    let mut output = retry::attempts(&host).await?;
+    recorder.measured(limit::output(&entry, toolbox.settings(), &mut output)?);
     host.publish(&output).await?;
     if !host.spoke() {
         cache::put(toolbox, key, &entry, &output);

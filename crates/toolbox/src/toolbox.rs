@@ -164,8 +164,8 @@ impl Toolbox {
     }
 
     /// Makes a call, whoever asks for it. The future is the call: dropping it stops the call, and it is still recorded.
-    pub async fn call(&self, call: Call) -> Reply {
-        path::call(&self.0, call, None).await
+    pub fn call(&self, call: Call) -> impl Future<Output = Reply> + Send {
+        path::call(&self.0, Arc::new(call), None)
     }
 
     /// Makes a call without options, and drops the record.
@@ -231,6 +231,6 @@ impl ToolSource for Toolbox {
     }
 
     fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
-        Box::pin(path::call(&self.0, call, None))
+        Box::pin(path::call(&self.0, Arc::new(call), None))
     }
 }

@@ -34,11 +34,17 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn count(&self, record: &CallRecord) {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        self.errors.fetch_add(u64::from(record.status == Status::Error), Ordering::Relaxed);
-        self.cached.fetch_add(u64::from(record.cached), Ordering::Relaxed);
-        self.retries.fetch_add(u64::from(record.attempts.saturating_sub(1)), Ordering::Relaxed);
-        self.micros.fetch_add(record.duration.as_micros() as u64, Ordering::Relaxed);
+        // Adding nothing costs as much as adding something.
+        let add = |counter: &AtomicU64, number: u64| {
+            if number > 0 {
+                counter.fetch_add(number, Ordering::Relaxed);
+            }
+        };
+        add(&self.calls, 1);
+        add(&self.errors, u64::from(record.status == Status::Error));
+        add(&self.cached, u64::from(record.cached));
+        add(&self.retries, u64::from(record.attempts.saturating_sub(1)));
+        add(&self.micros, record.duration.as_micros() as u64);
     }
 
     pub(crate) fn read(&self, tool: &str) -> ToolUsage {

@@ -125,7 +125,8 @@ fn write_canonical(value: &Value, text: &mut String) {
 }
 
 pub(super) fn get(toolbox: &Shared, key: Option<u128>) -> Option<Output> {
-    toolbox.cache.lock().unwrap_or_else(PoisonError::into_inner).get(key?, now())
+    let key = key?;
+    toolbox.cache.lock().unwrap_or_else(PoisonError::into_inner).get(key, now())
 }
 
 pub(super) fn put(toolbox: &Shared, key: Option<u128>, entry: &Entry, output: &Output) {

@@ -100,9 +100,19 @@ pub(super) fn dry_run(entry: &Entry, call: &Call, secrets: &[Secret]) -> Output 
     }))
 }
 
+/// The sensitive values of a call; `None` if there are none, as almost always.
+#[derive(Clone, Default)]
+pub(super) struct Secrets(Option<Arc<[Secret]>>);
+
+impl Secrets {
+    pub(super) fn all(&self) -> &[Secret] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
 /// The sensitive values of a call and of those that it was made from, which may pass them on.
-pub(super) fn secrets(entry: &Entry, call: &Call, parent: Option<&Arc<CallHost>>) -> Arc<[Secret]> {
-    let above = parent.map(|parent| Arc::clone(&parent.secrets)).unwrap_or_default();
+pub(super) fn secrets(entry: &Entry, call: &Call, parent: Option<&Arc<CallHost>>) -> Secrets {
+    let above = parent.map(|parent| parent.secrets.clone()).unwrap_or_default();
     if entry.spec.sensitive.is_empty() {
         return above;
     }
@@ -112,7 +122,7 @@ pub(super) fn secrets(entry: &Entry, call: &Call, parent: Option<&Arc<CallHost>>
         Value::Array(_) | Value::Object(_) | Value::Number(_) => Some(Secret::new(value.to_string())),
         _ => None,
     });
-    above.iter().cloned().chain(own).collect()
+    Secrets(Some(above.all().iter().cloned().chain(own).collect()))
 }
 
 /// The arguments without what is sensitive.

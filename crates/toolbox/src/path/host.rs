@@ -9,9 +9,10 @@ use tokio::time::timeout;
 use toolpost_core::{
     Answer, Artifact, BoxFuture, Call, CallId, CallRecord, Cancellation, Cancelled, Delivery, Event, Host,
     LogLine, Output, Placement, Port, Progress, Question, QuestionKind, Reply, RetryAdvice, Sample,
-    SampleRequest, Schema, Secret, ToolError, Values, format_duration,
+    SampleRequest, Schema, ToolError, Values, format_duration,
 };
 
+use super::check::Secrets;
 use super::limit::check_artifact_name;
 use super::pause::Pause;
 use super::queue::{self, Places};
@@ -36,9 +37,10 @@ pub(super) struct AttemptClock {
 }
 
 /// Whether a thread is in the tool.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Thread {
     /// None, and one may go in.
+    #[default]
     Outside,
     /// One is.
     Inside,
@@ -48,35 +50,43 @@ enum Thread {
     Shut,
 }
 
-/// Files that a call handed over.
+/// What a call holds. It goes back when the call is over and no thread is in the tool.
 #[derive(Default)]
-struct Files {
-    /// Those that wait until the attempt has succeeded.
+pub(super) struct Holding {
+    /// At most its tool's place and the global one; none while it is paused.
+    pub(super) places: [Option<Places>; 2],
+    thread: Thread,
+}
+
+/// What a call has asked for and handed over.
+#[derive(Default)]
+struct Trail {
+    replay: Replay,
+    /// Files that wait until the attempt has succeeded.
     staged: Vec<Artifact>,
-    /// Those that the caller has.
+    /// Files that the caller has.
     published: Vec<Artifact>,
+    children: Vec<Arc<CallRecord>>,
 }
 
 /// One call while it runs.
 pub(crate) struct CallHost {
     pub(super) toolbox: Arc<Shared>,
     pub(super) entry: Arc<Entry>,
-    pub(super) call: Call,
+    pub(super) call: Arc<Call>,
     pub(super) parent: Option<Arc<CallHost>>,
-    /// The places that it holds, at most its tool's and the global one; none while it is paused.
-    pub(super) places: Mutex<[Option<Places>; 2]>,
+    pub(super) holding: Mutex<Holding>,
     pub(super) clock: Mutex<AttemptClock>,
     /// Asked when the tool shall stop, for whatever reason.
     pub(super) stop: Cancellation,
     /// The sensitive values of this call and of those above it.
-    pub(super) secrets: Arc<[Secret]>,
-    thread: Mutex<Thread>,
+    pub(super) secrets: Secrets,
     /// The call is over: whoever kept a `Ctx` can do nothing with it any more.
     closed: AtomicBool,
     attempt: AtomicU32,
-    replay: Mutex<Replay>,
-    files: Mutex<Files>,
-    children: Mutex<Vec<Arc<CallRecord>>>,
+    trail: Mutex<Trail>,
+    /// Whether there is anything in it: most calls leave none, and need not look.
+    has_trail: AtomicBool,
     dropped_notices: AtomicU64,
     /// Somebody outside has answered or taken something, so that the result is no function of the arguments.
     spoke: AtomicBool,
@@ -91,10 +101,10 @@ impl CallHost {
     pub(super) fn new(
         toolbox: &Arc<Shared>,
         entry: &Arc<Entry>,
-        call: Call,
+        call: Arc<Call>,
         places: Places,
         parent: Option<&Arc<CallHost>>,
-        secrets: Arc<[Secret]>,
+        secrets: Secrets,
     ) -> Arc<Self> {
         // Only a thread needs to be told: an inline tool is simply not polled again.
         let stop = match entry.spec.policy.placement {
@@ -106,16 +116,14 @@ impl CallHost {
             entry: Arc::clone(entry),
             call,
             parent: parent.cloned(),
-            places: Mutex::new([Some(places), None]),
+            holding: Mutex::new(Holding { places: [Some(places), None], thread: Thread::Outside }),
             clock: Mutex::default(),
             stop,
             secrets,
-            thread: Mutex::new(Thread::Outside),
             closed: AtomicBool::new(false),
             attempt: AtomicU32::new(0),
-            replay: Mutex::default(),
-            files: Mutex::default(),
-            children: Mutex::default(),
+            trail: Mutex::default(),
+            has_trail: AtomicBool::new(false),
             dropped_notices: AtomicU64::new(0),
             spoke: AtomicBool::new(false),
         })
@@ -138,8 +146,20 @@ impl CallHost {
         clock.end = end;
         clock.paused = None;
         drop(clock);
-        lock(&self.replay).rewind();
-        lock(&self.files).staged.clear();
+        if self.has_trail() {
+            let mut trail = self.trail();
+            trail.replay.rewind();
+            trail.staged.clear();
+        }
+    }
+
+    fn trail(&self) -> MutexGuard<'_, Trail> {
+        self.has_trail.store(true, Ordering::Release);
+        lock(&self.trail)
+    }
+
+    fn has_trail(&self) -> bool {
+        self.has_trail.load(Ordering::Acquire)
     }
 
     pub(super) fn attempts(&self) -> u32 {
@@ -164,47 +184,49 @@ impl CallHost {
 
     /// A thread goes into the tool, if it still may.
     pub(super) fn thread_enters(&self) -> bool {
-        let mut thread = lock(&self.thread);
-        let may = *thread == Thread::Outside;
+        let mut holding = lock(&self.holding);
+        let may = holding.thread == Thread::Outside;
         if may {
-            *thread = Thread::Inside;
+            holding.thread = Thread::Inside;
         }
         may
     }
 
     /// The thread has come out of it.
     pub(super) fn thread_leaves(&self) {
-        let mut thread = lock(&self.thread);
-        let forgotten = *thread == Thread::Forgotten;
-        *thread = if forgotten { Thread::Shut } else { Thread::Outside };
-        drop(thread);
+        let mut holding = lock(&self.holding);
+        let forgotten = holding.thread == Thread::Forgotten;
+        holding.thread = if forgotten { Thread::Shut } else { Thread::Outside };
+        drop(holding);
         if forgotten {
             self.give_back();
         }
     }
 
     pub(super) fn is_running(&self) -> bool {
-        matches!(*lock(&self.thread), Thread::Inside | Thread::Forgotten)
+        matches!(lock(&self.holding).thread, Thread::Inside | Thread::Forgotten)
     }
 
     /// The call is over, however it ended: a thread that is still in the tool is asked to stop, and what it says is
-    /// thrown away. The places go to others; if a thread is still in the tool, when it has come out.
-    pub(super) fn close(&self) {
+    /// thrown away. The places go to others; if a thread is still in the tool, when it has come out. Returns whether one
+    /// is.
+    pub(super) fn close(&self) -> bool {
         self.closed.store(true, Ordering::Release);
-        let mut thread = lock(&self.thread);
-        let inside = *thread == Thread::Inside || *thread == Thread::Forgotten;
-        *thread = if inside { Thread::Forgotten } else { Thread::Shut };
-        drop(thread);
+        let mut holding = lock(&self.holding);
+        let inside = matches!(holding.thread, Thread::Inside | Thread::Forgotten);
+        holding.thread = if inside { Thread::Forgotten } else { Thread::Shut };
+        let places = if inside { Default::default() } else { std::mem::take(&mut holding.places) };
+        drop(holding);
+        drop(places);
         if inside {
             self.stop.cancel();
-        } else {
-            self.give_back();
         }
+        inside
     }
 
     /// Gives all places to others.
     pub(super) fn give_back(&self) {
-        let places = std::mem::take(&mut *lock(&self.places));
+        let places = std::mem::take(&mut lock(&self.holding).places);
         drop(places);
     }
 
@@ -225,18 +247,19 @@ impl CallHost {
     }
 
     pub(super) fn add_child(&self, record: Arc<CallRecord>) {
-        let mut children = lock(&self.children);
+        let children = &mut self.trail().children;
         if children.len() < MAX_CHILDREN {
             children.push(record);
         }
     }
 
-    pub(super) fn take_children(&self) -> Vec<Arc<CallRecord>> {
-        std::mem::take(&mut lock(&self.children))
-    }
-
-    pub(super) fn take_artifacts(&self) -> Vec<Artifact> {
-        std::mem::take(&mut lock(&self.files).published)
+    /// The records of the calls that it made, and the files that its caller has.
+    pub(super) fn take_trail(&self) -> (Vec<Arc<CallRecord>>, Vec<Artifact>) {
+        if !self.has_trail() {
+            return Default::default();
+        }
+        let mut trail = self.trail();
+        (std::mem::take(&mut trail.children), std::mem::take(&mut trail.published))
     }
 
     pub(super) fn dropped_notices(&self) -> u64 {
@@ -254,9 +277,11 @@ impl CallHost {
 
     /// Hands the files over that were kept back until the attempt had succeeded.
     pub(super) async fn publish(&self, output: &Output) -> Result<(), ToolError> {
-        let staged = std::mem::take(&mut lock(&self.files).staged);
-        for artifact in staged {
-            self.hand_over(self.call.id, artifact).await?;
+        if self.has_trail() {
+            let staged = std::mem::take(&mut self.trail().staged);
+            for artifact in staged {
+                self.hand_over(self.call.id, artifact).await?;
+            }
         }
         for artifact in &output.artifacts {
             emit(&self.toolbox, || Event::CallArtifact { call: self.call.id, artifact: artifact.clone() });
@@ -274,7 +299,7 @@ impl CallHost {
             }
         }
         emit(&self.toolbox, || Event::CallArtifact { call, artifact: artifact.clone() });
-        lock(&self.files).published.push(artifact.without_data());
+        self.trail().published.push(artifact.without_data());
         Ok(())
     }
 
@@ -287,13 +312,13 @@ impl CallHost {
         }
         let limit = self.toolbox.settings().artifacts;
         {
-            let mut files = lock(&self.files);
-            if files.staged.len() + files.published.len() >= limit {
+            let mut trail = self.trail();
+            if trail.staged.len() + trail.published.len() >= limit {
                 return Err(ToolError::limit(format!("a call may hand over {limit} files"))
                     .suggest("Put them into one archive."));
             }
             if plan(self).attempts > 0 {
-                files.staged.push(artifact);
+                trail.staged.push(artifact);
                 return Ok(());
             }
         }
@@ -391,7 +416,7 @@ impl Host for CallHost {
 
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, ToolError>> {
         Box::pin(async move {
-            let (place, known) = lock(&self.replay).next(|answered| match answered {
+            let (place, known) = self.trail().replay.next(|answered| match answered {
                 Answered::Ask(asked, answer) if *asked == question => Some(answer.clone()),
                 _ => None,
             });
@@ -410,7 +435,7 @@ impl Host for CallHost {
                 })?;
             }
             if plan(self).attempts > 0 {
-                lock(&self.replay).remember(place, Answered::Ask(question, answer.clone()));
+                self.trail().replay.remember(place, Answered::Ask(question, answer.clone()));
             }
             Ok(answer)
         })
@@ -418,7 +443,7 @@ impl Host for CallHost {
 
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample, ToolError>> {
         Box::pin(async move {
-            let (place, known) = lock(&self.replay).next(|answered| match answered {
+            let (place, known) = self.trail().replay.next(|answered| match answered {
                 Answered::Sample(asked, sample) if *asked == request => Some(sample.clone()),
                 _ => None,
             });
@@ -427,7 +452,7 @@ impl Host for CallHost {
             }
             let sample = self.complete(self.call.id, &request).await?;
             if plan(self).attempts > 0 {
-                lock(&self.replay).remember(place, Answered::Sample(request, sample.clone()));
+                self.trail().replay.remember(place, Answered::Sample(request, sample.clone()));
             }
             Ok(sample)
         })
@@ -435,7 +460,7 @@ impl Host for CallHost {
 
     fn nested(self: Arc<Self>, mut call: Call) -> BoxFuture<'static, Reply> {
         Box::pin(async move {
-            let (place, known) = lock(&self.replay).next(|answered| match answered {
+            let (place, known) = self.trail().replay.next(|answered| match answered {
                 Answered::Nested { tool, arguments, reply }
                     if *tool == call.tool && *arguments == call.arguments =>
                 {
@@ -448,16 +473,17 @@ impl Host for CallHost {
             }
             // What stops this call stops those that it makes, also when only its own time is over.
             call.cancellation = self.stop.clone();
-            let (tool, arguments) = (call.tool.clone(), Arc::clone(&call.arguments));
+            let call = Arc::new(call);
             let mut reply = match self.still_wanted() {
                 Err(error) => super::record::refuse(&self.toolbox, &call, error),
-                Ok(()) => super::call(&self.toolbox, call, Some(&self)).await,
+                Ok(()) => super::call(&self.toolbox, Arc::clone(&call), Some(&self)).await,
             };
             self.add_child(Arc::clone(&reply.record));
             match &mut reply.result {
                 Ok(_) if plan(&self).attempts > 0 => {
+                    let (tool, arguments) = (call.tool.clone(), Arc::clone(&call.arguments));
                     let reply = Box::new(reply.clone());
-                    lock(&self.replay).remember(place, Answered::Nested { tool, arguments, reply });
+                    self.trail().replay.remember(place, Answered::Nested { tool, arguments, reply });
                 }
                 Ok(_) => {}
                 // The nested call did not start, but this one did: nobody may take the one for the other.
@@ -518,6 +544,6 @@ pub(super) async fn enter_again(host: &CallHost) -> Result<(), ToolError> {
     let global = host.parent.is_none();
     let places = queue::enter_again(&host.toolbox, &host.call, host.root(), tools, global).await?;
     let mut places = places.into_iter();
-    *lock(&host.places) = [places.next(), places.next()];
+    lock(&host.holding).places = [places.next(), places.next()];
     Ok(())
 }

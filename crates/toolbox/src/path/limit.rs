@@ -9,12 +9,8 @@ use crate::registry::Entry;
 /// The least that a shortened piece of content needs, in bytes.
 const MIN_PIECE: usize = 128;
 
-/// Checks an output and shortens what a model gets. The number is the size of that, in bytes.
-pub(super) fn output(
-    entry: &Entry,
-    settings: &Settings,
-    mut output: Output,
-) -> Result<(Output, usize), ToolError> {
+/// Checks an output and shortens what a model gets. Returns the size of that, in bytes.
+pub(super) fn output(entry: &Entry, settings: &Settings, output: &mut Output) -> Result<usize, ToolError> {
     if let (Some(schema), true) = (&entry.spec.output_schema, entry.is_local()) {
         // A partial result may lack what failed.
         if output.partial.is_none() {
@@ -40,9 +36,8 @@ pub(super) fn output(
         check_artifact_name(&artifact.name)?;
     }
     let limit = entry.spec.policy.output_limit.unwrap_or(settings.output_limit);
-    leave_out_media(&mut output, settings.media_limit);
-    let size = shorten(&mut output, limit);
-    Ok((output, size))
+    leave_out_media(output, settings.media_limit);
+    Ok(shorten(output, limit))
 }
 
 /// Checks the name of a file that a tool made: a relative path that stays where it is put.

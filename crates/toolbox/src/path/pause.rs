@@ -30,7 +30,7 @@ impl<'a> Pause<'a> {
             if let Some(watcher) = watcher {
                 watcher.wake();
             }
-            let places = std::mem::take(&mut *lock(&host.places));
+            let places = std::mem::take(&mut lock(&host.holding).places);
             pause.global |= places.iter().flatten().any(Places::is_global);
             if places.iter().flatten().any(|places| places.holds(&host.entry)) {
                 pause.tools.push(Arc::clone(&host.entry));
@@ -54,7 +54,7 @@ impl<'a> Pause<'a> {
     fn put_back(&self, places: Vec<Places>) {
         let mut rest = places;
         for host in self.host.lineage() {
-            let mut own = lock(&host.places);
+            let own = &mut lock(&host.holding).places;
             if let Some(index) = rest.iter().position(|places| places.holds(&host.entry)) {
                 own[0] = Some(rest.swap_remove(index));
             }

@@ -5,9 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use toolpost_core::{Call, CallRecord, Code, Event, Evidence, Output, Reply, Secret, Status, ToolError};
+use serde_json::Value;
+use toolpost_core::{Call, CallRecord, Code, Event, Evidence, Output, Reply, Status, Timestamp, ToolError};
 
-use super::check::masked;
+use super::check::{Secrets, masked};
 use super::host::CallHost;
 use super::limit::{self, text_size};
 use crate::registry::Entry;
@@ -43,72 +44,68 @@ impl Ring {
 }
 
 /// Writes one record. Dropping it before [`finish`](Self::finish) writes that the call was given up.
-pub(super) struct Recorder {
-    toolbox: Arc<Shared>,
-    entry: Option<Arc<Entry>>,
-    host: Option<Arc<CallHost>>,
-    secrets: Arc<[Secret]>,
+///
+/// The record itself is made at the end, in its final place; until then only what it must tell is noted here.
+pub(super) struct Recorder<'a> {
+    toolbox: &'a Shared,
+    call: Arc<Call>,
     begun: Instant,
-    record: Option<CallRecord>,
+    started: Timestamp,
+    /// The tool, when it is known.
+    entry: Option<Arc<Entry>>,
+    secrets: Secrets,
+    /// What of the arguments may be kept.
+    arguments: Option<Arc<Value>>,
+    queue_wait: Duration,
+    cached: bool,
+    host: Option<Arc<CallHost>>,
     /// The size of what a model gets, when it was measured already.
     content_bytes: Option<usize>,
+    is_written: bool,
 }
 
-impl Recorder {
-    pub(super) fn begin(toolbox: &Arc<Shared>, call: &Call) -> Self {
+impl<'a> Recorder<'a> {
+    pub(super) fn begin(toolbox: &'a Shared, call: &Arc<Call>) -> Self {
         let clock = &toolbox.config.clock;
-        // Both are set when the tool is known; until then they cost nothing.
-        let unknown = Arc::clone(&toolbox.config.name);
         Self {
-            toolbox: Arc::clone(toolbox),
-            entry: None,
-            host: None,
-            secrets: Arc::default(),
+            toolbox,
+            call: Arc::clone(call),
             begun: clock.instant(),
-            record: Some(CallRecord::begin(call, Arc::clone(&unknown), unknown, clock.timestamp())),
+            started: clock.timestamp(),
+            entry: None,
+            secrets: Secrets::default(),
+            arguments: None,
+            queue_wait: Duration::ZERO,
+            cached: false,
+            host: None,
             content_bytes: None,
-        }
-    }
-
-    /// There is no such tool: the record keeps the beginning of what was asked for.
-    pub(super) fn unknown(&mut self, name: &str) {
-        if let Some(record) = &mut self.record {
-            record.tool = name.chars().take(64).collect::<String>().into();
+            is_written: false,
         }
     }
 
     /// The tool is known, and with it what of the arguments may be kept.
-    pub(super) fn resolved(&mut self, entry: &Arc<Entry>, call: &Call, size: usize, secrets: &Arc<[Secret]>) {
-        self.secrets = Arc::clone(secrets);
-        let Some(record) = &mut self.record else { return };
-        record.tool = Arc::clone(&entry.name);
-        record.source = Arc::clone(&entry.source_name);
-        let arguments = || {
-            if secrets.is_empty() && entry.spec.sensitive.is_empty() {
+    pub(super) fn resolved(&mut self, entry: &Arc<Entry>, size: usize, secrets: &Secrets) {
+        let call = &self.call;
+        if size <= MAX_KEPT_ARGUMENTS {
+            self.arguments = Some(if secrets.all().is_empty() && entry.spec.sensitive.is_empty() {
                 Arc::clone(&call.arguments)
             } else {
-                Arc::new(masked(entry, &call.arguments, secrets))
-            }
-        };
-        if size <= MAX_KEPT_ARGUMENTS {
-            record.arguments = Some(arguments());
+                Arc::new(masked(entry, &call.arguments, secrets.all()))
+            });
         }
-        let arguments = record.arguments.clone();
-        emit(&self.toolbox, || Event::CallStarted {
+        emit(self.toolbox, || Event::CallStarted {
             call: call.id,
             parent: call.parent,
             tool: Arc::clone(&entry.name),
-            arguments: arguments.unwrap_or_default(),
+            arguments: self.arguments.clone().unwrap_or_default(),
         });
-        record.mock = call.options.mock;
+        self.secrets = secrets.clone();
         self.entry = Some(Arc::clone(entry));
     }
 
     /// The call's turn has come, after this wait.
     pub(super) fn entered(&mut self, waited: Duration) {
-        if let Some(record) = &mut self.record {
-            record.queue_wait = waited;
-        }
+        self.queue_wait = waited;
     }
 
     /// What a model gets has this many bytes.
@@ -117,9 +114,7 @@ impl Recorder {
     }
 
     pub(super) fn cached(&mut self) {
-        if let Some(record) = &mut self.record {
-            record.cached = true;
-        }
+        self.cached = true;
     }
 
     /// From now on the record has to tell what this host has seen.
@@ -127,37 +122,51 @@ impl Recorder {
         self.host = Some(Arc::clone(host));
     }
 
-    pub(super) fn finish(mut self, result: Result<Output, ToolError>) -> Reply {
-        if let Some(host) = &self.host {
-            host.close();
+    pub(super) fn finish(&mut self, mut result: Result<Output, ToolError>) -> Reply {
+        if let Err(error) = result {
+            result = Err(self.scrubbed(limit::error(error, self.toolbox.settings().output_limit)));
         }
-        let limit = self.toolbox.settings().output_limit;
-        let result = result.map_err(|error| self.scrubbed(limit::error(error, limit)));
-        // Taken once, here; `drop` finds nothing after that.
-        let Some(record) = self.record.take() else { unreachable!("a record is finished once") };
-        let record = self.write(record, &result);
+        let record = self.write(&result);
         Reply { result, record }
     }
 
     /// An error without the sensitive values that came in: a tool may quote them.
     fn scrubbed(&self, error: ToolError) -> ToolError {
-        if self.secrets.is_empty() {
+        if self.secrets.all().is_empty() {
             return error;
         }
         let scrub =
-            |text: &str| self.secrets.iter().fold(text.to_owned(), |text, secret| secret.scrub(&text));
+            |text: &str| self.secrets.all().iter().fold(text.to_owned(), |text, secret| secret.scrub(&text));
         error.shortened(scrub, usize::MAX)
     }
 
-    fn write(&mut self, mut record: CallRecord, result: &Result<Output, ToolError>) -> Arc<CallRecord> {
-        record.duration = self.toolbox.config.clock.instant().saturating_duration_since(self.begun);
+    /// The record as far as the result does not matter. Of an unknown tool it keeps the beginning of what was asked for.
+    fn record(&self) -> CallRecord {
+        let (tool, source) = match &self.entry {
+            Some(entry) => (Arc::clone(&entry.name), Arc::clone(&entry.source_name)),
+            None => {
+                let asked: String = self.call.tool.chars().take(64).collect();
+                (asked.into(), Arc::clone(&self.toolbox.config.name))
+            }
+        };
+        let mut record = CallRecord::begin(&self.call, tool, source, self.started);
+        record.arguments.clone_from(&self.arguments);
+        record.queue_wait = self.queue_wait;
+        record.cached = self.cached;
+        record.mock = self.call.options.mock && self.entry.is_some();
+        record
+    }
+
+    fn write(&mut self, result: &Result<Output, ToolError>) -> Arc<CallRecord> {
+        self.is_written = true;
+        let mut record = self.record();
         if let Some(host) = self.host.take() {
+            record.still_running = host.close();
             record.attempts = host.attempts();
-            record.children = host.take_children();
-            record.artifacts = host.take_artifacts();
+            (record.children, record.artifacts) = host.take_trail();
             record.dropped_notices = host.dropped_notices();
-            record.still_running = host.is_running();
         }
+        record.duration = self.toolbox.config.clock.instant().saturating_duration_since(self.begun);
         match result {
             Ok(output) => {
                 record.status = output.status();
@@ -175,7 +184,7 @@ impl Recorder {
                 record.status = Status::Error;
                 record.causes = error.causes();
                 for cause in &mut record.causes {
-                    for secret in self.secrets.iter() {
+                    for secret in self.secrets.all() {
                         *cause = secret.scrub(cause);
                     }
                 }
@@ -195,18 +204,16 @@ impl Recorder {
         if let Some(sink) = &self.toolbox.config.records {
             undisturbed(|| sink(&record));
         }
-        emit(&self.toolbox, || Event::CallFinished { record: Arc::clone(&record) });
+        emit(self.toolbox, || Event::CallFinished { record: Arc::clone(&record) });
         record
     }
 }
 
-impl Drop for Recorder {
+impl Drop for Recorder<'_> {
     fn drop(&mut self) {
-        let Some(record) = self.record.take() else { return };
-        if let Some(host) = &self.host {
-            host.close();
+        if !self.is_written {
+            self.write(&Err(ToolError::cancelled("the caller went away before the call was done")));
         }
-        self.write(record, &Err(ToolError::cancelled("the caller went away before the call was done")));
     }
 }
 
@@ -225,8 +232,6 @@ fn undisturbed(code: impl FnOnce()) {
 }
 
 /// The reply to a call that is not even begun.
-pub(super) fn refuse(toolbox: &Arc<Shared>, call: &Call, error: ToolError) -> Reply {
-    let mut recorder = Recorder::begin(toolbox, call);
-    recorder.unknown(&call.tool);
-    recorder.finish(Err(error))
+pub(super) fn refuse(toolbox: &Shared, call: &Arc<Call>, error: ToolError) -> Reply {
+    Recorder::begin(toolbox, call).finish(Err(error))
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use tokio::time::Sleep;
 use toolpost_core::{
-    Args, BoxFuture, Ctx, Output, Placement, RetryAdvice, Timeout, Tool, ToolError, ToolSource,
+    Args, BoxFuture, Call, Ctx, Output, Placement, RetryAdvice, Timeout, Tool, ToolError, ToolSource,
     format_duration,
 };
 
@@ -81,7 +81,7 @@ async fn remote(
     source: &Arc<dyn ToolSource>,
     allowed: Option<Duration>,
 ) -> Result<Output, ToolError> {
-    let mut call = host.call.clone();
+    let mut call = Call::clone(&host.call);
     // Approval and quota belong to the toolbox in front, which has seen to them.
     call.approved = true;
     // Whoever is asked there is asked from here: the clock here stands still as well.
