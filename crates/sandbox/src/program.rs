@@ -69,4 +69,7 @@ pub enum Workspace {
     /// An existing folder of the host, writable for the program. The protected paths ([`crate::PROTECTED_PATHS`])
     /// are read-only, also those that do not exist yet.
     Host(PathBuf),
+    /// An existing folder of the host that the program can read and not write. Nothing in it is looked through before
+    /// and after the run, so that its size costs nothing.
+    ReadOnlyHost(PathBuf),
 }

@@ -82,6 +82,7 @@ pub struct Sandbox {
     pub(crate) allow_degraded: bool,
     pub(crate) limits: Limits,
     pub(crate) workspace: Workspace,
+    pub(crate) directory: Option<String>,
     pub(crate) files: Vec<(String, Source)>,
     pub(crate) environment: Vec<(String, OsString)>,
     pub(crate) stdin: Stdin,
@@ -122,6 +123,14 @@ impl Sandbox {
     #[must_use]
     pub fn workspace(mut self, workspace: Workspace) -> Self {
         self.workspace = workspace;
+        self
+    }
+
+    /// Sets the folder in which the program starts: a relative path beneath the workspace, without `..`, that exists.
+    /// Default the workspace itself. What the program sees stays the same.
+    #[must_use]
+    pub fn directory(mut self, directory: impl Into<String>) -> Self {
+        self.directory = Some(directory.into());
         self
     }
 
@@ -188,6 +197,13 @@ impl Sandbox {
     }
 
     fn check_files(&self) -> Result<(), Error> {
+        if let Some(directory) = &self.directory {
+            check_file_name(directory)?;
+        }
+        if let (Workspace::ReadOnlyHost(path), false) = (&self.workspace, self.files.is_empty()) {
+            let reason = "files cannot be put into a read-only folder".into();
+            return Err(Error::Workspace { path: path.clone(), reason });
+        }
         for (index, (name, _)) in self.files.iter().enumerate() {
             check_file_name(name)?;
             let folded = name.to_lowercase();

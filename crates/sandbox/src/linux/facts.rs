@@ -273,6 +273,7 @@ fn try_namespaces(facts: &Facts) -> Result<(), Refusal> {
         limits: &limits,
         facts,
         host: None,
+        directory: None,
         fresh: None,
         visible: Vec::new(),
         waits: false,

@@ -34,6 +34,8 @@ pub(super) struct Request<'a> {
     pub(super) facts: &'a Facts,
     /// A host folder as workspace; none is a fresh one.
     pub(super) host: Option<&'a mut HostFolder>,
+    /// Where the program starts, beneath the workspace.
+    pub(super) directory: Option<&'a str>,
     /// Without namespaces: the folder that the host made as fresh workspace.
     pub(super) fresh: Option<PathBuf>,
     /// Folders and files to show read-only: canonical, with the identity that the host saw.
@@ -88,7 +90,9 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
 
 /// A private root in namespaces of its own.
 fn with_namespaces(request: Request<'_>) -> Confinement {
-    let Request { level, limits, facts, host, visible, waits, group, network, template, .. } = request;
+    let Request { level, limits, facts, host, directory, visible, waits, group, network, template, .. } =
+        request;
+    let is_writable = host.as_ref().is_none_or(|folder| !folder.is_read_only());
     let as_root = facts.is_root();
     let user_namespace = if as_root && facts.user_namespaces {
         let inside = Owner { user: INSIDE, group: INSIDE };
@@ -183,6 +187,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     match host {
         Some(folder) => {
             folder.plan(&workspace, &|inner| under_old(inner), &mut tree.steps);
+            // What cannot be written at all is protected with everything in it.
             layers.push(Layer::ProtectedPaths);
             missing.push(MissingLayer {
                 layer: Layer::WorkspaceQuota,
@@ -232,7 +237,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
             }
         }
     }
-    steps.push(Step::Enter(path(&workspace)));
+    steps.push(Step::Enter(path(&start(&workspace, directory))));
     let counted = if as_root {
         // One user runs all code, so its processes are counted only where no cgroup counts those of this run.
         (!group.limits_processes()).then(|| super::tree::count_of_user(facts.unprivileged))
@@ -240,7 +245,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         // In a user namespace of its own the kernel counts the processes of this run alone.
         Some(0)
     };
-    let rules = private_root_rules(&workspace);
+    let rules = private_root_rules(is_writable.then_some(workspace.as_path()));
     let own_namespaces = true;
     let mut confinement = Confinement {
         namespaces: namespaces as u64,
@@ -269,20 +274,26 @@ fn identity_map(user: u32, group: u32) -> [Step; 3] {
     ]
 }
 
-fn private_root_rules(workspace: &Path) -> Vec<PathRule> {
+/// Where the program starts.
+fn start(workspace: &Path, directory: Option<&str>) -> PathBuf {
+    directory.map_or_else(|| workspace.to_owned(), |directory| workspace.join(directory))
+}
+
+fn private_root_rules(writable: Option<&Path>) -> Vec<PathRule> {
     let rule = |place: &Path, access, is_folder| PathRule { path: path(place), access, is_folder };
     let mut rules = vec![rule(Path::new("/"), Access::Read, true)];
     for folder in ["/tmp", "/dev/shm"] {
         rules.push(rule(Path::new(folder), Access::Write, true));
     }
-    rules.push(rule(workspace, Access::Write, true));
+    rules.extend(writable.map(|workspace| rule(workspace, Access::Write, true)));
     rules.push(rule(Path::new("/dev"), Access::Device, true));
     rules
 }
 
 /// The host's root, of which Landlock leaves the system folders and the workspace.
 fn without_namespaces(request: Request<'_>) -> Confinement {
-    let Request { limits, facts, host, fresh, visible, group, .. } = request;
+    let Request { limits, facts, host, directory, fresh, visible, group, .. } = request;
+    let is_writable = host.as_ref().is_none_or(|folder| !folder.is_read_only());
     let refusal =
         facts.namespaces.as_ref().err().map_or_else(|| "not available".to_owned(), ToString::to_string);
     let mut missing: Vec<MissingLayer> = [
@@ -324,17 +335,18 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
         (None, Some(folder)) => folder,
         (None, None) => PathBuf::from("/"),
     };
-    rules.push(rule(&workspace, Access::Write));
-    missing.push(match host {
-        Some(_) => MissingLayer {
+    rules.push(rule(&workspace, if is_writable { Access::Write } else { Access::Read }));
+    match host {
+        Some(_) if !is_writable => {}
+        Some(_) => missing.push(MissingLayer {
             layer: Layer::ProtectedPaths,
             reason: "without a mount namespace no path inside the workspace can be masked".into(),
-        },
-        None => MissingLayer {
+        }),
+        None => missing.push(MissingLayer {
             layer: Layer::WorkspaceQuota,
             reason: "without a mount namespace the workspace is measured, not limited".into(),
-        },
-    });
+        }),
+    }
     let scoped_signals = facts.landlock >= SCOPES_SINCE;
     if scoped_signals || group.kills() {
         layers.push(Layer::TreeKill);
@@ -352,7 +364,7 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
         steps.push(Step::Identity { user, group: user, dumpable: is_dumpable() });
     }
     layers.push(Layer::UnprivilegedUser);
-    steps.push(Step::Enter(path(&workspace)));
+    steps.push(Step::Enter(path(&start(&workspace, directory))));
     let mut confinement = Confinement {
         namespaces: 0,
         steps,

@@ -95,6 +95,7 @@ pub(crate) fn run(
             files::upload(folder.descriptor(), &sandbox.files, limits, owner)?;
             before = files::list(folder.descriptor());
         }
+        Place::Host(folder) if folder.is_read_only() => {}
         Place::Host(folder) => {
             let owner = facts.is_root().then(|| folder.owner());
             files::upload(folder.descriptor(), &sandbox.files, limits, owner)?;
@@ -114,6 +115,7 @@ pub(crate) fn run(
         level,
         limits,
         facts,
+        directory: sandbox.directory.as_deref(),
         fresh: match &place {
             Place::Temporary(folder) => Some(folder.path()),
             _ => None,
@@ -212,6 +214,7 @@ pub(crate) fn run(
         Place::Temporary(temporary) => launch::duplicate(temporary.descriptor())
             .ok()
             .map(|descriptor| Folder { descriptor, _temporary: Some(temporary) }),
+        Place::Host(folder) if folder.is_read_only() => None,
         Place::Host(folder) => launch::duplicate(folder.descriptor())
             .ok()
             .map(|descriptor| Folder { descriptor, _temporary: None }),
@@ -259,6 +262,7 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
             fix: "allow namespaces, use a fresh workspace, or allow a degraded level".into(),
         }),
         Workspace::Host(path) => Ok(Place::Host(HostFolder::open(path, facts, namespaces)?)),
+        Workspace::ReadOnlyHost(path) => Ok(Place::Host(HostFolder::open_read_only(path, facts)?)),
     }
 }
 

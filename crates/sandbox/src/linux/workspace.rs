@@ -36,6 +36,7 @@ pub(super) struct HostFolder {
     /// Protected paths that exist now: path and whether it is a folder.
     protected: Vec<(&'static str, bool)>,
     guard: bool,
+    read_only: bool,
 }
 
 fn refuse(path: &Path, reason: impl Into<String>) -> Error {
@@ -45,6 +46,19 @@ fn refuse(path: &Path, reason: impl Into<String>) -> Error {
 impl HostFolder {
     /// Opens and checks a folder. With `masks` the protected paths that are missing get placeholders.
     pub(super) fn open(given: &Path, facts: &Facts, masks: bool) -> Result<Self, Error> {
+        let mut folder = Self::find(given, facts, false)?;
+        if masks {
+            folder.make_placeholders().map_err(|reason| refuse(given, reason))?;
+        }
+        Ok(folder)
+    }
+
+    /// Opens and checks a folder that is only read: nothing in it needs protection.
+    pub(super) fn open_read_only(given: &Path, facts: &Facts) -> Result<Self, Error> {
+        Self::find(given, facts, true)
+    }
+
+    fn find(given: &Path, facts: &Facts, read_only: bool) -> Result<Self, Error> {
         let path = given.canonicalize().map_err(|error| refuse(given, error.to_string()))?;
         if path == Path::new("/")
             || path.starts_with("/proc")
@@ -57,12 +71,10 @@ impl HostFolder {
         let descriptor = rustix::fs::open(&path, flags, Mode::empty())
             .map_err(|error| refuse(given, error.to_string()))?;
         let stat = rustix::fs::fstat(&descriptor).map_err(|error| refuse(given, error.to_string()))?;
-        let mut folder = Self { path, descriptor, stat, tree: None, protected: Vec::new(), guard: false };
+        let mut folder =
+            Self { path, descriptor, stat, tree: None, protected: Vec::new(), guard: false, read_only };
         if facts.is_root() {
             folder.give_to_program(given, facts)?;
-        }
-        if masks {
-            folder.make_placeholders().map_err(|reason| refuse(given, reason))?;
         }
         Ok(folder)
     }
@@ -70,12 +82,17 @@ impl HostFolder {
     /// The host is root and the program is not: the folder's files must become the program's.
     fn give_to_program(&mut self, given: &Path, facts: &Facts) -> Result<(), Error> {
         if facts.namespaces.is_ok() {
-            match identity::mapped_tree(self.descriptor.as_fd(), self.owner(), facts.unprivileged, false) {
+            match identity::mapped_tree(
+                self.descriptor.as_fd(),
+                self.owner(),
+                facts.unprivileged,
+                self.read_only,
+            ) {
                 Ok(tree) => {
                     self.tree = Some(tree);
                     return Ok(());
                 }
-                Err(error) if !self.everyone_writes() => {
+                Err(error) if !self.is_open_to_all() => {
                     return Err(refuse(
                         given,
                         format!(
@@ -88,21 +105,29 @@ impl HostFolder {
                 Err(_) => {}
             }
         }
-        if self.everyone_writes() {
+        if self.is_open_to_all() {
             return Ok(());
         }
         Err(refuse(
             given,
             format!(
-                "without mount namespaces the program runs as user {}, who cannot write there; run as the ordinary \
+                "without mount namespaces the program runs as user {}, who cannot {} there; run as the ordinary \
                  user who owns it",
-                facts.unprivileged
+                facts.unprivileged,
+                if self.read_only { "read" } else { "write" }
             ),
         ))
     }
 
-    fn everyone_writes(&self) -> bool {
-        self.stat.st_mode & 0o003 == 0o003
+    /// Whether any user can do there what the program shall.
+    fn is_open_to_all(&self) -> bool {
+        let needed = if self.read_only { 0o005 } else { 0o003 };
+        self.stat.st_mode & needed == needed
+    }
+
+    /// Whether the program can only read it.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// Who owns the folder, and so what is put into it.
@@ -206,7 +231,7 @@ impl HostFolder {
             None => steps.push(Step::Bind {
                 source: under_old(&self.path),
                 target: place(target),
-                attributes: no_extras,
+                attributes: no_extras | if self.read_only { attribute::READ_ONLY } else { 0 },
             }),
         }
         steps.push(Step::Verify { path: place(target), device: self.stat.st_dev, inode: self.stat.st_ino });

@@ -271,3 +271,45 @@ fn without_masks_a_host_folder_needs_consent_and_the_report_says_it() {
     assert!(folder.path().join("out").exists());
     assert!(outcome.report.missing.iter().any(|missing| missing.layer == Layer::ProtectedPaths));
 }
+
+#[test]
+fn a_read_only_folder_is_read_and_not_written() {
+    for mode in Mode::available() {
+        let folder = open_folder();
+        std::fs::create_dir(folder.path().join("sub")).unwrap();
+        std::fs::set_permissions(folder.path().join("sub"), std::fs::Permissions::from_mode(0o777)).unwrap();
+        std::fs::write(folder.path().join("sub/in"), "input").unwrap();
+        let sandbox = mode.sandbox().workspace(Workspace::ReadOnlyHost(folder.path().to_owned()));
+        let outcome = bash(
+            &sandbox,
+            "cat sub/in; echo x > out || echo x > sub/in || rm sub/in || mkdir d || echo refused",
+        );
+        assert_eq!(outcome.stdout.text(), "inputrefused\n", "{mode:?} {}", outcome.stderr.text());
+        assert_eq!(outcome.changes, toolpost_sandbox::Changes::default());
+        let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1, "no placeholder: {left:?}");
+        let error = run(&sandbox.file("up", Source::Bytes(vec![])), &Program::argv(["true"])).unwrap_err();
+        assert!(matches!(error, Error::Workspace { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_program_starts_in_a_folder_of_its_workspace() {
+    for mode in with_masks() {
+        let folder = open_folder();
+        std::fs::create_dir_all(folder.path().join("a/b")).unwrap();
+        std::os::unix::fs::symlink("/etc", folder.path().join("out")).unwrap();
+        let sandbox = mode.sandbox().workspace(Workspace::ReadOnlyHost(folder.path().to_owned()));
+        let outcome = bash(&sandbox.clone().directory("a/b"), "basename $PWD; ls -a ../..");
+        assert_eq!(outcome.stdout.text(), "b\n.\n..\na\nout\n", "{mode:?} {}", outcome.stderr.text());
+        let missing = run(&sandbox.clone().directory("none"), &Program::argv(["true"])).unwrap_err();
+        assert!(missing.to_string().contains("none"), "{missing}");
+        for hostile in ["..", "/etc", "a/../..", ""] {
+            let error = run(&sandbox.clone().directory(hostile), &Program::argv(["true"])).unwrap_err();
+            assert!(matches!(error, Error::InvalidName { .. }), "{hostile} {error}");
+        }
+        // A link leads to what the program sees anyway, and never to more.
+        let outcome = bash(&sandbox.directory("out"), "touch evil || echo refused");
+        assert_eq!(outcome.stdout.text(), "refused\n", "{mode:?}");
+    }
+}
