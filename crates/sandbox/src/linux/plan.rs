@@ -237,7 +237,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
             }
         }
     }
-    steps.push(Step::Enter(path(&start(&workspace, directory))));
+    steps.push(Step::Enter(path(start(&workspace, directory))));
     let counted = if as_root {
         // One user runs all code, so its processes are counted only where no cgroup counts those of this run.
         (!group.limits_processes()).then(|| super::tree::count_of_user(facts.unprivileged))
@@ -364,7 +364,7 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
         steps.push(Step::Identity { user, group: user, dumpable: is_dumpable() });
     }
     layers.push(Layer::UnprivilegedUser);
-    steps.push(Step::Enter(path(&start(&workspace, directory))));
+    steps.push(Step::Enter(path(start(&workspace, directory))));
     let mut confinement = Confinement {
         namespaces: 0,
         steps,
