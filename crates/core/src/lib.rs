@@ -34,6 +34,7 @@ mod parameter;
 mod policy;
 mod port;
 mod record;
+mod resource;
 mod schema;
 mod scope;
 mod secret;
@@ -64,10 +65,11 @@ pub use self::port::{
     SampleRequest,
 };
 pub use self::record::{CallRecord, RunRecord, Usage};
+pub use self::resource::{PromptArgument, PromptSpec, ResourceSpec, UriPattern};
 pub use self::schema::{Problem, Schema};
 pub use self::scope::Scope;
 pub use self::secret::Secret;
-pub use self::spec::{Annotations, Example, SpecError, ToolSpec, check_tool_name};
+pub use self::spec::{Annotations, Example, Mode, SpecError, ToolSpec, check_tool_name};
 pub use self::state::{Change, Commit, Committed, DocStore, Document, Write};
 pub use self::suggest::{did_you_mean, suggestions};
 pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn};

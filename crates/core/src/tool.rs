@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::{Args, BoxFuture, Call, CallRecord, Ctx, Output, ToolError, ToolSpec};
+use serde_json::{Map, Value};
+
+use crate::{Args, BoxFuture, Call, CallRecord, Ctx, Output, PromptSpec, ResourceSpec, ToolError, ToolSpec};
 
 /// Something that can be called. `#[tool]` makes one of a function; implement it by hand for anything else.
 pub trait Tool: Send + Sync {
@@ -39,6 +41,37 @@ pub trait ToolSource: Send + Sync {
 
     /// Runs a call. If it certainly did not start, the error says [`RetryAdvice::NotStarted`](crate::RetryAdvice).
     fn call(&self, call: Call) -> BoxFuture<'_, Reply>;
+
+    /// What can be read from it by address. Default none.
+    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// The prompts that it can render. Default none.
+    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// Reads a resource: text, bytes or a structured value. Dropping the future is the cancellation. Default
+    /// `NOT_FOUND`.
+    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
+        Box::pin(
+            async move { Err(ToolError::not_found(format!("`{}` has no resource `{uri}`", self.name()))) },
+        )
+    }
+
+    /// Renders a prompt: text, or a structured value such as messages. Dropping the future is the cancellation. Default
+    /// `NOT_FOUND`.
+    fn render_prompt<'a>(
+        &'a self,
+        name: &'a str,
+        arguments: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Output, ToolError>> {
+        let _ = arguments;
+        Box::pin(
+            async move { Err(ToolError::not_found(format!("`{}` has no prompt `{name}`", self.name()))) },
+        )
+    }
 }
 
 /// Kinds of things that can be turned into a tool; only type inference uses them.
