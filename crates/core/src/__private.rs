@@ -5,8 +5,8 @@ pub use serde;
 pub use serde_json;
 
 pub use crate::{
-    Annotations, Approval, Args, BoxFuture, Ctx, Inject, IntoOutput, Output, Placement, Policy, Rate, Retry,
-    Timeout, Tool, ToolError, ToolGroup, ToolSpec,
+    Annotations, Approval, Args, BoxFuture, Ctx, Inject, IntoOutput, Mode, Output, Placement, Policy, Rate,
+    Retry, Timeout, Tool, ToolError, ToolGroup, ToolSpec,
 };
 pub use std::sync::{Arc, LazyLock};
 pub use std::time::Duration;

@@ -46,6 +46,19 @@ pub struct Annotations {
     pub open_world: bool,
 }
 
+/// What happens between a call and its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// One answer.
+    #[default]
+    Unary,
+    /// Progress, log lines and files while it runs, then one answer.
+    Streaming,
+    /// Questions and answers in turn, then one answer.
+    Session,
+}
+
 /// A call as the tool's author would make it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Example {
@@ -80,6 +93,8 @@ pub struct ToolSpec {
     pub tags: Vec<String>,
     /// Hints about its effects.
     pub annotations: Annotations,
+    /// What happens between a call and its end.
+    pub mode: Mode,
     /// What it asks of the call path.
     pub policy: Policy,
     /// Names of values that are injected and can never be arguments.
@@ -120,6 +135,7 @@ impl ToolSpec {
             group: None,
             tags: Vec::new(),
             annotations: Annotations::default(),
+            mode: Mode::default(),
             policy: Policy::default(),
             injected: Vec::new(),
             sensitive: Vec::new(),
@@ -172,6 +188,13 @@ impl ToolSpec {
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// Says what happens between a call and its end.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
         self
     }
 
@@ -296,6 +319,9 @@ impl Serialize for ToolSpec {
             map.serialize_entry("tags", &self.tags)?;
         }
         map.serialize_entry("annotations", &self.annotations)?;
+        if self.mode != Mode::Unary {
+            map.serialize_entry("mode", &self.mode)?;
+        }
         map.serialize_entry("policy", &self.policy)?;
         if !self.injected.is_empty() {
             map.serialize_entry("injected", &self.injected)?;

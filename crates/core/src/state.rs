@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{BoxFuture, CallId, Timestamp, ToolError};
 
 /// A document at one version.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {
     /// Its name.
     pub id: String,
@@ -19,7 +19,7 @@ pub struct Document {
 }
 
 /// One document of a commit: what it was made from and what it shall become.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Write {
     /// The document's name.
     pub id: String,
@@ -32,18 +32,21 @@ pub struct Write {
 }
 
 /// What is committed at once: all of it or nothing.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Commit {
     /// The changed documents, each once.
     pub writes: Vec<Write>,
     /// The call that made the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallId>,
     /// Why, for whoever reads the history: stored with each change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<Value>,
 }
 
 /// What became of a commit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Committed {
     /// All is stored. The new versions, in the order of the writes.
     Done(Vec<u64>),
