@@ -52,7 +52,13 @@ pub(crate) enum Command {
     /// Print the completions of a shell.
     #[command(after_long_help = help::COMPLETIONS)]
     Completions(CompletionsArgs),
-    /// Explain a command or a topic: exit-codes, environment, models, scripts.
+    /// Show and change settings, each with where it is from.
+    #[command(subcommand, after_long_help = help::CONFIG)]
+    Config(ConfigCommand),
+    /// Let files of a folder count: settings, variables, descriptions of tools.
+    #[command(after_long_help = help::TRUST)]
+    Trust(TrustArgs),
+    /// Explain a command or a topic: exit-codes, environment, settings, models, scripts.
     #[command(after_long_help = help::HELP)]
     Help(HelpArgs),
 }
@@ -94,9 +100,10 @@ pub(crate) enum LogFormat {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// How the result is printed; an error is then one line of JSON on standard error.
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
-    format: Format,
+    /// How the result is printed: text unless the settings say otherwise. In the other forms an error is one line of
+    /// JSON on standard error.
+    #[arg(long, global = true, value_enum, value_name = "FORMAT")]
+    format: Option<Format>,
     /// The same as `--format json`.
     #[arg(long, global = true, conflicts_with = "format")]
     json: bool,
@@ -109,15 +116,24 @@ pub(crate) struct Global {
     /// What is logged, such as `debug` or `toolpost::call=debug,warn`.
     #[arg(long, global = true, value_name = "FILTER")]
     pub(crate) log: Option<String>,
-    /// How log lines are written.
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
-    pub(crate) log_format: LogFormat,
+    /// How log lines are written; text unless the settings say otherwise.
+    #[arg(long, global = true, value_enum, value_name = "FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
     /// Where the log goes, instead of standard error.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) log_file: Option<PathBuf>,
-    /// Whether output is coloured.
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
-    pub(crate) color: Color,
+    /// Whether output is coloured; auto unless the settings say otherwise.
+    #[arg(long, global = true, value_enum, value_name = "WHEN")]
+    pub(crate) color: Option<Color>,
+    /// A setting for this command; see `toolpost help settings`. May be repeated.
+    #[arg(long, global = true, value_name = "KEY=VALUE")]
+    pub(crate) config: Vec<String>,
+    /// The file that keeps the state of tools.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) store: Option<PathBuf>,
+    /// A file with variables for what the environment leaves unset. May be repeated.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) env_file: Vec<PathBuf>,
 }
 
 /// What the words of a command line that cannot be understood still say of how it is answered.
@@ -142,8 +158,9 @@ pub(crate) fn glance(words: impl IntoIterator<Item = OsString>) -> (Format, Colo
 }
 
 impl Global {
-    pub(crate) fn format(&self) -> Format {
-        if self.json { Format::Json } else { self.format }
+    /// What the command line says, if it does.
+    pub(crate) fn format(&self) -> Option<Format> {
+        if self.json { Some(Format::Json) } else { self.format }
     }
 }
 
@@ -209,9 +226,9 @@ pub(crate) struct RunArgs {
     /// Where files that were made are put; default `artifacts/RUN-ID`, for a fresh working folder.
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub(crate) artifacts: Option<PathBuf>,
-    /// How often the model is asked at most.
-    #[arg(long, value_name = "N", help_heading = "Limits", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) max_iterations: u32,
+    /// How often the model is asked at most. Default 25.
+    #[arg(long, value_name = "N", help_heading = "Limits", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_iterations: Option<u32>,
     /// How many tools are called at most.
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub(crate) max_tool_calls: Option<u32>,
@@ -328,6 +345,43 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: clap_complete::Shell,
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// List the settings that have a value.
+    List {
+        /// Say where each is from.
+        #[arg(long)]
+        show_origin: bool,
+    },
+    /// Print one setting.
+    Get {
+        /// Its name.
+        key: String,
+    },
+    /// Write one setting into a file: the user's, unless another is named.
+    Set {
+        /// Its name.
+        key: String,
+        /// Its value; lists are separated by commas.
+        value: String,
+        /// Write into the `toolpost.toml` of this folder.
+        #[arg(long)]
+        project: bool,
+    },
+    /// Print the files that are read.
+    Path,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TrustArgs {
+    /// Files to trust with the content that they have now; for a folder, its `toolpost.toml` and `.env`. Without any,
+    /// what is trusted is listed.
+    pub(crate) paths: Vec<PathBuf>,
+    /// Trust them no more.
+    #[arg(long, requires = "paths")]
+    pub(crate) remove: bool,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct HelpArgs {
     /// A command or a topic.
@@ -354,7 +408,7 @@ fn temperature(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "expected a number from 0 to 2".to_owned())
 }
 
-fn effort(text: &str) -> Result<Effort, String> {
+pub(crate) fn effort(text: &str) -> Result<Effort, String> {
     let all = [Effort::Minimal, Effort::Low, Effort::Medium, Effort::High, Effort::Xhigh, Effort::Max];
     all.into_iter().find(|effort| effort.as_str() == text).ok_or_else(|| {
         let names = all.map(Effort::as_str);

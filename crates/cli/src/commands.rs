@@ -2,11 +2,13 @@
 
 pub(crate) mod call;
 pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod tools;
+pub(crate) mod trust;
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use toolpost_toolbox::{Builder, Toolbox};
 use toolpost_tools::{CodeSettings, FileRoot};
 
 use crate::args::Permission;
+use crate::config::Config;
 use crate::env;
 use crate::failure::Failure;
 
@@ -24,16 +27,17 @@ fn toolbox(
     tools: Vec<std::sync::Arc<dyn Tool>>,
     folder: &Path,
     permission: &Permission,
+    config: &Config,
     events: EventSink,
 ) -> Result<Toolbox, Failure> {
     let mut settings = CodeSettings::default();
-    settings.level = permission.level;
+    settings.level = permission.level.or_else(|| config.choice("level"));
     settings.search_path = env::get_os("PATH");
     let mut builder: Builder = Toolbox::builder()
         .provide(FileRoot::new(folder))
         .provide(settings)
         .on_event(move |event| events(event));
-    if permission.ask {
+    if permission.ask || config.flag("ask") {
         builder = builder.default_approval(Approval::Ask);
     }
     for name in &permission.allow {
@@ -44,6 +48,12 @@ fn toolbox(
             return Err(failure.hint(hint.unwrap_or_else(|| format!("There are: {}.", names.join(", ")))));
         }
         builder = builder.approval(name, Approval::Allow);
+    }
+    // Settings are for many commands: a name that this one does not have is no mistake.
+    for name in config.texts("allow") {
+        if tools.iter().any(|tool| tool.spec().name == name) {
+            builder = builder.approval(&name, Approval::Allow);
+        }
     }
     for tool in tools {
         builder = builder.tool(tool);
@@ -73,7 +83,7 @@ fn end(runtime: tokio::runtime::Runtime) {
 }
 
 /// A `key=value` of the command line.
-fn pair<'a>(option: &str, text: &'a str) -> Result<(&'a str, &'a str), Failure> {
+pub(crate) fn pair<'a>(option: &str, text: &'a str) -> Result<(&'a str, &'a str), Failure> {
     text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
         Failure::usage(format!("`{option} {text}`: expected KEY=VALUE"))
             .hint(format!("Write for example `{option} NAME=value`."))

@@ -1,14 +1,16 @@
 //! Every environment variable that the command reads.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::sync::OnceLock;
 
-/// Name and meaning, as `toolpost help environment` prints them.
+use crate::config::keys::KEYS;
+
+/// Name and meaning, as `toolpost help environment` prints them; the variables of settings stand in
+/// [`KEYS`](crate::config::keys::KEYS).
 pub(crate) const TABLE: [(&str, &str); 15] = [
     ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models"),
     ("ANTHROPIC_BASE_URL", "where the Messages API is, instead of https://api.anthropic.com"),
-    ("TOOLPOST_MODEL", "the model of `run` when `--model` is not given"),
-    ("TOOLPOST_NO_NETWORK", "if it is set and not empty, no connection leaves this machine"),
-    ("TOOLPOST_LOG", "what is logged, such as `debug` or `toolpost::call=debug,warn`"),
     ("HTTPS_PROXY", "the proxy for connections to providers"),
     ("SSL_CERT_FILE", "a file with the certificates to trust, instead of the system's"),
     ("SSL_CERT_DIR", "a folder with the certificates to trust, instead of the system's"),
@@ -19,7 +21,19 @@ pub(crate) const TABLE: [(&str, &str); 15] = [
     ("PATH", "where interpreters for sandboxed code are looked up"),
     ("TMPDIR", "where fresh working folders are made"),
     ("USER", "whom a run works for, in its records"),
+    ("HOME", "where the folders of the next two are, if they are not set"),
+    ("XDG_CONFIG_HOME", "where `toolpost/config.toml` is, instead of ~/.config"),
+    ("XDG_STATE_HOME", "where trusted files and the state of tools are kept, instead of ~/.local/state"),
 ];
+
+/// Variables of files, for what the environment itself leaves unset.
+static FILES: OnceLock<BTreeMap<String, String>> = OnceLock::new();
+
+/// Adds the variables of files. They override nothing, and no program that is started gets them.
+pub(crate) fn fill(variables: BTreeMap<String, String>) {
+    // There is one command in a process, and it reads its settings once.
+    let _ = FILES.set(variables);
+}
 
 /// The value of a variable of the table; `None` if it is unset, empty, or not text.
 pub(crate) fn get(name: &'static str) -> Option<String> {
@@ -29,6 +43,10 @@ pub(crate) fn get(name: &'static str) -> Option<String> {
 /// The value of a variable of the table, text or not; `None` if it is unset or empty.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
 pub(crate) fn get_os(name: &'static str) -> Option<OsString> {
-    debug_assert!(TABLE.iter().any(|(known, _)| *known == name), "`{name}` is not in the table");
-    std::env::var_os(name).filter(|value| !value.is_empty())
+    debug_assert!(
+        TABLE.iter().any(|(known, _)| *known == name) || KEYS.iter().any(|key| key.variable == name),
+        "`{name}` is not in the table"
+    );
+    let own = std::env::var_os(name).filter(|value| !value.is_empty());
+    own.or_else(|| FILES.get()?.get(name).filter(|value| !value.is_empty()).map(OsString::from))
 }

@@ -6,6 +6,7 @@ use clap::CommandFactory as _;
 use toolpost_core::did_you_mean;
 
 use crate::args::{Cli, HelpArgs};
+use crate::config::keys::KEYS;
 use crate::exit::{self, Exit};
 use crate::failure::Failure;
 use crate::print::Printer;
@@ -18,7 +19,7 @@ Examples:
   toolpost call calculate expression='2**64 - 1'
   echo 'print(6 * 7)' | toolpost exec --lang python -
 
-Topics: `toolpost help exit-codes`, `environment`, `models`, `scripts`.";
+Topics: `toolpost help exit-codes`, `environment`, `settings`, `models`, `scripts`.";
 
 pub(crate) const RUN: &str = "\
 Examples:
@@ -80,6 +81,23 @@ Examples:
   toolpost completions zsh > ~/.zfunc/_toolpost
   toolpost completions fish > ~/.config/fish/completions/toolpost.fish";
 
+pub(crate) const CONFIG: &str = "\
+Examples:
+  toolpost config list --show-origin
+  toolpost config set model anthropic/claude-sonnet-5-5
+  toolpost config set targets.weather ./weather --project
+
+`toolpost help settings` explains the settings and which of them count.";
+
+pub(crate) const TRUST: &str = "\
+Examples:
+  toolpost trust .
+  toolpost trust toolpost.toml git.toml
+  toolpost trust --remove git.toml
+
+A file is trusted with the content that it has now. When it changes, it counts no more until it is
+trusted again. Read it first: it may name programs, allow tools and choose where your data goes.";
+
 pub(crate) const HELP: &str = "\
 Examples:
   toolpost help run
@@ -110,7 +128,7 @@ It needs no key and no network.
 `last` is the latest tool result (last.text, last.structured), `results[i]` any earlier one.
 `toolpost schema script` prints the whole format.";
 
-const TOPICS: [&str; 4] = ["exit-codes", "environment", "models", "scripts"];
+const TOPICS: [&str; 5] = ["exit-codes", "environment", "settings", "models", "scripts"];
 
 pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
     let mut root = Cli::command();
@@ -119,6 +137,7 @@ pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
         None => root.render_long_help().ansi().to_string(),
         Some("exit-codes") => exit_codes(),
         Some("environment") => environment(),
+        Some("settings") => settings(),
         Some("models") => MODELS.to_owned(),
         Some("scripts") => SCRIPTS.to_owned(),
         Some(name) => match root.find_subcommand_mut(name) {
@@ -148,13 +167,9 @@ fn exit_codes() -> String {
 
 fn environment() -> String {
     let mut text = format!("{}\n\n", paint(STRONG, "Environment variables"));
-    for (name, meaning) in env::TABLE {
-        let _ = writeln!(
-            text,
-            "  {}{}{meaning}",
-            paint(HINT, name),
-            " ".repeat(22_usize.saturating_sub(name.len()))
-        );
+    let settings = KEYS.iter().map(|key| (key.variable, key.meaning));
+    for (name, meaning) in env::TABLE.into_iter().chain(settings) {
+        row(&mut text, name, 28, meaning);
     }
     let _ = write!(
         text,
@@ -163,6 +178,39 @@ fn environment() -> String {
     );
     text
 }
+
+fn row(text: &mut String, name: &str, width: usize, meaning: &str) {
+    let gap = " ".repeat(width.saturating_sub(name.len()));
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "  {}{gap}{meaning}", paint(HINT, name));
+}
+
+fn settings() -> String {
+    let mut text = format!("{}\n\n", paint(STRONG, "Settings"));
+    for key in KEYS {
+        let default =
+            if key.default.is_empty() { String::new() } else { format!(" (default {})", key.default) };
+        row(&mut text, key.name, 20, &format!("{}{default}", key.meaning));
+    }
+    row(&mut text, "targets.NAME", 20, "a target that `run`, `call` and `tools` then know by this name");
+    text.push_str(CONFIG_LAYERS);
+    text
+}
+
+const CONFIG_LAYERS: &str = "
+Each of these counts more than the one before:
+
+  1. what is built in
+  2. /etc/toolpost/config.toml
+  3. ~/.config/toolpost/config.toml
+  4. toolpost.toml of this folder, or of the nearest above it
+  5. TOOLPOST_NAME of the environment
+  6. `--config NAME=VALUE`, and the options of a command
+
+A toolpost.toml that is not trusted may set how things look, and forbid things with `ask` and
+`no_network`; the rest of it waits for `toolpost trust`. The same holds for a `.env` beside it,
+whose variables, like those of `--env-file`, fill what the environment leaves unset. They override
+nothing and reach no sandbox.";
 
 #[cfg(test)]
 mod tests {
@@ -192,7 +240,7 @@ mod tests {
     #[test]
     fn every_example_is_a_command_line() {
         let mut seen = 0;
-        for text in [ROOT, RUN, CALL, TOOLS, EXEC, DOCTOR, SCHEMA, COMPLETIONS, HELP] {
+        for text in [ROOT, RUN, CALL, TOOLS, EXEC, DOCTOR, SCHEMA, COMPLETIONS, CONFIG, TRUST, HELP] {
             for line in text.lines().filter_map(|line| line.strip_prefix("  ")) {
                 let line = line.split_once(" | ").map_or(line, |(_, command)| command);
                 if line.starts_with('#') {
@@ -208,7 +256,22 @@ mod tests {
 
     #[test]
     fn an_example_fits_into_a_usual_terminal() {
-        for text in [ROOT, RUN, CALL, TOOLS, EXEC, DOCTOR, SCHEMA, COMPLETIONS, HELP, MODELS, SCRIPTS] {
+        for text in [
+            ROOT,
+            RUN,
+            CALL,
+            TOOLS,
+            EXEC,
+            DOCTOR,
+            SCHEMA,
+            COMPLETIONS,
+            CONFIG,
+            CONFIG_LAYERS,
+            TRUST,
+            HELP,
+            MODELS,
+            SCRIPTS,
+        ] {
             for line in text.lines() {
                 assert!(line.chars().count() <= 100, "{line}");
             }

@@ -10,14 +10,15 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use crate::args::{Global, LogFormat};
-use crate::env;
+use crate::config::Config;
 use crate::failure::Failure;
 use crate::style::harmless;
 
-/// Starts the log. `--log` counts before `TOOLPOST_LOG`, and that before `-v`.
-pub(crate) fn start(global: &Global) -> Result<(), Failure> {
-    let asked = global.log.clone().or_else(|| env::get("TOOLPOST_LOG"));
-    let usual = match (global.verbose, &global.log_file) {
+/// Starts the log. `--log` counts before the setting `log`, and that before `-v`.
+pub(crate) fn start(global: &Global, config: &Config, format: LogFormat) -> Result<(), Failure> {
+    let asked = global.log.clone().or_else(|| config.text("log"));
+    let log_file = global.log_file.clone().or_else(|| config.path("log_file"));
+    let usual = match (global.verbose, &log_file) {
         (0, None) => "off",
         (0 | 1, _) => "info",
         (2, _) => "debug",
@@ -28,7 +29,7 @@ pub(crate) fn start(global: &Global) -> Result<(), Failure> {
         Failure::usage(format!("the log filter `{filter}`: {error}"))
             .hint("Write a level, or parts and levels: `debug`, `toolpost::call=debug,warn`.")
     })?;
-    let writer = match &global.log_file {
+    let writer = match &log_file {
         None => BoxMakeWriter::new(|| Harmless(io::stderr())),
         Some(path) => {
             let file = OpenOptions::new().create(true).append(true).open(path);
@@ -42,7 +43,7 @@ pub(crate) fn start(global: &Global) -> Result<(), Failure> {
         .with_ansi(false)
         // Its own complaints go to standard error, and if that is closed they end the process.
         .log_internal_errors(false);
-    match global.log_format {
+    match format {
         LogFormat::Text => builder.init(),
         LogFormat::Json => builder.json().init(),
     }

@@ -11,12 +11,14 @@
 //! - Nothing is started, written or sent before the arguments are understood as a whole.
 //! - No logic that a library user would miss: that belongs into the libraries.
 //!
-//! Deliberately absent: a configuration file, stored runs, tools that are not built in, and any connection but the one
-//! to the model that was named.
+//! - A file of a folder that nobody trusts starts nothing, allows nothing and sends nothing.
+//!
+//! Deliberately absent: stored runs.
 #![forbid(unsafe_code)]
 
 mod args;
 mod commands;
+mod config;
 mod env;
 mod exit;
 mod failure;
@@ -33,7 +35,8 @@ mod workspace;
 
 use clap::Parser as _;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Color, Command, Format, LogFormat};
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
@@ -47,26 +50,41 @@ fn main() -> std::process::ExitCode {
         }
     };
     let global = &cli.global;
-    let mut printer = Printer::new(global.format(), global.color);
+    let mut printer = Printer::new(global.format().unwrap_or_default(), global.color.unwrap_or_default());
     printer.quiet = global.quiet;
     printer.verbose = global.verbose;
-    let exit = match run(cli, &printer) {
+    let exit = match run(cli, &mut printer) {
         Ok(exit) => exit,
         Err(failure) => printer.failure(&failure),
     };
     exit.into()
 }
 
-fn run(cli: Cli, printer: &Printer) -> Result<Exit, Failure> {
-    logs::start(&cli.global)?;
+fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
+    let global = &cli.global;
+    let config = Config::load(global)?;
+    let format = global.format().or(chosen::<Format>(&config, "format")).unwrap_or_default();
+    printer.look(format, global.color.or(chosen::<Color>(&config, "color")).unwrap_or_default());
+    let log_format = global.log_format.or(chosen::<LogFormat>(&config, "log_format")).unwrap_or_default();
+    logs::start(global, &config, log_format)?;
+    for warning in &config.warnings {
+        printer.warn(warning);
+    }
     match cli.command {
-        Command::Run(args) => commands::run::run(&args, printer),
-        Command::Call(args) => commands::call::run(&args, printer),
-        Command::Tools(args) => commands::tools::run(&args, printer),
-        Command::Exec(args) => commands::exec::run(&args, printer),
+        Command::Run(args) => commands::run::run(&args, &config, printer),
+        Command::Call(args) => commands::call::run(&args, &config, printer),
+        Command::Tools(args) => commands::tools::run(&args, &config, printer),
+        Command::Exec(args) => commands::exec::run(&args, &config, printer),
         Command::Doctor => commands::doctor::run(printer),
         Command::Schema(args) => commands::schema::run(&args, printer),
         Command::Completions(args) => commands::completions::run(&args, printer),
+        Command::Config(command) => commands::config::run(&command, &config, printer),
+        Command::Trust(args) => commands::trust::run(&args, printer),
         Command::Help(args) => help::run(&args, printer),
     }
+}
+
+/// A word of the settings, as the command line would read it.
+fn chosen<T: clap::ValueEnum>(config: &Config, name: &'static str) -> Option<T> {
+    T::from_str(&config.text(name)?, true).ok()
 }

@@ -24,10 +24,18 @@ pub(crate) struct Printer {
 
 impl Printer {
     pub(crate) fn new(format: Format, color: Color) -> Self {
+        let mut printer = Self { format, color: None, quiet: false, verbose: 0 };
+        printer.look(format, color);
+        printer
+    }
+
+    /// Sets in which form and colours it prints.
+    pub(crate) fn look(&mut self, format: Format, color: Color) {
         let term = env::get("TERM");
         let plain = env::get("NO_COLOR").is_some() || term.as_deref() == Some("dumb");
         let forced = env::get("CLICOLOR_FORCE").is_some_and(|value| value != "0");
-        let color = match color {
+        self.format = format;
+        self.color = match color {
             Color::Always => Some(true),
             Color::Never => Some(false),
             Color::Auto if plain => Some(false),
@@ -35,7 +43,6 @@ impl Printer {
             // A terminal that says nothing of itself may know no colours.
             Color::Auto => term.is_none().then_some(false),
         };
-        Self { format, color, quiet: false, verbose: 0 }
     }
 
     /// A stream that keeps colours or drops them.
@@ -86,6 +93,11 @@ impl Printer {
         if self.is_text() && !self.quiet {
             self.say(text);
         }
+    }
+
+    /// Warns a person of something that did not stop the command.
+    pub(crate) fn warn(&self, text: &str) {
+        self.note(&format!("{} {}", paint(style::WARN, "warning:"), style::harmless(text)));
     }
 
     /// Writes to standard error, whatever `--quiet` says.

@@ -11,6 +11,7 @@ use toolpost_core::{Call, CallRecord, Code, Envelope, Event, EventSink, Scope, T
 use toolpost_sandbox::Verdict;
 
 use crate::args::{CallArgs, Format};
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::port::TerminalPort;
@@ -21,8 +22,8 @@ use crate::{env, interrupt, logs, progress, target, verdict};
 /// The largest JSON that is read as arguments.
 const MAX_ARGUMENTS: u64 = 16 << 20;
 
-pub(crate) fn run(args: &CallArgs, printer: &Printer) -> Result<Exit, Failure> {
-    let tools = target::tools(std::slice::from_ref(&args.target))?;
+pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let tools = target::tools(std::slice::from_ref(&args.target), config)?;
     let mut rest = args.rest.as_slice();
     let name = match tools.as_slice() {
         [tool] => tool.spec().name.clone(),
@@ -43,7 +44,7 @@ pub(crate) fn run(args: &CallArgs, printer: &Printer) -> Result<Exit, Failure> {
     };
     let folder =
         args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
-    let toolbox = super::toolbox(tools, &folder, &args.permission, events(printer))?;
+    let toolbox = super::toolbox(tools, &folder, &args.permission, config, events(printer))?;
     let arguments = arguments(rest, &name, toolbox.spec(&name).as_deref())?;
     let mut call = call(args, name, arguments, &folder, printer)?;
     let runtime = super::runtime()?;

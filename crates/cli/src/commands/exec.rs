@@ -10,6 +10,7 @@ use toolpost_sandbox::{
 };
 
 use crate::args::{ExecArgs, Format};
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
@@ -19,14 +20,14 @@ use crate::{env, interrupt, verdict};
 /// The largest code file that is read; the sandbox refuses even that with a better sentence.
 const MAX_CODE: u64 = 128 << 20;
 
-pub(crate) fn run(args: &ExecArgs, printer: &Printer) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let program = program(args)?;
     let mut sandbox = Sandbox::new()
         .allow_degraded(args.allow_degraded)
         .limits(limits(args))
         .search_path(env::get_os("PATH").unwrap_or_default())
         .stdin(stdin(args)?);
-    if let Some(level) = args.level {
+    if let Some(level) = args.level.or_else(|| config.choice("level")) {
         sandbox = sandbox.level(level);
     }
     if let Some(folder) = &args.workdir {

@@ -6,11 +6,12 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toolpost_agent::{Agent, Outcome, Run};
+use toolpost_agent::{Agent, Limits, Outcome, Run};
 use toolpost_core::{Artifact, ArtifactData, Event, RunId, RunRecord, Scope, format_duration};
 use toolpost_llm::{HttpOptions, Model, ModelSpec, ProviderAccess, Recorder, Router, Secret, Settings};
 
 use crate::args::{Format, RunArgs};
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::port::TerminalPort;
@@ -26,31 +27,33 @@ const DEFAULT_TOOLS: &str = "read_file,list_directory,calculate,write_file,run_c
 /// The longest task, in bytes.
 const MAX_PROMPT: u64 = 16 << 20;
 
-pub(crate) fn run(args: &RunArgs, printer: &Printer) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let prompt = prompt(args)?;
     let key = env::get("ANTHROPIC_API_KEY").map(Secret::new);
-    let (model, spec) = model(args, key.clone())?;
-    let targets = if args.tools.is_empty() { vec![DEFAULT_TOOLS.to_owned()] } else { args.tools.clone() };
-    let tools = target::tools(&targets)?;
+    let (model, spec) = model(args, config, key.clone())?;
+    let settings = settings(args, config)?;
+    let limits = limits(args, config)?;
+    let targets = match (args.tools.as_slice(), config.texts("tools")) {
+        ([], configured) if configured.is_empty() => vec![DEFAULT_TOOLS.to_owned()],
+        ([], configured) => configured,
+        (named, _) => named.to_vec(),
+    };
+    let tools = target::tools(&targets, config)?;
     let id = RunId::new();
     let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
-    let store = match (&args.artifacts, &workspace) {
+    let artifacts = args.artifacts.clone().or_else(|| Some(config.path("artifacts")?.join(id.to_string())));
+    let store = match (&artifacts, &workspace) {
         (Some(folder), _) => Some(Store::new(folder)),
         (None, Workspace::Fresh { .. }) => Some(Store::new(Path::new("artifacts").join(id.to_string()))),
         (None, Workspace::Existing(_)) => None,
     };
     let events = progress::sink(printer);
-    let toolbox = super::toolbox(tools, workspace.path(), &args.permission, Arc::clone(&events))?;
+    let toolbox = super::toolbox(tools, workspace.path(), &args.permission, config, Arc::clone(&events))?;
     // The first thing that is written: from here on only the run itself can fail.
     let model = recorded(args, model, key)?;
     let mut builder =
-        Agent::builder(model, toolbox).settings(settings(args)).on_event(events).limits(|limits| {
-            limits.iterations = args.max_iterations;
-            limits.tool_calls = args.max_tool_calls;
-            limits.tokens = args.max_tokens;
-            limits.time = args.max_time;
-        });
-    if let Some(system) = &args.system_prompt {
+        Agent::builder(model, toolbox).settings(settings).on_event(events).limits(|all| *all = limits);
+    if let Some(system) = args.system_prompt.clone().or_else(|| config.text("system_prompt")) {
         builder = builder.system(system);
     }
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
@@ -109,8 +112,12 @@ fn read_text(path: &Path, source: impl io::Read) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn model(args: &RunArgs, key: Option<Secret>) -> Result<(Arc<dyn Model>, ModelSpec), Failure> {
-    let name = args.model.clone().or_else(|| env::get("TOOLPOST_MODEL"));
+fn model(
+    args: &RunArgs,
+    config: &Config,
+    key: Option<Secret>,
+) -> Result<(Arc<dyn Model>, ModelSpec), Failure> {
+    let name = args.model.clone().or_else(|| config.text("model"));
     let name = match name {
         Some(name) => name,
         None if key.is_some() => DEFAULT_MODEL.to_owned(),
@@ -118,7 +125,7 @@ fn model(args: &RunArgs, key: Option<Secret>) -> Result<(Arc<dyn Model>, ModelSp
     };
     let spec = ModelSpec::parse(&name)?;
     let http = HttpOptions {
-        no_network: env::get("TOOLPOST_NO_NETWORK").is_some(),
+        no_network: config.flag("no_network"),
         proxy: env::get("HTTPS_PROXY").map(Secret::new),
         ..HttpOptions::default()
     };
@@ -143,13 +150,33 @@ fn no_model() -> Failure {
         .hint("Local servers (Ollama, llama.cpp, vLLM) speak a wire that this version does not have yet.")
 }
 
-fn settings(args: &RunArgs) -> Settings {
-    Settings {
-        temperature: args.temperature,
-        effort: args.effort,
-        max_output_tokens: args.max_output_tokens,
+fn settings(args: &RunArgs, config: &Config) -> Result<Settings, Failure> {
+    Ok(Settings {
+        temperature: args.temperature.or_else(|| config.fraction("temperature")),
+        effort: match args.effort {
+            Some(effort) => Some(effort),
+            None => config.text("effort").and_then(|text| crate::args::effort(&text).ok()),
+        },
+        max_output_tokens: match args.max_output_tokens {
+            Some(tokens) => Some(tokens),
+            None => config.number("max_output_tokens")?,
+        },
         ..Settings::default()
+    })
+}
+
+fn limits(args: &RunArgs, config: &Config) -> Result<Limits, Failure> {
+    let mut limits = Limits::default();
+    if let Some(iterations) =
+        args.max_iterations.map_or_else(|| config.number("max_iterations"), |n| Ok(Some(n)))?
+    {
+        limits.iterations = iterations;
     }
+    limits.tool_calls =
+        args.max_tool_calls.map_or_else(|| config.number("max_tool_calls"), |n| Ok(Some(n)))?;
+    limits.tokens = args.max_tokens.map_or_else(|| config.number("max_tokens"), |n| Ok(Some(n)))?;
+    limits.time = args.max_time.or_else(|| config.duration("max_time"));
+    Ok(limits)
 }
 
 /// Puts the files that were made in a fresh folder away, before it goes, and says so in the record.

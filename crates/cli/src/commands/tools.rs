@@ -4,14 +4,15 @@ use serde_json::{Value, json};
 use toolpost_core::{ToolSpec, did_you_mean};
 
 use crate::args::{Format, ToolsArgs};
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::style::{HINT, STRONG, paint};
 use crate::target;
 
-pub(crate) fn run(args: &ToolsArgs, printer: &Printer) -> Result<Exit, Failure> {
-    let specs: Vec<_> = target::tools(&args.targets)?.iter().map(|tool| tool.spec()).collect();
+pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let specs: Vec<_> = target::tools(&args.targets, config)?.iter().map(|tool| tool.spec()).collect();
     if let Some(name) = &args.manifest {
         let spec = specs.iter().find(|spec| spec.name == *name).ok_or_else(|| {
             let failure = Failure::usage(format!("there is no tool `{name}`"));

@@ -12,9 +12,6 @@ fn tests() -> BTreeMap<&'static str, fn()> {
     BTreeMap::from([
         ("ANTHROPIC_API_KEY", key as fn()),
         ("ANTHROPIC_BASE_URL", base_url),
-        ("TOOLPOST_MODEL", model),
-        ("TOOLPOST_NO_NETWORK", no_network),
-        ("TOOLPOST_LOG", log),
         ("HTTPS_PROXY", proxy),
         ("SSL_CERT_FILE", certificate_file),
         ("SSL_CERT_DIR", certificate_folder),
@@ -25,6 +22,9 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("PATH", path),
         ("TMPDIR", temporary_folder),
         ("USER", user),
+        ("HOME", home),
+        ("XDG_CONFIG_HOME", configuration_folder),
+        ("XDG_STATE_HOME", state_folder),
     ])
 }
 
@@ -32,7 +32,8 @@ fn tests() -> BTreeMap<&'static str, fn()> {
 fn every_variable_has_a_test() {
     let page = TestEnv::new().run(["help", "environment"]).ok();
     let told = page.out.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
-    let mut told: Vec<&str> = told.collect();
+    // The settings have tests of their own.
+    let mut told: Vec<&str> = told.filter(|name| !name.starts_with("TOOLPOST_")).collect();
     told.sort_unstable();
     assert_eq!(told, tests().into_keys().collect::<Vec<_>>());
 }
@@ -201,4 +202,38 @@ fn user() {
     assert_eq!(named["caller"]["identity"], "ada", "{named}");
     let nameless = TestEnv::new().run(words()).ok().record();
     assert_eq!(nameless["caller"]["identity"], Value::Null);
+}
+
+/// What the settings say of a format, with a file of them in a folder.
+fn format_of(env: &TestEnv) -> String {
+    env.run(["config", "get", "max_tokens", "--format", "text"]).out
+}
+
+#[test]
+fn home() {
+    let env = TestEnv::new();
+    env.write("else/.config/toolpost/config.toml", "max_tokens = 7\n");
+    assert_eq!(format_of(&env), "");
+    let home = env.path("else");
+    assert_eq!(format_of(&env.with("HOME", home)), "7\n");
+}
+
+#[test]
+fn configuration_folder() {
+    let env = TestEnv::new();
+    env.write("else/toolpost/config.toml", "max_tokens = 7\n");
+    // The specification of these folders: a relative path is ignored.
+    assert_eq!(format_of(&TestEnv::new().with("XDG_CONFIG_HOME", "else")), "");
+    let folder = env.path("else");
+    assert_eq!(format_of(&env.with("XDG_CONFIG_HOME", folder)), "7\n");
+}
+
+#[test]
+fn state_folder() {
+    let env = TestEnv::new();
+    env.write("a.toml", "x");
+    let folder = env.path("state");
+    let env = env.with("XDG_STATE_HOME", folder.clone());
+    env.run(["trust", "a.toml"]).ok();
+    assert!(folder.join("toolpost/trust.json").is_file());
 }

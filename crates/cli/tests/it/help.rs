@@ -2,8 +2,9 @@
 
 use crate::support::TestEnv;
 
-const COMMANDS: [&str; 8] = ["run", "call", "tools", "exec", "doctor", "schema", "completions", "help"];
-const TOPICS: [&str; 4] = ["exit-codes", "environment", "models", "scripts"];
+const COMMANDS: [&str; 10] =
+    ["run", "call", "tools", "exec", "doctor", "schema", "completions", "config", "trust", "help"];
+const TOPICS: [&str; 5] = ["exit-codes", "environment", "settings", "models", "scripts"];
 
 #[test]
 fn every_page_is_as_it_was() {

@@ -3,10 +3,9 @@
 use serde_json::Value;
 use toolpost_core::Schema;
 
-use crate::support::{TestEnv, fits, repository};
+use toolpost_tools::BUILTIN_NAMES as TOOLS;
 
-const TOOLS: [&str; 6] =
-    ["read_file", "write_file", "list_directory", "calculate", "run_code", "run_command"];
+use crate::support::{TestEnv, fits, repository};
 
 fn names(value: &Value) -> Vec<&str> {
     value.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
@@ -20,7 +19,7 @@ pub(crate) fn targets() {
     let some = env.run(["tools", "builtin:calculate", "read_file", "calculate", "--json"]).ok();
     assert_eq!(names(&some.json()["tools"]), ["calculate", "read_file"]);
     let lines = env.run(["tools", "builtin", "--format", "jsonl"]).ok().lines();
-    assert_eq!(lines.len(), 6);
+    assert_eq!(lines.len(), TOOLS.len());
     let text = env.run(["tools"]).ok();
     assert_eq!(text.out.lines().map(|line| line.split(' ').next().unwrap()).collect::<Vec<_>>(), TOOLS);
 }

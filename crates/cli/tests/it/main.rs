@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod call;
+mod config;
 mod environment;
 mod exec;
 mod global;

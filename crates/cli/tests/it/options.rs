@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
-use crate::{call, exec, global, look, run};
+use crate::{call, config, exec, global, look, run};
 
 /// The test that holds an option: its name, and the file that it stands in.
 struct Held {
@@ -37,6 +37,16 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         ((GLOBAL, "--log-format"), by!(global::log_format)),
         ((GLOBAL, "--log-file"), by!(global::log_file)),
         ((GLOBAL, "--color"), by!(global::color)),
+        ((GLOBAL, "--config"), by!(config::config_option)),
+        ((GLOBAL, "--store"), by!(config::store)),
+        ((GLOBAL, "--env-file"), by!(config::env_file)),
+        (("config list", "--show-origin"), by!(config::show_origin)),
+        (("config get", "<KEY>"), by!(config::set)),
+        (("config set", "<KEY>"), by!(config::set)),
+        (("config set", "<VALUE>"), by!(config::set)),
+        (("config set", "--project"), by!(config::set_project)),
+        (("trust", "[PATHS]..."), by!(config::trust)),
+        (("trust", "--remove"), by!(config::remove)),
         (("run", "--prompt"), by!(run::prompt)),
         (("run", "--file"), by!(run::file)),
         (("run", "--attach"), by!(run::attach)),
@@ -119,13 +129,27 @@ fn listed(page: &str) -> BTreeSet<&str> {
 #[test]
 fn every_option_has_a_test() {
     let env = TestEnv::new();
-    let pages: BTreeMap<&str, String> =
-        ["", "run", "call", "tools", "exec", "doctor", "schema", "completions"]
-            .into_iter()
-            .map(|command| {
-                (command, env.run([command, "--help"].iter().filter(|word| !word.is_empty())).ok().out)
-            })
-            .collect();
+    let pages: BTreeMap<&str, String> = [
+        "",
+        "run",
+        "call",
+        "tools",
+        "exec",
+        "doctor",
+        "schema",
+        "completions",
+        "config list",
+        "config get",
+        "config set",
+        "config path",
+        "trust",
+    ]
+    .into_iter()
+    .map(|command| {
+        let words = command.split(' ').chain(["--help"]).filter(|word| !word.is_empty());
+        (command, env.run(words).ok().out)
+    })
+    .collect();
     let of_all = listed(&pages[GLOBAL]);
     let mut found = BTreeSet::new();
     for (command, page) in &pages {

@@ -1,0 +1,194 @@
+//! `toolpost config`
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use toml_edit::{DocumentMut, Item};
+
+use crate::args::{ConfigCommand, Format};
+use crate::config::keys::{KEYS, Key};
+use crate::config::trust::Standing;
+use crate::config::{Config, Origin, known, places};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::print::Printer;
+use crate::style::{FAINT, GOOD, HINT, WARN, paint};
+
+pub(crate) fn run(command: &ConfigCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    match command {
+        ConfigCommand::List { show_origin } => list(*show_origin, config, printer)?,
+        ConfigCommand::Get { key } => get(key, config, printer)?,
+        ConfigCommand::Set { key, value, project } => set(key, value, *project, printer)?,
+        ConfigCommand::Path => paths(config, printer)?,
+    }
+    Ok(Exit::Ok)
+}
+
+/// What has a value: name, value, origin.
+fn entries(config: &Config) -> Vec<(String, Value, Origin)> {
+    let settings = KEYS.iter().filter_map(|key| {
+        let (value, origin) = config.entry(key.name)?;
+        Some((key.name.to_owned(), value.clone(), origin.clone()))
+    });
+    let targets = config
+        .targets()
+        .map(|(name, target, origin)| (format!("targets.{name}"), target.into(), origin.clone()));
+    settings.chain(targets).collect()
+}
+
+fn list(show_origin: bool, config: &Config, printer: &Printer) -> Result<(), Failure> {
+    let entries = entries(config);
+    if printer.format != Format::Text {
+        let told = |(name, value, origin): &(String, Value, Origin)| {
+            let mut entry = json!({ "key": name, "value": value });
+            if show_origin {
+                entry["origin"] = origin.to_string().into();
+            }
+            entry
+        };
+        return match printer.format {
+            Format::Jsonl => entries.iter().try_for_each(|entry| printer.json(&told(entry))),
+            _ => printer.json(&json!({ "settings": entries.iter().map(told).collect::<Vec<_>>() })),
+        };
+    }
+    let lines: Vec<String> = entries
+        .iter()
+        .map(|(name, value, origin)| {
+            let origin = if show_origin {
+                format!("  {}", paint(FAINT, format!("({origin})")))
+            } else {
+                String::new()
+            };
+            format!("{} = {}{origin}", paint(HINT, name), crate::style::harmless(&value.to_string()))
+        })
+        .collect();
+    printer.result(&lines.join("\n"))
+}
+
+fn get(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
+    let value = match name.strip_prefix("targets.") {
+        Some(target) => config.target(target).map(Value::from),
+        None => config.entry(known(name)?.name).map(|(value, _)| value.clone()),
+    };
+    let value = value.ok_or_else(|| {
+        Failure::new(Exit::Failed, "NOT_FOUND", format!("the setting `{name}` has no value"))
+            .hint(format!("Give it one: `toolpost config set {name} VALUE`."))
+    })?;
+    match (&value, printer.is_text()) {
+        (Value::String(text), true) => printer.foreign_result(text),
+        (Value::Array(items), true) => {
+            let items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+            printer.foreign_result(&items.join(","))
+        }
+        _ => printer.json(&value),
+    }
+}
+
+fn set(name: &str, text: &str, project: bool, printer: &Printer) -> Result<(), Failure> {
+    let path =
+        if project { PathBuf::from(places::PROJECT) } else { places::user().ok_or_else(places::no_home)? };
+    let value = match name.strip_prefix("targets.") {
+        Some(target) if !target.is_empty() => Value::from(text),
+        _ => {
+            let key: &Key = known(name)?;
+            key.parse(text).map_err(|error| Failure::usage(format!("the setting `{name}`: {error}")))?
+        }
+    };
+    let old = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(Failure::file("the settings", &path, &error)),
+    };
+    // Comments and order are the person's.
+    let mut document: DocumentMut = old.parse().map_err(|error: toml_edit::TomlError| {
+        Failure::usage(format!(
+            "the settings `{}` are not TOML: {}",
+            path.display(),
+            error.to_string().trim_end()
+        ))
+    })?;
+    let mut table = document.as_item_mut();
+    let mut parts: Vec<&str> = name.splitn(2, '.').collect();
+    let last = parts.pop().unwrap_or(name);
+    for part in parts {
+        table = &mut table[part];
+        if table.is_none() {
+            *table = toml_edit::table();
+        }
+    }
+    if !table.is_table_like() {
+        return Err(Failure::usage(format!(
+            "the settings `{}`: `{name}` lies in what is no table",
+            path.display()
+        )));
+    }
+    table[last] = Item::Value(toml_value(&value));
+    write(&path, &document.to_string())?;
+    printer.note(&format!("{} {name} in `{}`", paint(GOOD, "set"), path.display()));
+    Ok(())
+}
+
+fn toml_value(value: &Value) -> toml_edit::Value {
+    match value {
+        Value::Bool(flag) => (*flag).into(),
+        Value::Number(number) => match number.as_i64() {
+            Some(whole) => whole.into(),
+            None => number.as_f64().unwrap_or_default().into(),
+        },
+        Value::Array(items) => items.iter().map(toml_value).collect(),
+        Value::String(text) => text.as_str().into(),
+        other => other.to_string().into(),
+    }
+}
+
+/// Replaces a file in one step, so that no reader sees half of it. A file keeps who may read it.
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let wrong = |error: &std::io::Error| Failure::file("the settings", path, error);
+    // What a symbolic link leads to is changed, not the link.
+    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    std::fs::create_dir_all(folder).map_err(|error| wrong(&error))?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|error| wrong(&error))?;
+    file.write_all(text.as_bytes()).map_err(|error| wrong(&error))?;
+    if let Ok(metadata) = path.metadata() {
+        file.as_file().set_permissions(metadata.permissions()).map_err(|error| wrong(&error))?;
+    }
+    file.persist(path).map_err(|error| wrong(&error.error))?;
+    Ok(())
+}
+
+fn paths(config: &Config, printer: &Printer) -> Result<(), Failure> {
+    let state = |layer: &crate::config::Layer| match (layer.exists, layer.standing) {
+        (false, _) => "absent",
+        (true, None) => "read",
+        (true, Some(Standing::Trusted)) => "read, trusted",
+        (true, Some(Standing::Changed)) => "changed since it was trusted",
+        (true, Some(Standing::Unknown)) => "not trusted",
+    };
+    if printer.format != Format::Text {
+        let files: Vec<Value> = config
+            .layers
+            .iter()
+            .map(|layer| json!({ "layer": layer.name, "path": layer.path, "state": state(layer) }))
+            .collect();
+        return printer.json(&json!({ "files": files, "trust": places::trust(), "store": places::store() }));
+    }
+    let lines: Vec<String> = config
+        .layers
+        .iter()
+        .map(|layer| {
+            let path = layer
+                .path
+                .as_ref()
+                .map_or_else(|| format!("no {}", places::PROJECT), |path| path.display().to_string());
+            let style =
+                if state(layer).contains("trust") && state(layer) != "read, trusted" { WARN } else { FAINT };
+            format!("{:8} {} {}", layer.name, paint(HINT, path), paint(style, format!("({})", state(layer))))
+        })
+        .collect();
+    printer.result(&lines.join("\n"))
+}

@@ -1,0 +1,277 @@
+//! Settings: built in, of the machine, of the user, of the project, of the environment, of the command line. The later
+//! counts more, and each value knows where it is from.
+
+pub(crate) mod dotenv;
+mod file;
+pub(crate) mod keys;
+pub(crate) mod places;
+pub(crate) mod trust;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde_json::Value;
+use toolpost_core::{did_you_mean, parse_duration};
+
+use self::keys::{KEYS, Key, find};
+use self::trust::{Pins, Standing};
+use crate::args::Global;
+use crate::env;
+use crate::failure::Failure;
+
+/// Where a value is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    BuiltIn,
+    File { path: PathBuf, line: usize },
+    Environment(&'static str),
+    CommandLine,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BuiltIn => f.write_str("built in"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Environment(name) => write!(f, "environment: {name}"),
+            Self::CommandLine => f.write_str("command line: --config"),
+        }
+    }
+}
+
+/// A file that may hold settings.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub(crate) name: &'static str,
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) exists: bool,
+    /// Whether its content was trusted; only a project's has to be.
+    pub(crate) standing: Option<Standing>,
+}
+
+/// The settings of this command.
+#[derive(Debug, Default)]
+pub(crate) struct Config {
+    values: BTreeMap<&'static str, (Value, Origin)>,
+    targets: BTreeMap<String, (String, Origin)>,
+    pub(crate) layers: Vec<Layer>,
+    /// What a person should know; told once.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Config {
+    /// Reads all layers.
+    pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
+        let mut config = Self::default();
+        for key in KEYS.iter().filter(|key| !key.default.is_empty()) {
+            let value = key.parse(key.default).unwrap_or_default();
+            config.values.insert(key.name, (value, Origin::BuiltIn));
+        }
+        config.file("system", Some(places::system()), None)?;
+        config.file("user", places::user(), None)?;
+        let project = places::project();
+        let mut pins = None;
+        if let Some(path) = &project {
+            let standing = pins.insert(Pins::load()?).standing(path);
+            config.file("project", project.clone(), Some(standing))?;
+        } else {
+            config.layers.push(Layer { name: "project", path: None, exists: false, standing: None });
+        }
+        config.env_files(global, pins)?;
+        config.environment()?;
+        for pair in &global.config {
+            config.command_line(pair)?;
+        }
+        if let Some(path) = &global.store {
+            config.values.insert("store", (path.display().to_string().into(), Origin::CommandLine));
+        }
+        Ok(config)
+    }
+
+    fn file(
+        &mut self,
+        name: &'static str,
+        path: Option<PathBuf>,
+        standing: Option<Standing>,
+    ) -> Result<(), Failure> {
+        let entries = path.as_deref().map(file::read).transpose()?.flatten();
+        let layer = Layer { name, exists: entries.is_some(), path, standing };
+        if let (Some(entries), Some(path)) = (entries, &layer.path) {
+            let trusted = standing.is_none_or(|standing| standing == Standing::Trusted);
+            self.warnings.extend(entries.warnings);
+            let mut waiting: Vec<String> = Vec::new();
+            for (key, value, line) in entries.settings {
+                if trusted || key.acts_untrusted(&value) {
+                    self.values.insert(key.name, (value, Origin::File { path: path.clone(), line }));
+                } else {
+                    waiting.push(key.name.to_owned());
+                }
+            }
+            for (name, (target, line)) in entries.targets {
+                if trusted {
+                    self.targets.insert(name, (target, Origin::File { path: path.clone(), line }));
+                } else {
+                    waiting.push(format!("{}.{name}", file::TARGETS));
+                }
+            }
+            if !waiting.is_empty() {
+                self.warnings.push(untrusted(path, standing, &waiting.join(", ")));
+            }
+        }
+        self.layers.push(layer);
+        Ok(())
+    }
+
+    /// Variables of files fill what the environment leaves unset, and never override it.
+    fn env_files(&mut self, global: &Global, pins: Option<Pins>) -> Result<(), Failure> {
+        let read = |path: &Path| {
+            let text = match path.metadata() {
+                Ok(metadata) if metadata.len() > dotenv::MAX_SIZE => {
+                    Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"))
+                }
+                _ => std::fs::read_to_string(path),
+            };
+            let text = text.map_err(|error| Failure::file("the file of variables", path, &error))?;
+            dotenv::parse(&text).map_err(|error| {
+                Failure::usage(format!("the file of variables `{}`, {error}", path.display()))
+                    .hint("Write NAME=value on each line.")
+            })
+        };
+        let mut variables = BTreeMap::new();
+        let here = Path::new(".env");
+        if here.is_file() {
+            let pins = match pins {
+                Some(pins) => pins,
+                None => Pins::load()?,
+            };
+            match pins.standing(here) {
+                Standing::Trusted => variables.extend(read(here)?),
+                standing => self.warnings.push(untrusted(here, Some(standing), "its variables")),
+            }
+        }
+        for path in &global.env_file {
+            variables.extend(read(path)?);
+        }
+        env::fill(variables);
+        Ok(())
+    }
+
+    fn environment(&mut self) -> Result<(), Failure> {
+        for key in KEYS {
+            let Some(text) = env::get(key.variable) else { continue };
+            let value = match key.kind {
+                // Whatever it says: `TOOLPOST_NO_NETWORK=yes` must not mean no.
+                keys::Kind::Flag => Value::Bool(text != "0" && text != "false"),
+                _ => key.parse(&text).map_err(|error| {
+                    Failure::usage(format!("the variable {}: {error}", key.variable))
+                        .hint("`toolpost help environment` lists what is read from the environment.")
+                })?,
+            };
+            self.values.insert(key.name, (value, Origin::Environment(key.variable)));
+        }
+        Ok(())
+    }
+
+    fn command_line(&mut self, pair: &str) -> Result<(), Failure> {
+        let (name, text) = crate::commands::pair("--config", pair)?;
+        if let Some(target) = name.strip_prefix("targets.") {
+            self.targets.insert(target.to_owned(), (text.to_owned(), Origin::CommandLine));
+            return Ok(());
+        }
+        let key = known(name)?;
+        let value =
+            key.parse(text).map_err(|error| Failure::usage(format!("`--config {name}=…`: {error}")))?;
+        self.values.insert(key.name, (value, Origin::CommandLine));
+        Ok(())
+    }
+
+    /// A setting and where it is from.
+    pub(crate) fn entry(&self, name: &str) -> Option<(&Value, &Origin)> {
+        self.values.get(name).map(|(value, origin)| (value, origin))
+    }
+
+    fn value(&self, name: &'static str) -> Option<&Value> {
+        debug_assert!(find(name).is_some(), "`{name}` is not in the table");
+        self.values.get(name).map(|(value, _)| value)
+    }
+
+    /// A text.
+    pub(crate) fn text(&self, name: &'static str) -> Option<String> {
+        self.value(name)?.as_str().map(str::to_owned)
+    }
+
+    /// Texts; none, if nobody set it.
+    pub(crate) fn texts(&self, name: &'static str) -> Vec<String> {
+        let items = self.value(name).and_then(Value::as_array);
+        items.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+
+    /// A path.
+    pub(crate) fn path(&self, name: &'static str) -> Option<PathBuf> {
+        self.text(name).map(PathBuf::from)
+    }
+
+    /// true or false.
+    pub(crate) fn flag(&self, name: &'static str) -> bool {
+        self.value(name) == Some(&Value::Bool(true))
+    }
+
+    /// A number that fits.
+    pub(crate) fn number<T: TryFrom<u64>>(&self, name: &'static str) -> Result<Option<T>, Failure> {
+        let Some(number) = self.value(name).and_then(Value::as_u64) else { return Ok(None) };
+        T::try_from(number).map(Some).map_err(|_| {
+            let origin = self.entry(name).map(|(_, origin)| origin.to_string()).unwrap_or_default();
+            Failure::usage(format!("the setting `{name}` ({origin}): {number} is too large"))
+        })
+    }
+
+    /// A number that may have a fraction.
+    pub(crate) fn fraction(&self, name: &'static str) -> Option<f64> {
+        self.value(name)?.as_f64()
+    }
+
+    /// A duration.
+    pub(crate) fn duration(&self, name: &'static str) -> Option<Duration> {
+        parse_duration(self.value(name)?.as_str()?).ok()
+    }
+
+    /// What a word of the table means.
+    pub(crate) fn choice<T: FromStr>(&self, name: &'static str) -> Option<T> {
+        self.value(name)?.as_str()?.parse().ok()
+    }
+
+    /// What the name of a target stands for.
+    pub(crate) fn target(&self, name: &str) -> Option<&str> {
+        self.targets.get(name).map(|(target, _)| target.as_str())
+    }
+
+    /// The named targets.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = (&str, &str, &Origin)> {
+        self.targets.iter().map(|(name, (target, origin))| (name.as_str(), target.as_str(), origin))
+    }
+}
+
+/// The setting of a name.
+pub(crate) fn known(name: &str) -> Result<&'static Key, Failure> {
+    find(name).ok_or_else(|| {
+        let hint = did_you_mean(name, KEYS.iter().map(|key| key.name));
+        Failure::usage(format!("there is no setting `{name}`"))
+            .hint(hint.unwrap_or_else(|| "`toolpost help settings` lists them.".into()))
+    })
+}
+
+fn untrusted(path: &Path, standing: Option<Standing>, what: &str) -> String {
+    let why = if standing == Some(Standing::Changed) {
+        "has changed since it was trusted"
+    } else {
+        "is not trusted"
+    };
+    format!(
+        "`{}` {why}: ignored are {what}. Read it; then `toolpost trust {}` makes it count.",
+        path.display(),
+        path.display()
+    )
+}

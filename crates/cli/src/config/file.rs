@@ -1,0 +1,186 @@
+//! One file with settings: its entries, each with its line.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use toml_edit::{Document, Item, TableLike};
+use toolpost_core::did_you_mean;
+
+use super::keys::{KEYS, Key, Kind, find};
+use crate::failure::Failure;
+
+/// The largest file that is read, in bytes.
+const MAX_SIZE: u64 = 1 << 20;
+/// The table of named targets.
+pub(super) const TARGETS: &str = "targets";
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    pub(super) settings: Vec<(&'static Key, Value, usize)>,
+    pub(super) targets: BTreeMap<String, (String, usize)>,
+    /// What was not understood, and does no harm.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Reads a file; nothing, if there is none.
+pub(super) fn read(path: &Path) -> Result<Option<Entries>, Failure> {
+    let size = path.metadata().map(|metadata| metadata.len());
+    let text = match size {
+        Ok(size) if size > MAX_SIZE => {
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"))
+        }
+        Ok(_) => std::fs::read_to_string(path),
+        Err(error) => Err(error),
+    };
+    match text {
+        Ok(text) => parse(&text, path).map(Some),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(error) => Err(Failure::file("the settings", path, &error)),
+    }
+}
+
+fn parse(text: &str, path: &Path) -> Result<Entries, Failure> {
+    let document = Document::parse(text).map_err(|error| {
+        Failure::usage(format!(
+            "the settings `{}` are not TOML: {}",
+            path.display(),
+            error.to_string().trim_end()
+        ))
+    })?;
+    let mut entries = Entries::default();
+    let reader = Reader { text, path };
+    reader.table(document.as_table(), "", &mut entries)?;
+    Ok(entries)
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    path: &'a Path,
+}
+
+impl Reader<'_> {
+    fn table(&self, table: &dyn TableLike, prefix: &str, entries: &mut Entries) -> Result<(), Failure> {
+        for (name, item) in table.iter() {
+            let line = item.span().map_or(0, |span| self.line(span.start));
+            let name = format!("{prefix}{name}");
+            match (find(&name), item.as_table_like()) {
+                (Some(key), _) => {
+                    let value = key.check(json(item)).map_err(|error| self.wrong(line, &name, &error))?;
+                    entries.settings.push((key, self.absolute(key, value), line));
+                }
+                (None, Some(targets)) if name == TARGETS => self.targets(targets, entries)?,
+                (None, Some(table)) if KEYS.iter().any(|key| key.name.starts_with(&format!("{name}."))) => {
+                    self.table(table, &format!("{name}."), entries)?;
+                }
+                (None, _) => {
+                    let hint = did_you_mean(&name, KEYS.iter().map(|key| key.name).chain([TARGETS]));
+                    let hint = hint.map(|hint| format!(" {hint}")).unwrap_or_default();
+                    entries
+                        .warnings
+                        .push(format!("{}:{line}: there is no setting `{name}`.{hint}", self.path.display()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn targets(&self, table: &dyn TableLike, entries: &mut Entries) -> Result<(), Failure> {
+        for (name, item) in table.iter() {
+            let line = item.span().map_or(0, |span| self.line(span.start));
+            let place = format!("{TARGETS}.{name}");
+            let target = item
+                .as_str()
+                .ok_or_else(|| self.wrong(line, &place, "expected a target, such as \"./weather\""))?;
+            let target = if target.starts_with("./") || target.starts_with("../") {
+                self.below(target).display().to_string()
+            } else {
+                target.to_owned()
+            };
+            entries.targets.insert(name.to_owned(), (target, line));
+        }
+        Ok(())
+    }
+
+    fn line(&self, at: usize) -> usize {
+        self.text.get(..at).map_or(0, |before| before.matches('\n').count() + 1)
+    }
+
+    fn wrong(&self, line: usize, name: &str, error: &str) -> Failure {
+        Failure::usage(format!("{}:{line}: the setting `{name}`: {error}", self.path.display()))
+    }
+
+    /// A path of a file is relative to its folder, not to where the command happens to run.
+    fn absolute(&self, key: &Key, value: Value) -> Value {
+        match (key.kind, &value) {
+            (Kind::Path, Value::String(path)) => self.below(path).display().to_string().into(),
+            _ => value,
+        }
+    }
+
+    fn below(&self, path: &str) -> PathBuf {
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        folder.join(path.trim_start_matches("./"))
+    }
+}
+
+/// The JSON of a value; what JSON does not have is a text.
+fn json(item: &Item) -> Value {
+    fn value(found: &toml_edit::Value) -> Value {
+        match found {
+            toml_edit::Value::String(text) => text.value().as_str().into(),
+            toml_edit::Value::Integer(number) => (*number.value()).into(),
+            toml_edit::Value::Float(number) => (*number.value()).into(),
+            toml_edit::Value::Boolean(flag) => (*flag.value()).into(),
+            toml_edit::Value::Datetime(time) => time.value().to_string().into(),
+            toml_edit::Value::Array(items) => items.iter().map(value).collect(),
+            toml_edit::Value::InlineTable(table) => {
+                Value::Object(table.iter().map(|(name, item)| (name.to_owned(), value(item))).collect())
+            }
+        }
+    }
+    match item {
+        Item::Value(found) => value(found),
+        Item::None => Value::Null,
+        Item::Table(_) | Item::ArrayOfTables(_) => Value::Object(serde_json::Map::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Entries, Failure> {
+        parse(text, Path::new("/p/toolpost.toml"))
+    }
+
+    #[test]
+    fn entries_know_their_lines_and_paths_their_folder() {
+        let text = "# mine\nmodel = \"a/b\"\nartifacts = \"out\"\n\n[targets]\nweather = \"./bin/weather\"\nfar = \"builtin\"\n";
+        let entries = read(text).unwrap();
+        let lines: Vec<_> =
+            entries.settings.iter().map(|(key, value, line)| (key.name, value.clone(), *line)).collect();
+        assert_eq!(lines, [("model", "a/b".into(), 2), ("artifacts", "/p/out".into(), 3)]);
+        assert_eq!(entries.targets["weather"], ("/p/bin/weather".to_owned(), 6));
+        assert_eq!(entries.targets["far"], ("builtin".to_owned(), 7));
+        assert!(entries.warnings.is_empty());
+    }
+
+    #[test]
+    fn what_is_unknown_is_a_warning_with_a_suggestion_and_what_is_wrong_an_error_with_its_line() {
+        let entries = read("\nmodle = 1\n[nothing]\nx = 1\n").unwrap();
+        assert_eq!(entries.warnings.len(), 2);
+        assert!(
+            entries.warnings[0].contains("toolpost.toml:2") && entries.warnings[0].contains("`model`"),
+            "{entries:?}"
+        );
+        for text in ["\nask = \"yes\"", "\ntargets.x = 1", "\nmodel = [1]", "\nx = = 1"] {
+            let failure = read(text).unwrap_err();
+            assert!(failure.message.contains('2'), "{text}: {failure:?}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Every setting, in one table: what it is called, what it takes, and whether a stranger's folder may set it.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use toolpost_core::parse_duration;
+
+/// What a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A text.
+    Text,
+    /// Texts: an array in a file, separated by commas elsewhere.
+    Texts,
+    /// A path; one of a file is relative to the folder of that file.
+    Path,
+    /// true or false.
+    Flag,
+    /// A whole number from 1.
+    Count,
+    /// A number from 0 to 2.
+    Temperature,
+    /// A duration such as `90s`.
+    Duration,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+}
+
+/// Whether a project file that nobody trusts may set it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Untrusted {
+    /// Yes: it changes how things look.
+    Acts,
+    /// Only to true, which forbids something.
+    ActsIfTrue,
+    /// No: it could start, allow, spend or send something.
+    Waits,
+}
+
+/// A setting.
+#[derive(Debug)]
+pub(crate) struct Key {
+    /// Its name, dotted as in the file.
+    pub(crate) name: &'static str,
+    /// What it takes.
+    pub(crate) kind: Kind,
+    /// The variable of the environment that sets it.
+    pub(crate) variable: &'static str,
+    /// Whether a stranger's folder may set it.
+    pub(crate) untrusted: Untrusted,
+    /// Its value when nobody sets it; empty if there is none.
+    pub(crate) default: &'static str,
+    /// What it is for.
+    pub(crate) meaning: &'static str,
+}
+
+const fn key(
+    name: &'static str,
+    kind: Kind,
+    variable: &'static str,
+    untrusted: Untrusted,
+    default: &'static str,
+    meaning: &'static str,
+) -> Key {
+    Key { name, kind, variable, untrusted, default, meaning }
+}
+
+const LEVELS: &[&str] = &["standard", "strict"];
+const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh", "max"];
+
+use Kind::{Choice, Count, Flag, Path, Temperature, Text, Texts};
+use Untrusted::{Acts, ActsIfTrue, Waits};
+
+/// The settings. A row with the kind, a reader and a test each: see `tests/it/config.rs`.
+pub(crate) const KEYS: &[Key] = &[
+    key("model", Text, "TOOLPOST_MODEL", Waits, "", "the model of `run`"),
+    key("system_prompt", Text, "TOOLPOST_SYSTEM_PROMPT", Waits, "", "instructions before the task of `run`"),
+    key("temperature", Temperature, "TOOLPOST_TEMPERATURE", Waits, "", "how far the model's words may stray"),
+    key("effort", Choice(EFFORTS), "TOOLPOST_EFFORT", Waits, "", "how hard the model thinks"),
+    key("tools", Texts, "TOOLPOST_TOOLS", Waits, "", "the tools of `run`: targets or names"),
+    key("allow", Texts, "TOOLPOST_ALLOW", Waits, "", "tools that need no approval"),
+    key("ask", Flag, "TOOLPOST_ASK", ActsIfTrue, "false", "ask before each call of every tool"),
+    key("level", Choice(LEVELS), "TOOLPOST_LEVEL", Waits, "", "the sandbox level"),
+    key("artifacts", Path, "TOOLPOST_ARTIFACTS", Waits, "", "where `run` puts files that were made"),
+    key("store", Path, "TOOLPOST_STORE", Waits, "", "the file that keeps the state of tools"),
+    key("max_iterations", Count, "TOOLPOST_MAX_ITERATIONS", Waits, "25", "how often a run asks its model"),
+    key("max_tool_calls", Count, "TOOLPOST_MAX_TOOL_CALLS", Waits, "", "how many tools a run calls"),
+    key("max_tokens", Count, "TOOLPOST_MAX_TOKENS", Waits, "", "how many tokens a run reads and writes"),
+    key("max_output_tokens", Count, "TOOLPOST_MAX_OUTPUT_TOKENS", Waits, "", "the longest answer of a model"),
+    key("max_time", Kind::Duration, "TOOLPOST_MAX_TIME", Waits, "", "how long a run takes"),
+    key(
+        "no_network",
+        Flag,
+        "TOOLPOST_NO_NETWORK",
+        ActsIfTrue,
+        "false",
+        "no connection leaves this machine; any text but `0` and `false` means it",
+    ),
+    key(
+        "format",
+        Choice(&["text", "json", "jsonl"]),
+        "TOOLPOST_FORMAT",
+        Acts,
+        "text",
+        "how a result is printed",
+    ),
+    key(
+        "color",
+        Choice(&["auto", "always", "never"]),
+        "TOOLPOST_COLOR",
+        Acts,
+        "auto",
+        "whether output is coloured",
+    ),
+    key(
+        "log",
+        Text,
+        "TOOLPOST_LOG",
+        Acts,
+        "",
+        "what is logged, such as `debug` or `toolpost::call=debug,warn`",
+    ),
+    key(
+        "log_format",
+        Choice(&["text", "json"]),
+        "TOOLPOST_LOG_FORMAT",
+        Acts,
+        "text",
+        "how log lines are written",
+    ),
+    key("log_file", Path, "TOOLPOST_LOG_FILE", Waits, "", "where the log goes, instead of standard error"),
+];
+
+/// The setting of a name.
+pub(crate) fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+impl Key {
+    /// A value of a file, if it is of the kind.
+    ///
+    /// # Errors
+    /// What was expected.
+    pub(crate) fn check(&self, value: Value) -> Result<Value, String> {
+        let good = match (self.kind, &value) {
+            (Kind::Text | Kind::Path, Value::String(_)) | (Kind::Flag, Value::Bool(_)) => true,
+            (Kind::Texts, Value::Array(items)) => items.iter().all(Value::is_string),
+            (Kind::Count, Value::Number(number)) => number.as_u64().is_some_and(|number| number >= 1),
+            (Kind::Temperature, Value::Number(number)) => {
+                number.as_f64().is_some_and(|number| (0.0..=2.0).contains(&number))
+            }
+            (Kind::Duration, Value::String(text)) => {
+                parse_duration(text).is_ok_and(|time| time > Duration::ZERO)
+            }
+            (Kind::Choice(words), Value::String(text)) => words.contains(&text.as_str()),
+            _ => false,
+        };
+        if good { Ok(value) } else { Err(format!("expected {}, found {value}", self.expected())) }
+    }
+
+    /// A value of the command line or the environment.
+    ///
+    /// # Errors
+    /// What was expected.
+    pub(crate) fn parse(&self, text: &str) -> Result<Value, String> {
+        let value = match self.kind {
+            Kind::Texts => text.split(',').map(str::trim).filter(|text| !text.is_empty()).collect(),
+            Kind::Flag | Kind::Count | Kind::Temperature => {
+                serde_json::from_str(text.trim()).unwrap_or_else(|_| text.into())
+            }
+            _ => text.into(),
+        };
+        self.check(value)
+    }
+
+    fn expected(&self) -> String {
+        match self.kind {
+            Kind::Text => "a text".into(),
+            Kind::Texts => "a list of texts".into(),
+            Kind::Path => "a path".into(),
+            Kind::Flag => "true or false".into(),
+            Kind::Count => "a whole number from 1".into(),
+            Kind::Temperature => "a number from 0 to 2".into(),
+            Kind::Duration => "a duration such as \"90s\" or \"5m\"".into(),
+            Kind::Choice(words) => format!("one of {}", words.join(", ")),
+        }
+    }
+
+    /// Whether a file that nobody trusts may set this value.
+    pub(crate) fn acts_untrusted(&self, value: &Value) -> bool {
+        match self.untrusted {
+            Untrusted::Acts => true,
+            Untrusted::ActsIfTrue => *value == Value::Bool(true),
+            Untrusted::Waits => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_takes_what_it_says_and_nothing_else() {
+        let cases = [
+            ("model", json!("x"), json!(1)),
+            ("tools", json!(["a"]), json!([1])),
+            ("ask", json!(true), json!("true")),
+            ("max_tokens", json!(1), json!(0)),
+            ("temperature", json!(2), json!(2.1)),
+            ("max_time", json!("90s"), json!("0s")),
+            ("level", json!("strict"), json!("stric")),
+            ("store", json!("a.db"), json!([])),
+        ];
+        for (name, good, bad) in cases {
+            let key = find(name).unwrap();
+            assert_eq!(key.check(good.clone()), Ok(good));
+            assert!(key.check(bad).unwrap_err().starts_with("expected "), "{name}");
+        }
+        assert_eq!(find("tools").unwrap().parse("a, b,"), Ok(json!(["a", "b"])));
+        assert_eq!(find("max_tokens").unwrap().parse("7"), Ok(json!(7)));
+    }
+
+    #[test]
+    fn names_and_variables_are_distinct_and_fit_each_other() {
+        for (index, key) in KEYS.iter().enumerate() {
+            assert_eq!(key.variable, format!("TOOLPOST_{}", key.name.replace('.', "_").to_uppercase()));
+            assert!(KEYS[..index].iter().all(|other| other.name != key.name));
+            assert!(key.default.is_empty() || key.parse(key.default).is_ok(), "{}", key.name);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Where the command keeps what it keeps, after the XDG base directory specification.
+
+use std::path::{Path, PathBuf};
+
+use crate::env;
+use crate::failure::Failure;
+
+/// The file of this machine.
+const SYSTEM: &str = "/etc/toolpost/config.toml";
+/// The name of a project's file.
+pub(crate) const PROJECT: &str = "toolpost.toml";
+
+fn folder(variable: &'static str, below_home: &str) -> Option<PathBuf> {
+    // The specification: a relative path is to be ignored.
+    let named = env::get_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || env::get_os("HOME").map(|home| Path::new(&home).join(below_home));
+    named.or_else(home).map(|folder| folder.join("toolpost"))
+}
+
+/// The settings of this machine.
+pub(crate) fn system() -> PathBuf {
+    SYSTEM.into()
+}
+
+/// The settings of the user.
+pub(crate) fn user() -> Option<PathBuf> {
+    folder("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("config.toml"))
+}
+
+/// The settings of the project: of this folder, or of the nearest above it that has some.
+pub(crate) fn project() -> Option<PathBuf> {
+    let here = std::env::current_dir().ok()?;
+    here.ancestors().map(|folder| folder.join(PROJECT)).find(|path| path.is_file())
+}
+
+/// The files that the operator trusts.
+pub(crate) fn trust() -> Option<PathBuf> {
+    folder("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("trust.json"))
+}
+
+/// What tools keep, unless `--store` says otherwise.
+pub(crate) fn store() -> Option<PathBuf> {
+    folder("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("store.db"))
+}
+
+/// Why there is no place.
+pub(crate) fn no_home() -> Failure {
+    Failure::usage("there is no home folder to keep anything in")
+        .hint("Set HOME, or name a file with `--store`.")
+}

@@ -1,0 +1,383 @@
+//! Settings: each does what it says, the later layer counts more, and a stranger's file starts and allows nothing.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::support::{Anthropic, TestEnv, ask, says};
+
+const SUM: [&str; 3] = ["call", "calculate", "expression=6*7"];
+
+fn sum(words: &[&'static str]) -> Vec<&'static str> {
+    SUM.iter().chain(words).copied().collect()
+}
+
+/// Each setting with the test that fails when it is ignored.
+fn tests() -> BTreeMap<&'static str, fn()> {
+    BTreeMap::from([
+        ("model", model as fn()),
+        ("system_prompt", words_of_the_request),
+        ("temperature", words_of_the_request),
+        ("effort", words_of_the_request),
+        ("max_output_tokens", words_of_the_request),
+        ("tools", tools),
+        ("allow", allow),
+        ("ask", allow),
+        ("level", level),
+        ("artifacts", artifacts),
+        ("store", store),
+        ("max_iterations", limits),
+        ("max_tool_calls", limits),
+        ("max_tokens", limits),
+        ("max_time", limits),
+        ("no_network", no_network),
+        ("format", format),
+        ("color", color),
+        ("log", logs),
+        ("log_format", logs),
+        ("log_file", logs),
+        ("targets.NAME", named_targets),
+    ])
+}
+
+#[test]
+fn every_setting_has_a_test_and_is_set_by_its_variable() {
+    let env = TestEnv::new();
+    let page = env.run(["help", "settings"]).ok();
+    let (rows, _) = page.out.split_once("\nEach of these").unwrap();
+    let told = rows.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let mut told: Vec<&str> = told.collect();
+    told.sort_unstable();
+    assert_eq!(told, tests().into_keys().collect::<Vec<_>>());
+    for name in told.into_iter().filter(|name| *name != "targets.NAME") {
+        let value = sample(name);
+        let variable = format!("TOOLPOST_{}", name.to_uppercase());
+        let shown =
+            TestEnv::new().with(&variable, value).run(["config", "get", name, "--format", "text"]).ok();
+        assert_eq!(shown.out.trim_end(), value, "{variable}");
+    }
+}
+
+fn sample(name: &str) -> &'static str {
+    match name {
+        "ask" | "no_network" => "true",
+        "temperature" => "0.5",
+        "effort" => "high",
+        "tools" | "allow" => "a,b",
+        "level" => "standard",
+        "max_time" => "90s",
+        "format" => "jsonl",
+        "color" => "never",
+        "log" => "off",
+        "log_format" => "json",
+        name if name.starts_with("max_") => "7",
+        _ => "something",
+    }
+}
+
+#[test]
+pub(crate) fn config_option() {
+    let env = TestEnv::new();
+    env.write("toolpost.toml", "format = \"jsonl\"\n");
+    assert_eq!(env.run(SUM).ok().lines().len(), 2);
+    assert_eq!(env.run(sum(&["--config", "format=json"])).ok().json()["status"], "success");
+    // An option of its own counts more.
+    assert_eq!(env.run(sum(&["--config", "format=json", "--format", "text"])).ok().out, "42\n");
+    for (pair, said) in
+        [("formt=json", "`format`"), ("format=xml", "one of text, json, jsonl"), ("format", "KEY=VALUE")]
+    {
+        let wrong = env.run(SUM.iter().chain(&["--config", pair])).exit(2);
+        assert!(wrong.err.contains(said), "{wrong}");
+    }
+}
+
+#[test]
+fn model() {
+    let env = TestEnv::new();
+    env.write("hello.yaml", "turns:\n  - text: hello\n");
+    let words = ["run", "-p", "hi", "--config", "model=script:hello.yaml"];
+    assert_eq!(env.run(words).ok().out, "hello\n");
+}
+
+#[test]
+fn words_of_the_request() {
+    let body = ask(&[
+        "--config",
+        "system_prompt=Be brief.",
+        "--config",
+        "max_output_tokens=77",
+        "--config",
+        "temperature=0.5",
+        "--config",
+        "model=anthropic/claude-sonnet-4-20250514",
+    ]);
+    assert!(body["system"].to_string().contains("Be brief."), "{body}");
+    assert_eq!((&body["max_tokens"], &body["temperature"]), (&json!(77), &json!(0.5)));
+    let (low, high) = (ask(&["--config", "effort=low"]), ask(&["--config", "effort=high"]));
+    assert_ne!(low, high);
+    assert_eq!(high, ask(&["--effort", "high"]));
+}
+
+#[test]
+fn tools() {
+    let body = ask(&["--config", "tools=calculate,read_file"]);
+    let names: Vec<&str> =
+        body["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
+    assert_eq!(names, ["calculate", "read_file"]);
+}
+
+#[test]
+fn allow() {
+    let env = TestEnv::new();
+    env.run(sum(&["--no-input", "--config", "ask=true"])).exit(5);
+    env.run(sum(&["--no-input", "--config", "ask=true", "--config", "allow=calculate,other"])).ok();
+}
+
+#[test]
+fn level() {
+    let env = TestEnv::new();
+    let level = |level: &str| {
+        let finished = env.run(["exec", "--json", "--config", &format!("level={level}"), "--", "true"]);
+        (finished.status.code() == Some(0)).then(|| finished.json()["report"]["requested"].clone())
+    };
+    for name in ["standard", "strict"] {
+        if let Some(given) = level(name) {
+            assert_eq!(given, name);
+        }
+    }
+    assert!(level("standard").is_some() || level("strict").is_some());
+}
+
+const WRITES: &str =
+    "turns:\n  - calls: [{ tool: write_file, args: { path: made.txt, content: x } }]\n  - text: done\n";
+
+#[test]
+fn artifacts() {
+    let env = TestEnv::new();
+    env.write("writes.yaml", WRITES);
+    let words = ["run", "-p", "x", "--model", "script:writes.yaml", "--config", "artifacts=kept"];
+    let finished = env.run(words).ok();
+    let runs: Vec<_> = std::fs::read_dir(env.path("kept")).unwrap().collect();
+    assert_eq!(runs.len(), 1, "{finished}");
+    assert!(runs.into_iter().next().unwrap().unwrap().path().join("made.txt").is_file());
+}
+
+#[test]
+fn limits() {
+    let env = TestEnv::new();
+    env.write("writes.yaml", WRITES);
+    let run = |setting: &str| {
+        env.run(["run", "-p", "x", "--model", "script:writes.yaml", "--json", "--config", setting])
+            .exit(6)
+            .error()
+    };
+    assert_eq!(run("max_iterations=1")["code"], "MAX_ITERATIONS");
+    let two = WRITES.replace(
+        "  - text: done",
+        "  - calls: [{ tool: calculate, args: { expression: '1' } }]\n  - text: done",
+    );
+    env.write("writes.yaml", two);
+    assert_eq!(run("max_tool_calls=1")["code"], "MAX_TOOL_CALLS");
+    let sleeps = "turns:\n".to_owned()
+        + &"  - calls: [{ tool: run_command, args: { argv: [sleep, '4'] } }]\n".repeat(8);
+    env.write("writes.yaml", sleeps);
+    let words = ["run", "-p", "x", "--model", "script:writes.yaml", "--tools", "run_command", "--json"];
+    let ended = env.run(words.iter().chain(&["--config", "max_time=700ms"])).exit(6);
+    assert_eq!(ended.error()["code"], "MAX_TIME");
+    let model =
+        Anthropic::start(vec![crate::support::calls("calculate", &json!({"expression": "1"})), says("x")]);
+    let words = ["run", "-p", "x", "--json", "--config", "max_tokens=1"];
+    assert_eq!(model.env.run(words).exit(6).error()["code"], "MAX_TOKENS");
+}
+
+#[test]
+fn no_network() {
+    let env = TestEnv::new()
+        .with("ANTHROPIC_API_KEY", "key")
+        .with("ANTHROPIC_BASE_URL", "http://192.0.2.1:9")
+        .without("TOOLPOST_NO_NETWORK");
+    let words = ["run", "-p", "hi", "--json", "--config", "no_network=true"];
+    assert_eq!(env.run(words).exit(5).error()["code"], "NETWORK_FORBIDDEN");
+}
+
+#[test]
+fn format() {
+    let env = TestEnv::new();
+    env.write("toolpost.toml", "format = \"json\"\n");
+    assert_eq!(env.run(SUM).ok().json()["status"], "success");
+}
+
+#[test]
+fn color() {
+    let env = TestEnv::new();
+    assert!(env.run(sum(&["--config", "color=always"])).ok().err.contains('\u{1b}'));
+}
+
+#[test]
+fn logs() {
+    let env = TestEnv::new();
+    let words =
+        sum(&["-q", "--config", "log=info", "--config", "log_format=json", "--config", "log_file=log.txt"]);
+    assert_eq!(env.run(words).ok().err, "");
+    let line: Value = serde_json::from_str(env.read("log.txt").lines().next().unwrap()).unwrap();
+    assert_eq!(line["target"], "toolpost::call");
+}
+
+#[test]
+fn named_targets() {
+    let env = TestEnv::new();
+    let words = ["call", "sums", "expression=6*7", "--config", "targets.sums=builtin:calculate"];
+    assert_eq!(env.run(words).ok().out, "42\n");
+    let wrong = env.run(["call", "sumss", "x=1", "--config", "targets.sums=builtin:calculate"]).exit(2);
+    assert!(wrong.err.contains("`sums`"), "{wrong}");
+}
+
+#[test]
+fn later_layers_count_more_and_each_value_knows_where_it_is_from() {
+    let env = TestEnv::new();
+    env.write(
+        "../home/.config/toolpost/config.toml",
+        "# mine\nmodel = \"user\"\nmax_tokens = 5\nlog = \"off\"\n",
+    );
+    env.write("toolpost.toml", "model = \"project\"\nmodle = 1\n");
+    let origin = |env: &TestEnv, key: &str| {
+        let listed = env.run(["config", "list", "--show-origin", "--json"]).ok().json();
+        let settings = listed["settings"].as_array().unwrap();
+        let entry = settings.iter().find(|entry| entry["key"] == key).unwrap();
+        (entry["value"].clone(), entry["origin"].as_str().unwrap().to_owned())
+    };
+    // Not trusted: the model would be somebody else's choice.
+    assert_eq!(origin(&env, "model").0, "user");
+    assert!(origin(&env, "model").1.ends_with("config.toml:2"));
+    let warned = env.run(SUM).ok().err;
+    assert!(
+        warned.contains("is not trusted") && warned.contains("model") && warned.contains("toolpost trust"),
+        "{warned}"
+    );
+    assert!(warned.contains("there is no setting `modle`") && warned.contains("`model`"), "{warned}");
+    env.run(["trust", "."]).ok();
+    assert_eq!(origin(&env, "model").0, "project");
+    assert!(!env.run(SUM).ok().err.contains("is not trusted"));
+    // Another content is another file.
+    env.write("toolpost.toml", "model = \"another\"\n");
+    assert_eq!(origin(&env, "model").0, "user");
+    assert!(env.run(SUM).ok().err.contains("has changed since"));
+    env.run(["trust", "toolpost.toml"]).ok();
+    let env = env.with("TOOLPOST_MODEL", "environment");
+    assert_eq!(origin(&env, "model"), (json!("environment"), "environment: TOOLPOST_MODEL".into()));
+    assert_eq!(origin(&env, "max_iterations"), (json!(25), "built in".into()));
+    env.run(["trust", "--remove", "toolpost.toml"]).ok();
+    assert!(env.run(SUM).ok().err.contains("is not trusted"));
+}
+
+#[test]
+fn a_file_of_a_folder_above_counts_and_a_broken_one_is_an_error_with_its_line() {
+    let env = TestEnv::new();
+    env.write("../toolpost.toml", "format = \"json\"\n");
+    assert_eq!(env.run(SUM).ok().json()["status"], "success");
+    env.write("toolpost.toml", "\nformat = 7\n");
+    let wrong = env.run(SUM).exit(2);
+    assert!(wrong.err.contains("toolpost.toml:2") && wrong.err.contains("one of text"), "{wrong}");
+    env.write("toolpost.toml", "x = = 1");
+    assert!(env.run(SUM).exit(2).err.contains("not TOML"));
+}
+
+#[test]
+pub(crate) fn set() {
+    let env = TestEnv::new();
+    env.write("../home/.config/toolpost/config.toml", "# keep me\nask = true # and me\n");
+    env.run(["config", "set", "max_tokens", "9"]).ok();
+    env.run(["config", "set", "targets.sums", "builtin:calculate"]).ok();
+    env.run(["config", "set", "ask", "false"]).ok();
+    let text = env.read("../home/.config/toolpost/config.toml");
+    assert!(
+        text.contains("# keep me") && text.contains("max_tokens = 9") && text.contains("ask = false"),
+        "{text}"
+    );
+    assert_eq!(env.run(["config", "get", "targets.sums"]).ok().out, "builtin:calculate\n");
+    assert!(env.run(["config", "set", "max_tokens", "0"]).exit(2).err.contains("a whole number from 1"));
+    env.run(["config", "get", "model"]).exit(1);
+}
+
+#[test]
+pub(crate) fn set_project() {
+    let env = TestEnv::new();
+    env.run(["config", "set", "--project", "tools", "calculate,read_file"]).ok();
+    assert_eq!(env.read("toolpost.toml"), "tools = [\"calculate\", \"read_file\"]\n");
+}
+
+#[test]
+pub(crate) fn show_origin() {
+    let env = TestEnv::new();
+    assert!(
+        env.run(["config", "list", "--show-origin"]).ok().out.contains("max_iterations = 25  (built in)")
+    );
+    assert!(!env.run(["config", "list"]).ok().out.contains("built in"));
+    let paths = env.run(["config", "path"]).ok().out;
+    assert!(paths.contains("system") && paths.contains("no toolpost.toml"), "{paths}");
+}
+
+#[test]
+pub(crate) fn trust() {
+    let env = TestEnv::new();
+    assert!(env.run(["trust"]).ok().err.contains("nothing is trusted"));
+    assert!(env.run(["trust", "."]).exit(2).err.contains("nothing to trust"));
+    env.run(["trust", "missing.toml"]).exit(2);
+    env.write("a.toml", "x");
+    let trusted = env.run(["trust", "a.toml", "--json"]).ok().json();
+    assert_eq!(
+        trusted["files"][0]["sha256"],
+        "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+    );
+    assert!(env.run(["trust"]).ok().out.contains("a.toml (trusted)"));
+    env.write("a.toml", "y");
+    assert!(env.run(["trust"]).ok().out.contains("a.toml (changed since)"));
+}
+
+#[test]
+pub(crate) fn remove() {
+    let env = TestEnv::new();
+    env.write("a.toml", "x");
+    env.run(["trust", "a.toml"]).ok();
+    env.run(["trust", "--remove", "a.toml"]).ok();
+    env.run(["trust", "--remove", "a.toml"]).exit(2);
+}
+
+#[test]
+pub(crate) fn store() {
+    let env = TestEnv::new();
+    let shown = env.run(["config", "get", "store", "--store", "mine.db"]).ok();
+    assert_eq!(shown.out, "mine.db\n");
+}
+
+#[test]
+pub(crate) fn env_file() {
+    let model = Anthropic::start(vec![says("from the file"), says("again")]);
+    let env = model.env.without("ANTHROPIC_API_KEY");
+    env.write("keys.env", "# mine\nexport ANTHROPIC_API_KEY='sk-file'\nUSER=ada\n");
+    env.run(["run", "-p", "hi"]).exit(3);
+    assert_eq!(env.run(["run", "-p", "hi", "--env-file", "keys.env"]).ok().out, "from the file\n");
+    assert_eq!(model.server.requests()[0].header("x-api-key"), Some("sk-file"));
+    // The environment itself counts more.
+    let env = env.with("ANTHROPIC_API_KEY", "sk-own");
+    env.run(["run", "-p", "hi", "--env-file", "keys.env"]).ok();
+    assert_eq!(model.server.requests()[1].header("x-api-key"), Some("sk-own"));
+    // No program gets it.
+    let inside = env.run(["exec", "--env-file", "keys.env", "--", "env"]).ok();
+    assert!(!inside.out.contains("sk-") && !inside.out.contains("ada"), "{inside}");
+    env.write("keys.env", "ANTHROPIC_API_KEY sk-file");
+    let wrong = env.run(["run", "-p", "hi", "--env-file", "keys.env"]).exit(2);
+    assert!(wrong.err.contains("line 1") && !wrong.err.contains("sk-file"), "{wrong}");
+    env.run(["run", "-p", "hi", "--env-file", "missing.env"]).exit(2);
+}
+
+#[test]
+fn variables_beside_a_stranger_wait_for_trust() {
+    let model = Anthropic::start(vec![says("trusted")]);
+    let env = model.env.without("ANTHROPIC_API_KEY");
+    env.write(".env", "ANTHROPIC_API_KEY=sk-file\n");
+    let refused = env.run(["run", "-p", "hi"]).exit(3);
+    assert!(refused.err.contains("`.env` is not trusted"), "{refused}");
+    env.run(["trust", "."]).ok();
+    assert_eq!(env.run(["run", "-p", "hi"]).ok().out, "trusted\n");
+}
