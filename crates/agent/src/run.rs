@@ -8,8 +8,8 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::json;
 use toolpost_core::{
-    Call, CallId, CallOptions, Caller, Cancellation, Clock, Event, NoPort, Port, RunId, RunRecord, Scope,
-    SystemClock, ToolError, ToolSource, Values,
+    Call, CallId, CallOptions, Caller, Cancellation, Clock, Event, NoPort, Port, Reply, RunId, RunRecord,
+    Scope, SystemClock, ToolError, ToolSource, Values,
 };
 use toolpost_llm::{
     ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop, ToolDefinition,
@@ -406,17 +406,9 @@ impl Running<'_> {
             None => wanted.len(),
         };
         let (made_now, never) = wanted.split_at(allowed);
-        let mut calls = Vec::with_capacity(made_now.len());
-        for (index, wanted) in made_now.iter().enumerate() {
-            let (toolbox, call) = (self.parts.toolbox.clone(), self.call_of(wanted));
-            calls.push(async move { (index, toolbox.call(call).await) });
-        }
-        let at_once = self.parts.limits.parallel_tools.max(1);
-        // Unordered, so that a slow call holds no other back.
-        let mut replies: Vec<_> = stream::iter(calls).buffer_unordered(at_once).collect().await;
-        replies.sort_unstable_by_key(|(index, _)| *index);
+        let replies = self.replies_to(made_now).await;
         let mut results = Vec::with_capacity(wanted.len());
-        for (wanted, (_, reply)) in made_now.iter().zip(replies) {
+        for (wanted, reply) in made_now.iter().zip(replies) {
             results.push(result(wanted, &reply));
             let (record, call) = (&mut self.record, reply.record);
             // What a model makes up is no tool, and its name may be of any length.
@@ -438,6 +430,23 @@ impl Running<'_> {
             Some(StopReason::MaxToolCalls)
         };
         (results, stop)
+    }
+
+    /// Makes calls, some at a time. The replies are in the order of the calls.
+    async fn replies_to(&self, calls: &[Wanted]) -> Vec<Reply> {
+        let toolbox = &self.parts.toolbox;
+        // Nearly always there is one, and that needs no crowd.
+        if let [only] = calls {
+            return vec![toolbox.call(self.call_of(only)).await];
+        }
+        let calls: Vec<_> =
+            (0_usize..).zip(calls).map(|(index, wanted)| (index, self.call_of(wanted))).collect();
+        let calls = calls.into_iter().map(|(index, call)| async move { (index, toolbox.call(call).await) });
+        let at_once = self.parts.limits.parallel_tools.max(1);
+        // Unordered, so that a slow call holds no other back.
+        let mut replies: Vec<_> = stream::iter(calls).buffer_unordered(at_once).collect().await;
+        replies.sort_unstable_by_key(|(index, _)| *index);
+        replies.into_iter().map(|(_, reply)| reply).collect()
     }
 
     fn call_of(&self, wanted: &Wanted) -> Call {

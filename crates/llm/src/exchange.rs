@@ -68,14 +68,15 @@ struct Tries {
 impl Exchange {
     /// The answer as a stream of events. Nothing is sent before it is polled.
     pub(crate) fn stream(self) -> ResponseStream {
-        let driver = Driver {
+        // In a box, because the stream moves it for every event.
+        let driver = Box::new(Driver {
             queue: self.notices.iter().cloned().map(ModelEvent::Notice).collect(),
             tries: None,
             exchange: Some(self),
             state: State::Begin,
             delivered: false,
             failure: None,
-        };
+        });
         futures_util::stream::unfold(driver, |mut driver| async move {
             let event = driver.next().await?;
             Some((event, driver))
@@ -161,7 +162,7 @@ impl Tries {
     /// Sends the request and waits for the head of a successful answer.
     async fn open(&mut self, accept: &'static str) -> Result<reqwest::Response, Failure> {
         let Exchange { client, url, headers, body, model, .. } = &self.exchange;
-        client.permit(url, &model.to_string()).map_err(Failure::last)?;
+        client.permit(url, model).map_err(Failure::last)?;
         let request = client
             .inner()
             .post(url.clone())

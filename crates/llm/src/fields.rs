@@ -1,10 +1,13 @@
 //! A JSON object whose members stay as they were written.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
 
 use crate::RawJson;
 
@@ -21,8 +24,8 @@ impl Fields {
     }
 
     /// Reads a member; `None` if it is absent, `null` or of another shape.
-    pub(crate) fn read<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
-        self.get(name).and_then(|raw| raw.read::<Option<T>>().ok()).flatten()
+    pub(crate) fn read<'a, T: Deserialize<'a>>(&'a self, name: &str) -> Option<T> {
+        read(self.get(name).map(RawJson::get))
     }
 
     /// Replaces a member in its place, or appends it.
@@ -47,8 +50,83 @@ impl Fields {
         self.0.len()
     }
 
+    /// About how many bytes it has as JSON.
+    pub(crate) fn text_size(&self) -> usize {
+        self.0.iter().map(|(key, value)| key.len() + value.get().len() + 4).sum::<usize>() + 2
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &RawJson)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value))
+    }
+}
+
+/// The members of an object as they stand in its text, for a look at them.
+#[derive(Debug, Default)]
+pub(crate) struct Members<'a>(Vec<(Name<'a>, &'a RawValue)>);
+
+/// A name that borrows from the text where no escape stands in it.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'a> Members<'a> {
+    pub(crate) fn get(&self, name: &str) -> Option<&'a RawValue> {
+        self.0.iter().find(|(key, _)| key.0 == name).map(|(_, value)| *value)
+    }
+
+    /// Reads a member; `None` if it is absent, `null` or of another shape.
+    pub(crate) fn read<T: Deserialize<'a>>(&self, name: &str) -> Option<T> {
+        read(self.get(name).map(RawValue::get))
+    }
+
+    /// Replaces a member in its place, or appends it.
+    pub(crate) fn set(&mut self, name: &'a str, value: &'a RawValue) {
+        match self.0.iter_mut().find(|(key, _)| key.0 == name) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((Name(name.into()), value)),
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
+        self.0.iter().map(|(key, value)| (&*key.0, *value))
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(text: Option<&'a str>) -> Option<T> {
+    text.and_then(|text| serde_json::from_str::<Option<T>>(text).ok()).flatten()
+}
+
+impl Serialize for Members<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(AllOf(PhantomData)).map(Self)
+    }
+}
+
+/// Reads all members of an object, up to the limit.
+struct AllOf<K, V>(PhantomData<(K, V)>);
+
+impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for AllOf<K, V> {
+    type Value = Vec<(K, V)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            if members.len() == MOST {
+                return Err(serde::de::Error::custom(format!("more than {MOST} members")));
+            }
+            members.push(member);
+        }
+        Ok(members)
     }
 }
 
@@ -64,26 +142,7 @@ impl Serialize for Fields {
 
 impl<'de> Deserialize<'de> for Fields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
-        impl<'de> Visitor<'de> for Members {
-            type Value = Fields;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-                let mut fields = Fields::default();
-                while let Some((key, value)) = map.next_entry::<String, RawJson>()? {
-                    if fields.0.len() == MOST {
-                        return Err(serde::de::Error::custom(format!("more than {MOST} members")));
-                    }
-                    fields.0.push((key, value));
-                }
-                Ok(fields)
-            }
-        }
-        deserializer.deserialize_map(Members)
+        deserializer.deserialize_map(AllOf(PhantomData)).map(Self)
     }
 }
 

@@ -104,7 +104,7 @@ impl HttpClient {
     }
 
     /// Whether a connection for this address may be made. `caller` is named in the error.
-    pub(crate) fn permit(&self, url: &Url, caller: &str) -> Result<(), ModelError> {
+    pub(crate) fn permit(&self, url: &Url, caller: &impl fmt::Display) -> Result<(), ModelError> {
         let host = self.proxy_host.as_deref().or_else(|| url.host_str()).unwrap_or_default();
         if !self.options.no_network || is_this_machine(host) {
             return Ok(());
@@ -258,7 +258,7 @@ mod tests {
         };
         let client = HttpClient::new(options).unwrap();
         let url = Url::parse("http://127.0.0.1:9/").unwrap();
-        let error = client.permit(&url, "anthropic/claude-x").unwrap_err();
+        let error = client.permit(&url, &"anthropic/claude-x").unwrap_err();
         assert_eq!(error.kind, ErrorKind::NetworkForbidden);
         assert_eq!(error.message, "anthropic/claude-x wanted to connect to `proxy.example`");
     }

@@ -35,9 +35,21 @@ pub(super) fn encode(model: &ModelId, request: &Request, stream: bool) -> Result
 
 /// A message of the wire.
 #[derive(Serialize)]
-struct Message {
+struct Message<'a> {
     role: &'static str,
-    content: Vec<RawJson>,
+    content: Vec<Block<'a>>,
+}
+
+/// A content block or a tool of the wire. The whole conversation is written for every request, so that a block is made
+/// only where what is kept of it does not say it already.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Block<'a> {
+    Kept(&'a RawJson),
+    Made(RawJson),
+    Text(TextBlock<'a>),
+    Result(ResultBlock<'a>),
+    Tool(ToolBlock<'a>),
 }
 
 /// A text of the wire.
@@ -52,9 +64,17 @@ struct TextBlock<'a> {
 struct ResultBlock<'a> {
     r#type: &'static str,
     tool_use_id: Cow<'a, str>,
-    content: Vec<RawJson>,
+    content: Vec<Block<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     is_error: Option<bool>,
+}
+
+/// A tool of the wire, without options of its own.
+#[derive(Serialize)]
+struct ToolBlock<'a> {
+    name: &'a str,
+    description: &'a str,
+    input_schema: &'a RawJson,
 }
 
 struct Encoder {
@@ -155,9 +175,13 @@ impl Encoder {
         if config.len() > 0 { body.put("output_config", &config) } else { Ok(()) }
     }
 
-    fn messages(&mut self, turns: &[Turn], mark: Option<&Value>) -> Result<Vec<Message>, serde_json::Error> {
+    fn messages<'a>(
+        &mut self,
+        turns: &'a [Turn],
+        mark: Option<&Value>,
+    ) -> Result<Vec<Message<'a>>, serde_json::Error> {
         // Neighbours of one role are one message: results must stand right behind the calls, and in front.
-        let mut messages: Vec<Message> = Vec::new();
+        let mut messages: Vec<Message<'a>> = Vec::with_capacity(turns.len());
         for turn in turns {
             let (role, blocks) = match turn {
                 Turn::User(parts) => ("user", part_blocks(parts)?),
@@ -174,23 +198,23 @@ impl Encoder {
         if let (Some(message), Some(mark)) = (messages.last_mut(), mark)
             && let Some(last) = message.content.last_mut()
         {
-            let mut block: Fields = last.read()?;
+            let mut block: Fields = RawJson::of(last)?.read()?;
             block.put("cache_control", mark)?;
-            *last = RawJson::of(&block)?;
+            *last = Block::Made(RawJson::of(&block)?);
         }
         Ok(messages)
     }
 
-    fn assistant(&mut self, turn: &AssistantTurn) -> Result<Vec<RawJson>, serde_json::Error> {
+    fn assistant<'a>(&mut self, turn: &'a AssistantTurn) -> Result<Vec<Block<'a>>, serde_json::Error> {
         let mut blocks = Vec::with_capacity(turn.items.len());
         for item in &turn.items {
             if turn.origin.provider == PROVIDER {
                 // The provider itself sends text blocks without text, and refuses them when they come back.
                 if !matches!(item.view(), ItemView::Text { text } if text.trim().is_empty()) {
-                    blocks.push(item.raw().clone());
+                    blocks.push(Block::Kept(item.raw()));
                 }
             } else if let Some(block) = self.foreign(item, &turn.origin)? {
-                blocks.push(block);
+                blocks.push(Block::Made(block));
             }
         }
         Ok(blocks)
@@ -231,11 +255,10 @@ impl Encoder {
 
 fn tools(body: &mut Fields, request: &Request, mark: Option<&Value>) -> Result<(), serde_json::Error> {
     if !request.tools.is_empty() {
-        let mut tools = request.tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
-        if let (Some(last), Some(mark)) = (tools.last_mut(), mark) {
-            last.put("cache_control", mark)?;
-        }
-        body.put("tools", &tools)?;
+        let last = request.tools.len() - 1;
+        let tools = request.tools.iter().enumerate();
+        let tools = tools.map(|(index, definition)| tool(definition, mark.filter(|_| index == last)));
+        body.put("tools", &tools.collect::<Result<Vec<_>, _>>()?)?;
     }
     let serial = request.settings.parallel_tool_calls.map(|parallel| !parallel);
     let choice = match (&request.tool_choice, serial) {
@@ -254,33 +277,32 @@ fn tools(body: &mut Fields, request: &Request, mark: Option<&Value>) -> Result<(
     body.put("tool_choice", &choice)
 }
 
-fn result_blocks(results: &[ToolResult]) -> Result<Vec<RawJson>, serde_json::Error> {
+fn result_blocks(results: &[ToolResult]) -> Result<Vec<Block<'_>>, serde_json::Error> {
     results
         .iter()
         .map(|result| {
-            let block = ResultBlock {
+            Ok(Block::Result(ResultBlock {
                 r#type: "tool_result",
                 tool_use_id: call_id(&result.call_id),
                 content: part_blocks(&result.content)?,
                 is_error: result.is_error.then_some(true),
-            };
-            RawJson::of(&block)
+            }))
         })
         .collect()
 }
 
-fn part_blocks(parts: &[Part]) -> Result<Vec<RawJson>, serde_json::Error> {
+fn part_blocks(parts: &[Part]) -> Result<Vec<Block<'_>>, serde_json::Error> {
     let mut blocks = Vec::with_capacity(parts.len());
     for part in parts {
         blocks.push(match part {
             Part::Text(text) if text.trim().is_empty() => continue,
-            Part::Text(text) => RawJson::of(&TextBlock { r#type: "text", text })?,
-            Part::Image(media) => media_block("image", media)?,
-            Part::Document(media) => media_block("document", media)?,
+            Part::Text(text) => Block::Text(TextBlock { r#type: "text", text }),
+            Part::Image(media) => Block::Made(media_block("image", media)?),
+            Part::Document(media) => Block::Made(media_block("document", media)?),
             Part::ContainerFile { file_id } => {
-                RawJson::of(&json!({"type": "container_upload", "file_id": file_id}))?
+                Block::Made((&json!({"type": "container_upload", "file_id": file_id})).into())
             }
-            Part::Raw(raw) => raw.clone(),
+            Part::Raw(raw) => Block::Kept(raw),
         });
     }
     Ok(blocks)
@@ -306,21 +328,26 @@ fn lasting(lifetime: CacheLifetime) -> Value {
 /// The wire takes letters, digits, `_` and `-` in ids; ids of other providers may have more.
 fn call_id(id: &str) -> Cow<'_, str> {
     let fits = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
-    if id.chars().all(fits) {
+    if id.bytes().all(|byte| fits(byte.into())) {
         return Cow::Borrowed(id);
     }
     id.chars().map(|character| if fits(character) { character } else { '_' }).collect::<String>().into()
 }
 
-fn tool(definition: &ToolDefinition) -> Result<Fields, serde_json::Error> {
-    let mut tool = Fields::default();
-    tool.put("name", &definition.name)?;
-    tool.put("description", &definition.description)?;
-    tool.set("input_schema", definition.input_schema.clone());
-    for (name, value) in &definition.provider_options {
+fn tool<'a>(definition: &'a ToolDefinition, mark: Option<&Value>) -> Result<Block<'a>, serde_json::Error> {
+    let ToolDefinition { name, description, input_schema, provider_options } = definition;
+    let tool = ToolBlock { name, description, input_schema };
+    if provider_options.is_empty() && mark.is_none() {
+        return Ok(Block::Tool(tool));
+    }
+    let mut tool: Fields = RawJson::of(&tool)?.read()?;
+    for (name, value) in provider_options {
         tool.put(name, value)?;
     }
-    Ok(tool)
+    if let Some(mark) = mark {
+        tool.put("cache_control", mark)?;
+    }
+    RawJson::of(&tool).map(Block::Made)
 }
 
 fn media_block(kind: &str, media: &Media) -> Result<RawJson, serde_json::Error> {

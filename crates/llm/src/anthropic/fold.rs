@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::error::{ErrorBody, error_of};
 use super::view::{item, wrapped_input};
-use crate::fields::{self, Fields};
+use crate::fields::{self, Fields, Members};
 use crate::say::shown;
 use crate::wire::Fold;
 use crate::{
@@ -241,7 +241,7 @@ impl MessageFold {
 
     /// Takes in what the end of a message says: its stop reason, its usage, anything else beside them.
     fn change(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        let change: Fields =
+        let change: Members<'_> =
             serde_json::from_str(data).map_err(|error| self.protocol(format!("message_delta: {error}")))?;
         let Some(mut message) = self.message.take() else {
             return Err(self.protocol("message_delta came before message_start"));
@@ -250,21 +250,23 @@ impl MessageFold {
             match name {
                 "type" => {}
                 "delta" => {
-                    for (name, value) in value.read::<Fields>().unwrap_or_default().iter() {
-                        message.set(name, value.clone());
+                    for (name, value) in members(value).iter() {
+                        message.set(name, value.into());
                     }
                 }
                 "usage" => {
                     // The start knows the input, the end the output; both may say either, and the later word counts.
-                    let mut usage: Fields = message.read("usage").unwrap_or_default();
-                    for (name, value) in value.read::<Fields>().unwrap_or_default().iter() {
+                    let mut usage: Members<'_> = message.read("usage").unwrap_or_default();
+                    let later = members(value);
+                    for (name, value) in later.iter() {
                         if value.get() != "null" || usage.get(name).is_none() {
-                            usage.set(name, value.clone());
+                            usage.set(name, value);
                         }
                     }
-                    message.put("usage", &usage).map_err(|error| self.protocol(error.to_string()))?;
+                    let usage = to_raw_value(&usage).map_err(|error| self.protocol(error.to_string()))?;
+                    message.set("usage", usage.into());
                 }
-                _ => message.set(name, value.clone()),
+                _ => message.set(name, value.into()),
             }
         }
         if message.len() > fields::MOST {
@@ -368,6 +370,11 @@ fn append(member: &mut Option<String>, text: &str, start: &Fields, name: &str) {
     member.get_or_insert_with(|| start.read(name).unwrap_or_default()).push_str(text);
 }
 
+/// The members of an object; none of anything else.
+fn members(raw: &RawValue) -> Members<'_> {
+    serde_json::from_str(raw.get()).unwrap_or_default()
+}
+
 fn unknown(data: &str) -> ModelEvent {
     let raw = RawJson::parse(data).unwrap_or_else(|_| (&serde_json::Value::from(data)).into());
     ModelEvent::Unknown(raw)
@@ -408,12 +415,13 @@ fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, raw: RawJso
         }
         None => StopReason::Other(String::new()),
     };
-    let details: Fields = message.read("stop_details").unwrap_or_default();
+    let details: Members<'_> = message.read("stop_details").unwrap_or_default();
     let stop_detail = message
         .read::<String>("stop_sequence")
         .or_else(|| details.read("explanation"))
         .or_else(|| details.read("category"));
-    let container = message.read::<Fields>("container").and_then(|container| container.read::<String>("id"));
+    let container =
+        message.read::<Members<'_>>("container").and_then(|container| container.read::<String>("id"));
     Response {
         id: message.read("id").unwrap_or_default(),
         model: message.read("model").unwrap_or_else(|| origin.name.clone()),
@@ -429,9 +437,9 @@ fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, raw: RawJso
 }
 
 fn usage_of(message: &Fields) -> Usage {
-    let usage: Fields = message.read("usage").unwrap_or_default();
+    let usage: Members<'_> = message.read("usage").unwrap_or_default();
     let count = |name: &str| usage.read::<u64>(name).unwrap_or_default();
-    let details: Fields = usage.read("output_tokens_details").unwrap_or_default();
+    let details: Members<'_> = usage.read("output_tokens_details").unwrap_or_default();
     Usage {
         input: count("input_tokens"),
         output: count("output_tokens"),

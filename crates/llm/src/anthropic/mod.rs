@@ -48,6 +48,7 @@ impl AnthropicOptions {
 #[derive(Debug)]
 pub struct Anthropic {
     id: ModelId,
+    wire: Arc<dyn Wire>,
     client: HttpClient,
     url: Url,
     key: Secret,
@@ -69,18 +70,20 @@ impl Anthropic {
             let message = "no key was given. Expected one in ANTHROPIC_API_KEY or in the configuration";
             return Err(ModelError::new(ErrorKind::Auth, message).with_model(&id));
         }
-        Ok(Self { id, client, url, key: options.key, betas: options.betas })
+        let wire = Arc::new(MessagesWire { origin: id.clone() });
+        Ok(Self { id, wire, client, url, key: options.key, betas: options.betas })
     }
 
     fn exchange(&self, request: &Request, stream: bool) -> Result<Exchange, ModelError> {
         self.check(request)?;
         let encoded = encode::encode(&self.id, request, stream)?;
-        let body = serde_json::to_vec(&encoded.body).map_err(|error| {
+        let mut body = Vec::with_capacity(encoded.body.text_size());
+        serde_json::to_writer(&mut body, &encoded.body).map_err(|error| {
             ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(&self.id)
         })?;
         Ok(Exchange {
             client: self.client.clone(),
-            wire: Arc::new(MessagesWire { origin: self.id.clone() }),
+            wire: Arc::clone(&self.wire),
             model: self.id.clone(),
             url: self.url.clone(),
             headers: self.headers(request)?,
