@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::inject::{find, not_provided};
+use crate::state::{new_handle, resolve_id};
 use crate::{
-    Answer, Artifact, BoxFuture, Call, CallId, Caller, Cancelled, Inject, LogLevel, LogLine, Output,
-    Progress, Question, Reply, Sample, SampleRequest, Scope, ToolError, Values,
+    Answer, Artifact, BoxFuture, Call, CallId, Caller, Cancelled, DocStore, Inject, LogLevel, LogLine,
+    Output, Progress, Question, Reply, Sample, SampleRequest, Scope, Sleep, StateDoc, StateView, ToolError,
+    Values,
 };
 
 /// What stands behind a [`Ctx`]: implemented by whoever runs calls, and by nobody else.
@@ -42,6 +45,37 @@ pub trait Host: Send + Sync {
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample, ToolError>>;
     /// Makes a nested call.
     fn nested(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply>;
+
+    /// What the `#[state]` parameter of this place among them sees, from 0.
+    ///
+    /// # Errors
+    /// `PRECONDITION` if there is none: whoever runs the call keeps no documents.
+    fn state(&self, index: usize) -> Result<StateView, ToolError> {
+        let _ = index;
+        Err(no_documents())
+    }
+
+    /// Notes what the `#[state]` parameter of this place shall become when the attempt has succeeded.
+    ///
+    /// # Errors
+    /// `PRECONDITION` as [`state`](Self::state), `CANCELLED` if nobody waits for the attempt any more.
+    fn set_state(&self, index: usize, value: Value) -> Result<(), ToolError> {
+        let _ = (index, value);
+        Err(no_documents())
+    }
+
+    /// Where documents are kept, as this call may use it, and how to wait there.
+    ///
+    /// # Errors
+    /// `PRECONDITION` if whoever runs the call keeps no documents.
+    fn documents(self: Arc<Self>) -> Result<(Arc<dyn DocStore>, Sleep), ToolError> {
+        Err(no_documents())
+    }
+}
+
+fn no_documents() -> ToolError {
+    ToolError::precondition("whoever runs this call keeps no documents")
+        .suggest("Run the tool through a toolbox.")
 }
 
 /// What a tool sees of its call. Cheap to clone; a tool that wants it takes a `Ctx` or `&Ctx` parameter.
@@ -171,6 +205,46 @@ impl Ctx {
     pub async fn call(&self, tool: impl Into<String>, arguments: Value) -> Result<Output, ToolError> {
         let call = self.0.call().nested(tool, arguments);
         Arc::clone(&self.0).nested(call).await.result
+    }
+
+    /// A document, to read it and change it by hand.
+    ///
+    /// The name may hold `{owner}` and `{scope}`, as in `#[state]`; no other text can make such a part. A change is
+    /// committed at once, whatever becomes of the call; what is to stand or fall with the call is a `#[state]`
+    /// parameter.
+    ///
+    /// # Errors
+    /// `INVALID_INPUT` if the text names no document, `PRECONDITION` if it needs a scope and there is none.
+    pub fn state(&self, id: &str) -> Result<StateDoc, ToolError> {
+        let id = resolve_id(id, self.0.call())?;
+        let (store, sleep) = Arc::clone(&self.0).documents()?;
+        Ok(StateDoc::new(store, id)?.with_sleep(sleep))
+    }
+
+    /// Keeps a value in a new document of the call's owner, and returns the handle that names it.
+    ///
+    /// The document is `KIND/{owner}/HANDLE`: a tool with `#[state(id = "KIND/{owner}/{handle}", existing)]` sees it when
+    /// its argument `handle` is the handle. The handle has 128 random bits, and is worth nothing to anybody else: for
+    /// them there is no such document.
+    ///
+    /// # Errors
+    /// `INVALID_INPUT` if `kind` cannot begin the name of a document; those of the store.
+    pub async fn mint(&self, kind: &str, value: &(impl Serialize + ?Sized)) -> Result<String, ToolError> {
+        let handle = new_handle()?;
+        self.state(&format!("{kind}/{{owner}}/{handle}"))?.replace(value).await?;
+        Ok(handle)
+    }
+
+    /// The `#[state]` parameter of this place, for the attribute macros.
+    #[doc(hidden)]
+    pub fn state_view(&self, index: usize) -> Result<StateView, ToolError> {
+        self.0.state(index)
+    }
+
+    /// What the `#[state]` parameter of this place shall become, for the attribute macros.
+    #[doc(hidden)]
+    pub fn set_state(&self, index: usize, value: Value) -> Result<(), ToolError> {
+        self.0.set_state(index, value)
     }
 
     /// The injected value of a type: the call's own, or the toolbox's.

@@ -15,7 +15,7 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const TEXT_LENGTH: usize = 26;
 
 /// A 64-bit step of `xorshift*`, seeded for each thread from the standard library's keyed hasher.
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     thread_local!(static STATE: Cell<u64> = Cell::new(RandomState::new().build_hasher().finish() | 1));
     STATE.with(|state| {
         let mut x = state.get();

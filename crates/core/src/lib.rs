@@ -64,13 +64,17 @@ pub use self::port::{
     Answer, Delivery, LogLevel, LogLine, NoPort, Port, Progress, Question, QuestionKind, Sample,
     SampleRequest,
 };
-pub use self::record::{CallRecord, RunRecord, Usage};
+pub use self::record::{CallRecord, RunRecord, StateVersions, Usage};
 pub use self::resource::{PromptArgument, PromptSpec, ResourceSpec, UriPattern};
 pub use self::schema::{Problem, Schema};
 pub use self::scope::Scope;
 pub use self::secret::Secret;
 pub use self::spec::{Annotations, Example, Mode, SpecError, ToolSpec, check_tool_name};
-pub use self::state::{Change, Commit, Committed, DocStore, Document, Write};
+pub use self::state::{
+    Change, Commit, Committed, DocStore, Document, OnConflict, Patch, Sleep, StateAddress, StateConflict,
+    StateDoc, StateSpec, StateValue, StateView, Write, check_document_id, check_pointer, escape_pointer,
+    pointers_overlap, state_conflict, to_json,
+};
 pub use self::suggest::{did_you_mean, suggestions};
 pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Code, did_you_mean, duration};
+use crate::{Code, StateConflict, did_you_mean, duration};
 
 /// How long one attempt may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +147,9 @@ pub struct Policy {
     /// How many bytes of text a model gets. Default: 64 KiB, head and tail kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_limit: Option<usize>,
+    /// What happens when somebody else has changed the state that it saw. Default: it runs again, up to 16 times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conflict: Option<StateConflict>,
 }
 
 #[cfg(test)]

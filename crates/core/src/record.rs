@@ -56,6 +56,17 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
+/// The versions of a document before and after a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateVersions {
+    /// The document's name.
+    pub document: String,
+    /// The version that the call saw, or whose change its own was added to.
+    pub before: u64,
+    /// The version that it made; the same if it changed nothing.
+    pub after: u64,
+}
+
 /// What is kept of one call, wherever it was made and wherever it ran.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -117,6 +128,9 @@ pub struct CallRecord {
     /// Progress and log lines that found no room.
     #[serde(skip_serializing_if = "is_zero")]
     pub dropped_notices: u64,
+    /// The documents that the call has seen or changed, and their versions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub state: Vec<StateVersions>,
     /// What the sandbox measured and enforced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Value>,
@@ -162,6 +176,7 @@ impl CallRecord {
             mock: false,
             still_running: false,
             dropped_notices: 0,
+            state: Vec::new(),
             sandbox: None,
             usage: None,
             metadata: call.options.metadata.clone(),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::{ParameterType, Policy, Schema};
+use crate::{OnConflict, ParameterType, Policy, Schema, StateSpec};
 
 /// The longest tool name: what every provider and protocol takes.
 const MAX_NAME: usize = 64;
@@ -97,6 +97,8 @@ pub struct ToolSpec {
     pub mode: Mode,
     /// What it asks of the call path.
     pub policy: Policy,
+    /// The parts of documents that it sees, in the order of its parameters.
+    pub state: Vec<StateSpec>,
     /// Names of values that are injected and can never be arguments.
     pub injected: Vec<String>,
     /// Names of arguments that are masked in records.
@@ -137,6 +139,7 @@ impl ToolSpec {
             annotations: Annotations::default(),
             mode: Mode::default(),
             policy: Policy::default(),
+            state: Vec::new(),
             injected: Vec::new(),
             sensitive: Vec::new(),
             meta: Map::new(),
@@ -247,10 +250,42 @@ impl ToolSpec {
         if self.policy.cache.is_some() && !self.annotations.idempotent {
             return wrong("only an idempotent tool can be cached: add `idempotent`, or drop `cache`".into());
         }
+        if let Some(message) = self.wrong_state() {
+            return wrong(message);
+        }
         if self.policy.concurrency == Some(0) {
             return wrong("a concurrency of 0 would never run it".into());
         }
         check::contradiction(self).map_or(Ok(()), wrong)
+    }
+
+    /// What is wrong with its state, if anything is.
+    fn wrong_state(&self) -> Option<String> {
+        if self.policy.cache.is_some() && !self.state.is_empty() {
+            return Some(
+                "it has state, so that its answers change and cannot be cached: drop `cache`".into(),
+            );
+        }
+        let properties = self.input_schema.as_value().get("properties").and_then(Value::as_object);
+        let merges = self.policy.conflict.as_ref().is_some_and(|policy| policy.action == OnConflict::Merge);
+        if merges && self.state.iter().filter(|state| state.writes).count() != 1 {
+            return Some("a conflict can be merged if exactly one part of one document is changed".into());
+        }
+        self.state.iter().find_map(|state| {
+            let unknown = |name: &&str| !properties.is_some_and(|known| known.contains_key(*name));
+            let secret = |name: &&str| self.sensitive.iter().any(|sensitive| sensitive == name);
+            state
+                .check()
+                .err()
+                .or_else(|| {
+                    let name = state.arguments().find(unknown)?;
+                    Some(format!("`{{{name}}}` in the state `{}` is not among its parameters", state.id))
+                })
+                .or_else(|| {
+                    let name = state.arguments().find(secret)?;
+                    Some(format!("`{name}` is sensitive, and the name of a document is not kept secret"))
+                })
+        })
     }
 
     /// The SHA-256 of everything that a caller relies on, in hexadecimal digits; the order of keys does not count.
@@ -323,6 +358,9 @@ impl Serialize for ToolSpec {
             map.serialize_entry("mode", &self.mode)?;
         }
         map.serialize_entry("policy", &self.policy)?;
+        if !self.state.is_empty() {
+            map.serialize_entry("state", &self.state)?;
+        }
         if !self.injected.is_empty() {
             map.serialize_entry("injected", &self.injected)?;
         }

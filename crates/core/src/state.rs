@@ -1,10 +1,28 @@
 //! Versioned documents: what tools keep from one call to the next.
 
+mod address;
+mod conflict;
+mod doc;
+mod encode;
+mod handle;
+mod patch;
+mod pointer;
+mod view;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub(crate) use self::address::resolve_id;
+pub use self::address::{StateAddress, StateSpec, check_document_id};
+pub use self::conflict::{OnConflict, StateConflict};
+pub use self::doc::{Sleep, StateDoc, state_conflict};
+pub use self::encode::to_json;
+pub(crate) use self::handle::new_handle;
+pub use self::patch::Patch;
+pub use self::pointer::{check_pointer, escape_pointer, pointers_overlap};
+pub use self::view::{StateValue, StateView};
 use crate::{BoxFuture, CallId, Timestamp, ToolError};
 
 /// A document at one version.
@@ -81,10 +99,10 @@ pub trait DocStore: Send + Sync {
     /// Stores changes, if every base is still the newest version.
     fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>>;
 
-    /// A document as it was at a version.
+    /// A document as it was at a version, from 1.
     ///
     /// # Errors
-    /// `NOT_FOUND` if it never had that version.
+    /// `NOT_FOUND` if it never had that version, or the store does not keep it any more.
     fn at<'a>(&'a self, id: &'a str, version: u64) -> BoxFuture<'a, Result<Document, ToolError>>;
 
     /// The changes after a version, oldest first, at most `limit`.

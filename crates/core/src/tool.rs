@@ -13,6 +13,29 @@ pub trait Tool: Send + Sync {
 
     /// Runs it, with arguments that fit its input schema.
     fn call<'a>(&'a self, args: &'a Args, ctx: &'a Ctx) -> BoxFuture<'a, Result<Output, ToolError>>;
+
+    /// Makes one value of two that were made of the same one, when the policy of conflicts says `merge`: the value
+    /// before, this call's, and somebody else's; `None` is a value that is not there.
+    ///
+    /// # Errors
+    /// `CONFLICT` if they cannot be made one, and that is what the call fails with. So does a tool that has no function
+    /// for it.
+    fn merge_state(
+        &self,
+        before: Option<&Value>,
+        mine: &Value,
+        theirs: Option<&Value>,
+    ) -> Result<Value, ToolError> {
+        let _ = (before, mine, theirs);
+        Err(ToolError::conflict("somebody else has changed the same value, and the tool cannot merge them"))
+    }
+
+    /// Texts within the arguments that records and errors must not show, beyond the arguments that the spec calls
+    /// sensitive: a password in an address, one header among many. Default: none. The arguments are not checked yet.
+    fn secrets(&self, arguments: &Value) -> Vec<String> {
+        let _ = arguments;
+        Vec::new()
+    }
 }
 
 /// What a call came to: the answer for the caller and the record of how it was made.

@@ -1,0 +1,609 @@
+//! Values as JSON, exactly: what JSON cannot hold is an error that names its place, never a null or another key.
+
+use std::fmt::{self, Display};
+
+use serde::Serialize;
+use serde::ser::{self, Impossible, Serializer};
+use serde_json::{Map, Number, Value};
+
+use super::pointer::escape_pointer;
+use crate::ToolError;
+
+/// How `serde_json` marks a value that is JSON text already.
+const RAW: &str = "$serde_json::private::RawValue";
+
+/// A value as JSON.
+///
+/// Unlike `serde_json::to_value` it never changes what it is given: a number that is not finite and a key that is no
+/// text are errors.
+///
+/// # Errors
+/// `INTERNAL` with the JSON pointer of what has no JSON form, since only the code that made it can mend it.
+pub fn to_json(value: &(impl Serialize + ?Sized)) -> Result<Value, ToolError> {
+    value.serialize(Encoder).map_err(|error| {
+        let pointer = error
+            .names
+            .iter()
+            .rev()
+            .fold(String::new(), |pointer, name| pointer + "/" + &escape_pointer(name));
+        let place = if pointer.is_empty() { "the value" } else { &pointer };
+        ToolError::internal(format!("{place} has no JSON form: {}", error.message)).with("pointer", pointer)
+    })
+}
+
+/// What has no JSON form.
+#[derive(Debug)]
+struct EncodeError {
+    message: String,
+    /// Where it is: innermost name first.
+    names: Vec<String>,
+}
+
+impl EncodeError {
+    fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), names: Vec::new() }
+    }
+
+    fn within(mut self, name: impl Display) -> Self {
+        self.names.push(name.to_string());
+        self
+    }
+}
+
+impl Display for EncodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for EncodeError {}
+
+impl ser::Error for EncodeError {
+    fn custom<T: Display>(message: T) -> Self {
+        Self::new(message.to_string())
+    }
+}
+
+type Encoded = Result<Value, EncodeError>;
+
+struct Encoder;
+
+fn number(value: f64) -> Encoded {
+    Number::from_f64(value)
+        .map(Value::Number)
+        .ok_or_else(|| EncodeError::new(format!("expected a finite number, found {value}")))
+}
+
+fn too_large(value: impl Display) -> EncodeError {
+    EncodeError::new(format!("expected a whole number of at most 64 bits, found {value}"))
+}
+
+/// A value under the name of its variant.
+fn tagged(variant: &'static str, value: Value) -> Value {
+    Value::Object(Map::from_iter([(variant.to_owned(), value)]))
+}
+
+impl Serializer for Encoder {
+    type Ok = Value;
+    type Error = EncodeError;
+    type SerializeSeq = List;
+    type SerializeTuple = List;
+    type SerializeTupleStruct = List;
+    type SerializeTupleVariant = List;
+    type SerializeMap = Entries;
+    type SerializeStruct = Fields;
+    type SerializeStructVariant = Fields;
+
+    fn serialize_bool(self, value: bool) -> Encoded {
+        Ok(value.into())
+    }
+
+    fn serialize_i8(self, value: i8) -> Encoded {
+        Ok(value.into())
+    }
+
+    fn serialize_i16(self, value: i16) -> Encoded {
+        Ok(value.into())
+    }
+
+    fn serialize_i32(self, value: i32) -> Encoded {
+        Ok(value.into())
+    }
+
+    fn serialize_i64(self, value: i64) -> Encoded {
+        Ok(value.into())
+    }
+
+    fn serialize_i128(self, value: i128) -> Encoded {
+        let small = i64::try_from(value).map(Value::from);
+        small.or_else(|_| u64::try_from(value).map(Value::from)).map_err(|_| too_large(value))
+    }
+
+    fn serialize_u8(self, value: u8) -> Encoded {
+        Ok(value.into())
+    }
+
+    fn serialize_u16(self, value: u16) -> Encoded {
+        Ok(value.into())
+    }
+
+    fn serialize_u32(self, value: u32) -> Encoded {
+        Ok(value.into())
+    }
+
+    fn serialize_u64(self, value: u64) -> Encoded {
+        Ok(value.into())
+    }
+
+    fn serialize_u128(self, value: u128) -> Encoded {
+        u64::try_from(value).map(Value::from).map_err(|_| too_large(value))
+    }
+
+    fn serialize_f32(self, value: f32) -> Encoded {
+        number(value.into())
+    }
+
+    fn serialize_f64(self, value: f64) -> Encoded {
+        number(value)
+    }
+
+    fn serialize_char(self, value: char) -> Encoded {
+        Ok(value.to_string().into())
+    }
+
+    fn serialize_str(self, value: &str) -> Encoded {
+        Ok(value.into())
+    }
+
+    fn serialize_bytes(self, value: &[u8]) -> Encoded {
+        Ok(value.into())
+    }
+
+    fn serialize_none(self) -> Encoded {
+        Ok(Value::Null)
+    }
+
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Encoded {
+        value.serialize(self)
+    }
+
+    fn serialize_unit(self) -> Encoded {
+        Ok(Value::Null)
+    }
+
+    fn serialize_unit_struct(self, _name: &'static str) -> Encoded {
+        Ok(Value::Null)
+    }
+
+    fn serialize_unit_variant(self, _name: &'static str, _index: u32, variant: &'static str) -> Encoded {
+        Ok(variant.into())
+    }
+
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _name: &'static str, value: &T) -> Encoded {
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        _name: &'static str,
+        _index: u32,
+        variant: &'static str,
+        value: &T,
+    ) -> Encoded {
+        Ok(tagged(variant, value.serialize(self).map_err(|error| error.within(variant))?))
+    }
+
+    fn serialize_seq(self, length: Option<usize>) -> Result<List, EncodeError> {
+        // The length is a hint, and may be a lie.
+        Ok(List { items: Vec::with_capacity(length.unwrap_or(0).min(4096)), variant: None })
+    }
+
+    fn serialize_tuple(self, length: usize) -> Result<List, EncodeError> {
+        self.serialize_seq(Some(length))
+    }
+
+    fn serialize_tuple_struct(self, _name: &'static str, length: usize) -> Result<List, EncodeError> {
+        self.serialize_seq(Some(length))
+    }
+
+    fn serialize_tuple_variant(
+        self,
+        _name: &'static str,
+        _index: u32,
+        variant: &'static str,
+        length: usize,
+    ) -> Result<List, EncodeError> {
+        Ok(List { variant: Some(variant), ..self.serialize_seq(Some(length))? })
+    }
+
+    fn serialize_map(self, _length: Option<usize>) -> Result<Entries, EncodeError> {
+        Ok(Entries { map: Map::new(), key: String::new() })
+    }
+
+    fn serialize_struct(self, name: &'static str, _length: usize) -> Result<Fields, EncodeError> {
+        Ok(Fields { map: Map::new(), variant: None, raw: name == RAW })
+    }
+
+    fn serialize_struct_variant(
+        self,
+        _name: &'static str,
+        _index: u32,
+        variant: &'static str,
+        _length: usize,
+    ) -> Result<Fields, EncodeError> {
+        Ok(Fields { map: Map::new(), variant: Some(variant), raw: false })
+    }
+}
+
+struct List {
+    items: Vec<Value>,
+    variant: Option<&'static str>,
+}
+
+impl List {
+    fn push<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        let item = value.serialize(Encoder).map_err(|error| {
+            let error = error.within(self.items.len());
+            match self.variant {
+                Some(variant) => error.within(variant),
+                None => error,
+            }
+        })?;
+        self.items.push(item);
+        Ok(())
+    }
+
+    fn finish(self) -> Value {
+        match self.variant {
+            Some(variant) => tagged(variant, self.items.into()),
+            None => self.items.into(),
+        }
+    }
+}
+
+impl ser::SerializeSeq for List {
+    type Ok = Value;
+    type Error = EncodeError;
+
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        self.push(value)
+    }
+
+    fn end(self) -> Encoded {
+        Ok(self.finish())
+    }
+}
+
+impl ser::SerializeTuple for List {
+    type Ok = Value;
+    type Error = EncodeError;
+
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        self.push(value)
+    }
+
+    fn end(self) -> Encoded {
+        Ok(self.finish())
+    }
+}
+
+impl ser::SerializeTupleStruct for List {
+    type Ok = Value;
+    type Error = EncodeError;
+
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        self.push(value)
+    }
+
+    fn end(self) -> Encoded {
+        Ok(self.finish())
+    }
+}
+
+impl ser::SerializeTupleVariant for List {
+    type Ok = Value;
+    type Error = EncodeError;
+
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        self.push(value)
+    }
+
+    fn end(self) -> Encoded {
+        Ok(self.finish())
+    }
+}
+
+struct Entries {
+    map: Map<String, Value>,
+    key: String,
+}
+
+impl ser::SerializeMap for Entries {
+    type Ok = Value;
+    type Error = EncodeError;
+
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), EncodeError> {
+        self.key = key.serialize(KeyEncoder)?;
+        Ok(())
+    }
+
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        let key = std::mem::take(&mut self.key);
+        match value.serialize(Encoder) {
+            Ok(value) => drop(self.map.insert(key, value)),
+            Err(error) => return Err(error.within(key)),
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Encoded {
+        Ok(self.map.into())
+    }
+}
+
+struct Fields {
+    map: Map<String, Value>,
+    variant: Option<&'static str>,
+    /// The one field holds JSON text.
+    raw: bool,
+}
+
+impl Fields {
+    fn insert<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), EncodeError> {
+        let value = value.serialize(Encoder).map_err(|error| {
+            let error = error.within(key);
+            match self.variant {
+                Some(variant) => error.within(variant),
+                None => error,
+            }
+        })?;
+        self.map.insert(key.to_owned(), value);
+        Ok(())
+    }
+
+    fn finish(self) -> Encoded {
+        if self.raw {
+            let text = self.map.get(RAW).and_then(Value::as_str).unwrap_or_default();
+            return serde_json::from_str(text).map_err(ser::Error::custom);
+        }
+        Ok(match self.variant {
+            Some(variant) => tagged(variant, self.map.into()),
+            None => self.map.into(),
+        })
+    }
+}
+
+impl ser::SerializeStruct for Fields {
+    type Ok = Value;
+    type Error = EncodeError;
+
+    fn serialize_field<T: Serialize + ?Sized>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), EncodeError> {
+        self.insert(key, value)
+    }
+
+    fn end(self) -> Encoded {
+        self.finish()
+    }
+}
+
+impl ser::SerializeStructVariant for Fields {
+    type Ok = Value;
+    type Error = EncodeError;
+
+    fn serialize_field<T: Serialize + ?Sized>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), EncodeError> {
+        self.insert(key, value)
+    }
+
+    fn end(self) -> Encoded {
+        self.finish()
+    }
+}
+
+/// Keys are texts, and names of variants.
+struct KeyEncoder;
+
+fn no_key(found: impl Display) -> EncodeError {
+    EncodeError::new(format!("expected a text as a key, found {found}"))
+}
+
+macro_rules! no_keys {
+    ($($method:ident: $kind:ty),* $(,)?) => {
+        $(fn $method(self, value: $kind) -> Result<String, EncodeError> {
+            Err(no_key(value))
+        })*
+    };
+}
+
+impl Serializer for KeyEncoder {
+    type Ok = String;
+    type Error = EncodeError;
+    type SerializeSeq = Impossible<String, EncodeError>;
+    type SerializeTuple = Impossible<String, EncodeError>;
+    type SerializeTupleStruct = Impossible<String, EncodeError>;
+    type SerializeTupleVariant = Impossible<String, EncodeError>;
+    type SerializeMap = Impossible<String, EncodeError>;
+    type SerializeStruct = Impossible<String, EncodeError>;
+    type SerializeStructVariant = Impossible<String, EncodeError>;
+
+    no_keys! {
+        serialize_bool: bool, serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
+        serialize_i128: i128, serialize_u8: u8, serialize_u16: u16, serialize_u32: u32, serialize_u64: u64,
+        serialize_u128: u128, serialize_f32: f32, serialize_f64: f64,
+    }
+
+    fn serialize_char(self, value: char) -> Result<String, EncodeError> {
+        Ok(value.to_string())
+    }
+
+    fn serialize_str(self, value: &str) -> Result<String, EncodeError> {
+        Ok(value.to_owned())
+    }
+
+    fn serialize_bytes(self, _value: &[u8]) -> Result<String, EncodeError> {
+        Err(no_key("bytes"))
+    }
+
+    fn serialize_none(self) -> Result<String, EncodeError> {
+        Err(no_key("nothing"))
+    }
+
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<String, EncodeError> {
+        value.serialize(self)
+    }
+
+    fn serialize_unit(self) -> Result<String, EncodeError> {
+        Err(no_key("nothing"))
+    }
+
+    fn serialize_unit_struct(self, name: &'static str) -> Result<String, EncodeError> {
+        Err(no_key(name))
+    }
+
+    fn serialize_unit_variant(
+        self,
+        _name: &'static str,
+        _index: u32,
+        variant: &'static str,
+    ) -> Result<String, EncodeError> {
+        Ok(variant.to_owned())
+    }
+
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        _name: &'static str,
+        value: &T,
+    ) -> Result<String, EncodeError> {
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        _name: &'static str,
+        _index: u32,
+        variant: &'static str,
+        _value: &T,
+    ) -> Result<String, EncodeError> {
+        Err(no_key(variant))
+    }
+
+    fn serialize_seq(self, _length: Option<usize>) -> Result<Self::SerializeSeq, EncodeError> {
+        Err(no_key("a list"))
+    }
+
+    fn serialize_tuple(self, _length: usize) -> Result<Self::SerializeTuple, EncodeError> {
+        Err(no_key("a list"))
+    }
+
+    fn serialize_tuple_struct(
+        self,
+        name: &'static str,
+        _length: usize,
+    ) -> Result<Self::SerializeTupleStruct, EncodeError> {
+        Err(no_key(name))
+    }
+
+    fn serialize_tuple_variant(
+        self,
+        _name: &'static str,
+        _index: u32,
+        variant: &'static str,
+        _length: usize,
+    ) -> Result<Self::SerializeTupleVariant, EncodeError> {
+        Err(no_key(variant))
+    }
+
+    fn serialize_map(self, _length: Option<usize>) -> Result<Self::SerializeMap, EncodeError> {
+        Err(no_key("a map"))
+    }
+
+    fn serialize_struct(
+        self,
+        name: &'static str,
+        _length: usize,
+    ) -> Result<Self::SerializeStruct, EncodeError> {
+        Err(no_key(name))
+    }
+
+    fn serialize_struct_variant(
+        self,
+        _name: &'static str,
+        _index: u32,
+        variant: &'static str,
+        _length: usize,
+    ) -> Result<Self::SerializeStructVariant, EncodeError> {
+        Err(no_key(variant))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Serialize)]
+    enum Shape {
+        Unit,
+        New(f64),
+        Pair(f64, f32),
+        Named { side: f64, of: Option<char> },
+    }
+
+    #[derive(Serialize)]
+    struct All<T> {
+        shapes: Vec<Shape>,
+        by_name: BTreeMap<String, T>,
+        unit: (),
+        big: (i64, u64, i8, bool),
+    }
+
+    fn all<T>(value: T) -> All<T> {
+        All {
+            shapes: vec![
+                Shape::Unit,
+                Shape::New(1.5),
+                Shape::Pair(0.5, 2.0),
+                Shape::Named { side: 2.0, of: Some('c') },
+            ],
+            by_name: BTreeMap::from([("a/b".to_owned(), value)]),
+            unit: (),
+            big: (i64::MIN, u64::MAX, -1, true),
+        }
+    }
+
+    #[test]
+    fn what_json_can_hold_is_as_everybody_else_writes_it() {
+        assert_eq!(to_json(&all("x")).unwrap(), serde_json::to_value(all("x")).unwrap());
+        let nested = serde_json::json!({"a": [1, 2.5, null, {"b": "c"}]});
+        assert_eq!(to_json(&nested).unwrap(), nested);
+        let raw = serde_json::value::RawValue::from_string("{\"a\": 1}".into()).unwrap();
+        assert_eq!(to_json(&raw).unwrap(), serde_json::json!({"a": 1}));
+        assert_eq!(to_json(&BTreeMap::from([('k', 1_i128)])).unwrap(), serde_json::json!({"k": 1}));
+    }
+
+    #[test]
+    fn what_json_cannot_hold_is_an_error_at_its_place() {
+        let infinite = All { shapes: vec![Shape::Unit, Shape::Pair(1.0, f32::INFINITY)], ..all(0) };
+        for (result, pointer, expected) in [
+            (to_json(&f64::NAN), "", "the value has no JSON form: expected a finite number, found NaN"),
+            (to_json(&all([1.0, f64::NAN])), "/by_name/a~1b/1", "expected a finite number, found NaN"),
+            (to_json(&infinite), "/shapes/1/Pair/1", "found inf"),
+            (to_json(&[Shape::New(f64::NEG_INFINITY)]), "/0/New", "found -inf"),
+            (to_json(&Shape::Named { side: f64::NAN, of: None }), "/Named/side", "found NaN"),
+            (to_json(&all(BTreeMap::from([(7, "x")]))), "/by_name/a~1b", "expected a text as a key, found 7"),
+            (to_json(&BTreeMap::from([((1, 2), 3)])), "", "expected a text as a key, found a list"),
+            (to_json(&[u128::MAX]), "/0", "at most 64 bits"),
+        ] {
+            let error = result.unwrap_err();
+            assert_eq!(error.context()["pointer"], pointer, "{error}");
+            assert!(error.message().contains(expected), "{error}");
+        }
+    }
+}

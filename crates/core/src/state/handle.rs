@@ -1,0 +1,36 @@
+//! Names of documents that nobody can guess.
+
+use std::fmt::Write as _;
+
+use crate::ToolError;
+
+/// How many random bytes a handle has.
+const BYTES: usize = 16;
+
+/// A new handle: 128 bits from the system's random numbers, in hexadecimal digits.
+///
+/// # Errors
+/// `DEPENDENCY` if the system has none.
+pub(crate) fn new_handle() -> Result<String, ToolError> {
+    let mut bytes = [0_u8; BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        ToolError::dependency("the system gave no random numbers for a handle").caused_by(error.to_string())
+    })?;
+    Ok(bytes.iter().fold(String::with_capacity(2 * BYTES), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_differ_and_have_128_bits() {
+        let (one, other) = (new_handle().unwrap(), new_handle().unwrap());
+        assert_ne!(one, other);
+        assert!(one.len() == 32 && one.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    }
+}
