@@ -12,6 +12,10 @@ use crate::Error;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Level {
+    /// Nothing is confined; only limits hold, and everything dies with the program. For what the operator trusts as much
+    /// as the host program itself ([`crate::Sandbox::unconfined`]). It has no name that text could give.
+    #[serde(skip_deserializing)]
+    Unconfined,
     /// Landlock, seccomp, scopes and limits, with namespaces where the host gives them. Host paths stay the same.
     Standard,
     /// Namespaces and a private root are required; only system folders and the workspace exist; no network.
@@ -19,12 +23,13 @@ pub enum Level {
 }
 
 impl Level {
-    /// Every level of this build, weakest first.
+    /// Every level of this build that can be named, weakest first.
     pub const ALL: [Self; 2] = [Self::Standard, Self::Strict];
 
     /// The name on a command line and in a record.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Unconfined => "unconfined",
             Self::Standard => "standard",
             Self::Strict => "strict",
         }

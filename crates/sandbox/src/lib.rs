@@ -36,6 +36,11 @@
 //! the runs, because they are the dearest part of a start, and the root that all runs of level `strict` show is made once
 //! and copied by each, as long as the host's mounts stay as they are. Its file system is read-only as such.
 //!
+//! # Programs to talk to
+//!
+//! [`Sandbox::start`] gives the same program with live streams. A process of the operator's own, such as a worker that
+//! is trusted and must only die completely, is started by [`Sandbox::unconfined`].
+//!
 //! # Invariants
 //!
 //! - A level that was named is given or refused, never silently lowered. A layer is in [`Report::layers`] only if the
@@ -50,8 +55,8 @@
 //! - Between clone and exec the child only carries out steps that were computed before: no allocation, no lock.
 //!
 //! Deliberately absent: network access of any kind, terminals, tools, models, schemas, async runtimes (a run blocks its
-//! thread), reading the environment of the host (except the folder for temporary files), and any level that promises
-//! nothing.
+//! thread), reading the environment of the host (except the folder for temporary files), and a name for
+//! [`Level::Unconfined`]: only code can ask for it.
 
 mod cancel;
 mod error;
@@ -60,6 +65,7 @@ mod level;
 mod limits;
 mod outcome;
 mod program;
+mod running;
 mod sandbox;
 mod verdict;
 
@@ -77,5 +83,6 @@ pub use level::{Language, Level};
 pub use limits::Limits;
 pub use outcome::{Artifact, Captured, Changes, Event, Outcome};
 pub use program::{Program, Source, Stdin, Workspace};
+pub use running::Running;
 pub use sandbox::{PROTECTED_PATHS, SYSTEM_SEARCH_PATH, Sandbox};
 pub use verdict::{Layer, MissingLayer, Reached, Report, Usage, Verdict};

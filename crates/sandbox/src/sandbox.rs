@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::level::shorten;
-use crate::{Cancel, Error, Event, Host, Level, Limits, Outcome, Program, Source, Stdin, Workspace};
+use crate::platform::Output;
+use crate::{Cancel, Error, Event, Host, Level, Limits, Outcome, Program, Running, Source, Stdin, Workspace};
 
 /// The folders in which programs are looked up unless [`Sandbox::search_path`] says otherwise, and `PATH` inside.
 pub const SYSTEM_SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
@@ -95,6 +96,15 @@ impl Sandbox {
     /// The best level of this host, default limits, a fresh workspace, a clean environment, no input.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// No confinement, for a program that the operator trusts as much as the host program: it sees the host as the host
+    /// program does, with its user and rights. Limits hold, the environment is clean, and everything that the program
+    /// started dies with it, and with the host program: by a process namespace where the host gives one, else by a
+    /// cgroup or by following its descendants, and the report says how much of that was had
+    /// ([`crate::Layer::TreeKill`]). [`Sandbox::read_only`] has no effect.
+    pub fn unconfined() -> Self {
+        Self::new().level(Level::Unconfined)
     }
 
     /// Requires a level. Without it the best available one is taken, and the report says which.
@@ -189,11 +199,30 @@ impl Sandbox {
         cancel: &Cancel,
         on_event: &mut dyn FnMut(Event<'_>),
     ) -> Result<Outcome, Error> {
+        self.check(program)?;
+        crate::platform::run(self, program, cancel, Output::Captured(on_event))
+    }
+
+    /// Starts a program whose standard streams are live, at the same levels and under the same limits as
+    /// [`Sandbox::run`], wall time included. What the caller reads itself is not captured: [`Limits::stdout`],
+    /// [`Limits::stderr`] and [`Limits::output_total`] have no effect, and the workspace is not looked through. With
+    /// [`Sandbox::stdin`] the program gets that input, and there is none to write to.
+    ///
+    /// Errors that show before the program's first process exists come from here, others (a step of the set-up, a
+    /// program that the kernel does not start) from [`Running::wait`], after streams that end at once.
+    pub fn start(&self, program: &Program) -> Result<Running, Error> {
+        self.check(program)?;
+        let (sandbox, program) = (self.clone(), program.clone());
+        Running::start(move |cancel, pipes| {
+            crate::platform::run(&sandbox, &program, cancel, Output::Live(pipes))
+        })
+    }
+
+    fn check(&self, program: &Program) -> Result<(), Error> {
         self.limits.check()?;
         self.check_files()?;
         self.check_environment()?;
-        check_program(program)?;
-        crate::platform::run(self, program, cancel, on_event)
+        check_program(program)
     }
 
     fn check_files(&self) -> Result<(), Error> {

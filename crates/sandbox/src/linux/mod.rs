@@ -26,9 +26,10 @@ mod supervise;
 mod template;
 mod temporary;
 mod tree;
+mod unconfined;
 mod workspace;
 
 pub(crate) use facts::Facts;
 pub(crate) use files::{Store, export, read_artifact};
-pub(crate) use run::run;
+pub(crate) use run::{Output, run};
 pub(crate) use supervise::Flag;

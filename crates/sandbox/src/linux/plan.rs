@@ -118,7 +118,8 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         // there has no power over these mounts, which belong to the namespace above.
     } else {
         namespaces |= libc::CLONE_NEWUSER;
-        tree.steps.extend(identity_map(facts.user, facts.group));
+        let inside = Owner { user: INSIDE, group: INSIDE };
+        tree.steps.extend(identity_map(inside, facts.user, facts.group));
         layers.push(Layer::UserNamespace);
     }
     match network {
@@ -265,17 +266,18 @@ fn is_dumpable() -> bool {
     !matches!(rustix::process::dumpable_behavior(), Ok(rustix::process::DumpableBehavior::NotDumpable))
 }
 
-fn identity_map(user: u32, group: u32) -> [Step; 3] {
+/// Maps the host's user to an identity inside.
+pub(super) fn identity_map(inside: Owner, user: u32, group: u32) -> [Step; 3] {
     let write = |file: &str, text: String| Step::Write { path: c_string(file), text: text.into_bytes() };
     [
         write("/proc/self/setgroups", "deny".into()),
-        write("/proc/self/uid_map", format!("{INSIDE} {user} 1")),
-        write("/proc/self/gid_map", format!("{INSIDE} {group} 1")),
+        write("/proc/self/uid_map", format!("{} {user} 1", inside.user)),
+        write("/proc/self/gid_map", format!("{} {group} 1", inside.group)),
     ]
 }
 
 /// Where the program starts.
-fn start(workspace: &Path, directory: Option<&str>) -> PathBuf {
+pub(super) fn start(workspace: &Path, directory: Option<&str>) -> PathBuf {
     directory.map_or_else(|| workspace.to_owned(), |directory| workspace.join(directory))
 }
 
@@ -393,6 +395,42 @@ impl Confinement {
         counted: Option<u64>,
         rules: Vec<PathRule>,
     ) {
+        self.limits(facts, limits, group, counted);
+        let at_most = |resource: u32, most: u64| {
+            let most = most.min(facts.hard_limit(resource));
+            Step::Limit { resource, soft: most, hard: most }
+        };
+        self.steps.extend([
+            at_most(libc::RLIMIT_CORE, 0),
+            at_most(libc::RLIMIT_MEMLOCK, 64 << 10),
+            at_most(libc::RLIMIT_RTPRIO, 0),
+            at_most(libc::RLIMIT_NICE, 0),
+            at_most(libc::RLIMIT_MSGQUEUE, 64 << 10),
+        ]);
+        self.steps.push(Step::Session { dies_with_host: self.own_namespaces });
+        self.steps.push(Step::DropBounding);
+        self.steps.push(Step::DropCapabilities);
+        self.steps.push(Step::NoNewPrivileges);
+        self.layers.extend([Layer::NoCapabilities, Layer::NoNewPrivileges]);
+        self.landlock(facts, rules);
+        self.steps.push(Step::Seccomp(seccomp::filter(Circumstances {
+            own_namespaces: self.own_namespaces,
+            scoped_signals: self.scoped_signals,
+        })));
+        self.layers.push(Layer::Seccomp);
+        self.finish(facts, limits);
+    }
+
+    /// The last step but for the descriptors: their number. Copies of the host's are still open before it, and Landlock
+    /// has to open more.
+    pub(super) fn finish(&mut self, facts: &Facts, limits: &Limits) {
+        let descriptors = u64::from(limits.descriptors).min(facts.hard_limit(libc::RLIMIT_NOFILE));
+        self.steps.push(Step::Limit { resource: libc::RLIMIT_NOFILE, soft: descriptors, hard: descriptors });
+        self.layers.sort_unstable();
+    }
+
+    /// The limits that the caller set, as far as the kernel holds them.
+    pub(super) fn limits(&mut self, facts: &Facts, limits: &Limits, group: &Group, counted: Option<u64>) {
         let mut limit = |resource: u32, soft: u64, hard: u64| {
             let most = facts.hard_limit(resource);
             self.steps.push(Step::Limit { resource, soft: soft.min(most), hard: hard.min(most) });
@@ -402,11 +440,6 @@ impl Confinement {
             limit(libc::RLIMIT_CPU, seconds, seconds + 1);
         }
         limit(libc::RLIMIT_FSIZE, limits.file_size, limits.file_size);
-        limit(libc::RLIMIT_CORE, 0, 0);
-        limit(libc::RLIMIT_MEMLOCK, 64 << 10, 64 << 10);
-        limit(libc::RLIMIT_RTPRIO, 0, 0);
-        limit(libc::RLIMIT_NICE, 0, 0);
-        limit(libc::RLIMIT_MSGQUEUE, 64 << 10, 64 << 10);
         if let Some(counted) = counted {
             // One more: the first process.
             let most = counted + u64::from(limits.processes) + 1;
@@ -428,21 +461,6 @@ impl Confinement {
                 });
             }
         }
-        self.steps.push(Step::Session { dies_with_host: self.own_namespaces });
-        self.steps.push(Step::DropBounding);
-        self.steps.push(Step::DropCapabilities);
-        self.steps.push(Step::NoNewPrivileges);
-        self.layers.extend([Layer::NoCapabilities, Layer::NoNewPrivileges]);
-        self.landlock(facts, rules);
-        self.steps.push(Step::Seccomp(seccomp::filter(Circumstances {
-            own_namespaces: self.own_namespaces,
-            scoped_signals: self.scoped_signals,
-        })));
-        self.layers.push(Layer::Seccomp);
-        // Last: the copies of the host's descriptors are still open, and Landlock had to open more.
-        let descriptors = u64::from(limits.descriptors).min(facts.hard_limit(libc::RLIMIT_NOFILE));
-        self.steps.push(Step::Limit { resource: libc::RLIMIT_NOFILE, soft: descriptors, hard: descriptors });
-        self.layers.sort_unstable();
     }
 
     fn landlock(&mut self, facts: &Facts, rules: Vec<PathRule>) {

@@ -1,8 +1,10 @@
 //! One run, from the request to the outcome.
 
 use std::ffi::{CString, OsStr, OsString};
+use std::io::PipeWriter;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd as _, OwnedFd};
@@ -18,7 +20,8 @@ use super::steps::{CODE, Pointers, Step};
 use super::supervise::{self, Ended, Failure, Feed, Finished, Running, Streams, Supervision};
 use super::temporary::TemporaryFolder;
 use super::workspace::HostFolder;
-use super::{Facts, identity, network, template};
+use super::{Facts, identity, network, template, unconfined};
+use crate::running::Pipes;
 use crate::{
     Cancel, Changes, Error, Event, Host, Language, Level, Limits, Outcome, Program, Reached, Report,
     SYSTEM_SEARCH_PATH, Sandbox, Stdin, Usage, Verdict, Workspace,
@@ -34,6 +37,9 @@ fn setup(step: &'static str) -> impl Fn(std::io::Error) -> Error {
 /// The level that is given, and whether it is lower than asked for.
 fn choose(sandbox: &Sandbox, host: &Host) -> Result<(Level, bool), Error> {
     let wanted = sandbox.level.unwrap_or(Level::Strict);
+    if wanted == Level::Unconfined {
+        return Ok((wanted, false));
+    }
     let available = |level: Level| host.availability(level).is_some_and(|entry| entry.available);
     if available(wanted) {
         return Ok((wanted, false));
@@ -52,19 +58,29 @@ fn choose(sandbox: &Sandbox, host: &Host) -> Result<(Level, bool), Error> {
     })
 }
 
+/// Who gets the output.
+pub(crate) enum Output<'a> {
+    /// It is captured, and handed over while it comes.
+    Captured(&'a mut dyn FnMut(Event<'_>)),
+    /// The caller gets the streams themselves.
+    Live(&'a SyncSender<Pipes>),
+}
+
 /// The workspace as the host holds it before the start.
 enum Place {
     /// The child makes it.
     Private,
     Temporary(TemporaryFolder),
     Host(HostFolder),
+    /// A folder of the host in which nothing is protected.
+    Plain(PathBuf),
 }
 
 pub(crate) fn run(
     sandbox: &Sandbox,
     program: &Program,
     cancel: &Cancel,
-    on_event: &mut dyn FnMut(Event<'_>),
+    output: Output<'_>,
 ) -> Result<Outcome, Error> {
     let started = Instant::now();
     let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
@@ -72,7 +88,11 @@ pub(crate) fn run(
     let (level, degraded) = choose(sandbox, host)?;
     let limits = &sandbox.limits;
     let namespaces = facts.namespaces.is_ok();
-    let reach = Reach { etc_and_opt: level == Level::Standard, as_stranger: !namespaces && facts.is_root() };
+    let confined = level != Level::Unconfined;
+    let reach = Reach {
+        etc_and_opt: level != Level::Strict,
+        as_stranger: confined && !namespaces && facts.is_root(),
+    };
     let search = sandbox.search_path.as_deref();
     let found = match program {
         Program::Argv(arguments) => interpreter::program(
@@ -82,15 +102,16 @@ pub(crate) fn run(
         )?,
         Program::Code { language, .. } => interpreter::interpreter(*language, search, reach)?,
     };
-    let visible = visible(sandbox, &found, facts)?;
+    let visible = if confined { visible(sandbox, &found, facts)? } else { Vec::new() };
+    let is_live = matches!(output, Output::Live(_));
     let mut place = place(sandbox, facts, level)?;
 
     // Files for a folder of the host are put there now; a private one exists only in the child.
-    let owner = facts.is_root().then_some(Owner { user: facts.unprivileged, group: facts.unprivileged });
+    let owner = program_owner(facts, level);
     let mut before = Listing::default();
     let mut placeholders = Vec::new();
     match &place {
-        Place::Private => {}
+        Place::Private | Place::Plain(_) => {}
         Place::Temporary(folder) => {
             files::upload(folder.descriptor(), &sandbox.files, limits, owner)?;
             before = files::list(folder.descriptor());
@@ -99,7 +120,9 @@ pub(crate) fn run(
         Place::Host(folder) => {
             let owner = facts.is_root().then(|| folder.owner());
             files::upload(folder.descriptor(), &sandbox.files, limits, owner)?;
-            before = files::list(folder.descriptor());
+            if !is_live {
+                before = files::list(folder.descriptor());
+            }
             placeholders = folder.placeholders();
             before.leave_out(&placeholders);
         }
@@ -118,6 +141,7 @@ pub(crate) fn run(
         directory: sandbox.directory.as_deref(),
         fresh: match &place {
             Place::Temporary(folder) => Some(folder.path()),
+            Place::Plain(path) => Some(path.as_path()),
             _ => None,
         }
         .map(Path::to_owned),
@@ -128,10 +152,10 @@ pub(crate) fn run(
         visible,
         waits: child_waits,
         group: &mut group,
-        network: (namespaces && facts.is_root()).then(network::take).flatten(),
+        network: (confined && namespaces && facts.is_root()).then(network::take).flatten(),
         template,
     };
-    let confinement = plan::confinement(request);
+    let confinement = if confined { plan::confinement(request) } else { unconfined::confinement(request) };
     let plan::Confinement {
         namespaces: flags,
         mut steps,
@@ -151,13 +175,22 @@ pub(crate) fn run(
         notes: Vec::new(),
     };
 
-    let streams = streams(sandbox, program, &mut steps)?;
+    let (streams, pipes) = streams(sandbox, program, is_live, &mut steps)?;
     exec(sandbox, program, &found, &workspace, own_namespaces, scoped_signals, &mut steps);
     let plan = Plan { namespaces: flags, cgroup: group.take_born(), steps };
     let child = launch::start(&plan).map_err(setup("start child in namespaces"))?;
     let names: Vec<(&'static str, Option<String>)> =
         plan.steps.iter().map(|step| (step.name(), step.subject())).collect();
     drop(plan);
+    let mut nobody = |_: Event<'_>| {};
+    let on_event: &mut dyn FnMut(Event<'_>) = match output {
+        Output::Captured(on_event) => on_event,
+        Output::Live(sender) => {
+            // If nobody waits for them any more, the program was cancelled.
+            let _ = pipes.map(|pipes| sender.send(pipes));
+            &mut nobody
+        }
+    };
 
     let measured = match &place {
         Place::Temporary(folder) => Some(folder.descriptor()),
@@ -210,6 +243,8 @@ pub(crate) fn run(
         report.reached.push(Reached::Stderr);
     }
     let folder = match place {
+        _ if is_live => None,
+        Place::Plain(_) => None,
         Place::Private => private_folder.map(|descriptor| Folder { descriptor, _temporary: None }),
         Place::Temporary(temporary) => launch::duplicate(temporary.descriptor())
             .ok()
@@ -246,11 +281,32 @@ pub(crate) fn run(
     })
 }
 
+/// Who owns what the host makes for the program, if that is another user.
+fn program_owner(facts: &Facts, level: Level) -> Option<Owner> {
+    let other = facts.is_root() && level != Level::Unconfined;
+    other.then_some(Owner { user: facts.unprivileged, group: facts.unprivileged })
+}
+
 /// Opens the workspace of the host's side.
 fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error> {
     let namespaces = facts.namespaces.is_ok();
-    let owner = facts.is_root().then_some(Owner { user: facts.unprivileged, group: facts.unprivileged });
+    let owner = program_owner(facts, level);
     match &sandbox.workspace {
+        Workspace::Fresh if level == Level::Unconfined => {
+            Ok(Place::Temporary(TemporaryFolder::create(owner).map_err(setup("make workspace"))?))
+        }
+        Workspace::Host(path) if level == Level::Unconfined => {
+            let refuse = |reason: String| Error::Workspace { path: path.clone(), reason };
+            let folder = path.canonicalize().map_err(|error| refuse(error.to_string()))?;
+            if !folder.is_dir() {
+                return Err(refuse("it is no folder".into()));
+            }
+            Ok(Place::Plain(folder))
+        }
+        Workspace::ReadOnlyHost(path) if level == Level::Unconfined => Err(Error::Workspace {
+            path: path.clone(),
+            reason: "an unconfined program cannot be kept from writing there; name a level".into(),
+        }),
         Workspace::Fresh if namespaces => Ok(Place::Private),
         Workspace::Fresh => {
             Ok(Place::Temporary(TemporaryFolder::create(owner).map_err(setup("make workspace"))?))
@@ -320,12 +376,20 @@ fn not_blocking(descriptor: &OwnedFd) -> Result<(), Error> {
 }
 
 /// Makes the descriptors of both sides and adds the step that arranges the child's.
-fn streams(sandbox: &Sandbox, program: &Program, steps: &mut Vec<Step>) -> Result<Streams, Error> {
+fn streams(
+    sandbox: &Sandbox,
+    program: &Program,
+    is_live: bool,
+    steps: &mut Vec<Step>,
+) -> Result<(Streams, Option<Pipes>), Error> {
     let fail = setup("make pipes");
     let (stdout, stdout_child) = pipe()?;
     let (stderr, stderr_child) = pipe()?;
-    not_blocking(&stdout)?;
-    not_blocking(&stderr)?;
+    if !is_live {
+        not_blocking(&stdout)?;
+        not_blocking(&stderr)?;
+    }
+    let mut live_stdin = None;
     let source: Option<Box<dyn std::io::Read>> = match &sandbox.stdin {
         Stdin::Empty => None,
         Stdin::Bytes(bytes) => Some(Box::new(std::io::Cursor::new(bytes.clone()))),
@@ -336,6 +400,11 @@ fn streams(sandbox: &Sandbox, program: &Program, steps: &mut Vec<Step>) -> Resul
         })?)),
     };
     let (stdin, stdin_child) = match source {
+        None if is_live => {
+            let (read, write) = pipe()?;
+            live_stdin = Some(PipeWriter::from(write));
+            (None, read)
+        }
         None => {
             let null = rustix::fs::open(c"/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
             (None, null.map_err(|error| fail(error.into()))?)
@@ -366,7 +435,11 @@ fn streams(sandbox: &Sandbox, program: &Program, steps: &mut Vec<Step>) -> Resul
         code,
         program,
     });
-    Ok(Streams { stdout: Some(stdout), stderr: Some(stderr), value, stdin })
+    if is_live {
+        let pipes = Pipes { stdin: live_stdin, stdout: stdout.into(), stderr: stderr.into() };
+        return Ok((Streams { stdout: None, stderr: None, value, stdin }, Some(pipes)));
+    }
+    Ok((Streams { stdout: Some(stdout), stderr: Some(stderr), value, stdin }, None))
 }
 
 /// Adds the last step: the first process with the program's arguments.
@@ -400,9 +473,13 @@ fn exec(
             arguments.extend(options.into_iter().map(c_string));
         }
     }
-    let scratch = if own_namespaces { Path::new("/tmp") } else { workspace };
+    let scratch = match sandbox.level {
+        Some(Level::Unconfined) => std::env::temp_dir(),
+        _ if own_namespaces => PathBuf::from("/tmp"),
+        _ => workspace.to_owned(),
+    };
     let search = search_path(found);
-    let environment = plan::environment(workspace, &search, &sandbox.environment, scratch);
+    let environment = plan::environment(workspace, &search, &sandbox.environment, &scratch);
     steps.push(Step::Exec { arguments: Pointers::new(arguments), environment: Pointers::new(environment) });
 }
 

@@ -10,6 +10,8 @@ mod leaks;
 mod limits;
 mod roots;
 mod runs;
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+mod starts;
 #[expect(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,0 +1,108 @@
+//! A program that runs, with its input and output in the caller's hands.
+
+use std::io::{PipeReader, PipeWriter};
+use std::thread::JoinHandle;
+
+use crate::{Cancel, Error, Outcome};
+
+/// The caller's ends of a program's standard streams.
+#[derive(Debug)]
+pub(crate) struct Pipes {
+    /// None if the sandbox was given what the program reads.
+    pub(crate) stdin: Option<PipeWriter>,
+    pub(crate) stdout: PipeReader,
+    pub(crate) stderr: PipeReader,
+}
+
+/// A program that [`crate::Sandbox::start`] has started. Dropping it kills everything that the program started and
+/// waits until it is dead, which takes a few milliseconds.
+///
+/// The streams are pipes that block: they implement [`std::io::Read`] and [`std::io::Write`] and turn into
+/// [`std::os::fd::OwnedFd`] for who wants to poll them. Nothing else of the host holds their other ends, so that the end
+/// of a stream is the end of everything in the sandbox that could write to it. A program whose output nobody reads
+/// stands still when its pipe is full.
+#[derive(Debug)]
+pub struct Running {
+    pipes: Option<(PipeReader, PipeReader)>,
+    stdin: Option<PipeWriter>,
+    cancel: Cancel,
+    supervisor: Option<JoinHandle<Result<Outcome, Error>>>,
+}
+
+impl Running {
+    pub(crate) fn start(
+        run: impl FnOnce(&Cancel, &std::sync::mpsc::SyncSender<Pipes>) -> Result<Outcome, Error> + Send + 'static,
+    ) -> Result<Self, Error> {
+        let cancel = Cancel::new();
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let theirs = cancel.clone();
+        // The first process of a sandbox dies with the thread that made it: it gets one that lives as long as it does.
+        let supervisor = std::thread::Builder::new()
+            .name("sandbox".into())
+            .spawn(move || {
+                let sender = sender;
+                run(&theirs, &sender)
+            })
+            .map_err(|source| Error::Setup { step: "start a thread", source })?;
+        let mut running = Self { pipes: None, stdin: None, cancel, supervisor: Some(supervisor) };
+        if let Ok(Pipes { stdin, stdout, stderr }) = receiver.recv() {
+            running.stdin = stdin;
+            running.pipes = Some((stdout, stderr));
+            return Ok(running);
+        }
+        // It ended before it started anything, and says why.
+        match running.join() {
+            Err(error) => Err(error),
+            Ok(_) => Err(lost()),
+        }
+    }
+
+    /// The program's standard input, once. Dropping it is the end of the input. None, too, if the sandbox was given the
+    /// input ([`crate::Sandbox::stdin`]).
+    pub fn take_stdin(&mut self) -> Option<PipeWriter> {
+        self.stdin.take()
+    }
+
+    /// The program's standard output and standard error, once.
+    pub fn take_output(&mut self) -> Option<(PipeReader, PipeReader)> {
+        self.pipes.take()
+    }
+
+    /// A handle that kills everything that the program started, from any thread.
+    pub fn cancel(&self) -> Cancel {
+        self.cancel.clone()
+    }
+
+    /// Whether everything is dead and [`Running::wait`] gives its answer at once.
+    pub fn is_finished(&self) -> bool {
+        self.supervisor.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends the input and waits until the program, and everything that it started, is dead. Streams that were not taken
+    /// are closed first. The outcome has no captured output, no value, no files and no changes.
+    pub fn wait(mut self) -> Result<Outcome, Error> {
+        self.stdin = None;
+        self.pipes = None;
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<Outcome, Error> {
+        let supervisor = self.supervisor.take().ok_or_else(lost)?;
+        supervisor.join().map_err(|_| lost())?
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.supervisor.is_some() {
+            self.cancel.cancel();
+            // The outcome of what nobody waits for.
+            let _ = self.join();
+        }
+    }
+}
+
+/// The supervising thread gave no answer: only a defect of this crate can be the reason.
+fn lost() -> Error {
+    Error::Setup { step: "supervise", source: std::io::Error::other("the supervising thread ended early") }
+}
