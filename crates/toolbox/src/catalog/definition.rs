@@ -1,0 +1,162 @@
+//! What a model is told of a tool, how many tokens that is, and how it is made shorter.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use toolpost_core::ToolSpec;
+
+/// About how many characters of a definition are one token.
+const CHARACTERS_PER_TOKEN: f64 = 4.0;
+
+/// Keywords whose values are schemas by name.
+const BY_NAME: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+/// Keywords whose value is one schema.
+const ONE: [&str; 10] = [
+    "items",
+    "additionalProperties",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "contains",
+    "propertyNames",
+    "not",
+    "if",
+    "then",
+    "else",
+];
+/// Keywords whose value is a list of schemas.
+const SEVERAL: [&str; 4] = ["anyOf", "oneOf", "allOf", "prefixItems"];
+
+/// A schema without the descriptions and defaults of its parts. What it accepts stays the same, and so does what it says
+/// of itself as a whole.
+pub fn compact_schema(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    strip_parts(&mut schema);
+    schema
+}
+
+fn strip_parts(schema: &mut Value) {
+    let Some(schema) = schema.as_object_mut() else { return };
+    for (keyword, value) in schema {
+        let keyword = keyword.as_str();
+        match value {
+            Value::Object(parts) if BY_NAME.contains(&keyword) => parts.values_mut().for_each(strip),
+            Value::Array(parts) if SEVERAL.contains(&keyword) => parts.iter_mut().for_each(strip),
+            part if ONE.contains(&keyword) => strip(part),
+            _ => {}
+        }
+    }
+}
+
+fn strip(part: &mut Value) {
+    if let Some(part) = part.as_object_mut() {
+        part.shift_remove("description");
+        part.shift_remove("default");
+    }
+    strip_parts(part);
+}
+
+fn schema_of(spec: &ToolSpec, compact: bool) -> Cow<'_, Value> {
+    let schema = spec.input_schema.as_value();
+    if compact { Cow::Owned(compact_schema(schema)) } else { Cow::Borrowed(schema) }
+}
+
+/// A tool as a model is told of it: `{"type": "function", "function": {"name", "description", "parameters"}}`.
+pub fn definition(spec: &ToolSpec, compact: bool) -> Value {
+    json!({
+        "type": "function",
+        "function": {
+            "name": spec.name,
+            "description": spec.description,
+            "parameters": schema_of(spec, compact),
+        },
+    })
+}
+
+/// About how many tokens a definition has: a quarter of its characters as JSON without spaces and with everything
+/// beyond ASCII escaped, rounded, at least 1.
+pub fn definition_tokens(spec: &ToolSpec, compact: bool) -> u64 {
+    #[derive(Serialize)]
+    struct Function<'a> {
+        name: &'a str,
+        description: &'a str,
+        parameters: &'a Value,
+    }
+    #[derive(Serialize)]
+    struct Definition<'a> {
+        r#type: &'static str,
+        function: Function<'a>,
+    }
+    let parameters = schema_of(spec, compact);
+    let function = Function { name: &spec.name, description: &spec.description, parameters: &parameters };
+    let mut counter = EscapedLength(0);
+    // Counting cannot fail, and a schema is JSON.
+    let _ = serde_json::to_writer(&mut counter, &Definition { r#type: "function", function });
+    ((counter.0 as f64 / CHARACTERS_PER_TOKEN + 0.5) as u64).max(1)
+}
+
+/// Counts characters as they are when everything beyond ASCII is escaped.
+struct EscapedLength(u64);
+
+impl Write for EscapedLength {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        let length = piece.iter().map(|byte| match byte {
+            0..=0x7e => 1,
+            // `\u007f`, and the first byte of a character that is one such escape.
+            0x7f | 0xc0..=0xef => 6,
+            // The first byte of one that needs two of them.
+            0xf0.. => 12,
+            0x80..=0xbf => 0,
+        });
+        self.0 += length.sum::<u64>();
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptions_and_defaults_of_parts_go_and_parameters_of_these_names_stay() {
+        let schema = json!({
+            "type": "object",
+            "description": "The whole.",
+            "properties": {
+                "description": { "type": "string", "description": "A text.", "default": "x" },
+                "default": { "type": "array", "items": { "type": "integer", "description": "One.", "default": 1 } },
+                "nested": { "anyOf": [{ "$ref": "#/$defs/It", "description": "d" }], "default": { "default": 1 } },
+                "choice": { "const": { "description": "a value" } },
+            },
+            "$defs": { "It": { "type": "object", "description": "d", "properties": { "a": { "default": 1 } } } },
+        });
+        assert_eq!(
+            compact_schema(&schema),
+            json!({
+                "type": "object",
+                "description": "The whole.",
+                "properties": {
+                    "description": { "type": "string" },
+                    "default": { "type": "array", "items": { "type": "integer" } },
+                    "nested": { "anyOf": [{ "$ref": "#/$defs/It" }] },
+                    "choice": { "const": { "description": "a value" } },
+                },
+                "$defs": { "It": { "type": "object", "properties": { "a": {} } } },
+            })
+        );
+        assert_eq!(compact_schema(&json!(true)), json!(true));
+    }
+
+    #[test]
+    fn characters_beyond_ascii_count_as_their_escapes() {
+        let tokens = |description: &str| definition_tokens(&ToolSpec::new("t", description), false);
+        let (plain, two, four) = (tokens(""), tokens(&"ä".repeat(40)), tokens(&"🦀".repeat(40)));
+        assert_eq!((two - plain, four - plain), (60, 120));
+        assert_eq!(tokens(&"x".repeat(400)) - plain, 100);
+    }
+}

@@ -1,0 +1,154 @@
+//! The words of texts and of queries.
+
+/// How many characters of a word count; nobody searches for a page without a space.
+const LONGEST_WORD: usize = 64;
+
+/// Words of a query that say nothing of what is sought, unless there are no others.
+const FILLERS: &[&str] = &[
+    "a", "about", "all", "an", "and", "any", "are", "as", "at", "be", "by", "can", "could", "do", "does",
+    "each", "for", "from", "give", "has", "have", "how", "i", "if", "in", "into", "is", "it", "its", "let",
+    "many", "me", "must", "my", "need", "of", "on", "or", "our", "please", "shall", "should", "so", "some",
+    "tell", "that", "the", "their", "them", "then", "there", "these", "this", "those", "to", "up", "us",
+    "want", "was", "we", "what", "when", "where", "which", "who", "will", "with", "would", "you", "your",
+];
+
+/// The words of a text in lower case, at most `most` of them. A word ends at whatever is neither letter nor digit; one
+/// with humps, such as `readFile`, also counts by its parts.
+pub(super) fn words(text: &str, most: usize) -> Vec<String> {
+    let mut found = Vec::new();
+    for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
+        if found.len() >= most {
+            break;
+        }
+        let parts = humps(word);
+        if parts.len() > 1 {
+            found.extend(parts.into_iter().map(lower));
+        }
+        found.push(lower(word));
+    }
+    found.truncate(most);
+    found
+}
+
+fn lower(word: &str) -> String {
+    word.chars().take(LONGEST_WORD).flat_map(char::to_lowercase).collect()
+}
+
+/// The parts of a word that begin with a capital letter.
+fn humps(word: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let (mut begin, mut after_small) = (0, false);
+    for (at, c) in word.char_indices() {
+        if c.is_uppercase() && after_small {
+            parts.push(word.get(begin..at).unwrap_or_default());
+            begin = at;
+        }
+        after_small = c.is_lowercase() || c.is_numeric();
+    }
+    parts.push(word.get(begin..).unwrap_or_default());
+    parts
+}
+
+/// The beginning of a text, at most so many bytes.
+pub(super) fn beginning(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+/// A text of at most so many characters, with a mark where something was cut off.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+/// The different words of a query that say something, at most `most` of them, in their order.
+pub(super) fn query_words(query: &str, most: usize) -> Vec<String> {
+    let mut kept: Vec<String> = Vec::new();
+    // A hump's parts and its whole would count twice: a query is split at separators alone.
+    let all = query.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(lower);
+    let mut fillers = Vec::new();
+    for word in all {
+        if kept.len() >= most {
+            break;
+        }
+        if kept.contains(&word) {
+            continue;
+        }
+        if FILLERS.binary_search(&word.as_str()).is_ok() {
+            if fillers.len() < most && !fillers.contains(&word) {
+                fillers.push(word);
+            }
+        } else {
+            kept.push(word);
+        }
+    }
+    if kept.is_empty() { fillers } else { kept }
+}
+
+/// Other forms of a word that may stand in a text: without the ending of a plural or of a verb.
+pub(super) fn base_forms(word: &str) -> impl Iterator<Item = String> + '_ {
+    const ENDINGS: &[(&str, &str)] = &[
+        ("ies", "y"),
+        ("es", ""),
+        ("s", ""),
+        ("ing", ""),
+        ("ing", "e"),
+        ("ed", ""),
+        ("d", ""),
+        ("r", ""),
+        ("er", ""),
+    ];
+    ENDINGS.iter().filter_map(move |(ending, instead)| {
+        let stem = word.strip_suffix(ending)?;
+        (stem.chars().count() >= 3).then(|| format!("{stem}{instead}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fillers_are_in_order() {
+        assert!(FILLERS.is_sorted());
+    }
+
+    #[test]
+    fn words_end_at_separators_and_humps_count_twice() {
+        assert_eq!(
+            words("send_email: E-mails, readFile2 ÄRGER", 99),
+            ["send", "email", "e", "mails", "read", "file2", "readfile2", "ärger"]
+        );
+        assert_eq!(words(&"x".repeat(1000), 9)[0].len(), LONGEST_WORD);
+        assert_eq!(words(&"x ".repeat(1000), 9).len(), 9);
+        assert!(words("+-*/ \u{0}", 9).is_empty());
+    }
+
+    #[test]
+    fn a_query_of_fillers_alone_keeps_them() {
+        assert_eq!(query_words("How do I send the email, the EMAIL?", 9), ["send", "email"]);
+        assert_eq!(query_words("to be", 9), ["to", "be"]);
+        assert_eq!(query_words("a b c d e", 3), ["b", "c", "d"]);
+        assert!(query_words(" ** ", 9).is_empty());
+    }
+
+    #[test]
+    fn forms_are_those_of_plurals_and_verbs() {
+        let forms: Vec<String> = base_forms("categories").collect();
+        assert!(forms.contains(&"category".to_owned()));
+        assert!(base_forms("creating").any(|form| form == "create"));
+        assert!(base_forms("is").next().is_none());
+    }
+
+    #[test]
+    fn a_cut_is_between_characters() {
+        assert_eq!(beginning("aß", 2), "a");
+        assert_eq!(shortened("aßc", 2), "aß…");
+        assert_eq!(shortened("aß", 2), "aß");
+    }
+}
