@@ -61,6 +61,7 @@ impl Facts {
 }
 
 /// Nobody gets output where nothing runs.
+#[expect(dead_code, reason = "only the Linux side reads it")]
 pub(crate) enum Output<'a> {
     Captured(&'a mut dyn FnMut(Event<'_>)),
     Live(&'a std::sync::mpsc::SyncSender<crate::running::Pipes>),
