@@ -22,9 +22,12 @@ pub use self::list::{EntryKind, Listing, ListingEntry, list_directory};
 pub use self::read::{FileText, read_file};
 pub use self::root::{FileRoot, PROTECTED_PATHS};
 pub(crate) use self::root::{Folder, shown};
+pub(crate) use self::text::TextEncoding;
 pub use self::write::{WrittenFile, write_file};
 
-use toolpost::ToolError;
+use toolpost::{Ctx, ToolError};
+
+use self::text::{Decoded, decode};
 
 /// What is read of a file, and what its folder said of it.
 struct Found {
@@ -55,6 +58,35 @@ struct Asked<'a> {
     pattern: Option<&'a pattern::Pattern>,
     max_entries: usize,
     is_cancelled: &'a dyn Fn() -> bool,
+}
+
+/// A text file as it was read.
+pub(crate) struct ReadText {
+    pub(crate) text: String,
+    /// The name of its encoding.
+    encoding: String,
+    /// Some bytes mean nothing in the encoding.
+    lossy: bool,
+    /// Bytes that the file had when it was opened.
+    size: u64,
+}
+
+/// Reads a text file beneath the root of a call, of at most so many bytes; without an encoding it is detected.
+pub(crate) fn read_text(
+    ctx: &Ctx,
+    path: &str,
+    encoding: Option<TextEncoding>,
+    limit: u64,
+) -> Result<ReadText, ToolError> {
+    let folder = Folder::of(ctx)?;
+    let relative = folder.relative(path)?;
+    let found = platform::read(&folder, &relative, path, limit)?;
+    let Decoded { text, encoding, lossy } = decode(&found.bytes, encoding).map_err(|reason| {
+        let message = format!("`{}` ({}) is not a text file: {reason}", shown(path), megabytes(found.size));
+        at_path(ToolError::invalid_path(message), path)
+            .suggest("Run code to work with it, or name its `encoding` if it is text.")
+    })?;
+    Ok(ReadText { text, encoding, lossy, size: found.size })
 }
 
 /// An error about the argument `path`.

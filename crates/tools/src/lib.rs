@@ -1,4 +1,5 @@
-//! The built-in tools: files beneath a root, exact arithmetic, code and programs in the sandbox.
+//! The built-in tools: files beneath a root, arithmetic, statistics, digests, code and programs in the sandbox, and
+//! with the feature `http` requests and searches.
 //!
 //! [`builtin`] gives all of them. What the operator decides is injected by type, into the toolbox or into a call:
 //! [`FileRoot`] says which folder is seen, [`CodeSettings`] what code may do. Without them the call's working folder
@@ -25,6 +26,12 @@ extern crate toolpost_core as toolpost;
 mod arithmetic;
 mod code;
 mod files;
+mod hash;
+#[cfg(feature = "http")]
+mod http;
+#[cfg(feature = "http")]
+mod search;
+mod statistics;
 mod with_text;
 
 use std::sync::Arc;
@@ -37,14 +44,32 @@ pub use self::files::{
     EntryKind, FileRoot, FileText, Listing, ListingEntry, PROTECTED_PATHS, WrittenFile, list_directory,
     read_file, write_file,
 };
+pub use self::hash::{TextHash, hash_text};
+#[cfg(feature = "http")]
+pub use self::http::{HttpResponse, HttpSettings, http_request};
+#[cfg(feature = "http")]
+pub use self::search::{SearchEngine, SearchResult, SearchResults, SearchSettings, web_search};
+pub use self::statistics::{Correlation, DataAnalysis, HistogramBin, NotANumber, Quantile, analyze_data};
 pub use self::with_text::WithText;
 pub use toolpost_sandbox::{Level, Limits};
 
 /// The names of the built-in tools, in the order of [`builtin`].
-pub const BUILTIN_NAMES: [&str; 6] =
-    ["read_file", "write_file", "list_directory", "calculate", "run_code", "run_command"];
+pub const BUILTIN_NAMES: [&str; if cfg!(feature = "http") { 10 } else { 8 }] = [
+    "read_file",
+    "write_file",
+    "list_directory",
+    "calculate",
+    "run_code",
+    "run_command",
+    "hash_text",
+    "analyze_data",
+    #[cfg(feature = "http")]
+    "http_request",
+    #[cfg(feature = "http")]
+    "web_search",
+];
 
-/// The built-in tools, always in the same order.
+/// The built-in tools, always in the same order. Those that use the network are there with the feature `http`.
 pub fn builtin() -> Vec<Arc<dyn Tool>> {
     vec![
         Arc::new(read_file()),
@@ -53,5 +78,11 @@ pub fn builtin() -> Vec<Arc<dyn Tool>> {
         Arc::new(calculate()),
         Arc::new(run_code()),
         Arc::new(run_command()),
+        Arc::new(hash_text()),
+        Arc::new(analyze_data()),
+        #[cfg(feature = "http")]
+        Arc::new(http_request()),
+        #[cfg(feature = "http")]
+        Arc::new(web_search()),
     ]
 }

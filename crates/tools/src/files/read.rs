@@ -2,8 +2,8 @@
 
 use toolpost::{Ctx, ToolError, data, tool};
 
-use super::text::{TextEncoding, decode};
-use super::{Folder, at_path, megabytes, platform, shown};
+use super::text::TextEncoding;
+use super::{read_text, shown};
 use crate::WithText;
 
 /// What was read of a text file.
@@ -63,15 +63,8 @@ pub fn read_file(
         "auto" => None,
         name => Some(TextEncoding::named(name)?),
     };
-    let folder = Folder::of(ctx)?;
-    let relative = folder.relative(&path)?;
-    let found = platform::read(&folder, &relative, &path, u64::from(max_size_mb) << 20)?;
-    let decoded = decode(&found.bytes, encoding).map_err(|reason| {
-        let message = format!("`{}` ({}) is not a text file: {reason}", shown(&path), megabytes(found.size));
-        at_path(ToolError::invalid_path(message), &path)
-            .suggest("Run code to work with it, or name its `encoding` if it is text.")
-    })?;
-    let lines = decoded.text.lines().count() as u64;
+    let read = read_text(ctx, &path, encoding, u64::from(max_size_mb) << 20)?;
+    let lines = read.text.lines().count() as u64;
     let skipped = usize::try_from(offset - 1).unwrap_or(usize::MAX);
     let wanted = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     if offset > 1 && offset > lines {
@@ -82,16 +75,16 @@ pub fn read_file(
             .with("lines", lines)
             .suggest("Ask for an earlier line."));
     }
-    let content: String = decoded.text.split_inclusive('\n').skip(skipped).take(wanted).collect();
+    let content: String = read.text.split_inclusive('\n').skip(skipped).take(wanted).collect();
     let truncated = (skipped as u64).saturating_add(wanted as u64) < lines;
     let value = FileText {
         path,
-        encoding: decoded.encoding,
-        size: found.size,
+        encoding: read.encoding,
+        size: read.size,
         lines,
         first_line: offset,
         truncated,
-        lossy: decoded.lossy,
+        lossy: read.lossy,
         content,
     };
     let text = value.content.clone();

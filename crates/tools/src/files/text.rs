@@ -32,7 +32,7 @@ const NAMES: [&str; 20] = [
 
 /// An encoding, and whether the text begins with a byte order mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TextEncoding {
+pub(crate) struct TextEncoding {
     encoding: &'static Encoding,
     mark: bool,
     /// Only the first 128 characters, where the standard would take `windows-1252`.
@@ -51,7 +51,7 @@ pub(super) struct Decoded {
 
 impl TextEncoding {
     /// Finds an encoding by its name.
-    pub(super) fn named(name: &str) -> Result<Self, ToolError> {
+    pub(crate) fn named(name: &str) -> Result<Self, ToolError> {
         let plain = |encoding| Self { encoding, mark: false, ascii: false };
         let lower = name.trim().to_ascii_lowercase();
         let found = match lower.as_str() {
@@ -81,7 +81,7 @@ impl TextEncoding {
     }
 
     /// Text to bytes.
-    pub(super) fn encode(self, text: &str) -> Result<Vec<u8>, ToolError> {
+    pub(crate) fn encode(self, text: &str) -> Result<Vec<u8>, ToolError> {
         if self.encoding == UTF_8 {
             let mark: &[u8] = if self.mark { b"\xef\xbb\xbf" } else { b"" };
             return Ok([mark, text.as_bytes()].concat());

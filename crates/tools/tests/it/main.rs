@@ -10,9 +10,15 @@
 mod arithmetic;
 mod code;
 mod encodings;
+mod hashing;
 mod hostile;
 mod listing;
 mod reading;
+#[cfg(feature = "http")]
+mod requests;
+#[cfg(feature = "http")]
+mod searching;
 mod specs;
+mod statistics;
 mod support;
 mod writing;

@@ -1,0 +1,12 @@
+//! Requests to other machines, to those addresses that may be asked.
+
+mod address;
+mod request;
+mod secrets;
+mod session;
+mod settings;
+
+pub use self::request::{HttpResponse, http_request};
+pub(crate) use self::secrets::without_credentials;
+pub(crate) use self::session::{Request, Session};
+pub use self::settings::HttpSettings;

@@ -1,0 +1,123 @@
+//! What of a request must not be seen.
+
+use reqwest::Url;
+use serde_json::Value;
+
+/// Parts of names that stand for something secret.
+const SECRET_NAMES: [&str; 12] = [
+    "auth",
+    "cookie",
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "credential",
+    "apikey",
+    "api-key",
+    "api_key",
+    "session",
+    "signature",
+];
+
+/// Whether a header or a parameter of this name holds something secret.
+pub(super) fn is_secret_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name == "key" || SECRET_NAMES.iter().any(|part| name.contains(part))
+}
+
+/// An address without user, password, and the values of parameters that are secret.
+pub(crate) fn without_credentials(url: &Url) -> String {
+    let mut url = url.clone();
+    // Neither can fail on an address with a host.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    if url.query_pairs().any(|(name, _)| is_secret_name(&name)) {
+        let pairs: Vec<(String, String)> = url
+            .query_pairs()
+            .map(|(name, value)| {
+                let value = if is_secret_name(&name) { "[secret]".into() } else { value };
+                (name.into_owned(), value.into_owned())
+            })
+            .collect();
+        url.query_pairs_mut().clear().extend_pairs(pairs);
+    }
+    url.to_string()
+}
+
+/// The secret values among the arguments of a request, as they stand there.
+pub(super) fn of_arguments(arguments: &Value) -> Vec<String> {
+    let mut secrets = Vec::new();
+    if let Some(text) = arguments.get("url").and_then(Value::as_str) {
+        of_url(text, &mut secrets);
+    }
+    for part in ["headers", "params"] {
+        let entries = arguments.get(part).and_then(Value::as_object).into_iter().flatten();
+        for (_, value) in entries.filter(|(name, _)| is_secret_name(name)) {
+            match value {
+                Value::String(text) => of_value(text, &mut secrets),
+                Value::Array(items) => {
+                    items.iter().filter_map(Value::as_str).for_each(|text| of_value(text, &mut secrets));
+                }
+                Value::Number(number) => secrets.push(number.to_string()),
+                _ => {}
+            }
+        }
+    }
+    secrets.retain(|secret| !secret.trim().is_empty());
+    secrets
+}
+
+/// A value, and the part after a scheme such as `Bearer`, which may stand elsewhere alone.
+fn of_value(text: &str, secrets: &mut Vec<String>) {
+    secrets.push(text.to_owned());
+    if let Some((_, credentials)) = text.trim().split_once(' ') {
+        secrets.push(credentials.trim().to_owned());
+    }
+}
+
+/// What is secret in the text of an address, read without decoding it: that is how it stands in messages and records.
+fn of_url(text: &str, secrets: &mut Vec<String>) {
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    if let Some((user, _)) = authority.rsplit_once('@') {
+        match user.split_once(':') {
+            Some((_, password)) if !password.is_empty() => secrets.push(password.to_owned()),
+            // A user without a password is a token, as with many forges.
+            _ => secrets.push(user.trim_end_matches(':').to_owned()),
+        }
+    }
+    let query = rest.split_once('?').map(|(_, query)| query.split('#').next().unwrap_or_default());
+    for pair in query.into_iter().flat_map(|query| query.split('&')) {
+        if let Some((_, value)) = pair.split_once('=').filter(|(name, _)| is_secret_name(name)) {
+            secrets.push(value.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn secrets_are_found_where_they_stand() {
+        let arguments = json!({
+            "url": "https://anna:pa55@host.example/a?q=1&access_token=t0k#f",
+            "headers": { "Authorization": "Bearer abc.def", "X-API-Key": "k3y", "Accept": "text/plain" },
+            "params": { "api_key": ["p1"], "page": 2 },
+        });
+        let mut found = of_arguments(&arguments);
+        found.sort();
+        assert_eq!(found, ["Bearer abc.def", "abc.def", "k3y", "p1", "pa55", "t0k"]);
+        assert_eq!(of_arguments(&json!({ "url": "https://ghp_123@host.example/" })), ["ghp_123"]);
+        assert!(of_arguments(&json!({ "url": "https://host.example/a@b?x=1" })).is_empty());
+    }
+
+    #[test]
+    fn an_address_is_shown_without_them() {
+        let url = Url::parse("https://anna:pa55@host.example/a?q=1&token=t0k").unwrap();
+        assert_eq!(without_credentials(&url), "https://host.example/a?q=1&token=%5Bsecret%5D");
+        let url = Url::parse("https://host.example/a?q=a+b%20c").unwrap();
+        assert_eq!(without_credentials(&url), "https://host.example/a?q=a+b%20c");
+    }
+}

@@ -1,0 +1,394 @@
+//! One exchange and its redirects, each address checked before it is connected to.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+    LOCATION, TRANSFER_ENCODING,
+};
+use reqwest::{Method, StatusCode, Url};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use toolpost::ToolError;
+
+use super::HttpSettings;
+use super::address::rule;
+use super::secrets::{is_secret_name, without_credentials};
+
+/// How many addresses of a name are looked at.
+const MAX_ADDRESSES: usize = 64;
+
+/// What is asked of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) method: Method,
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Option<Vec<u8>>,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    /// Where it came from at last.
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Vec<u8>,
+    /// Whether the body was longer than what was kept.
+    pub(crate) truncated: bool,
+    /// The addresses that were asked before `url`.
+    pub(crate) redirects: Vec<Url>,
+}
+
+/// The connections of one call.
+pub(crate) struct Session<'a> {
+    settings: &'a HttpSettings,
+    client: reqwest::Client,
+    pinned: Arc<Pinned>,
+}
+
+/// Gives out the addresses that were checked, and knows no others.
+#[derive(Default)]
+struct Pinned(Mutex<HashMap<String, Vec<SocketAddr>>>);
+
+impl Resolve for Pinned {
+    fn resolve(&self, name: Name) -> Resolving {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name.as_str()).cloned();
+        Box::pin(async move {
+            let addresses = known.ok_or("the name was not checked before the connection")?;
+            Ok(Box::new(addresses.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// Takes every certificate; signatures of the handshake are still checked.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn tls(settings: &HttpSettings, verify: bool) -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier: Arc<dyn ServerCertVerifier> = if verify {
+        let extra = settings.extra_authorities.iter().map(|der| CertificateDer::from(der.clone()));
+        Arc::new(rustls_platform_verifier::Verifier::new_with_extra_roots(extra, Arc::clone(&provider))?)
+    } else {
+        Arc::new(AnyCertificate(Arc::clone(&provider)))
+    };
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(config.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
+}
+
+impl<'a> Session<'a> {
+    /// A session without connections. `verify` says whether certificates are checked.
+    pub(crate) fn new(settings: &'a HttpSettings, verify: bool) -> Result<Self, ToolError> {
+        if !verify && !settings.allow_unverified_tls {
+            return Err(ToolError::permission("`verify_ssl` is false: servers must prove who they are")
+                .with("pointer", "/verify_ssl")
+                .with("rule", "tls_verification")
+                .suggest(
+                    "Leave `verify_ssl` out; the operator can allow it with `HttpSettings::allow_unverified_tls`, \
+                     or trust an authority with `HttpSettings::extra_authorities`.",
+                ));
+        }
+        let unusable = |error: &dyn Error| {
+            ToolError::precondition(format!("this machine's certificates cannot be used: {error}")).suggest(
+                "Install the certificates of authorities (`ca-certificates`), or set `SSL_CERT_FILE`.",
+            )
+        };
+        let tls = tls(settings, verify).map_err(|error| unusable(&error))?;
+        let pinned = Arc::new(Pinned::default());
+        let client = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            // Each hop is checked here.
+            .redirect(reqwest::redirect::Policy::none())
+            // A proxy of the environment would connect to addresses that nobody has checked.
+            .no_proxy()
+            .user_agent(concat!("toolpost/", env!("CARGO_PKG_VERSION")))
+            .dns_resolver(Arc::clone(&pinned))
+            .build()
+            .map_err(|error| unusable(&error))?;
+        Ok(Self { settings, client, pinned })
+    }
+
+    /// Sends a request, follows its redirects if asked to, and reads the body up to the limit.
+    pub(crate) async fn exchange(&self, mut request: Request, follow: bool) -> Result<Answer, ToolError> {
+        let mut redirects = Vec::new();
+        loop {
+            self.admit(&request.url).await.map_err(|error| match redirects.last() {
+                Some(from) => error.with("redirected_from", without_credentials(from)),
+                None => error,
+            })?;
+            let mut sent = self.client.request(request.method.clone(), request.url.clone());
+            sent = sent.headers(request.headers.clone());
+            if let Some(body) = &request.body {
+                sent = sent.body(body.clone());
+            }
+            let response = sent.send().await.map_err(|error| failed(&request.url, error))?;
+            let next = if follow { redirect(&request, response.status(), response.headers())? } else { None };
+            let Some(next) = next else {
+                return self.read(request.url, response, redirects).await;
+            };
+            if redirects.len() >= self.settings.max_redirects {
+                return Err(ToolError::limit(format!(
+                    "the server redirects more than {} times",
+                    self.settings.max_redirects
+                ))
+                .suggest("Ask for the last address itself, or set `follow_redirects` to false."));
+            }
+            redirects.push(std::mem::replace(&mut request, next).url);
+        }
+    }
+
+    /// Checks that an address may be asked, and keeps what its name stands for.
+    async fn admit(&self, url: &Url) -> Result<(), ToolError> {
+        let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
+            return Err(ToolError::invalid_input("the address has no host").with("pointer", "/url"));
+        };
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let literal = bare.parse::<IpAddr>().ok();
+        let is_this_machine =
+            literal.map_or(bare.eq_ignore_ascii_case("localhost"), |address| address.is_loopback());
+        if self.settings.no_network && !is_this_machine {
+            return Err(refused(url, "connections to other machines are switched off", "no_network")
+                .suggest("Unset `TOOLPOST_NO_NETWORK` (`HttpSettings::no_network`) to allow them."));
+        }
+        let addresses = match (literal, self.settings.addresses.get(bare)) {
+            (Some(address), _) => vec![address],
+            (None, Some(known)) => known.clone(),
+            (None, None) => tokio::net::lookup_host((bare, port))
+                .await
+                .map_err(|error| {
+                    ToolError::dependency(format!("the name `{bare}` cannot be looked up: {error}"))
+                        .caused_by(error)
+                })?
+                .map(|address| address.ip())
+                .take(MAX_ADDRESSES)
+                .collect(),
+        };
+        if addresses.is_empty() {
+            return Err(ToolError::dependency(format!("the name `{bare}` has no address")));
+        }
+        if !self.settings.allows(host, port) {
+            // One bad address among good ones is how a name is bent towards the inside: none of them is taken.
+            if let Some((address, (rule, reason))) =
+                addresses.iter().find_map(|address| Some((address, rule(*address)?)))
+            {
+                let what = if literal.is_some() {
+                    format!("its address {reason}")
+                } else {
+                    format!("`{bare}` stands for {address}, which {reason}")
+                };
+                return Err(refused(url, &what, rule).suggest(format!(
+                    "Ask for a public address; the operator can allow this one by adding `{host}` to \
+                     `HttpSettings::allowed_hosts`."
+                )));
+            }
+        }
+        if literal.is_none() {
+            let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, 0)).collect();
+            self.pinned.0.lock().unwrap_or_else(PoisonError::into_inner).insert(bare.to_owned(), addresses);
+        }
+        Ok(())
+    }
+
+    async fn read(
+        &self,
+        url: Url,
+        mut response: reqwest::Response,
+        redirects: Vec<Url>,
+    ) -> Result<Answer, ToolError> {
+        let limit = self.settings.max_body_bytes;
+        let (mut body, mut truncated) = (Vec::new(), false);
+        while let Some(piece) =
+            response.chunk().await.map_err(|error| failed(&url, error).with("received_bytes", body.len()))?
+        {
+            let room = limit - body.len();
+            body.extend_from_slice(piece.get(..room).unwrap_or(&piece));
+            if piece.len() > room {
+                truncated = true;
+                break;
+            }
+        }
+        let headers = std::mem::take(response.headers_mut());
+        Ok(Answer { status: response.status(), url, headers, body, truncated, redirects })
+    }
+}
+
+fn refused(url: &Url, reason: &str, rule: &str) -> ToolError {
+    ToolError::permission(format!("`{}` was not asked: {reason}", without_credentials(url)))
+        .with("pointer", "/url")
+        .with("rule", rule)
+}
+
+/// What to ask next, if this answer sends one on.
+fn redirect(
+    request: &Request,
+    status: StatusCode,
+    headers: &HeaderMap,
+) -> Result<Option<Request>, ToolError> {
+    if !matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308) {
+        return Ok(None);
+    }
+    let Some(location) = headers.get(LOCATION).and_then(|value| std::str::from_utf8(value.as_bytes()).ok())
+    else {
+        return Ok(None);
+    };
+    let mut next = request.clone();
+    next.url = request.url.join(location).map_err(|error| {
+        ToolError::dependency(format!("the server redirects to something that is no address: {error}"))
+    })?;
+    if !matches!(next.url.scheme(), "http" | "https") {
+        return Err(refused(&next.url, "a redirect may lead only to `http` and `https` addresses", "scheme")
+            .suggest("Set `follow_redirects` to false to see the redirect itself."));
+    }
+    // Credentials of a server's own making are not sent on.
+    let _ = next.url.set_username("");
+    let _ = next.url.set_password(None);
+    let to_get = match status.as_u16() {
+        303 => request.method != Method::HEAD,
+        301 | 302 => request.method == Method::POST,
+        _ => false,
+    };
+    if to_get {
+        next.method = Method::GET;
+        next.body = None;
+        for name in [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, TRANSFER_ENCODING] {
+            next.headers.remove(name);
+        }
+    }
+    if next.url.origin() != request.url.origin() {
+        let secret: Vec<HeaderName> =
+            next.headers.keys().filter(|name| is_secret_name(name.as_str())).cloned().collect();
+        for name in secret {
+            next.headers.remove(name);
+        }
+    }
+    Ok(Some(next))
+}
+
+/// The value of `Authorization` that user and password of an address stand for; they are taken out of it.
+pub(super) fn take_credentials(url: &mut Url) -> Option<(HeaderName, HeaderValue)> {
+    use base64::Engine as _;
+
+    if url.username().is_empty() && url.password().is_none() {
+        return None;
+    }
+    let decode = |text: &str| percent_decoded(text.as_bytes());
+    let mut pair = decode(url.username());
+    pair.push(b':');
+    pair.extend(decode(url.password().unwrap_or_default()));
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    let text = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair));
+    let mut value = HeaderValue::try_from(text).ok()?;
+    value.set_sensitive(true);
+    Some((AUTHORIZATION, value))
+}
+
+fn percent_decoded(text: &[u8]) -> Vec<u8> {
+    let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16);
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut index = 0;
+    while let Some(byte) = text.get(index) {
+        match (byte, digit(text.get(index + 1)), digit(text.get(index + 2))) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push((high * 16 + low) as u8);
+                index += 3;
+            }
+            _ => {
+                bytes.push(*byte);
+                index += 1;
+            }
+        }
+    }
+    bytes
+}
+
+/// What a failure of the client means.
+fn failed(url: &Url, error: reqwest::Error) -> ToolError {
+    let error = error.without_url();
+    let mut reason = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let text = inner.to_string();
+        if !reason.ends_with(&text) {
+            reason.push_str(": ");
+            reason.push_str(&text);
+        }
+        cause = inner.source();
+    }
+    let tls = reason.contains("certificate") || reason.contains("tls");
+    let failed = ToolError::dependency(format!("`{}` cannot be read: {reason}", without_credentials(url)));
+    let hint = if tls {
+        "The server does not prove who it is: check the address, and the certificates of this machine."
+    } else {
+        "Check the address, or try again later."
+    };
+    failed.suggest(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_leave_the_address_decoded() {
+        let mut url = Url::parse("http://an%20na:p%40%zz@host.example/x").unwrap();
+        let (_, value) = take_credentials(&mut url).unwrap();
+        // "an na:p@%zz"
+        assert_eq!(value.to_str().unwrap(), "Basic YW4gbmE6cEAleno=");
+        assert_eq!(url.as_str(), "http://host.example/x");
+        assert!(take_credentials(&mut url).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_name_that_was_not_checked_has_no_address() {
+        let settings = HttpSettings::default();
+        let session = Session::new(&settings, true).unwrap();
+        let error = session.client.get("http://localhost:9/").send().await.unwrap_err();
+        assert!(format!("{error:?}").contains("was not checked"), "{error:?}");
+    }
+}
