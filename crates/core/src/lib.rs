@@ -18,6 +18,7 @@
 // The attribute macros emit paths that begin with `::toolpost`; inside this crate that is this crate.
 extern crate self as toolpost;
 
+mod alias;
 mod args;
 mod call;
 mod cancel;
@@ -46,6 +47,7 @@ mod tool;
 #[doc(hidden)]
 pub mod __private;
 
+pub use self::alias::{Alias, with_aliases};
 pub use self::args::Args;
 pub use self::call::{Call, CallOptions, Caller, Priority};
 pub use self::cancel::{Cancellation, Cancelled};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::{OnConflict, ParameterType, Policy, Schema, StateSpec};
+use crate::{Alias, OnConflict, ParameterType, Policy, Schema, StateSpec};
 
 /// The longest tool name: what every provider and protocol takes.
 const MAX_NAME: usize = 64;
@@ -75,6 +75,8 @@ pub struct Example {
 pub struct ToolSpec {
     /// `^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`
     pub name: String,
+    /// Other names by which it can be called; they are not listed.
+    pub aliases: Vec<Alias>,
     /// For people.
     pub title: Option<String>,
     /// What it does and when to use it; the first line is the [summary](Self::summary).
@@ -128,6 +130,7 @@ impl ToolSpec {
         let empty = json!({ "type": "object", "properties": {}, "additionalProperties": false });
         Self {
             name: name.into(),
+            aliases: Vec::new(),
             title: None,
             description: description.into(),
             input_schema: Arc::new(Schema::new(empty)),
@@ -244,6 +247,14 @@ impl ToolSpec {
         if let Some(name) = self.injected.iter().find(|name| declared(name)) {
             return wrong(format!("`{name}` is injected and cannot be an argument too"));
         }
+        for alias in &self.aliases {
+            if alias.name == self.name {
+                return wrong(format!("its alias `{}` is its name", alias.name));
+            }
+            if let Some(message) = alias.contradiction(declared) {
+                return wrong(message);
+            }
+        }
         if let Some(name) = self.sensitive.iter().find(|name| !declared(name)) {
             return wrong(format!("the sensitive argument `{name}` is not among its parameters"));
         }
@@ -332,6 +343,9 @@ impl Serialize for ToolSpec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("name", &self.name)?;
+        if !self.aliases.is_empty() {
+            map.serialize_entry("aliases", &self.aliases)?;
+        }
         if let Some(title) = &self.title {
             map.serialize_entry("title", title)?;
         }
