@@ -13,4 +13,6 @@
 //! - Nothing here starts a process: the client half asks the sandbox crate to.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "command")]
+pub mod command;
 pub mod protocol;

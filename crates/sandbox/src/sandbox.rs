@@ -219,10 +219,15 @@ impl Sandbox {
     }
 
     fn check(&self, program: &Program) -> Result<(), Error> {
+        self.check_settings()?;
+        check_program(program)
+    }
+
+    /// Whether the limits, file names and variables are acceptable; every start looks at the same.
+    pub fn check_settings(&self) -> Result<(), Error> {
         self.limits.check()?;
         self.check_files()?;
-        self.check_environment()?;
-        check_program(program)
+        self.check_environment()
     }
 
     fn check_files(&self) -> Result<(), Error> {

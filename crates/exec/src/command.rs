@@ -1,0 +1,146 @@
+//! Programs that know nothing of us, as tools: a TOML file with `kind = "command"` says how one is called.
+//!
+//! ```toml
+//! kind = "command"
+//! v = 1
+//! program = "wc"
+//!
+//! [[tool]]
+//! name = "count_text"
+//! description = "Count the lines, words and bytes of files."
+//! read_only = true
+//! args = ["-lwc", "--", "{paths}"]
+//!
+//! [tool.parameters.paths]
+//! type = "array"
+//! items = { type = "file" }
+//! minItems = 1
+//! description = "The files, relative to the working folder."
+//!
+//! [tool.output]
+//! format = "captures"
+//! pattern = '^\s*(?<lines>\d+)\s+(?<words>\d+)\s+(?<bytes>\d+) (?<path>.*)$'
+//! types = { lines = "integer", words = "integer", bytes = "integer" }
+//! ```
+//!
+//! # Arguments
+//!
+//! There is no shell. Each entry of `args` becomes exactly one argument; it is left out when a parameter in it is
+//! absent, and repeated when the parameter is a list. `{ when = "recursive", args = ["-r"] }` is there when the
+//! parameter is there and neither `false` nor empty; `is = …` compares, and `otherwise` is the other case.
+//!
+//! A value can never become an option: one that begins with `-` is refused unless the entry stands after `--`, has an
+//! option before it (`--name={value}`), or the parameter says `allow_leading_dash = true`.
+//!
+//! # Where it runs
+//!
+//! In the sandbox, at level `standard` unless more is asked for, without network, with a clean environment, in the
+//! working folder of the call; a tool that says `read_only` gets that folder read-only. `command.schema.json`
+//! ([`COMMAND_SCHEMA`]) has every key.
+
+mod description;
+mod exit;
+mod line_log;
+mod output;
+mod parameter;
+mod place;
+mod reader;
+mod run;
+mod settings;
+mod shipped;
+mod table;
+mod template;
+
+use std::fmt;
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+use toolpost_core::{Args, Tool, ToolError, ToolGroup, ToolSpec, did_you_mean};
+
+pub use self::place::DescriptionError;
+pub use self::settings::CommandSettings;
+pub use self::shipped::{COMMAND_SCHEMA, SHIPPED};
+
+use self::description::Command;
+
+/// The tools of one description. `Toolbox::builder().tools(…)` takes it.
+#[derive(Clone)]
+pub struct CommandTools {
+    origin: String,
+    digest: String,
+    commands: Vec<Arc<Command>>,
+}
+
+impl CommandTools {
+    /// Reads a description. Nothing is started. `origin` says where the text comes from, for errors: a path, a name.
+    ///
+    /// # Errors
+    /// What is wrong first, with its line.
+    pub fn from_toml(text: &str, origin: impl Into<String>) -> Result<Self, DescriptionError> {
+        let origin = origin.into();
+        let commands = description::read(text, &origin)?.into_iter().map(Arc::new).collect();
+        let digest = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { origin, digest, commands })
+    }
+
+    /// A description that comes with the toolkit, by the name of its program: see [`SHIPPED`].
+    ///
+    /// # Errors
+    /// `NOT_FOUND` with the names that there are.
+    pub fn shipped(program: &str) -> Result<Self, ToolError> {
+        let names = SHIPPED.map(|(name, _)| name);
+        let Some((name, text)) = SHIPPED.into_iter().find(|(name, _)| *name == program) else {
+            return Err(ToolError::not_found(format!(
+                "no description of `{program}` comes with the toolkit: expected one of {}",
+                names.join(", ")
+            ))
+            .suggest_maybe(did_you_mean(program, names)));
+        };
+        Ok(Self::from_toml(text, format!("{name}.toml"))?)
+    }
+
+    /// Where the description comes from, as it was given.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// The SHA-256 of the description's text, in hexadecimal digits: what trust in it is pinned to. Every change counts,
+    /// also of a comment.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// What is known of its tools, in the order of the file.
+    pub fn specs(&self) -> Vec<Arc<ToolSpec>> {
+        self.commands.iter().map(|command| command.spec()).collect()
+    }
+
+    /// The program and its arguments that a call would run. Nothing is started.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` for a tool that is not in the description, and what the arguments themselves come to.
+    pub fn command_line(&self, tool: &str, args: &Args) -> Result<Vec<String>, ToolError> {
+        let Some(command) = self.commands.iter().find(|command| command.spec.name == tool) else {
+            let names = self.commands.iter().map(|command| command.spec.name.as_str());
+            return Err(ToolError::not_found(format!("there is no tool `{tool}` in `{}`", self.origin))
+                .suggest_maybe(did_you_mean(tool, names)));
+        };
+        command.command_line(args)
+    }
+}
+
+impl ToolGroup for CommandTools {
+    fn into_tools(self) -> Vec<Arc<dyn Tool>> {
+        self.commands.into_iter().map(|command| command as Arc<dyn Tool>).collect()
+    }
+}
+
+impl fmt::Debug for CommandTools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.commands.iter().map(|command| command.spec.name.as_str()).collect();
+        f.debug_struct("CommandTools")
+            .field("origin", &self.origin)
+            .field("tools", &names)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,371 @@
+//! A description as a whole: what it says of its program, and its tools.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use regex::Regex;
+use serde_json::Value;
+use toml::de::DeTable;
+use toolpost_core::{
+    Annotations, Approval, Example, Placement, Policy, Retry, Timeout, ToolSpec, parse_duration,
+};
+use toolpost_sandbox::{Level, Sandbox};
+
+use super::exit::ExitRule;
+use super::output::{self, OutputFormat};
+use super::parameter::{Parameter, input_schema};
+use super::place::{DescriptionError, Source};
+use super::reader::{Item, Section};
+use super::template::{Arguments, Template};
+
+type Result<T> = std::result::Result<T, DescriptionError>;
+
+/// The version of the format.
+const VERSION: i64 = 1;
+/// A description may not be larger, in bytes.
+const MAX_TEXT: usize = 1 << 20;
+
+/// What all tools of a description share.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) name: String,
+    pub(super) install: Option<String>,
+    pub(super) version: Option<VersionNeed>,
+    pub(super) level: Level,
+    pub(super) needs_network: bool,
+    pub(super) readable: Vec<PathBuf>,
+    pub(super) memory: Option<u64>,
+}
+
+/// The version that a program must have.
+#[derive(Debug)]
+pub(super) struct VersionNeed {
+    pub(super) args: Vec<String>,
+    /// Its first group is the version.
+    pub(super) pattern: Regex,
+    pub(super) minimum: String,
+    /// Set when the program was asked and is new enough.
+    pub(super) is_met: OnceLock<()>,
+}
+
+/// Whether a tool works in the folder of its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WorkingFolder {
+    /// Without one it cannot be called.
+    Required,
+    /// Without one it works in an empty folder of its own.
+    Optional,
+    /// Always in an empty folder of its own.
+    None,
+}
+
+const WORKING_FOLDERS: [(&str, WorkingFolder); 3] = [
+    ("required", WorkingFolder::Required),
+    ("optional", WorkingFolder::Optional),
+    ("none", WorkingFolder::None),
+];
+
+/// One tool of a description.
+#[derive(Debug)]
+pub(super) struct Command {
+    pub(super) program: Arc<Program>,
+    pub(super) spec: Arc<ToolSpec>,
+    pub(super) parameters: Vec<Parameter>,
+    pub(super) arguments: Arguments,
+    pub(super) stdin: Option<Template>,
+    pub(super) directory: Option<Template>,
+    pub(super) working_folder: WorkingFolder,
+    pub(super) environment: Vec<(String, Template)>,
+    pub(super) output: OutputFormat,
+    pub(super) exits: Vec<ExitRule>,
+}
+
+/// What the file says for all of its tools.
+struct Shared {
+    program: Arc<Program>,
+    arguments: Arguments,
+    environment: Vec<(String, Template)>,
+    exits: Vec<ExitRule>,
+    policy: Settings,
+    category: Option<String>,
+    group: Option<String>,
+    tags: Vec<String>,
+}
+
+/// Reads a description.
+pub(super) fn read(text: &str, origin: &str) -> Result<Vec<Command>> {
+    let source = Source { origin, text };
+    if text.len() > MAX_TEXT {
+        let message = format!("the description has {} bytes, expected at most {MAX_TEXT}", text.len());
+        return Err(source.error(&(0..0), "", message));
+    }
+    let document = DeTable::parse(text).map_err(|error| {
+        source.error(&error.span().unwrap_or_default(), "", error.message().trim_end().to_owned())
+    })?;
+    let mut file = Section::new(&source, String::new(), 0..0, document.get_ref());
+    let kind = file.need("kind")?;
+    if kind.text()? != "command" {
+        return Err(kind.error(format!(
+            "expected `command`, found `{}`: this is the description of something else",
+            kind.text()?
+        )));
+    }
+    let version = file.need("v")?;
+    if version.integer()? != VERSION {
+        return Err(version.error(format!(
+            "expected {VERSION}, found {}: this description was written for another version",
+            version.integer()?
+        )));
+    }
+    let shared = shared(&mut file)?;
+    let tables = file.tables("tool")?;
+    if tables.is_empty() {
+        return Err(file.error("there is no tool: expected at least one `[[tool]]`"));
+    }
+    file.end()?;
+    let mut lines: BTreeMap<String, usize> = BTreeMap::new();
+    let mut commands = Vec::with_capacity(tables.len());
+    for table in tables {
+        let place = table.error("");
+        let command = tool(&shared, table)?;
+        if let Some(first) = lines.insert(command.spec.name.clone(), place.line) {
+            let message = format!("the name `{}` is taken by the tool at line {first}", command.spec.name);
+            return Err(DescriptionError { message, ..place });
+        }
+        commands.push(command);
+    }
+    Ok(commands)
+}
+
+fn shared(file: &mut Section<'_>) -> Result<Shared> {
+    let program = file.need("program")?;
+    let name = program.filled_text()?;
+    if name.contains('/') && !name.starts_with('/') {
+        return Err(program.error("expected the name of a program or an absolute path"));
+    }
+    let install = file.read("install", Item::filled_text)?;
+    let version = file.read("version", |item| VersionNeed::read(item.table()?))?;
+    let mut program = Program {
+        name,
+        install,
+        version,
+        level: Level::Standard,
+        needs_network: false,
+        readable: Vec::new(),
+        memory: None,
+    };
+    if let Some(item) = file.take("sandbox") {
+        sandbox(item.table()?, &mut program)?;
+    }
+    Ok(Shared {
+        program: Arc::new(program),
+        arguments: file.read("args", |item| Arguments::read(item, &[]))?.unwrap_or_default(),
+        environment: environment(file, &[])?,
+        exits: file.tables("exit")?.into_iter().map(ExitRule::read).collect::<Result<_>>()?,
+        policy: file.read("policy", |item| Settings::read(item.table()?))?.unwrap_or_default(),
+        category: file.read("category", Item::filled_text)?,
+        group: file.read("group", Item::filled_text)?,
+        tags: file.read("tags", Item::texts)?.unwrap_or_default(),
+    })
+}
+
+impl VersionNeed {
+    fn read(mut table: Section<'_>) -> Result<Self> {
+        let minimum = table.need("minimum")?;
+        let number = minimum.filled_text()?;
+        if !number.split('.').all(|part| part.parse::<u64>().is_ok()) {
+            return Err(minimum.error(format!("expected numbers with dots, such as 2.20, found `{number}`")));
+        }
+        let pattern = table.need("pattern")?;
+        let need = Self {
+            args: table.read("args", Item::texts)?.unwrap_or_else(|| vec!["--version".into()]),
+            pattern: output::pattern(&pattern)?,
+            minimum: number,
+            is_met: OnceLock::new(),
+        };
+        if need.pattern.captures_len() < 2 {
+            return Err(pattern.error("the pattern has no group: write `(…)` around the version"));
+        }
+        table.end()?;
+        Ok(need)
+    }
+}
+
+fn sandbox(mut table: Section<'_>, program: &mut Program) -> Result<()> {
+    program.level = table.read("level", Item::parse::<Level>)?.unwrap_or(program.level);
+    program.needs_network = table.switch("network")?;
+    for item in table.read("readable", Item::list)?.unwrap_or_default() {
+        let path = PathBuf::from(item.filled_text()?);
+        if !path.is_absolute() {
+            return Err(item.error(format!("expected an absolute path, found `{}`", path.display())));
+        }
+        program.readable.push(path);
+    }
+    program.memory =
+        table.read("memory_mib", |item| Ok(item.count()? as u64))?.map(|mib| mib.saturating_mul(1 << 20));
+    table.end()
+}
+
+fn environment(table: &mut Section<'_>, parameters: &[Parameter]) -> Result<Vec<(String, Template)>> {
+    let Some(item) = table.take("env") else { return Ok(Vec::new()) };
+    let mut variables = Vec::new();
+    for (name, value) in item.table()?.entries() {
+        Sandbox::new().env(&name, "").check_settings().map_err(|error| value.error(error.to_string()))?;
+        variables.push((name, Template::read(&value, parameters)?));
+    }
+    Ok(variables)
+}
+
+/// The table `policy`: what stands at a tool goes before what stands at the file.
+#[derive(Clone, Debug, Default)]
+struct Settings {
+    timeout: Option<Duration>,
+    retries: Option<u32>,
+    concurrency: Option<u32>,
+    rate: Option<toolpost_core::Rate>,
+    cache: Option<Duration>,
+    approval: Option<Approval>,
+    output_limit: Option<usize>,
+}
+
+impl Settings {
+    fn read(mut table: Section<'_>) -> Result<Self> {
+        let duration = |item: &Item<'_>| {
+            let duration = parse_duration(item.text()?).map_err(|message| item.error(message))?;
+            if duration.is_zero() { Err(item.error("expected more than no time")) } else { Ok(duration) }
+        };
+        let number = |item: &Item<'_>| {
+            u32::try_from(item.integer()?).map_err(|_| item.error("expected a whole number of at least 0"))
+        };
+        let settings = Self {
+            timeout: table.read("timeout", duration)?,
+            retries: table.read("retries", number)?,
+            concurrency: table.read("concurrency", number)?,
+            rate: table.read("rate", Item::parse)?,
+            cache: table.read("cache", duration)?,
+            approval: table.read("approval", Item::parse)?,
+            output_limit: table.read("output_limit_bytes", Item::count)?,
+        };
+        table.end()?;
+        Ok(settings)
+    }
+
+    /// The policy of a tool. What destroys asks first unless the description says otherwise.
+    fn policy(&self, own: &Self, annotations: Annotations) -> Policy {
+        let mut policy = Policy::default();
+        policy.placement = Placement::Blocking;
+        policy.timeout = own.timeout.or(self.timeout).map(Timeout::After);
+        policy.retry = own.retries.or(self.retries).map(|attempts| Retry { attempts, ..Retry::default() });
+        policy.concurrency = own.concurrency.or(self.concurrency);
+        policy.rate = own.rate.or(self.rate);
+        policy.cache = own.cache.or(self.cache);
+        let careful = annotations.destructive.then_some(Approval::Ask);
+        policy.approval = own.approval.or(self.approval).or(careful);
+        policy.output_limit = own.output_limit.or(self.output_limit);
+        policy
+    }
+}
+
+fn tool(shared: &Shared, mut table: Section<'_>) -> Result<Command> {
+    let place = table.error("");
+    let name = table.need("name")?.filled_text()?;
+    let mut spec = ToolSpec::new(name, table.need("description")?.filled_text()?);
+    spec.title = table.read("title", Item::filled_text)?;
+    spec.category = table.read("category", Item::filled_text)?.or_else(|| shared.category.clone());
+    spec.group = table.read("group", Item::filled_text)?.or_else(|| shared.group.clone());
+    spec.tags = shared.tags.clone();
+    for tag in table.read("tags", Item::texts)?.unwrap_or_default() {
+        if !spec.tags.contains(&tag) {
+            spec.tags.push(tag);
+        }
+    }
+    spec.annotations = Annotations {
+        read_only: table.switch("read_only")?,
+        destructive: table.switch("destructive")?,
+        idempotent: table.switch("idempotent")?,
+        open_world: table.switch("open_world")?,
+    };
+    if spec.annotations.read_only && spec.annotations.destructive {
+        return Err(table.error("a tool that is `read_only` cannot be `destructive`"));
+    }
+    let declared = table.read("parameters", |item| Ok(item.table()?.entries()))?.unwrap_or_default();
+    let parameters: Vec<Parameter> =
+        declared.iter().map(|(name, item)| Parameter::read(name.clone(), item)).collect::<Result<_>>()?;
+
+    let own = table.read("args", |item| Arguments::read(item, &parameters))?.unwrap_or_default();
+    let template = |item: &Item<'_>| Template::read(item, &parameters);
+    let stdin = table.read("stdin", template)?;
+    let directory = table.read("directory", template)?;
+    let own_environment = environment(&mut table, &parameters)?;
+    let read: Vec<&str> = own
+        .parameters()
+        .chain(stdin.iter().chain(&directory).flat_map(Template::parameters))
+        .chain(own_environment.iter().flat_map(|(_, template)| template.parameters()))
+        .collect();
+    if let Some((name, item)) = declared.iter().find(|(name, _)| !read.contains(&name.as_str())) {
+        return Err(item.error(format!(
+            "nothing reads the parameter: write `{{{name}}}` in `args`, `stdin`, `directory` or `env`, or drop it"
+        )));
+    }
+    let output = table.read("output", |item| OutputFormat::read(item.table()?))?.unwrap_or_default();
+    let working_folder = table
+        .read("working_folder", |item| item.one_of(&WORKING_FOLDERS))?
+        .unwrap_or(WorkingFolder::Optional);
+    if directory.is_some() && working_folder == WorkingFolder::None {
+        return Err(table.error("`directory` is beneath the working folder, and `working_folder` is `none`"));
+    }
+    let mut exits: Vec<ExitRule> =
+        table.tables("exit")?.into_iter().map(ExitRule::read).collect::<Result<_>>()?;
+    exits.extend(shared.exits.iter().cloned());
+    let policy = table.read("policy", |item| Settings::read(item.table()?))?.unwrap_or_default();
+    for mut example in table.tables("example")? {
+        let args = example.need("args")?.json()?;
+        spec.examples.push(Example { args, output: example.read("output", Item::json)? });
+        example.end()?;
+    }
+    table.end()?;
+
+    spec.policy = shared.policy.policy(&policy, spec.annotations);
+    spec.sensitive = parameters
+        .iter()
+        .filter(|parameter| parameter.is_sensitive)
+        .map(|parameter| parameter.name.clone())
+        .collect();
+    spec = spec.input(input_schema(&parameters));
+    if let Some(schema) = output.schema() {
+        spec = spec.output(schema);
+    }
+    spec.meta.insert("program".into(), shared.program.name.clone().into());
+    if shared.program.needs_network {
+        spec.meta.insert("needs_network".into(), true.into());
+    }
+    let wrong = |message: String| DescriptionError { message, ..place.clone() };
+    spec.check().map_err(|error| wrong(error.message))?;
+    check_schemas(&spec).map_err(wrong)?;
+    let mut environment = shared.environment.clone();
+    environment.retain(|(name, _)| own_environment.iter().all(|(own, _)| own != name));
+    environment.extend(own_environment);
+    Ok(Command {
+        program: Arc::clone(&shared.program),
+        spec: Arc::new(spec),
+        parameters,
+        arguments: own.after(&shared.arguments),
+        stdin,
+        directory,
+        working_folder,
+        environment,
+        output,
+        exits,
+    })
+}
+
+/// Compiles the schemas, so that a wrong keyword is found now and not at the first call.
+fn check_schemas(spec: &ToolSpec) -> std::result::Result<(), String> {
+    spec.input_schema.is_valid(&Value::Null).map_err(|error| error.message().to_owned())?;
+    match &spec.output_schema {
+        Some(schema) => schema.is_valid(&Value::Null).map(drop).map_err(|error| error.message().to_owned()),
+        None => Ok(()),
+    }
+}

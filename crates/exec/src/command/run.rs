@@ -1,0 +1,420 @@
+//! One call: arguments to a command line, a run in the sandbox, output to a result.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toolpost_core::{
+    Args, Artifact, BoxFuture, Ctx, Evidence, Output, Secret, Timeout, Tool, ToolError, ToolSpec,
+    format_duration,
+};
+use toolpost_sandbox::{Cancel, Error, Event, Level, Outcome, Sandbox, Stdin, Verdict, Workspace};
+
+use super::description::{Command, Program, VersionNeed, WorkingFolder};
+use super::exit::{self, Meaning};
+use super::line_log::LineLog;
+use super::output::{Misfit, Parsed, Printed, Stream};
+use super::settings::CommandSettings;
+use super::template::plain;
+
+/// The time of a call that has no limit, as the call path's own default.
+const WALL: Duration = Duration::from_mins(1);
+/// What is kept of the time of a call for taking the sandbox down.
+const RESERVED: Duration = Duration::from_millis(500);
+/// Bytes of error output that are kept.
+const STDERR_BYTES: usize = 64 << 10;
+/// How long a program may take to tell its version.
+const VERSION_WALL: Duration = Duration::from_secs(10);
+
+impl Tool for Command {
+    fn spec(&self) -> Arc<ToolSpec> {
+        Arc::clone(&self.spec)
+    }
+
+    fn call<'a>(&'a self, args: &'a Args, ctx: &'a Ctx) -> BoxFuture<'a, Result<Output, ToolError>> {
+        // It blocks: its placement says so.
+        Box::pin(async move { self.run(args, ctx) })
+    }
+}
+
+/// Cancels the sandbox when whoever runs the call asks to stop.
+struct CancelOnWake {
+    cancel: Cancel,
+    ctx: Ctx,
+}
+
+impl Wake for CancelOnWake {
+    fn wake(self: Arc<Self>) {
+        // A waker may be woken for nothing.
+        if self.ctx.is_cancelled() {
+            self.cancel.cancel();
+        }
+    }
+}
+
+impl Command {
+    /// The program and its arguments for these arguments of a call.
+    pub(super) fn command_line(&self, args: &Args) -> Result<Vec<String>, ToolError> {
+        let mut line = vec![self.program.name.clone()];
+        line.extend(self.arguments.expand(&self.program.name, &self.parameters, args)?);
+        Ok(line)
+    }
+
+    fn run(&self, args: &Args, ctx: &Ctx) -> Result<Output, ToolError> {
+        let name = &self.program.name;
+        if self.program.needs_network {
+            return Err(ToolError::permission(format!(
+                "`{name}` needs the network (`sandbox.network` of its description), and programs in the sandbox have none"
+            ))
+            .suggest("Use the tool `http_request` for the web; no option gives a program the network yet."));
+        }
+        self.refuse_nul(args)?;
+        let line = self.command_line(args)?;
+        let settings =
+            ctx.inject::<CommandSettings>().map(|settings| (*settings).clone()).unwrap_or_default();
+        let base = self.base(&settings, ctx)?;
+        if let Some(need) = &self.program.version {
+            self.program.check_version(need, &base)?;
+        }
+        let sandbox = self.sandbox(base, &settings, args, ctx)?;
+
+        let cancel = Cancel::new();
+        let waker = Waker::from(Arc::new(CancelOnWake { cancel: cancel.clone(), ctx: ctx.clone() }));
+        let mut cancelled = pin!(ctx.cancelled());
+        // The future stays registered until the run is over, and its waker needs no thread of its own.
+        if cancelled.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Ready(()) {
+            return Err(ToolError::cancelled(format!("the caller asked to stop before `{name}` started")));
+        }
+        let secrets = self.secrets(args);
+        let mut log = LineLog::new(ctx, &secrets);
+        let (mut bytes, mut records, mut has_enough) = (0, 0, false);
+        let outcome = sandbox
+            .run(&toolpost_sandbox::Program::argv(line), &cancel, &mut |event| {
+                log.take(event);
+                // A program without effects may be ended as soon as nothing more of its output is taken.
+                if self.spec.annotations.read_only
+                    && let Some(piece) = self.read_piece(event)
+                {
+                    bytes += piece.len();
+                    records += self.output.count_records(piece);
+                    if !has_enough && self.output.has_enough(bytes, records) {
+                        has_enough = true;
+                        cancel.cancel();
+                    }
+                }
+            })
+            .map_err(|error| self.program.failure(error))?;
+        log.finish();
+        let is_ended_early = has_enough && !ctx.is_cancelled() && outcome.verdict == Verdict::Cancelled;
+        self.answer(&outcome, is_ended_early, &secrets)
+    }
+
+    /// The piece of output that belongs to the stream that is read.
+    fn read_piece<'e>(&self, event: Event<'e>) -> Option<&'e [u8]> {
+        match (event, self.output.stream) {
+            (Event::Stdout(bytes), Stream::Stdout) | (Event::Stderr(bytes), Stream::Stderr) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// A NUL byte ends an argument for every program.
+    fn refuse_nul(&self, args: &Args) -> Result<(), ToolError> {
+        let has_nul = |name: &str| {
+            args.get(name).is_some_and(|value| match value {
+                Value::Array(items) => items.iter().any(|item| plain(item).contains('\0')),
+                value => plain(value).contains('\0'),
+            })
+        };
+        match self.parameters.iter().find(|parameter| has_nul(&parameter.name)) {
+            None => Ok(()),
+            Some(parameter) => Err(ToolError::invalid_input(format!(
+                "/{}: expected text without a NUL character: no program can take it",
+                parameter.name
+            ))
+            .with("pointer", format!("/{}", parameter.name))),
+        }
+    }
+
+    /// The sensitive values of a call.
+    fn secrets(&self, args: &Args) -> Vec<Secret> {
+        let values = self.spec.sensitive.iter().filter_map(|name| args.get(name));
+        values.map(plain).filter(|text| !text.trim().is_empty()).map(Secret::new).collect()
+    }
+
+    /// The level, and where the program is looked up.
+    fn base(&self, settings: &CommandSettings, ctx: &Ctx) -> Result<Sandbox, ToolError> {
+        let asked = match ctx.level() {
+            None => None,
+            Some(name) => Some(
+                name.parse::<Level>()
+                    .map_err(|error| ToolError::invalid_input(error.to_string()).with("option", "level"))?,
+            ),
+        };
+        let level = self.program.level.max(settings.level.unwrap_or(self.program.level));
+        let mut sandbox = Sandbox::new()
+            .level(asked.map_or(level, |asked| asked.max(level)))
+            .allow_degraded(settings.allow_degraded);
+        if let Some(path) = &settings.search_path {
+            sandbox = sandbox.search_path(path);
+        }
+        Ok(self.program.readable.iter().chain(&settings.readable).fold(sandbox, Sandbox::read_only))
+    }
+
+    /// The sandbox of a call.
+    fn sandbox(
+        &self,
+        base: Sandbox,
+        settings: &CommandSettings,
+        args: &Args,
+        ctx: &Ctx,
+    ) -> Result<Sandbox, ToolError> {
+        let wall = ctx.remaining().map_or_else(
+            || match self.spec.policy.timeout {
+                Some(Timeout::After(timeout)) => timeout,
+                _ => WALL,
+            },
+            // A little is kept for the end, so that the caller hears what was said and not only that time is over.
+            |left| left.saturating_sub((left / 10).min(RESERVED)),
+        );
+        // Half of what is kept is the end of the output: a list is read from its beginning.
+        let kept =
+            |stream| if self.output.stream == stream { self.output.limit_bytes * 2 } else { STDERR_BYTES };
+        let mut limits = settings
+            .limits
+            .clone()
+            .with_wall(wall.max(Duration::from_millis(1)))
+            .with_stdout(kept(Stream::Stdout))
+            .with_stderr(kept(Stream::Stderr));
+        if let Some(memory) = self.program.memory {
+            limits = limits.with_memory(memory);
+        }
+        let mut sandbox = base.limits(limits);
+        let folder = ctx.working_dir().filter(|_| self.working_folder != WorkingFolder::None);
+        sandbox = match folder {
+            Some(folder) if self.spec.annotations.read_only => {
+                sandbox.workspace(Workspace::ReadOnlyHost(folder.to_owned()))
+            }
+            Some(folder) => sandbox.workspace(Workspace::Host(folder.to_owned())),
+            None if self.working_folder == WorkingFolder::Required => {
+                return Err(ToolError::precondition(format!(
+                    "`{}` works in a folder, and the call has none",
+                    self.spec.name
+                ))
+                .suggest(
+                    "Give the call or its scope a `working_dir` (`--workdir DIR` on the command line).",
+                ));
+            }
+            None => sandbox,
+        };
+        let text =
+            |template: &super::template::Template| template.expand(&self.parameters, args).into_iter().next();
+        if let Some(directory) = self.directory.as_ref().and_then(text).filter(|directory| directory != ".") {
+            let directory = directory.trim_start_matches("./").trim_end_matches('/');
+            // The sandbox would say only that it could not be entered.
+            if folder.is_some_and(|folder| !folder.join(directory).is_dir()) {
+                return Err(ToolError::invalid_path(format!(
+                    "`{directory}` is no folder beneath the working folder"
+                )));
+            }
+            sandbox = sandbox.directory(directory);
+        }
+        if let Some(input) = self.stdin.as_ref().and_then(text) {
+            sandbox = sandbox.stdin(Stdin::Bytes(input.into_bytes()));
+        }
+        for (name, template) in &self.environment {
+            if let Some(value) = text(template) {
+                sandbox = sandbox.env(name, value);
+            }
+        }
+        Ok(sandbox)
+    }
+
+    fn answer(
+        &self,
+        outcome: &Outcome,
+        is_ended_early: bool,
+        secrets: &[Secret],
+    ) -> Result<Output, ToolError> {
+        let name = &self.program.name;
+        let scrub = |text: String| secrets.iter().fold(text, |text, secret| secret.scrub(&text));
+        let status = match outcome.verdict {
+            Verdict::Ok => 0,
+            Verdict::Exit { code } => code,
+            Verdict::Cancelled if is_ended_early => 0,
+            _ => return Err(self.program.ended(&outcome.verdict)),
+        };
+        let stderr = scrub(outcome.stderr.text());
+        let meaning = exit::judge(&self.exits, name, status, &stderr)?;
+        let captured = match self.output.stream {
+            Stream::Stdout => &outcome.stdout,
+            Stream::Stderr => &outcome.stderr,
+        };
+        let parsed = if meaning == Meaning::Empty {
+            self.output.nothing()
+        } else {
+            let head = if secrets.is_empty() {
+                captured.head.clone()
+            } else {
+                scrub(String::from_utf8_lossy(&captured.head).into_owned()).into_bytes()
+            };
+            let printed = Printed {
+                head: &head,
+                text: scrub(captured.text()),
+                is_cut: captured.dropped > 0 || is_ended_early,
+            };
+            self.output.parse(&printed).map_err(|misfit| match misfit {
+                Misfit::TooLong => ToolError::limit(format!(
+                    "`{name}` printed more than {} bytes, the limit of this tool",
+                    self.output.limit_bytes
+                ))
+                .suggest("Ask for less at once."),
+                Misfit::Nothing => {
+                    ToolError::not_found(format!("`{name}` printed nothing that can be read: {misfit}"))
+                }
+                Misfit::Form(_) => ToolError::dependency(format!(
+                    "the output of `{name}` is not what its description says: {misfit}"
+                ))
+                .suggest("Another version of the program may print another form; mend the description."),
+            })?
+        };
+        let mut output = match parsed {
+            Parsed::Text(text) => Output::text(text),
+            Parsed::Value(value) => Output::json(value),
+        };
+        for file in &outcome.artifacts {
+            let bytes = file.read().map_err(|error| self.program.failure(error))?;
+            let mut artifact = Artifact::from_bytes(file.path.clone(), file.media_type, bytes);
+            artifact.sha256 = Some(file.sha256.clone());
+            output = output.with_artifact(artifact);
+        }
+        let facts = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
+        Ok(output.with_evidence(Evidence { sandbox: Some(facts), ..Evidence::default() }))
+    }
+}
+
+impl Program {
+    /// What an error of the sandbox means for a caller.
+    fn failure(&self, error: Error) -> ToolError {
+        let hint = error.hint();
+        let message = error.to_string();
+        let failed = match &error {
+            Error::ProgramNotFound { .. } => {
+                let install = self.install.as_ref().map(|install| format!("Install it: {install}."));
+                return ToolError::dependency(format!("`{}` is not on this machine: {message}", self.name))
+                    .suggest(
+                        install
+                            .unwrap_or_else(|| "Install it, or name its folder in the search path.".into()),
+                    )
+                    .with("program", self.name.clone())
+                    .caused_by(error);
+            }
+            Error::LevelUnavailable { .. } => ToolError::permission(message),
+            Error::InvalidName { .. } => ToolError::invalid_input(message),
+            Error::TooLarge { .. } => ToolError::limit(message),
+            Error::InvalidLimit { .. } | Error::Workspace { .. } => ToolError::precondition(message),
+            Error::ProgramNotStarted { .. } | Error::File { .. } | Error::Setup { .. } => {
+                ToolError::dependency(message)
+            }
+            _ => ToolError::internal(message),
+        };
+        failed.suggest_maybe(hint).caused_by(error)
+    }
+
+    /// The error of a run that was ended.
+    fn ended(&self, verdict: &Verdict) -> ToolError {
+        let name = &self.name;
+        let time = |milliseconds: u64| format_duration(Duration::from_millis(milliseconds));
+        match verdict {
+            Verdict::Timeout { limit_ms } => {
+                ToolError::timeout(format!("`{name}` was not done after {}", time(*limit_ms)))
+                    .suggest("Ask for less at once, or raise the tool's timeout.")
+            }
+            Verdict::Cancelled => ToolError::cancelled(format!("`{name}` was stopped: the caller asked to")),
+            Verdict::Cpu { limit_ms } => {
+                ToolError::limit(format!("`{name}` used {} of processor time, the limit", time(*limit_ms)))
+            }
+            Verdict::Memory { limit } => {
+                ToolError::limit(format!("`{name}` needed more memory than the limit of {limit} bytes"))
+                    .suggest("Raise `memory_mib` in the description.")
+            }
+            Verdict::Processes { limit } => {
+                ToolError::limit(format!("`{name}` started more processes than the limit of {limit}"))
+            }
+            Verdict::Disk { limit } => {
+                ToolError::limit(format!("`{name}` wrote more than the limit of {limit} bytes"))
+            }
+            Verdict::Output { limit } => {
+                ToolError::limit(format!("`{name}` printed more than the limit of {limit} bytes"))
+            }
+            Verdict::Denied { rule } => {
+                ToolError::permission(format!("the sandbox stopped `{name}`: {rule} is not allowed"))
+            }
+            Verdict::Signal { signal } => {
+                ToolError::dependency(format!("`{name}` was ended by signal {signal}"))
+            }
+            other => ToolError::dependency(format!("`{name}` ended badly: {other:?}")),
+        }
+    }
+
+    /// Asks the program for its version, once.
+    fn check_version(&self, need: &VersionNeed, base: &Sandbox) -> Result<(), ToolError> {
+        if need.is_met.get().is_some() {
+            return Ok(());
+        }
+        let line = std::iter::once(&self.name).chain(&need.args).cloned();
+        let limits = toolpost_sandbox::Limits::default().with_wall(VERSION_WALL).with_stdout(STDERR_BYTES);
+        let outcome = base
+            .clone()
+            .limits(limits)
+            .run(&toolpost_sandbox::Program::argv(line), &Cancel::new(), &mut |_| {})
+            .map_err(|error| self.failure(error))?;
+        let said = outcome.stdout.text() + &outcome.stderr.text();
+        let found = need.pattern.captures(&said).and_then(|found| found.get(1)).map(|found| found.as_str());
+        let install = self.install.as_ref().map(|install| format!("Install a newer one: {install}."));
+        match found {
+            Some(found) if is_at_least(found, &need.minimum) => {
+                // Somebody else may have found the same meanwhile.
+                let _ = need.is_met.set(());
+                Ok(())
+            }
+            Some(found) => Err(ToolError::precondition(format!(
+                "`{}` has version {found}, expected at least {}",
+                self.name, need.minimum
+            ))
+            .suggest_maybe(install)),
+            None => Err(ToolError::precondition(format!(
+                "`{}` did not tell its version, expected at least {}",
+                self.name, need.minimum
+            ))
+            .suggest_maybe(install)),
+        }
+    }
+}
+
+/// Compares versions by their numbers; what is no number ends them.
+fn is_at_least(found: &str, minimum: &str) -> bool {
+    let numbers = |version: &str| -> Vec<u64> {
+        version.split(['.', '-', '_']).map_while(|part| part.parse().ok()).collect()
+    };
+    numbers(found) >= numbers(minimum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        for (found, minimum, enough) in [
+            ("2.20", "2.20", true),
+            ("2.9.1", "2.20", false),
+            ("3", "2.20", true),
+            ("1.7-rc1", "1.6", true),
+            ("1.6", "1.6.1", false),
+        ] {
+            assert_eq!(is_at_least(found, minimum), enough, "{found} {minimum}");
+        }
+    }
+}
