@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use serde::Serialize;
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use crate::fields::Fields;
@@ -16,16 +17,58 @@ const DEFAULT_MAX_TOKENS: u32 = 4_096;
 
 /// A body, and what the caller's user should know about it.
 #[derive(Debug)]
-pub(super) struct Encoded {
-    pub(super) body: Fields,
+pub(super) struct Encoded<'a> {
+    pub(super) body: Body<'a>,
     pub(super) notices: Vec<String>,
 }
+
+/// A body of the wire. The conversation, by far its largest part, is written once, straight to where it is sent from.
+#[derive(Debug)]
+pub(super) struct Body<'a> {
+    before: Fields,
+    /// `None` if the caller's options replace them.
+    messages: Option<Vec<Message<'a>>>,
+    after: Fields,
+}
+
+impl Body<'_> {
+    /// The bytes to send.
+    pub(super) fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let messages = self.messages.as_ref().map_or(0, Vec::len);
+        let about = self.before.text_size() + messages * ABOUT_A_MESSAGE + self.after.text_size();
+        let mut bytes = Vec::with_capacity(about);
+        serde_json::to_writer(&mut bytes, self).map(|()| bytes)
+    }
+}
+
+impl Serialize for Body<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in self.before.iter() {
+            map.serialize_entry(name, value)?;
+        }
+        if let Some(messages) = &self.messages {
+            map.serialize_entry("messages", messages)?;
+        }
+        for (name, value) in self.after.iter() {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+/// The room that is made for a message before it is written, in bytes.
+const ABOUT_A_MESSAGE: usize = 256;
 
 /// The provider's name in a [`ModelId`].
 pub(super) const PROVIDER: &str = "anthropic";
 
 /// Writes the body. A feature that the wire lacks is an error.
-pub(super) fn encode(model: &ModelId, request: &Request, stream: bool) -> Result<Encoded, ModelError> {
+pub(super) fn encode<'a>(
+    model: &ModelId,
+    request: &'a Request,
+    stream: bool,
+) -> Result<Encoded<'a>, ModelError> {
     let mut encoder = Encoder { notices: Vec::new() };
     let body = encoder.body(model, request, stream).map_err(|error| {
         ModelError::new(crate::ErrorKind::InvalidRequest, error.to_string()).with_model(model)
@@ -34,7 +77,7 @@ pub(super) fn encode(model: &ModelId, request: &Request, stream: bool) -> Result
 }
 
 /// A message of the wire.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 struct Message<'a> {
     role: &'static str,
     content: Vec<Block<'a>>,
@@ -42,7 +85,7 @@ struct Message<'a> {
 
 /// A content block or a tool of the wire. The whole conversation is written for every request, so that a block is made
 /// only where what is kept of it does not say it already.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Block<'a> {
     Kept(&'a RawJson),
@@ -53,14 +96,14 @@ enum Block<'a> {
 }
 
 /// A text of the wire.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 struct TextBlock<'a> {
     r#type: &'static str,
     text: &'a str,
 }
 
 /// A tool's result of the wire.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 struct ResultBlock<'a> {
     r#type: &'static str,
     tool_use_id: Cow<'a, str>,
@@ -70,7 +113,7 @@ struct ResultBlock<'a> {
 }
 
 /// A tool of the wire, without options of its own.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 struct ToolBlock<'a> {
     name: &'a str,
     description: &'a str,
@@ -89,12 +132,12 @@ impl Encoder {
         }
     }
 
-    fn body(
+    fn body<'a>(
         &mut self,
         model: &ModelId,
-        request: &Request,
+        request: &'a Request,
         stream: bool,
-    ) -> Result<Fields, serde_json::Error> {
+    ) -> Result<Body<'a>, serde_json::Error> {
         let settings = &request.settings;
         let mut body = Fields::default();
         body.put("model", &model.name)?;
@@ -123,7 +166,8 @@ impl Encoder {
             }
         }
         tools(&mut body, request, marks.as_ref())?;
-        body.put("messages", &self.messages(&request.turns, marks.as_ref())?)?;
+        let messages = Some(self.messages(&request.turns, marks.as_ref())?);
+        let before = std::mem::take(&mut body);
         if let Some(value) = settings.temperature {
             body.put("temperature", &value)?;
         }
@@ -151,6 +195,7 @@ impl Encoder {
         if !request.metadata.is_empty() {
             body.put("metadata", &request.metadata)?;
         }
+        let mut body = Body { before, messages, after: body };
         merge_options(&mut body, &request.provider_options)?;
         Ok(body)
     }
@@ -368,8 +413,15 @@ fn media_block(kind: &str, media: &Media) -> Result<RawJson, serde_json::Error> 
 }
 
 /// Objects merge, `tools` are appended, anything else replaces.
-fn merge_options(body: &mut Fields, options: &Map<String, Value>) -> Result<(), serde_json::Error> {
+fn merge_options(body: &mut Body<'_>, options: &Map<String, Value>) -> Result<(), serde_json::Error> {
     for (name, value) in options {
+        if name == "messages" {
+            body.messages = None;
+            body.before.set(name, value.into());
+            continue;
+        }
+        let in_front = body.before.get(name).is_some();
+        let body = if in_front { &mut body.before } else { &mut body.after };
         let merged = match (body.get(name), value) {
             (Some(ours), Value::Object(_)) if ours.get().starts_with('{') => {
                 let mut ours = ours.to_value()?;

@@ -77,8 +77,7 @@ impl Anthropic {
     fn exchange(&self, request: &Request, stream: bool) -> Result<Exchange, ModelError> {
         self.check(request)?;
         let encoded = encode::encode(&self.id, request, stream)?;
-        let mut body = Vec::with_capacity(encoded.body.text_size());
-        serde_json::to_writer(&mut body, &encoded.body).map_err(|error| {
+        let body = encoded.body.to_bytes().map_err(|error| {
             ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(&self.id)
         })?;
         Ok(Exchange {

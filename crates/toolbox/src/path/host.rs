@@ -280,7 +280,7 @@ impl CallHost {
         if self.has_trail() {
             let staged = std::mem::take(&mut self.trail().staged);
             for artifact in staged {
-                self.hand_over(self.call.id, artifact).await?;
+                Box::pin(self.hand_over(self.call.id, artifact)).await?;
             }
         }
         for artifact in &output.artifacts {

@@ -47,9 +47,9 @@ pub(super) async fn decide(
         Approval::Ask => {
             // Whoever waits for this call has all the time that the answer takes.
             let pause = parent.map(|parent| Pause::begin(parent));
-            let answer = ask(toolbox, entry, call, secrets).await;
+            let answer = Box::pin(ask(toolbox, entry, call, secrets)).await;
             if let Some(pause) = pause {
-                pause.end().await?;
+                Box::pin(pause.end()).await?;
             }
             answer
         }

@@ -379,7 +379,7 @@ pub(super) async fn enter(
         Some(_) => needs,
     };
     let since = toolbox.config.clock.instant();
-    let places = in_line(toolbox, entry, call, needs).await;
+    let places = Box::pin(in_line(toolbox, entry, call, needs)).await;
     (places, toolbox.config.clock.instant().saturating_duration_since(since))
 }
 

@@ -23,10 +23,12 @@ pub(super) async fn find(toolbox: &Shared, call: &Call) -> Result<Arc<Entry>, To
         Some(entry) if !stale => return Ok(entry),
         _ if !stale => {}
         entry => {
+            // In a box, as everything that few calls do: the future of every call would have the room for it.
+            let refresh = Box::pin(toolbox.refresh());
             let read = tokio::select! {
-                read = toolbox.refresh() => read,
+                read = refresh => read,
                 () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller asked to stop")),
-                () = sleep_until(call.deadline) => {
+                () = Box::pin(sleep_until(call.deadline)) => {
                     Err(ToolError::timeout("the deadline passed while a source listed its tools"))
                 }
             };

@@ -71,7 +71,7 @@ pub(super) async fn attempts(host: &Arc<CallHost>) -> Result<Output, ToolError> 
         // Others may use the places in the meantime.
         host.give_back();
         tokio::select! {
-            () = tokio::time::sleep(wait) => enter_again(host).await?,
+            () = Box::pin(tokio::time::sleep(wait)) => Box::pin(enter_again(host)).await?,
             () = host.call.cancellation.cancelled() => {
                 return Err(ToolError::cancelled("the caller asked to stop between two attempts"));
             }

@@ -65,13 +65,13 @@ pub(super) async fn attempt(host: &Arc<CallHost>) -> Result<Output, ToolError> {
         return Ok(mock::answer(&host.entry.spec, &host.call.arguments));
     }
     match &host.entry.target {
-        Target::Source(source) => remote(host, source, allowed).await,
+        Target::Source(source) => Box::pin(remote(host, source, allowed)).await,
         Target::Local(tool) if host.entry.spec.policy.placement == Placement::Inline => {
             let ctx = Ctx::from_host(Arc::clone(host) as Arc<dyn toolpost_core::Host>);
             let args = Args::new(Arc::clone(&host.call.arguments));
             guarded(host, || tool.call(&args, &ctx), allowed).await?
         }
-        Target::Local(tool) => blocking(host, Arc::clone(tool), allowed).await,
+        Target::Local(tool) => Box::pin(blocking(host, Arc::clone(tool), allowed)).await,
     }
 }
 
