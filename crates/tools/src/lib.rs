@@ -36,7 +36,7 @@ mod with_text;
 
 use std::sync::Arc;
 
-use toolpost::Tool;
+use toolpost::{Alias, Tool, with_aliases};
 
 pub use self::arithmetic::{Calculated, calculate};
 pub use self::code::{CodeArtifact, CodeResult, CodeSettings, run_code, run_command};
@@ -70,16 +70,18 @@ pub const BUILTIN_NAMES: [&str; if cfg!(feature = "http") { 10 } else { 8 }] = [
 ];
 
 /// The built-in tools, always in the same order. Those that use the network are there with the feature `http`.
+/// Some can also be called by names that they have in other collections of tools: `read_local_file`,
+/// `safe_math_evaluator`, `python_code_executor` and `data_analyzer`.
 pub fn builtin() -> Vec<Arc<dyn Tool>> {
     vec![
-        Arc::new(read_file()),
+        with_aliases(read_file, [Alias::new("read_local_file").parameter("file_path", "path")]),
         Arc::new(write_file()),
         Arc::new(list_directory()),
-        Arc::new(calculate()),
-        Arc::new(run_code()),
+        with_aliases(calculate, [Alias::new("safe_math_evaluator")]),
+        with_aliases(run_code, [Alias::new("python_code_executor").argument("language", "python")]),
         Arc::new(run_command()),
         Arc::new(hash_text()),
-        Arc::new(analyze_data()),
+        with_aliases(analyze_data, [Alias::new("data_analyzer").parameter("analysis_type", "analysis")]),
         #[cfg(feature = "http")]
         Arc::new(http_request()),
         #[cfg(feature = "http")]

@@ -8,6 +8,8 @@
 )]
 
 mod arithmetic;
+#[cfg(feature = "http")]
+mod certificates;
 mod code;
 mod encodings;
 mod hashing;
