@@ -5,8 +5,8 @@ pub use serde;
 pub use serde_json;
 
 pub use crate::{
-    Annotations, Approval, Args, BoxFuture, Ctx, Inject, IntoOutput, Mode, Output, Placement, Policy, Rate,
-    Retry, Timeout, Tool, ToolError, ToolGroup, ToolSpec,
+    Annotations, Approval, Args, BoxFuture, Ctx, Inject, IntoOutput, Mode, OnConflict, Output, Placement,
+    Policy, Rate, Retry, StateConflict, StateSpec, Timeout, Tool, ToolError, ToolGroup, ToolSpec,
 };
 pub use std::sync::{Arc, LazyLock};
 pub use std::time::Duration;
@@ -18,7 +18,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use crate::{ParameterType, Schema};
+use crate::{ParameterType, Schema, StateValue, StateView, to_json};
 
 /// What an attribute says of a parameter.
 #[derive(Debug, Default)]
@@ -462,4 +462,84 @@ impl<E: Into<ToolError>> ToolFailure for E {
 /// Turns any error that a tool function may answer with into a [`ToolError`].
 pub fn into_error(error: impl ToolFailure) -> ToolError {
     error.into_tool_error()
+}
+
+/// A `#[state]` parameter while the tool runs.
+#[derive(Debug)]
+pub struct StateSlot<T> {
+    index: usize,
+    view: StateView,
+    value: T,
+}
+
+impl<T: StateValue> StateSlot<T> {
+    /// The part of the document that the parameter of this place sees.
+    ///
+    /// # Errors
+    /// `INTERNAL` if what is kept does not fit the type.
+    pub fn load(ctx: &Ctx, index: usize) -> Result<Self, ToolError> {
+        let view = ctx.state_view(index)?;
+        let value = view.decode()?;
+        Ok(Self { index, view, value })
+    }
+
+    /// To read it.
+    pub fn get(&self) -> &T {
+        &self.value
+    }
+
+    /// To change it.
+    pub fn get_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+
+    /// Notes what has become of it, if it is not what it was.
+    ///
+    /// # Errors
+    /// `INTERNAL` with the JSON pointer of what has no JSON form.
+    pub fn keep(&self, ctx: &Ctx) -> Result<(), ToolError> {
+        match self.view.changed(&self.value)? {
+            Some(value) => ctx.set_state(self.index, value),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a function that merges state may answer with.
+#[diagnostic::on_unimplemented(
+    message = "the function of `merge` answers with `{Self}`",
+    label = "expected `{T}` or a `Result` with it",
+    note = "write `fn(before: {T}, mine: {T}, theirs: {T}) -> {T}`"
+)]
+pub trait Merged<T> {
+    /// As a result.
+    fn into_merged(self) -> Result<T, ToolError>;
+}
+
+impl<T> Merged<T> for T {
+    fn into_merged(self) -> Result<T, ToolError> {
+        Ok(self)
+    }
+}
+
+impl<T, E: ToolFailure> Merged<T> for Result<T, E> {
+    fn into_merged(self) -> Result<T, ToolError> {
+        self.map_err(into_error)
+    }
+}
+
+/// Makes one value of two with a function of the tool; what is not there is the default.
+///
+/// # Errors
+/// The function's own; `INTERNAL` when a value does not fit the type or has no JSON form.
+pub fn merge<T: StateValue, M: Merged<T>>(
+    function: impl FnOnce(T, T, T) -> M,
+    before: Option<&Value>,
+    mine: &Value,
+    theirs: Option<&Value>,
+) -> Result<Value, ToolError> {
+    let decode = |value: Option<&Value>| -> Result<T, ToolError> {
+        value.map_or_else(|| Ok(T::default()), |value| Ok(T::deserialize(value)?))
+    };
+    to_json(&function(decode(before)?, decode(Some(mine))?, decode(theirs)?).into_merged()?)
 }

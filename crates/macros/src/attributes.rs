@@ -23,8 +23,20 @@ pub(crate) struct ToolOptions {
     pub(crate) changes: Vec<TokenStream>,
     idempotent: bool,
     cache: Option<Span>,
-    retry_attempts: Option<TokenStream>,
-    retry_backoff: Option<TokenStream>,
+    attempts: Option<Expr>,
+    backoff: Option<Backoff>,
+    conflict: Option<LitStr>,
+    /// The path of the function that makes one value of two.
+    pub(crate) merge: Option<TokenStream>,
+    /// Statements about waits, when it is known what they are between.
+    waits: Option<TokenStream>,
+}
+
+/// The first and the longest wait.
+struct Backoff {
+    initial: TokenStream,
+    maximum: TokenStream,
+    span: Span,
 }
 
 const KNOWN: &[&str] = &[
@@ -41,6 +53,8 @@ const KNOWN: &[&str] = &[
     "timeout",
     "max_retries",
     "backoff",
+    "conflict",
+    "merge",
     "concurrency",
     "rate",
     "cache",
@@ -156,7 +170,7 @@ impl ToolOptions {
 
     fn take(&mut self, meta: &Meta) -> Result<()> {
         let key = meta.path().get_ident().map(ToString::to_string).unwrap_or_default();
-        let (spec, retry) = (local("spec"), local("retry"));
+        let spec = local("spec");
         match key.as_str() {
             "name" => {
                 let name = text(meta)?;
@@ -198,8 +212,7 @@ impl ToolOptions {
                 self.changes.push(quote!(#spec.policy.timeout = ::core::option::Option::Some(#timeout);));
             }
             "max_retries" => {
-                let number = whole_number(meta, 0)?;
-                self.retry_attempts = Some(quote!(#retry.attempts = #number;));
+                self.attempts = Some(whole_number(meta, 0)?);
             }
             "backoff" => {
                 let value = text(meta)?;
@@ -207,9 +220,27 @@ impl ToolOptions {
                 let (initial, maximum) = written.split_once("..").ok_or_else(|| {
                     Error::new(value.span(), "expected the first and the longest wait, such as \"100ms..2s\"")
                 })?;
-                let (initial, maximum) = (duration(initial, value.span())?, duration(maximum, value.span())?);
-                self.retry_backoff = Some(quote!(#retry.initial = #initial; #retry.maximum = #maximum;));
+                if micros(initial).zip(micros(maximum)).is_some_and(|(initial, maximum)| initial > maximum) {
+                    let message = "the first wait is longer than the longest: write the shorter one first";
+                    return Err(Error::new(value.span(), message));
+                }
+                self.backoff = Some(Backoff {
+                    initial: duration(initial, value.span())?,
+                    maximum: duration(maximum, value.span())?,
+                    span: meta.span(),
+                });
             }
+            "conflict" => {
+                let value = text(meta)?;
+                one_of(&value, CONFLICTS)?;
+                self.conflict = Some(value);
+            }
+            "merge" => match &meta.require_name_value()?.value {
+                Expr::Path(path) => self.merge = Some(quote!(#path)),
+                other => {
+                    return Err(Error::new_spanned(other, "expected the path of a function, without quotes"));
+                }
+            },
             "concurrency" => {
                 let number = whole_number(meta, 1)?;
                 self.changes.push(quote!(#spec.policy.concurrency = ::core::option::Option::Some(#number);));
@@ -292,21 +323,98 @@ impl ToolOptions {
                 "only an idempotent tool can be cached: add `idempotent`, or drop `cache`",
             ));
         }
-        if self.retry_attempts.is_some() || self.retry_backoff.is_some() {
-            let (attempts, backoff) = (&self.retry_attempts, &self.retry_backoff);
-            let (spec, retry) = (local("spec"), local("retry"));
-            self.changes.push(quote!(
-                #spec.policy.retry = ::core::option::Option::Some({
-                    let mut #retry = ::toolpost::__private::Retry::default();
-                    #attempts
-                    #backoff
-                    #retry
-                });
-            ));
-        }
+        self.waits = Some(self.waits()?);
         Ok(self)
     }
+
+    /// What is said of conflicts and of failed attempts: `max_retries` and `backoff` are about conflicts if anything
+    /// else is.
+    fn waits(&self) -> Result<TokenStream> {
+        let (spec, retry) = (local("spec"), local("retry"));
+        let initial = self.backoff.iter().map(
+            |Backoff { initial, maximum, .. }| quote!(#retry.initial = #initial; #retry.maximum = #maximum;),
+        );
+        let action = match (&self.conflict, &self.merge) {
+            (None, None) => {
+                if self.attempts.is_none() && self.backoff.is_none() {
+                    return Ok(TokenStream::new());
+                }
+                let attempts = self.attempts.iter();
+                return Ok(quote!(
+                    #spec.policy.retry = ::core::option::Option::Some({
+                        let mut #retry = ::toolpost::__private::Retry::default();
+                        #(#retry.attempts = #attempts;)*
+                        #(#initial)*
+                        #retry
+                    });
+                ));
+            }
+            (Some(said), Some(_)) if said.value() != "merge" => {
+                let message = "`merge` says what happens on a conflict: drop `conflict`, or write `conflict = \"merge\"`";
+                return Err(Error::new(said.span(), message));
+            }
+            (Some(said), None) if said.value() == "merge" => {
+                let message =
+                    "say how: `merge = path::to::function`, a `fn(before: T, mine: T, theirs: T) -> T`";
+                return Err(Error::new(said.span(), message));
+            }
+            (_, Some(merge)) => Ident::new("Merge", merge.span()),
+            (Some(said), None) => {
+                let idle = self.attempts.as_ref().map(Spanned::span);
+                let idle = idle.or(self.backoff.as_ref().map(|backoff| backoff.span));
+                if let (true, Some(span)) = (said.value() == "error", idle) {
+                    let message = "with `conflict = \"error\"` nothing is tried again: drop `max_retries` and `backoff`";
+                    return Err(Error::new(span, message));
+                }
+                one_of(said, CONFLICTS)?
+            }
+        };
+        let attempts = self.attempts.iter();
+        Ok(quote!(
+            #spec.policy.conflict = ::core::option::Option::Some({
+                let mut #retry = ::toolpost::__private::StateConflict::default();
+                #retry.action = ::toolpost::__private::OnConflict::#action;
+                #(#retry.max_retries = #attempts;)*
+                #(#initial)*
+                #retry
+            });
+        ))
+    }
+
+    /// Checks what is said of state against the parameters that are state: how many there are, and how many of them are
+    /// changed. Nothing is said of it if there is none.
+    pub(crate) fn check_state(&self, all: usize, changed: usize) -> Result<()> {
+        if let (Some(span), true) = (self.cache, all > 0) {
+            let message =
+                "a tool with state does not answer the same each time, and cannot be cached: drop `cache`";
+            return Err(Error::new(span, message));
+        }
+        let conflict = self.conflict.as_ref().map(LitStr::span);
+        let span = conflict.or(self.merge.as_ref().map(Spanned::span));
+        match span {
+            Some(span) if changed == 0 => {
+                let message =
+                    "nothing can conflict: put `#[state(id = \"…\")]` on a parameter `&mut T`, or drop this";
+                Err(Error::new(span, message))
+            }
+            Some(span) if changed > 1 && self.merge.is_some() => {
+                let message = "a conflict can be merged where one parameter is changed, and here are more: \
+                               make one type of them, or let the tool run again with `conflict = \"retry\"`";
+                Err(Error::new(span, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The statements that change a `spec`.
+    pub(crate) fn statements(&self) -> TokenStream {
+        let (changes, waits) = (&self.changes, &self.waits);
+        quote!(#(#changes)* #waits)
+    }
 }
+
+/// What can happen on a conflict.
+const CONFLICTS: &[(&str, &str)] = &[("retry", "Retry"), ("error", "Error"), ("merge", "Merge")];
 
 /// The text of the doc comments among attributes, without the space that follows `///`.
 pub(crate) fn doc_text(attributes: &[Attribute]) -> String {

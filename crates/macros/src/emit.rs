@@ -86,8 +86,11 @@ pub(crate) fn spec(
             })
         }
     };
+    let states = || parameters.iter().filter(|parameter| matches!(parameter.source, Source::State(_)));
+    let written = states().filter(|parameter| parameter.keep().is_some()).count();
+    options.check_state(states().count(), written)?;
     let notes = parameters.iter().filter_map(|parameter| parameter.note(&spec));
-    let changes = &options.changes;
+    let changes = options.statements();
     let placement = options.placement.clone().unwrap_or_else(|| {
         if signature.asyncness.is_some() {
             quote!(::toolpost::__private::Placement::Inline)
@@ -100,7 +103,7 @@ pub(crate) fn spec(
         #spec.input_schema = #schema;
         #output
         #spec.policy.placement = #placement;
-        #(#changes)*
+        #changes
         #(#notes)*
         ::toolpost::__private::Arc::new(#spec)
     }))
@@ -115,7 +118,8 @@ pub(crate) fn call_body(
 ) -> Result<TokenStream> {
     let whole = parameters.iter().find(|parameter| matches!(parameter.source, Source::WholeInput));
     let bindings = parameters.iter().map(|parameter| parameter.binding(whole.is_some()));
-    let names = parameters.iter().map(Parameter::variable);
+    let passed = parameters.iter().map(Parameter::passed);
+    let keep: Vec<TokenStream> = parameters.iter().filter_map(Parameter::keep).collect();
     let wait = signature.asyncness.map(|keyword| {
         let await_keyword = syn::Ident::new("await", keyword.span());
         quote!(.#await_keyword)
@@ -131,10 +135,30 @@ pub(crate) fn call_body(
             return Err(Error::new_spanned(path, message));
         }
     };
-    let run = quote!(#function(#(#names),*)#wait);
+    let run = quote!(#function(#(#passed),*)#wait);
     // Errors about the result are shown at its type; no type is `()`, which has a JSON form too: no answer.
     let answer = quote_spanned! {return_type(signature)?.map_or_else(Span::mixed_site, at)=>
         ::toolpost::__private::Returned(#run).into_tool_output()
+    };
+    let keep = (!keep.is_empty()).then(|| {
+        let answer = local("answer");
+        // What a failed attempt made of its state is thrown away.
+        quote! {
+            if #answer.is_ok() {
+                #(#keep)*
+            }
+        }
+    });
+    let answer = match keep {
+        None => answer,
+        Some(keep) => {
+            let name = local("answer");
+            quote! {
+                let #name = #answer;
+                #keep
+                #name
+            }
+        }
     };
     Ok(quote! {
         #[allow(unused_imports, reason = "a `Result`, and what the application fills in, have their own methods")]
@@ -146,8 +170,31 @@ pub(crate) fn call_body(
     })
 }
 
+/// The method that makes one value of two, if the tool says how.
+pub(crate) fn merge(parameters: &[Parameter], options: &ToolOptions) -> Option<TokenStream> {
+    let path = options.merge.as_ref()?;
+    let kind = parameters.iter().find_map(|parameter| parameter.keep().map(|_| &parameter.kind))?;
+    let (before, mine, theirs) = (local("before"), local("mine"), local("theirs"));
+    let value = quote!(::toolpost::__private::serde_json::Value);
+    Some(quote! {
+        fn merge_state(
+            &self,
+            #before: ::core::option::Option<&#value>,
+            #mine: &#value,
+            #theirs: ::core::option::Option<&#value>,
+        ) -> ::core::result::Result<#value, ::toolpost::__private::ToolError> {
+            ::toolpost::__private::merge::<#kind, _>(#path, #before, #mine, #theirs)
+        }
+    })
+}
+
 /// `impl Tool` for a type. The spec is built once, on first use.
-pub(crate) fn implementation(tool: &TokenStream, spec: &TokenStream, body: &TokenStream) -> TokenStream {
+pub(crate) fn implementation(
+    tool: &TokenStream,
+    spec: &TokenStream,
+    body: &TokenStream,
+    merge: Option<&TokenStream>,
+) -> TokenStream {
     let (args, ctx) = (local("args"), local("ctx"));
     quote! {
         impl ::toolpost::__private::Tool for #tool {
@@ -169,6 +216,8 @@ pub(crate) fn implementation(tool: &TokenStream, spec: &TokenStream, body: &Toke
                 let _ = (#args, #ctx);
                 ::std::boxed::Box::pin(async move { #body })
             }
+
+            #merge
         }
     }
 }

@@ -38,7 +38,8 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
     }
     let spec = emit::spec(&name, &description, &function.sig, &parameters, &options)?;
     let body = emit::call_body(&quote!(#identifier::run), &function.sig, &parameters, &options)?;
-    let implementation = emit::implementation(&quote!(#identifier), &spec, &body);
+    let merge = emit::merge(&parameters, &options);
+    let implementation = emit::implementation(&quote!(#identifier), &spec, &body, merge.as_ref());
     let visibility = function.vis.clone();
     let attributes = function.attrs.clone();
     let (docs, others): (Vec<_>, Vec<_>) =

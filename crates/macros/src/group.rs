@@ -157,7 +157,8 @@ fn expand_method(
     let spec = emit::spec(&name, &description, &signature, &parameters, options)?;
     let body = emit::call_body(&quote!(self.0.#identifier), &signature, &parameters, options)?;
     let tool = format_ident!("{}_{}", owner_name.unraw(), identifier.unraw());
-    let implementation = emit::implementation(&quote!(#tool), &spec, &body);
+    let merge = emit::merge(&parameters, options);
+    let implementation = emit::implementation(&quote!(#tool), &spec, &body, merge.as_ref());
     let conditions = emit::conditions(&method.attrs);
     let definition = quote! {
         #(#conditions)*

@@ -15,6 +15,7 @@ mod function;
 mod group;
 mod json;
 mod parameter;
+mod state;
 
 use proc_macro::TokenStream;
 
@@ -35,6 +36,8 @@ use proc_macro::TokenStream;
 /// | `read_only`, `destructive`, `idempotent`, `open_world` | hints about its effects |
 /// | `timeout = "10s"` or `timeout = "never"` | how long one attempt may run (60 s) |
 /// | `max_retries = 2`, `backoff = "100ms..2s"` | further attempts (2 if idempotent, else none) |
+/// | `conflict = "retry"` or `"error"` | what happens when somebody else has changed the same state; `max_retries` (16) and `backoff` (`"5ms..250ms"`) are then about that |
+/// | `merge = path` | a function `fn(before: T, mine: T, theirs: T) -> T`, or with a `Result`, that makes one state of two |
 /// | `concurrency = 4`, `rate = "10/s"` | how many at once, how often |
 /// | `cache = "5m"` | how long a success is kept (idempotent tools only) |
 /// | `placement = "inline"` or `"blocking"` | where it runs |
@@ -58,6 +61,16 @@ use proc_macro::TokenStream;
 /// | `sensitive` | masked in records |
 /// | `inject` | filled by the application, by its name; stands alone |
 /// | `input` | this one struct is the whole input; stands alone |
+///
+/// A parameter `&mut T` or `&T` with `#[state(…)]` is a part of a document that is kept between calls; `T` has a JSON
+/// form and a default, which is what it is when nothing is kept yet. What the function makes of it is committed when it
+/// has succeeded, and thrown away otherwise. The options:
+///
+/// | option | meaning |
+/// |---|---|
+/// | `id = "counters/{owner}"` | the document: `{owner}` is whom the call belongs to, `{scope}` its run or conversation, any other name in braces the argument of that name; each fills a whole part between `/` |
+/// | `path = "/by_name/{name}"` | the part of the document that the function sees, as a JSON pointer (all of it) |
+/// | `existing` | the document must be there already: without it the call fails with `NOT_FOUND` |
 ///
 /// A default or an example that does not fit, a pattern that is none, and a limit on a type that it says nothing of are
 /// errors when the tool is registered.

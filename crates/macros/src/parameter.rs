@@ -7,6 +7,7 @@ use syn::{Error, Expr, FnArg, Ident, Meta, Pat, PatType, Result, Type};
 
 use crate::attributes::{doc_text, metas, text, texts};
 use crate::emit::{at, local};
+use crate::state::State;
 
 /// Where the value of a parameter comes from.
 pub(crate) enum Source {
@@ -20,6 +21,8 @@ pub(crate) enum Source {
     ContextOrInject,
     /// The application, by name.
     InjectedByName,
+    /// A document.
+    State(State),
 }
 
 pub(crate) struct Parameter {
@@ -156,6 +159,17 @@ impl Parameter {
             return Err(Error::new_spanned(&argument.pat, message));
         };
         let name = pattern.ident.clone();
+        if let Some(position) = argument.attrs.iter().position(|attribute| attribute.path().is_ident("state"))
+        {
+            let attribute = argument.attrs.remove(position);
+            if let Some(other) = argument.attrs.iter().find(|other| !other.path().is_ident("doc")) {
+                let message = "a document fills this parameter, so that it takes no other attributes";
+                return Err(Error::new_spanned(other, message));
+            }
+            argument.attrs.clear();
+            let (state, kind) = State::take(&attribute, &argument.ty)?;
+            return Ok(Self { name, kind, description: String::new(), source: Source::State(state) });
+        }
         let description = doc_text(&argument.attrs);
         let mut options = ArgOptions::default();
         let mut said = Vec::new();
@@ -198,6 +212,11 @@ impl Parameter {
                 if is_named(&reference.elem, "Ctx") && reference.mutability.is_none() =>
             {
                 Source::ContextReference
+            }
+            Type::Reference(reference) if reference.mutability.is_some() => {
+                let message = "a tool changes nothing of its caller's: take the value, or say which document it is \
+                               kept in with `#[state(id = \"…\")]`";
+                return Err(Error::new_spanned(reference, message));
             }
             Type::Reference(reference) => {
                 let message = "a tool owns its arguments: write `String` instead of `&str`, `Vec<T>` instead of `&[T]`; \
@@ -264,6 +283,10 @@ impl Parameter {
         match &self.source {
             Source::InjectedByName => Some(quote!(#spec.injected.push(#name.into());)),
             Source::Argument { sensitive: true, .. } => Some(quote!(#spec.sensitive.push(#name.into());)),
+            Source::State(state) => {
+                let state = state.spec();
+                Some(quote!(#spec.state.push(#state);))
+            }
             _ => None,
         }
     }
@@ -290,9 +313,81 @@ impl Parameter {
                 quote_spanned!(at(kind)=> #slot.take(#args, #ctx, #name, ::core::option::Option::None)?)
             }
             Source::InjectedByName => quote!(#ctx.inject_named::<#kind>(#name)?),
+            Source::State(State { index, writes, .. }) => {
+                let keyword = writes.then(|| quote!(mut));
+                return quote_spanned! {at(kind)=>
+                    let #keyword #variable = ::toolpost::__private::StateSlot::<#kind>::load(#ctx, #index)?;
+                };
+            }
         };
         quote!(let #variable: #kind = #value;)
     }
+}
+
+impl Parameter {
+    /// What the function is called with.
+    pub(crate) fn passed(&self) -> TokenStream {
+        let variable = self.variable();
+        match &self.source {
+            Source::State(State { writes: true, .. }) => quote!(#variable.get_mut()),
+            Source::State(_) => quote!(#variable.get()),
+            _ => quote!(#variable),
+        }
+    }
+
+    /// The statement that notes what the function has made of it.
+    pub(crate) fn keep(&self) -> Option<TokenStream> {
+        let (variable, ctx) = (self.variable(), local("ctx"));
+        matches!(self.source, Source::State(State { writes: true, .. }))
+            .then(|| quote!(#variable.keep(#ctx)?;))
+    }
+
+    fn state(&self) -> Option<&State> {
+        match &self.source {
+            Source::State(state) => Some(state),
+            _ => None,
+        }
+    }
+}
+
+/// Checks that the names in the templates of documents are those of arguments.
+fn check_placeholders(parameters: &[Parameter]) -> Result<()> {
+    let whole = parameters.iter().any(|parameter| matches!(parameter.source, Source::WholeInput));
+    for placeholder in parameters.iter().filter_map(Parameter::state).flat_map(State::placeholders) {
+        let name = placeholder.name;
+        let wrong = |message: String| Err(Error::new(placeholder.template.span(), message));
+        let argument = parameters.iter().find_map(|parameter| match &parameter.source {
+            Source::Argument { sensitive, .. } if parameter.text_name() == name => Some(*sensitive),
+            _ => None,
+        });
+        match (name.as_str(), argument) {
+            ("owner" | "scope", Some(_)) => {
+                return wrong(format!(
+                    "`{{{name}}}` is whom or what the call belongs to, and there is an argument of that name: \
+                     rename the argument"
+                ));
+            }
+            (_, Some(true)) => {
+                return wrong(format!(
+                    "`{name}` is sensitive, and the name of a document is not kept secret: use another argument"
+                ));
+            }
+            ("owner" | "scope", None) | (_, Some(false)) => {}
+            // The fields of a whole input are checked when the tool is registered.
+            (_, None) if whole => {}
+            (_, None) => {
+                let arguments =
+                    parameters.iter().filter(|known| matches!(known.source, Source::Argument { .. }));
+                let known: Vec<String> = ["owner".to_owned(), "scope".to_owned()]
+                    .into_iter()
+                    .chain(arguments.map(Parameter::text_name))
+                    .map(|name| format!("`{{{name}}}`"))
+                    .collect();
+                return wrong(format!("`{{{name}}}` is no argument: expected one of {}", known.join(", ")));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Reads the parameters of a function; a receiver is passed over.
@@ -303,6 +398,12 @@ pub(crate) fn take_all(signature: &mut syn::Signature) -> Result<Vec<Parameter>>
             parameters.push(Parameter::take(argument)?);
         }
     }
+    let states = parameters.iter_mut().filter_map(|parameter| match &mut parameter.source {
+        Source::State(state) => Some(state),
+        _ => None,
+    });
+    states.enumerate().for_each(|(index, state)| state.index = index);
+    check_placeholders(&parameters)?;
     let mut whole = parameters.iter().filter(|parameter| matches!(parameter.source, Source::WholeInput));
     let (first, second) = (whole.next(), whole.next());
     let other = parameters.iter().find(|parameter| matches!(parameter.source, Source::Argument { .. }));

@@ -124,21 +124,40 @@ impl Patch {
     /// `PRECONDITION` with the pointer when a place is not there or a `test` fails; `LIMIT` when copies multiply.
     pub fn apply(&self, document: &Value) -> Result<Value, ToolError> {
         let mut document = document.clone();
+        self.apply_to(&mut document)?;
+        Ok(document)
+    }
+
+    /// Applies several changes in turn, as a history keeps them.
+    ///
+    /// # Errors
+    /// Those of [`parse`](Self::parse) and [`apply`](Self::apply).
+    pub fn replay<'a>(
+        document: &Value,
+        patches: impl IntoIterator<Item = &'a Value>,
+    ) -> Result<Value, ToolError> {
+        let mut document = document.clone();
+        patches.into_iter().try_for_each(|patch| Self::parse(patch)?.apply_to(&mut document))?;
+        Ok(document)
+    }
+
+    /// What fails in the middle has changed what was before it.
+    fn apply_to(&self, document: &mut Value) -> Result<(), ToolError> {
         let mut copied = 0;
         for operation in &self.0 {
             match operation {
-                Operation::Add { path, value } => add(&mut document, path, value.clone())?,
-                Operation::Remove { path } => drop(remove(&mut document, path)?),
-                Operation::Replace { path, value } => *place(&mut document, path)? = value.clone(),
+                Operation::Add { path, value } => add(document, path, value.clone())?,
+                Operation::Remove { path } => drop(remove(document, path)?),
+                Operation::Replace { path, value } => *place(document, path)? = value.clone(),
                 Operation::Move { from, path } => {
                     if path.len() > from.len() && pointers_overlap(from, path) {
                         return Err(misplaced(path, "a value cannot be moved into itself"));
                     }
-                    let value = remove(&mut document, from)?;
-                    add(&mut document, path, value)?;
+                    let value = remove(document, from)?;
+                    add(document, path, value)?;
                 }
                 Operation::Copy { from, path } => {
-                    let value = at(&document, from).ok_or_else(|| misplaced(from, "there is nothing"))?;
+                    let value = at(document, from).ok_or_else(|| misplaced(from, "there is nothing"))?;
                     copied += count(value);
                     if copied > MOST_COPIED {
                         return Err(ToolError::limit(format!(
@@ -146,16 +165,16 @@ impl Patch {
                         )));
                     }
                     let value = value.clone();
-                    add(&mut document, path, value)?;
+                    add(document, path, value)?;
                 }
                 Operation::Test { path, value } => {
-                    if at(&document, path) != Some(value) {
+                    if at(document, path) != Some(value) {
                         return Err(misplaced(path, "it is not what the patch tests for"));
                     }
                 }
             }
         }
-        Ok(document)
+        Ok(())
     }
 
     /// Whether two changes of the same document could disturb each other: one touches what the other touches, or both
