@@ -1,0 +1,65 @@
+//! Connections that read, each used by one thread at a time.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use toolpost_core::ToolError;
+
+use crate::history::History;
+use crate::{fault, schema};
+
+/// How many reads run at once; more wait.
+const READERS: usize = 4;
+
+pub(crate) struct Readers {
+    path: PathBuf,
+    busy_timeout: Duration,
+    idle: Mutex<Vec<Connection>>,
+    places: Semaphore,
+}
+
+impl Readers {
+    pub(crate) fn new(path: PathBuf, busy_timeout: Duration) -> Self {
+        Self { path, busy_timeout, idle: Mutex::default(), places: Semaphore::new(READERS) }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads, on a thread for blocking work where there is a runtime, else here.
+    pub(crate) async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(History<'_>) -> Result<T, ToolError> + Send + 'static,
+    ) -> Result<T, ToolError> {
+        let readers = Arc::clone(self);
+        let _place = self.places.acquire().await?;
+        match Handle::try_current() {
+            Ok(runtime) => runtime.spawn_blocking(move || readers.read_here(work)).await?,
+            Err(_) => readers.read_here(work),
+        }
+    }
+
+    fn read_here<T>(&self, work: impl FnOnce(History<'_>) -> Result<T, ToolError>) -> Result<T, ToolError> {
+        let failed = |error| fault::database(error, &self.path);
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => {
+                let connection = schema::connect(&self.path, self.busy_timeout).map_err(failed)?;
+                connection.pragma_update(None, "query_only", true).map_err(failed)?;
+                connection
+            }
+        };
+        // One state of the file for all that is read. Dropped, it is over; a connection that failed is not used again.
+        let transaction = connection.unchecked_transaction().map_err(failed)?;
+        let answer = work(History { connection: &transaction, path: &self.path })?;
+        drop(transaction);
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        Ok(answer)
+    }
+}

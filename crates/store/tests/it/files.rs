@@ -1,0 +1,280 @@
+//! Files that are missing, foreign, damaged, newer, read-only or have no room.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde_json::json;
+use toolpost_core::{Code, DocStore, ToolError};
+use toolpost_store::Store;
+
+use crate::support::{again, block_on, part, put, set};
+
+fn filled(path: &Path) {
+    let store = Store::open(path).unwrap();
+    for n in 0..50 {
+        block_on(set(&store, &format!("d/{n}"), json!({"n": n, "filling": "x".repeat(500)})));
+    }
+}
+
+/// What a store says of a file, which must be the same afterwards, byte for byte.
+fn refused(path: &Path, code: Code, words: &str) -> ToolError {
+    let before = std::fs::read(path).unwrap_or_default();
+    let error = Store::open(path).map(drop).unwrap_err();
+    assert_eq!(error.code(), code, "{error}");
+    assert!(error.message().contains(words), "`{words}` is not in: {error}");
+    assert!(error.message().contains(&path.display().to_string()), "no path in: {error}");
+    assert!(error.suggestion().is_some_and(|next| next.len() > 10), "nothing to do next: {error}");
+    assert_eq!(std::fs::read(path).unwrap_or_default(), before, "the file was changed");
+    error
+}
+
+#[test]
+fn a_new_store_is_made_with_its_folders_for_this_user_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("one/two/state.db");
+    filled(&path);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        let store = Store::open(&path).unwrap();
+        block_on(set(&store, "a", json!(1)));
+        for extra in ["one/two/state.db-wal", "one/two/state.db-shm"] {
+            assert_eq!(mode(&folder.path().join(extra)), 0o600, "{extra}");
+        }
+    }
+    // Closed, it is one file.
+    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_path_is_a_path_whatever_it_looks_like() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in [":memory:", "file:x?mode=memory", "a b%20#?.db", "é"] {
+        let path = folder.path().join(name);
+        filled(&path);
+        assert_eq!(block_on(Store::open(&path).unwrap().list("", None, 100)).unwrap().len(), 50, "{name}");
+        assert!(std::fs::metadata(&path).unwrap().len() > 10_000, "{name}");
+    }
+}
+
+#[test]
+fn what_is_no_store_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    refused(&file("text", &b"Not a database. ".repeat(100)), Code::InvalidPath, "is not a database");
+    refused(&file("short", b"SQLite"), Code::InvalidPath, "is not a database");
+    refused(folder.path(), Code::InvalidPath, "cannot be opened");
+    refused(&file("text", b"x").join("below"), Code::InvalidPath, "cannot be opened");
+
+    let foreign = folder.path().join("foreign.db");
+    let connection = rusqlite::Connection::open(&foreign).unwrap();
+    connection.execute_batch("CREATE TABLE theirs (a); INSERT INTO theirs VALUES (1);").unwrap();
+    drop(connection);
+    refused(&foreign, Code::InvalidPath, "another program");
+}
+
+#[test]
+fn a_newer_format_is_refused_by_name_and_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    filled(&path);
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection.pragma_update(None, "user_version", 999).unwrap();
+    drop(connection);
+    let error = refused(&path, Code::Precondition, "has format 999");
+    assert_eq!((&error.context()["found"], &error.context()["known"]), (&json!(999), &json!(1)));
+}
+
+#[test]
+fn a_damaged_file_says_so_and_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    filled(&path);
+    let whole = std::fs::read(&path).unwrap();
+    // Cut anywhere behind the header.
+    for length in [whole.len() / 2, whole.len() - 4096, 4096, 1000, 512] {
+        std::fs::write(&path, &whole[..length]).unwrap();
+        let error = Store::open(&path).map(drop).unwrap_err();
+        let known = matches!(error.code(), Code::Dependency | Code::InvalidPath);
+        assert!(known && error.suggestion().is_some(), "{length}: {error}");
+        assert_eq!(std::fs::read(&path).unwrap(), whole[..length], "{length}");
+    }
+    // Overwritten in the middle: what lies elsewhere is still read, the rest is an error and never a wrong value.
+    let mut holed = whole.clone();
+    let (start, end) = (whole.len() / 2 / 4096 * 4096, whole.len() - 4096);
+    holed[start..end].fill(0xA5);
+    std::fs::write(&path, &holed).unwrap();
+    let store = Store::open(&path).unwrap();
+    let mut damaged = 0;
+    for n in 0..50 {
+        match block_on(store.load(&format!("d/{n}"))) {
+            Ok(document) => assert_eq!(document.value["n"], n),
+            Err(error) => {
+                assert!(error.code() == Code::Dependency && error.message().contains("damaged"), "{error}");
+                damaged += 1;
+            }
+        }
+    }
+    assert!((1..50).contains(&damaged), "{damaged}");
+}
+
+/// A change whose text or place was tampered with is an error that names the document and the version.
+#[test]
+fn a_history_that_contradicts_itself_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    for (index, (tamper, words)) in [
+        ("UPDATE changes SET previous = seq WHERE version = 3", "version 2 of `a`"),
+        ("UPDATE changes SET patch = '[' WHERE version = 2", "version 2 of `a`"),
+        (
+            "UPDATE changes SET patch = '[{\"op\":\"remove\",\"path\":\"/q\"}]' WHERE version = 3",
+            "version 3 of `a`",
+        ),
+        ("DELETE FROM changes WHERE version = 1", "version 1 of `a`"),
+        ("UPDATE documents SET head = 99", "version 3 of `a`"),
+        ("UPDATE documents SET version = -1", "of `a`"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = folder.path().join(index.to_string());
+        let store = Store::open(&path).unwrap();
+        for n in 0..3 {
+            block_on(set(&store, "a", json!({"n": n, "filling": "x".repeat(500)})));
+        }
+        rusqlite::Connection::open(&path).unwrap().execute_batch(tamper).unwrap();
+        let error = block_on(store.load("a")).unwrap_err();
+        assert!(error.code() == Code::Dependency && error.message().contains(words), "{tamper}: {error}");
+    }
+}
+
+/// The file of the first release: it must be read by every later one. To make the next: open a new file, commit as
+/// below, and check it in under the next number; never change an old one.
+#[test]
+fn the_file_of_each_format_is_read() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/1.db");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    std::fs::copy(&golden, &path).unwrap();
+    let store = Store::open(&path).unwrap();
+    block_on(async {
+        assert_eq!(
+            store.list("", None, 10).await.unwrap(),
+            [("counters/ada".to_owned(), 70), ("notes".to_owned(), 1)]
+        );
+        for version in [0, 1, 2, 63, 64, 65, 70] {
+            assert_eq!(
+                *store.at("counters/ada", version).await.unwrap().value,
+                counter(version),
+                "{version}"
+            );
+        }
+        let first = &store.log("counters/ada", 0, 1).await.unwrap()[0];
+        assert_eq!(first.at.to_string(), "2026-11-22T01:00:00.000000Z");
+        assert_eq!(first.call.unwrap().to_string(), "01kanz6w00g5e2wzgxrv03mmyr");
+        assert_eq!(first.event, Some(json!({"why": "first"})));
+        assert_eq!(*store.load("notes").await.unwrap().value, json!(["é", 0.1, null]));
+    });
+    // What a new file looks like is what the newest golden file looks like: a change needs a step and a file.
+    let schema = |path: &Path| -> Vec<String> {
+        let connection = rusqlite::Connection::open(path).unwrap();
+        let mut statement = connection.prepare("SELECT sql FROM sqlite_schema ORDER BY name").unwrap();
+        statement
+            .query_map([], |row| Ok(row.get::<_, Option<String>>(0)?.unwrap_or_default()))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect()
+    };
+    let fresh = folder.path().join("fresh.db");
+    drop(Store::open(&fresh).unwrap());
+    assert_eq!(schema(&fresh), schema(&path));
+}
+
+fn counter(version: u64) -> serde_json::Value {
+    if version == 0 {
+        return json!(null);
+    }
+    json!({"n": version, "filling": "so that a patch is smaller than the document, which it is not for a bare number"})
+}
+
+/// Runs a shell script with its own mounts, and then this program in a part.
+fn with_mounts(script: &str, test: &str, part: &str, folder: &Path, file: &Path) {
+    let script = format!("set -e; dir=\"$0\"; {script}; exec \"$@\"");
+    let folder = folder.to_str().unwrap();
+    let wrapper = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", &script, folder];
+    let probe = again(&wrapper[..4], "--list", "", file).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        println!("SKIP {test}: no user namespace with mounts on this host");
+        return;
+    }
+    let output = again(&wrapper, test, part, file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+#[test]
+fn a_full_disk_is_said_and_nothing_is_lost() {
+    if let Some((name, path)) = part() {
+        assert_eq!(name, "full");
+        return block_on(fill(path));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    with_mounts(
+        "mount -t tmpfs -o size=1m none \"$dir\"",
+        "files::a_full_disk_is_said_and_nothing_is_lost",
+        "full",
+        folder.path(),
+        &folder.path().join("state.db"),
+    );
+}
+
+async fn fill(path: PathBuf) {
+    let store = Store::open(&path).unwrap();
+    let mut stored = 0;
+    let error = loop {
+        let id = format!("d/{stored}");
+        let document = store.load(&id).await.unwrap();
+        match put(&store, &document, json!("x".repeat(20_000))).await {
+            Ok(_) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 100, "the disk is not full");
+    };
+    assert_eq!(error.code(), Code::Limit, "{error:#?}");
+    assert!(error.message().contains("disk is full"), "{error}");
+    assert!(stored > 3, "{stored}");
+    for round in 0..2 {
+        let store = if round == 0 { store.clone() } else { Store::open(&path).unwrap() };
+        let listed = store.list("", None, 1_000).await.unwrap();
+        assert_eq!(listed.len(), stored);
+        for (id, _) in listed {
+            assert_eq!(store.load(&id).await.unwrap().value.as_str().unwrap().len(), 20_000);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_says_so() {
+    if let Some((name, path)) = part() {
+        assert_eq!(name, "read-only");
+        refused(&path, Code::Permission, "cannot be");
+        refused(&path.with_file_name("new.db"), Code::Permission, "cannot be made");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    filled(&path);
+    with_mounts(
+        "mount --bind \"$dir\" \"$dir\"; mount -o remount,bind,ro \"$dir\"",
+        "files::a_file_that_cannot_be_written_says_so",
+        "read-only",
+        folder.path(),
+        &path,
+    );
+}

@@ -1,0 +1,148 @@
+//! Each limit, and what is said when it is reached.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toolpost_core::{Code, Commit, Committed, DocStore, Document, ToolError, Write};
+use toolpost_store::{Options, Store};
+
+use crate::support::{put, set};
+
+fn store(options: &Options) -> (tempfile::TempDir, Store) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = options.open(folder.path().join("state.db")).unwrap();
+    (folder, store)
+}
+
+fn nothing(id: &str) -> Document {
+    Document { id: id.into(), version: 0, value: Arc::new(Value::Null) }
+}
+
+/// A connection that holds the file's lock until it is dropped.
+fn blocker(store: &Store) -> rusqlite::Connection {
+    let blocker = rusqlite::Connection::open(store.path()).unwrap();
+    blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
+    blocker
+}
+
+#[tokio::test]
+async fn a_document_has_a_limit_and_its_change_another() {
+    let (_folder, store) = store(&Store::options().document_limit(100));
+    let text = |bytes: usize| json!("x".repeat(bytes - 2));
+    set(&store, "a", text(100)).await;
+    let document = store.load("a").await.unwrap();
+    let error = put(&store, &document, text(101)).await.unwrap_err();
+    assert_eq!(
+        (error.code(), &error.context()["bytes"], &error.context()["limit"]),
+        (Code::Limit, &json!(101), &json!(100))
+    );
+    assert!(error.message().contains("`a`"), "{error}");
+    let patch =
+        json!([{"op": "replace", "path": "", "value": text(200)}, {"op": "replace", "path": "", "value": 1}]);
+    let write = Write { id: "a".into(), base: 1, patch, value: Arc::new(json!(1)) };
+    let error = store.commit(Commit { writes: vec![write], ..Commit::default() }).await.unwrap_err();
+    assert_eq!((error.code(), &error.context()["limit"]), (Code::Limit, &json!(200)));
+    let event = Some(text(201));
+    let writes = vec![crate::support::write(&document, json!(1))];
+    let error = store.commit(Commit { writes, event, call: None }).await.unwrap_err();
+    assert_eq!(error.code(), Code::Limit);
+    assert_eq!(store.load("a").await.unwrap(), document);
+    // A store with a smaller limit still reads what is there.
+    let smaller = Store::options().document_limit(10).open(store.path()).unwrap();
+    assert_eq!(smaller.load("a").await.unwrap(), document);
+}
+
+#[tokio::test]
+async fn the_default_limit_is_one_mebibyte() {
+    let (_folder, store) = store(&Store::options());
+    set(&store, "a", json!("x".repeat((1 << 20) - 2))).await;
+    let document = store.load("a").await.unwrap();
+    let error = put(&store, &document, json!("y".repeat((1 << 20) - 1))).await.unwrap_err();
+    assert_eq!(error.code(), Code::Limit);
+}
+
+#[tokio::test]
+async fn what_is_no_document_is_refused() {
+    let (_folder, store) = store(&Store::options());
+    let long = "x".repeat(257);
+    for id in ["", "a\nb", "\u{7f}", "\u{85}", &long] {
+        let errors: [ToolError; 4] = [
+            put(&store, &nothing(id), json!(1)).await.unwrap_err(),
+            store.load(id).await.unwrap_err(),
+            store.at(id, 1).await.unwrap_err(),
+            store.log(id, 0, 1).await.unwrap_err(),
+        ];
+        assert!(errors.iter().all(|error| error.code() == Code::InvalidInput), "{id:?}: {errors:?}");
+    }
+    set(&store, &"é".repeat(128), json!(1)).await;
+    let twice = vec![crate::support::write(&nothing("a"), json!(1)); 2];
+    let error = store.commit(Commit { writes: twice, ..Commit::default() }).await.unwrap_err();
+    assert!(error.code() == Code::InvalidInput && error.message().contains("`a` twice"), "{error}");
+    for patch in [json!(1), json!({}), json!([{"op": "become"}])] {
+        let write = Write { id: "a".into(), base: 0, patch, value: Arc::new(json!(1)) };
+        let error = store.commit(Commit { writes: vec![write], ..Commit::default() }).await.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidInput, "{error}");
+    }
+    assert_eq!(store.load("a").await.unwrap(), nothing("a"));
+}
+
+#[tokio::test]
+async fn a_lock_is_waited_for_as_long_as_is_allowed() {
+    let (_folder, store) = store(&Store::options().busy_timeout(Duration::from_millis(60)));
+    let held = blocker(&store);
+    let error = put(&store, &nothing("a"), json!(1)).await.unwrap_err();
+    assert_eq!(error.code(), Code::Dependency);
+    assert!(error.message().contains("locked by another process"), "{error}");
+    assert_eq!(error.context()["path"], store.path().display().to_string());
+    // Reading needs no lock.
+    assert_eq!(store.load("a").await.unwrap(), nothing("a"));
+    drop(held);
+    assert_eq!(put(&store, &nothing("a"), json!(1)).await.unwrap(), Committed::Done(vec![1]));
+    // With more patience it is got.
+    let patient = Store::options().busy_timeout(Duration::from_mins(1)).open(store.path()).unwrap();
+    let held = blocker(&store);
+    let document = patient.load("a").await.unwrap();
+    let (answer, ()) = tokio::join!(put(&patient, &document, json!(2)), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        drop(held);
+    });
+    assert_eq!(answer.unwrap(), Committed::Done(vec![2]));
+}
+
+#[tokio::test]
+async fn a_full_queue_is_waited_for_and_then_refuses() {
+    let options = Store::options().queue_limit(2 << 10).busy_timeout(Duration::from_mins(1));
+    let (_folder, store) = store(&options.clone().queue_wait(Duration::from_millis(30)));
+    let held = blocker(&store);
+    let commits: Vec<_> = ["a", "b", "c"]
+        .map(|id| {
+            let store = store.clone();
+            tokio::spawn(async move { put(&store, &nothing(id), json!(1)).await })
+        })
+        .into();
+    // Two have a place and wait for the lock; the third has none.
+    let [first, second, third] = <[_; 3]>::try_from(commits).unwrap();
+    let error = third.await.unwrap().unwrap_err();
+    assert_eq!(error.code(), Code::Overloaded);
+    assert!(error.message().contains("within 30 ms"), "{error}");
+    drop(held);
+    assert_eq!(first.await.unwrap().unwrap(), Committed::Done(vec![1]));
+    assert_eq!(second.await.unwrap().unwrap(), Committed::Done(vec![1]));
+    assert_eq!(store.load("c").await.unwrap().version, 0);
+    // Places come back, and one that is larger than the whole queue gets through alone.
+    set(&store, "c", json!("x".repeat(10_000))).await;
+    // Who waits longer gets a place.
+    let patient = options.queue_wait(Duration::from_mins(1)).open(store.path()).unwrap();
+    let held = blocker(&store);
+    let commits = (0..10).map(|n| {
+        let patient = patient.clone();
+        async move { put(&patient, &nothing(&format!("d/{n}")), json!(1)).await.unwrap() }
+    });
+    let release = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(held);
+    };
+    let (answers, ()) = tokio::join!(futures_util::future::join_all(commits), release);
+    assert_eq!(answers, vec![Committed::Done(vec![1]); 10]);
+}

@@ -1,0 +1,148 @@
+//! Several processes on one file, and what a killed one leaves.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use toolpost_core::{DocStore, Document};
+use toolpost_store::Store;
+
+use crate::support::{again, increment, part};
+
+/// How many writers each process has.
+const WRITERS: usize = 16;
+
+/// How many documents all of them share.
+const DOCUMENTS: usize = 8;
+
+/// The increments of all writers of all processes; the variable `TOOLPOST_STORE_INCREMENTS` gives another number.
+fn increments() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "the full size is for a run by hand")]
+    let asked = std::env::var("TOOLPOST_STORE_INCREMENTS").ok();
+    asked.map_or(8_000, |text| text.parse().unwrap())
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn document(index: usize) -> Document {
+    Document { id: format!("counter/{index}"), version: 0, value: Arc::new(Value::Null) }
+}
+
+/// 16 writers, each with its share of the increments.
+async fn write(path: &Path, share: u64) {
+    let store = Store::open(path).unwrap();
+    let tasks: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let mut document = document(writer % DOCUMENTS);
+                for _ in 0..share {
+                    increment(&store, &mut document).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[test]
+fn no_increment_of_64_writers_in_4_processes_is_lost() {
+    const TEST: &str = "processes::no_increment_of_64_writers_in_4_processes_is_lost";
+    if let Some((share, path)) = part() {
+        return runtime().block_on(write(&path, share.parse().unwrap()));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    // None of them finds a file: they make it at the same time.
+    let share = increments() / (4 * WRITERS as u64);
+    let children: Vec<Child> = (0..4)
+        .map(|_| again(&[], TEST, &share.to_string(), &path).stdout(Stdio::piped()).spawn().unwrap())
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+    let store = Store::open(&path).unwrap();
+    runtime().block_on(async {
+        let each = share * 4 * WRITERS as u64 / DOCUMENTS as u64;
+        for index in 0..DOCUMENTS {
+            let newest = store.load(&document(index).id).await.unwrap();
+            assert_eq!((newest.version, &*newest.value), (each, &json!({"n": each})));
+            let middle = store.at(&newest.id, each / 2).await.unwrap();
+            assert_eq!(*middle.value, json!({"n": each / 2}));
+        }
+    });
+}
+
+/// Writes until it is killed, and prints each document and version that was acknowledged.
+async fn acknowledge(path: &Path) {
+    let store = Store::open(path).unwrap();
+    let writers = (0..WRITERS).map(|writer| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut document = document(writer);
+            loop {
+                let version = increment(&store, &mut document).await.unwrap();
+                // One call of the system for each line: a kill cannot leave half of it.
+                println!("ack {writer} {version}");
+            }
+        })
+    });
+    futures_util::future::join_all(writers).await;
+}
+
+#[test]
+fn a_killed_writer_leaves_all_that_was_acknowledged() {
+    const TEST: &str = "processes::a_killed_writer_leaves_all_that_was_acknowledged";
+    if let Some((_, path)) = part() {
+        return runtime().block_on(acknowledge(&path));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let mut acknowledged = [0_u64; WRITERS];
+    for round in 0..20_u64 {
+        let mut child = again(&[], TEST, "", &path).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).split(b'\n');
+        // A number of answers that differs from round to round: then at once, wherever it is.
+        let mut patience = 1 + round * 7919 % 1500;
+        while let Some(Ok(line)) = lines.next() {
+            let line = String::from_utf8_lossy(&line).into_owned();
+            if let Some((writer, version)) = line.strip_prefix("ack ").and_then(|rest| rest.split_once(' ')) {
+                acknowledged[writer.parse::<usize>().unwrap()] = version.parse().unwrap();
+                patience = patience.saturating_sub(1);
+                if patience == 0 {
+                    // Once; what it had said before it died is still read.
+                    child.kill().unwrap();
+                    patience = u64::MAX;
+                }
+            }
+        }
+        child.wait().unwrap();
+        let store = Store::open(&path).unwrap();
+        runtime().block_on(async {
+            for (writer, acknowledged) in acknowledged.iter_mut().enumerate() {
+                let newest = store.load(&document(writer).id).await.unwrap();
+                assert!(
+                    newest.version >= *acknowledged,
+                    "round {round}: {} < {acknowledged}",
+                    newest.version
+                );
+                if newest.version > 0 {
+                    assert_eq!(*newest.value, json!({"n": newest.version}), "round {round}");
+                    assert_eq!(store.log(&newest.id, newest.version - 1, 9).await.unwrap().len(), 1);
+                }
+                *acknowledged = newest.version;
+            }
+        });
+    }
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    let check: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(check, "ok");
+    assert!(acknowledged.iter().sum::<u64>() > 1_000, "{acknowledged:?}");
+}
