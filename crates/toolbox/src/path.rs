@@ -44,6 +44,8 @@ async fn stages(
     recorder: &mut Recorder<'_>,
 ) -> Result<Output, ToolError> {
     let entry = resolve::find(toolbox, &call).await?;
+    let call = resolve::by_own_name(&entry, call)?;
+    recorder.renamed(&call);
     let secrets = check::secrets(&entry, &call, parent);
     let size = check::estimate(&call.arguments);
     recorder.resolved(&entry, size, &secrets);

@@ -1,11 +1,12 @@
 //! The tools that a toolbox holds, by name.
 
-use std::collections::{HashMap, HashSet, hash_map};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use toolpost_core::{SpecError, Timeout, Tool, ToolSource, ToolSpec};
 
 use crate::builder::Settings;
@@ -90,6 +91,14 @@ impl Entry {
         }
     }
 
+    /// Texts within the arguments that the tool itself calls secret. A source sees to its own records.
+    pub(crate) fn secrets(&self, arguments: &Value) -> Vec<String> {
+        match &self.target {
+            Target::Local(tool) => tool.secrets(arguments),
+            Target::Source(_) => Vec::new(),
+        }
+    }
+
     pub(crate) fn is_local(&self) -> bool {
         matches!(self.target, Target::Local(_))
     }
@@ -107,13 +116,26 @@ struct Listed {
 #[derive(Default)]
 pub(crate) struct Registry {
     entries: HashMap<Arc<str>, Arc<Entry>>,
+    /// Other names, and those of the tools that have them.
+    aliases: HashMap<Arc<str>, Arc<str>>,
     order: Vec<Arc<str>>,
     sources: Vec<Listed>,
 }
 
 impl Registry {
     pub(crate) fn get(&self, name: &str) -> Option<Arc<Entry>> {
-        self.entries.get(name).cloned()
+        self.owner(name).cloned()
+    }
+
+    /// The tool that has this name or alias.
+    fn owner(&self, name: &str) -> Option<&Arc<Entry>> {
+        self.entries.get(name).or_else(|| self.entries.get(self.aliases.get(name)?))
+    }
+
+    fn take_aliases(&mut self, entry: &Entry) {
+        for alias in &entry.spec.aliases {
+            self.aliases.insert(alias.name.as_str().into(), Arc::clone(&entry.name));
+        }
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
@@ -126,24 +148,27 @@ impl Registry {
 
     pub(crate) fn insert(&mut self, entry: Entry) -> Result<(), SpecError> {
         entry.spec.check()?;
-        match self.entries.entry(Arc::clone(&entry.name)) {
-            hash_map::Entry::Occupied(other) => Err(SpecError {
-                tool: entry.spec.name.clone(),
-                message: format!(
-                    "there is one of this name already, from `{}`; rename one of them",
-                    other.get().source_name
-                ),
-            }),
-            hash_map::Entry::Vacant(place) => {
-                self.order.push(Arc::clone(&entry.name));
-                place.insert(Arc::new(entry));
-                Ok(())
-            }
+        for name in all_names(&entry.spec) {
+            let Some(other) = self.owner(name) else { continue };
+            let message = if name == &*other.name && name == &*entry.name {
+                format!("there is one of this name already, from `{}`; rename one of them", other.source_name)
+            } else {
+                format!(
+                    "`{name}` is a name or an alias of `{}` from `{}` already; rename one of them",
+                    other.name, other.source_name
+                )
+            };
+            return Err(SpecError { tool: entry.spec.name.clone(), message });
         }
+        self.take_aliases(&entry);
+        self.order.push(Arc::clone(&entry.name));
+        self.entries.insert(Arc::clone(&entry.name), Arc::new(entry));
+        Ok(())
     }
 
     pub(crate) fn remove(&mut self, name: &str) -> bool {
         self.order.retain(|known| &**known != name);
+        self.aliases.retain(|_, tool| &**tool != name);
         self.entries.remove(name).is_some()
     }
 
@@ -165,16 +190,18 @@ impl Registry {
         let mut names = HashSet::new();
         for spec in specs {
             spec.check()?;
-            if !names.insert(spec.name.as_str()) {
-                let message = format!("`{source_name}` has two of this name");
-                return Err(SpecError { tool: spec.name.clone(), message });
-            }
-            if let Some(other) = self.entries.get(spec.name.as_str()).filter(|entry| !from_here(entry)) {
-                let message =
-                    format!("`{source_name}` and `{}` both have one; rename one of them", other.source_name);
-                return Err(SpecError { tool: spec.name.clone(), message });
+            for name in all_names(spec) {
+                let wrong = |message| Err(SpecError { tool: name.to_owned(), message });
+                if !names.insert(name) {
+                    return wrong(format!("`{source_name}` has two of this name"));
+                }
+                if let Some(other) = self.owner(name).filter(|entry| !from_here(entry)) {
+                    let other = &other.source_name;
+                    return wrong(format!("`{source_name}` and `{other}` both have one; rename one of them"));
+                }
             }
         }
+        let names: HashSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
         let mut known: HashMap<Arc<str>, Arc<Entry>> = HashMap::new();
         self.entries.retain(|name, entry| {
             let ours = from_here(entry);
@@ -184,6 +211,7 @@ impl Registry {
             !ours
         });
         self.order.retain(|name| !known.contains_key(name) || names.contains(&**name));
+        self.aliases.retain(|_, tool| !known.contains_key(tool));
         let in_order: HashSet<Arc<str>> = self.order.iter().cloned().collect();
         for spec in specs {
             let fresh = Entry::foreign(spec, Arc::clone(source), Arc::clone(&source_name), settings);
@@ -192,6 +220,7 @@ impl Registry {
             if !in_order.contains(&entry.name) {
                 self.order.push(Arc::clone(&entry.name));
             }
+            self.take_aliases(&entry);
             self.entries.insert(Arc::clone(&entry.name), entry);
         }
         match self.sources.iter().find(|listed| Arc::ptr_eq(&listed.source, source)) {
@@ -229,6 +258,11 @@ impl Registry {
     pub(crate) fn source_generations(&self) -> u64 {
         self.sources.iter().map(|listed| listed.source.generation()).fold(0, u64::wrapping_add)
     }
+}
+
+/// A tool's name and its aliases.
+fn all_names(spec: &ToolSpec) -> impl Iterator<Item = &str> {
+    std::iter::once(&spec.name).chain(spec.aliases.iter().map(|alias| &alias.name)).map(String::as_str)
 }
 
 /// Whether two specs say the same.

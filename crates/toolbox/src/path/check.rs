@@ -113,7 +113,8 @@ impl Secrets {
 /// The sensitive values of a call and of those that it was made from, which may pass them on.
 pub(super) fn secrets(entry: &Entry, call: &Call, parent: Option<&Arc<CallHost>>) -> Secrets {
     let above = parent.map(|parent| parent.secrets.clone()).unwrap_or_default();
-    if entry.spec.sensitive.is_empty() {
+    let hidden = entry.secrets(&call.arguments);
+    if entry.spec.sensitive.is_empty() && hidden.is_empty() {
         return above;
     }
     let own = entry.spec.sensitive.iter().filter_map(|name| call.arguments.get(name));
@@ -122,7 +123,8 @@ pub(super) fn secrets(entry: &Entry, call: &Call, parent: Option<&Arc<CallHost>>
         Value::Array(_) | Value::Object(_) | Value::Number(_) => Some(Secret::new(value.to_string())),
         _ => None,
     });
-    Secrets(Some(above.all().iter().cloned().chain(own).collect()))
+    let hidden = hidden.iter().filter(|text| !text.trim().is_empty()).map(Secret::new);
+    Secrets(Some(above.all().iter().cloned().chain(own).chain(hidden).collect()))
 }
 
 /// The arguments without what is sensitive.

@@ -20,6 +20,11 @@ pub(crate) fn approval(toolbox: &Shared, entry: &Entry) -> Approval {
     if let Some(decided) = toolbox.config.approvals.get(&*entry.name) {
         return *decided;
     }
+    // What was decided about one of its other names is meant for it; the strictest word counts.
+    let by_alias = entry.spec.aliases.iter().filter_map(|alias| toolbox.config.approvals.get(&alias.name));
+    if let Some(decided) = by_alias.max() {
+        return *decided;
+    }
     let own = entry.spec.policy.approval.unwrap_or_default();
     let foreign =
         if !entry.is_local() && entry.spec.annotations.destructive { Approval::Ask } else { Approval::Allow };

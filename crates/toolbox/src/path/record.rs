@@ -83,6 +83,13 @@ impl<'a> Recorder<'a> {
         }
     }
 
+    /// The call has the tool's own name now.
+    pub(super) fn renamed(&mut self, call: &Arc<Call>) {
+        if !Arc::ptr_eq(&self.call, call) {
+            self.call = Arc::clone(call);
+        }
+    }
+
     /// The tool is known, and with it what of the arguments may be kept.
     pub(super) fn resolved(&mut self, entry: &Arc<Entry>, size: usize, secrets: &Secrets) {
         let call = &self.call;

@@ -9,6 +9,21 @@ use super::run::sleep_until;
 use crate::registry::Entry;
 use crate::toolbox::Shared;
 
+/// The call as one by the tool's own name, with the arguments that it then has.
+pub(super) fn by_own_name(entry: &Entry, call: Arc<Call>) -> Result<Arc<Call>, ToolError> {
+    if *entry.name == *call.tool {
+        return Ok(call);
+    }
+    let alias = entry.spec.aliases.iter().find(|alias| alias.name == call.tool);
+    let arguments = alias.map(|alias| alias.rewrite(&call.arguments)).transpose()?;
+    let mut own = Call::clone(&call);
+    own.tool = entry.name.to_string();
+    if let Some(arguments) = arguments {
+        own.arguments = Arc::new(arguments);
+    }
+    Ok(Arc::new(own))
+}
+
 pub(super) async fn find(toolbox: &Shared, call: &Call) -> Result<Arc<Entry>, ToolError> {
     let name = call.tool.as_str();
     let (entry, stale) = {

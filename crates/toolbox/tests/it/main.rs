@@ -5,6 +5,7 @@
 extern crate toolpost_core as toolpost;
 
 mod adversary;
+mod aliases;
 mod authoring;
 mod limits;
 mod shapes;

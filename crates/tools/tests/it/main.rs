@@ -7,6 +7,7 @@
     reason = "helpers of tests; what is skipped is printed"
 )]
 
+mod aliases;
 mod arithmetic;
 #[cfg(feature = "http")]
 mod certificates;

@@ -367,3 +367,20 @@ async fn arguments_that_make_no_request_are_named() {
     assert_eq!(error.code(), Code::Permission);
     assert!(error.suggestion().unwrap().contains("allow_unverified_tls"), "{error}");
 }
+
+#[tokio::test]
+async fn no_secret_of_a_request_is_in_its_record() {
+    let server = LoopbackProvider::start_with(|_| Reply::new(200, "text/plain", "ok").cut_after(1)).unwrap();
+    let url = format!("http://anna:pa55word@{}/?access_token=t0ken&page=2", server.address());
+    let arguments = json!({
+        "url": url, "params": { "api_key": "k3y" },
+        "headers": { "Authorization": "Bearer h34der", "Cookie": "c00kie", "Accept": "text/plain" },
+    });
+    let reply = bench(local()).reply("http_request", arguments).await;
+    let record = serde_json::to_string(&*reply.record).unwrap();
+    let error = reply.result.unwrap_err().to_string();
+    for secret in ["pa55word", "t0ken", "k3y", "h34der", "c00kie"] {
+        assert!(!record.contains(secret) && !error.contains(secret), "{secret}: {record} {error}");
+    }
+    assert!(record.contains("page=2") && record.contains("text/plain"), "{record}");
+}
