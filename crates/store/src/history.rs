@@ -184,22 +184,11 @@ impl History<'_> {
         let json = |at, text: &str| {
             serde_json::from_str::<Value>(text).map_err(|error| self.damaged(id, at, &error.to_string()))
         };
-        let mut value = json(at, &whole)?;
-        let mut changes = Vec::with_capacity(patches.len());
-        for (at, patch) in patches.iter().rev() {
-            changes.push((*at, json(*at, patch)?));
-        }
-        // All at once copies the document once. One by one says which change is at fault.
-        let all = changes.iter().filter_map(|(_, patch)| patch.as_array()).flatten().cloned().collect();
-        if let Ok(newest) = Patch::parse(&Value::Array(all)).and_then(|patch| patch.apply(&value)) {
-            value = newest;
-        } else {
-            for (at, patch) in &changes {
-                value = Patch::parse(patch)
-                    .and_then(|patch| patch.apply(&value))
-                    .map_err(|error| self.damaged(id, *at, error.message()))?;
-            }
-        }
+        let whole = json(at, &whole)?;
+        let patches: Vec<Value> =
+            patches.iter().rev().map(|(at, patch)| json(*at, patch)).collect::<Result<_, _>>()?;
+        let value =
+            Patch::replay(&whole, &patches).map_err(|error| self.damaged(id, version, error.message()))?;
         Ok(Document { id: id.to_owned(), version, value: Arc::new(value) })
     }
 
