@@ -6,7 +6,8 @@ pub use serde_json;
 
 pub use crate::{
     Annotations, Approval, Args, BoxFuture, Ctx, Inject, IntoOutput, Mode, OnConflict, Output, Placement,
-    Policy, Rate, Retry, StateConflict, StateSpec, Timeout, Tool, ToolError, ToolGroup, ToolSpec,
+    Policy, Prompt, Rate, Resource, ResourceSpec, Retry, SpecError, StateConflict, StateSpec, Timeout, Tool,
+    ToolError, ToolGroup, ToolSpec,
 };
 pub use std::sync::{Arc, LazyLock};
 pub use std::time::Duration;
@@ -179,6 +180,14 @@ pub fn input_schema<T: ToolParameter>() -> Arc<Schema> {
         }
     }
     Arc::new(Schema::new(schema))
+}
+
+/// The spec of a resource whose tool is described by `spec`.
+///
+/// # Errors
+/// The pattern is none, or does not name the arguments that the tool needs.
+pub fn resource_spec(spec: &ToolSpec, pattern: &str, mime_types: &[&str]) -> Result<ResourceSpec, SpecError> {
+    crate::resource::resource_spec(spec, pattern, mime_types)
 }
 
 /// What can be a parameter of a tool.

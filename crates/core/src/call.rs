@@ -74,8 +74,11 @@ pub struct CallOptions {
     pub retries: Option<u32>,
     /// Neither read from the cache nor write to it.
     pub no_cache: bool,
-    /// Check everything, run nothing.
+    /// Check everything and tell what would be done; run nothing but a tool that says it has a dry run of its own
+    /// ([`ToolSpec::dry_run`](crate::ToolSpec)).
     pub dry_run: bool,
+    /// Check the arguments and run nothing, whatever the tool says.
+    pub validate: bool,
     /// Answer from the tool's examples or output schema instead of running it.
     pub mock: bool,
     /// Tools may tell more of what they do.

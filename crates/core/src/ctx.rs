@@ -138,6 +138,11 @@ impl Ctx {
         self.0.call().options.verbose
     }
 
+    /// Whether only to tell what would be done. A tool is called for a dry run when its spec says that it has one.
+    pub fn is_dry_run(&self) -> bool {
+        self.0.call().options.dry_run
+    }
+
     /// The folder to work in.
     pub fn working_dir(&self) -> Option<&Path> {
         let call = self.0.call();

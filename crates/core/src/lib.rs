@@ -67,7 +67,7 @@ pub use self::port::{
     SampleRequest,
 };
 pub use self::record::{CallRecord, RunRecord, StateVersions, Usage};
-pub use self::resource::{PromptArgument, PromptSpec, ResourceSpec, UriPattern};
+pub use self::resource::{Prompt, PromptArgument, PromptSpec, Resource, ResourceSpec, UriPattern};
 pub use self::schema::{Problem, Schema};
 pub use self::scope::Scope;
 pub use self::secret::Secret;
@@ -83,4 +83,4 @@ pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker, tool_
 /// A boxed future that can move between threads: what object-safe async traits answer with.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-pub use toolpost_macros::{data, tool, tools};
+pub use toolpost_macros::{data, prompt, resource, tool, tools};

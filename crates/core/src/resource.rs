@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::{SpecError, Tool, ToolSpec};
+
 /// The longest address that is matched, and the longest pattern, in bytes.
 const MAX_URI: usize = 8 << 10;
 /// The most parameters of one pattern.
@@ -279,6 +281,67 @@ impl PromptSpec {
         self.arguments.push(PromptArgument { name: name.into(), description: description.into(), optional });
         self
     }
+}
+
+/// A tool that reads: what `#[resource]` makes of a function. Its arguments are the parameters of the pattern.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a resource",
+    label = "expected a resource",
+    note = "put `#[toolpost::resource(\"scheme://{{name}}\")]` on the function"
+)]
+pub trait Resource: Tool {
+    /// What is known before it is read. Asked once, at registration.
+    ///
+    /// # Errors
+    /// The pattern is none, or does not name the arguments that the tool needs.
+    fn resource_spec(&self) -> Result<ResourceSpec, SpecError>;
+}
+
+/// A tool that writes a prompt: what `#[prompt]` makes of a function.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a prompt",
+    label = "expected a prompt",
+    note = "put `#[toolpost::prompt]` on the function"
+)]
+pub trait Prompt: Tool {
+    /// What is known before it is rendered. Asked once, at registration. Default: as the spec of the tool says it.
+    fn prompt_spec(&self) -> PromptSpec {
+        let spec = self.spec();
+        let mut prompt = PromptSpec::new(spec.name.clone(), spec.summary());
+        prompt.tags.clone_from(&spec.tags);
+        let schema = spec.input_schema.as_value();
+        let required = schema.get("required").and_then(Value::as_array);
+        for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+            let description = property.get("description").and_then(Value::as_str).unwrap_or_default();
+            let is_required = required.is_some_and(|names| names.iter().any(|required| required == name));
+            prompt = prompt.argument(name, description, !is_required);
+        }
+        prompt
+    }
+}
+
+/// The spec of a resource whose tool is described by `spec`.
+pub(crate) fn resource_spec(
+    spec: &ToolSpec,
+    pattern: &str,
+    mime_types: &[&str],
+) -> Result<ResourceSpec, SpecError> {
+    let wrong = |message: String| SpecError { tool: spec.name.clone(), message };
+    let pattern: UriPattern = pattern.parse().map_err(wrong)?;
+    let schema = spec.input_schema.as_value();
+    let needed =
+        schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    for name in needed {
+        if !pattern.parameters().any(|parameter| parameter == name) {
+            return Err(wrong(format!(
+                "its addresses `{pattern}` have no part `{{{name}}}`, and it needs one"
+            )));
+        }
+    }
+    let mut resource = ResourceSpec::new(pattern, spec.summary());
+    resource.mime_types = mime_types.iter().map(|name| (*name).to_owned()).collect();
+    resource.tags.clone_from(&spec.tags);
+    Ok(resource)
 }
 
 #[cfg(test)]

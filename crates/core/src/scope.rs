@@ -46,6 +46,12 @@ impl Scope {
         Self(Arc::new(inner))
     }
 
+    /// The same with the id that it has elsewhere: a call that comes from another process belongs to the same scope here.
+    #[must_use]
+    pub fn with_id(self, id: ScopeId) -> Self {
+        self.change(|inner| inner.id = id)
+    }
+
     /// Sets the folder that its tools work in. To be called before the first call.
     #[must_use]
     pub fn with_working_dir(self, path: impl Into<PathBuf>) -> Self {

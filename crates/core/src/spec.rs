@@ -97,6 +97,9 @@ pub struct ToolSpec {
     pub annotations: Annotations,
     /// What happens between a call and its end.
     pub mode: Mode,
+    /// Whether it has a dry run of its own: it is called for one too, and looks at
+    /// [`Ctx::is_dry_run`](crate::Ctx::is_dry_run).
+    pub dry_run: bool,
     /// What it asks of the call path.
     pub policy: Policy,
     /// The parts of documents that it sees, in the order of its parameters.
@@ -141,6 +144,7 @@ impl ToolSpec {
             tags: Vec::new(),
             annotations: Annotations::default(),
             mode: Mode::default(),
+            dry_run: false,
             policy: Policy::default(),
             state: Vec::new(),
             injected: Vec::new(),
@@ -370,6 +374,9 @@ impl Serialize for ToolSpec {
         map.serialize_entry("annotations", &self.annotations)?;
         if self.mode != Mode::Unary {
             map.serialize_entry("mode", &self.mode)?;
+        }
+        if self.dry_run {
+            map.serialize_entry("dry_run", &true)?;
         }
         map.serialize_entry("policy", &self.policy)?;
         if !self.state.is_empty() {

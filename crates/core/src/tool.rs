@@ -14,6 +14,16 @@ pub trait Tool: Send + Sync {
     /// Runs it, with arguments that fit its input schema.
     fn call<'a>(&'a self, args: &'a Args, ctx: &'a Ctx) -> BoxFuture<'a, Result<Output, ToolError>>;
 
+    /// Looks at arguments that fit the input schema, without running: what `pre_validate` of `#[tool]` names. It is asked
+    /// when a call is only to be checked; a tool that is run sees to it itself. Default: they are good.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    fn pre_validate(&self, args: &Args) -> Result<(), ToolError> {
+        let _ = args;
+        Ok(())
+    }
+
     /// Makes one value of two that were made of the same one, when the policy of conflicts says `merge`: the value
     /// before, this call's, and somebody else's; `None` is a value that is not there.
     ///

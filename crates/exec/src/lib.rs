@@ -13,6 +13,9 @@
 //! - Nothing here starts a process: the client half asks the sandbox crate to.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "client")]
+pub mod client;
 #[cfg(feature = "command")]
 pub mod command;
 pub mod protocol;
+pub mod server;

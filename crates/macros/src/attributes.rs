@@ -61,6 +61,8 @@ const KNOWN: &[&str] = &[
     "placement",
     "approval",
     "output_limit",
+    "mode",
+    "dry_run",
     "example",
     "sensitive",
     "pre_validate",
@@ -278,6 +280,15 @@ impl ToolOptions {
             "placement" => {
                 let variant = one_of(&text(meta)?, &[("inline", "Inline"), ("blocking", "Blocking")])?;
                 self.placement = Some(quote!(::toolpost::__private::Placement::#variant));
+            }
+            "mode" => {
+                let modes = [("unary", "Unary"), ("streaming", "Streaming"), ("session", "Session")];
+                let variant = one_of(&text(meta)?, &modes)?;
+                self.changes.push(quote!(#spec.mode = ::toolpost::__private::Mode::#variant;));
+            }
+            "dry_run" => {
+                let field = meta.require_path_only()?;
+                self.changes.push(quote!(#spec.#field = true;));
             }
             "approval" => {
                 let variant = one_of(&text(meta)?, &[("allow", "Allow"), ("ask", "Ask"), ("deny", "Deny")])?;

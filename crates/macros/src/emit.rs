@@ -188,12 +188,28 @@ pub(crate) fn merge(parameters: &[Parameter], options: &ToolOptions) -> Option<T
     })
 }
 
-/// `impl Tool` for a type. The spec is built once, on first use.
+/// The method that looks at the arguments without running, if the tool says how.
+pub(crate) fn pre_validate(parameters: &[Parameter], options: &ToolOptions) -> Option<TokenStream> {
+    let path = options.pre_validate.as_ref()?;
+    let whole = parameters.iter().find(|parameter| matches!(parameter.source, Source::WholeInput))?;
+    let (kind, args, input) = (&whole.kind, local("args"), local("input"));
+    Some(quote! {
+        fn pre_validate(
+            &self,
+            #args: &::toolpost::__private::Args,
+        ) -> ::core::result::Result<(), ::toolpost::__private::ToolError> {
+            let #input: #kind = #args.decode_all()?;
+            #path(&#input).map_err(::toolpost::__private::into_error)
+        }
+    })
+}
+
+/// `impl Tool` for a type, with further methods. The spec is built once, on first use.
 pub(crate) fn implementation(
     tool: &TokenStream,
     spec: &TokenStream,
     body: &TokenStream,
-    merge: Option<&TokenStream>,
+    further: &[Option<TokenStream>],
 ) -> TokenStream {
     let (args, ctx) = (local("args"), local("ctx"));
     quote! {
@@ -217,7 +233,7 @@ pub(crate) fn implementation(
                 ::std::boxed::Box::pin(async move { #body })
             }
 
-            #merge
+            #(#further)*
         }
     }
 }

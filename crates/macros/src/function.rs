@@ -1,21 +1,91 @@
-//! `#[tool]` on a function.
+//! `#[tool]`, `#[resource]` and `#[prompt]` on a function.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
-use syn::{Error, FnArg, Item, ItemFn, Result};
+use syn::ext::IdentExt as _;
+use syn::{Error, FnArg, Ident, Item, ItemFn, LitStr, Meta, Result};
 
-use crate::attributes::{ToolOptions, doc_text};
+use crate::attributes::{ToolOptions, doc_text, metas, texts};
+use crate::parameter::{Parameter, Source};
 use crate::{emit, parameter};
 
 pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
+    let message = "`#[tool]` goes on a function; for methods put `#[tools]` on the `impl` block";
+    build(ToolOptions::parse(options)?, item, message, |_, _| Ok(TokenStream::new()))
+}
+
+/// A resource is a function that reads: its parameters are those of the pattern of its addresses.
+pub(crate) fn resource(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
+    let wrong = "a resource needs the pattern of its addresses first: `#[resource(\"notes://{user}\")]`";
+    let mut tokens = options.clone().into_iter();
+    let pattern: LitStr = match tokens.next() {
+        Some(first) => syn::parse2(first.clone().into()).map_err(|_| Error::new(first.span(), wrong))?,
+        None => return Err(Error::new(proc_macro2::Span::call_site(), wrong)),
+    };
+    let rest: TokenStream = tokens.skip(1).collect();
+    let mut mime_types = Vec::new();
+    let mut others: Vec<Meta> = Vec::new();
+    for meta in metas(rest)? {
+        if meta.path().is_ident("mime_types") {
+            mime_types = texts(&meta)?;
+        } else {
+            others.push(meta);
+        }
+    }
+    let message = "`#[resource]` goes on a function";
+    build(ToolOptions::parse(quote!(#(#others),*))?, item, message, |identifier, parameters| {
+        check_pattern(&pattern, parameters)?;
+        Ok(quote! {
+            impl ::toolpost::__private::Resource for #identifier {
+                fn resource_spec(
+                    &self,
+                ) -> ::core::result::Result<::toolpost::__private::ResourceSpec, ::toolpost::__private::SpecError> {
+                    ::toolpost::__private::resource_spec(
+                        &::toolpost::__private::Tool::spec(self),
+                        #pattern,
+                        &[#(#mime_types),*],
+                    )
+                }
+            }
+        })
+    })
+}
+
+/// Each name in braces is that of a parameter.
+fn check_pattern(pattern: &LitStr, parameters: &[Parameter]) -> Result<()> {
+    let text = pattern.value();
+    for part in text.split('{').skip(1) {
+        let Some((name, _)) = part.split_once('}') else { continue };
+        let is_parameter = |parameter: &Parameter| {
+            matches!(parameter.source, Source::Argument { .. }) && parameter.name.unraw() == name
+        };
+        let whole = parameters.iter().any(|parameter| matches!(parameter.source, Source::WholeInput));
+        if !whole && !parameters.iter().any(is_parameter) {
+            return Err(Error::new(pattern.span(), format!("the function has no parameter `{name}`")));
+        }
+    }
+    Ok(())
+}
+
+/// A prompt is a function that writes text, or messages.
+pub(crate) fn prompt(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
+    let message = "`#[prompt]` goes on a function";
+    build(ToolOptions::parse(options)?, item, message, |identifier, _| {
+        Ok(quote!(impl ::toolpost::__private::Prompt for #identifier {}))
+    })
+}
+
+/// What is made of a function: a type with its name, that implements `Tool`, and what else `further` makes of it.
+fn build(
+    options: ToolOptions,
+    item: TokenStream,
+    message: &str,
+    further: impl FnOnce(&Ident, &[Parameter]) -> Result<TokenStream>,
+) -> Result<TokenStream> {
     let mut function: ItemFn = match syn::parse2(item)? {
         Item::Fn(function) => function,
-        other => {
-            let message = "`#[tool]` goes on a function; for methods put `#[tools]` on the `impl` block";
-            return Err(Error::new_spanned(other, message));
-        }
+        other => return Err(Error::new_spanned(other, message)),
     };
-    let options = ToolOptions::parse(options)?;
     emit::check_signature(&function.sig)?;
     if let Some(FnArg::Receiver(receiver)) = function.sig.inputs.first() {
         return Err(Error::new_spanned(
@@ -38,8 +108,12 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
     }
     let spec = emit::spec(&name, &description, &function.sig, &parameters, &options)?;
     let body = emit::call_body(&quote!(#identifier::run), &function.sig, &parameters, &options)?;
-    let merge = emit::merge(&parameters, &options);
-    let implementation = emit::implementation(&quote!(#identifier), &spec, &body, merge.as_ref());
+    let methods = [emit::merge(&parameters, &options), emit::pre_validate(&parameters, &options)];
+    let implementation = emit::implementation(&quote!(#identifier), &spec, &body, &methods);
+    let mut further = further(&identifier, &parameters)?;
+    if !further.is_empty() {
+        further = quote!(#(#conditions)* #further);
+    }
     let visibility = function.vis.clone();
     let attributes = function.attrs.clone();
     let (docs, others): (Vec<_>, Vec<_>) =
@@ -73,5 +147,7 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
 
         #(#conditions)*
         #implementation
+
+        #further
     })
 }

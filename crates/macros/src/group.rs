@@ -157,8 +157,8 @@ fn expand_method(
     let spec = emit::spec(&name, &description, &signature, &parameters, options)?;
     let body = emit::call_body(&quote!(self.0.#identifier), &signature, &parameters, options)?;
     let tool = format_ident!("{}_{}", owner_name.unraw(), identifier.unraw());
-    let merge = emit::merge(&parameters, options);
-    let implementation = emit::implementation(&quote!(#tool), &spec, &body, merge.as_ref());
+    let further = [emit::merge(&parameters, options), emit::pre_validate(&parameters, options)];
+    let implementation = emit::implementation(&quote!(#tool), &spec, &body, &further);
     let conditions = emit::conditions(&method.attrs);
     let definition = quote! {
         #(#conditions)*

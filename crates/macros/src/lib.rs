@@ -1,4 +1,4 @@
-//! How a function becomes a tool: `#[tool]`, `#[tools]` and `#[data]`.
+//! How a function becomes a tool: `#[tool]`, `#[tools]`, `#[resource]`, `#[prompt]` and `#[data]`.
 //!
 //! # Invariants
 //!
@@ -43,6 +43,8 @@ use proc_macro::TokenStream;
 /// | `placement = "inline"` or `"blocking"` | where it runs |
 /// | `approval = "allow"`, `"ask"` or `"deny"` | whether it may be called |
 /// | `output_limit = 65536` | bytes of text that a model gets |
+/// | `mode = "unary"`, `"streaming"` or `"session"` | how it is called as a program: streams of events and sessions are asked for |
+/// | `dry_run` | it has a dry run of its own and looks at `Ctx::is_dry_run`; without it a dry run never calls it |
 /// | `example = r#"{…}"#` | arguments as one would give them; may be repeated |
 /// | `sensitive("password", …)` | arguments that records mask; for the fields of a whole input |
 /// | `pre_validate = path` | a function `fn(&Input) -> Result<(), ToolError>` called before one with a whole input |
@@ -77,6 +79,24 @@ use proc_macro::TokenStream;
 #[proc_macro_attribute]
 pub fn tool(options: TokenStream, item: TokenStream) -> TokenStream {
     function::expand(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Makes a resource of a function: something that can be read by its address.
+///
+/// The first thing in the attribute is the pattern of the addresses, `#[resource("notes://{user}")]`; the parameters of the
+/// function are filled from the parts in braces, and `Ctx` and `Inject<T>` as those of a tool. Further options:
+/// `mime_types("text/plain")`, `tags("a", "b")`, and those of [`macro@tool`].
+#[proc_macro_attribute]
+pub fn resource(options: TokenStream, item: TokenStream) -> TokenStream {
+    function::resource(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Makes a prompt of a function: text, or messages, that a caller asks for by name.
+///
+/// The parameters are the prompt's arguments; the options are those of [`macro@tool`], such as `tags("a")`.
+#[proc_macro_attribute]
+pub fn prompt(options: TokenStream, item: TokenStream) -> TokenStream {
+    function::prompt(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
 /// Makes tools of the methods of an `impl` block that have `#[tool]`; they share the value, behind an `Arc`.

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use toolpost_core::{
-    Approval, CallRecord, Clock, Event, EventSink, IntoTool, SpecError, SystemClock, Tool, ToolGroup, Values,
+    Approval, CallRecord, Clock, Event, EventSink, IntoTool, Prompt, Resource, SpecError, SystemClock, Tool,
+    ToolGroup, Values,
 };
 
 use crate::Toolbox;
+use crate::offers::Offer;
 
 /// Who gets every record. It is called where a call ends and must return at once.
 pub(crate) type RecordSink = Arc<dyn Fn(&Arc<CallRecord>) + Send + Sync>;
@@ -70,6 +72,7 @@ pub struct Builder {
     pub(crate) name: Arc<str>,
     pub(crate) settings: Settings,
     pub(crate) tools: Vec<Arc<dyn Tool>>,
+    pub(crate) offers: Vec<Offer>,
     pub(crate) values: Values,
     pub(crate) approvals: HashMap<String, Approval>,
     pub(crate) default_approval: Option<Approval>,
@@ -84,6 +87,7 @@ impl Default for Builder {
             name: "local".into(),
             settings: Settings::default(),
             tools: Vec::new(),
+            offers: Vec::new(),
             values: Values::default(),
             approvals: HashMap::new(),
             default_approval: None,
@@ -110,6 +114,18 @@ impl Builder {
     /// Adds the tools of a value whose `impl` block has `#[tools]`.
     pub fn tools(mut self, group: impl ToolGroup) -> Self {
         self.tools.extend(group.into_tools());
+        self
+    }
+
+    /// Adds a resource: the name of a function with `#[resource]`.
+    pub fn resource<R: Resource + 'static>(mut self, resource: impl FnOnce() -> R) -> Self {
+        self.offers.push(Offer::Resource(Arc::new(resource())));
+        self
+    }
+
+    /// Adds a prompt: the name of a function with `#[prompt]`.
+    pub fn prompt<P: Prompt + 'static>(mut self, prompt: impl FnOnce() -> P) -> Self {
+        self.offers.push(Offer::Prompt(Arc::new(prompt())));
         self
     }
 
@@ -174,9 +190,13 @@ impl Builder {
     /// The first tool that contradicts itself, or whose name another one has.
     pub fn build(mut self) -> Result<Toolbox, SpecError> {
         let tools = std::mem::take(&mut self.tools);
+        let offers = std::mem::take(&mut self.offers);
         let toolbox = Toolbox::from_builder(self);
         for tool in tools {
             toolbox.add(tool)?;
+        }
+        for offer in offers {
+            toolbox.offer(offer)?;
         }
         Ok(toolbox)
     }

@@ -14,6 +14,7 @@
 
 mod builder;
 mod catalog;
+mod offers;
 mod path;
 mod registry;
 mod toolbox;

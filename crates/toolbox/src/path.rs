@@ -52,8 +52,13 @@ async fn stages(
     check::size(size, toolbox.settings().arguments_limit)?;
     check::may_nest(toolbox, &call)?;
     check::arguments(&entry, &call)?;
+    if call.options.validate {
+        check::validated(&entry, &call)?;
+        return Ok(Output::json(serde_json::json!({ "valid": true })));
+    }
     permit::decide(toolbox, &entry, &call, parent, secrets.all()).await?;
-    if call.options.dry_run && entry.is_local() {
+    if call.options.dry_run && entry.is_local() && !entry.spec.dry_run {
+        check::validated(&entry, &call)?;
         return Ok(check::dry_run(&entry, &call, secrets.all()));
     }
     let (places, waited) = queue::enter(toolbox, &entry, &call, parent).await;

@@ -166,6 +166,23 @@ impl Registry {
         Ok(())
     }
 
+    /// Adds an entry that no list shows, under a key that is no name of a tool.
+    pub(crate) fn insert_hidden(&mut self, key: Arc<str>, mut entry: Entry) -> Result<(), SpecError> {
+        entry.spec.check()?;
+        entry.name = Arc::clone(&key);
+        if self.entries.contains_key(&key) {
+            let message = format!("there is a `{key}` already; rename one of them");
+            return Err(SpecError { tool: entry.spec.name.clone(), message });
+        }
+        self.entries.insert(key, Arc::new(entry));
+        Ok(())
+    }
+
+    /// The sources, in the order of their coming.
+    pub(crate) fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
+        self.sources.iter().map(|listed| Arc::clone(&listed.source)).collect()
+    }
+
     pub(crate) fn remove(&mut self, name: &str) -> bool {
         self.order.retain(|known| &**known != name);
         self.aliases.retain(|_, tool| &**tool != name);

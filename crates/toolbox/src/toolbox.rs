@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use toolpost_core::{
-    BoxFuture, Call, CallRecord, IntoTool, Output, Reply, SpecError, ToolError, ToolGroup, ToolSource,
-    ToolSpec,
+    BoxFuture, Call, CallRecord, IntoTool, Output, PromptSpec, Reply, ResourceSpec, SpecError, ToolError,
+    ToolGroup, ToolSource, ToolSpec,
 };
 
+use crate::offers::Offers;
 use crate::path::cache::Cache;
 use crate::path::queue::Scheduler;
 use crate::path::record::Ring;
@@ -44,6 +45,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Shared {
     pub(crate) config: Builder,
     pub(crate) registry: RwLock<Registry>,
+    offers: RwLock<Offers>,
     generation: AtomicU64,
     /// Decides whose turn it is.
     pub(crate) scheduler: Scheduler,
@@ -60,8 +62,20 @@ impl Shared {
         self.registry.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn registry_mut(&self) -> RwLockWriteGuard<'_, Registry> {
+    pub(crate) fn registry_mut(&self) -> RwLockWriteGuard<'_, Registry> {
         self.registry.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn offers(&self) -> RwLockReadGuard<'_, Offers> {
+        self.offers.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn offers_mut(&self) -> RwLockWriteGuard<'_, Offers> {
+        self.offers.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
+        self.registry().sources()
     }
 
     pub(crate) fn settings(&self) -> &Settings {
@@ -107,6 +121,7 @@ impl Toolbox {
         let settings = &config.settings;
         Self(Arc::new(Shared {
             registry: RwLock::default(),
+            offers: RwLock::default(),
             generation: AtomicU64::new(0),
             scheduler: Scheduler::new(settings.concurrency, settings.queue),
             refreshing: tokio::sync::Mutex::default(),
@@ -228,6 +243,26 @@ impl ToolSource for Toolbox {
 
     fn generation(&self) -> u64 {
         self.0.generation.load(Ordering::Relaxed).wrapping_add(self.0.registry().source_generations())
+    }
+
+    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
+        Box::pin(async { Ok(Toolbox::resources(self).await) })
+    }
+
+    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
+        Box::pin(async { Ok(Toolbox::prompts(self).await) })
+    }
+
+    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
+        Box::pin(Toolbox::read_resource(self, uri))
+    }
+
+    fn render_prompt<'a>(
+        &'a self,
+        name: &'a str,
+        arguments: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Output, ToolError>> {
+        Box::pin(Toolbox::render_prompt(self, name, arguments))
     }
 
     fn call(&self, call: Call) -> BoxFuture<'_, Reply> {

@@ -34,12 +34,13 @@
 //! - [`Toolbox`] holds tools and is the one way to call them; [`Call`] is a call with all its options.
 //! - [`Output`] and [`ToolError`] are what comes back, [`CallRecord`] is what is kept.
 //! - [`Ctx`] is what a tool sees of its call: progress, questions, nested calls, injected values.
+//! - [`main`] makes an executable of a toolbox, which any program can call; [`Program`] says more of it.
 //! - Behind features: `sandbox` runs processes under confinement, `tools` has the built-in tools, `llm` the models,
 //!   `agent` the loop; `full` is all of them.
 //!
 //! # Invariants
 //!
-//! - Only re-exports: everything is documented where it is made.
+//! - Only re-exports, but for the entry of tool programs: everything is documented where it is made.
 //! - The default features bring no C code, no TLS and few packages; a test holds the number.
 #![forbid(unsafe_code)]
 
@@ -48,6 +49,15 @@ pub use toolpost_core::__private;
 pub use toolpost_core::*;
 
 pub use serde_json::json;
+
+#[cfg(feature = "exec")]
+mod program;
+#[cfg(feature = "exec")]
+pub use self::program::{IntoToolbox, Program, main};
+
+/// The protocol of executables.
+#[cfg(feature = "exec")]
+pub use toolpost_exec as exec;
 
 #[cfg(feature = "toolbox")]
 pub use toolpost_toolbox::{Builder, Settings, ToolUsage, Toolbox};

@@ -208,8 +208,9 @@ pub const EXCLUSIVE: &[Exclusive] = &[
     },
     Exclusive {
         crates: &["rustix"],
-        only: &["toolpost-sandbox", "toolpost-tools"],
-        reason: "the sandbox, and the file tools that stay below their root",
+        only: &["toolpost-sandbox", "toolpost-tools", "toolpost-exec"],
+        reason: "the sandbox, the file tools that stay below their root, and a tool program's own descriptor for its \
+                 protocol, which must not bring the sandbox",
     },
     Exclusive {
         crates: &["rusqlite", "libsqlite3-sys", "sqlx", "redb"],
@@ -348,6 +349,7 @@ pub const WORDS: &[Word] = &[
         allowed: &[
             ("crates/cli/", "the command reads the environment"),
             ("xtask/", "the chores clean the environment of what they start"),
+            ("crates/toolpost/src/program.rs", "the `main` of tool programs stands where the command stands"),
             ("crates/testkit/", "TOOLPOST_RECORDINGS names the folder of the recordings"),
         ],
         action: "take the value as an argument; only the command reads the environment",

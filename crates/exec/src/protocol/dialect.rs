@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolpost_core::{
-    Annotations, Artifact, ArtifactData, Example, LogLevel, LogLine, Mode, Policy, Progress, Sample,
-    SampleRequest, ToolSpec,
+    Annotations, Artifact, ArtifactData, Example, LogLevel, LogLine, Mode, Policy, Progress, PromptSpec,
+    ResourceSpec, Sample, SampleRequest, ToolSpec,
 };
 
 /// What our programs write as `protocol` in `--discover`: dialect 0.1, the additions of this crate, and resident mode.
@@ -180,6 +180,33 @@ pub struct PromptEntry {
     pub arguments: BTreeMap<String, String>,
     /// Words to find it by.
     pub tags: Vec<String>,
+}
+
+impl ResourceEntry {
+    /// What a program says of a resource.
+    pub fn of(spec: &ResourceSpec) -> Self {
+        Self {
+            uri_pattern: spec.uri_pattern.as_str().to_owned(),
+            summary: spec.summary.clone(),
+            mime_types: spec.mime_types.clone(),
+            tags: spec.tags.clone(),
+        }
+    }
+}
+
+impl PromptEntry {
+    /// What a program says of a prompt.
+    pub fn of(spec: &PromptSpec) -> Self {
+        let arguments = spec.arguments.iter();
+        Self {
+            name: spec.name.clone(),
+            summary: spec.summary.clone(),
+            arguments: arguments
+                .map(|argument| (argument.name.clone(), argument.description.clone()))
+                .collect(),
+            tags: spec.tags.clone(),
+        }
+    }
 }
 
 /// The answer to `TOOL --manifest`.
@@ -415,6 +442,9 @@ pub enum SessionLine {
         /// What stands before the caller's input.
         #[serde(default = "prompt")]
         prompt: String,
+        /// Whatever else the tool tells, such as the `schema` of the answer.
+        #[serde(flatten)]
+        more: Map<String, Value>,
     },
     /// The tool waits for a line.
     AwaitingInput {

@@ -136,6 +136,9 @@ pub struct CallFacts {
     /// Check everything, run nothing.
     #[serde(skip_serializing_if = "is_false")]
     pub dry_run: bool,
+    /// Check the arguments, run nothing, not even a tool that has a dry run of its own.
+    #[serde(skip_serializing_if = "is_false")]
+    pub validate: bool,
     /// Answer from examples or the output schema.
     #[serde(skip_serializing_if = "is_false")]
     pub mock: bool,

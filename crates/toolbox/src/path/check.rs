@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use toolpost_core::{Call, Output, Secret, ToolError};
+use toolpost_core::{Args, Call, Output, Secret, ToolError};
 
 use super::host::CallHost;
 
-use crate::registry::Entry;
+use crate::registry::{Entry, Target};
 use crate::toolbox::Shared;
 
 /// What stands where something sensitive was.
@@ -90,6 +90,15 @@ pub(super) fn arguments(entry: &Entry, call: &Call) -> Result<(), ToolError> {
         return Ok(());
     }
     entry.spec.input_schema.check_hiding(&call.arguments, &entry.spec.sensitive)
+}
+
+/// What a call that is not run is checked for besides: the tool's own look at its arguments. The tool of a source is not
+/// asked, because nothing proves that the source would not run it; its schema is what is known of it here.
+pub(super) fn validated(entry: &Entry, call: &Call) -> Result<(), ToolError> {
+    match &entry.target {
+        Target::Local(tool) => tool.pre_validate(&Args::new(Arc::clone(&call.arguments))),
+        Target::Source(_) => entry.spec.input_schema.check_hiding(&call.arguments, &entry.spec.sensitive),
+    }
 }
 
 /// The answer of a call that was only to be checked.

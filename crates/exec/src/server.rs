@@ -1,0 +1,204 @@
+//! What a tool program speaks: the server half of the protocol, over given streams.
+//!
+//! [`serve`] takes the command line of a program apart and answers it; it does not touch the process that it runs in,
+//! except for `working_dir` where [`Program::owns_process`] says that it may.
+
+mod descriptor;
+mod flags;
+mod grammar;
+mod help;
+mod http;
+mod inlet;
+mod input;
+mod oneshot;
+mod outlet;
+mod port;
+mod reserved;
+mod resident;
+mod status;
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use toolpost_core::{CallId, Envelope, Output, ToolError, ToolSource, ToolSpec};
+
+pub use self::descriptor::{own_input, own_output};
+use self::grammar::Command;
+use self::inlet::Inlet;
+use self::outlet::Outlet;
+use crate::protocol::dialect::{Discovery, PROTOCOL, PromptEntry, ResourceEntry, ToolEntry};
+
+/// What a tool program is.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Program {
+    /// Its name, as `--discover` and `--help` give it.
+    pub name: String,
+    /// Its version, as `--discover` and `--version` give it.
+    pub version: String,
+    /// What it is for, for `--help`. Default: nothing.
+    pub about: Option<String>,
+    /// Whether the process is this program's alone, so that `working_dir` changes its directory. Default: no; the folder
+    /// is then only what the tool's `Ctx::working_dir` says.
+    pub owns_process: bool,
+    /// Whether a connection to another machine is an error (`TOOLPOST_NO_NETWORK`). Default: no.
+    pub offline: bool,
+}
+
+impl Program {
+    /// A program of this name and version.
+    pub fn new(name: impl Into<String>, version: impl Into<String>) -> Self {
+        Self { name: name.into(), version: version.into(), about: None, owns_process: false, offline: false }
+    }
+}
+
+/// Where a program reads and writes. They are read and written on threads of their own.
+pub struct Streams {
+    /// Standard input. It is read only when something asks for it.
+    pub input: Box<dyn Read + Send>,
+    /// Standard output: the protocol, and nothing else.
+    pub output: Box<dyn Write + Send>,
+    /// Standard error: notifications.
+    pub errors: Box<dyn Write + Send>,
+}
+
+impl std::fmt::Debug for Streams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Streams").finish_non_exhaustive()
+    }
+}
+
+/// Everything that a command needs.
+pub(crate) struct Server {
+    pub(crate) source: Arc<dyn ToolSource>,
+    pub(crate) program: Program,
+    pub(crate) output: Outlet,
+    pub(crate) errors: Outlet,
+    pub(crate) input: Arc<Inlet>,
+}
+
+/// Answers one command line of a program and gives its exit status: 0 for success, else see the table in `--help`.
+///
+/// `arguments` are those after the program's name. The last line is written when the future ends.
+pub async fn serve(
+    source: Arc<dyn ToolSource>,
+    program: Program,
+    arguments: Vec<OsString>,
+    streams: Streams,
+) -> u8 {
+    let server = Server {
+        source,
+        program,
+        output: Outlet::new(streams.output),
+        errors: Outlet::new(streams.errors),
+        input: Arc::new(Inlet::new(streams.input)),
+    };
+    let status = server.answer(arguments).await;
+    server.errors.flush().await;
+    // Who reads nothing of the answer cannot have got it.
+    let written = server.output.flush().await;
+    if status == status::OK && !written { status::FAILED } else { status }
+}
+
+impl Server {
+    async fn answer(&self, arguments: Vec<OsString>) -> u8 {
+        let specs = match self.source.list().await {
+            Ok(specs) => specs,
+            Err(error) => return self.refuse(&error, status::of(&error)).await,
+        };
+        let command = grammar::texts(arguments).and_then(|texts| grammar::parse(&texts, &specs));
+        let command = match command {
+            Ok(command) => command,
+            Err(error) => return self.refuse(&error, status::USAGE).await,
+        };
+        match command {
+            Command::Help => self.text(help::program(&self.program, &specs)).await,
+            Command::Version => self.text(format!("{} {}\n", self.program.name, self.program.version)).await,
+            Command::Discover => match self.discovery(&specs).await {
+                Ok(discovery) => self.text(format!("{}\n", pretty(&json!(discovery)))).await,
+                Err(error) => self.refuse(&error, status::of(&error)).await,
+            },
+            Command::Tools => {
+                let names = specs.iter().map(|spec| json!({"name": spec.name, "summary": spec.summary()}));
+                let tools = json!({ "tools": names.collect::<Vec<_>>() });
+                self.text(format!("{}\n", pretty(&tools))).await
+            }
+            Command::Resources | Command::Prompts => {
+                let key = if command == Command::Resources { "resources" } else { "prompts" };
+                match self.discovery(&[]).await {
+                    Ok(discovery) => {
+                        let list = json!({ key: json!(discovery)[key] });
+                        self.text(format!("{}\n", pretty(&list))).await
+                    }
+                    Err(error) => self.refuse(&error, status::of(&error)).await,
+                }
+            }
+            Command::Resource(uri) => self.value(self.source.read_resource(&uri).await).await,
+            Command::Prompt { name, arguments } => {
+                let arguments = match input::object(&arguments) {
+                    Ok(arguments) => arguments,
+                    Err(error) => return self.refuse(&error, status::USAGE).await,
+                };
+                let arguments = arguments.as_object().cloned().unwrap_or_default();
+                self.value(self.source.render_prompt(&name, &arguments).await).await
+            }
+            Command::Resident => resident::serve(self).await,
+            Command::ToolHelp(spec) => self.text(help::tool(&self.program, &spec, specs.len() == 1)).await,
+            Command::Manifest(spec) => {
+                let manifest = crate::protocol::dialect::Manifest::of(&spec);
+                self.text(format!("{}\n", pretty(&json!(manifest)))).await
+            }
+            Command::Run(run) => oneshot::run(self, run).await,
+        }
+    }
+
+    /// What the program has. Without specs the list of tools is empty.
+    pub(crate) async fn discovery(&self, specs: &[Arc<ToolSpec>]) -> Result<Discovery, ToolError> {
+        let resources = self.source.resources().await?;
+        let prompts = self.source.prompts().await?;
+        Ok(Discovery {
+            name: self.program.name.clone(),
+            version: self.program.version.clone(),
+            protocol: Some(PROTOCOL.to_owned()),
+            resident: true,
+            tools: specs.iter().map(|spec| ToolEntry::of(spec)).collect(),
+            resources: resources.iter().map(|spec| ResourceEntry::of(spec)).collect(),
+            prompts: prompts.iter().map(|spec| PromptEntry::of(spec)).collect(),
+        })
+    }
+
+    async fn text(&self, text: String) -> u8 {
+        self.output.send(text.into_bytes()).await;
+        status::OK
+    }
+
+    /// Writes one line of JSON.
+    pub(crate) async fn line(&self, value: &Value) {
+        self.output.send(format!("{value}\n").into_bytes()).await;
+    }
+
+    /// Writes the envelope of an error.
+    pub(crate) async fn refuse(&self, error: &ToolError, status: u8) -> u8 {
+        let outcome: Result<Output, ToolError> = Err(error.clone());
+        self.line(Envelope::new(CallId::new(), &outcome).as_value()).await;
+        status
+    }
+
+    /// Writes what a resource or a prompt gives: the bare value.
+    async fn value(&self, result: Result<Output, ToolError>) -> u8 {
+        match result {
+            Ok(output) => {
+                self.line(&output.result_value()).await;
+                status::OK
+            }
+            Err(error) => self.refuse(&error, status::of(&error)).await,
+        }
+    }
+}
+
+/// JSON over several lines, indented by two spaces.
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}

@@ -1,0 +1,203 @@
+//! Flags, typed by the schema of the tool.
+
+use serde_json::{Map, Value};
+use toolpost_core::{ToolError, ToolSpec, did_you_mean};
+
+/// How deep references and alternatives of a schema are followed.
+const DEPTH: usize = 8;
+
+/// The types that a parameter may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kinds {
+    pub(super) string: bool,
+    pub(super) integer: bool,
+    pub(super) number: bool,
+    pub(super) boolean: bool,
+    pub(super) array: bool,
+    pub(super) object: bool,
+}
+
+impl Kinds {
+    /// Nothing is said: any JSON, else text.
+    pub(super) fn is_unknown(self) -> bool {
+        self == Self::default()
+    }
+
+    /// A flag that may stand alone.
+    pub(super) fn is_switch(self) -> bool {
+        self == Self { boolean: true, ..Self::default() }
+    }
+
+    fn takes(self, value: &Value) -> bool {
+        match value {
+            Value::Null => false,
+            Value::Bool(_) => self.boolean,
+            Value::Number(number) => self.number || (self.integer && !number.is_f64()),
+            Value::String(_) => self.string,
+            Value::Array(_) => self.array,
+            Value::Object(_) => self.object,
+        }
+    }
+}
+
+/// The schema that a schema refers to, within the root's `$defs`.
+fn target<'a>(root: &'a Value, schema: &'a Value) -> Option<&'a Value> {
+    let reference = schema.get("$ref")?.as_str()?;
+    root.pointer(reference.strip_prefix('#')?)
+}
+
+fn collect(root: &Value, schema: &Value, depth: usize, kinds: &mut Kinds) {
+    if depth > DEPTH {
+        return;
+    }
+    let mut add = |name: &str| match name {
+        "string" => kinds.string = true,
+        "integer" => kinds.integer = true,
+        "number" => kinds.number = true,
+        "boolean" => kinds.boolean = true,
+        "array" => kinds.array = true,
+        "object" => kinds.object = true,
+        _ => {}
+    };
+    match schema.get("type") {
+        Some(Value::String(name)) => add(name),
+        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).for_each(add),
+        _ => {
+            let values = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
+            for value in values.chain(schema.get("const")) {
+                match value {
+                    Value::String(_) => kinds.string = true,
+                    Value::Number(_) => kinds.number = true,
+                    Value::Bool(_) => kinds.boolean = true,
+                    _ => {}
+                }
+            }
+        }
+    }
+    if let Some(target) = target(root, schema) {
+        collect(root, target, depth + 1, kinds);
+    }
+    for keyword in ["anyOf", "oneOf", "allOf"] {
+        for choice in schema.get(keyword).and_then(Value::as_array).into_iter().flatten() {
+            collect(root, choice, depth + 1, kinds);
+        }
+    }
+}
+
+/// The types that a schema allows.
+pub(super) fn kinds(root: &Value, schema: &Value) -> Kinds {
+    let mut kinds = Kinds::default();
+    collect(root, schema, 0, &mut kinds);
+    kinds
+}
+
+/// The schema of the items of a list.
+fn items<'a>(root: &'a Value, schema: &'a Value, depth: usize) -> Option<&'a Value> {
+    if depth > DEPTH {
+        return None;
+    }
+    let choices = ["anyOf", "oneOf"].into_iter().filter_map(|keyword| schema.get(keyword)?.as_array());
+    schema
+        .get("items")
+        .or_else(|| items(root, target(root, schema)?, depth + 1))
+        .or_else(|| choices.flatten().find_map(|choice| items(root, choice, depth + 1)))
+}
+
+/// One value of a flag. What does not fit stays a text, so that the schema's own error names it.
+fn value(root: &Value, schema: &Value, text: &str) -> Value {
+    let kinds = kinds(root, schema);
+    let parsed = || serde_json::from_str::<Value>(text).ok();
+    if kinds.is_unknown() {
+        return parsed().unwrap_or_else(|| text.into());
+    }
+    parsed().filter(|value| !value.is_string() && kinds.takes(value)).unwrap_or_else(|| text.into())
+}
+
+/// The flags of one command line.
+pub(super) struct Flags<'a> {
+    spec: &'a ToolSpec,
+    values: Map<String, Value>,
+}
+
+impl<'a> Flags<'a> {
+    pub(super) fn new(spec: &'a ToolSpec) -> Self {
+        Self { spec, values: Map::new() }
+    }
+
+    fn properties(&self) -> Option<&'a Map<String, Value>> {
+        self.spec.input_schema.as_value().get("properties")?.as_object()
+    }
+
+    /// The parameter that a flag means, and its schema: `--max-items` is `max_items`.
+    pub(super) fn find(&self, flag: &str) -> Option<(&'a str, &'a Value)> {
+        let properties = self.properties()?;
+        let plain = flag.replace('-', "_");
+        let found = properties.get_key_value(flag).or_else(|| properties.get_key_value(plain.as_str()));
+        found.map(|(name, schema)| (name.as_str(), schema))
+    }
+
+    /// Whether it stands alone when no value follows.
+    pub(super) fn kinds(&self, schema: &Value) -> Kinds {
+        kinds(self.spec.input_schema.as_value(), schema)
+    }
+
+    /// Whether parameters are taken that the schema does not name.
+    pub(super) fn takes_any(&self) -> bool {
+        !matches!(
+            self.spec.input_schema.as_value().get("additionalProperties"),
+            Some(Value::Bool(false)) | Some(Value::Object(_))
+        )
+    }
+
+    /// What is said of a flag that nobody knows.
+    pub(super) fn unknown(&self, flag: &str) -> ToolError {
+        let known: Vec<String> =
+            self.properties().into_iter().flat_map(Map::keys).map(|name| name.replace('_', "-")).collect();
+        let suggestion = did_you_mean(flag, known.iter().map(String::as_str))
+            .map(|text| text.replace(" `", " `--"))
+            .unwrap_or_else(|| format!("See `{} --help`.", self.spec.name));
+        ToolError::invalid_input(format!("`{}` has no flag `--{flag}`", self.spec.name))
+            .suggest(suggestion)
+            .with("flag", format!("--{flag}"))
+    }
+
+    /// Takes a value. A list grows with each; anything else is given once.
+    pub(super) fn give(&mut self, name: &str, schema: &Value, text: &str) -> Result<(), ToolError> {
+        let root = self.spec.input_schema.as_value();
+        if self.kinds(schema).array {
+            let whole = serde_json::from_str::<Value>(text).ok();
+            let more = match whole {
+                Some(Value::Array(values)) => values,
+                _ => vec![value(root, items(root, schema, 0).unwrap_or(&Value::Null), text)],
+            };
+            match self.values.get_mut(name) {
+                Some(Value::Array(values)) => values.extend(more),
+                _ => drop(self.values.insert(name.to_owned(), more.into())),
+            }
+            return Ok(());
+        }
+        self.once(name, value(root, schema, text))
+    }
+
+    /// Sets a flag that stands alone.
+    pub(super) fn switch(&mut self, name: &str, on: bool) -> Result<(), ToolError> {
+        self.once(name, on.into())
+    }
+
+    fn once(&mut self, name: &str, value: Value) -> Result<(), ToolError> {
+        if self.values.insert(name.to_owned(), value).is_none() {
+            return Ok(());
+        }
+        Err(ToolError::invalid_input(format!("`--{}` is given twice", name.replace('_', "-")))
+            .with("pointer", format!("/{name}"))
+            .suggest("Give it once; only lists take several values."))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    pub(super) fn into_value(self) -> Value {
+        self.values.into()
+    }
+}

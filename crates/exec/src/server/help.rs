@@ -1,0 +1,211 @@
+//! Help for people.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde_json::Value;
+use toolpost_core::{Mode, ToolSpec};
+
+use super::{Program, flags, status};
+
+/// Where the second column of a list begins at most.
+const COLUMN: usize = 28;
+/// How wide a line may be.
+const WIDTH: usize = 100;
+/// How many names a list of choices shows.
+const CHOICES: usize = 12;
+
+/// One row of a list: what it is, and what it means, wrapped beside it.
+fn row(text: &mut String, left: &str, right: &str, column: usize) {
+    let indent = column + 4;
+    let mut line = format!("  {left:<column$}  ");
+    if left.chars().count() > column {
+        line = format!("  {left}\n{:indent$}", "");
+    }
+    let mut width = indent;
+    for (index, word) in right.split_whitespace().enumerate() {
+        let length = word.chars().count();
+        if index > 0 && width + 1 + length > WIDTH {
+            // Writing to a string cannot fail.
+            let _ = write!(line, "\n{:indent$}", "");
+            width = indent;
+        } else if index > 0 {
+            line.push(' ');
+            width += 1;
+        }
+        line.push_str(word);
+        width += length;
+    }
+    text.push_str(line.trim_end());
+    text.push('\n');
+}
+
+fn rows(text: &mut String, title: &str, list: &[(String, String)]) {
+    if list.is_empty() {
+        return;
+    }
+    let widest = list.iter().map(|(left, _)| left.chars().count()).filter(|width| *width <= COLUMN).max();
+    let _ = writeln!(text, "\n{title}:");
+    for (left, right) in list {
+        row(text, left, right, widest.unwrap_or(COLUMN));
+    }
+}
+
+fn exit_statuses(text: &mut String) {
+    let list: Vec<(String, String)> =
+        status::TABLE.iter().map(|(status, meaning)| (status.to_string(), (*meaning).to_owned())).collect();
+    rows(text, "Exit status", &list);
+}
+
+fn own(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(left, right)| ((*left).to_owned(), (*right).to_owned())).collect()
+}
+
+/// `--help`.
+pub(super) fn program(program: &Program, specs: &[Arc<ToolSpec>]) -> String {
+    let name = &program.name;
+    let mut text = match &program.about {
+        Some(about) => format!("{}\n\n", about.trim()),
+        None => String::new(),
+    };
+    let _ = writeln!(text, "Usage: {name} TOOL [--FLAG VALUE]… | '{{JSON}}' | @FILE | -");
+    let _ = writeln!(text, "       {name} TOOL --help");
+    let tools: Vec<(String, String)> =
+        specs.iter().map(|spec| (spec.name.clone(), spec.summary().to_owned())).collect();
+    rows(&mut text, "Tools", &tools);
+    let commands = [
+        ("--discover", "everything the program has, as JSON"),
+        ("--tools", "names and summaries of the tools, as JSON"),
+        ("--resources", "the resources, as JSON"),
+        ("--prompts", "the prompts, as JSON"),
+        ("--resource URI", "read a resource"),
+        ("--prompt NAME '{JSON}'", "render a prompt"),
+        ("--resident", "serve many calls over standard input and output"),
+        ("--version", "name and version"),
+    ];
+    rows(&mut text, "Commands", &own(&commands));
+    exit_statuses(&mut text);
+    text
+}
+
+/// The name of a value, for usage lines.
+fn value_name(kinds: flags::Kinds) -> &'static str {
+    if kinds.is_unknown() {
+        "VALUE"
+    } else if kinds.array {
+        "ITEM…"
+    } else if kinds.object {
+        "JSON"
+    } else if kinds.string {
+        "TEXT"
+    } else if kinds.integer {
+        "INTEGER"
+    } else {
+        "NUMBER"
+    }
+}
+
+/// What a schema asks of a value, in words.
+fn limits(schema: &Value) -> Vec<String> {
+    let mut parts = Vec::new();
+    let words = [
+        ("minimum", "at least "),
+        ("exclusiveMinimum", "more than "),
+        ("maximum", "at most "),
+        ("exclusiveMaximum", "less than "),
+        ("minLength", "characters at least "),
+        ("maxLength", "characters at most "),
+        ("minItems", "items at least "),
+        ("maxItems", "items at most "),
+        ("pattern", "matches "),
+        ("format", "format "),
+    ];
+    for (keyword, word) in words {
+        match schema.get(keyword) {
+            Some(Value::String(value)) => parts.push(format!("{word}{value}")),
+            Some(value) => parts.push(format!("{word}{value}")),
+            None => {}
+        }
+    }
+    if let Some(values) = schema.get("enum").and_then(Value::as_array) {
+        let shown: Vec<String> = values
+            .iter()
+            .filter(|value| !value.is_null())
+            .take(CHOICES)
+            .map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+            .collect();
+        let more = if values.len() > CHOICES { ", …" } else { "" };
+        parts.push(format!("one of {}{more}", shown.join(", ")));
+    }
+    match schema.get("default") {
+        Some(Value::String(value)) => parts.push(format!("default {value}")),
+        Some(Value::Null) | None => {}
+        Some(value) => parts.push(format!("default {value}")),
+    }
+    parts
+}
+
+/// `TOOL --help`.
+pub(super) fn tool(program: &Program, spec: &ToolSpec, is_only: bool) -> String {
+    let command = if is_only { program.name.clone() } else { format!("{} {}", program.name, spec.name) };
+    let schema = spec.input_schema.as_value();
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let mut text = format!("{}\n\n", spec.description.trim());
+    let mut usage = format!("Usage: {command}");
+    let mut parameters = Vec::new();
+    for (name, property) in properties.into_iter().flatten() {
+        let kinds = flags::kinds(schema, property);
+        let flag = format!("--{}", name.replace('_', "-"));
+        let flag = if kinds.is_switch() { flag } else { format!("{flag} {}", value_name(kinds)) };
+        let is_required = required.contains(&name.as_str());
+        if is_required {
+            let _ = write!(usage, " {flag}");
+        }
+        let description = property.get("description").and_then(Value::as_str).unwrap_or_default();
+        let mut facts = limits(property);
+        if is_required {
+            facts.insert(0, "required".to_owned());
+        }
+        let facts = if facts.is_empty() { String::new() } else { format!(" [{}]", facts.join("; ")) };
+        parameters.push((flag, format!("{description}{facts}")));
+    }
+    if parameters.len() > required.len() {
+        usage.push_str(" [FLAGS]");
+    }
+    match spec.mode {
+        Mode::Unary => {}
+        Mode::Streaming => usage.push_str(" --stream"),
+        Mode::Session => usage.push_str(" --session"),
+    }
+    let _ = writeln!(text, "{usage}");
+    let _ = writeln!(text, "       {command} '{{JSON}}' | @FILE | -");
+    rows(&mut text, "Parameters", &parameters);
+    let options = [
+        ("--stream", "progress, log and files as JSON lines while it runs"),
+        ("--session", "answer its questions, one JSON line each"),
+        ("--sample-via stdin|URL", "who completes its prompts"),
+        ("--validate", "check the arguments, run nothing"),
+        ("--manifest", "its schema, as JSON"),
+    ];
+    rows(&mut text, "Options", &own(&options));
+    if !spec.examples.is_empty() {
+        text.push_str("\nExamples:\n");
+        for example in &spec.examples {
+            let _ = writeln!(text, "  {command} {}", quoted(&example.args.to_string()));
+        }
+    }
+    exit_statuses(&mut text);
+    text
+}
+
+/// A text as one word of a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}

@@ -1,0 +1,77 @@
+//! Writing without blocking: a bounded queue, and a thread that empties it.
+
+use std::io::Write;
+
+use tokio::sync::{mpsc, oneshot};
+use toolpost_core::Delivery;
+
+/// How many lines may wait.
+const QUEUE: usize = 256;
+/// How many bytes are written at once when more lines wait.
+const BATCH: usize = 64 * 1024;
+
+enum Item {
+    Line(Vec<u8>),
+    Flush(oneshot::Sender<()>),
+}
+
+/// The way to one stream. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Outlet(mpsc::Sender<Item>);
+
+impl Outlet {
+    pub(super) fn new(stream: Box<dyn Write + Send>) -> Self {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        // The thread ends with the last sender. Without one, everything counts as unread.
+        let _ = std::thread::Builder::new().name("outlet".into()).spawn(move || drain(receiver, stream));
+        Self(sender)
+    }
+
+    /// Writes a line when there is room. False if nobody reads any more.
+    pub(crate) async fn send(&self, line: Vec<u8>) -> bool {
+        self.0.send(Item::Line(line)).await.is_ok()
+    }
+
+    /// Writes a line if there is room at once.
+    pub(crate) fn offer(&self, line: Vec<u8>) -> Delivery {
+        match self.0.try_send(Item::Line(line)) {
+            Ok(()) => Delivery::Delivered,
+            Err(_) => Delivery::Dropped,
+        }
+    }
+
+    /// Waits until nobody reads any more.
+    pub(crate) async fn closed(&self) {
+        self.0.closed().await;
+    }
+
+    /// Waits until everything is written. False if it was not.
+    pub(super) async fn flush(&self) -> bool {
+        let (done, written) = oneshot::channel();
+        self.0.send(Item::Flush(done)).await.is_ok() && written.await.is_ok()
+    }
+}
+
+fn drain(mut receiver: mpsc::Receiver<Item>, mut stream: Box<dyn Write + Send>) {
+    let mut batch = Vec::new();
+    let mut flushed = Vec::new();
+    while let Some(first) = receiver.blocking_recv() {
+        let mut next = Some(first);
+        while let Some(item) = next {
+            match item {
+                Item::Line(line) => batch.extend_from_slice(&line),
+                Item::Flush(done) => flushed.push(done),
+            }
+            next = if batch.len() < BATCH { receiver.try_recv().ok() } else { None };
+        }
+        if stream.write_all(&batch).and_then(|()| stream.flush()).is_err() {
+            // The other side is gone: whoever sends is told so.
+            return;
+        }
+        batch.clear();
+        batch.shrink_to(BATCH);
+        for done in flushed.drain(..) {
+            let _ = done.send(());
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What a tool can do while a call of resident mode runs: frames to the caller, and its answers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::oneshot;
+use toolpost_core::{
+    Answer, Artifact, BoxFuture, CallId, Delivery, LogLine, Port, Progress, Question, Sample, SampleRequest,
+    ToolError,
+};
+
+use super::{Resident, lock};
+use crate::protocol::frame::{ToolFrame, ToolMessage, Verb};
+use crate::protocol::outcome::{Answered, ArtifactFrame};
+
+/// The caller of one call.
+pub(super) struct FramePort {
+    resident: Arc<Resident>,
+    id: u64,
+    serves: Vec<Verb>,
+}
+
+/// Forgets a question that nobody waits for any more.
+struct Asked<'a> {
+    resident: &'a Resident,
+    key: (u64, u64),
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        lock(&self.resident.questions).remove(&self.key);
+    }
+}
+
+impl FramePort {
+    pub(super) fn new(resident: Arc<Resident>, id: u64, serves: &[Verb]) -> Self {
+        Self { resident, id, serves: serves.to_vec() }
+    }
+
+    fn tell(&self, message: ToolMessage) -> Delivery {
+        match ToolFrame::new(self.id, message).to_line() {
+            Ok(line) => self.resident.output.offer(line),
+            Err(_) => Delivery::Dropped,
+        }
+    }
+
+    /// Puts a question to the caller and waits for the answer; the toolbox sees to it that nobody waits for ever.
+    async fn request<T: DeserializeOwned>(
+        &self,
+        verb: Verb,
+        what: &str,
+        message: impl FnOnce(u64) -> ToolMessage,
+    ) -> Result<T, ToolError> {
+        if !self.serves.contains(&verb) {
+            return Err(ToolError::precondition(format!("this caller cannot {what}"))
+                .suggest("Call the tool from a front that can."));
+        }
+        let request = self.resident.next_question.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = oneshot::channel();
+        let key = (self.id, request);
+        lock(&self.resident.questions).insert(key, sender);
+        let _asked = Asked { resident: &self.resident, key };
+        let gone = || ToolError::cancelled("the caller has gone");
+        let line = ToolFrame::new(self.id, message(request)).to_line()?;
+        if !self.resident.output.send(line).await {
+            return Err(gone());
+        }
+        let answer: Answered<Value> = answer.await.map_err(|_| gone())?;
+        T::deserialize(answer.into_result()?).map_err(|error| {
+            ToolError::dependency(format!("the caller's answer to `{what}` does not fit: {error}"))
+        })
+    }
+}
+
+impl Port for FramePort {
+    fn progress(&self, _call: CallId, progress: Progress) -> Delivery {
+        self.tell(ToolMessage::Progress(progress))
+    }
+
+    fn log(&self, _call: CallId, line: LogLine) -> Delivery {
+        self.tell(ToolMessage::Log(line))
+    }
+
+    fn takes_artifacts(&self) -> bool {
+        self.serves.contains(&Verb::Artifact)
+    }
+
+    fn artifact(&self, _call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
+        Box::pin(async move {
+            let artifact = ArtifactFrame::from(&artifact);
+            self.request(Verb::Artifact, "take artefacts", |request| ToolMessage::Artifact {
+                request,
+                artifact,
+            })
+            .await
+        })
+    }
+
+    fn ask<'a>(&'a self, _call: CallId, question: &'a Question) -> BoxFuture<'a, Result<Answer, ToolError>> {
+        Box::pin(self.request(Verb::Ask, "answer questions", |request| ToolMessage::Ask {
+            request,
+            question: question.clone(),
+        }))
+    }
+
+    fn sample<'a>(
+        &'a self,
+        _call: CallId,
+        prompt: &'a SampleRequest,
+    ) -> BoxFuture<'a, Result<Sample, ToolError>> {
+        Box::pin(self.request(Verb::Sample, "complete prompts", |request| ToolMessage::Sample {
+            request,
+            prompt: prompt.clone(),
+        }))
+    }
+}
