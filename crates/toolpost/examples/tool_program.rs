@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use toolpost::{
     Answer, Artifact, Ctx, LogLevel, Output, Partial, Program, Question, SampleRequest, ToolError, Toolbox,
-    data, json, tool,
+    data, json, prompt, resource, tool,
 };
 
 /// Add two numbers.
@@ -178,15 +178,37 @@ async fn fail(
     #[arg(enum("NOT_FOUND", "CONFLICT", "PERMISSION", "DEPENDENCY", "LIMIT", "INTERNAL"))]
     code: String,
 ) -> Result<(), ToolError> {
-    let make = match code.as_str() {
-        "NOT_FOUND" => ToolError::not_found,
-        "CONFLICT" => ToolError::conflict,
-        "PERMISSION" => ToolError::permission,
-        "DEPENDENCY" => ToolError::dependency,
-        "LIMIT" => ToolError::limit,
-        _ => ToolError::internal::<String>,
+    let message = "as asked";
+    let error = match code.as_str() {
+        "NOT_FOUND" => ToolError::not_found(message),
+        "CONFLICT" => ToolError::conflict(message),
+        "PERMISSION" => ToolError::permission(message),
+        "DEPENDENCY" => ToolError::dependency(message),
+        "LIMIT" => ToolError::limit(message),
+        _ => ToolError::internal(message),
     };
-    Err(make("as asked".to_owned()).suggest("Ask for something else."))
+    Err(error.suggest("Ask for something else."))
+}
+
+/// A note of somebody.
+#[resource("notes://{user}/{page}", mime_types("text/plain"), tags("notes"))]
+async fn note(user: String, page: u32) -> Result<String, ToolError> {
+    if page > 9 {
+        return Err(ToolError::not_found(format!("{user} has 9 pages, and no page {page}")));
+    }
+    Ok(format!("page {page} of {user}"))
+}
+
+/// Ask for a review of a text.
+#[prompt(tags("writing"))]
+async fn review(
+    /** The text. */
+    text: String,
+    /** How strict. */
+    #[arg(default = "kind")]
+    tone: String,
+) -> String {
+    format!("Review this text, in a {tone} tone: {text}")
 }
 
 fn main() -> ExitCode {
@@ -201,6 +223,8 @@ fn main() -> ExitCode {
             .tool(find)
             .tool(sleep)
             .tool(fail)
+            .resource(note)
+            .prompt(review)
     })
     .name("tool_program")
     .version("1.2.3")
