@@ -94,6 +94,7 @@ fn build(
         ));
     }
     let parameters = parameter::take_all(&mut function.sig)?;
+    parameter::use_names(&parameters, &mut function.block);
     let identifier = function.sig.ident.clone();
     let name = emit::tool_name(&options, &identifier);
     let conditions = emit::conditions(&function.attrs);

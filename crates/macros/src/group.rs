@@ -142,7 +142,7 @@ fn expand_method(
     // What is emitted stands outside of the `impl` block, where `Self` is another type.
     let mut signature: syn::Signature = syn::parse2(without_self(method.sig.to_token_stream(), owner))?;
     let parameters = parameter::take_all(&mut signature)?;
-    parameter::take_all(&mut method.sig)?;
+    parameter::use_names(&parameter::take_all(&mut method.sig)?, &mut method.block);
     let identifier = method.sig.ident.clone();
     let name = emit::tool_name(options, &identifier);
     let description = match &options.description {

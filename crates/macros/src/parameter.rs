@@ -350,6 +350,16 @@ impl Parameter {
     }
 }
 
+/// Uses the arguments that do nothing but name a document, so that nobody is warned that they are unused.
+pub(crate) fn use_names(parameters: &[Parameter], block: &mut syn::Block) {
+    let placeholders = parameters.iter().filter_map(Parameter::state).flat_map(State::placeholders);
+    let names: Vec<String> = placeholders.map(|placeholder| placeholder.name).collect();
+    for parameter in parameters.iter().filter(|parameter| names.contains(&parameter.text_name())) {
+        let name = &parameter.name;
+        block.stmts.insert(0, syn::parse_quote!(let _ = &#name;));
+    }
+}
+
 /// Checks that the names in the templates of documents are those of arguments.
 fn check_placeholders(parameters: &[Parameter]) -> Result<()> {
     let whole = parameters.iter().any(|parameter| matches!(parameter.source, Source::WholeInput));

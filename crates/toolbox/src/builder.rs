@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use toolpost_core::{
-    Approval, CallRecord, Clock, Event, EventSink, IntoTool, Prompt, Resource, SpecError, SystemClock, Tool,
-    ToolGroup, Values,
+    Approval, CallRecord, Clock, DocStore, Event, EventSink, IntoTool, Prompt, Resource, SpecError,
+    SystemClock, Tool, ToolGroup, Values,
 };
 
 use crate::Toolbox;
@@ -45,6 +45,8 @@ pub struct Settings {
     pub cache_bytes: usize,
     /// How many artefacts one call may hand over. Default: 256.
     pub artifacts: usize,
+    /// How many bytes a document may have, as JSON. Default: 1 MiB; then `LIMIT`.
+    pub document_limit: usize,
 }
 
 impl Default for Settings {
@@ -62,6 +64,7 @@ impl Default for Settings {
             cache_entries: 1024,
             cache_bytes: 16 * 1024 * 1024,
             artifacts: 256,
+            document_limit: 1024 * 1024,
         }
     }
 }
@@ -76,6 +79,7 @@ pub struct Builder {
     pub(crate) values: Values,
     pub(crate) approvals: HashMap<String, Approval>,
     pub(crate) default_approval: Option<Approval>,
+    pub(crate) store: Option<Arc<dyn DocStore>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) events: Option<EventSink>,
     pub(crate) records: Option<RecordSink>,
@@ -91,6 +95,7 @@ impl Default for Builder {
             values: Values::default(),
             approvals: HashMap::new(),
             default_approval: None,
+            store: None,
             clock: Arc::new(SystemClock),
             events: None,
             records: None,
@@ -163,6 +168,12 @@ impl Builder {
     /// the tool's own policy counts.
     pub fn default_approval(mut self, approval: Approval) -> Self {
         self.default_approval = Some(approval);
+        self
+    }
+
+    /// Keeps the documents of `#[state]` there. Default: a [`MemoryStore`](crate::MemoryStore) of its own.
+    pub fn store(mut self, store: Arc<dyn DocStore>) -> Self {
+        self.store = Some(store);
         self
     }
 

@@ -17,14 +17,16 @@ mod catalog;
 mod offers;
 mod path;
 mod registry;
+mod state;
 mod toolbox;
 mod usage;
 
 pub use self::builder::{Builder, Settings};
 pub use self::catalog::{
-    Analytics, Budget, Catalog, CatalogEntry, Discovery, DynamicSession, DynamicTools, Found, Hit, META_TOOL_NAMES,
-    Matching, OfferedTool, Search, TokenSavings, ToolSession, ToolSummary, Unloaded, compact_schema, definition,
-    definition_tokens, is_meta_tool, meta_tools,
+    Analytics, Budget, Catalog, CatalogEntry, Discovery, DynamicSession, DynamicTools, Found, Hit,
+    META_TOOL_NAMES, Matching, OfferedTool, Search, TokenSavings, ToolSession, ToolSummary, Unloaded,
+    compact_schema, definition, definition_tokens, is_meta_tool, meta_tools,
 };
+pub use self::state::MemoryStore;
 pub use self::toolbox::Toolbox;
 pub use self::usage::ToolUsage;

@@ -3,6 +3,7 @@
 pub(crate) mod cache;
 mod check;
 pub(crate) mod host;
+mod keep;
 mod limit;
 mod mock;
 pub(crate) mod pace;
@@ -19,9 +20,13 @@ use std::sync::Arc;
 
 use toolpost_core::{Call, Output, Reply, ToolError};
 
+pub(crate) use self::check::{estimate, json_size};
 use self::host::CallHost;
 pub(crate) use self::permit::approval;
 use self::record::Recorder;
+pub(crate) use self::retry::attempts;
+pub(crate) use self::run::sleep_until;
+use crate::state::transaction;
 use crate::toolbox::Shared;
 
 /// Runs a call. `parent` is the one that it was made from, if that runs here.
@@ -71,7 +76,11 @@ async fn stages(
     }
     let host = CallHost::new(toolbox, &entry, call, places, parent, secrets);
     recorder.watch(&host);
-    let mut output = retry::attempts(&host).await?;
+    let mut output = if entry.spec.state.is_empty() || host.call.options.mock || !entry.is_local() {
+        attempts(&host).await?
+    } else {
+        Box::pin(transaction::run(&host)).await?
+    };
     recorder.measured(limit::output(&entry, toolbox.settings(), &mut output)?);
     host.publish(&output).await?;
     if !host.spoke() {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use toolpost_core::{
-    BoxFuture, Call, CallRecord, IntoTool, Output, PromptSpec, Reply, ResourceSpec, SpecError, ToolError,
-    ToolGroup, ToolSource, ToolSpec,
+    BoxFuture, Call, CallRecord, DocStore, IntoTool, Output, PromptSpec, Reply, ResourceSpec, SpecError,
+    StateDoc, ToolError, ToolGroup, ToolSource, ToolSpec,
 };
 
 use crate::offers::Offers;
@@ -17,7 +17,9 @@ use crate::path::cache::Cache;
 use crate::path::queue::Scheduler;
 use crate::path::record::Ring;
 use crate::registry::{Entry, Registry};
-use crate::{Builder, Settings, ToolUsage, path};
+use crate::state::lanes::Lanes;
+use crate::state::{Limited, sleep};
+use crate::{Builder, MemoryStore, Settings, ToolUsage, path};
 
 /// A set of tools, and the one way to call them. Cheap to clone; all clones are the same toolbox.
 ///
@@ -54,6 +56,10 @@ pub(crate) struct Shared {
     pub(crate) cache: Mutex<Cache>,
     pub(crate) cache_keys: (RandomState, RandomState),
     pub(crate) ring: Mutex<Ring>,
+    /// Where documents are kept.
+    pub(crate) documents: Arc<dyn DocStore>,
+    /// Whose turn it is to change one.
+    pub(crate) lanes: Lanes,
 }
 
 impl Shared {
@@ -128,6 +134,14 @@ impl Toolbox {
             cache: Mutex::new(Cache::new(settings.cache_entries, settings.cache_bytes)),
             cache_keys: (RandomState::new(), RandomState::new()),
             ring: Mutex::new(Ring::new(settings.records)),
+            documents: Arc::new(Limited {
+                store: config
+                    .store
+                    .clone()
+                    .unwrap_or_else(|| Arc::new(MemoryStore::of_clock(Arc::clone(&config.clock)))),
+                limit: settings.document_limit,
+            }),
+            lanes: Lanes::default(),
             config,
         }))
     }
@@ -189,6 +203,20 @@ impl Toolbox {
     /// Those of the tool and of the call path.
     pub async fn run(&self, tool: &str, arguments: Value) -> Result<Output, ToolError> {
         self.call(Call::new(tool, arguments)).await.result
+    }
+
+    /// A document that its tools keep, under its full name: the part of an owner is `@` and who it is, as in
+    /// `counters/@alice`, the part of a scope `+` and its id.
+    ///
+    /// # Errors
+    /// `INVALID_INPUT` if the name has not 1 to 256 bytes, or has control characters.
+    pub fn state(&self, document: &str) -> Result<StateDoc, ToolError> {
+        Ok(StateDoc::new(self.documents(), document)?.with_sleep(sleep))
+    }
+
+    /// Where its tools keep documents, with the toolbox's limit on their size.
+    pub fn documents(&self) -> Arc<dyn DocStore> {
+        Arc::clone(&self.0.documents)
     }
 
     /// The latest records, oldest first: at most [`Settings::records`].

@@ -33,13 +33,13 @@ impl Write for Counter {
 }
 
 /// The size of a value as JSON; `None` if it is over the limit.
-pub(super) fn json_size(value: &impl Serialize, limit: usize) -> Option<usize> {
+pub(crate) fn json_size(value: &impl Serialize, limit: usize) -> Option<usize> {
     let mut counter = Counter { bytes: 0, limit };
     serde_json::to_writer(&mut counter, value).is_ok().then_some(counter.bytes)
 }
 
 /// About how many bytes a value has as JSON, without writing it: numbers count as eight, nothing is escaped.
-pub(super) fn estimate(value: &Value) -> usize {
+pub(crate) fn estimate(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,
         Value::String(text) => text.len() + 2,

@@ -1,18 +1,20 @@
 //! What a running tool can ask of the call path: the other side of its `Ctx`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
+use serde_json::Value;
 use tokio::time::timeout;
 use toolpost_core::{
-    Answer, Artifact, BoxFuture, Call, CallId, CallRecord, Cancellation, Cancelled, Delivery, Event, Host,
-    LogLine, Output, Placement, Port, Progress, Question, QuestionKind, Reply, RetryAdvice, Sample,
-    SampleRequest, Schema, ToolError, Values, format_duration,
+    Answer, Artifact, BoxFuture, Call, CallId, CallRecord, Cancellation, Cancelled, Delivery, DocStore,
+    Event, Host, LogLine, Output, Placement, Port, Progress, Question, QuestionKind, Reply, RetryAdvice,
+    Sample, SampleRequest, Schema, Sleep, StateView, ToolError, Values, format_duration,
 };
 
 use super::check::Secrets;
+use super::keep::Keeping;
 use super::limit::check_artifact_name;
 use super::pause::Pause;
 use super::queue::{self, Places};
@@ -21,6 +23,8 @@ use super::replay::{Answered, Replay};
 use super::retry::plan;
 use super::run::sleep_until;
 use crate::registry::Entry;
+use crate::state::OfCall;
+use crate::state::transaction::Transaction;
 use crate::toolbox::Shared;
 
 /// How many records of nested calls a record keeps.
@@ -71,9 +75,9 @@ struct Trail {
 
 /// One call while it runs.
 pub(crate) struct CallHost {
-    pub(super) toolbox: Arc<Shared>,
-    pub(super) entry: Arc<Entry>,
-    pub(super) call: Arc<Call>,
+    pub(crate) toolbox: Arc<Shared>,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) call: Arc<Call>,
     pub(super) parent: Option<Arc<CallHost>>,
     pub(super) holding: Mutex<Holding>,
     pub(super) clock: Mutex<AttemptClock>,
@@ -88,11 +92,13 @@ pub(crate) struct CallHost {
     /// Whether there is anything in it: most calls leave none, and need not look.
     has_trail: AtomicBool,
     dropped_notices: AtomicU64,
+    /// What it has to do with documents.
+    keeping: OnceLock<Box<Keeping>>,
     /// Somebody outside has answered or taken something, so that the result is no function of the arguments.
     spoke: AtomicBool,
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Each of these is whole after any panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -125,12 +131,13 @@ impl CallHost {
             trail: Mutex::default(),
             has_trail: AtomicBool::new(false),
             dropped_notices: AtomicU64::new(0),
+            keeping: OnceLock::new(),
             spoke: AtomicBool::new(false),
         })
     }
 
     /// This call, the one that it was made from, and so on up to the root.
-    pub(super) fn lineage(&self) -> impl Iterator<Item = &CallHost> {
+    pub(crate) fn lineage(&self) -> impl Iterator<Item = &CallHost> {
         std::iter::successors(Some(self), |host| host.parent.as_deref())
     }
 
@@ -151,6 +158,19 @@ impl CallHost {
             trail.replay.rewind();
             trail.staged.clear();
         }
+    }
+
+    pub(super) fn keeping(&self) -> &Keeping {
+        self.keeping.get_or_init(Box::default)
+    }
+
+    pub(super) fn kept(&self) -> Option<&Keeping> {
+        self.keeping.get().map(|keeping| &**keeping)
+    }
+
+    /// Whether the tool may run again: then what it was told is kept, and what it hands over is kept back.
+    fn may_run_again(&self) -> bool {
+        self.transaction().is_some() || plan(self).attempts > 0
     }
 
     fn trail(&self) -> MutexGuard<'_, Trail> {
@@ -218,6 +238,7 @@ impl CallHost {
         let places = if inside { Default::default() } else { std::mem::take(&mut holding.places) };
         drop(holding);
         drop(places);
+        self.let_others_in();
         if inside {
             self.stop.cancel();
         }
@@ -230,7 +251,7 @@ impl CallHost {
         drop(places);
     }
 
-    fn still_wanted(&self) -> Result<(), ToolError> {
+    pub(crate) fn still_wanted(&self) -> Result<(), ToolError> {
         if self.closed.load(Ordering::Acquire) {
             return Err(ToolError::cancelled("nobody waits for this call any more"));
         }
@@ -317,7 +338,7 @@ impl CallHost {
                 return Err(ToolError::limit(format!("a call may hand over {limit} files"))
                     .suggest("Put them into one archive."));
             }
-            if plan(self).attempts > 0 {
+            if self.may_run_again() {
                 trail.staged.push(artifact);
                 return Ok(());
             }
@@ -341,6 +362,11 @@ impl CallHost {
         pause.end().await?;
         self.still_wanted()?;
         answer
+    }
+
+    fn own_transaction(&self) -> Result<&Arc<Transaction>, ToolError> {
+        self.transaction()
+            .ok_or_else(|| ToolError::internal("a tool asked for a state that its spec does not name"))
     }
 
     fn count_dropped(&self, delivery: Delivery) -> Delivery {
@@ -434,7 +460,7 @@ impl Host for CallHost {
                     ))
                 })?;
             }
-            if plan(self).attempts > 0 {
+            if self.may_run_again() {
                 self.trail().replay.remember(place, Answered::Ask(question, answer.clone()));
             }
             Ok(answer)
@@ -451,7 +477,7 @@ impl Host for CallHost {
                 return Ok(sample);
             }
             let sample = self.complete(self.call.id, &request).await?;
-            if plan(self).attempts > 0 {
+            if self.may_run_again() {
                 self.trail().replay.remember(place, Answered::Sample(request, sample.clone()));
             }
             Ok(sample)
@@ -480,7 +506,7 @@ impl Host for CallHost {
             };
             self.add_child(Arc::clone(&reply.record));
             match &mut reply.result {
-                Ok(_) if plan(&self).attempts > 0 => {
+                Ok(_) if self.may_run_again() => {
                     let (tool, arguments) = (call.tool.clone(), Arc::clone(&call.arguments));
                     let reply = Box::new(reply.clone());
                     self.trail().replay.remember(place, Answered::Nested { tool, arguments, reply });
@@ -491,6 +517,19 @@ impl Host for CallHost {
             }
             reply
         })
+    }
+
+    fn state(&self, index: usize) -> Result<StateView, ToolError> {
+        self.own_transaction()?.view(index)
+    }
+
+    fn set_state(&self, index: usize, value: Value) -> Result<(), ToolError> {
+        self.still_wanted()?;
+        self.own_transaction()?.set(index, value)
+    }
+
+    fn documents(self: Arc<Self>) -> Result<(Arc<dyn DocStore>, Sleep), ToolError> {
+        Ok((Arc::new(OfCall(self)), crate::state::sleep))
     }
 }
 

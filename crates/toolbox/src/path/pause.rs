@@ -30,6 +30,7 @@ impl<'a> Pause<'a> {
             if let Some(watcher) = watcher {
                 watcher.wake();
             }
+            host.let_others_in();
             let places = std::mem::take(&mut lock(&host.holding).places);
             pause.global |= places.iter().flatten().any(Places::is_global);
             if places.iter().flatten().any(|places| places.holds(&host.entry)) {

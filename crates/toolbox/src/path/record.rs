@@ -172,6 +172,7 @@ impl<'a> Recorder<'a> {
             record.attempts = host.attempts();
             (record.children, record.artifacts) = host.take_trail();
             record.dropped_notices = host.dropped_notices();
+            record.state = host.take_versions();
         }
         record.duration = self.toolbox.config.clock.instant().saturating_duration_since(self.begun);
         match result {
@@ -218,8 +219,40 @@ impl<'a> Recorder<'a> {
 
 impl Drop for Recorder<'_> {
     fn drop(&mut self) {
-        if !self.is_written {
-            self.write(&Err(ToolError::cancelled("the caller went away before the call was done")));
+        if self.is_written {
+            return;
+        }
+        let gone = || Err(ToolError::cancelled("the caller went away before the call was done"));
+        match self.host.clone().filter(|host| host.is_committing()) {
+            None => drop(self.write(&gone())),
+            // A commit that has begun goes on, and the record tells of it.
+            Some(host) => {
+                self.is_written = true;
+                host.close();
+                let (toolbox, call) = (Arc::clone(&host.toolbox), Arc::clone(&self.call));
+                let (begun, started, queue_wait, cached) =
+                    (self.begun, self.started, self.queue_wait, self.cached);
+                let (entry, secrets) = (self.entry.take(), std::mem::take(&mut self.secrets));
+                let (arguments, content_bytes) = (self.arguments.take(), self.content_bytes);
+                let of_host = Arc::clone(&host);
+                host.after_commits(move || {
+                    let mut recorder = Recorder {
+                        toolbox: &toolbox,
+                        call,
+                        begun,
+                        started,
+                        entry,
+                        secrets,
+                        arguments,
+                        queue_wait,
+                        cached,
+                        host: Some(of_host),
+                        content_bytes,
+                        is_written: false,
+                    };
+                    recorder.write(&gone());
+                });
+            }
         }
     }
 }

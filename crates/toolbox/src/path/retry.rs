@@ -7,7 +7,7 @@ use std::time::Duration;
 use toolpost_core::{Output, Retry, RetryAdvice, ToolError, ToolSpec};
 
 use super::host::{CallHost, enter_again, started};
-use super::run::{attempt, now};
+use super::run::{attempt, now, time_allowed};
 
 /// What a tool declares, with the default of idempotent ones.
 pub(super) fn declared(spec: &ToolSpec) -> Retry {
@@ -30,7 +30,7 @@ pub(super) fn plan(host: &CallHost) -> Retry {
 
 /// How long to wait before the next attempt; `None` if there is none.
 fn wait(host: &CallHost, plan: &Retry, error: &ToolError) -> Option<Duration> {
-    let made = host.attempts();
+    let made = host.attempts_in_round();
     if made > plan.attempts {
         return None;
     }
@@ -56,8 +56,12 @@ fn wait(host: &CallHost, plan: &Retry, error: &ToolError) -> Option<Duration> {
     host.call.deadline.is_none_or(in_time).then_some(wait)
 }
 
-pub(super) async fn attempts(host: &Arc<CallHost>) -> Result<Output, ToolError> {
+pub(crate) async fn attempts(host: &Arc<CallHost>) -> Result<Output, ToolError> {
     loop {
+        if let Some(transaction) = host.transaction() {
+            let most = time_allowed(host).unwrap_or(host.toolbox.settings().timeout);
+            Box::pin(transaction.begin(host, most)).await?;
+        }
         let error = match attempt(host).await {
             Ok(output) => return Ok(output),
             Err(error) if host.entry.is_local() => started(error),
@@ -70,6 +74,7 @@ pub(super) async fn attempts(host: &Arc<CallHost>) -> Result<Output, ToolError> 
         host.emit_retry(&error, wait);
         // Others may use the places in the meantime.
         host.give_back();
+        host.let_others_in();
         tokio::select! {
             () = Box::pin(tokio::time::sleep(wait)) => Box::pin(enter_again(host)).await?,
             () = host.call.cancellation.cancelled() => {

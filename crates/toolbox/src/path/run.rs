@@ -28,7 +28,7 @@ pub(super) fn now() -> Instant {
 }
 
 /// Waits until then; for ever without a then.
-pub(super) async fn sleep_until(deadline: Option<Instant>) {
+pub(crate) async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
@@ -36,7 +36,7 @@ pub(super) async fn sleep_until(deadline: Option<Instant>) {
 }
 
 /// How long one attempt may take, as policy, the call's options and the toolbox together say.
-fn time_allowed(host: &CallHost) -> Option<Duration> {
+pub(super) fn time_allowed(host: &CallHost) -> Option<Duration> {
     let own = match host.entry.spec.policy.timeout {
         Some(Timeout::After(limit)) => Some(limit),
         Some(Timeout::Never) => None,

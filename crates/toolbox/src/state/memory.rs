@@ -1,0 +1,378 @@
+//! Documents that live as long as the process.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::fmt;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use toolpost_core::{
+    BoxFuture, Change, Clock, Commit, Committed, DocStore, Document, Patch, SystemClock, ToolError, Write,
+    check_document_id,
+};
+
+use crate::path::estimate;
+
+/// A document and its latest changes.
+struct Kept {
+    version: u64,
+    value: Arc<Value>,
+    /// The document before the first of the changes.
+    base: Arc<Value>,
+    changes: VecDeque<Arc<Change>>,
+    /// About how many bytes all of it has as JSON.
+    bytes: usize,
+}
+
+#[derive(Default)]
+struct State {
+    documents: BTreeMap<String, Kept>,
+    bytes: usize,
+}
+
+/// Keeps documents in memory, bounded in all directions. A toolbox has one of its own unless it is given another store.
+pub struct MemoryStore {
+    state: Mutex<State>,
+    history: usize,
+    documents: usize,
+    bytes: usize,
+    clock: Arc<dyn Clock>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self {
+            state: Mutex::default(),
+            history: 256,
+            documents: 65_536,
+            bytes: 256 * 1024 * 1024,
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+impl MemoryStore {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty one that takes time from there.
+    pub(crate) fn of_clock(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, ..Self::default() }
+    }
+
+    /// How many changes of each document are kept. Default: 256.
+    #[must_use]
+    pub fn with_history(mut self, changes: usize) -> Self {
+        self.history = changes;
+        self
+    }
+
+    /// How many documents are kept. Default: 65,536; then `LIMIT`.
+    #[must_use]
+    pub fn with_documents(mut self, documents: usize) -> Self {
+        self.documents = documents;
+        self
+    }
+
+    /// How many bytes all documents and their changes have together, about, as JSON. Default: 256 MiB; then `LIMIT`.
+    #[must_use]
+    pub fn with_bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// Takes time from elsewhere, for tests.
+    #[must_use]
+    pub fn with_clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing is left half done behind it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn commit_now(&self, commit: Commit) -> Result<Committed, ToolError> {
+        let mut names = HashSet::new();
+        for write in &commit.writes {
+            check_document_id(&write.id)?;
+            if !names.insert(write.id.as_str()) {
+                return Err(ToolError::internal(format!(
+                    "a commit writes the document `{}` twice",
+                    write.id
+                )));
+            }
+        }
+        let mut state = self.lock();
+        let overtaken: Vec<Document> = commit
+            .writes
+            .iter()
+            .filter(|write| state.version(&write.id) != write.base)
+            .map(|write| state.document(&write.id))
+            .collect();
+        if !overtaken.is_empty() {
+            return Ok(Committed::Conflict(overtaken));
+        }
+        let fresh = commit.writes.iter().filter(|write| write.base == 0).count();
+        if state.documents.len() + fresh > self.documents {
+            return Err(ToolError::limit(format!(
+                "{} documents are kept at most, and all are there",
+                self.documents
+            )));
+        }
+        let at = self.clock.timestamp();
+        // All is made before anything is kept, so that an error leaves everything as it was.
+        let mut made = Vec::with_capacity(commit.writes.len());
+        let mut bytes = state.bytes;
+        for Write { id, base, patch, value } in commit.writes {
+            let change =
+                Change { version: base + 1, at, call: commit.call, patch, event: commit.event.clone() };
+            let kept = state.next(&id, Arc::new(change), value, self.history)?;
+            bytes = bytes + kept.bytes - state.documents.get(&id).map_or(0, |before| before.bytes);
+            made.push((id, kept));
+        }
+        if bytes > self.bytes && bytes > state.bytes {
+            return Err(ToolError::limit(format!(
+                "all documents together have {} bytes at most, and with this change they would have {bytes}",
+                self.bytes
+            )));
+        }
+        state.bytes = bytes;
+        let versions = made.iter().map(|(_, kept)| kept.version).collect();
+        state.documents.extend(made);
+        Ok(Committed::Done(versions))
+    }
+}
+
+impl State {
+    fn version(&self, id: &str) -> u64 {
+        self.documents.get(id).map_or(0, |kept| kept.version)
+    }
+
+    fn document(&self, id: &str) -> Document {
+        match self.documents.get(id) {
+            Some(kept) => Document { id: id.into(), version: kept.version, value: Arc::clone(&kept.value) },
+            None => Document { id: id.into(), version: 0, value: Arc::default() },
+        }
+    }
+
+    /// A document after one more change.
+    fn next(
+        &self,
+        id: &str,
+        change: Arc<Change>,
+        value: Arc<Value>,
+        history: usize,
+    ) -> Result<Kept, ToolError> {
+        let before = self.documents.get(id);
+        let mut changes = before.map(|kept| kept.changes.clone()).unwrap_or_default();
+        let mut base = before.map(|kept| Arc::clone(&kept.base)).unwrap_or_default();
+        changes.push_back(Arc::clone(&change));
+        let mut bytes = before.map_or(0, |kept| kept.bytes - estimate(&kept.value))
+            + estimate(&value)
+            + change_bytes(&change);
+        while changes.len() > history {
+            let Some(oldest) = changes.pop_front() else { break };
+            let next = Arc::new(Patch::replay(&base, [&oldest.patch])?);
+            bytes = (bytes + estimate(&next)).saturating_sub(estimate(&base) + change_bytes(&oldest));
+            base = next;
+        }
+        Ok(Kept { version: change.version, value, base, changes, bytes })
+    }
+}
+
+fn change_bytes(change: &Change) -> usize {
+    estimate(&change.patch) + change.event.as_ref().map_or(0, estimate)
+}
+
+impl DocStore for MemoryStore {
+    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Document, ToolError>> {
+        Box::pin(async move {
+            check_document_id(id)?;
+            Ok(self.lock().document(id))
+        })
+    }
+
+    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>> {
+        Box::pin(async move { self.commit_now(commit) })
+    }
+
+    fn at<'a>(&'a self, id: &'a str, version: u64) -> BoxFuture<'a, Result<Document, ToolError>> {
+        Box::pin(async move {
+            let (base, changes) = {
+                let state = self.lock();
+                let kept = state.documents.get(id);
+                let oldest = kept.map_or(0, |kept| kept.version - kept.changes.len() as u64);
+                let Some(kept) = kept.filter(|kept| (oldest.max(1)..=kept.version).contains(&version)) else {
+                    let newest = kept.map_or(0, |kept| kept.version);
+                    return Err(ToolError::not_found(format!(
+                        "version {version} of the document `{id}` is not there: it has had {newest}, and those before \
+                         {oldest} are not kept"
+                    )));
+                };
+                if version == kept.version {
+                    return Ok(state.document(id));
+                }
+                let changes: Vec<_> =
+                    kept.changes.iter().take((version - oldest) as usize).cloned().collect();
+                (Arc::clone(&kept.base), changes)
+            };
+            let value = Patch::replay(&base, changes.iter().map(|change| &change.patch))?;
+            Ok(Document { id: id.to_owned(), version, value: Arc::new(value) })
+        })
+    }
+
+    fn log<'a>(
+        &'a self,
+        id: &'a str,
+        after: u64,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Change>, ToolError>> {
+        Box::pin(async move {
+            let state = self.lock();
+            let changes = state.documents.get(id).map(|kept| kept.changes.iter()).into_iter().flatten();
+            Ok(changes
+                .filter(|change| change.version > after)
+                .take(limit)
+                .map(|change| Change::clone(change))
+                .collect())
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, u64)>, ToolError>> {
+        Box::pin(async move {
+            let state = self.lock();
+            let start = match after.filter(|after| *after >= prefix) {
+                Some(after) => Bound::Excluded(after),
+                None => Bound::Included(prefix),
+            };
+            let named = state.documents.range::<str, _>((start, Bound::Unbounded));
+            let named = named.take_while(|(id, _)| id.starts_with(prefix)).take(limit);
+            Ok(named.map(|(id, kept)| (id.clone(), kept.version)).collect())
+        })
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        f.debug_struct("MemoryStore")
+            .field("documents", &state.documents.len())
+            .field("bytes", &state.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt as _;
+    use serde_json::json;
+    use toolpost_core::Code;
+
+    /// Nothing here waits.
+    fn now<T>(future: impl Future<Output = T>) -> T {
+        future.now_or_never().unwrap()
+    }
+
+    fn write(store: &MemoryStore, id: &str, base: u64, value: Value) -> Result<Committed, ToolError> {
+        let before = now(store.load(id))?;
+        let patch = Patch::diff(&before.value, &value).to_value();
+        let write = Write { id: id.into(), base, patch, value: Arc::new(value) };
+        now(store.commit(Commit { writes: vec![write], call: None, event: Some(json!("why")) }))
+    }
+
+    fn filled(history: usize, versions: u64) -> MemoryStore {
+        let store = MemoryStore::new().with_history(history);
+        for version in 0..versions {
+            write(&store, "d", version, json!({"n": version + 1, "same": [1, 2, 3]})).unwrap();
+        }
+        store
+    }
+
+    #[test]
+    fn a_commit_counts_only_if_its_base_is_the_newest() {
+        let store = filled(9, 2);
+        let Committed::Conflict(newest) = write(&store, "d", 1, json!(0)).unwrap() else { panic!("stored") };
+        assert_eq!((newest[0].version, newest[0].get("/n")), (2, Some(&json!(2))));
+        assert_eq!(now(store.load("d")).unwrap(), newest[0]);
+    }
+
+    #[test]
+    fn several_documents_are_written_together_or_not_at_all() {
+        let store = filled(9, 1);
+        let part =
+            |id: &str, base| Write { id: id.into(), base, patch: json!([]), value: Arc::new(json!(7)) };
+        let commit = |writes| now(store.commit(Commit { writes, call: None, event: None }));
+        assert!(matches!(commit(vec![part("e", 0), part("d", 0)]).unwrap(), Committed::Conflict(_)));
+        assert_eq!(now(store.load("e")).unwrap().version, 0);
+        assert_eq!(commit(vec![part("e", 0), part("d", 1)]).unwrap(), Committed::Done(vec![1, 2]));
+        assert_eq!(commit(vec![part("e", 1), part("e", 1)]).unwrap_err().code(), Code::Internal);
+    }
+
+    #[test]
+    fn the_past_is_there_as_far_as_it_is_kept() {
+        for history in [0, 1, 3, 100] {
+            let store = filled(history, 10);
+            for version in 1..=10 {
+                let found = now(store.at("d", version));
+                if version + history as u64 >= 10 {
+                    assert_eq!(found.unwrap().get("/n"), Some(&json!(version)));
+                } else {
+                    assert_eq!(found.unwrap_err().code(), Code::NotFound);
+                }
+            }
+            assert_eq!(now(store.at("d", 11)).unwrap_err().code(), Code::NotFound);
+            let log = now(store.log("d", 0, 100)).unwrap();
+            assert_eq!(log.len(), history.min(10));
+            assert!(log.iter().all(|change| change.event == Some(json!("why"))));
+        }
+        let store = filled(100, 10);
+        let log = now(store.log("d", 7, 2)).unwrap();
+        assert_eq!(log.iter().map(|change| change.version).collect::<Vec<_>>(), [8, 9]);
+    }
+
+    #[test]
+    fn memory_is_bounded_in_documents_and_bytes() {
+        let store = MemoryStore::new().with_documents(1);
+        write(&store, "a", 0, json!(1)).unwrap();
+        assert_eq!(write(&store, "b", 0, json!(1)).unwrap_err().code(), Code::Limit);
+        write(&store, "a", 1, json!(2)).unwrap();
+
+        let store = MemoryStore::new().with_bytes(10_000).with_history(2);
+        let text = "x".repeat(2000);
+        for version in 0..50 {
+            write(&store, "a", version, json!(format!("{text}{version}"))).unwrap();
+        }
+        assert!(store.lock().bytes < 10_000);
+        assert_eq!(write(&store, "b", 0, json!("y".repeat(9000))).unwrap_err().code(), Code::Limit);
+        assert_eq!(now(store.load("b")).unwrap().version, 0);
+        // What makes it smaller is always taken.
+        write(&store, "a", 50, json!(0)).unwrap();
+    }
+
+    #[test]
+    fn documents_are_listed_by_name() {
+        let store = MemoryStore::new();
+        for id in ["b/1", "a", "b/2", "b", "c", "b/3"] {
+            write(&store, id, 0, json!(1)).unwrap();
+        }
+        let list = |prefix, after, limit| {
+            let found = now(store.list(prefix, after, limit)).unwrap();
+            found.into_iter().map(|(id, _)| id).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(list("b/", None, 9), "b/1 b/2 b/3");
+        assert_eq!(list("b/", Some("b/1"), 1), "b/2");
+        assert_eq!(list("b/", Some("a"), 1), "b/1");
+        assert_eq!(list("", None, 2), "a b");
+        assert_eq!(list("b/", Some("c"), 9), "");
+    }
+}

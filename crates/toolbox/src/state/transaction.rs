@@ -1,0 +1,368 @@
+//! The state of one call: loaded before an attempt, committed after it has succeeded.
+//!
+//! A change counts if nobody else has changed what the tool saw. Within this process calls on the same part take turns;
+//! between processes the store decides. A document that has become newer elsewhere, or outside of the parts that the tool
+//! saw, is no conflict: the change is carried over to it, and the result is as if the call had begun later.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+use toolpost_core::{
+    CallId, Commit, Committed, Document, OnConflict, Output, StateAddress, StateConflict, StateView,
+    ToolError, Write, format_duration, pointers_overlap, state_conflict,
+};
+
+use super::lanes::Held;
+use super::store::explain;
+use crate::path::host::{CallHost, lock};
+use crate::path::{attempts, sleep_until};
+use crate::registry::Target;
+
+/// How often a change is carried over to a newer version before the store is said to be too busy. Each time somebody
+/// else has got ahead.
+const MOST_REBASES: u32 = 1000;
+
+/// What a call with state works on.
+pub(crate) struct Transaction {
+    parts: Vec<Part>,
+    /// The documents that are changed, each once and in order, with the parts of them that the call sees.
+    lanes: Vec<(String, Arc<[String]>)>,
+    /// The call and those that it was made from, innermost first.
+    lineage: Arc<[CallId]>,
+    state: Mutex<State>,
+}
+
+/// What one `#[state]` parameter sees.
+struct Part {
+    address: StateAddress,
+    writes: bool,
+    existing: bool,
+}
+
+#[derive(Default)]
+struct State {
+    /// The documents that the attempt began with, by name.
+    documents: BTreeMap<String, Document>,
+    /// What the attempt makes of the parts, by parameter.
+    changes: BTreeMap<usize, Value>,
+    held: Vec<Held>,
+}
+
+/// What is to be committed.
+struct Change {
+    transaction: Arc<Transaction>,
+    documents: BTreeMap<String, Document>,
+    changes: BTreeMap<usize, Value>,
+    /// Nobody else may work on the same before the end of the commit, also when the call is given up.
+    held: Vec<Held>,
+}
+
+/// What came of a commit.
+enum Outcome {
+    Done,
+    /// Somebody else has changed what the tool saw: this parameter, in the document as it is now.
+    Overtaken(Change, usize, Document),
+}
+
+impl Transaction {
+    /// Finds out what a call works on.
+    fn of(host: &CallHost) -> Result<Self, ToolError> {
+        let spec = &host.entry.spec;
+        let mut parts: Vec<Part> = Vec::with_capacity(spec.state.len());
+        for state in &spec.state {
+            let address = state.resolve(&host.call, &spec.input_schema)?;
+            let clash = parts.iter().find(|other| {
+                other.address.document == address.document
+                    && (other.writes && state.writes)
+                    && pointers_overlap(&other.address.pointer, &address.pointer)
+            });
+            if clash.is_some() {
+                return Err(ToolError::invalid_input(format!(
+                    "the arguments name the same part of the document `{}` twice, and each shall be changed on its own",
+                    address.document
+                ))
+                .with("document", address.document)
+                .suggest("Name two different ones."));
+            }
+            parts.push(Part { address, writes: state.writes, existing: state.existing });
+        }
+        let mut lanes: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for part in parts.iter().filter(|part| part.writes) {
+            lanes.entry(part.address.document.clone()).or_default();
+        }
+        for part in &parts {
+            if let Some(pointers) = lanes.get_mut(&part.address.document) {
+                pointers.push(part.address.pointer.clone());
+            }
+        }
+        Ok(Self {
+            parts,
+            lanes: lanes.into_iter().map(|(document, pointers)| (document, pointers.into())).collect(),
+            lineage: host.lineage().map(|host| host.call.id).collect(),
+            state: Mutex::default(),
+        })
+    }
+
+    /// What the parameter of this place sees.
+    pub(crate) fn view(&self, index: usize) -> Result<StateView, ToolError> {
+        let part = self.part(index)?;
+        let state = lock(&self.state);
+        let document = state.documents.get(&part.address.document);
+        let document =
+            document.ok_or_else(|| ToolError::internal("a state was asked for before it was loaded"))?;
+        Ok(StateView::new(part.address.clone(), document))
+    }
+
+    /// Notes what the parameter of this place shall become.
+    pub(crate) fn set(&self, index: usize, value: Value) -> Result<(), ToolError> {
+        if !self.part(index)?.writes {
+            return Err(ToolError::internal(format!("the state {index} of this tool is only to be read")));
+        }
+        lock(&self.state).changes.insert(index, value);
+        Ok(())
+    }
+
+    /// Whether it changes a document.
+    pub(crate) fn changes(&self, document: &str) -> bool {
+        self.parts.iter().any(|part| part.writes && part.address.document == document)
+    }
+
+    fn part(&self, index: usize) -> Result<&Part, ToolError> {
+        self.parts.get(index).ok_or_else(|| ToolError::internal(format!("this tool has no state {index}")))
+    }
+
+    /// Lets others work on the same documents while this call waits for something else. If they change what the tool has
+    /// seen, it runs again.
+    pub(crate) fn let_others_in(&self) {
+        let held = std::mem::take(&mut lock(&self.state).held);
+        drop(held);
+    }
+
+    /// Makes everything ready for an attempt: waits for its turn, and loads what is there now.
+    pub(crate) async fn begin(&self, host: &CallHost, most: Duration) -> Result<(), ToolError> {
+        self.take_turn(host, most).await?;
+        let names: HashSet<&str> = self.parts.iter().map(|part| part.address.document.as_str()).collect();
+        let mut documents = BTreeMap::new();
+        for name in names {
+            documents.insert(name.to_owned(), host.toolbox.documents.load(name).await?);
+        }
+        let missing =
+            self.parts.iter().filter(|part| part.existing).find(|part| {
+                documents.get(&part.address.document).is_none_or(|document| document.version == 0)
+            });
+        if let Some(part) = missing {
+            // A stranger's document and none at all look the same.
+            let given = part.address.document.rsplit('/').next().unwrap_or_default();
+            return Err(ToolError::not_found(format!("there is nothing with the name `{given}`"))
+                .suggest("Use a name that this caller was given."));
+        }
+        let mut state = lock(&self.state);
+        state.documents = documents;
+        state.changes.clear();
+        Ok(())
+    }
+
+    async fn take_turn(&self, host: &CallHost, most: Duration) -> Result<(), ToolError> {
+        if self.lanes.len() == lock(&self.state).held.len() {
+            return Ok(());
+        }
+        // From the first on: whoever takes them in another order might wait for one who waits for it.
+        self.let_others_in();
+        let entering = async {
+            let mut held = Vec::with_capacity(self.lanes.len());
+            for (document, pointers) in &self.lanes {
+                let lanes = &host.toolbox.lanes;
+                held.push(lanes.enter(document, Arc::clone(pointers), Arc::clone(&self.lineage)).await?);
+            }
+            Ok::<_, ToolError>(held)
+        };
+        let held = tokio::select! {
+            biased;
+            held = entering => held?,
+            () = host.call.cancellation.cancelled() => {
+                return Err(ToolError::cancelled("the caller asked to stop while others changed the same document"));
+            }
+            () = sleep_until(host.call.deadline) => {
+                return Err(ToolError::timeout("the deadline passed while others changed the same document"));
+            }
+            () = tokio::time::sleep(most) => {
+                return Err(ToolError::overloaded(format!(
+                    "others have been changing the same document for {}", format_duration(most)
+                ))
+                .suggest("Wait a moment and call again."));
+            }
+        };
+        lock(&self.state).held = held;
+        Ok(())
+    }
+
+    /// What the attempt has made, to be committed.
+    fn take_change(self: &Arc<Self>) -> Change {
+        let mut state = lock(&self.state);
+        Change {
+            transaction: Arc::clone(self),
+            documents: std::mem::take(&mut state.documents),
+            changes: std::mem::take(&mut state.changes),
+            held: std::mem::take(&mut state.held),
+        }
+    }
+}
+
+impl Change {
+    /// The parameters that see a part of a document.
+    fn parts<'a>(&'a self, document: &'a str) -> impl Iterator<Item = (usize, &'a Part)> {
+        let parts = self.transaction.parts.iter().enumerate();
+        parts.filter(move |(_, part)| part.address.document == document)
+    }
+
+    /// Commits, as often as others get ahead without touching what the tool saw.
+    async fn commit(mut self, host: &Arc<CallHost>) -> Result<Outcome, ToolError> {
+        for _ in 0..MOST_REBASES {
+            let mut commit = Commit { writes: self.writes()?, ..Commit::default() };
+            if commit.writes.is_empty() {
+                self.note(host, &[]);
+                return Ok(Outcome::Done);
+            }
+            let written: Vec<String> = commit.writes.iter().map(|write| write.id.clone()).collect();
+            explain(host, &mut commit);
+            match host.toolbox.documents.commit(commit).await? {
+                Committed::Done(versions) => {
+                    let made: Vec<(String, u64)> = written.into_iter().zip(versions).collect();
+                    self.note(host, &made);
+                    return Ok(Outcome::Done);
+                }
+                Committed::Conflict(newer) => {
+                    for newest in newer {
+                        let Some(base) = self.documents.get(&newest.id) else { continue };
+                        let touched = self.parts(&newest.id).find(|(_, part)| {
+                            let pointer = &part.address.pointer;
+                            base.get(pointer) != newest.get(pointer)
+                        });
+                        if let Some((index, _)) = touched {
+                            return Ok(Outcome::Overtaken(self, index, newest));
+                        }
+                        self.documents.insert(newest.id.clone(), newest);
+                    }
+                }
+            }
+        }
+        Err(ToolError::overloaded("the document changes too fast: this change never found it as it was")
+            .suggest("Wait a moment and call again."))
+    }
+
+    /// The changed documents as they shall be.
+    fn writes(&self) -> Result<Vec<Write>, ToolError> {
+        let mut writes = Vec::new();
+        for document in self.documents.values() {
+            let changed = self.parts(&document.id).filter_map(|(index, part)| {
+                Some((part.address.pointer.as_str(), self.changes.get(&index)?.clone()))
+            });
+            let (value, patch) = document.with_values(changed)?;
+            if !patch.is_empty() {
+                let (id, base, patch) = (document.id.clone(), document.version, patch.to_value());
+                writes.push(Write { id, base, patch, value });
+            }
+        }
+        Ok(writes)
+    }
+
+    /// Tells the record which versions the call has seen and made.
+    fn note(&self, host: &CallHost, made: &[(String, u64)]) {
+        for document in self.documents.values() {
+            let after =
+                made.iter().find(|(id, _)| *id == document.id).map_or(document.version, |(_, after)| *after);
+            host.note_versions(document.id.clone(), document.version, after);
+        }
+    }
+
+    /// Makes one value of this change and of somebody else's.
+    fn merge(&mut self, host: &CallHost, newest: Document) -> Result<(), ToolError> {
+        let Target::Local(tool) = &host.entry.target else {
+            return Err(ToolError::internal("state of a tool that lives elsewhere"));
+        };
+        let base = self.documents.get(&newest.id);
+        let mut merged = Vec::new();
+        for (index, part) in self.parts(&newest.id) {
+            let Some(mine) = self.changes.get(&index) else { continue };
+            let pointer = &part.address.pointer;
+            let before = base.and_then(|base| base.get(pointer));
+            merged.push((index, tool.merge_state(before, mine, newest.get(pointer))?));
+        }
+        self.changes.extend(merged);
+        self.documents.insert(newest.id.clone(), newest);
+        Ok(())
+    }
+}
+
+/// Runs a tool that has state: attempts until one succeeds and what it has made of its state is committed.
+pub(crate) async fn run(host: &Arc<CallHost>) -> Result<Output, ToolError> {
+    let transaction = Arc::new(Transaction::of(host)?);
+    host.begin_transaction(&transaction);
+    let policy = host.entry.spec.policy.conflict.clone().unwrap_or_default();
+    let mut conflicts = 0;
+    loop {
+        host.begin_round();
+        let output = attempts(host).await?;
+        if host.call.options.dry_run {
+            return Ok(output);
+        }
+        let mut change = transaction.take_change();
+        loop {
+            match commit(host, change).await? {
+                Outcome::Done => return Ok(output),
+                Outcome::Overtaken(overtaken, index, newest) => {
+                    conflicts += 1;
+                    if policy.action == OnConflict::Error || conflicts > policy.max_retries {
+                        return Err(overtaken_for_good(&newest, conflicts, &policy));
+                    }
+                    change = overtaken;
+                    // Only what is changed can be merged; what was only read has another value now.
+                    let is_changed = transaction.part(index)?.writes && change.changes.contains_key(&index);
+                    let merges = policy.action == OnConflict::Merge && is_changed;
+                    if merges {
+                        change.merge(host, newest)?;
+                    }
+                    wait(host, &policy, conflicts).await?;
+                    if !merges {
+                        lock(&transaction.state).held = std::mem::take(&mut change.held);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Commits what an attempt has made. Once begun it cannot be cancelled.
+async fn commit(host: &Arc<CallHost>, change: Change) -> Result<Outcome, ToolError> {
+    if change.changes.is_empty() {
+        change.note(host, &[]);
+        return Ok(Outcome::Done);
+    }
+    let of_call = Arc::clone(host);
+    host.to_the_end(Box::pin(async move { change.commit(&of_call).await })).await
+}
+
+fn overtaken_for_good(newest: &Document, conflicts: u32, policy: &StateConflict) -> ToolError {
+    let error = state_conflict(&newest.id, newest.version).with("conflicts", conflicts);
+    match policy.action {
+        OnConflict::Error => error,
+        OnConflict::Retry | OnConflict::Merge => error.with("max_retries", policy.max_retries),
+    }
+}
+
+async fn wait(host: &CallHost, policy: &StateConflict, conflicts: u32) -> Result<(), ToolError> {
+    let delay = policy.delay(conflicts, RandomState::new().hash_one(conflicts));
+    tokio::select! {
+        () = tokio::time::sleep(delay) => Ok(()),
+        () = host.call.cancellation.cancelled() => {
+            Err(ToolError::cancelled("the caller asked to stop between two attempts"))
+        }
+        () = sleep_until(host.call.deadline) => {
+            Err(ToolError::timeout("the deadline passed while others changed the same document"))
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! What happens when somebody else, in another process, has changed a document first.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use toolpost::{Call, Code, DocStore, Inject, OnConflict, Reply, Tool, ToolError, tool};
+use toolpost_toolbox::Toolbox;
+
+use super::{Shared, at_once, history_is_whole, versions};
+
+/// Add one, with the defaults.
+#[tool]
+async fn defaults(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
+    runs.fetch_add(1, Ordering::SeqCst);
+    *number += 1;
+    *number
+}
+
+/// Add one, with few tries.
+#[tool(conflict = "retry", max_retries = 2, backoff = "10ms..10ms")]
+async fn few(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
+    runs.fetch_add(1, Ordering::SeqCst);
+    *number += 1;
+    *number
+}
+
+/// Add one, with long waits.
+#[tool(conflict = "retry", backoff = "1s..4s")]
+async fn patient(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
+    runs.fetch_add(1, Ordering::SeqCst);
+    *number += 1;
+    *number
+}
+
+/// Add one, or fail.
+#[tool(conflict = "error")]
+async fn strict(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
+    runs.fetch_add(1, Ordering::SeqCst);
+    *number += 1;
+    *number
+}
+
+/// Add both what was added here and there.
+fn sum(before: i64, mine: i64, theirs: i64) -> i64 {
+    mine + theirs - before
+}
+
+/// Add one, and what others have added.
+#[tool(merge = sum, max_retries = 3, backoff = "1s..1s")]
+async fn merges(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
+    runs.fetch_add(1, Ordering::SeqCst);
+    *number += 1;
+    *number
+}
+
+fn refuse(_: i64, mine: i64, theirs: i64) -> Result<i64, ToolError> {
+    Err(ToolError::conflict(format!("{mine} and {theirs}")))
+}
+
+/// Add one, and refuse what others have added.
+#[tool(conflict = "merge", merge = refuse)]
+async fn refuses(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
+    runs.fetch_add(1, Ordering::SeqCst);
+    *number += 1;
+    *number
+}
+
+/// Add one, and look elsewhere.
+#[tool(conflict = "error")]
+async fn looks(
+    #[state(id = "d", path = "/mine")] number: &mut i64,
+    #[state(id = "d", path = "/seen")] seen: &i64,
+    runs: Inject<AtomicU32>,
+) -> i64 {
+    runs.fetch_add(1, Ordering::SeqCst);
+    *number += 1;
+    *number + *seen
+}
+
+struct Ran {
+    reply: Reply,
+    runs: u32,
+    value: Value,
+    waited: Duration,
+}
+
+/// Runs a tool while somebody else commits before each of so many commits.
+async fn run(tool: impl Tool + 'static, times: u32, pointer: &str) -> Ran {
+    let store = Shared::with(times, pointer, json!(100));
+    let runs = Arc::new(AtomicU32::new(0));
+    let name = tool.spec().name.clone();
+    let toolbox = Toolbox::builder()
+        .tool(tool)
+        .provide_shared(Arc::clone(&runs))
+        .store(store.clone() as Arc<dyn DocStore>)
+        .build()
+        .unwrap();
+    let start = Instant::now();
+    let reply = toolbox.call(Call::new(name, json!({}))).await;
+    let waited = start.elapsed();
+    history_is_whole(&*store, "d").await;
+    Ran { reply, runs: runs.load(Ordering::SeqCst), value: store.value("d").await, waited }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_elsewhere_is_no_conflict() {
+    for pointer in ["/other", "/mine2", "/deep/mine"] {
+        let ran = run(strict(), 50, pointer).await;
+        assert_eq!(ran.reply.result.unwrap().structured, Some(json!(1)), "{pointer}");
+        assert_eq!((ran.runs, ran.waited.as_secs()), (1, 0));
+        assert_eq!(ran.value["mine"], 1);
+        assert_eq!(ran.reply.record.state, versions("d", 50, 51));
+    }
+    // Only what the tool has seen counts, and that counts also when it was only read.
+    assert!(run(looks(), 1, "/other").await.reply.result.is_ok());
+    let error = run(looks(), 1, "/seen").await.reply.result.unwrap_err();
+    assert_eq!(error.code(), Code::Conflict);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_runs_again_on_what_is_there_then() {
+    let ran = run(defaults(), 5, "/mine").await;
+    assert_eq!(ran.reply.result.unwrap().structured, Some(json!(501)));
+    assert_eq!((ran.runs, ran.reply.record.attempts), (6, 6));
+    assert_eq!(ran.value, json!({"mine": 501}));
+    assert_eq!(ran.reply.record.state, versions("d", 5, 6));
+    // All of the document, or what holds the part, is a conflict too.
+    assert_eq!(run(defaults(), 1, "/mine/deeper").await.reply.result.unwrap_err().code(), Code::Internal);
+    assert_eq!(run(few(), 1, "").await.reply.result.unwrap_err().code(), Code::Precondition);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_number_of_retries_counts() {
+    // 16 by default.
+    assert!(run(defaults(), 16, "/mine").await.reply.result.is_ok());
+    let ran = run(defaults(), 17, "/mine").await;
+    assert_eq!(ran.runs, 17);
+    let error = ran.reply.result.unwrap_err();
+    assert_eq!(error.code(), Code::Conflict);
+    assert_eq!(
+        error.message(),
+        "somebody else has changed the document `d` in the meantime: it is at version 17 now"
+    );
+    assert_eq!((&error.context()["document"], &error.context()["max_retries"]), (&json!("d"), &json!(16)));
+
+    assert!(run(few(), 2, "/mine").await.reply.result.is_ok());
+    let ran = run(few(), 3, "/mine").await;
+    assert_eq!((ran.runs, ran.value), (3, json!({"mine": 300})));
+    assert_eq!(ran.reply.result.unwrap_err().code(), Code::Conflict);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_waits_count() {
+    // From 5 ms, doubling, half to all of it: 15 to 5 + 10 + 20 ms.
+    let waited = run(defaults(), 3, "/mine").await.waited;
+    assert!((Duration::from_micros(17_500)..Duration::from_millis(45)).contains(&waited), "{waited:?}");
+    // At most 250 ms each: the first six are 5 to 160 ms, and ten more.
+    let waited = run(defaults(), 16, "/mine").await.waited;
+    assert!((Duration::from_millis(1400)..Duration::from_millis(2900)).contains(&waited), "{waited:?}");
+    // 1, 2, 4, 4 s.
+    let waited = run(patient(), 4, "/mine").await.waited;
+    assert!((Duration::from_millis(5500)..Duration::from_millis(11_100)).contains(&waited), "{waited:?}");
+    let waited = run(few(), 2, "/mine").await.waited;
+    assert!((Duration::from_millis(10)..Duration::from_millis(25)).contains(&waited), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn error_fails_at_once() {
+    let ran = run(strict(), 1, "/mine").await;
+    let error = ran.reply.result.unwrap_err();
+    assert_eq!((error.code(), error.is_recoverable()), (Code::Conflict, true));
+    assert_eq!((ran.runs, ran.value, ran.waited.as_millis()), (1, json!({"mine": 100}), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn merge_makes_one_of_both_without_running_again() {
+    assert_eq!(merges().spec().policy.conflict.as_ref().unwrap().action, OnConflict::Merge);
+    let ran = run(merges(), 3, "/mine").await;
+    assert_eq!(ran.reply.result.unwrap().structured, Some(json!(1)));
+    assert_eq!((ran.runs, ran.value), (1, json!({"mine": 301})));
+    assert!(
+        (Duration::from_millis(1500)..Duration::from_millis(3100)).contains(&ran.waited),
+        "{:?}",
+        ran.waited
+    );
+    let ran = run(merges(), 4, "/mine").await;
+    assert_eq!((ran.reply.result.unwrap_err().code(), ran.value), (Code::Conflict, json!({"mine": 400})));
+    let error = run(refuses(), 1, "/mine").await.reply.result.unwrap_err();
+    assert_eq!(error.message(), "1 and 100");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_cancelled_or_late_between_two_tries_ends() {
+    let store = Shared::with(9, "/mine", json!(1));
+    let toolbox = Toolbox::builder()
+        .tool(patient)
+        .provide(AtomicU32::new(0))
+        .store(store.clone() as Arc<dyn DocStore>)
+        .build()
+        .unwrap();
+    let call =
+        Call::new("patient", json!({})).with_deadline((Instant::now() + Duration::from_secs(2)).into_std());
+    assert_eq!(toolbox.call(call).await.result.unwrap_err().code(), Code::Timeout);
+    let cancellation = toolpost::Cancellation::new();
+    let call = Call::new("patient", json!({})).with_cancellation(cancellation.clone());
+    let (reply, ()) = tokio::join!(toolbox.call(call), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        cancellation.cancel();
+    });
+    assert_eq!(reply.result.unwrap_err().code(), Code::Cancelled);
+}
+
+/// Write a line.
+#[tool]
+async fn write_line(#[state(id = "lines")] lines: &mut Vec<u32>, number: u32) -> usize {
+    let place = lines.len();
+    tokio::task::yield_now().await;
+    lines.push(number);
+    place
+}
+
+/// Keep a value under a name of its own.
+#[tool(conflict = "error")]
+async fn keep_own(#[state(id = "own", path = "/{name}")] value: &mut u32, name: u32) {
+    tokio::task::yield_now().await;
+    *value += name;
+}
+
+fn processes(store: &Arc<Shared>) -> Vec<Toolbox> {
+    let toolbox = |_| {
+        let store = Arc::clone(store) as Arc<dyn DocStore>;
+        Toolbox::builder().tool(write_line).tool(keep_own).store(store).build().unwrap()
+    };
+    (0..4).map(toolbox).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_overlap_are_as_if_they_had_come_one_after_another() {
+    let store = Shared::new();
+    let calls: Vec<Call> =
+        (0..64).map(|number| Call::new("write_line", json!({ "number": number }))).collect();
+    let replies = at_once(&processes(&store), calls).await;
+    let lines = store.value("lines").await;
+    assert_eq!(store.version("lines").await, 64);
+    for (number, reply) in replies.into_iter().enumerate() {
+        let place = reply.result.unwrap().structured.unwrap().as_u64().unwrap() as usize;
+        assert_eq!(lines[place], json!(number));
+        assert_eq!(reply.record.state, versions("lines", place as u64, place as u64 + 1));
+    }
+    history_is_whole(&*store, "lines").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_on_different_parts_never_conflict() {
+    let store = Shared::new();
+    // `conflict = "error"` would say if one did.
+    let calls: Vec<Call> = (1..=64).map(|name| Call::new("keep_own", json!({ "name": name }))).collect();
+    for reply in at_once(&processes(&store), calls).await {
+        reply.result.unwrap();
+        assert_eq!(reply.record.attempts, 1);
+    }
+    assert_eq!(store.version("own").await, 64);
+    assert_eq!(store.value("own").await.as_object().unwrap().len(), 64);
+    history_is_whole(&*store, "own").await;
+}
