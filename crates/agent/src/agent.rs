@@ -7,9 +7,10 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use toolpost_core::EventSink;
 use toolpost_llm::{Model, Settings};
-use toolpost_toolbox::Toolbox;
+use toolpost_toolbox::{ToolSession, Toolbox};
 
-use crate::{Outcome, Run};
+use crate::dynamic::Offering;
+use crate::{Dynamic, Outcome, Run};
 
 /// How far a run may go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,7 @@ pub(crate) struct Parts {
     pub(crate) settings: Settings,
     pub(crate) provider_options: Map<String, Value>,
     pub(crate) events: Option<EventSink>,
+    pub(crate) offering: Offering,
 }
 
 impl Agent {
@@ -58,6 +60,7 @@ impl Agent {
             settings: Settings::default(),
             provider_options: Map::new(),
             events: None,
+            offering: Offering::default(),
         })
     }
 
@@ -112,8 +115,36 @@ impl Builder {
         self
     }
 
+    /// Lets conversations load the tools that they need, instead of offering all: `true` offers `browse_toolkit`, by
+    /// which the model searches; a model offers `find_tools`, and picks tools for what the first one wants to do. Never
+    /// both. Default: all tools are offered.
+    pub fn dynamic(mut self, dynamic: impl Into<Dynamic>) -> Self {
+        self.0.offering.dynamic = dynamic.into();
+        self
+    }
+
+    /// Names tools that are always offered, first and whole, when others are loaded or compact. Default: none.
+    pub fn core_tools(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.0.offering.core = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Offers all but the core tools without descriptions and defaults of their parameters, which takes fewer tokens.
+    /// Default: no; a tool session with a token budget does so by itself under pressure.
+    pub fn compact_tools(mut self, compact: bool) -> Self {
+        self.0.offering.compact = compact;
+        self
+    }
+
+    /// Keeps what is loaded in this session, for all runs that have none of their own. Default: each run begins anew.
+    pub fn tool_session(mut self, session: ToolSession) -> Self {
+        self.0.offering.session = Some(session);
+        self
+    }
+
     /// The agent.
-    pub fn build(self) -> Agent {
+    pub fn build(mut self) -> Agent {
+        self.0.offering.build(&self.0.toolbox);
         Agent(Arc::new(self.0))
     }
 }

@@ -11,6 +11,7 @@
 //! - No HTTP and no provider JSON here; tools run through the toolbox alone, each call with its record.
 //! - The conversation only grows at its end, so that a provider's prompt cache keeps its worth, and every tool call of
 //!   the model has its result, also when a limit came between.
+//! - Tools that are loaded while a conversation goes on come at the end of the list; core and meta-tools never move.
 //! - What a tool has for the application only (its payload) is never sent to a model.
 //!
 //! Deliberately absent so far: a last turn in which the model sums up what a limit cut short, budgets in money,
@@ -18,11 +19,14 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod dynamic;
 mod port;
 mod results;
 mod run;
 mod stop;
 
 pub use self::agent::{Agent, Builder, Limits};
+pub use self::dynamic::Dynamic;
+pub use self::port::ModelPort;
 pub use self::run::{Outcome, Run};
 pub use self::stop::StopReason;

@@ -8,22 +8,32 @@ use toolpost_core::{
 };
 use toolpost_llm::{Model, Request, Settings};
 
-/// Passes everything on to whoever runs the agent, but for completions: those the agent's own model makes.
-pub(crate) struct AgentPort {
-    pub(crate) outer: Arc<dyn Port>,
-    pub(crate) model: Arc<dyn Model>,
-    /// What the completions cost.
-    pub(crate) usage: Mutex<Usage>,
+/// Passes everything on to another port, but for completions: those a model makes.
+pub struct ModelPort {
+    outer: Arc<dyn Port>,
+    model: Arc<dyn Model>,
+    usage: Mutex<Usage>,
 }
 
-impl AgentPort {
+impl ModelPort {
+    /// A port in front of another.
+    pub fn new(outer: Arc<dyn Port>, model: Arc<dyn Model>) -> Self {
+        Self { outer, model, usage: Mutex::default() }
+    }
+
     /// What the completions since the last time cost.
-    pub(crate) fn take_usage(&self) -> Usage {
+    pub fn take_usage(&self) -> Usage {
         std::mem::take(&mut self.usage.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Port for AgentPort {
+impl std::fmt::Debug for ModelPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelPort").field("model", &self.model).finish_non_exhaustive()
+    }
+}
+
+impl Port for ModelPort {
     fn progress(&self, call: CallId, progress: Progress) -> Delivery {
         self.outer.progress(call, progress)
     }

@@ -1,7 +1,7 @@
 //! One run of an agent: the loop.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
@@ -9,15 +9,16 @@ use futures_util::stream;
 use serde_json::json;
 use toolpost_core::{
     Call, CallId, CallOptions, Caller, Cancellation, Clock, Event, NoPort, Port, Reply, RunId, RunRecord,
-    Scope, SystemClock, ToolError, ToolSource, Values,
+    Scope, SystemClock, ToolError, Values,
 };
 use toolpost_llm::{
-    ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop, ToolDefinition,
-    ToolResult, Turn,
+    ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop, ToolResult, Turn,
 };
+use toolpost_toolbox::ToolSession;
 
 use crate::agent::Parts;
-use crate::port::AgentPort;
+use crate::dynamic::Offer;
+use crate::port::ModelPort;
 use crate::results::{Wanted, failure, result, usage_of, wanted};
 use crate::{Agent, StopReason};
 
@@ -42,6 +43,7 @@ pub struct Run {
     options: CallOptions,
     parent: Option<(CallId, u8)>,
     notices: Vec<String>,
+    tool_session: Option<ToolSession>,
 }
 
 /// What a run came to.
@@ -56,6 +58,8 @@ pub struct Outcome {
     pub turns: Vec<Turn>,
     /// Why the model failed, when it did.
     pub error: Option<ModelError>,
+    /// What the conversation has loaded, if its agent loads tools: for the run that goes on from it.
+    pub tool_session: Option<ToolSession>,
 }
 
 impl Outcome {
@@ -98,6 +102,7 @@ impl Run {
             options: CallOptions::default(),
             parent: None,
             notices: Vec::new(),
+            tool_session: None,
         }
     }
 
@@ -155,6 +160,13 @@ impl Run {
         self
     }
 
+    /// Goes on with the tools that a conversation has loaded, and keeps there what it loads. Default: the agent's
+    /// session, or a new one. Without effect where the agent offers all tools.
+    pub fn with_tool_session(mut self, session: ToolSession) -> Self {
+        self.tool_session = Some(session);
+        self
+    }
+
     /// Adds something that its record shall say. At most 64 notices are kept.
     pub fn with_notice(mut self, notice: impl Into<String>) -> Self {
         self.notices.push(notice.into());
@@ -179,11 +191,9 @@ impl Run {
                 provider_options: parts.provider_options.clone(),
                 ..Request::default()
             },
-            port: Arc::new(AgentPort {
-                outer: self.port,
-                model: Arc::clone(&parts.model),
-                usage: Mutex::default(),
-            }),
+            offer: Offer::new(&parts.toolbox, &parts.offering, &self.port),
+            tool_session: self.tool_session,
+            port: Arc::new(ModelPort::new(self.port, Arc::clone(&parts.model))),
             caller: self.caller,
             scope: self.scope,
             values: self.values,
@@ -205,8 +215,9 @@ impl Run {
                 (stop, Some(*error))
             }
         };
-        let Running { mut record, request, port, .. } = running;
+        let Running { mut record, request, port, offer, .. } = running;
         record.usage.add(&port.take_usage());
+        record.usage.add(&offer.take_usage());
         record.success = stop.is_answer();
         stop.as_str().clone_into(&mut record.stop_reason);
         record.execution_time = now().saturating_duration_since(begun).as_secs_f64();
@@ -217,7 +228,7 @@ impl Run {
         if let Some(sink) = &parts.events {
             sink(&Event::RunFinished { record: Arc::clone(&record) });
         }
-        Outcome { stop, record, turns: request.turns, error }
+        Outcome { stop, record, turns: request.turns, error, tool_session: offer.into_session() }
     }
 }
 
@@ -249,7 +260,10 @@ impl From<ModelError> for Interrupted {
 struct Running<'a> {
     parts: &'a Parts,
     request: Request,
-    port: Arc<AgentPort>,
+    offer: Offer<'a>,
+    /// What the offer begins with.
+    tool_session: Option<ToolSession>,
+    port: Arc<ModelPort>,
     caller: Caller,
     scope: Scope,
     values: Values,
@@ -302,7 +316,11 @@ impl Running<'_> {
             if !results.is_empty() {
                 self.request.turns.push(Turn::ToolResults(results));
             }
+            if let Some(tools) = self.offer.changed() {
+                self.request.tools = tools;
+            }
             self.record.usage.add(&self.port.take_usage());
+            self.record.usage.add(&self.offer.take_usage());
             if let Some(stop) = interrupted {
                 return Ok(stop);
             }
@@ -311,24 +329,22 @@ impl Running<'_> {
 
     /// Asks what tools there are now. Sources that do not answer are no reason to stop: what was known is offered.
     async fn list_tools(&mut self) -> Result<(), Interrupted> {
-        let toolbox = &self.parts.toolbox;
         let listed = tokio::select! {
             biased;
             () = self.cancellation.cancelled() => return Err(StopReason::Cancelled.into()),
             () = sleep_until(self.deadline) => return Err(StopReason::MaxTime.into()),
-            listed = tokio::time::timeout(LIST_TIMEOUT, ToolSource::list(toolbox)) => match listed {
+            listed = tokio::time::timeout(LIST_TIMEOUT, self.offer.list()) => match listed {
                 Ok(listed) => listed.map_err(|error| error.public(CallId::new()).to_string()),
                 Err(_) => Err("the sources did not say in 15 s what they have".to_owned()),
             },
         };
-        let specs = listed.unwrap_or_else(|reason| {
-            self.note(&format!("the list of tools may be old: {reason}"));
-            toolbox.specs()
-        });
-        self.request.tools = specs
-            .iter()
-            .map(|spec| ToolDefinition::new(&spec.name, &spec.description, spec.input_schema.as_value()))
-            .collect();
+        let listed =
+            listed.inspect_err(|reason| self.note(&format!("the list of tools may be old: {reason}")));
+        let (tools, notices) = self.offer.begin(listed.ok(), self.tool_session.take());
+        self.request.tools = tools;
+        for notice in notices {
+            self.note(&notice);
+        }
         Ok(())
     }
 
@@ -412,7 +428,7 @@ impl Running<'_> {
             results.push(result(wanted, &reply));
             let (record, call) = (&mut self.record, reply.record);
             // What a model makes up is no tool, and its name may be of any length.
-            let exists = call.attempts > 0 || self.parts.toolbox.spec(&call.tool).is_some();
+            let exists = call.attempts > 0 || self.offer.has_tool(&call.tool);
             if exists && !record.tools_used.iter().any(|known| **known == *call.tool) {
                 record.tools_used.push(call.tool.to_string());
             }
@@ -434,14 +450,14 @@ impl Running<'_> {
 
     /// Makes calls, some at a time. The replies are in the order of the calls.
     async fn replies_to(&self, calls: &[Wanted]) -> Vec<Reply> {
-        let toolbox = &self.parts.toolbox;
+        let offer = &self.offer;
         // Nearly always there is one, and that needs no crowd.
         if let [only] = calls {
-            return vec![toolbox.call(self.call_of(only)).await];
+            return vec![offer.call(self.call_of(only)).await];
         }
         let calls: Vec<_> =
             (0_usize..).zip(calls).map(|(index, wanted)| (index, self.call_of(wanted))).collect();
-        let calls = calls.into_iter().map(|(index, call)| async move { (index, toolbox.call(call).await) });
+        let calls = calls.into_iter().map(|(index, call)| async move { (index, offer.call(call).await) });
         let at_once = self.parts.limits.parallel_tools.max(1);
         // Unordered, so that a slow call holds no other back.
         let mut replies: Vec<_> = stream::iter(calls).buffer_unordered(at_once).collect().await;

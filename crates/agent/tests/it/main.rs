@@ -6,6 +6,7 @@ extern crate toolpost_core as toolpost;
 
 mod ends;
 mod hostile;
+mod loading;
 mod turns;
 
 use std::sync::Arc;

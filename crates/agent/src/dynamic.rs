@@ -1,0 +1,173 @@
+//! Which tools a model is offered: all of a toolbox, or what its conversation has loaded.
+
+use std::fmt;
+use std::sync::Arc;
+
+use toolpost_core::{Call, Port, Reply, ToolError, ToolSource, ToolSpec, Usage};
+use toolpost_llm::{Model, ToolDefinition};
+use toolpost_toolbox::{Discovery, DynamicSession, DynamicTools, OfferedTool, ToolSession, Toolbox};
+
+use crate::port::ModelPort;
+
+/// Whether an agent's conversations load the tools that they need, and how they find them.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Dynamic {
+    /// All tools are offered.
+    #[default]
+    Off,
+    /// The model searches by words: it is offered `browse_toolkit`.
+    Browse,
+    /// The model says what it wants to do, and this one, which may be cheaper, picks tools: it is offered `find_tools`.
+    Find(Arc<dyn Model>),
+}
+
+impl From<bool> for Dynamic {
+    fn from(browse: bool) -> Self {
+        if browse { Self::Browse } else { Self::Off }
+    }
+}
+
+impl From<Arc<dyn Model>> for Dynamic {
+    fn from(model: Arc<dyn Model>) -> Self {
+        Self::Find(model)
+    }
+}
+
+impl<M: Model + 'static> From<Arc<M>> for Dynamic {
+    fn from(model: Arc<M>) -> Self {
+        Self::Find(model)
+    }
+}
+
+impl fmt::Debug for Dynamic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("Off"),
+            Self::Browse => f.write_str("Browse"),
+            Self::Find(model) => f.debug_tuple("Find").field(model.id()).finish(),
+        }
+    }
+}
+
+/// How an agent offers tools, as its builder says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Offering {
+    pub(crate) dynamic: Dynamic,
+    pub(crate) core: Vec<String>,
+    pub(crate) compact: bool,
+    pub(crate) session: Option<ToolSession>,
+    /// Made when the agent is built: its index serves all runs.
+    tools: Option<DynamicTools>,
+}
+
+impl Offering {
+    pub(crate) fn build(&mut self, toolbox: &Toolbox) {
+        let discovery = match self.dynamic {
+            Dynamic::Off => return,
+            Dynamic::Browse => Discovery::Browse,
+            Dynamic::Find(_) => Discovery::Find,
+        };
+        self.tools = Some(DynamicTools::new(toolbox, discovery, self.core.clone(), self.compact));
+    }
+}
+
+/// What one run offers.
+pub(crate) struct Offer<'a> {
+    toolbox: &'a Toolbox,
+    offering: &'a Offering,
+    /// What the run's conversation has loaded, if it loads tools.
+    dynamic: Option<DynamicSession>,
+    /// The caller of `find_tools`, whose completions the model makes that picks tools.
+    finder: Option<Arc<ModelPort>>,
+    /// What was offered last.
+    seen: Option<(u64, u64)>,
+}
+
+impl<'a> Offer<'a> {
+    /// The offer of a run, before anything was asked of its toolbox.
+    pub(crate) fn new(toolbox: &'a Toolbox, offering: &'a Offering, outer: &Arc<dyn Port>) -> Self {
+        let finder = match &offering.dynamic {
+            Dynamic::Find(model) => Some(Arc::new(ModelPort::new(Arc::clone(outer), Arc::clone(model)))),
+            _ => None,
+        };
+        Self { toolbox, offering, dynamic: None, finder, seen: None }
+    }
+
+    /// Asks what tools there are now.
+    pub(crate) async fn list(&self) -> Result<Vec<Arc<ToolSpec>>, ToolError> {
+        match &self.offering.tools {
+            Some(tools) => tools.catalog().refresh().await.map(|()| Vec::new()),
+            None => ToolSource::list(self.toolbox).await,
+        }
+    }
+
+    /// The definitions at the beginning of a run, and what is to be noted. `listed` is what there is, if it could be
+    /// asked for.
+    pub(crate) fn begin(
+        &mut self,
+        listed: Option<Vec<Arc<ToolSpec>>>,
+        session: Option<ToolSession>,
+    ) -> (Arc<[ToolDefinition]>, Vec<String>) {
+        let Some(tools) = &self.offering.tools else {
+            let specs = listed.unwrap_or_else(|| self.toolbox.specs());
+            let offered = specs.into_iter().map(|spec| {
+                let compact = self.offering.compact && !self.offering.core.contains(&spec.name);
+                OfferedTool { spec, compact }
+            });
+            return (definitions(offered), Vec::new());
+        };
+        let session = session.or_else(|| self.offering.session.clone()).unwrap_or_default();
+        let (dynamic, notices) = tools.open(session);
+        self.dynamic = Some(dynamic);
+        (self.changed().unwrap_or_default(), notices)
+    }
+
+    /// The definitions, if others are to be offered than the last time.
+    pub(crate) fn changed(&mut self) -> Option<Arc<[ToolDefinition]>> {
+        let dynamic = self.dynamic.as_ref()?;
+        // First the revision, then the tools: what changes in between is offered next time.
+        let revision = dynamic.revision();
+        if self.seen.replace(revision) == Some(revision) {
+            return None;
+        }
+        Some(definitions(dynamic.offered()))
+    }
+
+    /// Makes a call.
+    pub(crate) async fn call(&self, mut call: Call) -> Reply {
+        match &self.dynamic {
+            Some(dynamic) => {
+                if let Some(finder) = self.finder.as_ref().filter(|_| call.tool == dynamic.discovery_tool()) {
+                    call.port = Arc::clone(finder) as Arc<dyn Port>;
+                }
+                dynamic.call(call).await
+            }
+            None => self.toolbox.call(call).await,
+        }
+    }
+
+    /// Whether there is a tool of this name.
+    pub(crate) fn has_tool(&self, name: &str) -> bool {
+        self.dynamic
+            .as_ref()
+            .map_or_else(|| self.toolbox.spec(name).is_some(), |dynamic| dynamic.has_tool(name))
+    }
+
+    /// What picking tools has cost since the last time.
+    pub(crate) fn take_usage(&self) -> Usage {
+        self.finder.as_ref().map(|finder| finder.take_usage()).unwrap_or_default()
+    }
+
+    /// What the conversation has loaded.
+    pub(crate) fn into_session(self) -> Option<ToolSession> {
+        self.dynamic.map(|dynamic| dynamic.session().clone())
+    }
+}
+
+fn definitions(offered: impl IntoIterator<Item = OfferedTool>) -> Arc<[ToolDefinition]> {
+    let definition = |tool: OfferedTool| {
+        ToolDefinition::new(&tool.spec.name, &tool.spec.description, &tool.input_schema())
+    };
+    offered.into_iter().map(definition).collect()
+}

@@ -1,0 +1,252 @@
+//! Tools that are loaded while a conversation goes on.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use toolpost::{Event, Output, ParameterType, ToolSpec, tool_fn};
+use toolpost_agent::{Agent, Builder, Run};
+use toolpost_llm::{Model, ModelError, ModelId, Request, ResponseStream, ScriptModel, Turn};
+use toolpost_toolbox::{ToolSession, Toolbox};
+
+/// Plays a script and keeps what it was asked.
+#[derive(Debug)]
+struct Watched {
+    inner: ScriptModel,
+    asked: Mutex<Vec<Request>>,
+}
+
+impl Watched {
+    fn new(script: &str) -> Arc<Self> {
+        Arc::new(Self { inner: ScriptModel::parse("test", script).unwrap(), asked: Mutex::default() })
+    }
+
+    /// The names of the tools that each request offered.
+    fn offered(&self) -> Vec<Vec<String>> {
+        let names = |request: &Request| request.tools.iter().map(|tool| tool.name.clone()).collect();
+        self.asked.lock().unwrap().iter().map(names).collect()
+    }
+
+    /// The schema of a tool in one of the requests.
+    fn schema(&self, request: usize, tool: &str) -> Value {
+        let asked = self.asked.lock().unwrap();
+        let tool = asked[request].tools.iter().find(|known| known.name == tool).unwrap();
+        tool.input_schema.to_value().unwrap()
+    }
+}
+
+impl Model for Watched {
+    fn id(&self) -> &ModelId {
+        self.inner.id()
+    }
+
+    fn check(&self, request: &Request) -> Result<(), ModelError> {
+        self.inner.check(request)
+    }
+
+    fn stream(&self, request: &Request) -> ResponseStream {
+        self.asked.lock().unwrap().push(request.clone());
+        self.inner.stream(request)
+    }
+}
+
+fn toolbox() -> Toolbox {
+    let toolbox = Toolbox::builder().build().unwrap();
+    for (name, group) in
+        [("add_person", "crm"), ("find_person", "crm"), ("send_letter", "mail"), ("boil_water", "kitchen")]
+    {
+        let mut spec =
+            ToolSpec::new(name, "A tool.").optional_parameter("text", ParameterType::String, "The text.");
+        spec.group = Some(group.to_owned());
+        toolbox.add(tool_fn(spec, async |_, _| Ok(Output::text("done")))).unwrap();
+    }
+    toolbox
+}
+
+fn agent(model: &Arc<Watched>) -> Builder {
+    Agent::builder(Arc::clone(model) as Arc<dyn Model>, toolbox())
+}
+
+const META: [&str; 5] =
+    ["browse_toolkit", "load_tools", "load_tool_group", "unload_tools", "unload_tool_group"];
+
+const LOADS: &str = r"
+turns:
+  - calls: [{ tool: browse_toolkit, args: { query: letter } }]
+  - calls: [{ tool: load_tools, args: { tool_names: [send_letter] } }]
+  - calls: [{ tool: send_letter }, { tool: load_tool_group, args: { group: crm } }]
+  - calls: [{ tool: unload_tools, args: { tool_names: [add_person] } }]
+  - text: done
+";
+
+#[tokio::test]
+async fn loaded_tools_are_offered_from_the_next_turn_on_at_the_end() {
+    let model = Watched::new(LOADS);
+    let started = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&started);
+    let agent = agent(&model)
+        .dynamic(true)
+        .core_tools(["boil_water"])
+        .on_event(Arc::new(move |event: &Event| {
+            if let Event::RunStarted { tools, .. } = event {
+                sink.lock().unwrap().clone_from(tools);
+            }
+        }))
+        .build();
+    let outcome = agent.run("Write to Ada.").await;
+    assert_eq!(outcome.text(), "done");
+    let own: Vec<&str> = ["boil_water"].into_iter().chain(META).collect();
+    let with = |loaded: &[&str]| own.iter().chain(loaded).map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(
+        model.offered(),
+        [
+            with(&[]),
+            with(&[]),
+            with(&["send_letter"]),
+            with(&["send_letter", "add_person", "find_person"]),
+            with(&["send_letter", "find_person"]),
+        ]
+    );
+    assert_eq!(*started.lock().unwrap(), own);
+    // What they cost and who was called is known, and each call is in the record.
+    let session = outcome.tool_session.clone().unwrap();
+    assert_eq!(session.analytics().calls["send_letter"], 1);
+    assert_eq!(session.analytics().unloads["add_person"], 1);
+    assert_eq!(
+        session.analytics().never_called,
+        ["add_person", "boil_water", "find_person", "unload_tool_group"]
+    );
+    assert!(session.budget().tokens_used > 0);
+    assert_eq!(outcome.record.tool_calls.len(), 5);
+    assert!(outcome.record.tools_used.iter().any(|tool| tool == "browse_toolkit"));
+    assert!(outcome.record.success, "{:?}", outcome.record.notices);
+}
+
+#[tokio::test]
+async fn what_was_loaded_stays_loaded_in_the_next_run_of_the_conversation() {
+    let script = "turns:\n  - calls: [{ tool: load_tools, args: { tool_names: [send_letter] } }]\n  - text: one\n  - text: two\n  - text: three\n";
+    // Passed on from run to run.
+    let model = Watched::new(script);
+    let agent_of = |builder: Builder| builder.dynamic(true).build();
+    let first_agent = agent_of(agent(&model));
+    let first = first_agent.run("Hello.").await;
+    let mut turns = first.turns.clone();
+    turns.push(Turn::user("And now?"));
+    let second =
+        Run::from_turns(&first_agent, turns).with_tool_session(first.tool_session.unwrap()).finish().await;
+    assert_eq!(second.text(), "two");
+    assert_eq!(model.offered()[2], model.offered()[1]);
+    assert_eq!(model.offered()[2].last().map(String::as_str), Some("send_letter"));
+    // Without it a run begins anew.
+    assert_eq!(first_agent.run("Hello.").await.tool_session.unwrap().active_tools().len(), META.len() + 1);
+
+    // Kept by the agent, and saved in between.
+    let model = Watched::new(script);
+    let session = ToolSession::new().with_session_id("s");
+    agent_of(agent(&model).tool_session(session.clone())).run("Hello.").await;
+    assert!(session.is_active("send_letter"));
+    let saved = serde_json::to_string(&session).unwrap();
+    let read: ToolSession = serde_json::from_str(&saved).unwrap();
+    let model = Watched::new("turns:\n  - text: two\n");
+    agent_of(agent(&model).tool_session(read)).run("Again.").await;
+    assert_eq!(model.offered()[0].last().map(String::as_str), Some("send_letter"));
+}
+
+#[tokio::test]
+async fn a_model_of_its_own_picks_tools_and_its_tokens_count() {
+    let model = Watched::new(
+        "turns:\n  - calls: [{ tool: find_tools, args: { intent: write to my aunt } }]\n    usage: { input: 5, output: 1 }\n  - text: '{{ last.structured.results[0].name }}, {{ last.structured.reasoning }}'\n    usage: { input: 7, output: 1 }\n",
+    );
+    let picks = Watched::new(
+        "turns:\n  - text: '{\"tool_names\": [\"send_letter\"], \"reasoning\": \"letters\"}'\n    usage: { input: 1000, output: 30 }\n",
+    );
+    let outcome = agent(&model).dynamic(Arc::clone(&picks)).build().run("Write.").await;
+    assert_eq!(outcome.text(), "send_letter, letters");
+    assert_eq!((outcome.record.usage.input_tokens, outcome.record.usage.output_tokens), (1012, 32));
+    assert_eq!(
+        model.offered()[0],
+        ["find_tools", "load_tools", "load_tool_group", "unload_tools", "unload_tool_group"]
+    );
+    // It sees the catalog and gets no tools.
+    let asked = picks.asked.lock().unwrap();
+    assert_eq!((asked.len(), asked[0].tools.len()), (1, 0));
+    let prompt = serde_json::to_string(&asked[0].turns).unwrap();
+    assert!(prompt.contains("- send_letter: A tool.") && prompt.contains("write to my aunt"), "{prompt}");
+}
+
+#[tokio::test]
+async fn without_dynamic_loading_all_tools_are_offered() {
+    let all = ["add_person", "find_person", "send_letter", "boil_water"];
+    let model = Watched::new("turns:\n  - text: hi\n");
+    let outcome = agent(&model).dynamic(false).tool_session(ToolSession::new()).build().run("Hello.").await;
+    assert_eq!(model.offered(), [all]);
+    assert!(outcome.tool_session.is_none());
+}
+
+#[tokio::test]
+async fn definitions_are_compact_on_request_but_for_core_tools() {
+    let described = |schema: &Value| schema["properties"]["text"].get("description").is_some();
+    for compact in [false, true] {
+        let model = Watched::new("turns:\n  - text: hi\n");
+        agent(&model).compact_tools(compact).core_tools(["boil_water"]).build().run("Hello.").await;
+        assert_eq!(described(&model.schema(0, "send_letter")), !compact);
+        assert!(described(&model.schema(0, "boil_water")));
+
+        let model = Watched::new(LOADS);
+        agent(&model)
+            .dynamic(true)
+            .compact_tools(compact)
+            .core_tools(["boil_water"])
+            .build()
+            .run("Hello.")
+            .await;
+        assert_eq!(described(&model.schema(2, "send_letter")), !compact);
+        assert!(described(&model.schema(2, "boil_water")));
+    }
+    // And under the pressure of a budget, until there is room again.
+    let model = Watched::new(
+        "turns:\n  - calls: [{ tool: load_tools, args: { tool_names: [send_letter, find_person, add_person] } }]\n  - calls: [{ tool: unload_tools, args: { tool_names: [find_person, add_person] } }]\n  - text: done\n",
+    );
+    let probe = agent(&model).dynamic(true).build().run("Hello.").await.tool_session.unwrap();
+    let one = probe.budget().tokens_used;
+    let model = Watched::new(
+        "turns:\n  - calls: [{ tool: load_tools, args: { tool_names: [send_letter, find_person, add_person] } }]\n  - calls: [{ tool: unload_tools, args: { tool_names: [find_person, add_person] } }]\n  - text: done\n",
+    );
+    // Three tools are over three quarters of it, one is not.
+    let session = ToolSession::new().with_token_budget((one + 30) * 4 / 3);
+    agent(&model).dynamic(true).tool_session(session).build().run("Hello.").await;
+    assert_eq!([1, 2].map(|request| described(&model.schema(request, "send_letter"))), [false, true]);
+}
+
+#[tokio::test]
+async fn a_core_tool_that_is_none_is_a_notice_and_calls_of_unknown_tools_are_errors() {
+    let model = Watched::new(
+        "turns:\n  - calls: [{ tool: find_tools, args: { intent: x } }, { tool: nothing }]\n  - text: '{{ results[0].text }} | {{ results[1].text }}'\n",
+    );
+    let outcome = agent(&model).dynamic(true).core_tools(["boil_watr"]).build().run("Hello.").await;
+    assert!(
+        outcome.record.notices.iter().any(|notice| notice.contains("Did you mean `boil_water`?")),
+        "{:?}",
+        outcome.record.notices
+    );
+    assert!(outcome.text().matches("NOT_FOUND").count() == 2, "{}", outcome.text());
+    assert!(outcome.record.tools_used.is_empty());
+}
+
+#[tokio::test]
+async fn many_conversations_of_one_agent_load_apart() {
+    let toolbox = toolbox();
+    let mut runs = Vec::new();
+    for name in ["send_letter", "find_person", "add_person"] {
+        let script = format!(
+            "turns:\n  - calls: [{{ tool: load_tools, args: {{ tool_names: [{name}] }} }}]\n  - text: done\n"
+        );
+        let agent = Agent::builder(Watched::new(&script), toolbox.clone()).dynamic(true).build();
+        runs.push(tokio::spawn(async move { (name, agent.run("Go.").await) }));
+    }
+    for run in runs {
+        let (name, outcome) = run.await.unwrap();
+        let active = outcome.tool_session.unwrap().active_tools();
+        assert_eq!((active.len(), active.last().map(String::as_str)), (META.len() + 1, Some(name)));
+    }
+    assert_eq!(toolbox.specs().len(), 4);
+}
