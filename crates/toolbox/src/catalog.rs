@@ -188,7 +188,10 @@ impl Catalog {
 
     /// At most three names that may have been meant.
     pub fn similar_names(&self, name: &str) -> Vec<String> {
-        let name = text::beginning(name, 256);
+        let name = text::beginning(name.trim(), 256);
+        if name.is_empty() {
+            return Vec::new();
+        }
         let near = Search::new(name).matching(Matching::Any).limit(64);
         let found = self.search(&near);
         let spelt_nearly = suggestions(name, found.names());

@@ -76,6 +76,19 @@ pub const NEEDS: &[Need] = &[
         reason: "Python in the sandbox",
         without: "what runs Python is skipped",
     },
+    Need {
+        name: "llm_factory_toolkit",
+        // There, whole, and not older than what writes it.
+        probe: &[
+            "sh",
+            "-c",
+            "test crates/toolbox/tests/data/golden.py -ot .dev/llm_factory_toolkit/golden.json",
+        ],
+        install: &[&["python3", "crates/toolbox/tests/data/golden.py", ".dev/llm_factory_toolkit"]],
+        needs_root: false,
+        reason: "the answers that the catalog is compared with",
+        without: "what compares with them is skipped",
+    },
 ];
 
 /// What the set-up found.

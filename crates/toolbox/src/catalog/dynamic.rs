@@ -60,7 +60,8 @@ impl DynamicTools {
             records: config.records.clone(),
             ..Builder::default()
         });
-        for tool in meta_tools() {
+        let (_, never) = discovery.tools();
+        for tool in meta_tools().into_iter().filter(|tool| tool.spec().name != never) {
             if let Err(error) = meta.add(tool) {
                 tracing::error!("{error}");
             }
@@ -201,23 +202,27 @@ impl DynamicSession {
     /// there.
     pub async fn call(&self, mut call: Call) -> Reply {
         let setup = &*self.0.tools.0;
-        let name = call.tool.clone();
-        let reply = if is_meta_tool(&name) {
+        let reply = if is_meta_tool(&call.tool) {
             call.values.provide(self.clone());
             call.options.mock = false;
             setup.meta.call(call).await
         } else {
             setup.catalog.toolbox().call(call).await
         };
-        if self.has_tool(&name) {
-            self.0.session.record_call(&name);
+        // By the name that it has, whatever other one it was called by.
+        if self.has_tool(&reply.record.tool) {
+            self.0.session.record_call(&reply.record.tool);
         }
         reply
     }
 
     /// Whether there is a tool of this name, loaded or not.
     pub fn has_tool(&self, name: &str) -> bool {
-        is_meta_tool(name) || self.catalog().toolbox().spec(name).is_some()
+        if is_meta_tool(name) {
+            self.0.own.iter().any(|own| own == name)
+        } else {
+            self.catalog().toolbox().spec(name).is_some()
+        }
     }
 }
 

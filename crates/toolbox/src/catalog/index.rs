@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use super::entry::CatalogEntry;
 use super::search::{Found, Hit, Matching, Search};
-use super::text::{base_forms, beginning, query_words, words};
+use super::text::{base_forms, beginning, compounds, is_compound, query_words, words};
 
-/// How many words of one tool are kept.
-const MAX_TOOL_WORDS: usize = 512;
+/// How many words of one place of a tool are kept, and how many of its tags.
+const MAX_WORDS: usize = 256;
+const MAX_TAGS: usize = 64;
 /// How many bytes of a description are read.
 const MAX_TEXT: usize = 16 * 1024;
 /// How many different words of a query count.
@@ -120,24 +121,21 @@ impl Index {
         }
         let id = known.unwrap_or(self.documents.len() as u32);
         let mut places: BTreeMap<u32, u8> = BTreeMap::new();
-        let mut room = MAX_TOOL_WORDS;
-        let mut add = |index: &mut Self, text: &str, place: u8| {
-            let found = words(beginning(text, MAX_TEXT), room);
-            room -= found.len();
-            let mut count = 0_u16;
-            for word in found {
-                count = count.saturating_add(1);
-                *places.entry(index.term(&word)).or_default() |= place;
+        let mut add = |text: &str, place: u8| {
+            let text = beginning(text, MAX_TEXT);
+            let found = words(text, MAX_WORDS);
+            for word in found.iter().cloned().chain(compounds(text, MAX_WORDS)) {
+                *places.entry(self.term(&word)).or_default() |= place;
             }
-            count
+            found.len() as u16
         };
-        let name_words = add(self, entry.name(), NAME);
-        entry.tags().iter().for_each(|tag| {
-            add(self, tag, TAGS);
-        });
-        add(self, entry.category().unwrap_or_default(), CATEGORY);
-        add(self, entry.group().unwrap_or_default(), GROUP);
-        add(self, entry.description(), DESCRIPTION);
+        let name_words = add(entry.name(), NAME);
+        for tag in entry.tags().iter().take(MAX_TAGS) {
+            add(tag, TAGS);
+        }
+        add(entry.category().unwrap_or_default(), CATEGORY);
+        add(entry.group().unwrap_or_default(), GROUP);
+        add(entry.description(), DESCRIPTION);
         for (term, places) in &places {
             let Some(term) = self.terms.get_mut(*term as usize) else { continue };
             self.unused_terms -= usize::from(term.postings.is_empty());
@@ -195,7 +193,8 @@ impl Index {
         }
         let id = self.terms.len() as u32;
         let text: Arc<str> = word.into();
-        for three in trigrams_of(word) {
+        let threes = if is_compound(word) { "" } else { word };
+        for three in trigrams_of(threes) {
             let known = self.trigrams.entry(three).or_default();
             if known.last() != Some(&id) {
                 known.push(id);
@@ -265,7 +264,9 @@ impl Index {
         let mut touched: Vec<u32> = Vec::new();
         let mut fitting: Vec<u32> = Vec::new();
         let mut best_possible = 0.0_f32;
-        for word in &asked {
+        // A word that is made of several is worth more than its parts, and is not needed for a match.
+        let whole: Vec<String> = compounds(query, MAX_QUERY_WORDS).collect();
+        for word in asked.iter().chain(&whole) {
             for (term, quality) in self.answers(word) {
                 let Some(term) = self.terms.get(term as usize) else { continue };
                 for posting in &term.postings {
@@ -288,9 +289,9 @@ impl Index {
                 if tally.matched == 0 {
                     fitting.push(id);
                 }
-                tally.matched += 1;
+                tally.matched += u16::from(!is_compound(word));
                 tally.score += weight * tally.best;
-                tally.named += f32::from(u8::from(tally.places & NAME != 0));
+                tally.named += f32::from(u8::from(tally.places & NAME != 0 && !is_compound(word)));
                 (tally.best, tally.places) = (0.0, 0);
             }
         }
@@ -319,7 +320,12 @@ impl Index {
     fn answers(&self, word: &str) -> Vec<(u32, f32)> {
         let letters = word.chars().count();
         let mut found: Vec<(u32, f32)> = Vec::new();
-        if letters >= 3 {
+        if is_compound(word) {
+            found.extend(self.by_text.get(word).map(|id| (*id, SAME)));
+            return found;
+        }
+        // In scripts without spaces two letters are a word within a word.
+        if letters >= 3 || (letters == 2 && !word.is_ascii()) {
             found.extend(self.containing(word));
         } else if letters == 2 {
             let from = (Bound::Included(word), Bound::Unbounded);

@@ -129,7 +129,8 @@ pub struct Unloaded {
 
 impl State {
     fn used(&self) -> u64 {
-        self.active_tools.iter().filter_map(|name| self.token_counts.get(name)).sum()
+        let counts = self.active_tools.iter().filter_map(|name| self.token_counts.get(name));
+        counts.fold(0, |sum, tokens| sum.saturating_add(*tokens))
     }
 
     fn budget(&self) -> Budget {
@@ -253,8 +254,9 @@ impl ToolSession {
         let mut outcome = LoadOutcome::default();
         let mut used = state.used();
         for (name, tokens) in tools {
-            let within =
-                state.token_budget.is_none_or(|budget| tokens == 0 || used.saturating_add(tokens) <= budget);
+            let within = state.token_budget.is_none_or(|budget| {
+                tokens == 0 || used.checked_add(tokens).is_some_and(|sum| sum <= budget)
+            });
             if state.active.contains(name) {
                 outcome.already_active.push(name.to_owned());
             } else if state.active_tools.len() < state.max_tools && within {

@@ -49,6 +49,29 @@ fn humps(word: &str) -> Vec<&str> {
     parts
 }
 
+/// What stands before a word that is made of several, so that it is like no single one.
+const COMPOUND: char = '\u{1}';
+
+/// Whether a word is made of several.
+pub(super) fn is_compound(word: &str) -> bool {
+    word.starts_with(COMPOUND)
+}
+
+/// The words of a text that are made of several, such as `tag_0` or `crm.contacts`, at most `most` of them. Which sign
+/// joins the parts makes no difference.
+pub(super) fn compounds(text: &str, most: usize) -> impl Iterator<Item = String> + '_ {
+    let joins = |c: char| matches!(c, '_' | '-' | '.');
+    let chunks = text.split(move |c: char| !c.is_alphanumeric() && !joins(c));
+    let joined = chunks.filter_map(move |chunk| {
+        let chunk = chunk.trim_matches(joins);
+        chunk.contains(joins).then(|| {
+            let joined: String = lower(chunk).chars().map(|c| if joins(c) { '_' } else { c }).collect();
+            format!("{COMPOUND}{joined}")
+        })
+    });
+    joined.take(most)
+}
+
 /// The beginning of a text, at most so many bytes.
 pub(super) fn beginning(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);

@@ -7,6 +7,7 @@ extern crate toolpost_core as toolpost;
 mod adversary;
 mod aliases;
 mod authoring;
+mod catalog;
 mod limits;
 mod shapes;
 mod stages;
