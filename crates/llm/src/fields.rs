@@ -50,11 +50,6 @@ impl Fields {
         self.0.len()
     }
 
-    /// About how many bytes it has as JSON.
-    pub(crate) fn text_size(&self) -> usize {
-        self.0.iter().map(|(key, value)| key.len() + value.get().len() + 4).sum::<usize>() + 2
-    }
-
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &RawJson)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value))
     }

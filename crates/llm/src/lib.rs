@@ -42,6 +42,7 @@ mod fields;
 mod files;
 mod http;
 mod item;
+mod json;
 mod model;
 mod raw;
 mod replay;

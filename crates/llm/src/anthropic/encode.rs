@@ -2,125 +2,52 @@
 
 use std::borrow::Cow;
 
-use serde::ser::SerializeMap as _;
-use serde::{Serialize, Serializer};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::fields::Fields;
+use crate::json::JsonWriter;
 use crate::{
     AssistantTurn, CacheLifetime, Effort, Item, ItemView, Media, MediaSource, ModelError, ModelId, Part,
-    PromptCaching, RawJson, Request, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
+    PromptCaching, RawJson, Request, Settings, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
 };
 
 /// The wire demands a limit of output tokens; this one every model can give.
 const DEFAULT_MAX_TOKENS: u32 = 4_096;
 
-/// A body, and what the caller's user should know about it.
-#[derive(Debug)]
-pub(super) struct Encoded<'a> {
-    pub(super) body: Body<'a>,
-    pub(super) notices: Vec<String>,
-}
-
-/// A body of the wire. The conversation, by far its largest part, is written once, straight to where it is sent from.
-#[derive(Debug)]
-pub(super) struct Body<'a> {
-    before: Fields,
-    /// `None` if the caller's options replace them.
-    messages: Option<Vec<Message<'a>>>,
-    after: Fields,
-}
-
-impl Body<'_> {
-    /// The bytes to send.
-    pub(super) fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
-        let messages = self.messages.as_ref().map_or(0, Vec::len);
-        let about = self.before.text_size() + messages * ABOUT_A_MESSAGE + self.after.text_size();
-        let mut bytes = Vec::with_capacity(about);
-        serde_json::to_writer(&mut bytes, self).map(|()| bytes)
-    }
-}
-
-impl Serialize for Body<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        for (name, value) in self.before.iter() {
-            map.serialize_entry(name, value)?;
-        }
-        if let Some(messages) = &self.messages {
-            map.serialize_entry("messages", messages)?;
-        }
-        for (name, value) in self.after.iter() {
-            map.serialize_entry(name, value)?;
-        }
-        map.end()
-    }
-}
-
-/// The room that is made for a message before it is written, in bytes.
-const ABOUT_A_MESSAGE: usize = 256;
+/// The room that is made for a body without its turns, and for a turn, in bytes.
+const ABOUT_A_BODY: usize = 1024;
+const ABOUT_A_TURN: usize = 256;
 
 /// The provider's name in a [`ModelId`].
 pub(super) const PROVIDER: &str = "anthropic";
 
+/// A body, and what the caller's user should know about it.
+#[derive(Debug)]
+pub(super) struct Encoded {
+    pub(super) body: JsonWriter,
+    pub(super) notices: Vec<String>,
+}
+
 /// Writes the body. A feature that the wire lacks is an error.
-pub(super) fn encode<'a>(
-    model: &ModelId,
-    request: &'a Request,
-    stream: bool,
-) -> Result<Encoded<'a>, ModelError> {
-    let mut encoder = Encoder { notices: Vec::new() };
-    let body = encoder.body(model, request, stream).map_err(|error| {
+pub(super) fn encode(model: &ModelId, request: &Request, stream: bool) -> Result<Encoded, ModelError> {
+    let mut encoder = Encoder {
+        out: JsonWriter::with_capacity(ABOUT_A_BODY + request.turns.len() * ABOUT_A_TURN),
+        role: "",
+        last_block: None,
+        notices: Vec::new(),
+    };
+    encoder.body(model, request, stream).map_err(|error| {
         ModelError::new(crate::ErrorKind::InvalidRequest, error.to_string()).with_model(model)
     })?;
-    Ok(Encoded { body, notices: encoder.notices })
-}
-
-/// A message of the wire.
-#[derive(Debug, Serialize)]
-struct Message<'a> {
-    role: &'static str,
-    content: Vec<Block<'a>>,
-}
-
-/// A content block or a tool of the wire. The whole conversation is written for every request, so that a block is made
-/// only where what is kept of it does not say it already.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum Block<'a> {
-    Kept(&'a RawJson),
-    Made(RawJson),
-    Text(TextBlock<'a>),
-    Result(ResultBlock<'a>),
-    Tool(ToolBlock<'a>),
-}
-
-/// A text of the wire.
-#[derive(Debug, Serialize)]
-struct TextBlock<'a> {
-    r#type: &'static str,
-    text: &'a str,
-}
-
-/// A tool's result of the wire.
-#[derive(Debug, Serialize)]
-struct ResultBlock<'a> {
-    r#type: &'static str,
-    tool_use_id: Cow<'a, str>,
-    content: Vec<Block<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    is_error: Option<bool>,
-}
-
-/// A tool of the wire, without options of its own.
-#[derive(Debug, Serialize)]
-struct ToolBlock<'a> {
-    name: &'a str,
-    description: &'a str,
-    input_schema: &'a RawJson,
+    Ok(Encoded { body: encoder.out, notices: encoder.notices })
 }
 
 struct Encoder {
+    out: JsonWriter,
+    /// The role of the message that is being written; empty before the first.
+    role: &'static str,
+    /// Where the last block of the conversation begins.
+    last_block: Option<usize>,
     notices: Vec<String>,
 }
 
@@ -132,225 +59,301 @@ impl Encoder {
         }
     }
 
-    fn body<'a>(
-        &mut self,
-        model: &ModelId,
-        request: &'a Request,
-        stream: bool,
-    ) -> Result<Body<'a>, serde_json::Error> {
+    fn body(&mut self, model: &ModelId, request: &Request, stream: bool) -> Result<(), serde_json::Error> {
         let settings = &request.settings;
-        let mut body = Fields::default();
-        body.put("model", &model.name)?;
-        body.put("max_tokens", &max_tokens(settings.max_output_tokens, settings.thinking.as_ref()))?;
-        let marks = match &settings.prompt_caching {
+        self.out.piece("{");
+        self.out.text("model", &model.name);
+        self.out.put("max_tokens", &max_tokens(settings.max_output_tokens, settings.thinking.as_ref()))?;
+        let mark = match &settings.prompt_caching {
             PromptCaching::Off => None,
             PromptCaching::Automatic => {
-                body.put("cache_control", &json!({"type": "ephemeral"}))?;
+                self.out.json("cache_control", r#"{"type":"ephemeral"}"#);
                 None
             }
             PromptCaching::AutomaticFor(lifetime) => {
-                body.put("cache_control", &lasting(*lifetime))?;
+                self.out.json("cache_control", lasting(*lifetime));
                 None
             }
             PromptCaching::Marks(lifetime) => Some(lasting(*lifetime)),
         };
         if stream {
-            body.put("stream", &true)?;
+            self.out.json("stream", "true");
         }
         if let Some(system) = request.system.as_deref().filter(|text| !text.trim().is_empty()) {
-            match &marks {
-                None => body.put("system", system)?,
+            match mark {
+                None => self.out.text("system", system),
                 Some(mark) => {
-                    body.put("system", &json!([{"type": "text", "text": system, "cache_control": mark}]))?;
+                    self.out.json("system", r#"[{"type":"text","text":"#);
+                    self.out.string(system);
+                    self.out.json("cache_control", mark);
+                    self.out.piece("}]");
                 }
             }
         }
-        tools(&mut body, request, marks.as_ref())?;
-        let messages = Some(self.messages(&request.turns, marks.as_ref())?);
-        let before = std::mem::take(&mut body);
+        self.tools(request, mark)?;
+        self.messages(&request.turns, mark)?;
         if let Some(value) = settings.temperature {
-            body.put("temperature", &value)?;
+            self.out.put("temperature", &value)?;
         }
         if let Some(value) = settings.top_p {
-            body.put("top_p", &value)?;
+            self.out.put("top_p", &value)?;
         }
         if let Some(value) = settings.top_k {
-            body.put("top_k", &value)?;
+            self.out.put("top_k", &value)?;
         }
         if !settings.stop.is_empty() {
-            body.put("stop_sequences", &settings.stop)?;
+            self.out.put("stop_sequences", &settings.stop)?;
         }
         if settings.seed.is_some() {
             self.notice("`seed` was not sent: the Anthropic wire has no seeds");
         }
         match &settings.thinking {
             None => {}
-            Some(Thinking::Off) => body.put("thinking", &json!({"type": "disabled"}))?,
-            Some(Thinking::Adaptive) => body.put("thinking", &json!({"type": "adaptive"}))?,
+            Some(Thinking::Off) => self.out.json("thinking", r#"{"type":"disabled"}"#),
+            Some(Thinking::Adaptive) => self.out.json("thinking", r#"{"type":"adaptive"}"#),
             Some(Thinking::Budget(tokens)) => {
-                body.put("thinking", &json!({"type": "enabled", "budget_tokens": tokens}))?;
+                self.out.json("thinking", r#"{"type":"enabled""#);
+                self.out.put("budget_tokens", tokens)?;
+                self.out.piece("}");
             }
         }
-        self.output_config(&mut body, request)?;
+        self.output_config(request);
         if !request.metadata.is_empty() {
-            body.put("metadata", &request.metadata)?;
+            self.out.put("metadata", &request.metadata)?;
         }
-        let mut body = Body { before, messages, after: body };
-        merge_options(&mut body, &request.provider_options)?;
-        Ok(body)
+        self.out.piece("}");
+        if request.provider_options.is_empty() {
+            return Ok(());
+        }
+        self.out.change(0, |body| merge_options(body, &request.provider_options))
     }
 
-    fn output_config(&mut self, body: &mut Fields, request: &Request) -> Result<(), serde_json::Error> {
-        let mut config = Fields::default();
-        if let Some(effort) = request.settings.effort {
-            let effort = if effort == Effort::Minimal {
+    fn output_config(&mut self, request: &Request) {
+        let Settings { effort, output_schema, .. } = &request.settings;
+        if effort.is_none() && output_schema.is_none() {
+            return;
+        }
+        self.out.json("output_config", "{");
+        if let Some(mut effort) = *effort {
+            if effort == Effort::Minimal {
                 self.notice("effort `minimal` was sent as `low`, the least that the Anthropic wire knows");
-                Effort::Low
-            } else {
-                effort
-            };
-            config.put("effort", effort.as_str())?;
+                effort = Effort::Low;
+            }
+            self.out.text("effort", effort.as_str());
         }
-        if let Some(schema) = &request.settings.output_schema {
-            let mut format = Fields::default();
-            format.put("type", "json_schema")?;
-            format.set("schema", schema.clone());
-            config.put("format", &format)?;
+        if let Some(schema) = output_schema {
+            self.out.json("format", r#"{"type":"json_schema","schema":"#);
+            self.out.piece(schema.get());
+            self.out.piece("}");
         }
-        if config.len() > 0 { body.put("output_config", &config) } else { Ok(()) }
+        self.out.piece("}");
     }
 
-    fn messages<'a>(
+    fn tools(&mut self, request: &Request, mark: Option<&'static str>) -> Result<(), serde_json::Error> {
+        if let Some((last, others)) = request.tools.split_last() {
+            self.out.json("tools", "[");
+            for definition in others {
+                self.tool(definition, None)?;
+            }
+            self.tool(last, mark)?;
+            self.out.piece("]");
+        }
+        let serial = request.settings.parallel_tool_calls.map(|parallel| !parallel);
+        let kind = match (&request.tool_choice, serial) {
+            (None, None) => return Ok(()),
+            // Without tools there is nothing to choose from, and the provider refuses a choice.
+            (None, Some(_)) if request.tools.is_empty() => return Ok(()),
+            (None | Some(ToolChoice::Auto), _) => "auto",
+            (Some(ToolChoice::Any), _) => "any",
+            (Some(ToolChoice::None), _) => "none",
+            (Some(ToolChoice::Tool(_)), _) => "tool",
+        };
+        self.out.json("tool_choice", "{");
+        self.out.text("type", kind);
+        if let Some(ToolChoice::Tool(name)) = &request.tool_choice {
+            self.out.text("name", name);
+        }
+        if let Some(serial) = serial.filter(|_| request.tool_choice != Some(ToolChoice::None)) {
+            self.out.put("disable_parallel_tool_use", &serial)?;
+        }
+        self.out.piece("}");
+        Ok(())
+    }
+
+    fn tool(
         &mut self,
-        turns: &'a [Turn],
-        mark: Option<&Value>,
-    ) -> Result<Vec<Message<'a>>, serde_json::Error> {
-        // Neighbours of one role are one message: results must stand right behind the calls, and in front.
-        let mut messages: Vec<Message<'a>> = Vec::with_capacity(turns.len());
-        for turn in turns {
-            let (role, blocks) = match turn {
-                Turn::User(parts) => ("user", part_blocks(parts)?),
-                Turn::System(parts) => ("system", part_blocks(parts)?),
-                Turn::Assistant(turn) => ("assistant", self.assistant(turn)?),
-                Turn::ToolResults(results) => ("user", result_blocks(results)?),
-            };
-            match messages.last_mut() {
-                _ if blocks.is_empty() => {}
-                Some(last) if last.role == role => last.content.extend(blocks),
-                _ => messages.push(Message { role, content: blocks }),
-            }
+        definition: &ToolDefinition,
+        mark: Option<&'static str>,
+    ) -> Result<(), serde_json::Error> {
+        let ToolDefinition { name, description, input_schema, provider_options } = definition;
+        self.out.comma();
+        let start = self.out.len();
+        self.out.piece("{");
+        self.out.text("name", name);
+        self.out.text("description", description);
+        self.out.json("input_schema", input_schema.get());
+        self.out.piece("}");
+        if !provider_options.is_empty() {
+            self.out.change(start, |tool| {
+                provider_options.iter().try_for_each(|(name, value)| tool.put(name, value))
+            })?;
         }
-        if let (Some(message), Some(mark)) = (messages.last_mut(), mark)
-            && let Some(last) = message.content.last_mut()
-        {
-            let mut block: Fields = RawJson::of(last)?.read()?;
-            block.put("cache_control", mark)?;
-            *last = Block::Made(RawJson::of(&block)?);
-        }
-        Ok(messages)
+        self.mark(start, mark)
     }
 
-    fn assistant<'a>(&mut self, turn: &'a AssistantTurn) -> Result<Vec<Block<'a>>, serde_json::Error> {
-        let mut blocks = Vec::with_capacity(turn.items.len());
-        for item in &turn.items {
-            if turn.origin.provider == PROVIDER {
-                // The provider itself sends text blocks without text, and refuses them when they come back.
-                if !matches!(item.view(), ItemView::Text { text } if text.trim().is_empty()) {
-                    blocks.push(Block::Kept(item.raw()));
-                }
-            } else if let Some(block) = self.foreign(item, &turn.origin)? {
-                blocks.push(Block::Made(block));
+    /// Marks the object from `start` on as the end of what the provider should keep.
+    fn mark(&mut self, start: usize, mark: Option<&'static str>) -> Result<(), serde_json::Error> {
+        let Some(mark) = mark else { return Ok(()) };
+        self.out.change(start, |object| {
+            object.set("cache_control", RawJson::parse(mark)?);
+            Ok(())
+        })
+    }
+
+    fn messages(&mut self, turns: &[Turn], mark: Option<&'static str>) -> Result<(), serde_json::Error> {
+        self.out.json("messages", "[");
+        for turn in turns {
+            match turn {
+                Turn::User(parts) => self.said("user", parts),
+                Turn::System(parts) => self.said("system", parts),
+                Turn::Assistant(turn) => self.assistant(turn),
+                Turn::ToolResults(results) => results.iter().for_each(|result| self.result(result)),
             }
         }
-        Ok(blocks)
+        if let Some(last) = self.last_block {
+            self.mark(last, mark)?;
+            self.out.piece("]}");
+        }
+        self.out.piece("]");
+        Ok(())
+    }
+
+    /// Begins a block. Neighbours of one role are one message: results must stand right behind the calls, and in front.
+    fn begin_block(&mut self, role: &'static str) {
+        if self.role != role {
+            if !self.role.is_empty() {
+                self.out.piece("]}");
+            }
+            self.role = role;
+            self.out.comma();
+            self.out.piece(r#"{"role":""#);
+            self.out.piece(role);
+            self.out.piece(r#"","content":["#);
+        }
+        self.out.comma();
+        self.last_block = Some(self.out.len());
+    }
+
+    fn said(&mut self, role: &'static str, parts: &[Part]) {
+        for part in parts.iter().filter(|part| !is_blank(part)) {
+            self.begin_block(role);
+            write_part(&mut self.out, part);
+        }
+    }
+
+    fn result(&mut self, result: &ToolResult) {
+        self.begin_block("user");
+        self.out.piece(r#"{"type":"tool_result","tool_use_id":"#);
+        self.out.string(&call_id(&result.call_id));
+        self.out.json("content", "[");
+        for part in result.content.iter().filter(|part| !is_blank(part)) {
+            self.out.comma();
+            write_part(&mut self.out, part);
+        }
+        self.out.piece(if result.is_error { r#"],"is_error":true}"# } else { "]}" });
+    }
+
+    fn assistant(&mut self, turn: &AssistantTurn) {
+        let is_ours = turn.origin.provider == PROVIDER;
+        for item in &turn.items {
+            // The provider itself sends text blocks without text, and refuses them when they come back.
+            if matches!(item.view(), ItemView::Text { text } if text.trim().is_empty()) {
+                continue;
+            }
+            if is_ours {
+                self.begin_block("assistant");
+                self.out.piece(item.raw().get());
+            } else {
+                self.foreign(item, &turn.origin);
+            }
+        }
     }
 
     /// An item of another provider: what it means is kept, what only its provider can read is not.
-    fn foreign(&mut self, item: &Item, origin: &ModelId) -> Result<Option<RawJson>, serde_json::Error> {
-        let block = match item.view() {
-            ItemView::Text { text } if text.trim().is_empty() => return Ok(None),
-            ItemView::Text { text } => json!({"type": "text", "text": text}),
+    fn foreign(&mut self, item: &Item, origin: &ModelId) {
+        match item.view() {
+            ItemView::Text { text } => {
+                self.begin_block("assistant");
+                write_text(&mut self.out, text);
+            }
             ItemView::ToolCall { id, name, arguments } => {
-                let mut block = Fields::default();
-                block.put("type", "tool_use")?;
-                block.put("id", &call_id(id))?;
-                block.put("name", name)?;
-                let input = match arguments {
-                    Ok(raw) if raw.get().starts_with('{') => raw.clone(),
-                    Ok(raw) => super::view::wrapped_input(raw.get()),
-                    Err(text) => super::view::wrapped_input(text),
-                };
-                block.set("input", input);
-                return RawJson::of(&block).map(Some);
+                self.begin_block("assistant");
+                self.out.piece(r#"{"type":"tool_use","id":"#);
+                self.out.string(&call_id(id));
+                self.out.text("name", name);
+                match arguments {
+                    Ok(raw) if raw.get().starts_with('{') => self.out.json("input", raw.get()),
+                    Ok(raw) => self.out.json("input", super::view::wrapped_input(raw.get()).get()),
+                    Err(text) => self.out.json("input", super::view::wrapped_input(text).get()),
+                }
+                self.out.piece("}");
             }
             ItemView::Thinking { .. }
             | ItemView::ServerToolCall { .. }
             | ItemView::ServerToolResult { .. }
-            | ItemView::Other { .. } => {
-                self.notice(format!(
-                    "thinking and hosted tools' items of {origin} were left out: only {} can read them",
-                    origin.provider
-                ));
-                return Ok(None);
-            }
-        };
-        RawJson::of(&block).map(Some)
+            | ItemView::Other { .. } => self.notice(format!(
+                "thinking and hosted tools' items of {origin} were left out: only {} can read them",
+                origin.provider
+            )),
+        }
     }
 }
 
-fn tools(body: &mut Fields, request: &Request, mark: Option<&Value>) -> Result<(), serde_json::Error> {
-    if !request.tools.is_empty() {
-        let last = request.tools.len() - 1;
-        let tools = request.tools.iter().enumerate();
-        let tools = tools.map(|(index, definition)| tool(definition, mark.filter(|_| index == last)));
-        body.put("tools", &tools.collect::<Result<Vec<_>, _>>()?)?;
+/// Whether a part is a text without any text, which the provider refuses.
+fn is_blank(part: &Part) -> bool {
+    matches!(part, Part::Text(text) if text.trim().is_empty())
+}
+
+fn write_part(out: &mut JsonWriter, part: &Part) {
+    match part {
+        Part::Text(text) => write_text(out, text),
+        Part::Image(media) => write_media(out, "image", media),
+        Part::Document(media) => write_media(out, "document", media),
+        Part::ContainerFile { file_id } => {
+            out.piece(r#"{"type":"container_upload","file_id":"#);
+            out.string(file_id);
+            out.piece("}");
+        }
+        Part::Raw(raw) => out.piece(raw.get()),
     }
-    let serial = request.settings.parallel_tool_calls.map(|parallel| !parallel);
-    let choice = match (&request.tool_choice, serial) {
-        (None, None) => return Ok(()),
-        // Without tools there is nothing to choose from, and the provider refuses a choice.
-        (None, Some(_)) if request.tools.is_empty() => return Ok(()),
-        (None | Some(ToolChoice::Auto), _) => json!({"type": "auto"}),
-        (Some(ToolChoice::Any), _) => json!({"type": "any"}),
-        (Some(ToolChoice::None), _) => json!({"type": "none"}),
-        (Some(ToolChoice::Tool(name)), _) => json!({"type": "tool", "name": name}),
+}
+
+fn write_text(out: &mut JsonWriter, text: &str) {
+    out.piece(r#"{"type":"text","text":"#);
+    out.string(text);
+    out.piece("}");
+}
+
+fn write_media(out: &mut JsonWriter, block: &'static str, media: &Media) {
+    out.piece("{");
+    out.text("type", block);
+    out.json("source", "{");
+    let (kind, name, value) = match &media.source {
+        MediaSource::Base64(data) => ("base64", "data", &**data),
+        MediaSource::Text(text) => ("text", "data", &**text),
+        MediaSource::Url(url) => ("url", "url", url.as_str()),
+        MediaSource::FileId(id) => ("file", "file_id", id.as_str()),
     };
-    let mut choice: Fields = RawJson::of(&choice)?.read()?;
-    if let Some(serial) = serial.filter(|_| request.tool_choice != Some(ToolChoice::None)) {
-        choice.put("disable_parallel_tool_use", &serial)?;
+    out.text("type", kind);
+    if name == "data" {
+        out.text("media_type", &media.media_type);
     }
-    body.put("tool_choice", &choice)
-}
-
-fn result_blocks(results: &[ToolResult]) -> Result<Vec<Block<'_>>, serde_json::Error> {
-    results
-        .iter()
-        .map(|result| {
-            Ok(Block::Result(ResultBlock {
-                r#type: "tool_result",
-                tool_use_id: call_id(&result.call_id),
-                content: part_blocks(&result.content)?,
-                is_error: result.is_error.then_some(true),
-            }))
-        })
-        .collect()
-}
-
-fn part_blocks(parts: &[Part]) -> Result<Vec<Block<'_>>, serde_json::Error> {
-    let mut blocks = Vec::with_capacity(parts.len());
-    for part in parts {
-        blocks.push(match part {
-            Part::Text(text) if text.trim().is_empty() => continue,
-            Part::Text(text) => Block::Text(TextBlock { r#type: "text", text }),
-            Part::Image(media) => Block::Made(media_block("image", media)?),
-            Part::Document(media) => Block::Made(media_block("document", media)?),
-            Part::ContainerFile { file_id } => {
-                Block::Made((&json!({"type": "container_upload", "file_id": file_id})).into())
-            }
-            Part::Raw(raw) => Block::Kept(raw),
-        });
+    out.text(name, value);
+    out.piece("}");
+    if let Some(title) = media.title.as_ref().filter(|_| block == "document") {
+        out.text("title", title);
     }
-    Ok(blocks)
+    out.piece("}");
 }
 
 /// With a thinking budget and without a limit there must be room for an answer beyond the thinking.
@@ -362,12 +365,11 @@ fn max_tokens(limit: Option<u32>, thinking: Option<&Thinking>) -> u32 {
     }
 }
 
-fn lasting(lifetime: CacheLifetime) -> Value {
-    let ttl = match lifetime {
-        CacheLifetime::FiveMinutes => "5m",
-        CacheLifetime::OneHour => "1h",
-    };
-    json!({"type": "ephemeral", "ttl": ttl})
+fn lasting(lifetime: CacheLifetime) -> &'static str {
+    match lifetime {
+        CacheLifetime::FiveMinutes => r#"{"type":"ephemeral","ttl":"5m"}"#,
+        CacheLifetime::OneHour => r#"{"type":"ephemeral","ttl":"1h"}"#,
+    }
 }
 
 /// The wire takes letters, digits, `_` and `-` in ids; ids of other providers may have more.
@@ -379,49 +381,9 @@ fn call_id(id: &str) -> Cow<'_, str> {
     id.chars().map(|character| if fits(character) { character } else { '_' }).collect::<String>().into()
 }
 
-fn tool<'a>(definition: &'a ToolDefinition, mark: Option<&Value>) -> Result<Block<'a>, serde_json::Error> {
-    let ToolDefinition { name, description, input_schema, provider_options } = definition;
-    let tool = ToolBlock { name, description, input_schema };
-    if provider_options.is_empty() && mark.is_none() {
-        return Ok(Block::Tool(tool));
-    }
-    let mut tool: Fields = RawJson::of(&tool)?.read()?;
-    for (name, value) in provider_options {
-        tool.put(name, value)?;
-    }
-    if let Some(mark) = mark {
-        tool.put("cache_control", mark)?;
-    }
-    RawJson::of(&tool).map(Block::Made)
-}
-
-fn media_block(kind: &str, media: &Media) -> Result<RawJson, serde_json::Error> {
-    let media_type = &media.media_type;
-    let source = match &media.source {
-        MediaSource::Base64(data) => json!({"type": "base64", "media_type": media_type, "data": data}),
-        MediaSource::Text(text) => json!({"type": "text", "media_type": media_type, "data": text}),
-        MediaSource::Url(url) => json!({"type": "url", "url": url}),
-        MediaSource::FileId(id) => json!({"type": "file", "file_id": id}),
-    };
-    let mut block = Fields::default();
-    block.put("type", kind)?;
-    block.put("source", &source)?;
-    if let Some(title) = media.title.as_ref().filter(|_| kind == "document") {
-        block.put("title", title)?;
-    }
-    RawJson::of(&block)
-}
-
 /// Objects merge, `tools` are appended, anything else replaces.
-fn merge_options(body: &mut Body<'_>, options: &Map<String, Value>) -> Result<(), serde_json::Error> {
+fn merge_options(body: &mut Fields, options: &Map<String, Value>) -> Result<(), serde_json::Error> {
     for (name, value) in options {
-        if name == "messages" {
-            body.messages = None;
-            body.before.set(name, value.into());
-            continue;
-        }
-        let in_front = body.before.get(name).is_some();
-        let body = if in_front { &mut body.before } else { &mut body.after };
         let merged = match (body.get(name), value) {
             (Some(ours), Value::Object(_)) if ours.get().starts_with('{') => {
                 let mut ours = ours.to_value()?;

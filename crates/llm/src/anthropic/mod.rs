@@ -77,16 +77,13 @@ impl Anthropic {
     fn exchange(&self, request: &Request, stream: bool) -> Result<Exchange, ModelError> {
         self.check(request)?;
         let encoded = encode::encode(&self.id, request, stream)?;
-        let body = encoded.body.to_bytes().map_err(|error| {
-            ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(&self.id)
-        })?;
         Ok(Exchange {
             client: self.client.clone(),
             wire: Arc::clone(&self.wire),
             model: self.id.clone(),
             url: self.url.clone(),
             headers: self.headers(request)?,
-            body: body.into(),
+            body: encoded.body.into_bytes().into(),
             secrets: self.client.options().proxy.iter().chain([&self.key]).cloned().collect(),
             notices: encoded.notices,
         })
@@ -236,7 +233,7 @@ mod folding {
         pub fn write_body(model: &str, request: &Request, stream: bool) -> Result<RawJson, ModelError> {
             let id = ModelId::new(encode::PROVIDER, model);
             let encoded = encode::encode(&id, request, stream)?;
-            RawJson::of(&encoded.body).map_err(|error| {
+            encoded.body.into_raw().map_err(|error| {
                 ModelError::new(crate::ErrorKind::InvalidRequest, error.to_string()).with_model(&id)
             })
         }
