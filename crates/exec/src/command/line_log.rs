@@ -5,7 +5,7 @@ use toolpost_sandbox::Event;
 
 /// A line longer than this is told in pieces, in bytes.
 const MAX_LINE: usize = 4 << 10;
-/// The most that is told of one run, in bytes.
+/// The most that is looked at of one run, in bytes.
 const MAX_BYTES: usize = 256 << 10;
 
 /// Tells a program's output to the caller while it runs: standard output as information, errors as warnings.
@@ -13,12 +13,14 @@ pub(super) struct LineLog<'a> {
     ctx: &'a Ctx,
     secrets: &'a [Secret],
     open: [Vec<u8>; 2],
+    /// Bytes that are still looked at.
     left: usize,
+    is_over: bool,
 }
 
 impl<'a> LineLog<'a> {
     pub(super) fn new(ctx: &'a Ctx, secrets: &'a [Secret]) -> Self {
-        Self { ctx, secrets, open: [Vec::new(), Vec::new()], left: MAX_BYTES }
+        Self { ctx, secrets, open: [Vec::new(), Vec::new()], left: MAX_BYTES, is_over: false }
     }
 
     /// Takes a piece of output.
@@ -28,16 +30,23 @@ impl<'a> LineLog<'a> {
             Event::Stderr(bytes) => (1, bytes),
             _ => return,
         };
+        // What is not told is not looked at either: a program may print for ever.
+        let (bytes, is_all) = match bytes.get(..self.left) {
+            Some(beginning) => (beginning, beginning.len() == bytes.len()),
+            None => (bytes, true),
+        };
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            if self.left == 0 {
-                return;
-            }
             // What does not fit into a line is left out: the log shows how far the program is, the result has it all.
             let room = MAX_LINE - self.open[stream].len();
             self.open[stream].extend_from_slice(&piece[..piece.len().min(room)]);
             if piece.ends_with(b"\n") {
                 self.tell(stream);
             }
+        }
+        self.left -= bytes.len();
+        if !is_all && !self.is_over {
+            self.is_over = true;
+            self.ctx.log(LogLevel::Info, "[more output follows; it is in the result]");
         }
     }
 
@@ -51,12 +60,7 @@ impl<'a> LineLog<'a> {
         let bytes = std::mem::take(&mut self.open[stream]);
         let line = String::from_utf8_lossy(&bytes);
         let line = line.trim_end_matches(['\n', '\r']);
-        if line.is_empty() || self.left == 0 {
-            return;
-        }
-        self.left = self.left.saturating_sub(bytes.len());
-        if self.left == 0 {
-            self.ctx.log(LogLevel::Info, "[more output follows; it is in the result]");
+        if line.is_empty() {
             return;
         }
         let level = if stream == 0 { LogLevel::Info } else { LogLevel::Warn };

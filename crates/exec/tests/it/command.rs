@@ -1,0 +1,9 @@
+//! Programs that know nothing of us, as tools.
+
+mod arguments;
+mod hostile;
+mod keys;
+mod schema;
+mod shipped;
+mod support;
+mod wrong;

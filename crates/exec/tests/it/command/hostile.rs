@@ -1,0 +1,209 @@
+//! Hostile arguments, hostile output, and programs that are not there.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use toolpost_core::{Cancellation, Code, LogLevel};
+use toolpost_testkit::MemoryPort;
+
+use crate::command::support::{Run, description, has_sandbox};
+
+const X: &str = "[tool.parameters.x]\ntype = \"string\"\noptional = true\ndescription = \"X.\"\n";
+
+#[tokio::test]
+async fn arguments_arrive_as_they_are() {
+    if !has_sandbox("arguments_arrive_as_they_are") {
+        return;
+    }
+    let text = description("printf", "", &format!("args = [\"[%s]\", \"--x={{x}}\"]\n{X}"));
+    for value in ["$(touch made)", "a\nb", "`id`; rm -rf / #", "*", "\u{1b}[2J", "'\"\\", "--help"] {
+        assert_eq!(Run::new(&text, json!({ "x": value })).text().await, format!("[--x={value}]"));
+    }
+}
+
+#[tokio::test]
+async fn arguments_that_cannot_be_handed_over_are_refused() {
+    if !has_sandbox("arguments_that_cannot_be_handed_over_are_refused") {
+        return;
+    }
+    let text = description("printf", "", &format!("args = [\"%s\", \"--x={{x}}\"]\n{X}"));
+    let error = Run::new(&text, json!({ "x": "a\0b" })).error().await;
+    assert_eq!((error.code(), &error.context()["pointer"]), (Code::InvalidInput, &json!("/x")), "{error}");
+    let error = Run::new(&text, json!({ "x": "x".repeat(300_000) })).error().await;
+    assert_eq!(error.code(), Code::Limit, "{error}");
+    assert!(error.to_string().len() < 1000, "{error}");
+    let list = description(
+        "printf",
+        "",
+        "args = [\"%s\", \"{x}\"]\n[tool.parameters.x]\ntype = \"array\"\ndescription = \"X.\"",
+    );
+    let error = Run::new(&list, json!({ "x": vec!["y".repeat(1000); 2000] })).error().await;
+    assert_eq!(error.code(), Code::Limit, "{error}");
+    let error = Run::new(&list, json!({ "x": ["a", "b\0"] })).error().await;
+    assert_eq!(error.code(), Code::InvalidInput, "{error}");
+}
+
+#[tokio::test]
+async fn large_input_goes_through_standard_input_also_to_a_program_that_does_not_read_it() {
+    if !has_sandbox("large_input_goes_through_standard_input_also_to_a_program_that_does_not_read_it") {
+        return;
+    }
+    let text = |program: &str| description(program, "", &format!("stdin = \"{{x}}\"\n{X}"));
+    let large = "0123456789abcdef".repeat(1 << 16);
+    assert_eq!(
+        Run::new(
+            &description("wc", "", &format!("args = [\"-c\"]\nstdin = \"{{x}}\"\n{X}")),
+            json!({ "x": large })
+        )
+        .text()
+        .await,
+        "1048576\n"
+    );
+    assert_eq!(Run::new(&text("true"), json!({ "x": large })).text().await, "");
+}
+
+#[tokio::test]
+async fn output_that_is_no_text_is_shown_as_far_as_it_is() {
+    if !has_sandbox("output_that_is_no_text_is_shown_as_far_as_it_is") {
+        return;
+    }
+    let text = |format: &str| {
+        description(
+            "printf",
+            "",
+            &format!("args = ['a\\xff\\nb\\xc3\\n']\n[tool.output]\nformat = \"{format}\""),
+        )
+    };
+    assert_eq!(Run::new(&text("text"), json!({})).text().await, "a\u{fffd}\nb\u{fffd}\n");
+    let lines = Run::new(&text("lines"), json!({})).value().await;
+    assert_eq!(lines, json!({ "items": ["a\u{fffd}", "b\u{fffd}"], "truncated": false }));
+    let broken = description("printf", "", "args = ['\"a\\xff']\n[tool.output]\nformat = \"json\"");
+    assert_eq!(Run::new(&broken, json!({})).error().await.code(), Code::Dependency);
+}
+
+#[tokio::test]
+async fn endless_output_of_a_tool_that_only_reads_ends_when_there_is_enough() {
+    if !has_sandbox("endless_output_of_a_tool_that_only_reads_ends_when_there_is_enough") {
+        return;
+    }
+    let text = |output: &str| {
+        description("yes", "", &format!("read_only = true\nargs = [\"line\"]\n[tool.output]\n{output}"))
+    };
+    let few = Run::new(&text("format = \"lines\"\nlimit = 3"), json!({})).value().await;
+    assert_eq!(few, json!({ "items": ["line", "line", "line"], "truncated": true }));
+    let fields =
+        Run::new(&text("format = \"fields\"\ncolumns = [\"a\"]\nlimit = 1"), json!({})).value().await;
+    assert_eq!(fields, json!({ "items": [{ "a": "line" }], "truncated": true }));
+    let captured = text("format = \"captures\"\npattern = '^(?<a>never)$'\nlimit_bytes = 1000");
+    assert_eq!(Run::new(&captured, json!({})).value().await, json!({ "items": [], "truncated": true }));
+}
+
+#[tokio::test]
+async fn output_without_end_is_cut_and_never_kept() {
+    if !has_sandbox("output_without_end_is_cut_and_never_kept") {
+        return;
+    }
+    let run = |size: &str, format: &str| {
+        let tool = format!(
+            "args = [\"-c\", \"{size}\", \"/dev/zero\"]\n[tool.output]\nformat = \"{format}\"\nlimit_bytes = 1000"
+        );
+        let limits = toolpost_sandbox::Limits::default().with_output_total(100 << 20);
+        Run::new(&description("head", "", &tool), json!({})).settings(|settings| settings.limits = limits)
+    };
+    let cut = run("50000000", "text").text().await;
+    assert!(cut.len() < 3000 && cut.contains("bytes dropped"), "{}", cut.len());
+    let error = run("50000000", "json").error().await;
+    assert_eq!(error.code(), Code::Limit, "{error}");
+    assert!(error.message().contains("1000 bytes, the limit of this tool"), "{error}");
+    let error = run("1000000000000", "text").error().await;
+    assert_eq!(error.code(), Code::Limit, "{error}");
+    assert!(error.message().contains("printed more than the limit of 104857600 bytes"), "{error}");
+}
+
+#[tokio::test]
+async fn a_program_that_never_ends_is_ended_with_what_it_started() {
+    if !has_sandbox("a_program_that_never_ends_is_ended_with_what_it_started") {
+        return;
+    }
+    let mark = format!("99{}", std::process::id());
+    let tool = format!(
+        "args = [\"-c\", \"trap '' TERM INT; sleep {mark} & sleep {mark}\"]\n[tool.policy]\ntimeout = \"1s\""
+    );
+    let started = Instant::now();
+    let error = Run::new(&description("bash", "", &tool), json!({})).error().await;
+    assert_eq!(error.code(), Code::Timeout, "{error}");
+    assert!(started.elapsed() < Duration::from_secs(20));
+    assert!(!is_running(&mark));
+
+    let tool = format!("args = [\"-c\", \"sleep {mark}\"]");
+    let mut run = Run::new(&description("bash", "", &tool), json!({}));
+    let cancellation = Cancellation::new();
+    run.call.cancellation = cancellation.clone();
+    let stop = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        cancellation.cancel();
+    };
+    let (error, ()) = tokio::join!(run.error(), stop);
+    assert_eq!(error.code(), Code::Cancelled, "{error}");
+    assert!(!is_running(&mark));
+}
+
+/// Whether a process of this machine has this in its command line.
+fn is_running(mark: &str) -> bool {
+    let own = std::process::id().to_string();
+    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        entry.file_name().to_string_lossy() != own && String::from_utf8_lossy(&line).contains(mark)
+    })
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_named_with_how_to_get_it() {
+    if !has_sandbox("a_program_that_is_not_there_is_named_with_how_to_get_it") {
+        return;
+    }
+    let error =
+        Run::new(&description("no-such-program", "install = \"ask for it\"", ""), json!({})).error().await;
+    assert_eq!((error.code(), error.suggestion()), (Code::Dependency, Some("Install it: ask for it.")));
+    assert!(error.message().starts_with("`no-such-program` is not on this machine"), "{error}");
+    let error = Run::new(&description("/no/such/program", "", ""), json!({})).error().await;
+    assert_eq!(error.code(), Code::Dependency, "{error}");
+    assert!(error.suggestion().is_some());
+}
+
+#[tokio::test]
+async fn arguments_that_do_not_fit_are_refused_before_anything_starts() {
+    let text = description(
+        "no-such-program",
+        "",
+        "args = [\"{n}\"]\n[tool.parameters.n]\ntype = \"integer\"\nmaximum = 3\ndescription = \"N.\"",
+    );
+    for (args, code) in [
+        (json!({ "n": 4 }), Code::InvalidInput),
+        (json!({}), Code::MissingParam),
+        (json!({ "n": 1, "m": 1 }), Code::InvalidInput),
+    ] {
+        assert_eq!(Run::new(&text, args).error().await.code(), code);
+    }
+}
+
+#[tokio::test]
+async fn output_is_told_while_the_program_runs() {
+    if !has_sandbox("output_is_told_while_the_program_runs") {
+        return;
+    }
+    let tool = "args = [\"-c\", \"echo one; echo bad >&2; printf two; head -c 100000 /dev/zero | tr '\\\\0' x; echo $TOKEN >&2\"]\nenv = { TOKEN = \"{token}\" }\n[tool.parameters.token]\ntype = \"string\"\nsensitive = true\ndescription = \"T.\"";
+    let mut run = Run::new(&description("bash", "", tool), json!({ "token": "canary-11" }));
+    let port = MemoryPort::new(100, 0);
+    run.call.port = port.clone();
+    run.output().await;
+    let heard = port.heard();
+    let lines: Vec<(LogLevel, &str)> =
+        heard.log.iter().map(|line| (line.level, line.message.as_str())).collect();
+    assert!(lines.contains(&(LogLevel::Info, "one")), "{lines:?}");
+    assert!(
+        lines.contains(&(LogLevel::Warn, "bad")) && lines.contains(&(LogLevel::Warn, "[secret]")),
+        "{lines:?}"
+    );
+    assert!(lines.iter().all(|(_, line)| line.len() < 5000));
+}

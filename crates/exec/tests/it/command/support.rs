@@ -1,0 +1,107 @@
+//! Descriptions for tests, and calls of their tools through a real toolbox.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+use toolpost_core::{Args, Call, Output, Reply, ToolError, ToolSpec};
+use toolpost_exec::command::{CommandSettings, CommandTools};
+use toolpost_toolbox::Toolbox;
+
+/// A description of one tool `t` of a program, with lines for the file and lines for the tool.
+pub(crate) fn description(program: &str, file: &str, tool: &str) -> String {
+    format!(
+        "kind = \"command\"\nv = 1\nprogram = \"{program}\"\n{file}\n[[tool]]\nname = \"t\"\ndescription = \"Test.\"\n{tool}\n"
+    )
+}
+
+pub(crate) fn read(text: &str) -> CommandTools {
+    CommandTools::from_toml(text, "test.toml").unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// What is known of the one tool.
+pub(crate) fn spec(text: &str) -> Arc<ToolSpec> {
+    read(text).specs().remove(0)
+}
+
+/// The arguments of the one tool, without the program.
+pub(crate) fn line(text: &str, args: Value) -> Result<Vec<String>, ToolError> {
+    let mut line = read(text).command_line("t", &Args::from(args))?;
+    line.remove(0);
+    Ok(line)
+}
+
+/// A call of the tool `t` of a description.
+pub(crate) struct Run {
+    pub(crate) tools: CommandTools,
+    pub(crate) call: Call,
+    settings: CommandSettings,
+}
+
+impl Run {
+    pub(crate) fn new(text: &str, args: Value) -> Self {
+        Self::of(read(text), "t", args)
+    }
+
+    pub(crate) fn of(tools: CommandTools, tool: &str, args: Value) -> Self {
+        let mut call = Call::new(tool, args);
+        call.approved = true;
+        Self { tools, call, settings: CommandSettings::default() }
+    }
+
+    pub(crate) fn folder(mut self, folder: &Path) -> Self {
+        self.call.options.working_dir = Some(folder.to_owned());
+        self
+    }
+
+    pub(crate) fn settings(mut self, change: impl FnOnce(&mut CommandSettings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    pub(crate) async fn reply(self) -> Reply {
+        let toolbox = Toolbox::builder().tools(self.tools).provide(self.settings).build().unwrap();
+        toolbox.call(self.call).await
+    }
+
+    pub(crate) async fn output(self) -> Output {
+        self.reply().await.result.unwrap_or_else(|error| panic!("{error:?}"))
+    }
+
+    pub(crate) async fn text(self) -> String {
+        self.output().await.model_text().into_owned()
+    }
+
+    /// The structured result.
+    pub(crate) async fn value(self) -> Value {
+        self.output().await.structured.unwrap_or_default()
+    }
+
+    pub(crate) async fn error(self) -> ToolError {
+        match self.reply().await.result {
+            Err(error) => error,
+            Ok(output) => panic!("expected an error, found {}", output.model_text()),
+        }
+    }
+}
+
+/// Whether a program is on this machine; if not, the test that asks is skipped loudly.
+pub(crate) fn is_installed(test: &str, program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    if !found {
+        println!("SKIP {test}: `{program}` is not installed");
+    }
+    found
+}
+
+/// Whether this host can confine programs; if not, the test that asks is skipped loudly.
+pub(crate) fn has_sandbox(test: &str) -> bool {
+    let host = toolpost_sandbox::Host::probe();
+    let level = host.availability(toolpost_sandbox::Level::Strict);
+    let there = level.is_some_and(|level| level.available);
+    if !there {
+        println!("SKIP {test}: this host cannot confine a program in a folder of its own");
+    }
+    there
+}
