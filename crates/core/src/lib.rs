@@ -29,6 +29,7 @@ mod envelope;
 mod error;
 mod event;
 mod id;
+pub mod import;
 mod inject;
 mod output;
 mod parameter;

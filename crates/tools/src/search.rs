@@ -103,7 +103,7 @@ pub async fn web_search(
         })?
     };
     let http = ctx.inject::<HttpSettings>().map(|settings| (*settings).clone()).unwrap_or_default();
-    let search = chosen.search(http, &query, num_results, safe_search);
+    let search = chosen.search(ctx, http, &query, num_results, safe_search);
     let results = tokio::time::timeout(settings.timeout, search).await.map_err(|_| {
         let allowed = toolpost::format_duration(settings.timeout);
         ToolError::timeout(format!("the search engine `{}` did not answer in {allowed}", chosen.name()))

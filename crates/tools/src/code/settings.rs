@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use toolpost::import::ResourceLimits;
 use toolpost::{Ctx, ToolError};
 use toolpost_sandbox::{Level, Limits, Sandbox};
 
@@ -48,7 +49,7 @@ impl CodeSettings {
     /// A sandbox for one call: its level, its time, and what the operator allows.
     pub(super) fn sandbox(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Sandbox, ToolError> {
         let asked = ctx.level().map(|name| name.parse::<Level>().map_err(failure::of_sandbox)).transpose()?;
-        let limits = self.limits.clone().with_wall(self.wall(ctx, timeout)?);
+        let limits = self.tightened(ctx).with_wall(self.wall(ctx, timeout)?);
         let mut sandbox = Sandbox::new().limits(limits).allow_degraded(self.allow_degraded);
         if let Some(level) = asked.max(self.level) {
             sandbox = sandbox.level(level);
@@ -59,10 +60,26 @@ impl CodeSettings {
         Ok(self.read_only.iter().fold(sandbox, Sandbox::read_only))
     }
 
+    /// The operator's limits, or the smaller ones that the call brings.
+    fn tightened(&self, ctx: &Ctx) -> Limits {
+        let mut limits = self.limits.clone();
+        let Ok(asked) = ctx.inject::<ResourceLimits>() else { return limits };
+        limits.memory = asked.memory.map_or(limits.memory, |memory| memory.min(limits.memory));
+        limits.file_size = asked.file_size.map_or(limits.file_size, |size| size.min(limits.file_size));
+        limits.cpu_quota = match (asked.cpu, limits.cpu_quota) {
+            (Some(asked), Some(own)) => Some(asked.min(own)),
+            (asked, own) => asked.or(own),
+        };
+        let processes = asked.subprocesses.map(|others| others.saturating_add(1));
+        limits.processes = processes.map_or(limits.processes, |processes| processes.min(limits.processes));
+        limits
+    }
+
     /// The wall time of a run: what was asked for, and no more than is left of the call.
     fn wall(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Duration, ToolError> {
+        let asked = ctx.inject::<ResourceLimits>().ok().and_then(|limits| limits.time);
         let wall = match timeout {
-            None => self.limits.wall,
+            None => self.limits.wall.min(asked.unwrap_or(Duration::MAX)),
             Some(seconds) => match Duration::try_from_secs_f64(seconds) {
                 Ok(wall) if wall <= self.longest_timeout => wall,
                 _ => {

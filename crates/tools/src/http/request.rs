@@ -127,7 +127,7 @@ mod plain {
             data,
             json_data,
         )?;
-        let session = Session::new(&settings, verify_ssl)?;
+        let session = Session::new(&settings, verify_ssl)?.counted(ctx);
         let begun = Instant::now();
         let answer = tokio::time::timeout(allowed, session.exchange(request, follow_redirects)).await;
         let answer = answer.map_err(|_| {

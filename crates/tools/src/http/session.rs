@@ -15,7 +15,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use toolpost::ToolError;
+use toolpost::import::ResourceLimits;
+use toolpost::{Ctx, Inject, ToolError};
 
 use super::HttpSettings;
 use super::address::rule;
@@ -52,6 +53,7 @@ pub(crate) struct Session<'a> {
     settings: &'a HttpSettings,
     client: reqwest::Client,
     pinned: Arc<Pinned>,
+    limits: Option<Inject<ResourceLimits>>,
 }
 
 /// Gives out the addresses that were checked, and knows no others.
@@ -150,7 +152,12 @@ impl<'a> Session<'a> {
             .dns_resolver(Arc::clone(&pinned))
             .build()
             .map_err(|error| unusable(&error))?;
-        Ok(Self { settings, client, pinned })
+        Ok(Self { settings, client, pinned, limits: None })
+    }
+
+    /// The session, whose requests count for what a call may use.
+    pub(crate) fn counted(self, ctx: &Ctx) -> Self {
+        Self { limits: ctx.inject().ok(), ..self }
     }
 
     /// Sends a request, follows its redirects if asked to, and reads the body up to the limit.
@@ -161,6 +168,9 @@ impl<'a> Session<'a> {
                 Some(from) => error.with("redirected_from", without_credentials(from)),
                 None => error,
             })?;
+            if let Some(limits) = &self.limits {
+                limits.count_request()?;
+            }
             let mut sent = self.client.request(request.method.clone(), request.url.clone());
             sent = sent.headers(request.headers.clone());
             if let Some(body) = &request.body {

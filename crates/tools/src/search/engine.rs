@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use reqwest::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::Value;
-use toolpost::{RetryAdvice, Secret, ToolError};
+use toolpost::{Ctx, RetryAdvice, Secret, ToolError};
 
 use super::SearchResult;
 use crate::http::{HttpSettings, Request, Session};
@@ -67,6 +67,7 @@ impl SearchEngine {
     /// Searches. The address is the operator's own, and may be one of the inside.
     pub(super) async fn search(
         &self,
+        ctx: &Ctx,
         http: HttpSettings,
         query: &str,
         wanted: usize,
@@ -83,7 +84,7 @@ impl SearchEngine {
         let mut settings = http;
         settings.allowed_hosts = vec![host];
         settings.max_body_bytes = MAX_ANSWER;
-        let session = Session::new(&settings, true)?;
+        let session = Session::new(&settings, true)?.counted(ctx);
         let mut found: Vec<SearchResult> = Vec::new();
         let mut known = HashSet::new();
         // Brave gives all that are wanted at once.

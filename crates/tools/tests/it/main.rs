@@ -15,6 +15,7 @@ mod code;
 mod encodings;
 mod hashing;
 mod hostile;
+mod limits;
 mod listing;
 mod reading;
 #[cfg(feature = "http")]

@@ -1,0 +1,60 @@
+//! `ToolExecutionContext`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::fields::Fields;
+use super::limits::LEVELS;
+use crate::{Call, Caller, ToolError};
+
+/// How many further attempts are made when the context does not say.
+const MAX_RETRIES: u64 = 3;
+
+/// A call with the options of a `ToolExecutionContext`.
+///
+/// | field | here |
+/// |---|---|
+/// | `timeout` | how long one attempt may run, in seconds |
+/// | `max_retries` (3) less `retry_count` (0) | how many further attempts are made at most |
+/// | `cache_enabled` (true) | false: neither read from the cache nor write to it |
+/// | `sandbox_mode` (true), `security_level` (`standard`) | the level that code gets at least; none without the mode |
+/// | `user_id` | whom the caller speaks for |
+/// | `execution_id`, `agent_id`, `session_id`, `timestamp`, `metadata` | facts that the record keeps |
+///
+/// # Errors
+/// `INVALID_INPUT` with the JSON pointer of the field.
+pub fn call_of_context(
+    tool: impl Into<String>,
+    arguments: impl Into<Arc<Value>>,
+    context: &Value,
+) -> Result<Call, ToolError> {
+    let mut fields = Fields::of(context, "")?;
+    let mut call = Call::new(tool, arguments);
+    let options = &mut call.options;
+    if let Some(seconds) = fields.positive("timeout")? {
+        let timeout = Duration::try_from_secs_f64(seconds).map_err(|error| fields.wrong("timeout", error))?;
+        options.timeout = Some(timeout);
+    }
+    let done = fields.whole("retry_count")?.unwrap_or(0);
+    let most = fields.whole("max_retries")?.unwrap_or(MAX_RETRIES);
+    options.retries = Some(u32::try_from(most.saturating_sub(done)).unwrap_or(u32::MAX));
+    options.no_cache = !fields.flag("cache_enabled", true)?;
+    let level = fields.choice("security_level", &LEVELS, "standard")?;
+    options.level = fields.flag("sandbox_mode", true)?.then(|| level.to_owned());
+    if let Some(metadata) = fields.object("metadata")? {
+        options.metadata.clone_from(metadata);
+    }
+    for name in ["execution_id", "agent_id", "session_id", "timestamp"] {
+        let Some(text) = fields.text(name)? else { continue };
+        if options.metadata.insert(name.to_owned(), text.into()).is_some() {
+            return Err(fields.wrong(&format!("metadata/{name}"), "the context has a field of this name"));
+        }
+    }
+    if let Some(user) = fields.text("user_id")? {
+        call.caller = Caller::new("library").with_identity(user);
+    }
+    fields.finish()?;
+    Ok(call)
+}

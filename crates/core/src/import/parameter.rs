@@ -1,0 +1,261 @@
+//! `ParameterSchema`: one parameter, and what its rules mean in JSON Schema.
+
+use serde_json::{Map, Value, json};
+
+use super::fields::Fields;
+use crate::{ParameterType, ToolError};
+
+/// A parameter as JSON Schema says it.
+pub(super) struct Parameter {
+    pub(super) name: String,
+    pub(super) schema: Value,
+    pub(super) is_required: bool,
+    pub(super) is_sensitive: bool,
+}
+
+/// A regular expression that must fit from the beginning of a text on, as one that also says so.
+fn from_the_beginning(pattern: &str) -> String {
+    if pattern.starts_with('^') && !pattern.contains('|') {
+        pattern.to_owned()
+    } else {
+        format!("^(?:{pattern})")
+    }
+}
+
+/// The two ends of a range such as `0-100` or `-5--1`.
+fn range(text: &str) -> Option<(Value, Value)> {
+    let text = text.trim();
+    // The minus between the two follows a digit; one that follows nothing or another minus belongs to a number.
+    let between = text.char_indices().find(|(index, letter)| {
+        *letter == '-'
+            && text
+                .get(..*index)
+                .is_some_and(|left| left.trim_end().ends_with(|end: char| end.is_ascii_digit()))
+    });
+    let (index, _) = between?;
+    let number = |text: &str| -> Option<Value> {
+        let text = text.trim();
+        if let Ok(whole) = text.parse::<i64>() {
+            return Some(whole.into());
+        }
+        text.parse::<f64>().ok().filter(|number| number.is_finite()).map(Value::from)
+    };
+    let (low, high) = (number(text.get(..index)?)?, number(text.get(index + 1..)?)?);
+    (low.as_f64() <= high.as_f64()).then_some((low, high))
+}
+
+/// The keywords for the length of a value of this type.
+fn length_keywords(kind: ParameterType) -> Option<[&'static str; 2]> {
+    match kind {
+        ParameterType::Array => Some(["minItems", "maxItems"]),
+        ParameterType::Object => Some(["minProperties", "maxProperties"]),
+        ParameterType::Integer
+        | ParameterType::Number
+        | ParameterType::Boolean
+        | ParameterType::Null
+        | ParameterType::Any => None,
+        _ => Some(["minLength", "maxLength"]),
+    }
+}
+
+fn is_text(kind: ParameterType) -> bool {
+    length_keywords(kind).is_some_and(|[least, _]| least == "minLength")
+}
+
+fn is_number(kind: ParameterType) -> bool {
+    matches!(kind, ParameterType::Integer | ParameterType::Number)
+}
+
+/// One entry of `validation_rules` as a schema, and what it says.
+fn rule(value: &Value, place: String, kind: ParameterType) -> Result<(Value, String), ToolError> {
+    let mut fields = Fields::of(value, place)?;
+    let sort = fields.required_text("type")?;
+    let constraint = fields.required_text("constraint")?;
+    let message = fields.required_text("message")?.trim().to_owned();
+    let misplaced = |fields: &Fields<'_>, what: &str| {
+        Err(fields.wrong(
+            "type",
+            format!("a rule `{sort}` goes with {what}, and the parameter is `{}`", kind.name()),
+        ))
+    };
+    let schema = match sort {
+        "regex" if is_text(kind) => json!({ "pattern": from_the_beginning(constraint) }),
+        "regex" => return misplaced(&fields, "texts"),
+        "range" if is_number(kind) => match range(constraint) {
+            Some((low, high)) => json!({ "minimum": low, "maximum": high }),
+            None => {
+                return Err(
+                    fields.wrong("constraint", "expected two numbers in order, such as 0-100 or -5-10")
+                );
+            }
+        },
+        "range" => return misplaced(&fields, "numbers"),
+        "length" => {
+            let Some([least, most]) = length_keywords(kind) else {
+                return misplaced(&fields, "texts, lists and objects");
+            };
+            let (low, high) = constraint.split_once('-').unwrap_or((constraint, constraint));
+            match (low.trim().parse::<u64>(), high.trim().parse::<u64>()) {
+                (Ok(low), Ok(high)) if low <= high => json!({ least: low, most: high }),
+                _ => {
+                    return Err(
+                        fields.wrong("constraint", "expected a length or two in order, such as 8 or 5-20")
+                    );
+                }
+            }
+        }
+        "custom" => {
+            return Err(fields
+                .wrong("type", "a custom rule names code, which cannot be imported")
+                .suggest("Say it as a regex, a range or a length, or check it in the tool."));
+        }
+        _ => {
+            fields.choice("type", &["regex", "range", "length", "custom"], "regex")?;
+            return Err(fields.wrong("type", "expected regex, range, length or custom"));
+        }
+    };
+    fields.finish()?;
+    Ok((schema, message))
+}
+
+impl Parameter {
+    pub(super) fn read(value: &Value, place: String) -> Result<Self, ToolError> {
+        let mut fields = Fields::of(value, place)?;
+        let name = fields.required_text("name")?.to_owned();
+        if name.trim().is_empty() {
+            return Err(fields.wrong("name", "a parameter needs a name"));
+        }
+        let kind: ParameterType = fields
+            .required_text("type")?
+            .parse()
+            .map_err(|message: String| fields.wrong("type", message.trim()))?;
+        let mut description = fields.required_text("description")?.trim().to_owned();
+        let Value::Object(mut schema) = kind.schema() else {
+            return Err(fields.wrong("type", "has no schema"));
+        };
+        for (name, keyword) in [("minimum", "minimum"), ("maximum", "maximum")] {
+            let Some(limit) = fields.number(name)? else { continue };
+            if !is_number(kind) && kind != ParameterType::Any {
+                return Err(
+                    fields.wrong(name, format!("goes with numbers, and the parameter is `{}`", kind.name()))
+                );
+            }
+            schema.insert(keyword.into(), limit.clone());
+        }
+        for (name, index) in [("min_length", 0), ("max_length", 1)] {
+            let Some(length) = fields.whole(name)? else { continue };
+            let Some(keywords) = length_keywords(kind) else {
+                let message =
+                    format!("goes with texts, lists and objects, and the parameter is `{}`", kind.name());
+                return Err(fields.wrong(name, message));
+            };
+            schema.insert(keywords[index].into(), length.into());
+        }
+        if let Some(pattern) = fields.text("pattern")? {
+            if !is_text(kind) {
+                return Err(fields
+                    .wrong("pattern", format!("goes with texts, and the parameter is `{}`", kind.name())));
+            }
+            schema.insert("pattern".into(), from_the_beginning(pattern).into());
+        }
+        if let Some(format) = fields.text("format")? {
+            let format = ParameterType::format_for(format);
+            match schema.get("format").and_then(Value::as_str) {
+                _ if !is_text(kind) => {
+                    return Err(fields.wrong(
+                        "format",
+                        format!("goes with texts, and the parameter is `{}`", kind.name()),
+                    ));
+                }
+                Some(own) if own != format => {
+                    return Err(
+                        fields.wrong("format", format!("the type `{}` has the format `{own}`", kind.name()))
+                    );
+                }
+                _ => {
+                    schema.insert("format".into(), format.into());
+                }
+            }
+        }
+        let choices = fields.list("enum")?;
+        if !choices.is_empty() {
+            schema.insert("enum".into(), choices.into());
+        }
+        let examples = fields.list("examples")?;
+        if !examples.is_empty() {
+            schema.insert("examples".into(), examples.into());
+        }
+        let mut rules = Vec::new();
+        for (index, value) in fields.list("validation_rules")?.iter().enumerate() {
+            let (schema, message) = rule(value, fields.place(&format!("validation_rules/{index}")), kind)?;
+            rules.push(schema);
+            if !message.is_empty() {
+                description = format!("{description}\n{message}");
+            }
+        }
+        if !rules.is_empty() {
+            schema.insert("allOf".into(), rules.into());
+        }
+        let default = fields.any("default");
+        if let Some(default) = default {
+            schema.insert("default".into(), default.clone());
+        }
+        schema.insert("description".into(), description.into());
+        // Whoever gives a default means that the argument may be left out.
+        let is_required = fields.flag("required", true)? && default.is_none();
+        let is_sensitive = fields.flag("sensitive", false)?;
+        fields.finish()?;
+        Ok(Self { name, schema: schema.into(), is_required, is_sensitive })
+    }
+}
+
+/// The schema of an object with these parameters.
+pub(super) fn object_of(parameters: &[Parameter], is_closed: bool) -> Map<String, Value> {
+    let properties: Map<String, Value> =
+        parameters.iter().map(|parameter| (parameter.name.clone(), parameter.schema.clone())).collect();
+    let required: Vec<&str> = parameters
+        .iter()
+        .filter(|parameter| parameter.is_required)
+        .map(|parameter| parameter.name.as_str())
+        .collect();
+    let mut schema = Map::new();
+    schema.insert("type".into(), "object".into());
+    schema.insert("properties".into(), properties.into());
+    if !required.is_empty() {
+        schema.insert("required".into(), required.into());
+    }
+    if is_closed {
+        schema.insert("additionalProperties".into(), false.into());
+    }
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_have_two_ends_whatever_their_signs() {
+        for (text, expected) in [
+            ("0-100", Some((json!(0), json!(100)))),
+            ("-5-10", Some((json!(-5), json!(10)))),
+            ("-5--1", Some((json!(-5), json!(-1)))),
+            (" 0.5 - 1.5 ", Some((json!(0.5), json!(1.5)))),
+            ("10-1", None),
+            ("5", None),
+            ("-5", None),
+            ("a-b", None),
+            ("", None),
+            ("-", None),
+        ] {
+            assert_eq!(range(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn patterns_fit_from_the_beginning() {
+        assert_eq!(from_the_beginning("^a$"), "^a$");
+        assert_eq!(from_the_beginning("a"), "^(?:a)");
+        assert_eq!(from_the_beginning("^a|b"), "^(?:^a|b)");
+    }
+}
