@@ -1,0 +1,263 @@
+//! Asking a program what it has.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use toolpost_core::{ToolError, format_duration};
+use toolpost_sandbox::{Cancel, Verdict, Workspace};
+
+use super::program::{self, Dialect, Known, Stamp, command_line, excerpt, of_sandbox, of_verdict};
+use super::settings::Settings;
+use crate::protocol::dialect::{Discovery, Manifest, PromptEntry, ResourceEntry, ToolEntry};
+use crate::protocol::outcome::{is_envelope, read_envelope};
+
+/// The most that a program may print in answer to a question, in bytes.
+const MAX_ANSWER: usize = 8 << 20;
+/// The most tools, resources and prompts of one program.
+const MAX_ENTRIES: usize = 1_000;
+/// How many manifests of one program are asked for at the same time.
+const MANIFESTS: usize = 4;
+/// What the development line 0.2 always says of itself.
+const COMMAND_VERSION: &str = "0.2.0";
+
+/// Cancels a run when the future that waits for it is dropped.
+struct CancelOnDrop(Cancel);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// Runs a program to its end and gives what it printed.
+async fn printed(
+    settings: &Settings,
+    path: &Path,
+    arguments: &[&str],
+    wall: Duration,
+    workspace: Workspace,
+) -> Result<Vec<u8>, ToolError> {
+    let mut sandbox = program::sandbox(settings, path, wall, workspace);
+    let limits = settings.limits.clone().with_wall(wall).with_stdout(2 * MAX_ANSWER).with_stderr(4 << 10);
+    sandbox = sandbox.limits(limits.with_output_total(2 * MAX_ANSWER as u64));
+    let program = command_line(settings, path, arguments.iter().copied());
+    let cancel = Cancel::new();
+    let guard = CancelOnDrop(cancel.clone());
+    let outcome = tokio::task::spawn_blocking(move || sandbox.run(&program, &cancel, &mut |_| {})).await?;
+    drop(guard);
+    let outcome = outcome.map_err(of_sandbox)?;
+    let what = format!("`{} {}`", path.display(), arguments.join(" "));
+    let too_long = || ToolError::limit(format!("{what} printed more than {} MiB", MAX_ANSWER >> 20));
+    if outcome.stdout.dropped > 0
+        || outcome.stdout.head.len() > MAX_ANSWER
+        || matches!(outcome.verdict, Verdict::Output { .. })
+    {
+        return Err(too_long());
+    }
+    let printed = outcome.stdout.head;
+    match of_verdict(&outcome.verdict, &what) {
+        // What the programs of other implementations exit with says nothing; whether it is an answer does.
+        Some(_) if matches!(outcome.verdict, Verdict::Exit { .. }) && !printed.trim_ascii().is_empty() => {
+            Ok(printed)
+        }
+        Some(error) => {
+            let stderr = excerpt(outcome.stderr.text().trim().as_bytes(), 1_000);
+            Err(if stderr.is_empty() { error } else { error.with("stderr", stderr) })
+        }
+        None => Ok(printed),
+    }
+}
+
+/// Runs a program to its end and reads the JSON value that it printed.
+pub(super) async fn answer(
+    settings: &Settings,
+    path: &Path,
+    arguments: &[&str],
+    wall: Duration,
+    workspace: Workspace,
+) -> Result<Value, ToolError> {
+    let printed = printed(settings, path, arguments, wall, workspace).await?;
+    let what = format!("`{} {}`", path.display(), arguments.join(" "));
+    if printed.trim_ascii().is_empty() {
+        return Err(ToolError::dependency(format!("{what} printed nothing: expected JSON")));
+    }
+    let value: Value = serde_json::from_slice(&printed).map_err(|error| {
+        ToolError::dependency(format!("{what} printed no JSON: {error}; found {}", excerpt(&printed, 200)))
+    })?;
+    if is_envelope(&value) && value.get("status").and_then(Value::as_str) == Some("error") {
+        read_envelope(&value, false)?;
+    }
+    Ok(value)
+}
+
+/// Asks a program what it has, within the time that the operator gives it. What is known of the same content is taken.
+pub(super) async fn ask(
+    settings: &Settings,
+    path: PathBuf,
+    stamp: Stamp,
+    before: Option<Known>,
+) -> Result<Known, ToolError> {
+    let limit = settings.discovery_timeout;
+    let file = path.clone();
+    let digest = tokio::task::spawn_blocking(move || program::digest(&file)).await??;
+    if let Some(before) = before.filter(|before| before.is_whole && before.digest == digest) {
+        return Ok(Known { stamp, ..before });
+    }
+    // Each run has the limit; all of them together have a little more than twice that.
+    let all = limit.saturating_mul(2).saturating_add(Duration::from_secs(1));
+    let told = tokio::time::timeout(all, told(settings, &path)).await.map_err(|_| {
+        ToolError::timeout(format!(
+            "`{}` did not tell of itself within {}",
+            path.display(),
+            format_duration(all)
+        ))
+    })??;
+    let (discovery, dialect, mut problems, is_whole) = told;
+    if Stamp::of(&path)? != stamp {
+        return Err(ToolError::conflict(format!("`{}` changed while it was asked", path.display()))
+            .suggest("Ask again when nobody writes to it any more."));
+    }
+    problems.truncate(MAX_ENTRIES);
+    Ok(Known { stamp, digest, dialect, discovery, problems, is_whole })
+}
+
+type Told = (Discovery, Dialect, Vec<(Option<String>, ToolError)>, bool);
+
+async fn told(settings: &Settings, path: &Path) -> Result<Told, ToolError> {
+    let limit = settings.discovery_timeout;
+    let value = answer(settings, path, &["--discover"], limit, Workspace::Fresh).await?;
+    let mut problems = Vec::new();
+    let mut discovery = read(&value, path, &mut problems)?;
+    let dialect = match discovery.protocol.as_deref() {
+        Some(protocol) if protocol.contains("toolpost") => Dialect::Extended,
+        None if discovery.version == COMMAND_VERSION => dialect(settings, path).await,
+        _ => Dialect::Original,
+    };
+    let mut is_whole = true;
+    let missing: Vec<usize> = discovery
+        .tools
+        .iter()
+        .enumerate()
+        .filter(|(_, entry)| entry.schema.is_none())
+        .map(|(index, _)| index)
+        .collect();
+    for some in missing.chunks(MANIFESTS) {
+        let asked = some.iter().filter_map(|index| {
+            let name = discovery.tools.get(*index)?.name.clone();
+            Some(async move { (*index, manifest(settings, path, &name).await) })
+        });
+        for (index, manifest) in futures_util::future::join_all(asked).await {
+            let Some(entry) = discovery.tools.get_mut(index) else { continue };
+            match manifest {
+                Ok(manifest) => complete(entry, manifest),
+                Err(error) => {
+                    is_whole = false;
+                    let error = ToolError::new(
+                        error.code(),
+                        format!("its schema is not known, and any arguments are taken: {}", error.message()),
+                    );
+                    problems.push((Some(entry.name.clone()), error));
+                }
+            }
+        }
+    }
+    Ok((discovery, dialect, problems, is_whole))
+}
+
+/// Both lines may say version 0.2.0; only the original grammar has `--tools`, which has no effect in either.
+async fn dialect(settings: &Settings, path: &Path) -> Dialect {
+    let listed = answer(settings, path, &["--tools"], settings.discovery_timeout, Workspace::Fresh).await;
+    if listed.is_ok_and(|value| value.get("tools").is_some()) { Dialect::Original } else { Dialect::Command }
+}
+
+async fn manifest(settings: &Settings, path: &Path, name: &str) -> Result<Manifest, ToolError> {
+    let limit = settings.discovery_timeout;
+    let value = answer(settings, path, &[name, "--manifest"], limit, Workspace::Fresh).await?;
+    Manifest::deserialize(&value).map_err(|error| {
+        ToolError::dependency(format!("`{} {name} --manifest` is no manifest: {error}", path.display()))
+    })
+}
+
+/// Adds what the manifest knows more. Its `name` may be that of a function, which nobody can call.
+fn complete(entry: &mut ToolEntry, manifest: Manifest) {
+    entry.schema = Some(manifest.schema);
+    if !manifest.description.trim().is_empty() {
+        let description = manifest.description.trim();
+        entry.description = Some(if description.starts_with(entry.summary.trim()) {
+            description.to_owned()
+        } else {
+            format!("{}\n\n{description}", entry.summary.trim())
+        });
+    }
+    entry.streaming |= manifest.streaming;
+    entry.session_mode |= manifest.session_mode;
+    entry.examples = manifest.examples;
+    entry.tags = manifest.tags;
+    entry.output_schema = manifest.output_schema;
+}
+
+/// Reads the answer to `--discover`: an entry that is none costs only itself.
+fn read(
+    value: &Value,
+    path: &Path,
+    problems: &mut Vec<(Option<String>, ToolError)>,
+) -> Result<Discovery, ToolError> {
+    let wrong = |what: &str| {
+        ToolError::dependency(format!("`{} --discover` is no discovery: {what}", path.display()))
+    };
+    let Some(fields) = value.as_object() else { return Err(wrong("expected an object")) };
+    if !["tools", "resources", "prompts"].iter().any(|key| fields.get(*key).is_some_and(Value::is_array)) {
+        return Err(wrong("expected a list `tools`, `resources` or `prompts`"));
+    }
+    let text = |key: &str| fields.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    Ok(Discovery {
+        name: text("name"),
+        version: text("version"),
+        protocol: fields.get("protocol").and_then(Value::as_str).map(str::to_owned),
+        resident: fields.get("resident") == Some(&Value::Bool(true)),
+        tools: entries::<ToolEntry>(fields.get("tools"), "tool", |entry| &entry.name, problems),
+        resources: entries::<ResourceEntry>(
+            fields.get("resources"),
+            "resource",
+            |entry| &entry.uri_pattern,
+            problems,
+        ),
+        prompts: entries::<PromptEntry>(fields.get("prompts"), "prompt", |entry| &entry.name, problems),
+    })
+}
+
+fn entries<T: DeserializeOwned>(
+    list: Option<&Value>,
+    kind: &str,
+    name: impl Fn(&T) -> &str,
+    problems: &mut Vec<(Option<String>, ToolError)>,
+) -> Vec<T> {
+    let list = list.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    if list.len() > MAX_ENTRIES {
+        problems.push((
+            None,
+            ToolError::limit(format!(
+                "it tells of {} {kind}s; the first {MAX_ENTRIES} are taken",
+                list.len()
+            )),
+        ));
+    }
+    let mut taken = Vec::new();
+    for (index, value) in list.iter().take(MAX_ENTRIES).enumerate() {
+        match T::deserialize(value) {
+            Ok(entry) if !name(&entry).trim().is_empty() => taken.push(entry),
+            Ok(_) => {
+                problems.push((None, ToolError::dependency(format!("the {kind} {} has no name", index + 1))))
+            }
+            Err(error) => {
+                let name = value.get("name").and_then(Value::as_str).map(|name| excerpt(name.as_bytes(), 80));
+                let error = ToolError::dependency(format!("the {kind} {} is none: {error}", index + 1));
+                problems.push((name, error));
+            }
+        }
+    }
+    taken
+}

@@ -1,0 +1,219 @@
+//! A process of a program, seen as lines.
+
+use std::collections::VecDeque;
+use std::io::{PipeReader, PipeWriter, Read, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::mpsc;
+use toolpost_core::ToolError;
+use toolpost_sandbox::{Cancel, Outcome, Program, Running, Sandbox};
+
+use super::program::of_sandbox;
+use crate::protocol::dialect::Notice;
+use crate::protocol::line::{Line, LineReader};
+
+/// The longest line of standard error that can be a notification, in bytes.
+const MAX_NOTIFICATION: usize = 64 << 10;
+/// How much of the other text on standard error is kept: its end.
+const KEPT: usize = 4 << 10;
+/// How many lines are read ahead.
+const AHEAD: usize = 16;
+/// How many lines may wait for the program to read them.
+const ANSWERS: usize = 8;
+
+/// What a process tells.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// A line of standard output.
+    Line(Line),
+    /// A notification of standard error.
+    Notice(Notice),
+}
+
+/// A process. Dropped, it is killed with everything that it started.
+#[derive(Debug)]
+pub(super) struct Process {
+    heard: mpsc::Receiver<Heard>,
+    input: Option<PipeWriter>,
+    writer: Option<SyncSender<Vec<u8>>>,
+    running: Option<Running>,
+    cancel: Cancel,
+    errors: Arc<Mutex<VecDeque<u8>>>,
+    flooded: Arc<AtomicBool>,
+}
+
+/// A stream that ends when it has given more bytes than allowed.
+struct Bounded {
+    stream: PipeReader,
+    left: u64,
+    flooded: Arc<AtomicBool>,
+    cancel: Cancel,
+}
+
+impl Read for Bounded {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        match self.left.checked_sub(read as u64) {
+            Some(left) => {
+                self.left = left;
+                Ok(read)
+            }
+            None => {
+                self.flooded.store(true, Ordering::Relaxed);
+                self.cancel.cancel();
+                Ok(0)
+            }
+        }
+    }
+}
+
+impl Process {
+    /// Starts a process whose lines have at most `line` bytes, and each of whose streams has at most `total`.
+    pub(super) async fn start(
+        sandbox: Sandbox,
+        program: Program,
+        line: usize,
+        total: u64,
+    ) -> Result<Self, ToolError> {
+        // Making a sandbox blocks for a millisecond.
+        tokio::task::spawn_blocking(move || Self::start_blocking(&sandbox, &program, line, total)).await?
+    }
+
+    fn start_blocking(
+        sandbox: &Sandbox,
+        program: &Program,
+        line: usize,
+        total: u64,
+    ) -> Result<Self, ToolError> {
+        let mut running = sandbox.start(program).map_err(of_sandbox)?;
+        let cancel = running.cancel();
+        let flooded = Arc::new(AtomicBool::new(false));
+        let errors = Arc::new(Mutex::new(VecDeque::new()));
+        let (sender, heard) = mpsc::channel(AHEAD);
+        if let Some((stdout, stderr)) = running.take_output() {
+            let bounded = |stream| Bounded {
+                stream,
+                left: total,
+                flooded: Arc::clone(&flooded),
+                cancel: cancel.clone(),
+            };
+            let mut lines = LineReader::new(bounded(stdout), line);
+            let to = sender.clone();
+            thread("stdout", move || {
+                while let Ok(Some(line)) = lines.next_line() {
+                    if to.blocking_send(Heard::Line(line)).is_err() {
+                        return;
+                    }
+                }
+            })?;
+            let mut lines = LineReader::new(bounded(stderr), MAX_NOTIFICATION);
+            let kept = Arc::clone(&errors);
+            thread("stderr", move || {
+                while let Ok(Some(line)) = lines.next_line() {
+                    let notice = match &line {
+                        Line::Whole(line) if line.starts_with(b"{") => serde_json::from_slice(line)
+                            .ok()
+                            .and_then(|line| Notice::from_notification(&line)),
+                        _ => None,
+                    };
+                    match (notice, line) {
+                        (Some(notice), _) => {
+                            if sender.blocking_send(Heard::Notice(notice)).is_err() {
+                                return;
+                            }
+                        }
+                        (None, Line::Whole(text) | Line::TooLong { start: text }) => keep(&kept, &text),
+                    }
+                }
+            })?;
+        }
+        let input = running.take_stdin();
+        Ok(Self { heard, input, writer: None, running: Some(running), cancel, errors, flooded })
+    }
+
+    /// What it tells next; `None` when both of its streams have ended.
+    pub(super) async fn next(&mut self) -> Option<Heard> {
+        self.heard.recv().await
+    }
+
+    /// Writes a line to its standard input, without waiting for it to be read.
+    pub(super) fn write(&mut self, mut line: Vec<u8>) -> Result<(), ToolError> {
+        line.push(b'\n');
+        if let Some(mut input) = self.input.take() {
+            let (sender, lines) = sync_channel::<Vec<u8>>(ANSWERS);
+            thread("stdin", move || {
+                while let Ok(line) = lines.recv() {
+                    if input.write_all(&line).is_err() {
+                        return;
+                    }
+                }
+            })?;
+            self.writer = Some(sender);
+        }
+        let sent = self.writer.as_ref().map(|writer| writer.try_send(line));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err(ToolError::dependency("the program asks and does not read the answers")),
+        }
+    }
+
+    /// Ends its standard input.
+    pub(super) fn close_input(&mut self) {
+        self.input = None;
+        self.writer = None;
+    }
+
+    /// Kills it.
+    pub(super) fn kill(&self) {
+        self.cancel.cancel();
+    }
+
+    /// Whether it was killed because it printed too much.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.flooded.load(Ordering::Relaxed)
+    }
+
+    /// The end of what it wrote to standard error, notifications aside.
+    pub(super) fn errors(&self) -> Vec<u8> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
+
+    /// Waits until it and everything that it started is dead.
+    pub(super) async fn end(mut self) -> Result<Outcome, ToolError> {
+        self.close_input();
+        let Some(running) = self.running.take() else {
+            return Err(ToolError::internal("the process ended twice"));
+        };
+        // If this future is dropped, `self` is, and the process dies all the same.
+        tokio::task::spawn_blocking(move || running.wait()).await?.map_err(of_sandbox)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        let Some(running) = self.running.take() else { return };
+        // It is being killed; waiting for its end takes milliseconds, which are not the executor's.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(move || drop(running));
+        }
+    }
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ToolError> {
+    match std::thread::Builder::new().name(name.to_owned()).spawn(work) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(ToolError::overloaded(format!("no thread could be started: {error}"))),
+    }
+}
+
+fn keep(kept: &Mutex<VecDeque<u8>>, text: &[u8]) {
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = text.get(text.len().saturating_sub(KEPT)..).unwrap_or_default();
+    kept.extend(text);
+    kept.push_back(b'\n');
+    let excess = kept.len().saturating_sub(KEPT);
+    kept.drain(..excess);
+}

@@ -1,0 +1,232 @@
+//! What the operator says about executables.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use toolpost_sandbox::{Level, Limits};
+
+use super::Executables;
+
+/// What happens when two programs have a tool of the same name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Collisions {
+    /// The first keeps the name, and the other's tool is left out, with a [`Diagnostic`](super::Diagnostic).
+    #[default]
+    Refuse,
+    /// Each of them gets the name of its program in front: `weather__forecast`.
+    Prefix,
+}
+
+/// Where a program comes from.
+#[derive(Clone, Debug)]
+pub(super) struct Origin {
+    pub(super) path: PathBuf,
+    /// What all its names begin with.
+    pub(super) prefix: Option<String>,
+}
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) name: String,
+    pub(super) origins: Vec<Origin>,
+    pub(super) folders: Vec<PathBuf>,
+    pub(super) level: Level,
+    pub(super) allow_degraded: bool,
+    pub(super) limits: Limits,
+    pub(super) timeout: Duration,
+    pub(super) session_timeout: Duration,
+    pub(super) discovery_timeout: Duration,
+    pub(super) parallel: usize,
+    pub(super) collisions: Collisions,
+    pub(super) sampling: bool,
+    pub(super) python: OsString,
+    pub(super) search_path: Option<OsString>,
+    pub(super) readable: Vec<PathBuf>,
+    pub(super) environment: Vec<(String, OsString)>,
+    pub(super) cache: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The environment may hold secrets.
+        f.debug_struct("Settings")
+            .field("name", &self.name)
+            .field("origins", &self.origins)
+            .field("folders", &self.folders)
+            .field("level", &self.level)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How executables are found and run. Made by [`Executables::builder`], ended by [`discover`](Self::discover).
+#[derive(Clone, Debug)]
+pub struct ExecutablesBuilder(Settings);
+
+impl ExecutablesBuilder {
+    pub(super) fn new() -> Self {
+        Self(Settings {
+            name: "executables".to_owned(),
+            origins: Vec::new(),
+            folders: Vec::new(),
+            level: Level::Standard,
+            allow_degraded: false,
+            limits: Limits::default(),
+            timeout: Duration::from_mins(1),
+            session_timeout: Duration::from_mins(30),
+            discovery_timeout: Duration::from_secs(5),
+            parallel: std::thread::available_parallelism().map_or(4, std::num::NonZero::get).max(4),
+            collisions: Collisions::default(),
+            sampling: true,
+            python: "python3".into(),
+            search_path: None,
+            readable: Vec::new(),
+            environment: Vec::new(),
+            cache: None,
+        })
+    }
+
+    /// Names the source, for records. Default `executables`.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.0.name = name.into();
+        self
+    }
+
+    /// Adds a program: an executable file, or a `.py` file, which is run by the interpreter.
+    #[must_use]
+    pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
+        self.0.origins.push(Origin { path: path.into(), prefix: None });
+        self
+    }
+
+    /// Adds a program whose tools and prompts all get a name in front: `PREFIX__NAME`.
+    #[must_use]
+    pub fn path_with_prefix(mut self, prefix: impl Into<String>, path: impl Into<PathBuf>) -> Self {
+        self.0.origins.push(Origin { path: path.into(), prefix: Some(prefix.into()) });
+        self
+    }
+
+    /// Adds the programs of a folder, in the order of their names: executable files and `.py` files that lie directly in
+    /// it and do not begin with a dot, at most 1,000. The folder is looked at anew by each
+    /// [`refresh`](Executables::refresh).
+    #[must_use]
+    pub fn folder(mut self, path: impl Into<PathBuf>) -> Self {
+        self.0.folders.push(path.into());
+        self
+    }
+
+    /// The level of the sandbox in which the programs run, for discovery too. Default [`Level::Standard`]. A call that
+    /// names a stricter one gets that.
+    #[must_use]
+    pub fn level(mut self, level: Level) -> Self {
+        self.0.level = level;
+        self
+    }
+
+    /// Whether a lower level is taken when the host cannot give the one that was named. Default no: then a program is
+    /// not run, and says why.
+    #[must_use]
+    pub fn allow_degraded(mut self, allow: bool) -> Self {
+        self.0.allow_degraded = allow;
+        self
+    }
+
+    /// The limits of one process: memory, processes, descriptors, file sizes. Its wall time is not used (see
+    /// [`timeout`](Self::timeout)); [`Limits::output_total`] bounds what a call may print, at most 64 MiB of standard
+    /// output and as much of standard error.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.0.limits = limits;
+        self
+    }
+
+    /// How long a call may take. Default 1 min. The shortest of it, the call's own limit, the tool's policy and the
+    /// call's deadline counts.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.0.timeout = timeout;
+        self
+    }
+
+    /// How long a session may take, in which people answer. Default 30 min.
+    #[must_use]
+    pub fn session_timeout(mut self, timeout: Duration) -> Self {
+        self.0.session_timeout = timeout;
+        self
+    }
+
+    /// How long a program may take to tell of its tools. Default 5 s.
+    #[must_use]
+    pub fn discovery_timeout(mut self, timeout: Duration) -> Self {
+        self.0.discovery_timeout = timeout;
+        self
+    }
+
+    /// How many programs are asked at the same time. Default: the processors of this machine, at least 4.
+    #[must_use]
+    pub fn parallel(mut self, programs: usize) -> Self {
+        self.0.parallel = programs.max(1);
+        self
+    }
+
+    /// What happens when two programs have a tool of the same name. Default [`Collisions::Refuse`].
+    #[must_use]
+    pub fn collisions(mut self, collisions: Collisions) -> Self {
+        self.0.collisions = collisions;
+        self
+    }
+
+    /// Whether programs of dialect 0.1 may ask the caller's model for completions, over their standard input. Default
+    /// yes. Without it their standard input is empty, which helps programs that read it to its end for no reason.
+    #[must_use]
+    pub fn sampling(mut self, sampling: bool) -> Self {
+        self.0.sampling = sampling;
+        self
+    }
+
+    /// The interpreter of `.py` files: a name that is looked up, or a path. Default `python3`.
+    #[must_use]
+    pub fn python(mut self, interpreter: impl Into<OsString>) -> Self {
+        self.0.python = interpreter.into();
+        self
+    }
+
+    /// Where interpreters are looked up, in the form of `PATH`. Default [`toolpost_sandbox::SYSTEM_SEARCH_PATH`].
+    #[must_use]
+    pub fn search_path(mut self, path: impl Into<OsString>) -> Self {
+        self.0.search_path = Some(path.into());
+        self
+    }
+
+    /// A file or folder of the host that programs may read at its own path, such as the modules that a script imports.
+    /// A program sees its own file without it.
+    #[must_use]
+    pub fn readable(mut self, path: impl Into<PathBuf>) -> Self {
+        self.0.readable.push(path.into());
+        self
+    }
+
+    /// Sets a variable of the programs' otherwise clean environment.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<OsString>) -> Self {
+        self.0.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// The folder in which what programs tell of themselves is kept, by path, time of change and size, in the file
+    /// `executables-v1.json`. It is made if missing. Default none: then every start asks every program. A file that
+    /// cannot be read is ignored and replaced.
+    #[must_use]
+    pub fn cache(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.0.cache = Some(folder.into());
+        self
+    }
+
+    /// Asks all programs what they have, at the same time, and gives the source. What is wrong with a program costs only
+    /// that program: [`Executables::diagnostics`] says which and why. Needs a tokio runtime with time.
+    pub async fn discover(self) -> Executables {
+        Executables::discovered(Arc::new(self.0)).await
+    }
+}
