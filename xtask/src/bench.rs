@@ -26,6 +26,8 @@ pub const BENCHES: &[Bench] = &[
     Bench { package: "toolpost-sandbox", folder: "crates/sandbox", example: "spawn_cost" },
     Bench { package: "toolpost-toolbox", folder: "crates/toolbox", example: "call_cost" },
     Bench { package: "toolpost-toolbox", folder: "crates/toolbox", example: "search_cost" },
+    Bench { package: "toolpost-toolbox", folder: "crates/toolbox", example: "state_cost" },
+    Bench { package: "toolpost", folder: "crates/toolpost", example: "program_cost" },
     Bench { package: "toolpost-store", folder: "crates/store", example: "commit_cost" },
     Bench { package: "toolpost-agent", folder: "crates/agent", example: "loop_cost" },
     Bench { package: "toolpost-llm", folder: "crates/llm", example: "fold_speed" },

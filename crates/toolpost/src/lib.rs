@@ -60,7 +60,7 @@ pub use self::program::{IntoToolbox, Program, main};
 pub use toolpost_exec as exec;
 
 #[cfg(feature = "toolbox")]
-pub use toolpost_toolbox::{Builder, Settings, ToolUsage, Toolbox};
+pub use toolpost_toolbox::{Builder, MemoryStore, Settings, ToolUsage, Toolbox};
 
 /// Processes under confinement.
 #[cfg(feature = "sandbox")]

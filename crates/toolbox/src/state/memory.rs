@@ -14,13 +14,27 @@ use toolpost_core::{
 use crate::path::estimate;
 
 /// A document and its latest changes.
+#[derive(Default)]
 struct Kept {
     version: u64,
     value: Arc<Value>,
     /// The document before the first of the changes.
     base: Arc<Value>,
     changes: VecDeque<Arc<Change>>,
+    /// About how many bytes the value has as JSON.
+    value_bytes: usize,
     /// About how many bytes all of it has as JSON.
+    bytes: usize,
+}
+
+/// What a document becomes by one more change.
+struct Next {
+    change: Arc<Change>,
+    value: Arc<Value>,
+    /// What the first of the changes is made from, when the oldest are forgotten.
+    base: Option<Arc<Value>>,
+    /// How many of the oldest are.
+    too_many: usize,
     bytes: usize,
 }
 
@@ -130,9 +144,9 @@ impl MemoryStore {
         for Write { id, base, patch, value } in commit.writes {
             let change =
                 Change { version: base + 1, at, call: commit.call, patch, event: commit.event.clone() };
-            let kept = state.next(&id, Arc::new(change), value, self.history)?;
-            bytes = bytes + kept.bytes - state.documents.get(&id).map_or(0, |before| before.bytes);
-            made.push((id, kept));
+            let next = state.next(&id, change, value, self.history)?;
+            bytes = bytes + next.bytes - state.documents.get(&id).map_or(0, |before| before.bytes);
+            made.push((id, next));
         }
         if bytes > self.bytes && bytes > state.bytes {
             return Err(ToolError::limit(format!(
@@ -141,8 +155,10 @@ impl MemoryStore {
             )));
         }
         state.bytes = bytes;
-        let versions = made.iter().map(|(_, kept)| kept.version).collect();
-        state.documents.extend(made);
+        let versions = made.iter().map(|(_, next)| next.change.version).collect();
+        for (id, next) in made {
+            state.documents.entry(id).or_default().become_next(next);
+        }
         Ok(Committed::Done(versions))
     }
 }
@@ -159,28 +175,38 @@ impl State {
         }
     }
 
-    /// A document after one more change.
-    fn next(
-        &self,
-        id: &str,
-        change: Arc<Change>,
-        value: Arc<Value>,
-        history: usize,
-    ) -> Result<Kept, ToolError> {
-        let before = self.documents.get(id);
-        let mut changes = before.map(|kept| kept.changes.clone()).unwrap_or_default();
-        let mut base = before.map(|kept| Arc::clone(&kept.base)).unwrap_or_default();
-        changes.push_back(Arc::clone(&change));
-        let mut bytes = before.map_or(0, |kept| kept.bytes - estimate(&kept.value))
-            + estimate(&value)
-            + change_bytes(&change);
-        while changes.len() > history {
-            let Some(oldest) = changes.pop_front() else { break };
-            let next = Arc::new(Patch::replay(&base, [&oldest.patch])?);
-            bytes = (bytes + estimate(&next)).saturating_sub(estimate(&base) + change_bytes(&oldest));
-            base = next;
+    /// What becomes of a document by one more change.
+    fn next(&self, id: &str, change: Change, value: Arc<Value>, history: usize) -> Result<Next, ToolError> {
+        let empty = Kept::default();
+        let before = self.documents.get(id).unwrap_or(&empty);
+        let mut bytes = before.bytes - before.value_bytes + estimate(&value) + change_bytes(&change);
+        let too_many = (before.changes.len() + 1).saturating_sub(history);
+        let forgotten: Vec<&Change> =
+            before.changes.iter().map(|kept| &**kept).chain([&change]).take(too_many).collect();
+        let base = if forgotten.is_empty() {
+            None
+        } else {
+            let base = Patch::replay(&before.base, forgotten.iter().map(|change| &change.patch))?;
+            bytes += estimate(&base);
+            bytes -=
+                estimate(&before.base) + forgotten.iter().map(|change| change_bytes(change)).sum::<usize>();
+            Some(Arc::new(base))
+        };
+        Ok(Next { change: Arc::new(change), value, base, too_many, bytes })
+    }
+}
+
+impl Kept {
+    fn become_next(&mut self, next: Next) {
+        self.version = next.change.version;
+        self.value_bytes = estimate(&next.value);
+        self.value = next.value;
+        self.bytes = next.bytes;
+        self.changes.push_back(next.change);
+        if let Some(base) = next.base {
+            self.base = base;
+            self.changes.drain(..next.too_many);
         }
-        Ok(Kept { version: change.version, value, base, changes, bytes })
     }
 }
 

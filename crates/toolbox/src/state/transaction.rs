@@ -4,7 +4,7 @@
 //! between processes the store decides. A document that has become newer elsewhere, or outside of the parts that the tool
 //! saw, is no conflict: the change is carried over to it, and the result is as if the call had begun later.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -143,45 +143,9 @@ impl Transaction {
 
     /// Makes everything ready for an attempt: waits for its turn, and loads what is there now.
     pub(crate) async fn begin(&self, host: &CallHost, most: Duration) -> Result<(), ToolError> {
-        self.take_turn(host, most).await?;
-        let names: HashSet<&str> = self.parts.iter().map(|part| part.address.document.as_str()).collect();
-        let mut documents = BTreeMap::new();
-        for name in names {
-            documents.insert(name.to_owned(), host.toolbox.documents.load(name).await?);
-        }
-        let missing =
-            self.parts.iter().filter(|part| part.existing).find(|part| {
-                documents.get(&part.address.document).is_none_or(|document| document.version == 0)
-            });
-        if let Some(part) = missing {
-            // A stranger's document and none at all look the same.
-            let given = part.address.document.rsplit('/').next().unwrap_or_default();
-            return Err(ToolError::not_found(format!("there is nothing with the name `{given}`"))
-                .suggest("Use a name that this caller was given."));
-        }
-        let mut state = lock(&self.state);
-        state.documents = documents;
-        state.changes.clear();
-        Ok(())
-    }
-
-    async fn take_turn(&self, host: &CallHost, most: Duration) -> Result<(), ToolError> {
-        if self.lanes.len() == lock(&self.state).held.len() {
-            return Ok(());
-        }
-        // From the first on: whoever takes them in another order might wait for one who waits for it.
-        self.let_others_in();
-        let entering = async {
-            let mut held = Vec::with_capacity(self.lanes.len());
-            for (document, pointers) in &self.lanes {
-                let lanes = &host.toolbox.lanes;
-                held.push(lanes.enter(document, Arc::clone(pointers), Arc::clone(&self.lineage)).await?);
-            }
-            Ok::<_, ToolError>(held)
-        };
-        let held = tokio::select! {
+        let (held, documents) = tokio::select! {
             biased;
-            held = entering => held?,
+            ready = async { Ok::<_, ToolError>((self.take_turn(host).await?, self.load(host).await?)) } => ready?,
             () = host.call.cancellation.cancelled() => {
                 return Err(ToolError::cancelled("the caller asked to stop while others changed the same document"));
             }
@@ -195,8 +159,40 @@ impl Transaction {
                 .suggest("Wait a moment and call again."));
             }
         };
-        lock(&self.state).held = held;
+        let mut state = lock(&self.state);
+        state.held.extend(held);
+        state.documents = documents;
+        state.changes.clear();
         Ok(())
+    }
+
+    /// Nothing if the call has its turn already.
+    async fn take_turn(&self, host: &CallHost) -> Result<Vec<Held>, ToolError> {
+        let mut held = Vec::new();
+        if lock(&self.state).held.is_empty() {
+            for (document, pointers) in &self.lanes {
+                let lanes = &host.toolbox.lanes;
+                held.push(lanes.enter(document, Arc::clone(pointers), Arc::clone(&self.lineage)).await?);
+            }
+        }
+        Ok(held)
+    }
+
+    async fn load(&self, host: &CallHost) -> Result<BTreeMap<String, Document>, ToolError> {
+        let mut documents = BTreeMap::new();
+        for Part { address, existing, .. } in &self.parts {
+            let name = &address.document;
+            if !documents.contains_key(name) {
+                documents.insert(name.clone(), host.toolbox.documents.load(name).await?);
+            }
+            if *existing && documents.get(name).is_none_or(|document: &Document| document.version == 0) {
+                // A stranger's document and none at all look the same.
+                let given = name.rsplit('/').next().unwrap_or_default();
+                return Err(ToolError::not_found(format!("there is nothing with the name `{given}`"))
+                    .suggest("Use a name that this caller was given."));
+            }
+        }
+        Ok(documents)
     }
 
     /// What the attempt has made, to be committed.

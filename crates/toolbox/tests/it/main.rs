@@ -12,3 +12,4 @@ mod importing;
 mod limits;
 mod shapes;
 mod stages;
+mod state;

@@ -8,8 +8,8 @@ use toolpost_toolbox::{MemoryStore, Toolbox};
 
 use super::{Shared, at_once, by, history_is_whole, versions};
 
-fn patch(operations: Value) -> Patch {
-    Patch::parse(&operations).unwrap()
+fn patch(operations: &Value) -> Patch {
+    Patch::parse(operations).unwrap()
 }
 
 async fn filled(values: &[Value]) -> StateDoc {
@@ -67,7 +67,7 @@ async fn changes_are_carried_over_to_a_newer_version_if_they_are_apart() {
         (json!([{"op": "remove", "path": "/a"}, {"op": "remove", "path": "/a"}]), Err(Code::Precondition)),
     ] {
         let document = filled(&[base.clone(), newer.clone()]).await;
-        let result = document.apply_changes(1, &patch(changes.clone())).await;
+        let result = document.apply_changes(1, &patch(&changes)).await;
         match expected {
             Ok(value) => {
                 assert_eq!(result.unwrap(), if changes == json!([]) { 2 } else { 3 });
@@ -82,7 +82,7 @@ async fn changes_are_carried_over_to_a_newer_version_if_they_are_apart() {
     }
     // A patch of a list that has become another one: never at a wrong place, never half of it.
     let document = filled(&[json!([1, 2, 3]), json!([3])]).await;
-    let stale = patch(json!([{"op": "add", "path": "/3", "value": 4}]));
+    let stale = patch(&json!([{"op": "add", "path": "/3", "value": 4}]));
     assert_eq!(document.apply_changes(1, &stale).await.unwrap_err().code(), Code::Conflict);
     assert_eq!(document.apply_changes(9, &stale).await.unwrap_err().code(), Code::NotFound);
 }
@@ -183,7 +183,7 @@ async fn tools_change_documents_by_hand() {
     );
 
     let calls = (0..64).map(|_| by("bob", "count", json!({"document": "n/{owner}"})));
-    for reply in at_once(&[toolbox.clone()], calls).await {
+    for reply in at_once(std::slice::from_ref(&toolbox), calls).await {
         reply.result.unwrap();
     }
     assert_eq!(store.load("n/@bob").await.unwrap().version, 64);

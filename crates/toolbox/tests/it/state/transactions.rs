@@ -14,7 +14,9 @@ use toolpost_toolbox::Toolbox;
 
 use super::{Counts, Shared, at_once, by, history_is_whole, versions};
 
-struct Counters;
+struct Counters {
+    most: i64,
+}
 
 #[tools(category = "counters")]
 impl Counters {
@@ -28,7 +30,7 @@ impl Counters {
         name: String,
         by: i64,
     ) -> i64 {
-        *count += by;
+        *count = (*count + by).min(self.most);
         *count
     }
 
@@ -72,7 +74,7 @@ impl Counters {
 }
 
 fn toolbox(store: Arc<dyn DocStore>) -> Toolbox {
-    Toolbox::builder().tools(Counters).store(store).build().unwrap()
+    Toolbox::builder().tools(Counters { most: 1000 }).store(store).build().unwrap()
 }
 
 #[tokio::test]
@@ -92,7 +94,7 @@ async fn a_state_is_no_argument_and_its_spec_says_where_it_is() {
 
 #[tokio::test]
 async fn what_a_call_leaves_the_next_one_finds() {
-    let toolbox = Toolbox::builder().tools(Counters).build().unwrap();
+    let toolbox = Toolbox::builder().tools(Counters { most: 1000 }).build().unwrap();
     let call = async |tool: &str, arguments: Value| {
         let reply = toolbox.call(by("alice", tool, arguments)).await;
         (reply.result.unwrap().structured.unwrap(), reply.record.state.clone())
@@ -175,7 +177,7 @@ async fn fails(#[state(id = "d")] number: &mut i64, how: String) -> Result<Outpu
     match how.as_str() {
         "panic" => panic!("as asked"),
         "late" => {
-            tokio::time::sleep(Duration::from_secs(60)).await;
+            tokio::time::sleep(Duration::from_mins(1)).await;
             Ok(Output::text("late"))
         }
         _ => Err(ToolError::precondition("as asked")),
@@ -324,7 +326,8 @@ async fn outer(
 #[tokio::test]
 async fn a_nested_call_never_waits_for_its_caller() {
     let store = Shared::new();
-    let toolbox = Toolbox::builder().tools(Counters).tool(outer).store(store.clone()).build().unwrap();
+    let toolbox =
+        Toolbox::builder().tools(Counters { most: 1000 }).tool(outer).store(store.clone()).build().unwrap();
     let call =
         async |other: &str| toolbox.call(by("x", "outer", json!({"name": "a", "other": other}))).await.result;
     let error = call("a").await.unwrap_err();
