@@ -5,31 +5,30 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{MapAccess, Visitor};
-use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::value::RawValue;
-
-use crate::RawJson;
+use serde_json::value::{RawValue, to_raw_value};
 
 /// The most members that an object may have: a search by name is a walk, so many would cost quadratic time.
 pub(crate) const MOST: usize = 1_000;
 
 /// The members of an object in their order. Few enough that a search by name is a walk.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Fields(Vec<(String, RawJson)>);
+///
+/// A value is not a [`RawJson`], whose clones are cheap and whose making is not: most members are never shared.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fields(Vec<(String, Box<RawValue>)>);
 
 impl Fields {
-    pub(crate) fn get(&self, name: &str) -> Option<&RawJson> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+    pub(crate) fn get(&self, name: &str) -> Option<&RawValue> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| &**value)
     }
 
     /// Reads a member; `None` if it is absent, `null` or of another shape.
     pub(crate) fn read<'a, T: Deserialize<'a>>(&'a self, name: &str) -> Option<T> {
-        read(self.get(name).map(RawJson::get))
+        read(self.get(name).map(RawValue::get))
     }
 
     /// Replaces a member in its place, or appends it.
-    pub(crate) fn set(&mut self, name: &str, value: RawJson) {
+    pub(crate) fn set(&mut self, name: &str, value: Box<RawValue>) {
         match self.0.iter_mut().find(|(key, _)| key == name) {
             Some((_, old)) => *old = value,
             None => self.0.push((name.to_owned(), value)),
@@ -42,7 +41,7 @@ impl Fields {
         name: &str,
         value: &(impl Serialize + ?Sized),
     ) -> Result<(), serde_json::Error> {
-        self.set(name, RawJson::of(value)?);
+        self.set(name, to_raw_value(value)?);
         Ok(())
     }
 
@@ -50,8 +49,16 @@ impl Fields {
         self.0.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &RawJson)> {
-        self.0.iter().map(|(key, value)| (key.as_str(), value))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), &**value))
+    }
+}
+
+/// Same names and same texts in the same order.
+impl PartialEq for Fields {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().zip(other.iter()).all(|(a, b)| a.0 == b.0 && a.1.get() == b.1.get())
+            && self.len() == other.len()
     }
 }
 
@@ -127,11 +134,7 @@ impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for AllOf<K, V>
 
 impl Serialize for Fields {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (key, value) in &self.0 {
-            map.serialize_entry(key, value)?;
-        }
-        map.end()
+        serializer.collect_map(self.iter())
     }
 }
 
@@ -148,7 +151,7 @@ mod tests {
     #[test]
     fn members_keep_their_text_and_their_place() {
         let mut fields: Fields = serde_json::from_str(r#"{"b": 1.0, "a": null, "c": [ 1 ]}"#).unwrap();
-        fields.set("a", RawJson::parse("2.50").unwrap());
+        fields.set("a", RawValue::from_string("2.50".to_owned()).unwrap());
         fields.put("d", "x").unwrap();
         assert_eq!(serde_json::to_string(&fields).unwrap(), r#"{"b":1.0,"a":2.50,"c":[ 1 ],"d":"x"}"#);
         assert_eq!(fields.read::<String>("d").as_deref(), Some("x"));

@@ -22,8 +22,7 @@ impl RawJson {
 
     /// The JSON text of a serialisable value.
     pub fn of(value: &(impl Serialize + ?Sized)) -> Result<Self, serde_json::Error> {
-        // What is written here has no line breaks between tokens, also where it holds other raw values.
-        serde_json::value::to_raw_value(value).map(|raw| Self(raw.into()))
+        serde_json::value::to_raw_value(value).map(Self::from)
     }
 
     /// The JSON text.
@@ -44,9 +43,9 @@ impl RawJson {
 
 impl From<Box<RawValue>> for RawJson {
     fn from(raw: Box<RawValue>) -> Self {
-        if raw.get().bytes().any(|byte| byte == b'\n' || byte == b'\r')
-            && let Ok(one_line) = RawValue::from_string(without_white_space(raw.get()))
-        {
+        // A look at every byte without a way out compiles to a few at a time.
+        let has_breaks = raw.get().bytes().fold(false, |has, byte| has | matches!(byte, b'\n' | b'\r'));
+        if has_breaks && let Ok(one_line) = RawValue::from_string(without_white_space(raw.get())) {
             return Self(one_line.into());
         }
         Self(raw.into())

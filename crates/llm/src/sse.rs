@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use memchr::memchr2;
+
 /// The longest line or event, in bytes.
 const LONGEST: usize = 16 * 1024 * 1024;
 
@@ -50,7 +52,7 @@ impl Decoder {
                 bytes = &bytes[1..];
                 continue;
             }
-            let Some(end) = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+            let Some(end) = memchr2(b'\n', b'\r', bytes) else {
                 return Ok(self.keep(bytes)?);
             };
             self.after_return = bytes[end] == b'\r';

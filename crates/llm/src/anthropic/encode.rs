@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
 use crate::fields::Fields;
 use crate::json::JsonWriter;
 use crate::{
     AssistantTurn, CacheLifetime, Effort, Item, ItemView, Media, MediaSource, ModelError, ModelId, Part,
-    PromptCaching, RawJson, Request, Settings, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
+    PromptCaching, Request, Settings, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
 };
 
 /// The wire demands a limit of output tokens; this one every model can give.
@@ -205,7 +206,7 @@ impl Encoder {
     fn mark(&mut self, start: usize, mark: Option<&'static str>) -> Result<(), serde_json::Error> {
         let Some(mark) = mark else { return Ok(()) };
         self.out.change(start, |object| {
-            object.set("cache_control", RawJson::parse(mark)?);
+            object.set("cache_control", RawValue::from_string(mark.to_owned())?);
             Ok(())
         })
     }
@@ -386,16 +387,18 @@ fn merge_options(body: &mut Fields, options: &Map<String, Value>) -> Result<(), 
     for (name, value) in options {
         let merged = match (body.get(name), value) {
             (Some(ours), Value::Object(_)) if ours.get().starts_with('{') => {
-                let mut ours = ours.to_value()?;
+                let mut ours: Value = serde_json::from_str(ours.get())?;
                 merge(&mut ours, value);
-                RawJson::of(&ours)?
+                to_raw_value(&ours)?
             }
             (Some(ours), Value::Array(theirs)) if name == "tools" => {
-                let mut tools: Vec<RawJson> = ours.read()?;
-                tools.extend(theirs.iter().map(RawJson::from));
-                RawJson::of(&tools)?
+                let mut tools: Vec<Box<RawValue>> = serde_json::from_str(ours.get())?;
+                for tool in theirs {
+                    tools.push(to_raw_value(tool)?);
+                }
+                to_raw_value(&tools)?
             }
-            _ => value.into(),
+            _ => to_raw_value(value)?,
         };
         body.set(name, merged);
     }

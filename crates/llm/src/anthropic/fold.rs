@@ -66,7 +66,7 @@ struct Block {
     input: String,
     citations: Vec<RawJson>,
     /// Members that a delta gives whole, such as the text of a compaction.
-    members: Vec<(String, RawJson)>,
+    members: Fields,
 }
 
 /// One stream of the Messages API.
@@ -161,7 +161,7 @@ impl MessageFold {
             signature: None,
             input: String::new(),
             citations: Vec::new(),
-            members: Vec::new(),
+            members: Fields::default(),
         };
         self.begun += 1;
         self.open.insert(index, block);
@@ -197,7 +197,7 @@ impl MessageFold {
             }
             ("input_json_delta", Delta { partial_json: Some(Text(text)), .. }) => {
                 block.input.push_str(&text);
-                if let Some((id, name)) = block.call.clone().filter(|_| !text.is_empty()) {
+                if let Some((id, name)) = block.call.as_ref().filter(|_| !text.is_empty()).cloned() {
                     events.push_back(ModelEvent::ToolCallDelta {
                         index,
                         id,
@@ -211,8 +211,13 @@ impl MessageFold {
             }
             ("compaction_delta", _) => match serde_json::from_str::<Fields>(raw.get()) {
                 Ok(fields) => {
-                    let members = fields.iter().filter(|(name, _)| *name != "type");
-                    block.members.extend(members.map(|(name, value)| (name.to_owned(), value.clone())));
+                    for (name, value) in fields.iter().filter(|(name, _)| *name != "type") {
+                        block.members.set(name, value.to_owned());
+                    }
+                    if block.members.len() > fields::MOST {
+                        let message = format!("content block {index} has more members than any block should");
+                        return Err(self.protocol(message));
+                    }
                 }
                 Err(_) => events.push_back(unknown(data)),
             },
@@ -226,7 +231,7 @@ impl MessageFold {
             return Err(self.protocol(format!("content block {index} ended and was not open")));
         };
         // A call whose arguments came whole at its start has shown none of them yet.
-        if let Some((id, name)) = block.call.clone().filter(|_| block.input.is_empty())
+        if let Some((id, name)) = block.call.as_ref().filter(|_| block.input.is_empty()).cloned()
             && let Some(input) = block.start.get("input").filter(|input| input.get() != "{}")
         {
             events.push_back(ModelEvent::ToolCallDelta { index, id, name, fragment: input.get().to_owned() });
@@ -251,7 +256,7 @@ impl MessageFold {
                 "type" => {}
                 "delta" => {
                     for (name, value) in members(value).iter() {
-                        message.set(name, value.into());
+                        message.set(name, value.to_owned());
                     }
                 }
                 "usage" => {
@@ -264,9 +269,9 @@ impl MessageFold {
                         }
                     }
                     let usage = to_raw_value(&usage).map_err(|error| self.protocol(error.to_string()))?;
-                    message.set("usage", usage.into());
+                    message.set("usage", usage);
                 }
-                _ => message.set(name, value.into()),
+                _ => message.set(name, value.to_owned()),
             }
         }
         if message.len() > fields::MOST {
@@ -351,13 +356,13 @@ impl Block {
             citations.append(&mut self.citations);
             self.start.put("citations", &citations)?;
         }
-        for (name, value) in self.members {
-            self.start.set(&name, value);
+        for (name, value) in self.members.iter() {
+            self.start.set(name, value.to_owned());
         }
         if !self.input.is_empty() {
             let input = match serde_json::from_str::<&RawValue>(&self.input) {
-                Ok(raw) if raw.get().starts_with('{') => raw.into(),
-                _ => wrapped_input(&self.input),
+                Ok(raw) if raw.get().starts_with('{') => raw.to_owned(),
+                _ => to_raw_value(&wrapped_input(&self.input))?,
             };
             self.start.set("input", input);
         }
@@ -446,6 +451,6 @@ fn usage_of(message: &Fields) -> Usage {
         cache_read: count("cache_read_input_tokens"),
         cache_write: count("cache_creation_input_tokens"),
         reasoning: details.read("thinking_tokens"),
-        raw: message.get("usage").cloned(),
+        raw: message.get("usage").map(RawJson::from),
     }
 }
