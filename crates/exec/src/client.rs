@@ -38,6 +38,7 @@ mod discover;
 mod notices;
 mod process;
 mod program;
+mod resident;
 mod settings;
 
 use std::collections::HashMap;
@@ -59,6 +60,7 @@ use self::cache::Cache;
 use self::call::Done;
 use self::catalog::{Bound, Catalog};
 use self::program::{Known, Program, Stamp};
+use self::resident::{Residents, Stayed};
 use self::settings::{Origin, Settings};
 
 pub use self::catalog::Diagnostic;
@@ -76,6 +78,8 @@ pub struct Executables {
     settings: Arc<Settings>,
     catalog: RwLock<Arc<Catalog>>,
     generation: AtomicU64,
+    /// Processes that wait for their next call.
+    residents: Residents,
     /// Held by whoever asks programs.
     asking: tokio::sync::Mutex<()>,
 }
@@ -98,6 +102,7 @@ impl Executables {
             settings,
             catalog: RwLock::default(),
             generation: AtomicU64::new(0),
+            residents: Residents::default(),
             asking: tokio::sync::Mutex::default(),
         };
         source.refresh().await;
@@ -226,6 +231,11 @@ impl Executables {
         let spec = &bound.spec;
         if let Err(error) = spec.input_schema.check_hiding(&arguments, &spec.sensitive) {
             return failed(error);
+        }
+        if self.settings.resident && bound.program.known.discovery.resident {
+            let Stayed { result, artifacts } =
+                self.residents.run(&self.settings, &bound, call, &arguments).await;
+            return Done { result, artifacts, sandbox: None };
         }
         if call.options.dry_run {
             let declared = spec.input_schema.as_value().pointer("/properties/dry_run").is_some();

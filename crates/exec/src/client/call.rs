@@ -30,6 +30,8 @@ const GRACE: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(5);
 /// How many questions and prompts one call may have.
 const MAX_QUESTIONS: usize = 1_000;
+/// How many lines one call may print, so that no program keeps its caller busy for long.
+const MAX_LINES: usize = 100_000;
 /// How much of an output that is no line of the protocol is kept.
 const KEPT: usize = 1 << 20;
 
@@ -42,7 +44,7 @@ pub(super) struct Done {
 }
 
 /// The time that a call has.
-fn wall(settings: &Settings, bound: &Bound, call: &Call) -> Result<Duration, ToolError> {
+pub(super) fn wall(settings: &Settings, bound: &Bound, call: &Call) -> Result<Duration, ToolError> {
     let mut wall = if bound.spec.mode == Mode::Session { settings.session_timeout } else { settings.timeout };
     if let Some(toolpost_core::Timeout::After(limit)) = bound.spec.policy.timeout {
         wall = wall.min(limit);
@@ -60,9 +62,15 @@ fn wall(settings: &Settings, bound: &Bound, call: &Call) -> Result<Duration, Too
 }
 
 /// The host's folder that the call works in.
-fn folder(call: &Call) -> Option<PathBuf> {
+pub(super) fn folder(call: &Call) -> Option<PathBuf> {
     let scope = call.scope.as_ref().and_then(|scope| scope.working_dir());
     call.options.working_dir.clone().or_else(|| scope.map(std::path::Path::to_owned))
+}
+
+/// The stricter of the operator's level and the call's.
+pub(super) fn level(settings: &Settings, call: &Call) -> Result<Level, ToolError> {
+    let asked = call.options.level.as_deref().map(str::parse::<Level>).transpose();
+    Ok(asked.map_err(program::of_sandbox)?.map_or(settings.level, |asked| settings.level.max(asked)))
 }
 
 /// How the program is told what to do: its arguments, its standard input, and whether that stays open.
@@ -158,10 +166,7 @@ async fn talk(
     let Told { arguments, input, is_open } = told(settings, bound, arguments)?;
     let workspace = notices.folder.clone().map_or(Workspace::Fresh, Workspace::Host);
     let mut sandbox = program::sandbox(settings, &bound.program.path, wall, workspace);
-    if let Some(level) = &call.options.level {
-        let asked: Level = level.parse().map_err(program::of_sandbox)?;
-        sandbox = sandbox.level(settings.level.max(asked));
-    }
+    sandbox = sandbox.level(level(settings, call)?);
     if let Some(input) = input {
         sandbox = sandbox.stdin(Stdin::Bytes(input));
     }
@@ -200,7 +205,7 @@ async fn talk(
 }
 
 /// The end of standard error helps whoever mends the program.
-fn with_stderr(error: ToolError, stderr: &[u8]) -> ToolError {
+pub(super) fn with_stderr(error: ToolError, stderr: &[u8]) -> ToolError {
     let stderr = stderr.trim_ascii();
     if stderr.is_empty() || error.context().contains_key("stderr") {
         return error;
@@ -216,6 +221,7 @@ async fn listen(
     notices: &mut Notices<'_>,
     heap: &mut Heap,
 ) -> Result<(), ToolError> {
+    let mut lines = 0;
     loop {
         let next = if heap.envelope.is_some() {
             match tokio::time::timeout(GRACE, process.next()).await {
@@ -230,6 +236,14 @@ async fn listen(
         } else {
             process.next().await
         };
+        lines += 1;
+        if lines > MAX_LINES && next.is_some() {
+            return Err(ToolError::limit(format!(
+                "`{}` printed more than {MAX_LINES} lines",
+                bound.spec.name
+            ))
+            .suggest("Let it write large results to a file and print its name."));
+        }
         let line = match next {
             None => return Ok(()),
             Some(Heard::Notice(notice)) => {

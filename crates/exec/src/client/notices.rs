@@ -159,7 +159,7 @@ fn inline(data: &str) -> Result<(String, Vec<u8>), ToolError> {
 }
 
 /// A relative path that stays where it is put.
-fn file_name(name: &str) -> Result<String, ToolError> {
+pub(super) fn file_name(name: &str) -> Result<String, ToolError> {
     let good = !name.is_empty()
         && name.len() <= 255
         && !name.starts_with('/')

@@ -170,6 +170,11 @@ impl Process {
         self.cancel.cancel();
     }
 
+    /// Whether it is dead already.
+    pub(super) fn is_finished(&self) -> bool {
+        self.running.as_ref().is_none_or(Running::is_finished)
+    }
+
     /// Whether it was killed because it printed too much.
     pub(super) fn is_flooded(&self) -> bool {
         self.flooded.load(Ordering::Relaxed)

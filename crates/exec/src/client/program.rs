@@ -27,7 +27,7 @@ pub(super) enum Dialect {
 }
 
 /// What tells whether a file is still the one that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Stamp {
     /// Nanoseconds since 1970.
     modified: u128,

@@ -41,6 +41,7 @@ pub(super) struct Settings {
     pub(super) parallel: usize,
     pub(super) collisions: Collisions,
     pub(super) sampling: bool,
+    pub(super) resident: bool,
     pub(super) python: OsString,
     pub(super) search_path: Option<OsString>,
     pub(super) readable: Vec<PathBuf>,
@@ -79,6 +80,7 @@ impl ExecutablesBuilder {
             parallel: std::thread::available_parallelism().map_or(4, std::num::NonZero::get).max(4),
             collisions: Collisions::default(),
             sampling: true,
+            resident: false,
             python: "python3".into(),
             search_path: None,
             readable: Vec::new(),
@@ -183,6 +185,16 @@ impl ExecutablesBuilder {
     #[must_use]
     pub fn sampling(mut self, sampling: bool) -> Self {
         self.0.sampling = sampling;
+        self
+    }
+
+    /// Whether a program that offers it keeps its process for the next call of the same owner in the same folder, so that
+    /// a call costs no start. Default no: a tool of such a process can remember things from call to call. A second call
+    /// at the same time gets a process of its own; one that dies costs its call and is replaced. At most 8 processes
+    /// wait; their wall time is not limited, but that of each call is.
+    #[must_use]
+    pub fn resident(mut self, resident: bool) -> Self {
+        self.0.resident = resident;
         self
     }
 

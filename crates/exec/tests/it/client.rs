@@ -3,7 +3,9 @@
 mod calls;
 mod discovery;
 mod hostile;
+mod original;
 mod places;
+mod resident;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

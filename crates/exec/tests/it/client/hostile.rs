@@ -65,6 +65,12 @@ const ROWS: &[(&str, &str, Code, &str)] = &[
         "a gigabyte of lines",
         "exec yes '{\"type\":\"log\",\"message\":\"x\"}'",
         Code::Limit,
+        "printed more than 100000 lines",
+    ),
+    (
+        "a gigabyte of long lines",
+        "exec yes \"$(head -c 100000 /dev/zero | tr '\\0' x)\"",
+        Code::Limit,
         "printed more than 64 MiB",
     ),
     ("a gigabyte of errors", "exec yes >&2", Code::Limit, "printed more than 64 MiB"),
@@ -72,7 +78,7 @@ const ROWS: &[(&str, &str, Code, &str)] = &[
         "notifications without end",
         "exec yes '{\"type\":\"notification\",\"kind\":\"log\",\"level\":\"info\",\"message\":\"xxxxxxxxxxxxxxxxxxx\"}' >&2",
         Code::Limit,
-        "printed more than 64 MiB",
+        "printed more than 100000 lines",
     ),
     (
         "prompts without end",
@@ -92,10 +98,7 @@ async fn each_bad_program_is_a_clear_error() {
         let reply = call(&tools, "t", json!({})).await;
         let (found, message) = told(&reply.result).unwrap_err();
         assert_eq!(found, *code, "{name}: {message}");
-        assert!(
-            message.contains(part) && message.contains("`t`") | part.contains("not") | !message.is_empty(),
-            "{name}: {message}"
-        );
+        assert!(message.contains(part), "{name}: {message}");
         assert!(message.len() < 2_000 && !message.contains('\0'), "{name}: {message}");
     }
 }
@@ -195,9 +198,7 @@ async fn limits_are_named() {
 async fn lies_in_discovery_cost_what_they_are_about() {
     let programs = Programs::new();
     let good = json!({"name": "good", "summary": "Fine.", "schema": {"type": "object"}});
-    let many: Vec<_> = (0..100_000)
-        .map(|index| json!({"name": format!("t{index}"), "schema": {"type": "object"}}))
-        .collect();
+    let many: Vec<_> = (0..100_000).map(|index| json!({"name": format!("t{index}"), "schema": {}})).collect();
     for (name, tools, expected, part) in [
         ("number", json!([good, 7]), vec!["good"], "the tool 2 is none"),
         ("nameless", json!([good, {"summary": "x"}]), vec!["good"], "the tool 2 has no name"),
@@ -239,7 +240,8 @@ async fn lies_in_discovery_cost_what_they_are_about() {
         ("many", json!(many), vec![], "it tells of 100000 tools; the first 1000 are taken"),
     ] {
         let discovery = json!({"name": name, "version": "1", "tools": tools});
-        let path = programs.write(name, &shell(&discovery, "exit 1"));
+        let script = format!("#!/bin/sh\ncat <<'END'\n{discovery}\nEND\n");
+        let path = programs.write(name, &script);
         let found = source().path(path).discover().await;
         if expected.is_empty() {
             assert_eq!(names(&found).await.len(), 1000, "{name}");
@@ -264,7 +266,7 @@ async fn a_program_that_cannot_tell_of_itself_costs_only_itself() {
         ("garbage", "#!/bin/sh\necho no json\n", Code::Dependency, "printed no JSON"),
         ("list", "#!/bin/sh\necho '[]'\n", Code::Dependency, "expected an object"),
         ("empty", "#!/bin/sh\necho '{}'\n", Code::Dependency, "expected a list `tools`"),
-        ("slow", "#!/bin/sh\nsleep 91004\n", Code::Timeout, "was not done within 700 ms"),
+        ("slow", "#!/bin/sh\nsleep 91004\n", Code::Timeout, "was not done within 2"),
         ("flood", "#!/bin/sh\nexec yes\n", Code::Limit, "printed more than 8 MiB"),
         ("deep", "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' '['\n", Code::Dependency, "recursion limit"),
         (
@@ -277,7 +279,7 @@ async fn a_program_that_cannot_tell_of_itself_costs_only_itself() {
         ("no_program", "\u{0}\u{1}\u{2}", Code::Dependency, "did not start"),
         ("open", "#!/bin/sh\n(setsid sleep 91004 &)\nsleep 91004\n", Code::Timeout, "was not done"),
     ];
-    let mut builder = source().discovery_timeout(Duration::from_millis(700));
+    let mut builder = source().discovery_timeout(Duration::from_secs(2));
     for (name, text, ..) in rows {
         builder = builder.path(programs.write(name, text));
     }

@@ -1,0 +1,87 @@
+//! What executables cost: twenty programs discovered at the same time, with and without what is kept of them, and calls
+//! of a shell script that speaks the protocol, beside a plain start of the same script in the same sandbox.
+//!
+//! Prints the tenth percentile as one object for `cargo xtask bench`.
+#![expect(clippy::unwrap_used, reason = "a program for the bench")]
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::json;
+use toolpost_core::{Call, ToolSource as _};
+use toolpost_exec::client::{Executables, ExecutablesBuilder};
+use toolpost_sandbox::{Cancel, Level, Program, Sandbox};
+
+const PROGRAMS: usize = 20;
+const SAMPLES: usize = 200;
+const DISCOVERIES: usize = 40;
+
+fn write(folder: &Path, index: usize) -> std::path::PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = folder.join(format!("program{index}"));
+    let script = format!(
+        "#!/bin/sh\nif [ \"$1\" = --discover ]; then\necho '{{\"name\":\"p\",\"version\":\"1\",\"tools\":[{{\"name\":\"t{index}\",\"summary\":\"S.\",\"schema\":{{\"type\":\"object\"}}}}]}}'\nelse\necho '{{\"status\":\"success\",\"result\":{{\"n\":{index}}}}}'\nfi\n"
+    );
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+fn p10(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 10).copied().unwrap_or_default()
+}
+
+fn builder(paths: &[std::path::PathBuf]) -> ExecutablesBuilder {
+    paths.iter().fold(Executables::builder().sampling(false), |builder, path| builder.path(path))
+}
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..PROGRAMS).map(|index| write(folder.path(), index)).collect();
+    let cache = folder.path().join("cache");
+    runtime.block_on(builder(&paths).cache(&cache).discover());
+    let timed = |work: &mut dyn FnMut()| {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64() * 1e3
+    };
+    let asked = (0..DISCOVERIES).map(|_| {
+        timed(&mut || {
+            let tools = runtime.block_on(builder(&paths).discover());
+            assert!(tools.diagnostics().is_empty());
+        })
+    });
+    let asked = p10(asked.collect());
+    let kept = (0..SAMPLES).map(|_| {
+        timed(&mut || {
+            runtime.block_on(builder(&paths).cache(&cache).discover());
+        })
+    });
+    let kept = p10(kept.collect());
+    let tools = runtime.block_on(builder(&paths).cache(&cache).discover());
+    let called = (0..SAMPLES).map(|_| {
+        timed(&mut || {
+            let reply = runtime.block_on(tools.call(Call::new("t7", json!({}))));
+            assert!(reply.result.is_ok());
+        })
+    });
+    let called = p10(called.collect());
+    let sandbox = Sandbox::new().level(Level::Standard);
+    let program = Program::argv([paths.get(7).unwrap().as_os_str(), "t7".as_ref(), "{}".as_ref()]);
+    let plain = (0..SAMPLES).map(|_| {
+        timed(&mut || {
+            sandbox.run(&program, &Cancel::new(), &mut |_| {}).unwrap();
+        })
+    });
+    let plain = p10(plain.collect());
+    let rows = json!({"rows": [
+        {"name": "20 executables discovered at the same time", "value": asked, "unit": "ms"},
+        {"name": "20 executables known from the cache", "value": kept, "unit": "ms"},
+        {"name": "call of a shell script that speaks the protocol", "value": called, "unit": "ms", "promise": "≤ 5 ms", "promise_max": 5.0},
+        {"name": "the same script in the same sandbox, plain", "value": plain, "unit": "ms"},
+    ]});
+    writeln!(std::io::stdout(), "{rows}").unwrap();
+}

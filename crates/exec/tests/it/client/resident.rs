@@ -1,0 +1,150 @@
+//! Programs that keep one process for many calls.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toolpost_core::{Answer, Call, Code, Scope, ToolSource as _};
+use toolpost_exec::client::Executables;
+
+use super::{Programs, call, error, port, source, value};
+
+/// Counts its calls, and does what it is told.
+const PROGRAM: &str = r#"
+import base64, json, os, sys, time
+if sys.argv[1:] == ["--discover"]:
+    tools = [{"name": "t", "summary": "T.", "schema": {"type": "object"}}]
+    print(json.dumps({"name": "r", "version": "1", "protocol": "0.1+toolpost.1", "resident": True, "tools": tools}))
+    sys.exit()
+if sys.argv[1:] != ["--resident"]:
+    print(json.dumps({"status": "success", "result": {"one_shot": True}}))
+    sys.exit()
+def tell(id, type, **fields):
+    print(json.dumps({"v": 1, "id": id, "type": type, **fields}), flush=True)
+if os.environ.get("GREETING"):
+    print(os.environ["GREETING"], flush=True)
+    time.sleep(60)
+tell(0, "hello", name="r", version="1", protocol="0.1+toolpost.1")
+count = 0
+for line in sys.stdin:
+    frame = json.loads(line)
+    if frame["type"] != "call":
+        continue
+    id, do, count = frame["id"], frame["arguments"].get("do"), count + 1
+    if do == "die":
+        print("it hurts", file=sys.stderr, flush=True)
+        os._exit(4)
+    if do == "hang":
+        time.sleep(60)
+    if do == "flood":
+        while True:
+            tell(id, "log", level="info", message="x")
+    if do == "stray":
+        print("a print")
+        tell(id + 100, "result", ok={"structured": "of another call"})
+        tell(id, "progress", message="half")
+    if do == "fail":
+        tell(id, "result", error={"code": "NOT_FOUND", "message": "no such thing"})
+        continue
+    if do in ("ask", "sample", "nested", "state", "artifact"):
+        asked = {
+            "ask": {"question": {"message": "Sure?", "kind": "input"}},
+            "sample": {"prompt": {"prompt": "p", "max_tokens": 1}},
+            "nested": {"tool": "x", "arguments": {}},
+            "state": {"state": {"do": "load", "document": "d"}},
+            "artifact": {"artifact": {"name": "a.txt", "media_type": "text/plain", "size": 2, "data": "aGk="}},
+        }[do]
+        tell(id, do, request=1, **asked)
+        answer = json.loads(sys.stdin.readline())
+        answered = answer.get("ok", answer.get("error"))
+        tell(id, "result", ok={"structured": {"answered": answered, "id": answer["id"] == id}})
+        continue
+    tell(id, "result", ok={"structured": {"count": count, "facts": sorted(key for key in frame if key not in ("v", "id", "type", "tool", "arguments"))}})
+"#;
+
+async fn program(programs: &Programs, environment: &[(&str, &str)]) -> Executables {
+    let path = programs.path().join("r.py");
+    std::fs::write(&path, PROGRAM).unwrap();
+    let builder = source().path(path).resident(true);
+    environment.iter().fold(builder, |builder, (name, value)| builder.env(*name, *value)).discover().await
+}
+
+async fn count(tools: &Executables, call: Call) -> Value {
+    value(&tools.call(call).await)["count"].clone()
+}
+
+fn does(what: &str) -> Call {
+    Call::new("t", json!({ "do": what }))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_process_serves_many_calls_and_is_replaced_when_it_dies() {
+    let programs = Programs::new();
+    let tools = program(&programs, &[]).await;
+    for expected in 1..4 {
+        assert_eq!(count(&tools, does("count")).await, json!(expected));
+    }
+    let died = tools.call(does("die")).await;
+    assert_eq!(error(&died).code(), Code::Dependency);
+    assert!(error(&died).message().contains("status 4"), "{died:?}");
+    assert_eq!(error(&died).context()["stderr"], "it hurts");
+    assert_eq!(count(&tools, does("count")).await, json!(1));
+    // A failure is not the end.
+    let failed = tools.call(does("fail")).await;
+    assert_eq!((error(&failed).code(), error(&failed).message()), (Code::NotFound, "no such thing"));
+    assert_eq!(count(&tools, does("stray")).await, json!(3));
+    // One owner's process is not another's.
+    let other = does("count").with_scope(Scope::new("eve"));
+    assert_eq!(count(&tools, other).await, json!(1));
+    // Two calls at the same time do not wait for each other.
+    let (one, two) = tokio::join!(count(&tools, does("count")), count(&tools, does("count")));
+    assert!([one, two].contains(&json!(1)));
+    // Without the option each call is a process.
+    let plain = source().path(programs.path().join("r.py")).discover().await;
+    assert_eq!(value(&call(&plain, "t", json!({})).await), json!({"one_shot": true}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_hangs_or_floods_costs_its_call() {
+    let programs = Programs::new();
+    let tools = program(&programs, &[]).await;
+    assert_eq!(count(&tools, does("count")).await, json!(1));
+    let mut hangs = does("hang");
+    hangs.options.timeout = Some(Duration::from_millis(300));
+    assert_eq!(error(&tools.call(hangs).await).code(), Code::Timeout);
+    assert_eq!(count(&tools, does("count")).await, json!(1), "it was replaced");
+    assert_eq!(error(&tools.call(does("flood")).await).code(), Code::Limit);
+    assert_eq!(count(&tools, does("count")).await, json!(1), "it was replaced");
+    for greeting in ["hello", "{\"v\":2,\"id\":0,\"type\":\"hello\"}"] {
+        let tools = program(&programs, &[("GREETING", greeting)]).await;
+        let reply = tools.call(does("count")).await;
+        assert_eq!(error(&reply).code(), Code::Dependency, "{reply:?}");
+        assert!(error(&reply).message().contains("no `hello` frame: found"), "{reply:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_stays_reaches_the_callers_port() {
+    let programs = Programs::new();
+    let tools = program(&programs, &[]).await;
+    let port = port();
+    port.answer(Answer::Given { value: json!("yes") });
+    let answered = async |what: &str| {
+        let reply = tools.call(does(what).with_port(port.clone())).await;
+        let value = value(&reply);
+        assert_eq!(value["id"], true, "{what}");
+        (value["answered"].clone(), reply)
+    };
+    assert_eq!(answered("ask").await.0, json!({"answer": "given", "value": "yes"}));
+    assert_eq!(answered("sample").await.0["content"], "echo: p");
+    assert_eq!(answered("nested").await.0["code"], "PRECONDITION");
+    assert_eq!(answered("state").await.0["code"], "PRECONDITION");
+    let (taken, reply) = answered("artifact").await;
+    assert_eq!(taken, Value::Null);
+    assert_eq!((port.heard().artifacts.len(), reply.record.artifacts.len()), (1, 1));
+    let scope = Scope::new("ada");
+    let reply = tools.call(does("count").with_scope(scope).with_idempotency_key("k")).await;
+    assert_eq!(
+        value(&reply)["facts"],
+        json!(["call", "caller", "deadline_ms", "idempotency_key", "scope", "serves"])
+    );
+}
