@@ -18,4 +18,6 @@ pub mod client;
 #[cfg(feature = "command")]
 pub mod command;
 pub mod protocol;
+#[cfg(feature = "scaffold")]
+pub mod scaffold;
 pub mod server;

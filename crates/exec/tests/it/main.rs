@@ -8,3 +8,4 @@
 )]
 
 mod command;
+mod scaffold;
