@@ -1,7 +1,6 @@
 //! The inverted index: from a word to the tools that have it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Bound;
 use std::sync::Arc;
 
 use super::entry::CatalogEntry;
@@ -64,7 +63,9 @@ pub(super) struct Index {
     documents: Vec<Option<Document>>,
     by_name: HashMap<String, u32>,
     terms: Vec<Term>,
-    by_text: BTreeMap<Arc<str>, u32>,
+    by_text: HashMap<Arc<str>, u32>,
+    /// The words that begin with these two bytes.
+    beginnings: HashMap<[u8; 2], Vec<u32>>,
     /// The words that have these three bytes.
     trigrams: HashMap<[u8; 3], Vec<u32>>,
     unused_terms: usize,
@@ -120,14 +121,13 @@ impl Index {
             self.forget_words(id);
         }
         let id = known.unwrap_or(self.documents.len() as u32);
-        let mut places: BTreeMap<u32, u8> = BTreeMap::new();
+        let mut found: Vec<(u32, u8)> = Vec::new();
         let mut add = |text: &str, place: u8| {
             let text = beginning(text, MAX_TEXT);
-            let found = words(text, MAX_WORDS);
-            for word in found.iter().cloned().chain(compounds(text, MAX_WORDS)) {
-                *places.entry(self.term(&word)).or_default() |= place;
+            for word in compounds(text, MAX_WORDS) {
+                found.push((self.term(&word), place));
             }
-            found.len() as u16
+            words(text, MAX_WORDS, |word| found.push((self.term(word), place)))
         };
         let name_words = add(entry.name(), NAME);
         for tag in entry.tags().iter().take(MAX_TAGS) {
@@ -136,7 +136,13 @@ impl Index {
         add(entry.category().unwrap_or_default(), CATEGORY);
         add(entry.group().unwrap_or_default(), GROUP);
         add(entry.description(), DESCRIPTION);
-        for (term, places) in &places {
+        found.sort_unstable();
+        found.dedup_by(|(term, place), (kept, places)| {
+            let same = term == kept;
+            *places |= if same { *place } else { 0 };
+            same
+        });
+        for (term, places) in &found {
             let Some(term) = self.terms.get_mut(*term as usize) else { continue };
             self.unused_terms -= usize::from(term.postings.is_empty());
             let at = term.postings.partition_point(|posting| posting.document < id);
@@ -148,8 +154,8 @@ impl Index {
             }
         }
         let name = entry.name().to_owned();
-        let document =
-            Some(Document { entry, terms: places.into_keys().collect(), name_words: name_words.max(1) });
+        let terms = found.into_iter().map(|(term, _)| term).collect();
+        let document = Some(Document { entry, terms, name_words: name_words.clamp(1, 256) as u16 });
         match self.documents.get_mut(id as usize) {
             Some(place) => *place = document,
             None => self.documents.push(document),
@@ -199,6 +205,9 @@ impl Index {
             if known.last() != Some(&id) {
                 known.push(id);
             }
+        }
+        if let Some(two) = word.as_bytes().first_chunk() {
+            self.beginnings.entry(*two).or_default().push(id);
         }
         self.by_text.insert(Arc::clone(&text), id);
         self.terms.push(Term { text, postings: Vec::new() });
@@ -328,9 +337,9 @@ impl Index {
         if letters >= 3 || (letters == 2 && !word.is_ascii()) {
             found.extend(self.containing(word));
         } else if letters == 2 {
-            let from = (Bound::Included(word), Bound::Unbounded);
-            let known = self.by_text.range::<str, _>(from).take_while(|(text, _)| text.starts_with(word));
-            found.extend(known.map(|(text, id)| (*id, quality(text, word))));
+            let two = word.as_bytes().first_chunk().and_then(|two: &[u8; 2]| self.beginnings.get(two));
+            let known = two.into_iter().flatten().filter_map(|id| Some((*id, self.terms.get(*id as usize)?)));
+            found.extend(known.map(|(id, term)| (id, quality(&term.text, word))));
         } else {
             found.extend(self.by_text.get(word).map(|id| (*id, SAME)));
         }

@@ -12,26 +12,48 @@ const FILLERS: &[&str] = &[
     "want", "was", "we", "what", "when", "where", "which", "who", "will", "with", "would", "you", "your",
 ];
 
-/// The words of a text in lower case, at most `most` of them. A word ends at whatever is neither letter nor digit; one
-/// with humps, such as `readFile`, also counts by its parts.
-pub(super) fn words(text: &str, most: usize) -> Vec<String> {
-    let mut found = Vec::new();
+/// Gives out the words of a text in lower case, about `most` of them, and says how many. A word ends at whatever is
+/// neither letter nor digit; one with humps, such as `readFile`, also counts by its parts.
+pub(super) fn words(text: &str, most: usize, mut take: impl FnMut(&str)) -> usize {
+    let (mut count, mut lower_case) = (0, String::new());
+    let mut give = |word: &str| {
+        lower_case.clear();
+        lower_into(word, &mut lower_case);
+        take(&lower_case);
+        count += 1;
+        count < most
+    };
     for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
-        if found.len() >= most {
+        let may_have_humps = word.chars().skip(1).any(char::is_uppercase);
+        let parts = if may_have_humps { humps(word) } else { Vec::new() };
+        if parts.len() > 1 {
+            for part in parts {
+                give(part);
+            }
+        }
+        if !give(word) {
             break;
         }
-        let parts = humps(word);
-        if parts.len() > 1 {
-            found.extend(parts.into_iter().map(lower));
-        }
-        found.push(lower(word));
     }
-    found.truncate(most);
-    found
+    count
+}
+
+fn lower_into(word: &str, into: &mut String) {
+    if word.is_ascii() {
+        let begin = into.len();
+        into.push_str(word.get(..LONGEST_WORD).unwrap_or(word));
+        if let Some(new) = into.get_mut(begin..) {
+            new.make_ascii_lowercase();
+        }
+    } else {
+        into.extend(word.chars().take(LONGEST_WORD).flat_map(char::to_lowercase));
+    }
 }
 
 fn lower(word: &str) -> String {
-    word.chars().take(LONGEST_WORD).flat_map(char::to_lowercase).collect()
+    let mut lower = String::new();
+    lower_into(word, &mut lower);
+    lower
 }
 
 /// The parts of a word that begin with a capital letter.
@@ -143,6 +165,11 @@ mod tests {
 
     #[test]
     fn words_end_at_separators_and_humps_count_twice() {
+        let words = |text: &str, most: usize| {
+            let mut found: Vec<String> = Vec::new();
+            assert_eq!(super::words(text, most, |word| found.push(word.to_owned())), found.len());
+            found
+        };
         assert_eq!(
             words("send_email: E-mails, readFile2 ÄRGER", 99),
             ["send", "email", "e", "mails", "read", "file2", "readfile2", "ärger"]
