@@ -35,6 +35,7 @@
 //! - [`Output`] and [`ToolError`] are what comes back, [`CallRecord`] is what is kept.
 //! - [`Ctx`] is what a tool sees of its call: progress, questions, nested calls, injected values.
 //! - [`main`] makes an executable of a toolbox, which any program can call; [`Program`] says more of it.
+//! - `worker_entry` lets tools run in processes of their own (feature `workers`).
 //! - Behind features: `sandbox` runs processes under confinement, `tools` has the built-in tools, `llm` the models,
 //!   `agent` the loop; `full` is all of them.
 //!
@@ -55,12 +56,20 @@ mod program;
 #[cfg(feature = "exec")]
 pub use self::program::{IntoToolbox, Program, main};
 
+#[cfg(feature = "workers")]
+mod worker;
+#[cfg(feature = "workers")]
+pub use self::worker::{worker_entry, workers, workers_with};
+
 /// The protocol of executables.
 #[cfg(feature = "exec")]
 pub use toolpost_exec as exec;
 
 #[cfg(feature = "toolbox")]
-pub use toolpost_toolbox::{Builder, MemoryStore, Settings, ToolUsage, Toolbox};
+pub use toolpost_toolbox::{
+    Builder, Catalog, Discovery, DynamicSession, DynamicTools, Matching, MemoryStore, Search, Settings,
+    ToolSession, ToolSummary, ToolUsage, Toolbox,
+};
 
 /// Processes under confinement.
 #[cfg(feature = "sandbox")]
