@@ -28,5 +28,5 @@ mod stop;
 pub use self::agent::{Agent, Builder, Limits};
 pub use self::dynamic::Dynamic;
 pub use self::port::ModelPort;
-pub use self::run::{Outcome, Run};
+pub use self::run::{CallPayload, Outcome, Run};
 pub use self::stop::StopReason;

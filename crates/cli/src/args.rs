@@ -52,13 +52,16 @@ pub(crate) enum Command {
     /// Print the completions of a shell.
     #[command(after_long_help = help::COMPLETIONS)]
     Completions(CompletionsArgs),
+    /// Look into the state that tools keep: documents, their history, and what they were.
+    #[command(subcommand, after_long_help = help::STATE)]
+    State(StateCommand),
     /// Show and change settings, each with where it is from.
     #[command(subcommand, after_long_help = help::CONFIG)]
     Config(ConfigCommand),
     /// Let files of a folder count: settings, variables, descriptions of tools.
     #[command(after_long_help = help::TRUST)]
     Trust(TrustArgs),
-    /// Explain a command or a topic: exit-codes, environment, settings, models, scripts.
+    /// Explain a command or a topic: exit-codes, environment, settings, targets, models, scripts.
     #[command(after_long_help = help::HELP)]
     Help(HelpArgs),
 }
@@ -242,7 +245,8 @@ pub(crate) struct RunArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct CallArgs {
-    /// `builtin`, `builtin:NAME`, or the name of a built-in tool.
+    /// A built-in tool, an executable such as `./weather`, or a description such as `git.toml`; see `toolpost help
+    /// targets`.
     pub(crate) target: String,
     /// The tool, when the target has several; then `key=value` pairs, one JSON object, `@FILE`, or `-`.
     #[arg(value_name = "TOOL | ARGUMENTS")]
@@ -262,9 +266,27 @@ pub(crate) struct CallArgs {
     /// A fact for the record. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) meta: Vec<String>,
+    /// Neither take a result from the cache nor keep it there.
+    #[arg(long)]
+    pub(crate) no_cache: bool,
     /// Check everything, run nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Say whether the arguments fit, and do nothing else.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) validate: bool,
+    /// Print what the tool tells while it works, and the result, as JSON lines of the executable protocol.
+    #[arg(long, conflicts_with_all = ["validate", "format", "json"])]
+    pub(crate) stream: bool,
+    /// The model that completes prompts for the tool.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// Print a resource of an executable instead of calling a tool.
+    #[arg(long, value_name = "URI", conflicts_with_all = ["prompt", "rest"])]
+    pub(crate) resource: Option<String>,
+    /// Print a prompt of an executable, made with the arguments, instead of calling a tool.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) prompt: Option<String>,
     #[command(flatten)]
     pub(crate) permission: Permission,
 }
@@ -277,6 +299,9 @@ pub(crate) struct ToolsArgs {
     /// Show one tool whole: schemas, policy, examples, digest.
     #[arg(long, value_name = "NAME")]
     pub(crate) manifest: Option<String>,
+    /// The sandbox level that programs are asked at what they have. Default standard.
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) level: Option<Level>,
 }
 
 #[derive(Args, Debug)]
@@ -370,6 +395,43 @@ pub(crate) enum ConfigCommand {
     },
     /// Print the files that are read.
     Path,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StateCommand {
+    /// Print a document; without a name, list the documents.
+    Show {
+        /// Its name.
+        id: Option<String>,
+        /// List only documents whose name begins so.
+        #[arg(
+            long,
+            value_name = "TEXT",
+            default_value = "",
+            hide_default_value = true,
+            conflicts_with = "id"
+        )]
+        prefix: String,
+    },
+    /// Print the changes of a document, oldest first.
+    Log {
+        /// Its name.
+        id: String,
+        /// Only changes after this version.
+        #[arg(long, value_name = "VERSION", default_value_t = 0)]
+        after: u64,
+        /// How many changes at most.
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        limit: usize,
+    },
+    /// Print a document as it was at a version.
+    At {
+        /// Its name.
+        id: String,
+        /// The version.
+        #[arg(id = "at", value_name = "VERSION")]
+        version: u64,
+    },
 }
 
 #[derive(Args, Debug)]

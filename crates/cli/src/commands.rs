@@ -7,13 +7,15 @@ pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod run;
 pub(crate) mod schema;
+pub(crate) mod state;
 pub(crate) mod tools;
 pub(crate) mod trust;
 
 use std::path::Path;
 use std::time::Duration;
 
-use toolpost_core::{Approval, Caller, EventSink, Tool};
+use toolpost_core::{Approval, Caller, EventSink};
+use toolpost_exec::command::CommandSettings;
 use toolpost_toolbox::{Builder, Toolbox};
 use toolpost_tools::{CodeSettings, FileRoot};
 
@@ -21,10 +23,11 @@ use crate::args::Permission;
 use crate::config::Config;
 use crate::env;
 use crate::failure::Failure;
+use crate::target::Opened;
 
 /// The toolbox of a command: its tools, whom they may touch, and what is allowed without asking.
-fn toolbox(
-    tools: Vec<std::sync::Arc<dyn Tool>>,
+async fn toolbox(
+    opened: Opened,
     folder: &Path,
     permission: &Permission,
     config: &Config,
@@ -33,16 +36,20 @@ fn toolbox(
     let mut settings = CodeSettings::default();
     settings.level = permission.level.or_else(|| config.choice("level"));
     settings.search_path = env::get_os("PATH");
+    let mut commands = CommandSettings::default();
+    commands.level = settings.level;
+    commands.search_path.clone_from(&settings.search_path);
     let mut builder: Builder = Toolbox::builder()
         .provide(FileRoot::new(folder))
         .provide(settings)
+        .provide(commands)
         .on_event(move |event| events(event));
+    let names: Vec<String> = opened.specs().iter().map(|spec| spec.name.clone()).collect();
     if permission.ask || config.flag("ask") {
         builder = builder.default_approval(Approval::Ask);
     }
     for name in &permission.allow {
-        if !tools.iter().any(|tool| tool.spec().name == *name) {
-            let names: Vec<String> = tools.iter().map(|tool| tool.spec().name.clone()).collect();
+        if !names.contains(name) {
             let failure = Failure::usage(format!("`--allow {name}`: there is no such tool here"));
             let hint = toolpost_core::did_you_mean(name, names.iter().map(String::as_str));
             return Err(failure.hint(hint.unwrap_or_else(|| format!("There are: {}.", names.join(", ")))));
@@ -51,14 +58,18 @@ fn toolbox(
     }
     // Settings are for many commands: a name that this one does not have is no mistake.
     for name in config.texts("allow") {
-        if tools.iter().any(|tool| tool.spec().name == name) {
+        if names.contains(&name) {
             builder = builder.approval(&name, Approval::Allow);
         }
     }
-    for tool in tools {
+    for tool in opened.tools {
         builder = builder.tool(tool);
     }
-    builder.build().map_err(|error| Failure::usage(error.to_string()))
+    let toolbox = builder.build().map_err(|error| Failure::usage(error.to_string()))?;
+    if let Some(programs) = opened.programs {
+        toolbox.add_source(programs).await?;
+    }
+    Ok(toolbox)
 }
 
 /// Whom calls are made for.

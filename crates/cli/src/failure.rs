@@ -35,6 +35,11 @@ impl Failure {
         self
     }
 
+    pub(crate) fn cause(mut self, cause: impl Into<String>) -> Self {
+        self.causes.push(cause.into());
+        self
+    }
+
     /// A file of the operator could not be used.
     pub(crate) fn file(what: &str, path: &Path, error: &io::Error) -> Self {
         let failure = Self::usage(format!("{what} `{}`: {}", path.display(), reason(error)));

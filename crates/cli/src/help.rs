@@ -19,7 +19,7 @@ Examples:
   toolpost call calculate expression='2**64 - 1'
   echo 'print(6 * 7)' | toolpost exec --lang python -
 
-Topics: `toolpost help exit-codes`, `environment`, `settings`, `models`, `scripts`.";
+Topics: `toolpost help exit-codes`, `environment`, `settings`, `targets`, `models`, `scripts`.";
 
 pub(crate) const RUN: &str = "\
 Examples:
@@ -38,8 +38,11 @@ pub(crate) const CALL: &str = "\
 Examples:
   toolpost call calculate expression='sqrt(2) * 10'
   toolpost call builtin read_file path=README.md
+  toolpost call ./weather forecast city=Oslo --stream
+  toolpost call command:git git_log max_count=3
   toolpost call run_code '{\"language\": \"python\", \"code\": \"print(1)\"}' --level strict --format json
 
+A target is explained in `toolpost help targets`. With several tools its name comes first.
 In key=value the value is a text if the parameter is one, else JSON.
 `@FILE` and `-` hold one JSON object.";
 
@@ -47,7 +50,8 @@ pub(crate) const TOOLS: &str = "\
 Examples:
   toolpost tools
   toolpost tools --manifest run_code
-  toolpost tools builtin:read_file --format json";
+  toolpost tools builtin:read_file --format json
+  toolpost tools ./weather command:git";
 
 pub(crate) const EXEC: &str = "\
 Examples:
@@ -80,6 +84,13 @@ Examples:
   toolpost completions bash > ~/.local/share/bash-completion/completions/toolpost
   toolpost completions zsh > ~/.zfunc/_toolpost
   toolpost completions fish > ~/.config/fish/completions/toolpost.fish";
+
+pub(crate) const STATE: &str = "\
+Examples:
+  toolpost state show
+  toolpost state show counters/ada --format json
+  toolpost state log counters/ada --after 10
+  toolpost state at counters/ada 3";
 
 pub(crate) const CONFIG: &str = "\
 Examples:
@@ -128,7 +139,20 @@ It needs no key and no network.
 `last` is the latest tool result (last.text, last.structured), `results[i]` any earlier one.
 `toolpost schema script` prints the whole format.";
 
-const TOPICS: [&str; 5] = ["exit-codes", "environment", "settings", "models", "scripts"];
+const TARGETS: &str = "\
+A target says where tools come from. `call` takes one; `tools` and `run --tools` take several.
+
+  builtin           all built-in tools
+  builtin:NAME      one of them; its name alone does as well
+  command:NAME      a description that comes with toolpost, such as command:git
+  ./PATH            an executable that answers `--discover`; a `.py` file goes to Python
+  FILE.toml         a description of a program, with kind = \"command\"
+  NAME              what `targets.NAME` of the settings stands for
+
+A program runs in the sandbox, at level standard unless `--level` or the settings say otherwise.
+A description starts nothing until `toolpost trust FILE.toml`.";
+
+const TOPICS: [&str; 6] = ["exit-codes", "environment", "settings", "targets", "models", "scripts"];
 
 pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
     let mut root = Cli::command();
@@ -138,6 +162,7 @@ pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
         Some("exit-codes") => exit_codes(),
         Some("environment") => environment(),
         Some("settings") => settings(),
+        Some("targets") => TARGETS.to_owned(),
         Some("models") => MODELS.to_owned(),
         Some("scripts") => SCRIPTS.to_owned(),
         Some(name) => match root.find_subcommand_mut(name) {
@@ -240,7 +265,7 @@ mod tests {
     #[test]
     fn every_example_is_a_command_line() {
         let mut seen = 0;
-        for text in [ROOT, RUN, CALL, TOOLS, EXEC, DOCTOR, SCHEMA, COMPLETIONS, CONFIG, TRUST, HELP] {
+        for text in [ROOT, RUN, CALL, TOOLS, EXEC, DOCTOR, SCHEMA, COMPLETIONS, STATE, CONFIG, TRUST, HELP] {
             for line in text.lines().filter_map(|line| line.strip_prefix("  ")) {
                 let line = line.split_once(" | ").map_or(line, |(_, command)| command);
                 if line.starts_with('#') {
@@ -265,10 +290,12 @@ mod tests {
             DOCTOR,
             SCHEMA,
             COMPLETIONS,
+            STATE,
             CONFIG,
             CONFIG_LAYERS,
             TRUST,
             HELP,
+            TARGETS,
             MODELS,
             SCRIPTS,
         ] {

@@ -78,6 +78,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::Doctor => commands::doctor::run(printer),
         Command::Schema(args) => commands::schema::run(&args, printer),
         Command::Completions(args) => commands::completions::run(&args, printer),
+        Command::State(command) => commands::state::run(&command, &config, printer),
         Command::Config(command) => commands::config::run(&command, &config, printer),
         Command::Trust(args) => commands::trust::run(&args, printer),
         Command::Help(args) => help::run(&args, printer),

@@ -1,43 +1,183 @@
 //! The grammar of targets: where tools come from.
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toolpost_core::{Tool, did_you_mean};
+use toml_edit::Document;
+use toolpost_core::{Tool, ToolGroup as _, ToolSource, ToolSpec, did_you_mean};
+use toolpost_exec::client::Executables;
+use toolpost_exec::command::{CommandTools, SHIPPED};
+use toolpost_sandbox::Level;
 
-use crate::config::Config;
+use crate::config::trust::{Pins, Standing};
+use crate::config::{Config, places};
+use crate::env;
+use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// The tools that targets name, each once: `builtin`, `builtin:NAME`, the bare name of a built-in tool, or a name of the
-/// settings.
-pub(crate) fn tools(targets: &[String], config: &Config) -> Result<Vec<Arc<dyn Tool>>, Failure> {
-    let all = toolpost_tools::builtin();
-    let names: Vec<String> = all.iter().map(|tool| tool.spec().name.clone()).collect();
-    let mut chosen: Vec<Arc<dyn Tool>> = Vec::new();
-    for target in targets.iter().flat_map(|targets| targets.split(',')).map(str::trim) {
-        let target = config.target(target).unwrap_or(target);
-        let found: Vec<&Arc<dyn Tool>> = if target == "builtin" {
-            all.iter().collect()
-        } else {
-            let name = target.strip_prefix("builtin:").unwrap_or(target);
-            let tool = names.iter().zip(&all).find(|(known, _)| *known == name).map(|(_, tool)| tool);
-            vec![tool.ok_or_else(|| unknown(target, name, &names, config))?]
-        };
-        for tool in found {
-            if !chosen.iter().any(|known| known.spec().name == tool.spec().name) {
-                chosen.push(Arc::clone(tool));
-            }
-        }
-    }
-    Ok(chosen)
+/// The largest description that is read, in bytes.
+const MAX_DESCRIPTION: u64 = 1 << 20;
+/// Where tools of the Model Context Protocol are.
+const MCP: [&str; 6] = ["http://", "https://", "ws://", "wss://", "stdio:", "docker:"];
+
+/// What targets name.
+#[derive(Default)]
+pub(crate) struct Opened {
+    pub(crate) tools: Vec<Arc<dyn Tool>>,
+    /// The programs, if there are some.
+    pub(crate) programs: Option<Arc<Executables>>,
+    /// What they have.
+    listed: Vec<Arc<ToolSpec>>,
+    /// What is wrong with some of them.
+    pub(crate) warnings: Vec<String>,
 }
 
-fn unknown(target: &str, name: &str, names: &[String], config: &Config) -> Failure {
+impl Opened {
+    /// What is known of the tools, in the order of the targets; those of programs come last.
+    pub(crate) fn specs(&self) -> Vec<Arc<ToolSpec>> {
+        self.tools.iter().map(|tool| tool.spec()).chain(self.listed.iter().cloned()).collect()
+    }
+
+    fn add(&mut self, tool: Arc<dyn Tool>) {
+        let name = &tool.spec().name;
+        if !self.tools.iter().any(|known| known.spec().name == *name) {
+            self.tools.push(tool);
+        }
+    }
+}
+
+/// Opens targets, each tool once. Programs are asked what they have, in the sandbox.
+pub(crate) async fn open(
+    targets: &[String],
+    config: &Config,
+    level: Option<Level>,
+) -> Result<Opened, Failure> {
+    let builtin = toolpost_tools::builtin();
+    let mut opened = Opened::default();
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for target in targets.iter().flat_map(|targets| targets.split(',')).map(str::trim) {
+        let target = config.target(target).unwrap_or(target);
+        if target == "builtin" {
+            builtin.iter().for_each(|tool| opened.add(Arc::clone(tool)));
+        } else if let Some(tool) = builtin_tool(&builtin, target.strip_prefix("builtin:").unwrap_or(target)) {
+            opened.add(tool);
+        } else if let Some(name) = target.strip_prefix("command:") {
+            CommandTools::shipped(name)?.into_tools().into_iter().for_each(|tool| opened.add(tool));
+        } else if MCP.iter().any(|prefix| target.starts_with(prefix)) {
+            return Err(Failure::usage(format!(
+                "the target `{target}` is a server of the Model Context Protocol"
+            ))
+            .hint("This version cannot call those yet: name an executable or a description."));
+        } else if Path::new(target).extension().is_some_and(|extension| extension == "toml") {
+            described(Path::new(target))?.into_iter().for_each(|tool| opened.add(tool));
+        } else if target.contains('/') {
+            let path = Path::new(target);
+            paths.push(path.canonicalize().map_err(|error| Failure::file("the program", path, &error))?);
+        } else {
+            return Err(unknown(target, &builtin, config));
+        }
+    }
+    if !paths.is_empty() {
+        programs(&mut opened, paths, config, level).await?;
+    }
+    Ok(opened)
+}
+
+fn builtin_tool(builtin: &[Arc<dyn Tool>], name: &str) -> Option<Arc<dyn Tool>> {
+    let known = |tool: &&Arc<dyn Tool>| {
+        let spec = tool.spec();
+        spec.name == name || spec.aliases.iter().any(|alias| alias.name == name)
+    };
+    builtin.iter().find(known).map(Arc::clone)
+}
+
+/// The tools of a description that the operator trusts.
+fn described(path: &Path) -> Result<Vec<Arc<dyn Tool>>, Failure> {
+    let wrong = |error: &io::Error| Failure::file("the description", path, error);
+    let size = path.metadata().map_err(|error| wrong(&error))?.len();
+    if size > MAX_DESCRIPTION {
+        return Err(wrong(&io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB")));
+    }
+    // Read once: what is trusted is what is used.
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    match Pins::load()?.standing_of(path, text.as_bytes()) {
+        Standing::Trusted => {}
+        standing => {
+            let why = if standing == Standing::Changed {
+                "has changed since it was trusted"
+            } else {
+                "is not trusted"
+            };
+            return Err(Failure::new(
+                Exit::Denied,
+                "PERMISSION",
+                format!("the description `{}` {why}", path.display()),
+            )
+            .hint(format!(
+                "It names programs to start. Read it; then `toolpost trust {}`.",
+                path.display()
+            )));
+        }
+    }
+    let document = Document::parse(text.as_str()).ok();
+    match document.as_ref().and_then(|document| document.get("kind")?.as_str()) {
+        Some("command") | None => {
+            let tools = CommandTools::from_toml(&text, path.display().to_string())
+                .map_err(|error| Failure::usage(error.to_string()))?;
+            Ok(tools.into_tools())
+        }
+        Some(other) => {
+            Err(Failure::usage(format!("the description `{}` is of the kind `{other}`", path.display()))
+                .hint("This version knows kind = \"command\"."))
+        }
+    }
+}
+
+async fn programs(
+    opened: &mut Opened,
+    paths: Vec<PathBuf>,
+    config: &Config,
+    level: Option<Level>,
+) -> Result<(), Failure> {
+    let mut builder = Executables::builder();
+    let only = paths.len() == 1 && opened.tools.is_empty();
+    for path in paths {
+        builder = builder.path(path);
+    }
+    if let Some(level) = level.or_else(|| config.choice("level")) {
+        builder = builder.level(level);
+    }
+    if let Some(path) = env::get_os("PATH") {
+        builder = builder.search_path(path);
+    }
+    if let Some(folder) = places::cache() {
+        builder = builder.cache(folder);
+    }
+    let programs = Arc::new(builder.discover().await);
+    opened.listed = programs.list().await?;
+    opened.warnings = programs.diagnostics().iter().map(ToString::to_string).collect();
+    if opened.listed.is_empty() && only {
+        let failure = Failure::new(Exit::Unreachable, "DEPENDENCY", "the program gave no tools");
+        return Err(opened.warnings.iter().fold(failure, |failure, warning| failure.cause(warning))
+            .hint("A tool program answers `--discover`; for any other program write a description, see `toolpost help targets`."));
+    }
+    opened.programs = Some(programs);
+    Ok(())
+}
+
+fn unknown(target: &str, builtin: &[Arc<dyn Tool>], config: &Config) -> Failure {
     let failure = Failure::usage(format!("there is no target `{target}`"));
-    let known =
-        names.iter().map(String::as_str).chain(["builtin"]).chain(config.targets().map(|(name, ..)| name));
-    match did_you_mean(name, known) {
+    if Path::new(target).is_file() {
+        return failure.hint(format!("There is a file of that name: write `./{target}`."));
+    }
+    let name = target.strip_prefix("builtin:").unwrap_or(target);
+    let names: Vec<String> = builtin.iter().map(|tool| tool.spec().name.clone()).collect();
+    let shipped = SHIPPED.map(|(name, _)| format!("command:{name}"));
+    let known = names.iter().chain(&shipped).map(String::as_str).chain(["builtin"]);
+    match did_you_mean(name, known.chain(config.targets().map(|(name, ..)| name))) {
         Some(hint) => failure.hint(hint),
         None => failure
-            .hint("A target is `builtin`, `builtin:NAME` or the name of a built-in tool; `toolpost tools` lists them."),
+            .hint("`toolpost help targets` says what can be named; `toolpost tools` lists what is built in."),
     }
 }

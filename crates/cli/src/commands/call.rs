@@ -6,8 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize as _;
-use serde_json::{Map, Value};
-use toolpost_core::{Call, CallRecord, Code, Envelope, Event, EventSink, Scope, ToolSpec};
+use serde_json::{Map, Value, json};
+use toolpost_agent::ModelPort;
+use toolpost_core::{
+    Call, CallRecord, Code, Envelope, Event, EventSink, Output, Scope, ToolSource as _, ToolSpec,
+    did_you_mean,
+};
+use toolpost_exec::client::Executables;
 use toolpost_sandbox::Verdict;
 
 use crate::args::{CallArgs, Format};
@@ -16,6 +21,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::port::TerminalPort;
 use crate::print::Printer;
+use crate::target::Opened;
 use crate::workspace::Store;
 use crate::{env, interrupt, logs, progress, target, verdict};
 
@@ -23,38 +29,59 @@ use crate::{env, interrupt, logs, progress, target, verdict};
 const MAX_ARGUMENTS: u64 = 16 << 20;
 
 pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    let tools = target::tools(std::slice::from_ref(&args.target), config)?;
-    let mut rest = args.rest.as_slice();
-    let name = match tools.as_slice() {
-        [tool] => tool.spec().name.clone(),
-        _ => match rest.split_first() {
-            Some((name, others)) => {
-                rest = others;
-                name.clone()
-            }
-            None => {
-                return Err(Failure::usage(format!(
-                    "`{}` has {} tools: which one?",
-                    args.target,
-                    tools.len()
-                ))
-                .hint("`toolpost tools` lists them."));
-            }
-        },
-    };
     let folder =
         args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
-    let toolbox = super::toolbox(tools, &folder, &args.permission, config, events(printer))?;
-    let arguments = arguments(rest, &name, toolbox.spec(&name).as_deref())?;
-    let mut call = call(args, name, arguments, &folder, printer)?;
     let runtime = super::runtime()?;
+    let opened =
+        runtime.block_on(target::open(std::slice::from_ref(&args.target), config, args.permission.level))?;
+    let exit = match (&args.resource, &args.prompt) {
+        (Some(uri), _) => runtime.block_on(resource(&opened, uri, printer)),
+        (_, Some(name)) => runtime.block_on(prompt(&opened, name, &args.rest, printer)),
+        (None, None) => tool(args, opened, &folder, config, &runtime, printer),
+    };
+    super::end(runtime);
+    exit
+}
+
+/// Calls a tool of what was opened.
+fn tool(
+    args: &CallArgs,
+    opened: Opened,
+    folder: &Path,
+    config: &Config,
+    runtime: &tokio::runtime::Runtime,
+    printer: &Printer,
+) -> Result<Exit, Failure> {
+    let (name, rest) = chosen(args, &opened)?;
+    opened.warnings.iter().for_each(|warning| printer.warn(warning));
+    let model = args.model.as_deref().map(|model| super::run::open_model(model, config)).transpose()?;
+    let toolbox =
+        runtime.block_on(super::toolbox(opened, folder, &args.permission, config, events(args, printer)))?;
+    let spec = toolbox.spec(&name);
+    let arguments = arguments(rest, &name, spec.as_deref())?;
+    if args.validate {
+        return validate(&name, spec.as_deref(), &arguments, printer);
+    }
+    let mut call = call(args, name, arguments, folder, printer)?;
+    if let Some(model) = model {
+        call.port = Arc::new(ModelPort::new(Arc::clone(&call.port), model));
+    }
     let reply = runtime.block_on(async {
         call.cancellation = interrupt::watch()?;
         Ok::<_, Failure>(toolbox.call(call).await)
     })?;
-    super::end(runtime);
+    let envelope = || Envelope::new(reply.record.id, &reply.result);
     match (printer.format, &reply.result) {
-        (Format::Json, result) => printer.json(&Envelope::new(reply.record.id, result))?,
+        _ if args.stream => {
+            let mut line = json!({ "type": "result" });
+            if let (Some(line), Value::Object(envelope)) =
+                (line.as_object_mut(), envelope().as_value().clone())
+            {
+                line.extend(envelope);
+            }
+            printer.line(&line)?;
+        }
+        (Format::Json, _) => printer.json(&envelope())?,
         (Format::Text, Ok(output)) => printer.foreign_result(&output.model_text())?,
         // The last event holds the record; an error is told as such.
         (Format::Jsonl, _) | (Format::Text, Err(_)) => {}
@@ -68,10 +95,101 @@ pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result
         Err(error) => {
             let of_arguments = matches!(error.code(), Code::InvalidInput | Code::MissingParam);
             let failure = Failure::from(error);
-            let manifest = format!("`toolpost tools --manifest {}` shows what it takes.", reply.record.tool);
+            let manifest = match args.target.strip_prefix("builtin:").unwrap_or(&args.target) {
+                target if *target == *reply.record.tool || target == "builtin" => {
+                    format!("`toolpost tools --manifest {}` shows what it takes.", reply.record.tool)
+                }
+                target => {
+                    format!("`toolpost tools {target} --manifest {}` shows what it takes.", reply.record.tool)
+                }
+            };
             Err(if of_arguments { failure.hint(manifest) } else { failure })
         }
     }
+}
+
+/// The tool that is meant, and the words that are left for its arguments.
+fn chosen<'a>(args: &'a CallArgs, opened: &Opened) -> Result<(String, &'a [String]), Failure> {
+    let specs = opened.specs();
+    if let Some((first, rest)) = args.rest.split_first()
+        && specs
+            .iter()
+            .any(|spec| spec.name == *first || spec.aliases.iter().any(|alias| alias.name == *first))
+    {
+        return Ok((first.clone(), rest));
+    }
+    if let [spec] = specs.as_slice() {
+        // Another name of a tool may have other arguments.
+        let target = args.target.strip_prefix("builtin:").unwrap_or(&args.target);
+        let alias = spec.aliases.iter().find(|alias| alias.name == target);
+        return Ok((alias.map_or(&spec.name, |alias| &alias.name).clone(), &args.rest));
+    }
+    let names = specs.iter().map(|spec| spec.name.as_str());
+    let list = match args.target.as_str() {
+        "builtin" => "`toolpost tools` lists them.".to_owned(),
+        target => format!("`toolpost tools {target}` lists them."),
+    };
+    Err(match args.rest.first().filter(|word| !word.contains('=') && !word.trim_start().starts_with('{')) {
+        Some(name) => {
+            Failure::new(Exit::Failed, "NOT_FOUND", format!("`{}` has no tool `{name}`", args.target))
+                .hint(did_you_mean(name, names).unwrap_or(list))
+        }
+        None => Failure::usage(format!("`{}` has {} tools: which one?", args.target, specs.len())).hint(list),
+    })
+}
+
+/// Says whether arguments fit, and runs nothing.
+fn validate(
+    name: &str,
+    spec: Option<&ToolSpec>,
+    arguments: &Value,
+    printer: &Printer,
+) -> Result<Exit, Failure> {
+    let Some(spec) = spec else { return Err(Failure::usage(format!("there is no tool `{name}`"))) };
+    let problems = spec.input_schema.problems(arguments)?;
+    if printer.is_text() {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        printer
+            .foreign_result(if lines.is_empty() { "valid".to_owned() } else { lines.join("\n") }.as_str())?;
+    } else {
+        let errors: Vec<Value> =
+            problems.iter().map(|problem| json!({ "message": problem.to_string() })).collect();
+        printer.json(&match errors.is_empty() {
+            true => json!({ "valid": true }),
+            false => json!({ "valid": false, "errors": errors }),
+        })?;
+    }
+    Ok(if problems.is_empty() { Exit::Ok } else { Exit::Failed })
+}
+
+/// The programs of a target; only they have resources and prompts.
+fn programs<'a>(opened: &'a Opened, what: &str) -> Result<&'a Executables, Failure> {
+    opened.programs.as_deref().ok_or_else(|| {
+        Failure::usage(format!("the target has no {what}: only executables have some"))
+            .hint("Name an executable, such as ./weather.")
+    })
+}
+
+async fn resource(opened: &Opened, uri: &str, printer: &Printer) -> Result<Exit, Failure> {
+    told(&programs(opened, "resources")?.read_resource(uri).await?, printer)
+}
+
+async fn prompt(opened: &Opened, name: &str, words: &[String], printer: &Printer) -> Result<Exit, Failure> {
+    let programs = programs(opened, "prompts")?;
+    let Value::Object(arguments) = arguments(words, name, None)? else {
+        return Err(Failure::usage(format!("the arguments of the prompt `{name}`: expected an object")));
+    };
+    told(&programs.render_prompt(name, &arguments).await?, printer)
+}
+
+/// What is not the answer of a tool: as it is, without an envelope.
+fn told(output: &Output, printer: &Printer) -> Result<Exit, Failure> {
+    if printer.is_text() {
+        printer.foreign_result(&output.model_text())?;
+    } else {
+        printer.json(&output.result_value())?;
+    }
+    Ok(Exit::Ok)
 }
 
 /// How the sandbox judged code that the tool ran.
@@ -97,6 +215,7 @@ fn call(
     call.options.timeout = args.timeout;
     call.options.retries = args.retries;
     call.options.dry_run = args.dry_run;
+    call.options.no_cache = args.no_cache;
     call.options.verbose = printer.verbose > 0;
     for meta in &args.meta {
         let (key, value) = super::pair("--meta", meta)?;
@@ -106,13 +225,39 @@ fn call(
 }
 
 /// What is told while it works. That it failed is told once, as the command's own error.
-fn events(printer: &Printer) -> EventSink {
+fn events(args: &CallArgs, printer: &Printer) -> EventSink {
+    if args.stream {
+        return streamed(printer.clone());
+    }
     let (sink, text) = (progress::sink(printer), printer.is_text());
     Arc::new(move |event: &Event| match event {
         Event::CallFinished { record } if text && record.parent.is_none() && record.error.is_some() => {
             logs::event(event);
         }
         event => sink(event),
+    })
+}
+
+/// What the tool tells, as lines of the executable protocol on standard output.
+fn streamed(printer: Printer) -> EventSink {
+    Arc::new(move |event: &Event| {
+        logs::event(event);
+        let line = match event {
+            Event::CallProgress { progress, .. } => {
+                let mut line = json!({ "type": "progress", "message": progress.message });
+                if let Some(percent) = progress.percent {
+                    line["percent"] = percent.into();
+                }
+                line
+            }
+            Event::CallLog { line, .. } => {
+                json!({ "type": "log", "level": line.level, "message": line.message })
+            }
+            Event::CallArtifact { artifact, .. } => json!({ "type": "artifact", "name": artifact.name }),
+            _ => return,
+        };
+        // A reader that went away is noticed at the end.
+        let _ = printer.line(&line);
     })
 }
 
@@ -193,8 +338,7 @@ mod tests {
     /// whether these options are read.
     #[test]
     fn every_option_is_in_the_call() {
-        let line =
-            "toolpost call calculate --timeout 3s --retries 2 --priority critical --meta a=b --dry-run";
+        let line = "toolpost call calculate --timeout 3s --retries 2 --priority critical --meta a=b --dry-run --no-cache";
         let Ok(Cli { command: Command::Call(args), .. }) = Cli::try_parse_from(line.split(' ')) else {
             panic!("it is not read as a call")
         };
@@ -204,6 +348,6 @@ mod tests {
         assert_eq!(call.options.timeout, Some(Duration::from_secs(3)));
         assert_eq!(call.options.retries, Some(2));
         assert_eq!(call.options.metadata["a"], "b");
-        assert!(call.options.dry_run && !call.options.verbose);
+        assert!(call.options.dry_run && call.options.no_cache && !call.options.verbose);
     }
 }

@@ -30,7 +30,7 @@ const MAX_PROMPT: u64 = 16 << 20;
 pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let prompt = prompt(args)?;
     let key = env::get("ANTHROPIC_API_KEY").map(Secret::new);
-    let (model, spec) = model(args, config, key.clone())?;
+    let (model, spec) = model(args, config, key.as_ref())?;
     let settings = settings(args, config)?;
     let limits = limits(args, config)?;
     let targets = match (args.tools.as_slice(), config.texts("tools")) {
@@ -38,7 +38,6 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         ([], configured) => configured,
         (named, _) => named.to_vec(),
     };
-    let tools = target::tools(&targets, config)?;
     let id = RunId::new();
     let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
     let artifacts = args.artifacts.clone().or_else(|| Some(config.path("artifacts")?.join(id.to_string())));
@@ -48,7 +47,12 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         (None, Workspace::Existing(_)) => None,
     };
     let events = progress::sink(printer);
-    let toolbox = super::toolbox(tools, workspace.path(), &args.permission, config, Arc::clone(&events))?;
+    let runtime = super::runtime()?;
+    let toolbox = runtime.block_on(async {
+        let opened = target::open(&targets, config, args.permission.level).await?;
+        opened.warnings.iter().for_each(|warning| printer.warn(warning));
+        super::toolbox(opened, workspace.path(), &args.permission, config, Arc::clone(&events)).await
+    })?;
     // The first thing that is written: from here on only the run itself can fail.
     let model = recorded(args, model, key)?;
     let mut builder =
@@ -67,7 +71,6 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         printer.note(&format!("{} {notice}", paint(HINT, "script:")));
         run = run.with_notice(notice);
     }
-    let runtime = super::runtime()?;
     let outcome = runtime
         .block_on(async { Ok::<_, Failure>(run.with_cancellation(interrupt::watch()?).finish().await) })?;
     super::end(runtime);
@@ -115,7 +118,7 @@ fn read_text(path: &Path, source: impl io::Read) -> Result<String, Failure> {
 fn model(
     args: &RunArgs,
     config: &Config,
-    key: Option<Secret>,
+    key: Option<&Secret>,
 ) -> Result<(Arc<dyn Model>, ModelSpec), Failure> {
     let name = args.model.clone().or_else(|| config.text("model"));
     let name = match name {
@@ -124,15 +127,26 @@ fn model(
         None => return Err(no_model()),
     };
     let spec = ModelSpec::parse(&name)?;
+    Ok((router(config).open(&spec)?, spec))
+}
+
+/// The model of a name.
+pub(crate) fn open_model(name: &str, config: &Config) -> Result<Arc<dyn Model>, Failure> {
+    Ok(router(config).open(&ModelSpec::parse(name)?)?)
+}
+
+fn router(config: &Config) -> Router {
     let http = HttpOptions {
         no_network: config.flag("no_network"),
         proxy: env::get("HTTPS_PROXY").map(Secret::new),
         ..HttpOptions::default()
     };
-    let access =
-        ProviderAccess { key, base_url: env::get("ANTHROPIC_BASE_URL"), ..ProviderAccess::default() };
-    let router = Router::new(http, BTreeMap::from([("anthropic".to_owned(), access)]));
-    Ok((router.open(&spec)?, spec))
+    let access = ProviderAccess {
+        key: env::get("ANTHROPIC_API_KEY").map(Secret::new),
+        base_url: env::get("ANTHROPIC_BASE_URL"),
+        ..ProviderAccess::default()
+    };
+    Router::new(http, BTreeMap::from([("anthropic".to_owned(), access)]))
 }
 
 /// The model as it is, or with a recording of what is said.

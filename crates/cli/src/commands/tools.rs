@@ -12,7 +12,11 @@ use crate::style::{HINT, STRONG, paint};
 use crate::target;
 
 pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    let specs: Vec<_> = target::tools(&args.targets, config)?.iter().map(|tool| tool.spec()).collect();
+    let runtime = super::runtime()?;
+    let opened = runtime.block_on(target::open(&args.targets, config, args.level))?;
+    super::end(runtime);
+    opened.warnings.iter().for_each(|warning| printer.warn(warning));
+    let specs = opened.specs();
     if let Some(name) = &args.manifest {
         let spec = specs.iter().find(|spec| spec.name == *name).ok_or_else(|| {
             let failure = Failure::usage(format!("there is no tool `{name}`"));

@@ -43,6 +43,11 @@ pub(crate) fn store() -> Option<PathBuf> {
     folder("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("store.db"))
 }
 
+/// What can be found out again.
+pub(crate) fn cache() -> Option<PathBuf> {
+    folder("XDG_CACHE_HOME", ".cache")
+}
+
 /// Why there is no place.
 pub(crate) fn no_home() -> Failure {
     Failure::usage("there is no home folder to keep anything in")

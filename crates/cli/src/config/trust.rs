@@ -49,18 +49,26 @@ impl Pins {
 
     /// How a file stands. What cannot be read is not trusted.
     pub(crate) fn standing(&self, path: &Path) -> Standing {
+        match read(path) {
+            Ok(content) => self.standing_of(path, &content),
+            Err(_) => Standing::Unknown,
+        }
+    }
+
+    /// How this content of a file stands.
+    pub(crate) fn standing_of(&self, path: &Path, content: &[u8]) -> Standing {
         let Ok(path) = path.canonicalize() else { return Standing::Unknown };
-        match (self.files.get(&path), hash(&path)) {
-            (Some(pinned), Ok(now)) if *pinned == now => Standing::Trusted,
-            (Some(_), _) => Standing::Changed,
-            (None, _) => Standing::Unknown,
+        match self.files.get(&path) {
+            Some(pinned) if *pinned == hash(content) => Standing::Trusted,
+            Some(_) => Standing::Changed,
+            None => Standing::Unknown,
         }
     }
 
     /// Pins a file with the content that it has now; gives its path and its hash.
     pub(crate) fn add(&mut self, path: &Path) -> Result<(PathBuf, String), Failure> {
         let absolute = path.canonicalize().map_err(|error| Failure::file("the file", path, &error))?;
-        let hash = hash(&absolute).map_err(|error| Failure::file("the file", path, &error))?;
+        let hash = hash(&read(&absolute).map_err(|error| Failure::file("the file", path, &error))?);
         self.files.insert(absolute.clone(), hash.clone());
         Ok((absolute, hash))
     }
@@ -92,8 +100,8 @@ impl Pins {
     }
 }
 
-/// The SHA-256 of a regular file of bounded size.
-fn hash(path: &Path) -> io::Result<String> {
+/// The content of a regular file of bounded size.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
     let metadata = path.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::new(io::ErrorKind::IsADirectory, "expected a regular file"));
@@ -101,11 +109,15 @@ fn hash(path: &Path) -> io::Result<String> {
     if metadata.len() > MAX_SIZE {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 16 MiB"));
     }
-    let hash = Sha256::digest(std::fs::read(path)?);
-    Ok(hash.iter().fold(String::with_capacity(64), |mut text, byte| {
+    std::fs::read(path)
+}
+
+/// The SHA-256 of a content, in hexadecimal digits.
+fn hash(content: &[u8]) -> String {
+    Sha256::digest(content).iter().fold(String::with_capacity(64), |mut text, byte| {
         use std::fmt::Write as _;
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
-    }))
+    })
 }

@@ -44,7 +44,7 @@ const CASES: &[Case] = &[
     case(&["--log-file", "no/such/log", "tools"], 2, "USAGE", &["log file `no/such/log`"], "Check the name"),
     case(&["-q", "-v", "tools"], 2, "USAGE", &["'--quiet'", "'--verbose...'"], "--help"),
     // Targets and tools.
-    case(&["call", "nosuch"], 2, "USAGE", &["no target `nosuch`"], "`toolpost tools` lists them"),
+    case(&["call", "nosuch"], 2, "USAGE", &["no target `nosuch`"], "`toolpost tools` lists what is built in"),
     case(&["call", "builtin:calculat"], 2, "USAGE", &["`builtin:calculat`"], "`calculate`"),
     case(&["call", "builtin"], 2, "USAGE", &["`builtin` has ", " tools: which one?"], "`toolpost tools`"),
     case(&["call", "builtin", "calculat"], 1, "NOT_FOUND", &["`calculat`"], "`calculate`"),

@@ -25,6 +25,7 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("HOME", home),
         ("XDG_CONFIG_HOME", configuration_folder),
         ("XDG_STATE_HOME", state_folder),
+        ("XDG_CACHE_HOME", cache_folder),
     ])
 }
 
@@ -236,4 +237,16 @@ fn state_folder() {
     let env = env.with("XDG_STATE_HOME", folder.clone());
     env.run(["trust", "a.toml"]).ok();
     assert!(folder.join("toolpost/trust.json").is_file());
+}
+
+#[test]
+fn cache_folder() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let env = TestEnv::new();
+    let path = env.write("prog", "#!/bin/sh\necho '{\"name\":\"p\",\"version\":\"1\",\"tools\":[{\"name\":\"t\",\"summary\":\"T.\",\"streaming\":false,\"session_mode\":false,\"schema\":{\"type\":\"object\"}}],\"resources\":[],\"prompts\":[]}'\n");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let folder = env.path("cache");
+    let env = env.with("XDG_CACHE_HOME", folder.clone());
+    env.run(["tools", "./prog"]).ok();
+    assert!(folder.join("toolpost").read_dir().unwrap().next().is_some());
 }

@@ -2,9 +2,9 @@
 
 use crate::support::TestEnv;
 
-const COMMANDS: [&str; 10] =
-    ["run", "call", "tools", "exec", "doctor", "schema", "completions", "config", "trust", "help"];
-const TOPICS: [&str; 5] = ["exit-codes", "environment", "settings", "models", "scripts"];
+const COMMANDS: [&str; 11] =
+    ["run", "call", "tools", "exec", "doctor", "schema", "completions", "state", "config", "trust", "help"];
+const TOPICS: [&str; 6] = ["exit-codes", "environment", "settings", "targets", "models", "scripts"];
 
 #[test]
 fn every_page_is_as_it_was() {

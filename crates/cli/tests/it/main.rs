@@ -15,5 +15,7 @@ mod look;
 mod options;
 mod provider;
 mod run;
+mod state;
 mod support;
+mod targets;
 mod weather;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
-use crate::{call, config, exec, global, look, run};
+use crate::{call, config, exec, global, look, run, state, targets};
 
 /// The test that holds an option: its name, and the file that it stands in.
 struct Held {
@@ -45,6 +45,13 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("config set", "<KEY>"), by!(config::set)),
         (("config set", "<VALUE>"), by!(config::set)),
         (("config set", "--project"), by!(config::set_project)),
+        (("state show", "[ID]"), by!(state::show)),
+        (("state show", "--prefix"), by!(state::prefix)),
+        (("state log", "<ID>"), by!(state::log)),
+        (("state log", "--after"), by!(state::log)),
+        (("state log", "--limit"), by!(state::log)),
+        (("state at", "<ID>"), by!(state::at)),
+        (("state at", "<VERSION>"), by!(state::at)),
         (("trust", "[PATHS]..."), by!(config::trust)),
         (("trust", "--remove"), by!(config::remove)),
         (("run", "--prompt"), by!(run::prompt)),
@@ -75,6 +82,13 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("call", "--retries"), WITHIN),
         (("call", "--priority"), WITHIN),
         (("call", "--meta"), by!(call::meta)),
+        (("call", "--no-cache"), WITHIN),
+        (("call", "--validate"), by!(targets::validate)),
+        (("call", "--stream"), by!(targets::stream)),
+        (("call", "--model"), by!(targets::model)),
+        (("call", "--resource"), by!(targets::resource)),
+        (("call", "--prompt"), by!(targets::prompt)),
+        (("tools", "--level"), by!(targets::level_of_discovery)),
         (("call", "--dry-run"), by!(call::dry_run)),
         (("call", "--allow"), by!(call::allow)),
         (("call", "--ask"), by!(call::ask)),
@@ -143,6 +157,9 @@ fn every_option_has_a_test() {
         "config set",
         "config path",
         "trust",
+        "state show",
+        "state log",
+        "state at",
     ]
     .into_iter()
     .map(|command| {

@@ -1,0 +1,223 @@
+//! Tools of executables and of descriptions, from the command line.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::{Value, json};
+
+use crate::support::TestEnv;
+
+/// A program of three lines of protocol, as anyone could write it.
+const WEATHER: &str = r#"#!/bin/sh
+case "$1" in
+--discover) echo '{"name":"weather","version":"1.0","tools":[
+  {"name":"forecast","summary":"Forecast the weather.","streaming":false,"session_mode":false},
+  {"name":"watch","summary":"Watch the sky.","streaming":true,"session_mode":false},
+  {"name":"poem","summary":"Write a poem.","streaming":false,"session_mode":false}],
+  "resources":[{"uri_pattern":"/cities/{name}","summary":"A city.","mime_types":["application/json"],"tags":[]}],
+  "prompts":[{"name":"report","summary":"A report.","arguments":{"city":"Where."},"tags":[]}]}'; exit;;
+--resource) echo "{\"city\":\"$2\"}"; exit;;
+--prompt) case "$3" in *Oslo*) echo '"Report on Oslo"';; esac; exit;;
+esac
+if [ "$2" = "--manifest" ]; then
+  echo "{\"name\":\"$1\",\"summary\":\"$1.\",\"description\":\"$1.\",\"streaming\":false,\"session_mode\":false,
+    \"schema\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"}},\"required\":[\"city\"],\"additionalProperties\":false}}"
+  exit
+fi
+case "$1" in
+forecast) case "$*" in
+  *Atlantis*) echo '{"status":"error","error":{"code":"NOT_FOUND","message":"no such city","recoverable":true}}';;
+  *) echo '{"status":"success","result":{"text":"sun"}}';; esac;;
+watch) echo '{"type":"progress","message":"looking","percent":50}'
+  echo '{"type":"result","status":"success","result":{"sky":"blue"}}';;
+poem) echo '{"type":"sample_request","id":"00000001","prompt":"a poem","max_tokens":10}'
+  read line
+  echo "{\"status\":\"success\",\"result\":{\"answered\":$line}}";;
+esac
+"#;
+
+fn world() -> TestEnv {
+    let env = TestEnv::new();
+    let path = env.write("weather", WEATHER);
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    env
+}
+
+#[test]
+fn an_executable_is_called_like_any_tool() {
+    let env = world();
+    let answer = env.run(["call", "./weather", "forecast", "city=Oslo", "--json"]).ok().json();
+    assert_eq!(answer, json!({ "status": "success", "result": { "text": "sun" } }));
+    let error = env.run(["call", "./weather", "forecast", "city=Atlantis", "--json"]).exit(1).error();
+    assert_eq!((&error["code"], &error["message"]), (&json!("NOT_FOUND"), &json!("no such city")));
+    let missing = env.run(["call", "./weather", "forecast", "--json"]).exit(1).error();
+    assert_eq!(missing["code"], "MISSING_PARAM");
+    assert!(
+        missing["hints"].to_string().contains("toolpost tools ./weather --manifest forecast"),
+        "{missing}"
+    );
+    let which = env.run(["call", "./weather"]).exit(2);
+    assert!(which.err.contains("has 3 tools: which one?"), "{which}");
+    let typo = env.run(["call", "./weather", "forcast", "city=Oslo"]).exit(1);
+    assert!(typo.err.contains("`forecast`"), "{typo}");
+    let bare = env.run(["call", "weather", "forecast"]).exit(2);
+    assert!(bare.err.contains("write `./weather`"), "{bare}");
+}
+
+#[test]
+fn an_executable_is_listed_and_its_tools_are_for_runs_too() {
+    let env = world();
+    let listed = env.run(["tools", "./weather", "--json"]).ok().json();
+    let names: Vec<&str> =
+        listed["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
+    assert_eq!(names, ["forecast", "watch", "poem"]);
+    let one = env.run(["tools", "./weather", "--manifest", "forecast", "--json"]).ok().json();
+    assert_eq!(one["input_schema"]["required"], json!(["city"]));
+    env.write("ask.yaml", "turns:\n  - calls: [{ tool: forecast, args: { city: Oslo } }]\n  - text: \"It is {{ last.structured.text }}.\"\n");
+    let words = ["run", "-p", "x", "--model", "script:ask.yaml", "--tools", "./weather"];
+    assert_eq!(env.run(words).ok().out, "It is sun.\n");
+}
+
+#[test]
+pub(crate) fn level_of_discovery() {
+    use toolpost_sandbox::{Host, Level};
+    let env = world();
+    // The level `strict` shows less of the host's own folders than `standard`.
+    let script = WEATHER
+        .replace("#!/bin/sh\n", "#!/bin/sh\nif [ -e /etc/os-release ]; then S=more; else S=less; fi\n");
+    let script = script.replace("\"Forecast the weather.\"", "\"'$S'\"");
+    for (level, expected) in [(Level::Standard, "more"), (Level::Strict, "less")] {
+        if !Host::probe().availability(level).unwrap().available {
+            println!("SKIP level {level}");
+            continue;
+        }
+        let path = env.write(level.name(), &script);
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let listed = env.run(["tools", &format!("./{level}"), "--level", level.name(), "--json"]).ok().json();
+        assert_eq!(listed["tools"][0]["summary"], expected, "{listed}");
+    }
+}
+
+#[test]
+pub(crate) fn stream() {
+    let env = world();
+    let lines = env.run(["call", "./weather", "watch", "city=Oslo", "--stream"]).ok().lines();
+    assert_eq!(lines.first().unwrap(), &json!({ "type": "progress", "message": "looking", "percent": 50.0 }));
+    assert_eq!(
+        lines.last().unwrap(),
+        &json!({ "type": "result", "status": "success", "result": { "sky": "blue" } })
+    );
+}
+
+#[test]
+pub(crate) fn model() {
+    let env = world();
+    env.write("poet.yaml", "turns:\n  - text: Roses are red.\n");
+    let answer = env
+        .run(["call", "./weather", "poem", "city=Oslo", "--json", "--model", "script:poet.yaml"])
+        .ok()
+        .json();
+    assert_eq!(answer["result"]["answered"]["content"], "Roses are red.");
+    let alone = env.run(["call", "./weather", "poem", "city=Oslo", "--json"]);
+    assert_ne!(alone.status.code(), Some(0), "{alone}");
+}
+
+#[test]
+pub(crate) fn validate() {
+    let env = TestEnv::new();
+    let validate =
+        |words: &[&str]| env.run(["call", "calculate", "--validate", "--json"].iter().chain(words));
+    assert_eq!(validate(&["expression=1"]).ok().json(), json!({ "valid": true }));
+    let wrong = validate(&["expresion=1"]).exit(1).json();
+    assert_eq!(wrong["valid"], false);
+    assert!(!wrong["errors"].as_array().unwrap().is_empty(), "{wrong}");
+    assert_eq!(env.run(["call", "calculate", "--validate", "expression=1/0"]).ok().out, "valid\n");
+}
+
+#[test]
+pub(crate) fn resource() {
+    let env = world();
+    let city = env.run(["call", "./weather", "--resource", "/cities/oslo", "--json"]).ok().json();
+    assert_eq!(city, json!({ "city": "/cities/oslo" }));
+    assert_eq!(
+        env.run(["call", "./weather", "--resource", "/nothing", "--json"]).exit(1).error()["code"],
+        "NOT_FOUND"
+    );
+    env.run(["call", "calculate", "--resource", "x"]).exit(2);
+}
+
+#[test]
+pub(crate) fn prompt() {
+    let env = world();
+    let text = env.run(["call", "./weather", "--prompt", "report", "city=Oslo"]).ok().out;
+    assert!(text.contains("Report on") && text.contains("Oslo"), "{text}");
+    env.run(["call", "./weather", "--prompt", "nosuch"]).exit(1);
+}
+
+#[test]
+fn a_program_that_is_no_tool_says_so() {
+    let env = world();
+    let error = env.run(["call", "/bin/true", "x", "--json"]).exit(4).error();
+    assert!(error["hints"].to_string().contains("--discover"), "{error}");
+    let other = env.run(["tools", "./weather", "/bin/true"]).ok();
+    assert!(other.out.contains("forecast") && other.err.contains("warning:"), "{other}");
+    env.run(["call", "./nothing", "x"]).exit(2);
+}
+
+const WC: &str = r#"kind = "command"
+v = 1
+program = "wc"
+
+[[tool]]
+name = "count_lines"
+description = "Count the lines of a file."
+read_only = true
+args = ["-l", "--", "{path}"]
+
+[tool.parameters.path]
+type = "string"
+description = "The file."
+
+[tool.output]
+format = "text"
+"#;
+
+#[test]
+fn a_description_starts_nothing_until_it_is_trusted() {
+    let env = TestEnv::new();
+    env.write("wc.toml", WC);
+    env.write("three.txt", "1\n2\n3\n");
+    let words = ["call", "wc.toml", "path=three.txt"];
+    let refused = env.run(words).exit(5);
+    assert!(
+        refused.err.contains("is not trusted") && refused.err.contains("toolpost trust wc.toml"),
+        "{refused}"
+    );
+    env.run(["trust", "wc.toml"]).ok();
+    assert!(env.run(words).ok().out.starts_with('3'), "{}", env.run(words));
+    env.write("wc.toml", WC.replace("-l", "-c"));
+    assert!(env.run(words).exit(5).err.contains("has changed"));
+    env.write("plan.toml", "kind = \"flow\"\n");
+    env.run(["trust", "plan.toml"]).ok();
+    assert!(env.run(["call", "plan.toml"]).exit(2).err.contains("`flow`"));
+}
+
+#[test]
+fn what_comes_with_the_command_needs_no_trust() {
+    let env = TestEnv::new();
+    let listed = env.run(["tools", "command:wc", "--format", "jsonl"]).ok().lines();
+    assert!(!listed.is_empty());
+    let wrong = env.run(["tools", "command:gti"]).exit(1);
+    assert!(wrong.err.contains("git"), "{wrong}");
+    let mcp = env.run(["tools", "https://example.com/mcp"]).exit(2);
+    assert!(mcp.err.contains("Model Context Protocol"), "{mcp}");
+}
+
+#[test]
+fn a_tool_answers_to_its_other_names() {
+    let env = TestEnv::new();
+    let answer: Value = env.run(["call", "safe_math_evaluator", "expression=6*7", "--json"]).ok().json();
+    assert_eq!(
+        answer["result"],
+        env.run(["call", "calculate", "expression=6*7", "--json"]).ok().json()["result"]
+    );
+}
