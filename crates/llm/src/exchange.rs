@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt as _;
-use reqwest::Url;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use reqwest::{Method, Url};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::http::{HttpClient, failure_of};
@@ -163,15 +163,13 @@ impl Tries {
     async fn open(&mut self, accept: &'static str) -> Result<reqwest::Response, Failure> {
         let Exchange { client, url, headers, body, model, .. } = &self.exchange;
         client.permit(url, model).map_err(Failure::last)?;
-        let request = client
-            .inner()
-            .post(url.clone())
-            .headers(headers.clone())
-            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
-            .header(ACCEPT, HeaderValue::from_static(accept))
-            .body(body.clone());
+        let mut request = reqwest::Request::new(Method::POST, url.clone());
+        *request.headers_mut() = headers.clone();
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
+        *request.body_mut() = Some(body.clone().into());
         let until = self.first_byte_deadline();
-        let sent = timeout_at(until, request.send())
+        let sent = timeout_at(until, client.inner().execute(request))
             .await
             .map_err(|_| self.too_late(until, TimeoutStage::FirstByte))?;
         let mut response = sent.map_err(|error| {
@@ -245,7 +243,7 @@ impl Tries {
 
     /// Reads a successful answer that is no stream.
     async fn read_whole(&self, response: &mut reqwest::Response) -> Result<Response, Failure> {
-        let kind = media_type(response.headers());
+        let kind = media_type(response.headers()).to_ascii_lowercase();
         let status = response.status().as_u16();
         let id = request_id(response.headers());
         let limit = self.exchange.client.options().max_answer_bytes;
@@ -272,9 +270,10 @@ fn advise(error: ModelError) -> Failure {
     }
 }
 
-fn media_type(headers: &HeaderMap) -> String {
+/// The media type without its parameters, in any case.
+fn media_type(headers: &HeaderMap) -> &str {
     let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("no content type");
-    text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+    text.split(';').next().unwrap_or_default().trim()
 }
 
 fn request_id(headers: &HeaderMap) -> Option<String> {
@@ -370,7 +369,7 @@ impl Driver {
 /// Opens the stream. `None` if the server answered with a body instead, whose events are then in the queue.
 async fn open(tries: &mut Tries, queue: &mut VecDeque<ModelEvent>) -> Result<Option<Box<Reading>>, Failure> {
     let mut response = tries.open("text/event-stream").await?;
-    if media_type(response.headers()) == "text/event-stream" {
+    if media_type(response.headers()).eq_ignore_ascii_case("text/event-stream") {
         return Ok(Some(Box::new(Reading {
             request_id: request_id(response.headers()),
             response,

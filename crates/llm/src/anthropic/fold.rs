@@ -56,7 +56,7 @@ struct Delta<'a> {
 #[derive(Clone, Debug, PartialEq)]
 struct Block {
     /// The block's place in the content: blocks stand in the order in which they begin.
-    place: u64,
+    place: usize,
     start: Fields,
     /// Id and name, of a tool call.
     call: Option<(String, String)>,
@@ -75,25 +75,19 @@ pub(super) struct MessageFold {
     origin: ModelId,
     /// The message as far as it is known; empty before its start.
     message: Option<Fields>,
-    /// The blocks that are still growing, by the index that their deltas name.
-    open: BTreeMap<u64, Block>,
-    /// The complete blocks, by their place.
-    closed: BTreeMap<u64, Item>,
-    /// The number of blocks that have begun.
-    begun: u64,
+    /// What the message says of its usage, if it was read since the message last changed.
+    usage: Option<Usage>,
+    /// The blocks that are still growing, by the index that their deltas name. In boxes, because a map makes room for
+    /// several at once.
+    open: BTreeMap<u64, Box<Block>>,
+    /// The items of all blocks that have begun, in that order; `None` while the block grows.
+    items: Vec<Option<Item>>,
     complete: bool,
 }
 
 impl MessageFold {
     pub(super) fn new(origin: ModelId) -> Self {
-        Self {
-            origin,
-            message: None,
-            open: BTreeMap::new(),
-            closed: BTreeMap::new(),
-            begun: 0,
-            complete: false,
-        }
+        Self { origin, message: None, usage: None, open: BTreeMap::new(), items: Vec::new(), complete: false }
     }
 
     fn protocol(&self, message: impl Into<String>) -> ModelError {
@@ -104,21 +98,20 @@ impl MessageFold {
         let fields: Fields = serde_json::from_str(message.get())
             .map_err(|error| self.protocol(format!("message_start: expected a message object: {error}")))?;
         // A gateway may repeat the start, or splice a second answer in after it lost the first one's source.
-        if !self.open.is_empty() || !self.closed.is_empty() {
+        if !self.items.is_empty() {
             self.open.clear();
-            self.closed.clear();
+            self.items.clear();
             events.push_back(ModelEvent::Restarted);
         }
-        self.begun = 0;
         // Calls that hosted code makes come whole, in a message that starts with them.
-        for raw in fields.read::<Vec<RawJson>>("content").unwrap_or_default() {
-            let (index, item) = (self.begun, item(raw));
+        for (index, raw) in (0..).zip(fields.read::<Vec<RawJson>>("content").unwrap_or_default()) {
+            let item = item(raw);
             events.extend(shown(index, &item));
             events.push_back(ModelEvent::Item(item.clone()));
-            self.closed.insert(index, item);
-            self.begun += 1;
+            self.items.push(Some(item));
         }
         self.message = Some(fields);
+        self.usage = None;
         Ok(())
     }
 
@@ -153,7 +146,7 @@ impl MessageFold {
         };
         events.extend(delta);
         let block = Block {
-            place: self.begun,
+            place: self.items.len(),
             start,
             call,
             text: None,
@@ -163,8 +156,8 @@ impl MessageFold {
             citations: Vec::new(),
             members: Fields::default(),
         };
-        self.begun += 1;
-        self.open.insert(index, block);
+        self.items.push(None);
+        self.open.insert(index, Box::new(block));
         Ok(())
     }
 
@@ -240,7 +233,7 @@ impl MessageFold {
         let item =
             block.finish().map_err(|error| self.protocol(format!("content block {index}: {error}")))?;
         events.push_back(ModelEvent::Item(item.clone()));
-        self.closed.insert(place, item);
+        self.items[place] = Some(item);
         Ok(())
     }
 
@@ -277,9 +270,8 @@ impl MessageFold {
         if message.len() > fields::MOST {
             return Err(self.protocol("the message has more members than any message should"));
         }
-        if change.get("usage").is_some() {
-            events.push_back(ModelEvent::Usage(usage_of(&message)));
-        }
+        self.usage = change.get("usage").map(|_| usage_of(&message));
+        events.extend(self.usage.clone().map(ModelEvent::Usage));
         self.message = Some(message);
         Ok(())
     }
@@ -335,11 +327,12 @@ impl Fold for MessageFold {
         let Some(mut message) = message else {
             return Err(self.protocol("the stream was cut before the end of the message"));
         };
-        let items: Vec<Item> = std::mem::take(&mut self.closed).into_values().collect();
+        let items: Vec<Item> = std::mem::take(&mut self.items).into_iter().flatten().collect();
         let content: Vec<&RawJson> = items.iter().map(Item::raw).collect();
         message.put("content", &content).map_err(|error| self.protocol(error.to_string()))?;
         let raw = RawJson::of(&message).map_err(|error| self.protocol(error.to_string()))?;
-        Ok(response_of(&self.origin, &message, items, raw))
+        let usage = self.usage.take().unwrap_or_else(|| usage_of(&message));
+        Ok(response_of(&self.origin, &message, items, usage, raw))
     }
 }
 
@@ -405,10 +398,11 @@ pub(super) fn read_message(origin: &ModelId, body: &str) -> Result<Response, Mod
         return Err(protocol("the message's content: expected a list".to_owned()));
     };
     let raw = RawJson::parse(body).map_err(|error| protocol(error.to_string()))?;
-    Ok(response_of(origin, &message, content.into_iter().map(item).collect(), raw))
+    let items = content.into_iter().map(item).collect();
+    Ok(response_of(origin, &message, items, usage_of(&message), raw))
 }
 
-fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, raw: RawJson) -> Response {
+fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, usage: Usage, raw: RawJson) -> Response {
     let stop = message.read::<String>("stop_reason");
     let stop = match stop.as_deref() {
         Some("pause_turn") => StopReason::Pause,
@@ -434,7 +428,7 @@ fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, raw: RawJso
         items,
         stop,
         stop_detail,
-        usage: usage_of(message),
+        usage,
         carry: container.into_iter().map(|id| ("container".to_owned(), id.into())).collect(),
         notices: Vec::new(),
         raw,
