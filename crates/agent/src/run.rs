@@ -8,8 +8,8 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::json;
 use toolpost_core::{
-    Call, CallId, CallOptions, Caller, Cancellation, Clock, Event, NoPort, Port, Reply, RunId, RunRecord,
-    Scope, SystemClock, ToolError, Values,
+    Call, CallId, CallOptions, Caller, Cancellation, Clock, Event, NoPort, Payload, Port, Reply, RunId,
+    RunRecord, Scope, SystemClock, ToolError, Values,
 };
 use toolpost_llm::{
     ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop, ToolResult, Turn,
@@ -60,6 +60,20 @@ pub struct Outcome {
     pub error: Option<ModelError>,
     /// What the conversation has loaded, if its agent loads tools: for the run that goes on from it.
     pub tool_session: Option<ToolSession>,
+    /// What tools had for the application only, in the order of the model's calls.
+    pub payloads: Vec<CallPayload>,
+}
+
+/// What a tool had for the application only.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CallPayload {
+    /// The call that it came with.
+    pub call: CallId,
+    /// The tool's name.
+    pub tool: Arc<str>,
+    /// The value.
+    pub payload: Payload,
 }
 
 impl Outcome {
@@ -201,6 +215,7 @@ impl Run {
             options: self.options,
             parent: self.parent,
             goes_on: false,
+            payloads: Vec::new(),
             deadline: parts.limits.time.and_then(|time| begun.checked_add(time)),
             record,
         };
@@ -215,7 +230,7 @@ impl Run {
                 (stop, Some(*error))
             }
         };
-        let Running { mut record, request, port, offer, .. } = running;
+        let Running { mut record, request, port, offer, payloads, .. } = running;
         record.usage.add(&port.take_usage());
         record.usage.add(&offer.take_usage());
         record.success = stop.is_answer();
@@ -228,7 +243,7 @@ impl Run {
         if let Some(sink) = &parts.events {
             sink(&Event::RunFinished { record: Arc::clone(&record) });
         }
-        Outcome { stop, record, turns: request.turns, error, tool_session: offer.into_session() }
+        Outcome { stop, record, turns: request.turns, error, tool_session: offer.into_session(), payloads }
     }
 }
 
@@ -272,6 +287,7 @@ struct Running<'a> {
     parent: Option<(CallId, u8)>,
     /// Whether the next answer goes on where a pause was made.
     goes_on: bool,
+    payloads: Vec<CallPayload>,
     deadline: Option<Instant>,
     record: RunRecord,
 }
@@ -427,6 +443,9 @@ impl Running<'_> {
         for (wanted, reply) in made_now.iter().zip(replies) {
             results.push(result(wanted, &reply));
             let (record, call) = (&mut self.record, reply.record);
+            if let Some(payload) = reply.result.ok().and_then(|output| output.payload) {
+                self.payloads.push(CallPayload { call: call.id, tool: Arc::clone(&call.tool), payload });
+            }
             // What a model makes up is no tool, and its name may be of any length.
             let exists = call.attempts > 0 || self.offer.has_tool(&call.tool);
             if exists && !record.tools_used.iter().any(|known| **known == *call.tool) {

@@ -145,6 +145,11 @@ async fn a_payload_never_reaches_the_model_and_pictures_do() {
     assert!(outcome.record.tool_calls[0].payload);
     let sent = serde_json::to_string(&outcome.turns).unwrap();
     assert!(sent.contains("image/png") && sent.contains("UE5H") && !sent.contains("secret rows"));
+    let record = serde_json::to_string(&*outcome.record).unwrap();
+    let [payload] = outcome.payloads.as_slice() else { panic!("{:?}", outcome.payloads) };
+    assert_eq!(payload.payload.get::<String>().as_deref().map(String::as_str), Some("the secret rows"));
+    assert_eq!((&*payload.tool, payload.call), ("plot", outcome.record.tool_calls[0].id));
+    assert!(!record.contains("secret rows") && !format!("{outcome:?}").contains("secret rows"), "{record}");
 }
 
 #[tokio::test]
