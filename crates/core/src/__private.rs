@@ -481,17 +481,17 @@ pub struct StateSlot<T> {
     value: T,
 }
 
-impl<T: StateValue> StateSlot<T> {
-    /// The part of the document that the parameter of this place sees.
-    ///
-    /// # Errors
-    /// `INTERNAL` if what is kept does not fit the type.
-    pub fn load(ctx: &Ctx, index: usize) -> Result<Self, ToolError> {
-        let view = ctx.state_view(index)?;
-        let value = view.decode()?;
-        Ok(Self { index, view, value })
-    }
+/// The part of a document that the `#[state]` parameter of this place sees.
+///
+/// # Errors
+/// `INTERNAL` if what is kept does not fit the type.
+pub fn load_state<T: StateValue>(ctx: &Ctx, index: usize) -> Result<StateSlot<T>, ToolError> {
+    let view = ctx.state_view(index)?;
+    let value = view.decode()?;
+    Ok(StateSlot { index, view, value })
+}
 
+impl<T: StateValue> StateSlot<T> {
     /// To read it.
     pub fn get(&self) -> &T {
         &self.value

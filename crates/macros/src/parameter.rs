@@ -316,7 +316,7 @@ impl Parameter {
             Source::State(State { index, writes, .. }) => {
                 let keyword = writes.then(|| quote!(mut));
                 return quote_spanned! {at(kind)=>
-                    let #keyword #variable = ::toolpost::__private::StateSlot::<#kind>::load(#ctx, #index)?;
+                    let #keyword #variable = ::toolpost::__private::load_state::<#kind>(#ctx, #index)?;
                 };
             }
         };

@@ -9,7 +9,10 @@
 //! - Every call leaves exactly one record, also when its future is dropped in the middle.
 //! - Nothing here is unbounded: not the queue, not the cache, not the records, not what a model is sent.
 //! - No task is spawned for an inline tool; a blocking tool takes one thread of the runtime's pool.
-//! - Knows no protocol, no provider, no process and no file. State that outlives a call is not here yet.
+//! - Knows no protocol, no provider, no process and no file. State that outlives a call is kept behind
+//!   [`DocStore`](toolpost_core::DocStore); here is only the store in memory.
+//! - What an attempt makes of its state counts when it has succeeded in time, all of it or nothing; a commit that has
+//!   begun is finished and recorded, whoever goes away.
 #![forbid(unsafe_code)]
 
 mod builder;

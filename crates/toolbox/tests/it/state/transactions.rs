@@ -436,3 +436,65 @@ async fn while_somebody_is_asked_others_go_on_and_nobody_is_asked_twice() {
     assert_eq!(store.value("asked").await, json!(["0 \"two\"", "1 \"one\""]));
     assert_eq!(runs.load(Ordering::SeqCst), 3);
 }
+
+/// Tell what would be added.
+#[tool(dry_run)]
+async fn add_if(#[state(id = "d")] number: &mut i64, by: i64, ctx: &Ctx) -> Result<i64, ToolError> {
+    *number += by;
+    if ctx.is_dry_run() {
+        // By hand a dry run changes nothing either.
+        assert_eq!(ctx.state("other")?.replace(&1).await.unwrap_err().code(), Code::Precondition);
+    }
+    Ok(*number)
+}
+
+#[tokio::test]
+async fn a_dry_run_of_the_tools_own_sees_state_and_changes_none() {
+    let store = Shared::new();
+    let toolbox = Toolbox::builder().tool(add_if).store(store.clone()).build().unwrap();
+    toolbox.run("add_if", json!({"by": 1})).await.unwrap();
+    for _ in 0..2 {
+        let mut call = Call::new("add_if", json!({"by": 5}));
+        call.options.dry_run = true;
+        assert_eq!(toolbox.call(call).await.result.unwrap().structured, Some(json!(6)));
+    }
+    assert_eq!((store.version("d").await, store.version("other").await), (1, 0));
+}
+
+/// Hold a document for as long as it is told.
+#[tool(timeout = "never")]
+async fn hold(#[state(id = "d")] number: &mut i64, seconds: u64) -> i64 {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    *number += 1;
+    *number
+}
+
+/// Add one, soon.
+#[tool(timeout = "5s")]
+async fn soon(#[state(id = "d")] number: &mut i64) -> i64 {
+    *number += 1;
+    *number
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_is_waited_for_no_longer_than_an_attempt_may_take() {
+    let toolbox = Toolbox::builder().tool(hold).tool(soon).build().unwrap();
+    let start = |tool: &'static str, arguments: Value| {
+        let toolbox = toolbox.clone();
+        tokio::spawn(async move { toolbox.run(tool, arguments).await })
+    };
+    let begun = tokio::time::Instant::now();
+    let holder = start("hold", json!({"seconds": 30}));
+    tokio::task::yield_now().await;
+    let error = start("soon", json!({})).await.unwrap().unwrap_err();
+    assert_eq!((error.code(), begun.elapsed().as_secs()), (Code::Overloaded, 5));
+    let call = Call::new("soon", json!({})).with_deadline((begun + Duration::from_secs(7)).into_std());
+    assert_eq!(toolbox.call(call).await.result.unwrap_err().code(), Code::Timeout);
+    assert_eq!(begun.elapsed().as_secs(), 7);
+    assert_eq!(holder.await.unwrap().unwrap().structured, Some(json!(1)));
+    // A wait within the time is no failure, however long the tool itself may take.
+    let holder = start("hold", json!({"seconds": 4}));
+    tokio::task::yield_now().await;
+    assert_eq!(toolbox.run("soon", json!({})).await.unwrap().structured, Some(json!(3)));
+    holder.await.unwrap().unwrap();
+}
