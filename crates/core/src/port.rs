@@ -1,9 +1,11 @@
 //! What a caller can do for a tool while it runs.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Artifact, BoxFuture, CallId, ToolError, Usage};
+use crate::{Artifact, BoxFuture, CallId, DocStore, Output, ToolError, Usage};
 
 /// How far a call has come.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -183,6 +185,27 @@ pub trait Port: Send + Sync {
     fn ask<'a>(&'a self, call: CallId, question: &'a Question) -> BoxFuture<'a, Result<Answer, ToolError>> {
         let _ = (call, question);
         Box::pin(async { Err(cannot("answer questions")) })
+    }
+
+    /// Whether [`call`](Self::call) makes calls at all. Whoever runs the tool asks only for tools that it does not have.
+    fn takes_calls(&self) -> bool {
+        false
+    }
+
+    /// Calls a tool on the caller's side, for a tool that calls one.
+    fn call<'a>(
+        &'a self,
+        call: CallId,
+        tool: &'a str,
+        arguments: &'a Value,
+    ) -> BoxFuture<'a, Result<Output, ToolError>> {
+        let _ = (call, tool, arguments);
+        Box::pin(async { Err(cannot("call other tools")) })
+    }
+
+    /// The documents that the caller keeps for the tools that it calls; without any, whoever runs them keeps their own.
+    fn documents(&self) -> Option<Arc<dyn DocStore>> {
+        None
     }
 
     /// Asks the caller's model for a completion.

@@ -18,7 +18,7 @@ mod run;
 
 use std::sync::Arc;
 
-use toolpost_core::{Call, Output, Reply, ToolError};
+use toolpost_core::{Call, Code, Output, Reply, ToolError};
 
 pub(crate) use self::check::{estimate, json_size};
 use self::host::CallHost;
@@ -48,7 +48,13 @@ async fn stages(
     parent: Option<&Arc<CallHost>>,
     recorder: &mut Recorder<'_>,
 ) -> Result<Output, ToolError> {
-    let entry = resolve::find(toolbox, &call).await?;
+    let entry = match resolve::find(toolbox, &call).await {
+        // What is not here the caller may have: a program is called by someone who has tools too.
+        Err(error) if parent.is_some() && error.code() == Code::NotFound && call.port.takes_calls() => {
+            return call.port.call(call.id, &call.tool, &call.arguments).await;
+        }
+        found => found?,
+    };
     let call = resolve::by_own_name(&entry, call)?;
     recorder.renamed(&call);
     let secrets = check::secrets(&entry, &call, parent);

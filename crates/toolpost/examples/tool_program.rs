@@ -190,6 +190,22 @@ async fn fail(
     Err(error.suggest("Ask for something else."))
 }
 
+/// Tell which folder the process works in.
+#[tool]
+fn where_am_i(
+    /// Another folder.
+    working_dir: Option<String>,
+) -> Result<String, ToolError> {
+    let _ = working_dir;
+    Ok(std::env::current_dir()?.display().to_string())
+}
+
+/// Read standard input: in resident mode there is nothing on it for a tool.
+#[tool]
+fn read_input() -> Result<String, ToolError> {
+    Ok(std::io::read_to_string(std::io::stdin())?)
+}
+
 /// A note of somebody.
 #[resource("notes://{user}/{page}", mime_types("text/plain"), tags("notes"))]
 async fn note(user: String, page: u32) -> Result<String, ToolError> {
@@ -223,6 +239,8 @@ fn main() -> ExitCode {
             .tool(find)
             .tool(sleep)
             .tool(fail)
+            .tool(where_am_i)
+            .tool(read_input)
             .resource(note)
             .prompt(review)
     })

@@ -39,36 +39,58 @@ pub enum Check {
 }
 
 /// Every example. A folder or program that is not named here is a complaint of `cargo xtask tidy`.
-pub const EXAMPLES: &[Example] = &[Example {
-    path: "examples/weather",
-    checks: &[
-        Check::Table {
-            file: "seattle-weather.csv",
-            header: "date,precipitation,temp_max,temp_min,wind,weather",
-            rows: 1_461,
-        },
-        // The first command of the README.
-        Check::Command {
+pub const EXAMPLES: &[Example] = &[
+    Example {
+        path: "examples/weather",
+        checks: &[
+            Check::Table {
+                file: "seattle-weather.csv",
+                header: "date,precipitation,temp_max,temp_min,wind,weather",
+                rows: 1_461,
+            },
+            // The first command of the README.
+            Check::Command {
+                command: &[
+                    "cargo",
+                    "run",
+                    "--quiet",
+                    "--bin",
+                    "toolpost",
+                    "--",
+                    "run",
+                    "--attach",
+                    "examples/weather/seattle-weather.csv",
+                    "--model",
+                    "script:examples/weather/weather.yaml",
+                    "-p",
+                    "Which year was the wettest?",
+                ],
+                status: 0,
+                prints: "2014 was the wettest year: it rained 1232.8 mm, +48.9 %",
+            },
+        ],
+    },
+    Example {
+        path: "crates/toolpost/examples/tool_program.rs",
+        checks: &[Check::Command {
             command: &[
                 "cargo",
                 "run",
                 "--quiet",
-                "--bin",
-                "toolpost",
-                "--",
-                "run",
-                "--attach",
-                "examples/weather/seattle-weather.csv",
-                "--model",
-                "script:examples/weather/weather.yaml",
                 "-p",
-                "Which year was the wettest?",
+                "toolpost",
+                "--example",
+                "tool_program",
+                "--",
+                "greet",
+                "--name",
+                "Ada",
             ],
             status: 0,
-            prints: "2014 was the wettest year: it rained 1232.8 mm, +48.9 %",
-        },
-    ],
-}];
+            prints: "{\"status\":\"success\",\"result\":{\"result\":\"Hello, Ada\"}}",
+        }],
+    },
+];
 
 /// Runs every check of every example.
 pub fn run(root: &Path, logs: &Path, tally: &mut Tally) {

@@ -270,6 +270,7 @@ impl Resident {
         cancellation: Cancellation,
     ) -> ToolMessage {
         let wants_record = facts.record;
+        let arguments = if arguments.is_null() { Value::Object(serde_json::Map::new()) } else { arguments };
         let refused =
             |error: ToolError| ToolMessage::Result { outcome: Answered::Error(error), record: None };
         let spec = match self.spec(&tool).await {
@@ -288,7 +289,6 @@ impl Resident {
             Ok(reserved) => reserved,
             Err(error) => return refused(error),
         };
-        let arguments = if arguments.is_null() { Value::Object(serde_json::Map::new()) } else { arguments };
         let port = Arc::new(FramePort::new(Arc::clone(self), id, &facts.serves));
         let mut call = new_call(tool, arguments, facts).with_port(port).with_cancellation(cancellation);
         reserved.apply(&mut call.options);
@@ -335,7 +335,7 @@ fn shortened(text: &str) -> String {
 }
 
 /// The call that a frame describes. It may only tighten: neither approval nor injected types come over a wire.
-fn new_call(tool: String, arguments: Value, facts: CallFacts) -> Call {
+pub(crate) fn new_call(tool: String, arguments: Value, facts: CallFacts) -> Call {
     let mut call = Call::new(tool, arguments);
     if let Some(id) = facts.call.and_then(|text| text.parse().ok()) {
         call.id = id;

@@ -7,5 +7,11 @@
     reason = "helpers of tests; what is skipped is printed"
 )]
 
+// The attribute macros emit paths that begin with `::toolpost`.
+extern crate toolpost_core as toolpost;
+
+#[cfg(feature = "command")]
 mod command;
+#[cfg(feature = "scaffold")]
 mod scaffold;
+mod server;

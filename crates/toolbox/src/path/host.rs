@@ -529,7 +529,7 @@ impl Host for CallHost {
     }
 
     fn documents(self: Arc<Self>) -> Result<(Arc<dyn DocStore>, Sleep), ToolError> {
-        Ok((Arc::new(OfCall(self)), crate::state::sleep))
+        Ok((Arc::new(OfCall::new(self)), crate::state::sleep))
     }
 }
 
@@ -538,6 +538,18 @@ pub(super) fn started(error: ToolError) -> ToolError {
     match error.retry_advice() {
         Some(RetryAdvice::NotStarted(wait)) => error.retry(RetryAdvice::After(wait)),
         _ => error,
+    }
+}
+
+impl CallHost {
+    /// Where the documents of this call are kept: with the caller, if it keeps any, else here.
+    pub(crate) fn documents(&self) -> Arc<dyn DocStore> {
+        match self.call.port.documents() {
+            Some(store) => {
+                Arc::new(crate::state::Limited { store, limit: self.toolbox.settings().document_limit })
+            }
+            None => Arc::clone(&self.toolbox.documents),
+        }
     }
 }
 
@@ -574,6 +586,22 @@ impl Port for Onward {
         request: &'a SampleRequest,
     ) -> BoxFuture<'a, Result<Sample, ToolError>> {
         Box::pin(self.0.complete(call, request))
+    }
+
+    fn takes_calls(&self) -> bool {
+        true
+    }
+
+    fn call<'a>(
+        &'a self,
+        _call: CallId,
+        tool: &'a str,
+        arguments: &'a Value,
+    ) -> BoxFuture<'a, Result<Output, ToolError>> {
+        // As if the tool of the source had been called here and called another one.
+        let call = self.0.call.nested(tool, arguments.clone());
+        let host: Arc<dyn Host> = Arc::clone(&self.0) as _;
+        Box::pin(async move { host.nested(call).await.result })
     }
 }
 

@@ -80,11 +80,18 @@ impl DocStore for Limited {
 
 /// The store as a running tool sees it: what it commits bears the call's name, and nothing is committed any more when
 /// the call is over.
-pub(crate) struct OfCall(pub(crate) Arc<CallHost>);
+pub(crate) struct OfCall {
+    host: Arc<CallHost>,
+    store: Arc<dyn DocStore>,
+}
 
 impl OfCall {
+    pub(crate) fn new(host: Arc<CallHost>) -> Self {
+        Self { store: host.documents(), host }
+    }
+
     fn store(&self) -> &dyn DocStore {
-        &*self.0.toolbox.documents
+        &*self.store
     }
 }
 
@@ -94,7 +101,7 @@ impl DocStore for OfCall {
     }
 
     fn commit(&self, mut commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>> {
-        let host = Arc::clone(&self.0);
+        let host = Arc::clone(&self.host);
         Box::pin(async move {
             host.still_wanted()?;
             if host.call.options.dry_run {
@@ -107,7 +114,7 @@ impl DocStore for OfCall {
             explain(&host, &mut commit);
             let bases: Vec<(String, u64)> =
                 commit.writes.iter().map(|write| (write.id.clone(), write.base)).collect();
-            let documents = Arc::clone(&host.toolbox.documents);
+            let documents = Arc::clone(&self.store);
             let noted = Arc::clone(&host);
             let work = async move {
                 let committed = documents.commit(commit).await?;

@@ -183,7 +183,7 @@ impl Transaction {
         for Part { address, existing, .. } in &self.parts {
             let name = &address.document;
             if !documents.contains_key(name) {
-                documents.insert(name.clone(), host.toolbox.documents.load(name).await?);
+                documents.insert(name.clone(), host.documents().load(name).await?);
             }
             if *existing && documents.get(name).is_none_or(|document: &Document| document.version == 0) {
                 // A stranger's document and none at all look the same.
@@ -224,7 +224,7 @@ impl Change {
             }
             let written: Vec<String> = commit.writes.iter().map(|write| write.id.clone()).collect();
             explain(host, &mut commit);
-            match host.toolbox.documents.commit(commit).await? {
+            match host.documents().commit(commit).await? {
                 Committed::Done(versions) => {
                     let made: Vec<(String, u64)> = written.into_iter().zip(versions).collect();
                     self.note(host, &made);

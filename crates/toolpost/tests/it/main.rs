@@ -3,3 +3,4 @@
 
 mod alone;
 mod misuse;
+mod program;

@@ -7,20 +7,29 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use toolpost_core::{
-    Answer, Artifact, BoxFuture, CallId, Delivery, LogLine, Port, Progress, Question, Sample, SampleRequest,
-    ToolError,
+    Answer, Artifact, BoxFuture, CallId, Change, Commit, Committed, Delivery, DocStore, Document, LogLine,
+    Output, Port, Progress, Question, Sample, SampleRequest, ToolError,
 };
 
 use super::{Resident, lock};
-use crate::protocol::frame::{ToolFrame, ToolMessage, Verb};
-use crate::protocol::outcome::{Answered, ArtifactFrame};
+use crate::protocol::frame::{StateRequest, ToolFrame, ToolMessage, Verb};
+use crate::protocol::outcome::{Answered, ArtifactFrame, OutputFrame};
+
+/// The way back to the caller of one request.
+#[derive(Clone)]
+struct Link {
+    resident: Arc<Resident>,
+    id: u64,
+}
 
 /// The caller of one call.
 pub(super) struct FramePort {
-    resident: Arc<Resident>,
-    id: u64,
+    link: Link,
     serves: Vec<Verb>,
 }
+
+/// The documents that the caller keeps.
+struct FrameStore(Link);
 
 /// Forgets a question that nobody waits for any more.
 struct Asked<'a> {
@@ -34,11 +43,7 @@ impl Drop for Asked<'_> {
     }
 }
 
-impl FramePort {
-    pub(super) fn new(resident: Arc<Resident>, id: u64, serves: &[Verb]) -> Self {
-        Self { resident, id, serves: serves.to_vec() }
-    }
-
+impl Link {
     fn tell(&self, message: ToolMessage) -> Delivery {
         match ToolFrame::new(self.id, message).to_line() {
             Ok(line) => self.resident.output.offer(line),
@@ -49,14 +54,8 @@ impl FramePort {
     /// Puts a question to the caller and waits for the answer; the toolbox sees to it that nobody waits for ever.
     async fn request<T: DeserializeOwned>(
         &self,
-        verb: Verb,
-        what: &str,
         message: impl FnOnce(u64) -> ToolMessage,
     ) -> Result<T, ToolError> {
-        if !self.serves.contains(&verb) {
-            return Err(ToolError::precondition(format!("this caller cannot {what}"))
-                .suggest("Call the tool from a front that can."));
-        }
         let request = self.resident.next_question.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
         let key = (self.id, request);
@@ -68,19 +67,41 @@ impl FramePort {
             return Err(gone());
         }
         let answer: Answered<Value> = answer.await.map_err(|_| gone())?;
-        T::deserialize(answer.into_result()?).map_err(|error| {
-            ToolError::dependency(format!("the caller's answer to `{what}` does not fit: {error}"))
-        })
+        T::deserialize(answer.into_result()?)
+            .map_err(|error| ToolError::dependency(format!("the caller's answer does not fit: {error}")))
+    }
+
+    async fn state<T: DeserializeOwned>(&self, state: StateRequest) -> Result<T, ToolError> {
+        self.request(|request| ToolMessage::State { request, state }).await
+    }
+}
+
+impl FramePort {
+    pub(super) fn new(resident: Arc<Resident>, id: u64, serves: &[Verb]) -> Self {
+        Self { link: Link { resident, id }, serves: serves.to_vec() }
+    }
+
+    async fn request<T: DeserializeOwned>(
+        &self,
+        verb: Verb,
+        what: &str,
+        message: impl FnOnce(u64) -> ToolMessage,
+    ) -> Result<T, ToolError> {
+        if !self.serves.contains(&verb) {
+            return Err(ToolError::precondition(format!("this caller cannot {what}"))
+                .suggest("Call the tool from a front that can."));
+        }
+        self.link.request(message).await
     }
 }
 
 impl Port for FramePort {
     fn progress(&self, _call: CallId, progress: Progress) -> Delivery {
-        self.tell(ToolMessage::Progress(progress))
+        self.link.tell(ToolMessage::Progress(progress))
     }
 
     fn log(&self, _call: CallId, line: LogLine) -> Delivery {
-        self.tell(ToolMessage::Log(line))
+        self.link.tell(ToolMessage::Log(line))
     }
 
     fn takes_artifacts(&self) -> bool {
@@ -114,5 +135,64 @@ impl Port for FramePort {
             request,
             prompt: prompt.clone(),
         }))
+    }
+
+    fn takes_calls(&self) -> bool {
+        self.serves.contains(&Verb::Nested)
+    }
+
+    fn call<'a>(
+        &'a self,
+        _call: CallId,
+        tool: &'a str,
+        arguments: &'a Value,
+    ) -> BoxFuture<'a, Result<Output, ToolError>> {
+        Box::pin(async move {
+            let nested = |request| ToolMessage::Nested {
+                request,
+                tool: tool.to_owned(),
+                arguments: arguments.clone(),
+            };
+            let output: OutputFrame = self.request(Verb::Nested, "call other tools", nested).await?;
+            output.into_output()
+        })
+    }
+
+    fn documents(&self) -> Option<Arc<dyn DocStore>> {
+        let keeps = self.serves.contains(&Verb::State);
+        keeps.then(|| Arc::new(FrameStore(self.link.clone())) as Arc<dyn DocStore>)
+    }
+}
+
+impl DocStore for FrameStore {
+    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Document, ToolError>> {
+        Box::pin(self.0.state(StateRequest::Load { document: id.to_owned() }))
+    }
+
+    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>> {
+        Box::pin(self.0.state(StateRequest::Commit(commit)))
+    }
+
+    fn at<'a>(&'a self, id: &'a str, version: u64) -> BoxFuture<'a, Result<Document, ToolError>> {
+        Box::pin(self.0.state(StateRequest::At { document: id.to_owned(), version }))
+    }
+
+    fn log<'a>(
+        &'a self,
+        id: &'a str,
+        after: u64,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Change>, ToolError>> {
+        Box::pin(self.0.state(StateRequest::Log { document: id.to_owned(), after, limit }))
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, u64)>, ToolError>> {
+        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+        Box::pin(self.0.state(StateRequest::List { prefix, after, limit }))
     }
 }

@@ -1,0 +1,7 @@
+//! What a tool program answers: its command line, streams, sessions, sampling, notifications and the resident mode.
+
+mod program;
+mod resident;
+mod table;
+mod tools;
+mod transcripts;
