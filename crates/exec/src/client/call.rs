@@ -22,8 +22,9 @@ use crate::protocol::outcome::read_envelope;
 const MAX_ARGUMENT: usize = 120 << 10;
 /// The largest arguments over standard input, in bytes: what the server half reads.
 const MAX_INPUT: usize = 16 << 20;
-/// The most that one stream of a call may print, in bytes.
+/// The most that a call may print, in bytes: results, and what only helps to find defects.
 const MAX_PRINTED: u64 = 64 << 20;
+const MAX_ERRORS: u64 = 16 << 20;
 /// How long a program may live after its result.
 const GRACE: Duration = Duration::from_secs(1);
 /// What may pass between the end of a program's time and the news of it.
@@ -171,8 +172,8 @@ async fn talk(
         sandbox = sandbox.stdin(Stdin::Bytes(input));
     }
     let program = command_line(settings, &bound.program.path, arguments.iter().map(String::as_str));
-    let printed = settings.limits.output_total.min(MAX_PRINTED);
-    let mut process = Process::start(sandbox, program, MAX_LINE, printed).await?;
+    let most = [MAX_PRINTED, MAX_ERRORS].map(|most| settings.limits.output_total.min(most));
+    let mut process = Process::start(sandbox, program, MAX_LINE, most).await?;
     if !is_open {
         process.close_input();
     }
@@ -190,7 +191,7 @@ async fn talk(
             )));
         }
     }
-    let (errors, is_flooded) = (process.errors(), process.is_flooded());
+    let (errors, flooded) = (process.errors(), process.flooded());
     let outcome = process.end().await?;
     *evidence = serde_json::to_value(json!({
         "verdict": outcome.verdict,
@@ -198,7 +199,7 @@ async fn talk(
         "report": outcome.report,
     }))
     .ok();
-    let result = conclude(bound, heap, &outcome, is_flooded, printed);
+    let result = conclude(bound, heap, &outcome, flooded);
     result
         .map_err(|error| with_stderr(error, &errors))
         .map(|output| output.with_evidence(Evidence { sandbox: evidence.clone(), usage: None }))
@@ -372,11 +373,10 @@ fn conclude(
     bound: &Bound,
     mut heap: Heap,
     outcome: &Outcome,
-    is_flooded: bool,
-    printed: u64,
+    flooded: Option<u64>,
 ) -> Result<Output, ToolError> {
     let name = format!("`{}`", bound.spec.name);
-    if is_flooded {
+    if let Some(printed) = flooded {
         return Err(ToolError::limit(format!("{name} printed more than {} MiB", printed >> 20))
             .suggest("Let it write large results to a file and print its name."));
     }

@@ -250,7 +250,7 @@ fn entries<T: DeserializeOwned>(
         match T::deserialize(value) {
             Ok(entry) if !name(&entry).trim().is_empty() => taken.push(entry),
             Ok(_) => {
-                problems.push((None, ToolError::dependency(format!("the {kind} {} has no name", index + 1))))
+                problems.push((None, ToolError::dependency(format!("the {kind} {} has no name", index + 1))));
             }
             Err(error) => {
                 let name = value.get("name").and_then(Value::as_str).map(|name| excerpt(name.as_bytes(), 80));

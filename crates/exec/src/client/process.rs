@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{PipeReader, PipeWriter, Read, Write as _};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,14 +41,15 @@ pub(super) struct Process {
     running: Option<Running>,
     cancel: Cancel,
     errors: Arc<Mutex<VecDeque<u8>>>,
-    flooded: Arc<AtomicBool>,
+    flooded: Arc<AtomicU64>,
 }
 
 /// A stream that ends when it has given more bytes than allowed.
 struct Bounded {
     stream: PipeReader,
     left: u64,
-    flooded: Arc<AtomicBool>,
+    limit: u64,
+    flooded: Arc<AtomicU64>,
     cancel: Cancel,
 }
 
@@ -61,7 +62,7 @@ impl Read for Bounded {
                 Ok(read)
             }
             None => {
-                self.flooded.store(true, Ordering::Relaxed);
+                self.flooded.store(self.limit, Ordering::Relaxed);
                 self.cancel.cancel();
                 Ok(0)
             }
@@ -70,12 +71,13 @@ impl Read for Bounded {
 }
 
 impl Process {
-    /// Starts a process whose lines have at most `line` bytes, and each of whose streams has at most `total`.
+    /// Starts a process whose lines have at most `line` bytes, and whose standard output and standard error have at most
+    /// `total`.
     pub(super) async fn start(
         sandbox: Sandbox,
         program: Program,
         line: usize,
-        total: u64,
+        total: [u64; 2],
     ) -> Result<Self, ToolError> {
         // Making a sandbox blocks for a millisecond.
         tokio::task::spawn_blocking(move || Self::start_blocking(&sandbox, &program, line, total)).await?
@@ -85,21 +87,23 @@ impl Process {
         sandbox: &Sandbox,
         program: &Program,
         line: usize,
-        total: u64,
+        total: [u64; 2],
     ) -> Result<Self, ToolError> {
         let mut running = sandbox.start(program).map_err(of_sandbox)?;
         let cancel = running.cancel();
-        let flooded = Arc::new(AtomicBool::new(false));
+        let flooded = Arc::new(AtomicU64::new(0));
         let errors = Arc::new(Mutex::new(VecDeque::new()));
         let (sender, heard) = mpsc::channel(AHEAD);
         if let Some((stdout, stderr)) = running.take_output() {
-            let bounded = |stream| Bounded {
+            let [most, most_errors] = total;
+            let bounded = |stream, limit| Bounded {
                 stream,
-                left: total,
+                left: limit,
+                limit,
                 flooded: Arc::clone(&flooded),
                 cancel: cancel.clone(),
             };
-            let mut lines = LineReader::new(bounded(stdout), line);
+            let mut lines = LineReader::new(bounded(stdout, most), line);
             let to = sender.clone();
             thread("stdout", move || {
                 while let Ok(Some(line)) = lines.next_line() {
@@ -108,7 +112,7 @@ impl Process {
                     }
                 }
             })?;
-            let mut lines = LineReader::new(bounded(stderr), MAX_NOTIFICATION);
+            let mut lines = LineReader::new(bounded(stderr, most_errors), MAX_NOTIFICATION);
             let kept = Arc::clone(&errors);
             thread("stderr", move || {
                 while let Ok(Some(line)) = lines.next_line() {
@@ -175,9 +179,9 @@ impl Process {
         self.running.as_ref().is_none_or(Running::is_finished)
     }
 
-    /// Whether it was killed because it printed too much.
-    pub(super) fn is_flooded(&self) -> bool {
-        self.flooded.load(Ordering::Relaxed)
+    /// The limit, in bytes, for which it was killed because it printed more.
+    pub(super) fn flooded(&self) -> Option<u64> {
+        Some(self.flooded.load(Ordering::Relaxed)).filter(|limit| *limit > 0)
     }
 
     /// The end of what it wrote to standard error, notifications aside.

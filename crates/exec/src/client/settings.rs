@@ -137,7 +137,7 @@ impl ExecutablesBuilder {
 
     /// The limits of one process: memory, processes, descriptors, file sizes. Its wall time is not used (see
     /// [`timeout`](Self::timeout)); [`Limits::output_total`] bounds what a call may print, at most 64 MiB of standard
-    /// output and as much of standard error.
+    /// output and 16 MiB of standard error.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.0.limits = limits;

@@ -73,7 +73,7 @@ const ROWS: &[(&str, &str, Code, &str)] = &[
         Code::Limit,
         "printed more than 64 MiB",
     ),
-    ("a gigabyte of errors", "exec yes >&2", Code::Limit, "printed more than 64 MiB"),
+    ("a gigabyte of errors", "exec yes >&2", Code::Limit, "printed more than 16 MiB"),
     (
         "notifications without end",
         "exec yes '{\"type\":\"notification\",\"kind\":\"log\",\"level\":\"info\",\"message\":\"xxxxxxxxxxxxxxxxxxx\"}' >&2",
