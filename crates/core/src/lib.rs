@@ -37,6 +37,7 @@ mod policy;
 mod port;
 mod record;
 mod resource;
+mod runner;
 mod schema;
 mod scope;
 mod secret;
@@ -69,6 +70,7 @@ pub use self::port::{
 };
 pub use self::record::{CallRecord, RunRecord, StateVersions, Usage};
 pub use self::resource::{Prompt, PromptArgument, PromptSpec, Resource, ResourceSpec, UriPattern};
+pub use self::runner::Runner;
 pub use self::schema::{Problem, Schema};
 pub use self::scope::Scope;
 pub use self::secret::Secret;

@@ -10,8 +10,7 @@
 // The attribute macros emit paths that begin with `::toolpost`.
 extern crate toolpost_core as toolpost;
 
-#[cfg(feature = "command")]
 mod command;
-#[cfg(feature = "scaffold")]
 mod scaffold;
-mod server;
+#[cfg(feature = "worker")]
+mod worker;

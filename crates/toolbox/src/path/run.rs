@@ -22,6 +22,9 @@ use crate::registry::Target;
 /// How long a blocking tool that was asked to stop may take to do so before its caller is told.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// How long a worker process that was killed may take to be dead before its caller is told.
+const KILL: Duration = Duration::from_secs(5);
+
 /// The time that deadlines are measured by: the runtime's, so that a test can stop it.
 pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
@@ -71,6 +74,9 @@ pub(super) async fn attempt(host: &Arc<CallHost>) -> Result<Output, ToolError> {
             let args = Args::new(Arc::clone(&host.call.arguments));
             guarded(host, || tool.call(&args, &ctx), allowed).await?
         }
+        Target::Local(_) if host.entry.spec.policy.placement == Placement::Worker => {
+            Box::pin(worker(host, allowed)).await
+        }
         Target::Local(tool) => Box::pin(blocking(host, Arc::clone(tool), allowed)).await,
     }
 }
@@ -119,6 +125,25 @@ async fn blocking(
             // A tool that looks whether it shall stop, and whatever it has started, is gone before its caller is told.
             let _ = tokio::time::timeout(GRACE, &mut thread).await;
             Err(error.with("still_running", host.is_running()).retry(RetryAdvice::Never))
+        }
+    }
+}
+
+/// A tool that runs in another process. When its time is over the process is dead before its caller is told.
+async fn worker(host: &Arc<CallHost>, allowed: Option<Duration>) -> Result<Output, ToolError> {
+    let Some(runner) = &host.toolbox.config.runner else {
+        return Err(ToolError::internal("a tool for a worker was registered without workers"));
+    };
+    let stop = host.call.cancellation.child();
+    let as_host = Arc::clone(host) as Arc<dyn toolpost_core::Host>;
+    let mut attempt = runner.run(&host.entry.spec, as_host, stop.clone());
+    match guarded(host, || Box::pin(&mut attempt), allowed).await {
+        Ok(result) => result,
+        Err(error) => {
+            stop.cancel();
+            // The kernel may take its time over a process that waits for a device.
+            let dead = tokio::time::timeout(KILL, &mut attempt).await.is_ok();
+            Err(if dead { error } else { error.with("still_running", true) })
         }
     }
 }
