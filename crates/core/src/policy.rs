@@ -88,6 +88,10 @@ pub enum Placement {
     /// permit stays held, the caller is told `TIMEOUT` with `still_running`, and whatever the late attempt answers is
     /// thrown away.
     Blocking,
+    /// In another process of the same program: when its time is over it is dead, with everything that it started, before
+    /// its caller is told, and whatever kills it costs one call. The toolbox needs a [`Runner`](crate::Runner).
+    #[serde(alias = "cpu_bound")]
+    Worker,
 }
 
 /// Whether a call may be made.
@@ -141,6 +145,10 @@ pub struct Policy {
     pub cache: Option<Duration>,
     /// Where it runs.
     pub placement: Placement,
+    /// The memory of its worker process with everything that it starts, in bytes. Default: 1 GiB. Only for the placement
+    /// [`Placement::Worker`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
     /// Whether it may be called. Default: allow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,

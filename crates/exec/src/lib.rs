@@ -21,3 +21,5 @@ pub mod protocol;
 #[cfg(feature = "scaffold")]
 pub mod scaffold;
 pub mod server;
+#[cfg(feature = "worker")]
+pub mod worker;

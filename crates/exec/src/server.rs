@@ -26,8 +26,10 @@ use toolpost_core::{CallId, Envelope, Output, ToolError, ToolSource, ToolSpec};
 
 pub use self::descriptor::{own_input, own_output};
 use self::grammar::Command;
-use self::inlet::Inlet;
-use self::outlet::Outlet;
+pub(crate) use self::inlet::Inlet;
+pub(crate) use self::outlet::Outlet;
+#[cfg(feature = "worker")]
+pub(crate) use self::resident::new_call;
 use crate::protocol::dialect::{Discovery, PROTOCOL, PromptEntry, ResourceEntry, ToolEntry};
 
 /// What a tool program is.

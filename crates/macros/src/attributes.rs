@@ -23,6 +23,8 @@ pub(crate) struct ToolOptions {
     pub(crate) changes: Vec<TokenStream>,
     idempotent: bool,
     cache: Option<Span>,
+    memory: Option<Span>,
+    worker: bool,
     attempts: Option<Expr>,
     backoff: Option<Backoff>,
     conflict: Option<LitStr>,
@@ -51,6 +53,7 @@ const KNOWN: &[&str] = &[
     "idempotent",
     "open_world",
     "timeout",
+    "timeout_s",
     "max_retries",
     "backoff",
     "conflict",
@@ -59,6 +62,8 @@ const KNOWN: &[&str] = &[
     "rate",
     "cache",
     "placement",
+    "cpu_bound",
+    "memory_mib",
     "approval",
     "output_limit",
     "mode",
@@ -213,6 +218,14 @@ impl ToolOptions {
                 };
                 self.changes.push(quote!(#spec.policy.timeout = ::core::option::Option::Some(#timeout);));
             }
+            "timeout_s" => {
+                let seconds = whole_number(meta, 1)?;
+                self.changes.push(quote!(
+                    #spec.policy.timeout = ::core::option::Option::Some(
+                        ::toolpost::__private::Timeout::After(::toolpost::__private::Duration::from_secs(#seconds)),
+                    );
+                ));
+            }
             "max_retries" => {
                 self.attempts = Some(whole_number(meta, 0)?);
             }
@@ -278,8 +291,22 @@ impl ToolOptions {
                 self.changes.push(quote!(#spec.policy.cache = ::core::option::Option::Some(#duration);));
             }
             "placement" => {
-                let variant = one_of(&text(meta)?, &[("inline", "Inline"), ("blocking", "Blocking")])?;
+                let places = [("inline", "Inline"), ("blocking", "Blocking"), ("worker", "Worker")];
+                let variant = one_of(&text(meta)?, &places)?;
+                self.worker = variant == "Worker";
                 self.placement = Some(quote!(::toolpost::__private::Placement::#variant));
+            }
+            "cpu_bound" => {
+                meta.require_path_only()?;
+                self.worker = true;
+                self.placement = Some(quote!(::toolpost::__private::Placement::Worker));
+            }
+            "memory_mib" => {
+                let mebibytes = whole_number(meta, 16)?;
+                self.memory = Some(meta.span());
+                self.changes.push(quote!(
+                    #spec.policy.memory = ::core::option::Option::Some(#mebibytes * 1024 * 1024);
+                ));
             }
             "mode" => {
                 let modes = [("unary", "Unary"), ("streaming", "Streaming"), ("session", "Session")];
@@ -332,6 +359,12 @@ impl ToolOptions {
             return Err(Error::new(
                 span,
                 "only an idempotent tool can be cached: add `idempotent`, or drop `cache`",
+            ));
+        }
+        if let (Some(span), false) = (self.memory, self.worker) {
+            return Err(Error::new(
+                span,
+                "only a worker process has memory of its own: add `placement = \"worker\"`, or drop `memory_mib`",
             ));
         }
         self.waits = Some(self.waits()?);

@@ -34,13 +34,14 @@ use proc_macro::TokenStream;
 /// | `name = "…"`, `title = "…"`, `description = "…"` | instead of the function's name and doc comment |
 /// | `category = "…"`, `group = "…"`, `tags("a", "b")` | where it is found |
 /// | `read_only`, `destructive`, `idempotent`, `open_world` | hints about its effects |
-/// | `timeout = "10s"` or `timeout = "never"` | how long one attempt may run (60 s) |
+/// | `timeout = "10s"` or `timeout = "never"` | how long one attempt may run (60 s); `timeout_s = 10` is the same |
 /// | `max_retries = 2`, `backoff = "100ms..2s"` | further attempts (2 if idempotent, else none) |
 /// | `conflict = "retry"` or `"error"` | what happens when somebody else has changed the same state; `max_retries` (16) and `backoff` (`"5ms..250ms"`) are then about that |
 /// | `merge = path` | a function `fn(before: T, mine: T, theirs: T) -> T`, or with a `Result`, that makes one state of two |
 /// | `concurrency = 4`, `rate = "10/s"` | how many at once, how often |
 /// | `cache = "5m"` | how long a success is kept (idempotent tools only) |
-/// | `placement = "inline"` or `"blocking"` | where it runs |
+/// | `placement = "inline"`, `"blocking"` or `"worker"` | where it runs: on the caller's task, on a thread, in a process; `cpu_bound` is the same as `"worker"` |
+/// | `memory_mib = 512` | the memory of the worker process (1,024 MiB) |
 /// | `approval = "allow"`, `"ask"` or `"deny"` | whether it may be called |
 /// | `output_limit = 65536` | bytes of text that a model gets |
 /// | `mode = "unary"`, `"streaming"` or `"session"` | how it is called as a program: streams of events and sessions are asked for |

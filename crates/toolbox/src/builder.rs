@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use toolpost_core::{
-    Approval, CallRecord, Clock, DocStore, Event, EventSink, IntoTool, Prompt, Resource, SpecError,
+    Approval, CallRecord, Clock, DocStore, Event, EventSink, IntoTool, Prompt, Resource, Runner, SpecError,
     SystemClock, Tool, ToolGroup, Values,
 };
 
@@ -80,6 +80,7 @@ pub struct Builder {
     pub(crate) approvals: HashMap<String, Approval>,
     pub(crate) default_approval: Option<Approval>,
     pub(crate) store: Option<Arc<dyn DocStore>>,
+    pub(crate) runner: Option<Arc<dyn Runner>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) events: Option<EventSink>,
     pub(crate) records: Option<RecordSink>,
@@ -96,6 +97,7 @@ impl Default for Builder {
             approvals: HashMap::new(),
             default_approval: None,
             store: None,
+            runner: None,
             clock: Arc::new(SystemClock),
             events: None,
             records: None,
@@ -174,6 +176,12 @@ impl Builder {
     /// Keeps the documents of `#[state]` there. Default: a [`MemoryStore`](crate::MemoryStore) of its own.
     pub fn store(mut self, store: Arc<dyn DocStore>) -> Self {
         self.store = Some(store);
+        self
+    }
+
+    /// Runs the tools with the placement `worker` there. Without one they cannot be registered.
+    pub fn runner(mut self, runner: impl Runner + 'static) -> Self {
+        self.runner = Some(Arc::new(runner));
         self
     }
 

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use toolpost_core::{
-    BoxFuture, Call, CallRecord, DocStore, IntoTool, Output, PromptSpec, Reply, ResourceSpec, SpecError,
-    StateDoc, ToolError, ToolGroup, ToolSource, ToolSpec,
+    BoxFuture, Call, CallRecord, DocStore, IntoTool, Output, Placement, PromptSpec, Reply, ResourceSpec,
+    SpecError, StateDoc, Tool, ToolError, ToolGroup, ToolSource, ToolSpec, Values,
 };
 
 use crate::offers::Offers;
 use crate::path::cache::Cache;
 use crate::path::queue::Scheduler;
 use crate::path::record::Ring;
-use crate::registry::{Entry, Registry};
+use crate::registry::{Entry, Registry, Target};
 use crate::state::lanes::Lanes;
 use crate::state::{Limited, sleep};
 use crate::{Builder, MemoryStore, Settings, ToolUsage, path};
@@ -153,6 +153,15 @@ impl Toolbox {
     pub fn add<Kind>(&self, tool: impl IntoTool<Kind>) -> Result<(), SpecError> {
         let tool = tool.into_tool();
         let entry = Entry::local(tool, Arc::clone(&self.0.config.name));
+        if entry.spec.policy.placement == Placement::Worker && self.0.config.runner.is_none() {
+            return Err(SpecError {
+                tool: entry.spec.name.clone(),
+                message: "it runs in a worker process, and this toolbox has none: call \
+                          `toolpost::worker_entry(build)` first in `main`, and give the toolbox \
+                          `.runner(toolpost::workers())`"
+                    .into(),
+            });
+        }
         self.0.registry_mut().insert(entry)?;
         self.0.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -180,6 +189,20 @@ impl Toolbox {
     /// The source cannot list its tools, or one of them has a name that is taken.
     pub async fn add_source(&self, source: Arc<dyn ToolSource>) -> Result<(), ToolError> {
         self.0.read_list(&source).await
+    }
+
+    /// A tool of this toolbox itself, without the path that calls of it take; `None` for one of a source. For whoever
+    /// runs it elsewhere for a toolbox: see [`Runner`](toolpost_core::Runner).
+    pub fn own_tool(&self, name: &str) -> Option<Arc<dyn Tool>> {
+        match &self.0.registry().get(name)?.target {
+            Target::Local(tool) => Some(Arc::clone(tool)),
+            Target::Source(_) => None,
+        }
+    }
+
+    /// What is injected into all calls.
+    pub fn values(&self) -> &Values {
+        &self.0.config.values
     }
 
     /// What is known of every tool, in the order of their coming.

@@ -112,6 +112,8 @@ impl<T: IntoToolbox, Build: Fn() -> T> Program<Build> {
 
     /// Answers the command line of this process.
     pub fn main(self) -> ExitCode {
+        #[cfg(feature = "workers")]
+        crate::worker_entry(&self.build);
         let mut words = std::env::args_os();
         let started_as = words.next().unwrap_or_default();
         let words: Vec<OsString> = words.collect();

@@ -338,7 +338,10 @@ pub const WORDS: &[Word] = &[
         words: &["process::exit", "process::abort"],
         within: "",
         free_in_tests: true,
-        allowed: &[("crates/cli/", "the command exits")],
+        allowed: &[
+            ("crates/cli/", "the command exits"),
+            ("crates/toolpost/src/worker.rs", "a process that was started as a worker is nothing else"),
+        ],
         action: "return an error; only the command exits",
     },
     Word {
@@ -350,6 +353,7 @@ pub const WORDS: &[Word] = &[
             ("crates/cli/", "the command reads the environment"),
             ("xtask/", "the chores clean the environment of what they start"),
             ("crates/toolpost/src/program.rs", "the `main` of tool programs stands where the command stands"),
+            ("crates/toolpost/src/worker.rs", "a worker gets the environment of who starts it"),
             ("crates/testkit/", "TOOLPOST_RECORDINGS names the folder of the recordings"),
         ],
         action: "take the value as an argument; only the command reads the environment",

@@ -19,7 +19,7 @@ pub(crate) struct Inlet {
 }
 
 impl Inlet {
-    pub(super) fn new(stream: Box<dyn Read + Send>) -> Self {
+    pub(crate) fn new(stream: Box<dyn Read + Send>) -> Self {
         Self { stream: Mutex::new(Some(stream)), lines: tokio::sync::Mutex::new(None) }
     }
 

@@ -20,7 +20,7 @@ enum Item {
 pub(crate) struct Outlet(mpsc::Sender<Item>);
 
 impl Outlet {
-    pub(super) fn new(stream: Box<dyn Write + Send>) -> Self {
+    pub(crate) fn new(stream: Box<dyn Write + Send>) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE);
         // The thread ends with the last sender. Without one, everything counts as unread.
         let _ = std::thread::Builder::new().name("outlet".into()).spawn(move || drain(receiver, stream));
@@ -46,7 +46,7 @@ impl Outlet {
     }
 
     /// Waits until everything is written. False if it was not.
-    pub(super) async fn flush(&self) -> bool {
+    pub(crate) async fn flush(&self) -> bool {
         let (done, written) = oneshot::channel();
         self.0.send(Item::Flush(done)).await.is_ok() && written.await.is_ok()
     }

@@ -10,7 +10,10 @@
 // The attribute macros emit paths that begin with `::toolpost`.
 extern crate toolpost_core as toolpost;
 
+#[cfg(feature = "command")]
 mod command;
+#[cfg(feature = "scaffold")]
 mod scaffold;
+mod server;
 #[cfg(feature = "worker")]
 mod worker;

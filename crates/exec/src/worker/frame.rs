@@ -1,0 +1,150 @@
+//! What goes between a process and its workers: the frames of resident mode, and what only a worker needs.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use toolpost_core::{Document, StateAddress, StateView};
+
+use crate::protocol::frame::{CallFacts, CallerMessage, Frame, ToolMessage};
+
+/// A line to a worker.
+pub(super) type OrderFrame = Frame<Order>;
+/// A line of a worker.
+pub(super) type ReportFrame = Frame<Report>;
+
+/// What a worker is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Order {
+    /// Run a tool, once, as it is: what stands around a call is done where it comes from.
+    Attempt {
+        /// The tool.
+        tool: String,
+        /// The arguments, checked.
+        arguments: Value,
+        /// Which attempt it is.
+        attempt: u32,
+        /// What its `#[state]` parameters see.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        state: Vec<Seen>,
+        /// What travels with it.
+        #[serde(flatten)]
+        facts: Box<CallFacts>,
+    },
+    /// What any tool program is told.
+    #[serde(untagged)]
+    Caller(CallerMessage),
+}
+
+/// What a worker tells.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Report {
+    /// What a `#[state]` parameter shall become when the attempt has succeeded.
+    Keep {
+        /// Which of them, from 0.
+        index: usize,
+        /// The value.
+        value: Value,
+    },
+    /// What any tool program tells.
+    #[serde(untagged)]
+    Tool(ToolMessage),
+}
+
+/// What one `#[state]` parameter sees: the part that it names, and nothing else of the document.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Seen {
+    document: String,
+    pointer: String,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "double")]
+    value: Option<Value>,
+}
+
+/// A value that is there, also if it is null, is not one that is not there.
+mod double {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde_json::Value;
+
+    #[expect(clippy::ref_option, reason = "the signature that serde asks for")]
+    pub(super) fn serialize<S: Serializer>(value: &Option<Value>, to: S) -> Result<S::Ok, S::Error> {
+        value.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+        Value::deserialize(from).map(Some)
+    }
+}
+
+impl From<&StateView> for Seen {
+    fn from(view: &StateView) -> Self {
+        let StateAddress { document, pointer } = view.address().clone();
+        Self { document, pointer, value: view.value().cloned() }
+    }
+}
+
+impl Seen {
+    /// The same view, of a document that has nothing but this part.
+    pub(super) fn view(self) -> StateView {
+        let names = self.pointer.split('/').skip(1).map(|name| name.replace("~1", "/").replace("~0", "~"));
+        let names: Vec<String> = names.collect();
+        let version = u64::from(self.value.is_some());
+        let value = names.into_iter().rev().fold(self.value.unwrap_or_default(), |value, name| {
+            Value::Object(Map::from_iter([(name, value)]))
+        });
+        let document = Document { id: self.document.clone(), version, value: Arc::new(value) };
+        StateView::new(StateAddress { document: self.document, pointer: self.pointer }, &document)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_part_of_a_document_travels_alone() {
+        let document = Document {
+            id: "d".into(),
+            version: 7,
+            value: Arc::new(json!({"a/b": {"~": [1, null], "other": "x"}, "secret": "y"})),
+        };
+        for (pointer, expected) in [
+            ("", Some(json!({"a/b": {"~": [1, null], "other": "x"}, "secret": "y"}))),
+            ("/a~1b", Some(json!({"~": [1, null], "other": "x"}))),
+            ("/a~1b/~0", Some(json!([1, null]))),
+            ("/a~1b/~0/1", Some(json!(null))),
+            ("/nothing", None),
+        ] {
+            let address = StateAddress { document: "d".into(), pointer: pointer.into() };
+            let seen = Seen::from(&StateView::new(address, &document));
+            let line = serde_json::to_string(&seen).unwrap();
+            assert_eq!(line.contains("secret"), pointer.is_empty(), "{line}");
+            let again: Seen = serde_json::from_str(&line).unwrap();
+            assert_eq!(again.view().value(), expected.as_ref(), "{pointer}");
+        }
+    }
+
+    #[test]
+    fn orders_and_reports_read_back_as_written() {
+        let seen = Seen { document: "d".into(), pointer: "/x".into(), value: Some(Value::Null) };
+        let facts = Box::new(CallFacts { deadline_ms: Some(5), ..CallFacts::default() });
+        let arguments = json!({"a": [1.5, "x"]});
+        let orders = [
+            Order::Attempt { tool: "t".into(), arguments, attempt: 2, state: vec![seen], facts },
+            Order::Caller(CallerMessage::Cancel),
+        ];
+        for order in orders {
+            let line = OrderFrame::new(3, order).to_line().unwrap();
+            assert_eq!(OrderFrame::read(&line).unwrap().to_line().unwrap(), line);
+        }
+        let reports = [
+            Report::Keep { index: 1, value: json!({"n": 1}) },
+            Report::Tool(ToolMessage::Nested { request: 1, tool: "t".into(), arguments: json!({}) }),
+        ];
+        for report in reports {
+            let line = ReportFrame::new(3, report).to_line().unwrap();
+            assert_eq!(ReportFrame::read(&line).unwrap().to_line().unwrap(), line);
+        }
+    }
+}

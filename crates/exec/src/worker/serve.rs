@@ -1,0 +1,324 @@
+//! The side of the worker: one process, one attempt at a time.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::oneshot;
+use toolpost_core::{
+    Answer, Args, Artifact, BoxFuture, Call, CallRecord, Cancelled, Change, Commit, Committed, Ctx, DocStore,
+    Document, Host, LogLine, Progress, Question, Reply, Sample, SampleRequest, Sleep, StateView, Tool,
+    ToolError, Values,
+};
+
+use super::frame::{Order, OrderFrame, Report, ReportFrame, Seen};
+use crate::protocol::dialect::PROTOCOL;
+use crate::protocol::frame::{CallerMessage, StateRequest, ToolMessage};
+use crate::protocol::line::{Line, MAX_LINE};
+use crate::protocol::outcome::{Answered, ArtifactFrame, OutputFrame};
+use crate::server::{Inlet, Outlet, new_call};
+
+/// What a worker process has of its program: the tools by name, and the values that are injected by type.
+pub struct Work {
+    /// Finds a tool.
+    pub tool: Box<dyn Fn(&str) -> Option<Arc<dyn Tool>> + Send + Sync>,
+    /// What is injected into all calls.
+    pub values: Values,
+}
+
+impl std::fmt::Debug for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Work").field("values", &self.values).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The way back to the process that started this one, for one attempt.
+struct Link {
+    output: Outlet,
+    id: u64,
+    questions: Mutex<HashMap<u64, oneshot::Sender<Answered<Value>>>>,
+    next: AtomicU64,
+}
+
+fn gone() -> ToolError {
+    ToolError::cancelled("the process that started this worker has gone")
+}
+
+impl Link {
+    fn tell(&self, report: Report) {
+        if let Ok(line) = ReportFrame::new(self.id, report).to_line() {
+            // Notices give way: the other side counts what it gets.
+            let _ = self.output.offer(line);
+        }
+    }
+
+    async fn send(&self, report: Report) -> Result<(), ToolError> {
+        let line = ReportFrame::new(self.id, report).to_line()?;
+        if line.len() > MAX_LINE {
+            return Err(ToolError::limit(format!(
+                "{} bytes of JSON; between processes go 32 MiB",
+                line.len()
+            ))
+            .suggest("Write what is large to a file, and give its path."));
+        }
+        if self.output.send(line).await { Ok(()) } else { Err(gone()) }
+    }
+
+    /// Puts a question to the other side and waits for its answer.
+    async fn request<T: DeserializeOwned>(
+        &self,
+        message: impl FnOnce(u64) -> ToolMessage,
+    ) -> Result<T, ToolError> {
+        let request = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = oneshot::channel();
+        lock(&self.questions).insert(request, sender);
+        let sent = self.send(Report::Tool(message(request))).await;
+        if let Err(error) = sent {
+            lock(&self.questions).remove(&request);
+            return Err(error);
+        }
+        let answer = answer.await.map_err(|_| gone())?.into_result()?;
+        T::deserialize(answer)
+            .map_err(|error| ToolError::dependency(format!("an answer to the worker does not fit: {error}")))
+    }
+}
+
+/// The attempt, as its tool sees it.
+struct WorkerHost {
+    call: Call,
+    attempt: u32,
+    values: Arc<Values>,
+    state: Vec<StateView>,
+    /// What they shall become.
+    kept: Mutex<Vec<(usize, Value)>>,
+    link: Arc<Link>,
+}
+
+impl Host for WorkerHost {
+    fn call(&self) -> &Call {
+        &self.call
+    }
+
+    fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.call.deadline
+    }
+
+    fn values(&self) -> &Values {
+        &self.values
+    }
+
+    fn cancelled(&self) -> Cancelled {
+        self.call.cancellation.cancelled()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.call.cancellation.is_cancelled()
+    }
+
+    fn progress(&self, progress: Progress) {
+        self.link.tell(Report::Tool(ToolMessage::Progress(progress)));
+    }
+
+    fn log(&self, line: LogLine) {
+        self.link.tell(Report::Tool(ToolMessage::Log(line)));
+    }
+
+    fn artifact(&self, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
+        Box::pin(async move {
+            let artifact = ArtifactFrame::from(&artifact);
+            self.link.request(|request| ToolMessage::Artifact { request, artifact }).await
+        })
+    }
+
+    fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, ToolError>> {
+        Box::pin(self.link.request(|request| ToolMessage::Ask { request, question }))
+    }
+
+    fn sample(&self, prompt: SampleRequest) -> BoxFuture<'_, Result<Sample, ToolError>> {
+        Box::pin(self.link.request(|request| ToolMessage::Sample { request, prompt }))
+    }
+
+    fn nested(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
+        Box::pin(async move {
+            let (tool, arguments) = (call.tool.clone(), Value::clone(&call.arguments));
+            let answer = self
+                .link
+                .request::<OutputFrame>(|request| ToolMessage::Nested { request, tool, arguments })
+                .await;
+            let result = answer.and_then(OutputFrame::into_output);
+            // The record that counts is made where the call runs; nobody reads this one.
+            let started = toolpost_core::Clock::timestamp(&toolpost_core::SystemClock);
+            let record = CallRecord::begin(&call, call.tool.as_str().into(), "worker".into(), started);
+            Reply { result, record: Arc::new(record) }
+        })
+    }
+
+    fn state(&self, index: usize) -> Result<StateView, ToolError> {
+        self.state
+            .get(index)
+            .cloned()
+            .ok_or_else(|| ToolError::internal("a tool asked for a state that its spec does not name"))
+    }
+
+    fn set_state(&self, index: usize, value: Value) -> Result<(), ToolError> {
+        self.state(index)?;
+        lock(&self.kept).push((index, value));
+        Ok(())
+    }
+
+    fn documents(self: Arc<Self>) -> Result<(Arc<dyn DocStore>, Sleep), ToolError> {
+        let sleep: Sleep = |time| Box::pin(tokio::time::sleep(time));
+        Ok((Arc::new(Documents(Arc::clone(&self.link))), sleep))
+    }
+}
+
+/// The documents of the process that started this one.
+struct Documents(Arc<Link>);
+
+impl Documents {
+    fn request<'a, T: DeserializeOwned + Send + 'a>(
+        &'a self,
+        state: StateRequest,
+    ) -> BoxFuture<'a, Result<T, ToolError>> {
+        Box::pin(self.0.request(|request| ToolMessage::State { request, state }))
+    }
+}
+
+impl DocStore for Documents {
+    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Document, ToolError>> {
+        self.request(StateRequest::Load { document: id.to_owned() })
+    }
+
+    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>> {
+        self.request(StateRequest::Commit(commit))
+    }
+
+    fn at<'a>(&'a self, id: &'a str, version: u64) -> BoxFuture<'a, Result<Document, ToolError>> {
+        self.request(StateRequest::At { document: id.to_owned(), version })
+    }
+
+    fn log<'a>(
+        &'a self,
+        id: &'a str,
+        after: u64,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Change>, ToolError>> {
+        self.request(StateRequest::Log { document: id.to_owned(), after, limit })
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, u64)>, ToolError>> {
+        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+        self.request(StateRequest::List { prefix, after, limit })
+    }
+}
+
+/// Works off attempts until the lines end. For the entry of a worker process; nothing else may use the streams.
+pub async fn serve(work: Work, input: Box<dyn Read + Send>, output: Box<dyn Write + Send>) {
+    let (input, output) = (Inlet::new(input), Outlet::new(output));
+    let values = Arc::new(work.values);
+    let hello = ToolMessage::Hello {
+        name: "worker".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        protocol: PROTOCOL.to_owned(),
+    };
+    if let Ok(line) = ReportFrame::new(0, Report::Tool(hello)).to_line() {
+        output.send(line).await;
+    }
+    let mut current: Option<Arc<Link>> = None;
+    while let Some(line) = input.line().await {
+        let Line::Whole(line) = line else { return };
+        // The other side is this program itself: a line that is no frame is the end of it.
+        let Ok(OrderFrame { id, message, .. }) = OrderFrame::read(&line) else { return };
+        match message {
+            Order::Attempt { tool, arguments, attempt, state, facts } => {
+                let link = Arc::new(Link {
+                    output: output.clone(),
+                    id,
+                    questions: Mutex::default(),
+                    next: AtomicU64::new(1),
+                });
+                current = Some(Arc::clone(&link));
+                let host = WorkerHost {
+                    call: new_call(tool, arguments, *facts),
+                    attempt,
+                    values: Arc::clone(&values),
+                    state: state.into_iter().map(Seen::view).collect(),
+                    kept: Mutex::default(),
+                    link,
+                };
+                let tool = (work.tool)(&host.call.tool);
+                let runtime = tokio::runtime::Handle::current();
+                tokio::task::spawn_blocking(move || runtime.block_on(attempt_of(host, tool)));
+            }
+            Order::Caller(CallerMessage::Answer { request, answer }) => {
+                let waiting = current.as_ref().and_then(|link| lock(&link.questions).remove(&request));
+                if let Some(waiting) = waiting {
+                    let _ = waiting.send(answer);
+                }
+            }
+            Order::Caller(_) => return,
+        }
+    }
+}
+
+async fn attempt_of(host: WorkerHost, tool: Option<Arc<dyn Tool>>) {
+    let host = Arc::new(host);
+    let link = Arc::clone(&host.link);
+    let result = match tool {
+        None => Err(ToolError::internal(format!(
+            "the worker has no tool `{}`: it builds another toolbox than the process that started it",
+            host.call.tool
+        ))),
+        Some(tool) => {
+            let args = Args::new(Arc::clone(&host.call.arguments));
+            let ctx = Ctx::from_host(Arc::clone(&host) as Arc<dyn Host>);
+            let call = catch_unwind(AssertUnwindSafe(|| tool.call(&args, &ctx)));
+            match call {
+                Ok(call) => {
+                    use futures_util::FutureExt as _;
+                    AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|panic| Err(panicked(&*panic)))
+                }
+                Err(panic) => Err(panicked(&*panic)),
+            }
+        }
+    };
+    let answer = |outcome| Report::Tool(ToolMessage::Result { outcome, record: None });
+    let kept = std::mem::take(&mut *lock(&host.kept));
+    let send_all = async {
+        for (index, value) in kept {
+            link.send(Report::Keep { index, value }).await?;
+        }
+        link.send(answer(result.map(|output| OutputFrame::from(&output)).into())).await
+    };
+    if let Err(error) = send_all.await {
+        // If it was only too large, the reason is not.
+        let _ = link.send(answer(Answered::Error(error))).await;
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> ToolError {
+    let message = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned());
+    ToolError::internal(format!("the tool panicked: {message}"))
+}

@@ -1,0 +1,402 @@
+//! Worker processes: this test program once more, and what its tools do to it.
+#![expect(clippy::unused_async, clippy::needless_pass_by_value, reason = "tools as people write them")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toolpost::{
+    Answer, Artifact, Call, Cancellation, Code, Ctx, Inject, LogLevel, Question, Reply, SampleRequest, Scope,
+    ToolError, tool,
+};
+use toolpost_exec::server::{own_input, own_output};
+use toolpost_exec::worker::{MARKER, Settings, Work, Workers, serve};
+use toolpost_testkit::MemoryPort;
+use toolpost_toolbox::{Builder, Toolbox};
+
+/// Add.
+#[tool(cpu_bound)]
+fn add(a: i64, b: i64) -> i64 {
+    println!("a stray print");
+    a + b
+}
+
+/// The process and the thread of an async tool.
+#[tool(placement = "worker")]
+async fn process_id() -> u32 {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    std::process::id()
+}
+
+/// Start processes that go on whatever happens, and wait for ever.
+#[tool(cpu_bound, timeout = "700ms")]
+fn hang(file: String, mark: String) -> u32 {
+    // They leave the session, ignore signals, close everything, and write on for as long as they live.
+    let script = format!(
+        "trap '' TERM INT HUP; exec </dev/null >/dev/null 2>&1; \
+         (setsid sh -c 'trap \"\" TERM INT HUP; while :; do echo x >> {file}; sleep 0.01; done; : {mark}' &) ; \
+         while :; do echo x >> {file}; sleep 0.01; done; : {mark}"
+    );
+    for _ in 0..3 {
+        #[expect(clippy::disallowed_methods, reason = "what a tool may do")]
+        let started = std::process::Command::new("sh").args(["-c", &script]).spawn();
+        started.unwrap();
+    }
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// Die.
+#[tool(cpu_bound)]
+fn die(how: String) -> u64 {
+    match how.as_str() {
+        "abort" => std::process::abort(),
+        #[expect(clippy::disallowed_methods, clippy::exit, reason = "what a tool may do")]
+        "exit" => std::process::exit(3),
+        "overflow" => deeper(0),
+        "allocate" => {
+            let all: Vec<Vec<u8>> = (0..160).map(|_| vec![1; 64 << 20]).collect();
+            all.len() as u64
+        }
+        _ => panic!("as asked"),
+    }
+}
+
+#[expect(unconditional_recursion, reason = "what a tool may do")]
+fn deeper(depth: u64) -> u64 {
+    let frame = std::hint::black_box([depth; 512]);
+    deeper(frame[0] + 1) + frame[1]
+}
+
+/// Take a few hundred MiB.
+#[tool(cpu_bound, memory_mib = 96)]
+fn greedy(mebibytes: usize) -> usize {
+    std::hint::black_box(vec![1_u8; mebibytes << 20]).len() >> 20
+}
+
+/// Take as much with the usual memory.
+#[tool(cpu_bound)]
+fn generous(mebibytes: usize) -> usize {
+    std::hint::black_box(vec![1_u8; mebibytes << 20]).len() >> 20
+}
+
+/// Use everything that a caller can do.
+#[tool(cpu_bound)]
+fn verbs(ctx: &Ctx, prefix: Inject<String>, #[arg(inject)] tenant: String) -> Value {
+    ctx.progress("half", 50.0);
+    ctx.log(LogLevel::Info, "a line");
+    let file = Artifact::from_bytes("a.txt", "text/plain", b"bytes".to_vec());
+    let taken = ctx.wait(ctx.artifact(file)).map_err(|error| error.to_string());
+    let asked = ctx.wait(ctx.ask(Question::text("Sure?"))).map_err(|error| error.to_string());
+    let sampled = ctx.wait(ctx.sample(SampleRequest::new("Say so."))).map(|sample| sample.content);
+    let nested = ctx.wait(ctx.call("add", json!({"a": 2, "b": 3}))).map(|output| output.result_value());
+    let unknown = ctx.wait(ctx.call("nothing", json!({}))).map_err(|error| error.code());
+    let document = ctx.state("by-hand/{owner}").unwrap();
+    ctx.wait(document.replace(&json!({"n": 1}))).unwrap();
+    json!({
+        "taken": taken.is_ok(), "asked": asked.unwrap(), "sampled": sampled.unwrap(),
+        "nested": nested.unwrap(), "unknown": unknown.unwrap_err(),
+        "injected": format!("{}{tenant}", *prefix),
+        "owner": ctx.scope().map(|scope| scope.owner().to_owned()),
+        "front": ctx.caller().front, "id": ctx.id().to_string(), "key": ctx.idempotency_key(),
+        "attempt": ctx.attempt(), "left": ctx.remaining().is_some_and(|left| left < Duration::from_secs(61)),
+        "folder": ctx.working_dir(), "meta": ctx.metadata(),
+    })
+}
+
+/// Count, by name.
+#[tool(cpu_bound, conflict = "retry", max_retries = 100, backoff = "1ms..5ms")]
+fn count(
+    #[state(id = "counters", path = "/by_name/{name}")] count: &mut i64,
+    name: String,
+    by: i64,
+) -> Result<i64, ToolError> {
+    *count += by;
+    let _ = name;
+    if by == 0 { Err(ToolError::precondition("by nothing")) } else { Ok(*count) }
+}
+
+fn builder(workers: Workers) -> Builder {
+    Toolbox::builder()
+        .tool(add)
+        .tool(process_id)
+        .tool(hang)
+        .tool(die)
+        .tool(greedy)
+        .tool(generous)
+        .tool(verbs)
+        .tool(count)
+        .provide("of ".to_owned())
+        .provide_named("tenant", "everybody")
+        .runner(workers)
+}
+
+/// This test program, which is a worker when it runs the test [`as_worker`] with the marker in its environment.
+fn settings() -> Settings {
+    let mut settings = Settings::new(std::env::current_exe().unwrap());
+    settings.arguments = ["worker::as_worker", "--exact", "--nocapture"].map(Into::into).into();
+    settings.environment = vec![("LD_PRELOAD".into(), "/nothing".into()), ("KEPT".into(), "yes".into())];
+    settings.start = Duration::from_mins(1);
+    settings.most = 4;
+    settings
+}
+
+fn toolbox(settings: Settings) -> (Toolbox, Workers) {
+    let workers = Workers::new(settings);
+    (builder(workers.clone()).build().unwrap(), workers)
+}
+
+#[test]
+fn as_worker() {
+    #[expect(clippy::disallowed_methods, reason = "how this program was started")]
+    if std::env::var_os(MARKER).is_none() {
+        return;
+    }
+    assert_eq!(std::env::vars().filter(|(name, _)| name == "KEPT" || name == "LD_PRELOAD").count(), 1);
+    let (input, output) = (own_input().unwrap(), own_output().unwrap());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (toolbox, _) = toolbox(settings());
+        let values = toolbox.values().clone();
+        let work = Work { tool: Box::new(move |name| toolbox.own_tool(name)), values };
+        serve(work, Box::new(input), Box::new(output)).await;
+    });
+    #[expect(clippy::disallowed_methods, clippy::exit, reason = "a worker has nothing else to do")]
+    std::process::exit(0);
+}
+
+async fn run(toolbox: &Toolbox, tool: &str, arguments: Value) -> Result<Value, ToolError> {
+    toolbox.run(tool, arguments).await.map(|output| output.result_value())
+}
+
+async fn add_works(toolbox: &Toolbox) {
+    assert_eq!(run(toolbox, "add", json!({"a": 1, "b": 2})).await.unwrap(), json!(3));
+}
+
+#[tokio::test]
+async fn a_tool_runs_in_another_process_that_is_used_again() {
+    let (toolbox, workers) = toolbox(settings());
+    assert_eq!(workers.count(), 0);
+    add_works(&toolbox).await;
+    let first = run(&toolbox, "process_id", json!({})).await.unwrap();
+    assert_ne!(first, json!(std::process::id()));
+    for _ in 0..20 {
+        assert_eq!(run(&toolbox, "process_id", json!({})).await.unwrap(), first);
+    }
+    assert_eq!(workers.count(), 1);
+    // A panic is an error of the call, and the process goes on.
+    let error = run(&toolbox, "die", json!({"how": "panic"})).await.unwrap_err();
+    assert_eq!(error.code(), Code::Internal);
+    assert_eq!(run(&toolbox, "process_id", json!({})).await.unwrap(), first);
+}
+
+/// Whether a process with this word on its command line lives.
+fn lives(mark: &str) -> bool {
+    std::fs::read_dir("/proc").unwrap().any(|entry| {
+        let file = entry.unwrap().path().join("cmdline");
+        std::fs::read(file).is_ok_and(|line| String::from_utf8_lossy(&line).contains(mark))
+    })
+}
+
+/// Whether nothing writes to the file any more.
+async fn is_still(file: &Path) -> bool {
+    let size = || std::fs::metadata(file).unwrap().len();
+    let before = size();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    before > 0 && size() == before
+}
+
+async fn until(mut condition: impl FnMut() -> bool) {
+    for _ in 0..3000 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it never came");
+}
+
+#[tokio::test]
+async fn at_the_timeout_the_process_and_all_that_it_started_is_dead() {
+    let (toolbox, workers) = toolbox(settings());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("beats");
+    let arguments = json!({"file": file, "mark": "toolpost-mark-timeout"});
+    // Starting the process is part of the time that the call has: not of the test.
+    add_works(&toolbox).await;
+    let error = run(&toolbox, "hang", arguments).await.unwrap_err();
+    assert_eq!(error.code(), Code::Timeout, "{error}");
+    assert!(!lives("toolpost-mark-timeout"));
+    assert!(error.context().get("still_running").is_none(), "{error:#?}");
+    assert!(is_still(&file).await);
+    assert_eq!(workers.count(), 0);
+    add_works(&toolbox).await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_or_dropped_leaves_nothing() {
+    let (toolbox, workers) = toolbox(settings());
+    let folder = tempfile::tempdir().unwrap();
+    let call = |mark: &str, file: &Path| {
+        let mut call = Call::new("hang", json!({"file": file, "mark": mark}));
+        call.cancellation = Cancellation::new();
+        call
+    };
+    add_works(&toolbox).await;
+    let file = folder.path().join("cancelled");
+    let cancelled = call("toolpost-mark-cancelled", &file);
+    let stop = cancelled.cancellation.clone();
+    let (reply, ()) = tokio::join!(toolbox.call(cancelled), async {
+        until(|| file.exists()).await;
+        stop.cancel();
+    });
+    assert_eq!(reply.result.unwrap_err().code(), Code::Cancelled);
+    assert!(!lives("toolpost-mark-cancelled"));
+    assert!(is_still(&file).await);
+
+    let file = folder.path().join("dropped");
+    {
+        let dropped = toolbox.call(call("toolpost-mark-dropped", &file));
+        tokio::pin!(dropped);
+        tokio::select! {
+            _ = &mut dropped => panic!("it never answers"),
+            () = until(|| file.exists()) => {}
+        }
+    }
+    until(|| !lives("toolpost-mark-dropped")).await;
+    until(|| workers.count() == 0).await;
+    add_works(&toolbox).await;
+}
+
+#[tokio::test]
+async fn a_death_costs_one_call() {
+    let (toolbox, workers) = toolbox(settings());
+    add_works(&toolbox).await;
+    for (how, codes, words) in [
+        ("abort", [Code::Dependency, Code::Dependency], "signal 6"),
+        ("overflow", [Code::Dependency, Code::Dependency], "signal 6"),
+        ("exit", [Code::Dependency, Code::Dependency], "status 3"),
+        ("allocate", [Code::Limit, Code::Dependency], "worker process"),
+    ] {
+        // Another call at the same time, in another process.
+        let (error, other) = tokio::join!(
+            run(&toolbox, "die", json!({"how": how})),
+            run(&toolbox, "add", json!({"a": 1, "b": 2}))
+        );
+        let error = error.unwrap_err();
+        assert!(codes.contains(&error.code()) && error.message().contains(words), "{how}: {error:#?}");
+        assert_eq!(other.unwrap(), json!(3), "{how}");
+        add_works(&toolbox).await;
+    }
+    assert!(workers.count() <= 2);
+}
+
+#[tokio::test]
+async fn memory_is_what_the_policy_says() {
+    let (toolbox, _) = toolbox(settings());
+    assert_eq!(run(&toolbox, "greedy", json!({"mebibytes": 16})).await.unwrap(), json!(16));
+    let error = run(&toolbox, "greedy", json!({"mebibytes": 300})).await.unwrap_err();
+    assert!(matches!(error.code(), Code::Limit | Code::Dependency), "{error}");
+    assert_eq!(run(&toolbox, "generous", json!({"mebibytes": 300})).await.unwrap(), json!(300));
+    let mut small = settings();
+    small.memory = 96 << 20;
+    let (toolbox, _) = self::toolbox(small);
+    assert!(run(&toolbox, "generous", json!({"mebibytes": 300})).await.is_err());
+}
+
+#[tokio::test]
+async fn a_worker_can_do_what_any_tool_can() {
+    let (toolbox, _) = toolbox(settings());
+    let port = MemoryPort::new(10, 10);
+    port.answer(Answer::Given { value: json!("yes") });
+    let mut call =
+        Call::new("verbs", json!({})).with_port(Arc::clone(&port) as _).with_scope(Scope::new("ada"));
+    call.idempotency_key = Some("key".into());
+    call.options.working_dir = Some("/tmp".into());
+    call.options.metadata.insert("a".into(), json!(1));
+    call.values.provide_named("tenant", "this call");
+    let id = call.id.to_string();
+    let Reply { result, record } = toolbox.call(call).await;
+    let expected = json!({
+        "taken": true, "asked": Answer::Given { value: json!("yes") }, "sampled": "echo: Say so.",
+        "nested": 5, "unknown": "NOT_FOUND", "injected": "of this call",
+        "owner": "ada", "front": "library", "id": id, "key": "key",
+        "attempt": 1, "left": true, "folder": "/tmp", "meta": {"a": 1},
+    });
+    assert_eq!(result.unwrap().result_value(), expected);
+    let heard = port.heard();
+    assert_eq!((heard.progress[0].message.as_str(), heard.progress[0].percent), ("half", Some(50.0)));
+    assert_eq!(heard.log[0].message, "a line");
+    assert_eq!((heard.artifacts[0].name.as_str(), heard.artifacts[0].size), ("a.txt", 5));
+    assert_eq!(heard.questions[0].message, "Sure?");
+    // The nested calls are children of the record.
+    let children: Vec<_> = record.children.iter().map(|child| &*child.tool).collect();
+    assert_eq!(children, ["add", "nothing"]);
+}
+
+#[tokio::test]
+async fn state_is_kept_by_the_process_that_calls() {
+    let (toolbox, _) = toolbox(settings());
+    let calls =
+        (0..24).map(|n| run(&toolbox, "count", json!({"name": if n % 2 == 0 { "a" } else { "b" }, "by": 1})));
+    for result in futures_util::future::join_all(calls).await {
+        result.unwrap();
+    }
+    assert_eq!(run(&toolbox, "count", json!({"name": "a", "by": 5})).await.unwrap(), json!(17));
+    // What a failed attempt made of it is thrown away.
+    let error = run(&toolbox, "count", json!({"name": "a", "by": 0})).await.unwrap_err();
+    assert_eq!(error.code(), Code::Precondition);
+    assert_eq!(run(&toolbox, "count", json!({"name": "a", "by": 1})).await.unwrap(), json!(18));
+    let document = toolbox.state("counters").unwrap().state().await.unwrap();
+    assert_eq!(*document, json!({"by_name": {"a": 18, "b": 12}}));
+}
+
+#[tokio::test]
+async fn a_program_that_knows_nothing_of_workers_is_one_error() {
+    for (program, arguments, words) in [
+        ("/bin/true", vec![], "ended before it was ready"),
+        ("/bin/sleep", vec!["1000"], "not ready within 300 ms"),
+        ("/bin/sh", vec!["-c", "while :; do echo garbage; done"], "ended before it was ready"),
+        ("/bin/nothing", vec![], ""),
+    ] {
+        let mut settings = Settings::new(program);
+        settings.arguments = arguments.into_iter().map(Into::into).collect();
+        settings.start = Duration::from_millis(300);
+        let (toolbox, workers) = toolbox(settings);
+        let error = run(&toolbox, "add", json!({"a": 1, "b": 2})).await.unwrap_err();
+        assert!(matches!(error.code(), Code::Precondition | Code::Dependency), "{error}");
+        assert!(error.message().contains(words), "{error}");
+        until(|| workers.count() == 0).await;
+    }
+    let refused = Toolbox::builder().tool(add).build().unwrap_err();
+    assert!(refused.message.contains("worker_entry"), "{refused}");
+}
+
+#[tokio::test]
+async fn there_are_as_many_as_are_allowed() {
+    let mut one = settings();
+    one.most = 1;
+    one.idle = Duration::from_millis(50);
+    let (toolbox, workers) = toolbox(one.clone());
+    // They wait for each other, and all of them have their turn.
+    let calls = (0..8).map(|_| run(&toolbox, "process_id", json!({})));
+    let all: Vec<Value> =
+        futures_util::future::join_all(calls).await.into_iter().map(Result::unwrap).collect();
+    assert!(all.iter().all(|id| *id == all[0]), "{all:?}");
+    // A nested call does not wait for the process that waits for it.
+    let port = MemoryPort::new(10, 10);
+    port.answer(Answer::Given { value: json!("yes") });
+    let call = Call::new("verbs", json!({})).with_port(port).with_scope(Scope::new("ada"));
+    assert_eq!(toolbox.call(call).await.result.unwrap().result_value()["nested"], 5);
+    until(|| workers.count() == 0).await;
+
+    one.least = 1;
+    let (toolbox, workers) = self::toolbox(one);
+    add_works(&toolbox).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(workers.count(), 1);
+    drop(toolbox);
+    drop(workers);
+}
