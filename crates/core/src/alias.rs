@@ -115,6 +115,10 @@ impl Tool for Aliased {
         self.tool.call(args, ctx)
     }
 
+    fn mock<'a>(&'a self, args: &'a Args, ctx: &'a Ctx) -> Option<BoxFuture<'a, Result<Output, ToolError>>> {
+        self.tool.mock(args, ctx)
+    }
+
     fn secrets(&self, arguments: &Value) -> Vec<String> {
         self.tool.secrets(arguments)
     }

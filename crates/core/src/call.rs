@@ -216,7 +216,7 @@ impl Call {
     }
 
     /// A call made from within this one: caller, scope, deadline, cancellation, priority, values, port and options
-    /// are inherited; the idempotency key is not.
+    /// are inherited, its metadata among them; the idempotency key is not.
     #[must_use]
     pub fn nested(&self, tool: impl Into<String>, arguments: impl Into<Arc<Value>>) -> Self {
         Self {
@@ -227,7 +227,6 @@ impl Call {
             arguments: arguments.into(),
             idempotency_key: None,
             approved: false,
-            options: CallOptions { metadata: Map::new(), ..self.options.clone() },
             ..self.clone()
         }
     }

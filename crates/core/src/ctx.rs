@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use futures_util::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -143,6 +144,11 @@ impl Ctx {
         self.0.call().options.dry_run
     }
 
+    /// Whether answers are made up: a tool sees it only in its [`mock`](crate::Tool::mock).
+    pub fn is_mock(&self) -> bool {
+        self.0.call().options.mock
+    }
+
     /// The folder to work in.
     pub fn working_dir(&self) -> Option<&Path> {
         let call = self.0.call();
@@ -250,6 +256,59 @@ impl Ctx {
     #[doc(hidden)]
     pub fn set_state(&self, index: usize, value: Value) -> Result<(), ToolError> {
         self.0.set_state(index, value)
+    }
+
+    /// Calls several tools, at most `concurrency` of them at once (at least one). The results are in the order of the
+    /// calls, and one that fails stops no other.
+    ///
+    /// Each is a [`call`](Self::call): they are begun in their order, so that a tool that is run again finds the
+    /// answers of those that succeeded.
+    pub async fn call_all<T: Into<String>>(
+        &self,
+        calls: impl IntoIterator<Item = (T, Value)>,
+        concurrency: usize,
+    ) -> Vec<Result<Output, ToolError>> {
+        let mut results = self.begun(calls, concurrency).collect::<Vec<_>>().await;
+        results.sort_unstable_by_key(|(index, _)| *index);
+        results.into_iter().map(|(_, result)| result).collect()
+    }
+
+    /// As [`call_all`](Self::call_all), but the first failure ends it: calls that still run are stopped, and those that
+    /// wait are not begun.
+    ///
+    /// # Errors
+    /// That of the call that failed first.
+    pub async fn try_call_all<T: Into<String>>(
+        &self,
+        calls: impl IntoIterator<Item = (T, Value)>,
+        concurrency: usize,
+    ) -> Result<Vec<Output>, ToolError> {
+        let mut outputs = self
+            .begun(calls, concurrency)
+            .map(|(index, result)| result.map(|output| (index, output)))
+            .try_collect::<Vec<_>>()
+            .await?;
+        outputs.sort_unstable_by_key(|(index, _)| *index);
+        Ok(outputs.into_iter().map(|(_, output)| output).collect())
+    }
+
+    /// The results of calls with their places, as they come.
+    fn begun<T: Into<String>>(
+        &self,
+        calls: impl IntoIterator<Item = (T, Value)>,
+        concurrency: usize,
+    ) -> impl Stream<Item = (usize, Result<Output, ToolError>)> + Send {
+        let calls: Vec<(usize, Call)> = calls
+            .into_iter()
+            .map(|(tool, arguments)| self.0.call().nested(tool, arguments))
+            .enumerate()
+            .collect();
+        let host = Arc::clone(&self.0);
+        let begin = move |(index, call)| {
+            let reply = Arc::clone(&host).nested(call);
+            async move { (index, reply.await.result) }
+        };
+        stream::iter(calls).map(begin).buffer_unordered(concurrency.max(1))
     }
 
     /// The injected value of a type: the call's own, or the toolbox's.

@@ -31,6 +31,7 @@ mod event;
 mod id;
 pub mod import;
 mod inject;
+mod narrowed;
 mod output;
 mod parameter;
 mod policy;
@@ -61,6 +62,7 @@ pub use self::error::{Code, RetryAdvice, ToolError};
 pub use self::event::{Event, EventSink};
 pub use self::id::{CallId, RunId, ScopeId};
 pub use self::inject::{Inject, Values};
+pub use self::narrowed::{exclude_parameters, with_mock};
 pub use self::output::{Artifact, ArtifactData, Content, Evidence, IntoOutput, Output, Partial, Payload};
 pub use self::parameter::ParameterType;
 pub use self::policy::{Approval, Placement, Policy, Rate, Retry, Timeout};
@@ -81,7 +83,7 @@ pub use self::state::{
     pointers_overlap, state_conflict, to_json,
 };
 pub use self::suggest::{did_you_mean, suggestions};
-pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn};
+pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn, typed_tool_fn};
 
 /// A boxed future that can move between threads: what object-safe async traits answer with.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

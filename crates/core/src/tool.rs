@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::{Args, BoxFuture, Call, CallRecord, Ctx, Output, PromptSpec, ResourceSpec, ToolError, ToolSpec};
+use crate::__private::{ToolAnswer, ToolParameter, input_schema};
+use crate::{
+    Args, BoxFuture, Call, CallRecord, Ctx, IntoOutput, Output, PromptSpec, ResourceSpec, ToolError, ToolSpec,
+};
 
 /// Something that can be called. `#[tool]` makes one of a function; implement it by hand for anything else.
 pub trait Tool: Send + Sync {
@@ -38,6 +41,13 @@ pub trait Tool: Send + Sync {
     ) -> Result<Value, ToolError> {
         let _ = (before, mine, theirs);
         Err(ToolError::conflict("somebody else has changed the same value, and the tool cannot merge them"))
+    }
+
+    /// Answers in mock mode, without doing anything: what it calls by its context is made up as well. Default: `None`,
+    /// and the answer is made of the spec's examples or its output schema.
+    fn mock<'a>(&'a self, args: &'a Args, ctx: &'a Ctx) -> Option<BoxFuture<'a, Result<Output, ToolError>>> {
+        let _ = (args, ctx);
+        None
     }
 
     /// Texts within the arguments that records and errors must not show, beyond the arguments that the spec calls
@@ -186,4 +196,39 @@ where
     Answer: Future<Output = Result<Output, ToolError>> + Send + 'static,
 {
     FnTool { spec: Arc::new(spec), run }
+}
+
+/// Makes a tool of a closure over one struct with `#[toolpost::data]`: its fields are the parameters, and its schema
+/// takes the place of the spec's. What stands in `Ok` gives the output schema, if the spec has none.
+///
+/// ```
+/// # use toolpost_core as toolpost;
+/// use toolpost::{ToolSpec, ToolError, data, typed_tool_fn};
+///
+/// #[data]
+/// struct Greeting {
+///     /// Whom to greet.
+///     name: String,
+/// }
+///
+/// let greet = typed_tool_fn(ToolSpec::new("greet", "Greet somebody."), async |greeting: Greeting, _ctx| {
+///     Ok::<_, ToolError>(format!("Hello, {}", greeting.name))
+/// });
+/// ```
+pub fn typed_tool_fn<Input, Answered, F, Answer>(
+    spec: ToolSpec,
+    run: F,
+) -> impl Tool + use<Input, Answered, F, Answer>
+where
+    Input: ToolParameter + 'static,
+    Answered: IntoOutput + ToolAnswer + 'static,
+    F: Fn(Input, Ctx) -> Answer + Send + Sync,
+    Answer: Future<Output = Result<Answered, ToolError>> + Send + 'static,
+{
+    let output_schema = spec.output_schema.clone().or_else(Answered::output_schema);
+    let spec = ToolSpec { input_schema: input_schema::<Input>(), output_schema, ..spec };
+    tool_fn(spec, move |args, ctx| {
+        let answer = args.decode_all().map(|input| run(input, ctx));
+        async move { answer?.await?.into_output() }
+    })
 }

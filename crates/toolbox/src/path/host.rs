@@ -17,7 +17,7 @@ use super::check::Secrets;
 use super::keep::Keeping;
 use super::limit::check_artifact_name;
 use super::pause::Pause;
-use super::queue::{self, Places};
+use super::queue::{self, Places, ToolPlace};
 use super::record::emit;
 use super::replay::{Answered, Replay};
 use super::retry::plan;
@@ -141,9 +141,10 @@ impl CallHost {
         std::iter::successors(Some(self), |host| host.parent.as_deref())
     }
 
-    /// The root's name.
-    pub(super) fn root(&self) -> CallId {
-        self.lineage().last().map_or(self.call.id, |root| root.call.id)
+    /// Its place among the calls of its tool.
+    pub(super) fn tool_place(&self) -> ToolPlace {
+        let line = self.lineage().map(|host| host.call.id).collect();
+        ToolPlace { entry: Arc::clone(&self.entry), line }
     }
 
     /// Starts the clock of the next attempt.
@@ -607,9 +608,9 @@ impl Port for Onward {
 
 /// Takes this call's own places up again, after a wait that used none.
 pub(super) async fn enter_again(host: &CallHost) -> Result<(), ToolError> {
-    let tools = if host.entry.limit.is_some() { vec![Arc::clone(&host.entry)] } else { Vec::new() };
+    let tools = if host.entry.limit.is_some() { vec![host.tool_place()] } else { Vec::new() };
     let global = host.parent.is_none();
-    let places = queue::enter_again(&host.toolbox, &host.call, host.root(), tools, global).await?;
+    let places = queue::enter_again(&host.toolbox, &host.call, tools, global).await?;
     let mut places = places.into_iter();
     lock(&host.holding).places = [places.next(), places.next()];
     Ok(())

@@ -1,19 +1,16 @@
 //! The time in which somebody outside is asked.
 
-use std::sync::Arc;
-
 use toolpost_core::ToolError;
 
 use super::host::{CallHost, lock};
-use super::queue::{self, Places};
+use super::queue::{self, Places, ToolPlace};
 use super::run::now;
-use crate::registry::Entry;
 
 /// While it lives, the clocks of a call and of all above it stand still, and their places are free for others.
 pub(super) struct Pause<'a> {
     host: &'a CallHost,
     /// The tools whose places were put down, and whether the global one was.
-    tools: Vec<Arc<Entry>>,
+    tools: Vec<ToolPlace>,
     global: bool,
     ended: bool,
 }
@@ -33,8 +30,8 @@ impl<'a> Pause<'a> {
             host.let_others_in();
             let places = std::mem::take(&mut lock(&host.holding).places);
             pause.global |= places.iter().flatten().any(Places::is_global);
-            if places.iter().flatten().any(|places| places.holds(&host.entry)) {
-                pause.tools.push(Arc::clone(&host.entry));
+            if places.iter().flatten().any(|places| places.is_of(host.call.id)) {
+                pause.tools.push(host.tool_place());
             }
         }
         pause
@@ -45,7 +42,7 @@ impl<'a> Pause<'a> {
         let tools = std::mem::take(&mut self.tools);
         let global = std::mem::take(&mut self.global);
         let host = self.host;
-        let places = queue::enter_again(&host.toolbox, &host.call, host.root(), tools, global).await;
+        let places = queue::enter_again(&host.toolbox, &host.call, tools, global).await;
         self.ended = true;
         self.put_back(places?);
         Ok(())
@@ -56,7 +53,7 @@ impl<'a> Pause<'a> {
         let mut rest = places;
         for host in self.host.lineage() {
             let own = &mut lock(&host.holding).places;
-            if let Some(index) = rest.iter().position(|places| places.holds(&host.entry)) {
+            if let Some(index) = rest.iter().position(|places| places.is_of(host.call.id)) {
                 own[0] = Some(rest.swap_remove(index));
             }
             if host.parent.is_none()
@@ -74,7 +71,7 @@ impl Drop for Pause<'_> {
             // The question was dropped and there is no way to wait here: a place that is not free is done without.
             let tools = std::mem::take(&mut self.tools);
             if self.global || !tools.is_empty() {
-                let places = queue::try_again(&self.host.toolbox, self.host.root(), tools, self.global);
+                let places = queue::try_again(&self.host.toolbox, tools, self.global);
                 self.put_back(places);
             }
         }

@@ -28,10 +28,19 @@ struct State {
     waiting: usize,
     lanes: [Lane; 4],
     next_ticket: u64,
-    /// Who is running, by tool with limited concurrency: the roots of the calls.
-    holders: HashMap<u64, Vec<CallId>>,
-    /// What nested calls of a root wait for.
-    waits: HashMap<CallId, Vec<u64>>,
+    /// Who is running, by tool with limited concurrency.
+    holders: HashMap<u64, Vec<Line>>,
+    /// Nested calls that wait, and the tools that they wait for.
+    waits: Vec<NestedWait>,
+}
+
+/// A call and those that it was made from, itself first.
+pub(crate) type Line = Arc<[CallId]>;
+
+struct NestedWait {
+    ticket: u64,
+    line: Line,
+    tool: u64,
 }
 
 /// Those who wait at one priority.
@@ -48,13 +57,17 @@ struct Waiter {
     wake: oneshot::Sender<Places>,
 }
 
+/// A place of a tool with limited concurrency, and the call that it is for.
+#[derive(Clone)]
+pub(crate) struct ToolPlace {
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) line: Line,
+}
+
 /// The places that a call asks for, all at once.
 #[derive(Clone)]
 pub(crate) struct Needs {
-    /// The root of the call.
-    root: CallId,
-    /// Tools with limited concurrency.
-    tools: Vec<Arc<Entry>>,
+    tools: Vec<ToolPlace>,
     global: bool,
 }
 
@@ -76,12 +89,10 @@ impl Places {
     /// Divides the places into one for each tool and the global one.
     fn divide(mut self) -> Vec<Self> {
         let Some(needs) = self.needs.take() else { return Vec::new() };
-        let part = |tools, global| Self {
-            scheduler: self.scheduler.clone(),
-            needs: Some(Needs { root: needs.root, tools, global }),
-        };
+        let part =
+            |tools, global| Self { scheduler: self.scheduler.clone(), needs: Some(Needs { tools, global }) };
         let global = needs.global.then(|| part(Vec::new(), true));
-        needs.tools.iter().map(|tool| part(vec![Arc::clone(tool)], false)).chain(global).collect()
+        needs.tools.iter().map(|tool| part(vec![tool.clone()], false)).chain(global).collect()
     }
 
     /// Whether it is the place among all calls.
@@ -89,9 +100,10 @@ impl Places {
         self.needs.as_ref().is_some_and(|needs| needs.global)
     }
 
-    /// Whether one of them is this tool's.
-    pub(crate) fn holds(&self, entry: &Entry) -> bool {
-        self.needs.as_ref().is_some_and(|needs| needs.tools.iter().any(|tool| tool.id == entry.id))
+    /// Whether one of them is the place that this call has of its tool.
+    pub(crate) fn is_of(&self, call: CallId) -> bool {
+        let of_call = |tool: &ToolPlace| tool.line.first() == Some(&call);
+        self.needs.as_ref().is_some_and(|needs| needs.tools.iter().any(of_call))
     }
 }
 
@@ -146,27 +158,31 @@ impl State {
 
     fn can_run(&self, needs: &Needs) -> bool {
         (!needs.global || self.free > 0)
-            && needs.tools.iter().all(|tool| tool.limit.is_none_or(|limit| self.running(tool) < limit))
+            && needs
+                .tools
+                .iter()
+                .all(|tool| tool.entry.limit.is_none_or(|limit| self.running(&tool.entry) < limit))
     }
 
     fn take(&mut self, needs: &Needs) {
         self.free -= usize::from(needs.global);
         for tool in &needs.tools {
-            self.holders.entry(tool.id).or_default().push(needs.root);
+            self.holders.entry(tool.entry.id).or_default().push(Arc::clone(&tool.line));
         }
     }
 
-    /// Whether nobody who holds a place of this tool can go on before the root's calls end.
-    fn is_stuck(&self, tool: u64, root: CallId, seen: &mut Vec<u64>) -> bool {
+    /// Whether nobody who holds a place of this tool can end before the last call of this line does. Calls that were
+    /// made side by side do not wait for each other.
+    fn is_stuck(&self, tool: u64, line: &[CallId], seen: &mut Vec<u64>) -> bool {
         if seen.contains(&tool) {
             return true;
         }
         seen.push(tool);
         let holders = self.holders.get(&tool).map(Vec::as_slice).unwrap_or_default();
         !holders.is_empty()
-            && holders.iter().all(|holder| {
-                let waits = self.waits.get(holder).map(Vec::as_slice).unwrap_or_default();
-                *holder == root || waits.iter().any(|other| self.is_stuck(*other, root, seen))
+            && holders.iter().filter_map(|holder| holder.first()).all(|holder| {
+                let below = self.waits.iter().filter(|wait| wait.line.contains(holder));
+                line.contains(holder) || below.into_iter().any(|wait| self.is_stuck(wait.tool, line, seen))
             })
     }
 
@@ -197,7 +213,7 @@ impl Scheduler {
             lanes: Default::default(),
             next_ticket: 0,
             holders: HashMap::new(),
-            waits: HashMap::new(),
+            waits: Vec::new(),
         })))
     }
 
@@ -225,12 +241,12 @@ impl Scheduler {
         let mut state = self.lock();
         state.free += usize::from(needs.global);
         for tool in &needs.tools {
-            if let Some(holders) = state.holders.get_mut(&tool.id) {
-                if let Some(index) = holders.iter().position(|holder| *holder == needs.root) {
+            if let Some(holders) = state.holders.get_mut(&tool.entry.id) {
+                if let Some(index) = holders.iter().position(|holder| holder.first() == tool.line.first()) {
                     holders.swap_remove(index);
                 }
                 if holders.is_empty() {
-                    state.holders.remove(&tool.id);
+                    state.holders.remove(&tool.entry.id);
                 }
             }
         }
@@ -260,9 +276,10 @@ impl Scheduler {
     ) -> Result<Standing<'a>, ToolError> {
         let mut state = self.lock();
         if !needs.global && !must_get_in {
-            let stuck = needs.tools.iter().any(|tool| state.is_stuck(tool.id, needs.root, &mut Vec::new()));
-            if stuck {
-                let name = needs.tools.first().map(|tool| tool.name.to_string()).unwrap_or_default();
+            let stuck =
+                needs.tools.iter().find(|tool| state.is_stuck(tool.entry.id, &tool.line, &mut Vec::new()));
+            if let Some(ToolPlace { entry, .. }) = stuck {
+                let name = &entry.name;
                 return Err(ToolError::precondition(format!(
                     "`{name}` would wait for itself: all its places are held by calls that wait for this one"
                 ))
@@ -279,19 +296,21 @@ impl Scheduler {
         let ticket = state.next_ticket;
         state.next_ticket += 1;
         state.waiting += 1;
-        let waits: Vec<u64> =
-            if needs.global { Vec::new() } else { needs.tools.iter().map(|tool| tool.id).collect() };
-        if !waits.is_empty() {
-            state.waits.entry(needs.root).or_default().extend(&waits);
+        if !needs.global {
+            let waits = needs.tools.iter().map(|tool| NestedWait {
+                ticket,
+                line: Arc::clone(&tool.line),
+                tool: tool.entry.id,
+            });
+            state.waits.extend(waits);
         }
         let (wake, woken) = oneshot::channel();
-        let root = needs.root;
         let lane = call.priority as usize;
         if let Some(lane) = state.lanes.get_mut(lane) {
             lane.push(&call.caller, Waiter { ticket, needs, wake });
         }
         drop(state);
-        Ok(Standing { scheduler: self, call, ticket, root, waits, woken: Some(woken) })
+        Ok(Standing { scheduler: self, call, ticket, woken: Some(woken) })
     }
 }
 
@@ -306,8 +325,6 @@ struct Standing<'a> {
     scheduler: &'a Scheduler,
     call: &'a Call,
     ticket: u64,
-    root: CallId,
-    waits: Vec<u64>,
     woken: Option<oneshot::Receiver<Places>>,
 }
 
@@ -342,16 +359,7 @@ impl Drop for Standing<'_> {
         if lane.is_some_and(|lane| lane.forget(&self.call.caller, self.ticket).is_some()) {
             state.waiting -= 1;
         }
-        if let Some(waits) = state.waits.get_mut(&self.root) {
-            for tool in &self.waits {
-                if let Some(index) = waits.iter().position(|waiting| waiting == tool) {
-                    waits.swap_remove(index);
-                }
-            }
-            if waits.is_empty() {
-                state.waits.remove(&self.root);
-            }
-        }
+        state.waits.retain(|wait| wait.ticket != self.ticket);
     }
 }
 
@@ -365,11 +373,11 @@ pub(super) async fn enter(
     if call.cancellation.is_cancelled() {
         return (Err(ToolError::cancelled("the caller asked to stop")), Duration::ZERO);
     }
-    let needs = Needs {
-        root: parent.map_or(call.id, |parent| parent.root()),
-        tools: if entry.limit.is_some() { vec![Arc::clone(entry)] } else { Vec::new() },
-        global: parent.is_none(),
-    };
+    let place = entry.limit.map(|_| {
+        let above = parent.into_iter().flat_map(|parent| parent.lineage()).map(|host| host.call.id);
+        ToolPlace { entry: Arc::clone(entry), line: std::iter::once(call.id).chain(above).collect() }
+    });
+    let needs = Needs { tools: place.into_iter().collect(), global: parent.is_none() };
     // The common case: nobody waits.
     let needs = match &entry.pace {
         None => match toolbox.scheduler.try_enter(needs) {
@@ -397,14 +405,13 @@ async fn in_line(toolbox: &Shared, entry: &Entry, call: &Call, needs: Needs) -> 
 pub(super) async fn enter_again(
     toolbox: &Shared,
     call: &Call,
-    root: CallId,
-    tools: Vec<Arc<Entry>>,
+    tools: Vec<ToolPlace>,
     global: bool,
 ) -> Result<Vec<Places>, ToolError> {
     if tools.is_empty() && !global {
         return Ok(Vec::new());
     }
-    let places = match toolbox.scheduler.try_enter(Needs { root, tools, global }) {
+    let places = match toolbox.scheduler.try_enter(Needs { tools, global }) {
         Ok(places) => places,
         Err(needs) => toolbox.scheduler.stand(call, needs, true)?.turn().await?,
     };
@@ -412,8 +419,8 @@ pub(super) async fn enter_again(
 }
 
 /// The same without waiting, where there is no way to wait; what is not free is done without.
-pub(super) fn try_again(toolbox: &Shared, root: CallId, tools: Vec<Arc<Entry>>, global: bool) -> Vec<Places> {
-    let places = toolbox.scheduler.try_enter(Needs { root, tools, global });
+pub(super) fn try_again(toolbox: &Shared, tools: Vec<ToolPlace>, global: bool) -> Vec<Places> {
+    let places = toolbox.scheduler.try_enter(Needs { tools, global });
     places.map(Places::divide).unwrap_or_default()
 }
 
@@ -423,7 +430,7 @@ mod tests {
     use toolpost_core::Priority;
 
     fn needs() -> Needs {
-        Needs { root: CallId::new(), tools: Vec::new(), global: true }
+        Needs { tools: Vec::new(), global: true }
     }
 
     fn call(caller: &'static str, priority: Priority) -> Call {

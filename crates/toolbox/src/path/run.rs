@@ -65,7 +65,7 @@ pub(super) async fn attempt(host: &Arc<CallHost>) -> Result<Output, ToolError> {
     let end = allowed.and_then(|allowed| now().checked_add(allowed));
     host.begin_attempt(end);
     if host.call.options.mock {
-        return Ok(mock::answer(&host.entry.spec, &host.call.arguments));
+        return Box::pin(mocked(host, allowed)).await;
     }
     match &host.entry.target {
         Target::Source(source) => Box::pin(remote(host, source, allowed)).await,
@@ -79,6 +79,20 @@ pub(super) async fn attempt(host: &Arc<CallHost>) -> Result<Output, ToolError> {
         }
         Target::Local(tool) => Box::pin(blocking(host, Arc::clone(tool), allowed)).await,
     }
+}
+
+/// A made-up answer: the tool's own, or one that its spec tells.
+async fn mocked(host: &Arc<CallHost>, allowed: Option<Duration>) -> Result<Output, ToolError> {
+    let Target::Local(tool) = &host.entry.target else {
+        return Ok(mock::answer(&host.entry.spec, &host.call.arguments));
+    };
+    let ctx = Ctx::from_host(Arc::clone(host) as Arc<dyn toolpost_core::Host>);
+    let args = Args::new(Arc::clone(&host.call.arguments));
+    let begin = || {
+        tool.mock(&args, &ctx)
+            .unwrap_or_else(|| Box::pin(async { Ok(mock::answer(&host.entry.spec, &host.call.arguments)) }))
+    };
+    guarded(host, begin, allowed).await?
 }
 
 /// A call of a source: everything travels with it, and its record becomes a child.

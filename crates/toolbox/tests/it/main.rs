@@ -8,6 +8,7 @@ mod adversary;
 mod aliases;
 mod authoring;
 mod catalog;
+mod framework;
 mod importing;
 mod limits;
 mod shapes;
