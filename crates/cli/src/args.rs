@@ -52,6 +52,9 @@ pub(crate) enum Command {
     /// Print the completions of a shell.
     #[command(after_long_help = help::COMPLETIONS)]
     Completions(CompletionsArgs),
+    /// Begin a new project that passes its own test.
+    #[command(subcommand, after_long_help = help::INIT)]
+    Init(InitCommand),
     /// Look into the state that tools keep: documents, their history, and what they were.
     #[command(subcommand, after_long_help = help::STATE)]
     State(StateCommand),
@@ -224,6 +227,15 @@ pub(crate) struct RunArgs {
     /// The tools: targets or names, separated by commas. May be repeated.
     #[arg(long, value_name = "TOOLS", help_heading = "Tools")]
     pub(crate) tools: Vec<String>,
+    /// Let the model load the tools that it needs: with a model, that one finds them, else it searches itself.
+    #[arg(long, value_name = "MODEL", help_heading = "Tools", num_args = 0..=1, require_equals = true)]
+    pub(crate) dynamic: Option<Option<String>>,
+    /// A tool that is always offered, with `--dynamic` or `--compact-tools`. May be repeated.
+    #[arg(long, value_name = "TOOL", help_heading = "Tools")]
+    pub(crate) core_tool: Vec<String>,
+    /// Offer tools without the descriptions of their parameters, which takes fewer tokens.
+    #[arg(long, help_heading = "Tools")]
+    pub(crate) compact_tools: bool,
     #[command(flatten)]
     pub(crate) permission: Permission,
     /// Where files that were made are put; default `artifacts/RUN-ID`, for a fresh working folder.
@@ -299,6 +311,9 @@ pub(crate) struct ToolsArgs {
     /// Show one tool whole: schemas, policy, examples, digest.
     #[arg(long, value_name = "NAME")]
     pub(crate) manifest: Option<String>,
+    /// List only what these words find, the best first.
+    #[arg(long, value_name = "WORDS", conflicts_with = "manifest")]
+    pub(crate) search: Option<String>,
     /// The sandbox level that programs are asked at what they have. Default standard.
     #[arg(long, value_name = "LEVEL")]
     pub(crate) level: Option<Level>,
@@ -395,6 +410,28 @@ pub(crate) enum ConfigCommand {
     },
     /// Print the files that are read.
     Path,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum InitCommand {
+    /// A tool program: an executable that any language can be, or a project in Rust.
+    Tool(InitToolArgs),
+}
+
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("kind").required(true).args(["exec", "rust"]))]
+pub(crate) struct InitToolArgs {
+    /// Make an executable of this name, in Python and without any dependency.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) exec: Option<String>,
+    /// Make a Cargo project of this name.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) rust: Option<String>,
+    /// A folder with the library `toolpost`, instead of the registry's.
+    #[arg(long, value_name = "DIR", conflicts_with = "exec")]
+    pub(crate) toolpost: Option<PathBuf>,
+    /// The folder that is made; its default is the name.
+    pub(crate) folder: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -5,6 +5,7 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod exec;
+pub(crate) mod init;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod state;
@@ -12,6 +13,7 @@ pub(crate) mod tools;
 pub(crate) mod trust;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use toolpost_core::{Approval, Caller, EventSink};
@@ -23,6 +25,7 @@ use crate::args::Permission;
 use crate::config::Config;
 use crate::env;
 use crate::failure::Failure;
+use crate::store::LazyStore;
 use crate::target::Opened;
 
 /// The toolbox of a command: its tools, whom they may touch, and what is allowed without asking.
@@ -62,14 +65,8 @@ async fn toolbox(
             builder = builder.approval(&name, Approval::Allow);
         }
     }
-    for tool in opened.tools {
-        builder = builder.tool(tool);
-    }
-    let toolbox = builder.build().map_err(|error| Failure::usage(error.to_string()))?;
-    if let Some(programs) = opened.programs {
-        toolbox.add_source(programs).await?;
-    }
-    Ok(toolbox)
+    let store = LazyStore::new(crate::store::path(config)?);
+    opened.into_toolbox(builder.store(Arc::new(store))).await
 }
 
 /// Whom calls are made for.

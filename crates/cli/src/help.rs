@@ -27,6 +27,8 @@ Examples:
   toolpost run -p \"Which region grew fastest?\" --attach sales.csv
   # The same without any key: a file says what the model says, and the tools really run.
   toolpost run -p \"Which region grew fastest?\" --attach sales.csv --model script:sales.yaml
+  # With many tools, of which the model loads those that it needs.
+  toolpost run -p \"Who wrote most of this?\" --workdir . --tools builtin,command:git --dynamic
   # In an existing folder, with one tool only, and the whole story as JSON lines.
   toolpost run -p \"Summarise notes.md\" --workdir notes --tools read_file --format jsonl
 
@@ -51,7 +53,8 @@ Examples:
   toolpost tools
   toolpost tools --manifest run_code
   toolpost tools builtin:read_file --format json
-  toolpost tools ./weather command:git";
+  toolpost tools ./weather command:git
+  toolpost tools builtin --search \"read a file\"";
 
 pub(crate) const EXEC: &str = "\
 Examples:
@@ -84,6 +87,11 @@ Examples:
   toolpost completions bash > ~/.local/share/bash-completion/completions/toolpost
   toolpost completions zsh > ~/.zfunc/_toolpost
   toolpost completions fish > ~/.config/fish/completions/toolpost.fish";
+
+pub(crate) const INIT: &str = "\
+Examples:
+  toolpost init tool --exec greet
+  toolpost init tool --rust greet greet-tool";
 
 pub(crate) const STATE: &str = "\
 Examples:
@@ -265,7 +273,9 @@ mod tests {
     #[test]
     fn every_example_is_a_command_line() {
         let mut seen = 0;
-        for text in [ROOT, RUN, CALL, TOOLS, EXEC, DOCTOR, SCHEMA, COMPLETIONS, STATE, CONFIG, TRUST, HELP] {
+        for text in
+            [ROOT, RUN, CALL, TOOLS, EXEC, DOCTOR, SCHEMA, COMPLETIONS, INIT, STATE, CONFIG, TRUST, HELP]
+        {
             for line in text.lines().filter_map(|line| line.strip_prefix("  ")) {
                 let line = line.split_once(" | ").map_or(line, |(_, command)| command);
                 if line.starts_with('#') {
@@ -290,6 +300,7 @@ mod tests {
             DOCTOR,
             SCHEMA,
             COMPLETIONS,
+            INIT,
             STATE,
             CONFIG,
             CONFIG_LAYERS,

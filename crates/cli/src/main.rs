@@ -28,6 +28,7 @@ mod logs;
 mod port;
 mod print;
 mod progress;
+mod store;
 mod style;
 mod target;
 mod verdict;
@@ -78,6 +79,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::Doctor => commands::doctor::run(printer),
         Command::Schema(args) => commands::schema::run(&args, printer),
         Command::Completions(args) => commands::completions::run(&args, printer),
+        Command::Init(command) => commands::init::run(&command, printer),
         Command::State(command) => commands::state::run(&command, &config, printer),
         Command::Config(command) => commands::config::run(&command, &config, printer),
         Command::Trust(args) => commands::trust::run(&args, printer),

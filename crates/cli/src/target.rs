@@ -9,6 +9,7 @@ use toolpost_core::{Tool, ToolGroup as _, ToolSource, ToolSpec, did_you_mean};
 use toolpost_exec::client::Executables;
 use toolpost_exec::command::{CommandTools, SHIPPED};
 use toolpost_sandbox::Level;
+use toolpost_toolbox::{Builder, Toolbox};
 
 use crate::config::trust::{Pins, Standing};
 use crate::config::{Config, places};
@@ -37,6 +38,18 @@ impl Opened {
     /// What is known of the tools, in the order of the targets; those of programs come last.
     pub(crate) fn specs(&self) -> Vec<Arc<ToolSpec>> {
         self.tools.iter().map(|tool| tool.spec()).chain(self.listed.iter().cloned()).collect()
+    }
+
+    /// A toolbox of them.
+    pub(crate) async fn into_toolbox(self, mut builder: Builder) -> Result<Toolbox, Failure> {
+        for tool in self.tools {
+            builder = builder.tool(tool);
+        }
+        let toolbox = builder.build().map_err(|error| Failure::usage(error.to_string()))?;
+        if let Some(programs) = self.programs {
+            toolbox.add_source(programs).await?;
+        }
+        Ok(toolbox)
     }
 
     fn add(&mut self, tool: Arc<dyn Tool>) {

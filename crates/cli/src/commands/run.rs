@@ -57,6 +57,12 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let model = recorded(args, model, key)?;
     let mut builder =
         Agent::builder(model, toolbox).settings(settings).on_event(events).limits(|all| *all = limits);
+    builder = match &args.dynamic {
+        None => builder,
+        Some(None) => builder.dynamic(true),
+        Some(Some(model)) => builder.dynamic(open_model(model, config)?),
+    };
+    builder = builder.core_tools(args.core_tool.iter().cloned()).compact_tools(args.compact_tools);
     if let Some(system) = args.system_prompt.clone().or_else(|| config.text("system_prompt")) {
         builder = builder.system(system);
     }

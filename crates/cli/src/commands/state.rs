@@ -1,16 +1,15 @@
 //! `toolpost state`
 
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
 use toolpost_core::{Change, DocStore as _, Document};
 use toolpost_store::Store;
 
 use crate::args::{Format, StateCommand};
-use crate::config::{Config, places};
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
+use crate::store;
 use crate::style::{FAINT, HINT, harmless, paint};
 
 /// How many documents or changes are read at once.
@@ -36,14 +35,9 @@ pub(crate) fn run(command: &StateCommand, config: &Config, printer: &Printer) ->
     Ok(Exit::Ok)
 }
 
-/// The file that keeps the state of tools.
-pub(crate) fn path(config: &Config) -> Result<PathBuf, Failure> {
-    config.path("store").or_else(places::store).ok_or_else(places::no_home)
-}
-
 /// Opens what is there: whoever only looks makes no file.
 fn open(config: &Config) -> Result<Store, Failure> {
-    let path = path(config)?;
+    let path = store::path(config)?;
     if !path.exists() {
         return Err(Failure::new(
             Exit::Failed,

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use toolpost_core::{ToolSpec, did_you_mean};
+use toolpost_toolbox::{Catalog, Search, Toolbox};
 
 use crate::args::{Format, ToolsArgs};
 use crate::config::Config;
@@ -13,10 +14,22 @@ use crate::target;
 
 pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let runtime = super::runtime()?;
-    let opened = runtime.block_on(target::open(&args.targets, config, args.level))?;
+    let specs = runtime.block_on(async {
+        let opened = target::open(&args.targets, config, args.level).await?;
+        opened.warnings.iter().for_each(|warning| printer.warn(warning));
+        match &args.search {
+            None => Ok::<_, Failure>(opened.specs()),
+            Some(words) => {
+                let catalog = Catalog::new(&opened.into_toolbox(Toolbox::builder()).await?);
+                let found = catalog.search(&Search::new(words).limit(usize::MAX));
+                Ok(found.hits.iter().filter_map(|hit| hit.entry.spec().cloned()).collect())
+            }
+        }
+    })?;
     super::end(runtime);
-    opened.warnings.iter().for_each(|warning| printer.warn(warning));
-    let specs = opened.specs();
+    if specs.is_empty() && args.search.is_some() {
+        printer.note("nothing was found");
+    }
     if let Some(name) = &args.manifest {
         let spec = specs.iter().find(|spec| spec.name == *name).ok_or_else(|| {
             let failure = Failure::usage(format!("there is no tool `{name}`"));

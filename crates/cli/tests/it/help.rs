@@ -2,8 +2,20 @@
 
 use crate::support::TestEnv;
 
-const COMMANDS: [&str; 11] =
-    ["run", "call", "tools", "exec", "doctor", "schema", "completions", "state", "config", "trust", "help"];
+const COMMANDS: [&str; 12] = [
+    "run",
+    "call",
+    "tools",
+    "exec",
+    "doctor",
+    "schema",
+    "completions",
+    "init",
+    "state",
+    "config",
+    "trust",
+    "help",
+];
 const TOPICS: [&str; 6] = ["exit-codes", "environment", "settings", "targets", "models", "scripts"];
 
 #[test]

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::{Value, json};
 
-use crate::support::TestEnv;
+use crate::support::{TestEnv, ask};
 
 /// A program of three lines of protocol, as anyone could write it.
 const WEATHER: &str = r#"#!/bin/sh
@@ -220,4 +220,67 @@ fn a_tool_answers_to_its_other_names() {
         answer["result"],
         env.run(["call", "calculate", "expression=6*7", "--json"]).ok().json()["result"]
     );
+}
+
+fn offered(words: &[&str]) -> Vec<String> {
+    let body = ask(words);
+    body["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+pub(crate) fn dynamic() {
+    let all = offered(&["--tools", "builtin"]);
+    assert!(all.contains(&"calculate".to_owned()) && !all.contains(&"browse_toolkit".to_owned()));
+    let browsing = offered(&["--tools", "builtin", "--dynamic"]);
+    assert!(
+        browsing.contains(&"browse_toolkit".to_owned()) && !browsing.contains(&"calculate".to_owned()),
+        "{browsing:?}"
+    );
+    let env = TestEnv::new();
+    env.write("finder.yaml", "turns:\n  - text: '{}'\n");
+    env.write("load.yaml", "turns:\n  - calls: [{ tool: load_tools, args: { tool_names: [calculate] } }]\n  - calls: [{ tool: calculate, args: { expression: '6*7' } }]\n  - text: \"{{ last.text }}\"\n");
+    let words = ["run", "-p", "x", "--tools", "builtin", "--model", "script:load.yaml"];
+    let finder = env.path("finder.yaml");
+    let dynamic = format!("--dynamic=script:{}", finder.display());
+    assert_eq!(env.run(words.iter().copied().chain([dynamic.as_str()])).ok().out.trim(), "42");
+}
+
+#[test]
+pub(crate) fn core_tool() {
+    let names = offered(&["--tools", "builtin", "--dynamic", "--core-tool", "calculate"]);
+    assert_eq!(names.first().map(String::as_str), Some("calculate"));
+    assert!(!names.contains(&"read_file".to_owned()), "{names:?}");
+}
+
+#[test]
+pub(crate) fn compact_tools() {
+    let length = |words: &[&str]| ask(words)["tools"].to_string().len();
+    assert!(length(&["--tools", "builtin", "--compact-tools"]) < length(&["--tools", "builtin"]));
+}
+
+#[test]
+pub(crate) fn search() {
+    let env = TestEnv::new();
+    let found = env.run(["tools", "builtin", "--search", "hash text", "--format", "jsonl"]).ok().lines();
+    assert_eq!(found[0]["name"], "hash_text");
+    assert!(found.len() < toolpost_tools::BUILTIN_NAMES.len());
+    let nothing = env.run(["tools", "--search", "zzzzzz"]).ok();
+    assert!(nothing.out.is_empty() && nothing.err.contains("nothing was found"), "{nothing}");
+}
+
+#[test]
+pub(crate) fn init() {
+    let env = TestEnv::new();
+    let made = env.run(["init", "tool", "--exec", "greet", "--json"]).ok().json();
+    assert_eq!(made["folder"], "greet");
+    assert!(
+        env.run(["tools", "./greet/greet"]).status.success()
+            || env.run(["tools", "./greet/greet.py"]).status.success()
+    );
+    let again = env.run(["init", "tool", "--exec", "greet", "--json"]).exit(1).error();
+    assert_eq!(again["code"], "CONFLICT");
+    env.run(["init", "tool", "--rust", "greet", "other", "--toolpost", "."]).ok();
+    let manifest = env.read("other/Cargo.toml");
+    assert!(manifest.contains("greet") && manifest.contains("path = "), "{manifest}");
+    env.run(["init", "tool"]).exit(2);
 }
