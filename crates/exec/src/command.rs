@@ -51,7 +51,7 @@ mod shipped;
 mod table;
 mod template;
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -79,7 +79,12 @@ impl CommandTools {
     pub fn from_toml(text: &str, origin: impl Into<String>) -> Result<Self, DescriptionError> {
         let origin = origin.into();
         let commands = description::read(text, &origin)?.into_iter().map(Arc::new).collect();
-        let digest = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest =
+            Sha256::digest(text.as_bytes()).iter().fold(String::with_capacity(64), |mut digest, byte| {
+                // Writing to a string cannot fail.
+                let _ = write!(digest, "{byte:02x}");
+                digest
+            });
         Ok(Self { origin, digest, commands })
     }
 

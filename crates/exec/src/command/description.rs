@@ -275,7 +275,7 @@ fn tool(shared: &Shared, mut table: Section<'_>) -> Result<Command> {
     spec.title = table.read("title", Item::filled_text)?;
     spec.category = table.read("category", Item::filled_text)?.or_else(|| shared.category.clone());
     spec.group = table.read("group", Item::filled_text)?.or_else(|| shared.group.clone());
-    spec.tags = shared.tags.clone();
+    spec.tags.clone_from(&shared.tags);
     for tag in table.read("tags", Item::texts)?.unwrap_or_default() {
         if !spec.tags.contains(&tag) {
             spec.tags.push(tag);

@@ -142,7 +142,7 @@ impl OutputFormat {
         let only_for = |given: bool, key: &str, formats: &[&str]| {
             if given && !formats.contains(&name) {
                 let formats = formats.join(", ");
-                return Err(table_error(&name, key, &formats));
+                return Err(table_error(name, key, &formats));
             }
             Ok(())
         };
@@ -232,8 +232,9 @@ impl OutputFormat {
             Format::Json { .. } => return self.schema.clone(),
             Format::JsonLines => json!({}),
             Format::Lines => json!({ "type": "string" }),
-            Format::Captures { columns, .. } | Format::Fields { columns, .. } => columns.schema(),
-            Format::Csv { columns: Some(columns), .. } => columns.schema(),
+            Format::Captures { columns, .. }
+            | Format::Fields { columns, .. }
+            | Format::Csv { columns: Some(columns), .. } => columns.schema(),
             Format::Csv { columns: None, .. } => json!({ "type": "object" }),
         };
         if self.single {
@@ -261,7 +262,7 @@ impl OutputFormat {
     /// How many records end in these bytes; at most one too few when a separator is split between two pieces.
     pub(super) fn count_records(&self, bytes: &[u8]) -> usize {
         let last = self.record_separator.as_bytes().last().copied().unwrap_or(b'\n');
-        bytes.iter().filter(|byte| **byte == last).count()
+        bytes.split(|byte| *byte == last).count().saturating_sub(1)
     }
 
     /// What stands for no output at all.

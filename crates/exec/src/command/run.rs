@@ -404,6 +404,8 @@ fn is_at_least(found: &str, minimum: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use toolpost_core::{Call, tool_fn};
+    use toolpost_toolbox::Toolbox;
 
     #[test]
     fn versions_are_compared_by_number() {
@@ -415,6 +417,26 @@ mod tests {
             ("1.6", "1.6.1", false),
         ] {
             assert_eq!(is_at_least(found, minimum), enough, "{found} {minimum}");
+        }
+    }
+
+    /// What a host that has every level cannot show by a run.
+    #[tokio::test]
+    async fn the_operator_may_allow_a_lower_level() {
+        let text = "kind = \"command\"\nv = 1\nprogram = \"p\"\n[[tool]]\nname = \"t\"\ndescription = \"T.\"";
+        let command = Arc::clone(&super::super::CommandTools::from_toml(text, "t.toml").unwrap().commands[0]);
+        let look = tool_fn(ToolSpec::new("look", "Look."), move |_, ctx| {
+            let sandbox = |allow_degraded| {
+                let settings = CommandSettings { allow_degraded, ..CommandSettings::default() };
+                format!("{:?}", command.base(&settings, &ctx))
+            };
+            let seen = [false, true].map(sandbox);
+            async move { Ok(Output::json(json!(seen))) }
+        });
+        let toolbox = Toolbox::builder().tool(look).build().unwrap();
+        let seen = toolbox.call(Call::new("look", json!({}))).await.result.unwrap().structured.unwrap();
+        for (seen, allowed) in [(&seen[0], "allow_degraded: false"), (&seen[1], "allow_degraded: true")] {
+            assert!(seen.as_str().unwrap().contains(allowed), "{seen}");
         }
     }
 }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use toolpost_core::{Args, Code, ToolError};
 use toolpost_exec::command::{CommandTools, SHIPPED};
 
-use crate::command::support::{Run, has_sandbox, is_installed};
+use crate::command::support::{Run, has_sandbox, is_installed, own_search_path};
 
 /// A folder with files, and calls of the tools of one shipped description in it.
 struct Bench {
@@ -78,10 +78,9 @@ impl Bench {
 
 /// Where the program is when it is not in a system folder.
 fn search_path(program: &str) -> Option<OsString> {
-    let path = std::env::var_os("PATH")?;
     let system = toolpost_sandbox::SYSTEM_SEARCH_PATH.split(':');
     let in_system = system.into_iter().any(|folder| Path::new(folder).join(program).is_file());
-    (!in_system).then_some(path)
+    (!in_system).then(own_search_path)
 }
 
 #[test]
@@ -199,8 +198,9 @@ async fn git() {
     assert_eq!(
         status["items"],
         json!([
-            { "index": "R", "worktree": " ", "from": "\"b c.txt\"", "path": "d.txt" },
             { "index": " ", "worktree": "M", "path": "a.txt" },
+            { "index": "D", "worktree": " ", "path": "b c.txt" },
+            { "index": "A", "worktree": " ", "path": "d.txt" },
             { "index": "?", "worktree": "?", "path": "new/" },
         ])
     );

@@ -87,12 +87,18 @@ impl Run {
 
 /// Whether a program is on this machine; if not, the test that asks is skipped loudly.
 pub(crate) fn is_installed(test: &str, program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = own_search_path();
     let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
     if !found {
         println!("SKIP {test}: `{program}` is not installed");
     }
     found
+}
+
+/// Where this machine has its programs.
+pub(crate) fn own_search_path() -> std::ffi::OsString {
+    #[expect(clippy::disallowed_methods, reason = "tests run the programs that are installed")]
+    std::env::var_os("PATH").unwrap_or_default()
 }
 
 /// Whether this host can confine programs; if not, the test that asks is skipped loudly.
