@@ -1,8 +1,9 @@
-//! What a search of the catalog costs, with 500 and with 10,000 tools, beside llm_factory_toolkit where the set-up of
-//! `cargo xtask test` has installed it.
+//! What a search of the catalog costs, with 500 and with 10,000 tools, beside `llm_factory_toolkit` where the set-up
+//! of `cargo xtask test` has installed it.
 //!
 //! Prints the tenth percentile. `--json` prints one object for `cargo xtask bench`.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people and for the bench")]
+#![expect(clippy::disallowed_methods, reason = "starts the library that it measures itself beside")]
 
 use std::hint::black_box;
 use std::path::Path;
@@ -55,7 +56,7 @@ fn p10(mut round: impl FnMut()) -> f64 {
     times[SAMPLES / 10]
 }
 
-/// What the same costs in llm_factory_toolkit, if it is there.
+/// What the same costs in `llm_factory_toolkit`, if it is there.
 fn peer() -> Option<Value> {
     let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = crate_folder.join("../../.dev/llm_factory_toolkit/venv/bin/python");

@@ -144,9 +144,11 @@ impl Catalog {
         self.fresh().index.search(search)
     }
 
-    /// What is known of one tool.
+    /// What is known of one tool, by its name or one of its aliases.
     pub fn entry(&self, name: &str) -> Option<Arc<CatalogEntry>> {
-        self.fresh().index.get(name).cloned()
+        let state = self.fresh();
+        let aliased = || state.index.get(&self.0.toolbox.spec(name)?.name);
+        state.index.get(name).or_else(aliased).cloned()
     }
 
     /// All tools, in the order of their coming.
@@ -210,7 +212,7 @@ impl Catalog {
         savings.collect()
     }
 
-    /// All that is known of a tool, which is made if it was not there yet.
+    /// All that is known of a tool, by its name or one of its aliases. It is made if it was not there yet.
     ///
     /// # Errors
     /// `NOT_FOUND` if there is none; otherwise why it could not be made.

@@ -84,7 +84,9 @@ impl DynamicTools {
         let mut own: Vec<(String, u64)> = Vec::new();
         for name in &setup.core {
             match setup.catalog.resolve(name) {
-                Ok(spec) => own.push((name.clone(), definition_tokens(&spec, false))),
+                // Whoever names it twice, by a name and by an alias, gets it once.
+                Ok(spec) if own.iter().any(|(known, _)| *known == spec.name) => {}
+                Ok(spec) => own.push((spec.name.clone(), definition_tokens(&spec, false))),
                 Err(error) => {
                     let similar = setup.catalog.similar_names(name);
                     let hint = did_you_mean(name, similar.iter().map(String::as_str)).unwrap_or_default();

@@ -133,6 +133,11 @@ impl Index {
         for tag in entry.tags().iter().take(MAX_TAGS) {
             add(tag, TAGS);
         }
+        for alias in
+            entry.spec().map(|spec| spec.aliases.as_slice()).unwrap_or_default().iter().take(MAX_TAGS)
+        {
+            add(&alias.name, TAGS);
+        }
         add(entry.category().unwrap_or_default(), CATEGORY);
         add(entry.group().unwrap_or_default(), GROUP);
         add(entry.description(), DESCRIPTION);

@@ -16,15 +16,16 @@ use toolpost::{
 use toolpost_toolbox::{DynamicSession, Toolbox};
 
 /// What the original answers, if the set-up could make it.
+#[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 fn golden(test: &str) -> Option<Value> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.dev/llm_factory_toolkit/golden.json");
-    let text = std::fs::read_to_string(file).ok();
-    if text.is_none() {
+    let written = std::fs::read_to_string(file).ok();
+    if written.is_none() {
         println!(
             "SKIP {test}: no answers of llm_factory_toolkit; `cargo xtask test` makes them where a package index is"
         );
     }
-    text.map(|text| serde_json::from_str(&text).unwrap())
+    written.map(|text| serde_json::from_str(&text).unwrap())
 }
 
 /// A tool that does nothing, as it stands in lists of tools.

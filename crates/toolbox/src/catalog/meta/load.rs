@@ -74,33 +74,36 @@ pub(super) fn unload_group() -> Arc<dyn Tool> {
 fn load(dynamic: &Session, names: &[String], with_hint: bool) -> Map<String, Value> {
     let (catalog, session) = (dynamic.catalog(), dynamic.session());
     let mut invalid: Vec<Value> = Vec::new();
-    let mut good: Vec<(&str, u64)> = Vec::new();
+    let mut good: Vec<(String, u64)> = Vec::new();
     for name in names {
-        if session.is_active(name) || is_meta_tool(name) && name == dynamic.discovery_tool() {
-            good.push((name, 0));
-            continue;
-        }
-        match catalog.entry(name) {
-            Some(entry) if !is_meta_tool(name) => match catalog.resolve(name) {
+        let entry = catalog.entry(name).filter(|_| !is_meta_tool(name));
+        // By the name that it has, whatever other one it was asked for by.
+        let own = entry.as_ref().map_or(name.as_str(), |entry| entry.name());
+        if session.is_active(own) {
+            good.push((own.to_owned(), 0));
+        } else if let Some(entry) = &entry {
+            match catalog.resolve(own) {
                 Ok(_) => {
-                    let made = catalog.entry(name).unwrap_or(entry);
-                    good.push((name, made.estimated_tokens()));
+                    let made = catalog.entry(own);
+                    let tokens = made.as_ref().unwrap_or(entry).estimated_tokens();
+                    good.push((own.to_owned(), tokens));
                 }
-                Err(error) => invalid.push(json!({ "name": name, "error": shortened(error.message(), 200) })),
-            },
-            _ => {
-                let shown = shortened(name, MAX_NAME);
-                let similar =
-                    if invalid.len() < MAX_SUGGESTED { catalog.similar_names(name) } else { Vec::new() };
-                invalid.push(if similar.is_empty() {
-                    shown.into()
-                } else {
-                    json!({ "name": shown, "did_you_mean": similar })
-                });
+                Err(error) => {
+                    invalid.push(json!({ "name": own, "error": shortened(error.message(), 200) }));
+                }
             }
+        } else {
+            let shown = shortened(name, MAX_NAME);
+            let similar =
+                if invalid.len() < MAX_SUGGESTED { catalog.similar_names(name) } else { Vec::new() };
+            invalid.push(if similar.is_empty() {
+                shown.into()
+            } else {
+                json!({ "name": shown, "did_you_mean": similar })
+            });
         }
     }
-    let outcome = session.try_load(good);
+    let outcome = session.try_load(good.iter().map(|(name, tokens)| (name.as_str(), *tokens)));
     let hint = with_hint && !(outcome.loaded.is_empty() && outcome.already_active.is_empty());
     let mut body = object([
         ("loaded", outcome.loaded.into()),
@@ -121,6 +124,10 @@ fn load(dynamic: &Session, names: &[String], with_hint: bool) -> Map<String, Val
 
 fn unload(dynamic: &Session, names: &[String]) -> Map<String, Value> {
     let session = dynamic.session();
+    let own_name = |name: &String| {
+        dynamic.catalog().entry(name).map_or_else(|| name.clone(), |entry| entry.name().to_owned())
+    };
+    let names: Vec<String> = names.iter().map(own_name).collect();
     let Unloaded { unloaded, not_active, refused_protected } =
         session.unload(names.iter().map(String::as_str));
     let not_active: Vec<String> = not_active.iter().map(|name| shortened(name, MAX_NAME)).collect();

@@ -100,7 +100,7 @@ struct Comparison {
 }
 
 impl Comparison {
-    fn case(&mut self, case: String, theirs: &Value, ours: &Value) {
+    fn case(&mut self, case: &str, theirs: &Value, ours: &Value) {
         self.used.resize(DIFFERENCES.len(), false);
         self.cases += 1;
         let mut found = Vec::new();
@@ -108,7 +108,7 @@ impl Comparison {
         for pointer in found {
             let mut listed = false;
             for (used, difference) in self.used.iter_mut().zip(DIFFERENCES) {
-                if covers(difference, &case, &pointer) {
+                if covers(difference, case, &pointer) {
                     (*used, listed) = (true, true);
                 }
             }
@@ -145,7 +145,7 @@ async fn meet(office: &Value, case: &Value) -> Value {
         let (tool, arguments) = (step["tool"].as_str().unwrap(), step["arguments"].clone());
         let port = Arc::new(OneAnswer(answer.clone()));
         let output = call(&dynamic, tool, arguments.clone(), port).await.unwrap();
-        let payload = output.payload.as_ref().and_then(|payload| payload.get::<Value>()).unwrap();
+        let payload = output.payload.as_ref().and_then(toolpost::Payload::get::<Value>).unwrap();
         calls.push(
             json!({ "tool": tool, "arguments": arguments, "body": output.structured, "payload": *payload }),
         );
@@ -252,7 +252,7 @@ async fn dispatch(toolbox: &Toolbox, case: &Value) -> Value {
     }
     let (status, content, payload) = match toolbox.call(call).await.result {
         Ok(output) => {
-            let payload = output.payload.as_ref().and_then(|payload| payload.get::<Value>());
+            let payload = output.payload.as_ref().and_then(toolpost::Payload::get::<Value>);
             let payload = payload.map_or_else(|| output.result_value(), |payload| (*payload).clone());
             ("success", Value::from(output.model_text().into_owned()), payload)
         }
@@ -283,16 +283,16 @@ async fn the_original_answers_the_same_but_for_the_listed_differences() {
     let office = &golden["office"];
     for (section, prefix) in [("browse", "browse"), ("meetings", "meeting")] {
         for (name, theirs) in cases(&golden, section) {
-            comparison.case(format!("{prefix}/{name}"), theirs, &meet(office, theirs).await);
+            comparison.case(&format!("{prefix}/{name}"), theirs, &meet(office, theirs).await);
         }
     }
     for (name, theirs) in cases(&golden, "sessions") {
-        comparison.case(format!("session/{name}"), theirs, &hold_session(theirs));
+        comparison.case(&format!("session/{name}"), theirs, &hold_session(theirs));
     }
     let toolbox = dispatcher();
     for (name, theirs) in cases(&golden, "dispatch") {
         let ours = dispatch(&toolbox, theirs).await;
-        comparison.case(format!("dispatch/{name}"), &read_content(theirs.clone()), &read_content(ours));
+        comparison.case(&format!("dispatch/{name}"), &read_content(theirs.clone()), &read_content(ours));
     }
     let toolbox = toolbox_of(office);
     let catalog = Catalog::new(&toolbox);
@@ -304,7 +304,7 @@ async fn the_original_answers_the_same_but_for_the_listed_differences() {
         "list_categories": catalog.list_categories(),
         "tools_in_group": in_groups,
     });
-    comparison.case("groups".to_owned(), &golden["groups"], &ours);
+    comparison.case("groups", &golden["groups"], &ours);
     let definitions: Map<String, Value> = toolbox
         .specs()
         .iter()
@@ -313,14 +313,14 @@ async fn the_original_answers_the_same_but_for_the_listed_differences() {
             (spec.name.clone(), forms)
         })
         .collect();
-    comparison.case("definitions".to_owned(), &golden["definitions"], &definitions.into());
+    comparison.case("definitions", &golden["definitions"], &definitions.into());
     let mut savings = serde_json::to_value(catalog.token_savings()).unwrap();
     let total = |field: &str| -> u64 {
         savings.as_object().unwrap().values().filter_map(|row| row[field].as_u64()).sum()
     };
     let total = json!({ "full": total("full"), "compact": total("compact"), "saved": total("saved") });
     savings["__total__"] = total;
-    comparison.case("savings".to_owned(), &golden["savings"], &savings);
+    comparison.case("savings", &golden["savings"], &savings);
 
     println!("{} cases", comparison.cases);
     assert!(comparison.cases > 60, "{} cases", comparison.cases);

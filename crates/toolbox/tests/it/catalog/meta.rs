@@ -147,6 +147,25 @@ async fn arguments_are_checked_and_a_session_is_needed() {
 }
 
 #[tokio::test]
+async fn other_names_of_a_tool_load_and_unload_the_tool() {
+    let toolbox = office();
+    let mut spec = ToolSpec::new("evaluate", "Evaluate code.");
+    spec.aliases.push(toolpost::Alias::new("python_executor"));
+    toolbox.add(tool_fn(spec, async |_, _| Ok(Output::text("2")))).unwrap();
+    let session = open(&toolbox, &[]);
+    let answer = body(&session, "load_tools", json!({ "tool_names": ["python_executor", "evaluate"] })).await;
+    assert_eq!((&answer["loaded"], &answer["already_active"]), (&json!(["evaluate"]), &json!(["evaluate"])));
+    call(&session, "python_executor", json!({}), Arc::new(OneAnswer(None))).await.unwrap();
+    assert_eq!(session.session().analytics().calls["evaluate"], 1);
+    let answer = body(&session, "unload_tools", json!({ "tool_names": ["python_executor"] })).await;
+    assert_eq!(answer["unloaded"], json!(["evaluate"]));
+    assert_eq!(
+        offered(&open(&toolbox, &["python_executor", "evaluate"]))[..2],
+        ["evaluate", "browse_toolkit"]
+    );
+}
+
+#[tokio::test]
 async fn hostile_names_are_repeated_in_short() {
     let session = open(&office(), &[]);
     let names = vec!["x".repeat(1 << 20), "\u{202e}\0".to_owned(), String::new(), "move_dael".to_owned()];
@@ -288,11 +307,10 @@ async fn calls_leave_records_and_feed_the_analytics() {
         session.session().analytics().calls.into_iter().collect::<Vec<_>>(),
         [("load_tools".to_owned(), 1), ("make_tea".to_owned(), 2)]
     );
-    let records = records.lock().unwrap();
-    assert_eq!(records.len(), 4);
-    assert_eq!(records[0], ("load_tools".to_owned(), Status::Success));
+    let kept = records.lock().unwrap().clone();
+    assert_eq!(kept.len(), 4);
+    assert_eq!(kept[0], ("load_tools".to_owned(), Status::Success));
     // Made-up answers must not hide tools.
-    drop(records);
     let mut mocked = toolpost::Call::new("load_tools", json!({ "tool_names": ["crm_summary"] }));
     mocked.options.mock = true;
     assert!(session.call(mocked).await.result.is_ok() && session.session().is_active("crm_summary"));

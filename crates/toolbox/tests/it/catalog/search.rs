@@ -147,7 +147,7 @@ fn hostile_queries_cost_little_and_find_nothing_by_force() {
     let catalog = Catalog::new(&many(2000));
     let long_word = "x".repeat(1024 * 1024);
     let many_words = "invoice ".repeat(128 * 1024);
-    let different: String = (0..100_000).map(|number| format!("w{number} ")).collect();
+    let different = (0..100_000).map(|number| format!("w{number}")).collect::<Vec<_>>().join(" ");
     for query in [
         long_word.as_str(),
         &many_words,
@@ -181,7 +181,8 @@ fn hostile_queries_cost_little_and_find_nothing_by_force() {
 #[test]
 fn hostile_tools_cost_their_bound() {
     let toolbox = office();
-    let description = (0..200_000).map(|number| format!("w{number} ")).collect::<String>() + "zebra";
+    let description =
+        (0..200_000).map(|number| format!("w{number}")).collect::<Vec<_>>().join(" ") + " zebra";
     toolbox
         .add(tool_of(&json!({ "name": "endless", "description": description, "tags": vec!["tag"; 10_000] })))
         .unwrap();
@@ -303,6 +304,18 @@ fn names_that_were_nearly_right_are_suggested() {
     ] {
         assert_eq!(catalog.similar_names(wrong), expected, "{wrong}");
     }
+}
+
+#[test]
+fn a_tool_is_found_by_its_other_names_too() {
+    let toolbox = office();
+    let mut spec = ToolSpec::new("evaluate", "Evaluate code.");
+    spec.aliases.push(toolpost::Alias::new("python_executor"));
+    toolbox.add(tool_fn(spec, async |_, _| Ok(Output::default()))).unwrap();
+    let catalog = Catalog::new(&toolbox);
+    assert_eq!(names(&catalog, &Search::new("python")), ["evaluate"]);
+    assert_eq!(catalog.entry("python_executor").unwrap().name(), "evaluate");
+    assert_eq!(catalog.resolve("python_executor").unwrap().name, "evaluate");
 }
 
 #[test]
