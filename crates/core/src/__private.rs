@@ -479,6 +479,8 @@ pub struct StateSlot<T> {
     index: usize,
     view: StateView,
     value: T,
+    /// What a value is kept as, if it is another one. It knows the bounds, so that an error about them is shown once.
+    changed: fn(&StateView, &T) -> Result<Option<Value>, ToolError>,
 }
 
 /// The part of a document that the `#[state]` parameter of this place sees.
@@ -488,10 +490,10 @@ pub struct StateSlot<T> {
 pub fn load_state<T: StateValue>(ctx: &Ctx, index: usize) -> Result<StateSlot<T>, ToolError> {
     let view = ctx.state_view(index)?;
     let value = view.decode()?;
-    Ok(StateSlot { index, view, value })
+    Ok(StateSlot { index, view, value, changed: StateView::changed })
 }
 
-impl<T: StateValue> StateSlot<T> {
+impl<T> StateSlot<T> {
     /// To read it.
     pub fn get(&self) -> &T {
         &self.value
@@ -507,7 +509,7 @@ impl<T: StateValue> StateSlot<T> {
     /// # Errors
     /// `INTERNAL` with the JSON pointer of what has no JSON form.
     pub fn keep(&self, ctx: &Ctx) -> Result<(), ToolError> {
-        match self.view.changed(&self.value)? {
+        match (self.changed)(&self.view, &self.value)? {
             Some(value) => ctx.set_state(self.index, value),
             None => Ok(()),
         }
