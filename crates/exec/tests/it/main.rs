@@ -10,6 +10,8 @@
 // The attribute macros emit paths that begin with `::toolpost`.
 extern crate toolpost_core as toolpost;
 
+#[cfg(feature = "client")]
+mod client;
 #[cfg(feature = "command")]
 mod command;
 #[cfg(feature = "scaffold")]
