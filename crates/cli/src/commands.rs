@@ -16,10 +16,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolpost_core::{Approval, Caller, EventSink};
+use toolpost_core::{Approval, Caller, EventSink, Secret};
 use toolpost_exec::command::CommandSettings;
 use toolpost_toolbox::{Builder, Toolbox};
-use toolpost_tools::{CodeSettings, FileRoot};
+use toolpost_tools::{CodeSettings, FileRoot, HttpSettings, SearchEngine, SearchSettings};
 
 use crate::args::Permission;
 use crate::config::Config;
@@ -46,6 +46,8 @@ async fn toolbox(
         .provide(FileRoot::new(folder))
         .provide(settings)
         .provide(commands)
+        .provide(http(config))
+        .provide(search(config))
         .on_event(move |event| events(event));
     let names: Vec<String> = opened.specs().iter().map(|spec| spec.name.clone()).collect();
     if permission.ask || config.flag("ask") {
@@ -67,6 +69,31 @@ async fn toolbox(
     }
     let store = LazyStore::new(crate::store::path(config)?);
     opened.into_toolbox(builder.store(Arc::new(store))).await
+}
+
+/// Where requests of tools may go.
+fn http(config: &Config) -> HttpSettings {
+    let mut settings = HttpSettings::default();
+    settings.no_network = config.flag("no_network");
+    settings.allowed_hosts = config.texts("http.allow_hosts");
+    settings
+}
+
+/// The engines that are configured, the chosen one first.
+fn search(config: &Config) -> SearchSettings {
+    let searxng = config.text("search.searxng").map(SearchEngine::searxng);
+    let brave = env::get("BRAVE_API_KEY").map(|key| {
+        let engine = SearchEngine::brave(Secret::new(key));
+        match config.text("search.brave") {
+            Some(address) => engine.at(address),
+            None => engine,
+        }
+    });
+    let mut engines: Vec<SearchEngine> = searxng.into_iter().chain(brave).collect();
+    if let Some(first) = config.text("search.engine") {
+        engines.sort_by_key(|engine| engine.name() != first);
+    }
+    SearchSettings::new(engines)
 }
 
 /// Whom calls are made for.

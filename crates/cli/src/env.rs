@@ -8,9 +8,10 @@ use crate::config::keys::KEYS;
 
 /// Name and meaning, as `toolpost help environment` prints them; the variables of settings stand in
 /// [`KEYS`](crate::config::keys::KEYS).
-pub(crate) const TABLE: [(&str, &str); 16] = [
+pub(crate) const TABLE: [(&str, &str); 17] = [
     ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models"),
     ("ANTHROPIC_BASE_URL", "where the Messages API is, instead of https://api.anthropic.com"),
+    ("BRAVE_API_KEY", "the key of Brave Search, for `web_search`"),
     ("HTTPS_PROXY", "the proxy for connections to providers"),
     ("SSL_CERT_FILE", "a file with the certificates to trust, instead of the system's"),
     ("SSL_CERT_DIR", "a folder with the certificates to trust, instead of the system's"),

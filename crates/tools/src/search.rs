@@ -87,7 +87,7 @@ pub async fn web_search(
     let (Some(settings), Some(first)) = (settings.as_ref(), engines.first()) else {
         return Err(ToolError::precondition("no search engine is configured: `SearchSettings` has none").suggest(
             "Provide `SearchSettings` with an engine, such as `SearchEngine::searxng(\"https://HOST\")` or \
-             `SearchEngine::brave(KEY)`.",
+             `SearchEngine::brave(KEY)`. For the command: `toolpost config set search.searxng https://HOST`, or set BRAVE_API_KEY.",
         ));
     };
     let chosen = if engine == "auto" {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use toolpost_testkit::provider::{LoopbackProvider, Reply};
+
 use crate::support::{Anthropic, TestEnv, ask, says};
 
 const SUM: [&str; 3] = ["call", "calculate", "expression=6*7"];
@@ -31,6 +33,10 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("max_tokens", limits),
         ("max_time", limits),
         ("no_network", no_network),
+        ("http.allow_hosts", allowed_hosts),
+        ("search.searxng", engines),
+        ("search.brave", engines),
+        ("search.engine", engines),
         ("format", format),
         ("color", color),
         ("log", logs),
@@ -51,7 +57,7 @@ fn every_setting_has_a_test_and_is_set_by_its_variable() {
     assert_eq!(told, tests().into_keys().collect::<Vec<_>>());
     for name in told.into_iter().filter(|name| *name != "targets.NAME") {
         let value = sample(name);
-        let variable = format!("TOOLPOST_{}", name.to_uppercase());
+        let variable = format!("TOOLPOST_{}", name.replace('.', "_").to_uppercase());
         let shown =
             TestEnv::new().with(&variable, value).run(["config", "get", name, "--format", "text"]).ok();
         assert_eq!(shown.out.trim_end(), value, "{variable}");
@@ -63,7 +69,8 @@ fn sample(name: &str) -> &'static str {
         "ask" | "no_network" => "true",
         "temperature" => "0.5",
         "effort" => "high",
-        "tools" | "allow" => "a,b",
+        "tools" | "allow" | "http.allow_hosts" => "a,b",
+        "search.engine" => "brave",
         "level" => "standard",
         "max_time" => "90s",
         "format" => "jsonl",
@@ -198,6 +205,52 @@ fn no_network() {
         .without("TOOLPOST_NO_NETWORK");
     let words = ["run", "-p", "hi", "--json", "--config", "no_network=true"];
     assert_eq!(env.run(words).exit(5).error()["code"], "NETWORK_FORBIDDEN");
+}
+
+#[test]
+fn allowed_hosts() {
+    let server = LoopbackProvider::start(vec![Reply::json(200, "{\"here\":true}")]).unwrap();
+    let env = TestEnv::new().without("TOOLPOST_NO_NETWORK");
+    let url = format!("url={}/x", server.base_url());
+    let refused = env.run(["call", "http_request", &url, "--json"]).exit(5).error();
+    assert_eq!(refused["code"], "PERMISSION");
+    let allowed =
+        env.run(["call", "http_request", &url, "--json", "--config", "http.allow_hosts=127.0.0.1"]).ok();
+    assert!(allowed.out.contains("here"), "{allowed}");
+}
+
+#[test]
+pub(crate) fn engines() {
+    let start = |body: Value| LoopbackProvider::start(vec![Reply::json(200, body.to_string()); 2]).unwrap();
+    let page = |url: &str| json!({ "title": url, "url": url, "content": "c", "description": "c" });
+    let searxng = start(json!({ "results": [page("https://searxng.example/")] }));
+    let brave = start(json!({ "web": { "results": [page("https://brave.example/")] } }));
+    let env = TestEnv::new().without("TOOLPOST_NO_NETWORK");
+    let none = env.run(["call", "web_search", "query=x", "--json"]).exit(1).error();
+    assert_eq!(none["code"], "PRECONDITION");
+    assert!(none["hints"].to_string().contains("search.searxng"), "{none}");
+    let env = env.with("BRAVE_API_KEY", "k");
+    let settings = [
+        format!("search.searxng={}", searxng.base_url()),
+        format!("search.brave={}/res/v1/web/search", brave.base_url()),
+    ];
+    let found = |further: &[&str]| {
+        let words = [
+            "call",
+            "web_search",
+            "query=x",
+            "num_results=1",
+            "--json",
+            "--config",
+            &settings[0],
+            "--config",
+            &settings[1],
+        ];
+        env.run(words.iter().chain(further)).ok().out
+    };
+    assert!(found(&[]).contains("searxng.example"));
+    assert!(found(&["--config", "search.engine=brave"]).contains("brave.example"));
+    assert_eq!(brave.requests()[0].header("x-subscription-token"), Some("k"));
 }
 
 #[test]

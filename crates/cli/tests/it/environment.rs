@@ -12,6 +12,7 @@ fn tests() -> BTreeMap<&'static str, fn()> {
     BTreeMap::from([
         ("ANTHROPIC_API_KEY", key as fn()),
         ("ANTHROPIC_BASE_URL", base_url),
+        ("BRAVE_API_KEY", crate::config::engines),
         ("HTTPS_PROXY", proxy),
         ("SSL_CERT_FILE", certificate_file),
         ("SSL_CERT_DIR", certificate_folder),
