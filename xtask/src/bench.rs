@@ -29,6 +29,8 @@ pub const BENCHES: &[Bench] = &[
     Bench { package: "toolpost-toolbox", folder: "crates/toolbox", example: "state_cost" },
     Bench { package: "toolpost", folder: "crates/toolpost", example: "program_cost" },
     Bench { package: "toolpost-store", folder: "crates/store", example: "commit_cost" },
+    Bench { package: "toolpost-exec", folder: "crates/exec", example: "worker_cost" },
+    Bench { package: "toolpost-exec", folder: "crates/exec", example: "program_calls" },
     Bench { package: "toolpost-agent", folder: "crates/agent", example: "loop_cost" },
     Bench { package: "toolpost-llm", folder: "crates/llm", example: "fold_speed" },
 ];
