@@ -11,13 +11,13 @@ use crate::{emit, parameter};
 
 pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let message = "`#[tool]` goes on a function; for methods put `#[tools]` on the `impl` block";
-    build(ToolOptions::parse(options)?, item, message, |_, _| Ok(TokenStream::new()))
+    build(&ToolOptions::parse(options)?, item, message, |_, _| Ok(TokenStream::new()))
 }
 
 /// A resource is a function that reads: its parameters are those of the pattern of its addresses.
 pub(crate) fn resource(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let wrong = "a resource needs the pattern of its addresses first: `#[resource(\"notes://{user}\")]`";
-    let mut tokens = options.clone().into_iter();
+    let mut tokens = options.into_iter();
     let pattern: LitStr = match tokens.next() {
         Some(first) => syn::parse2(first.clone().into()).map_err(|_| Error::new(first.span(), wrong))?,
         None => return Err(Error::new(proc_macro2::Span::call_site(), wrong)),
@@ -33,7 +33,7 @@ pub(crate) fn resource(options: TokenStream, item: TokenStream) -> Result<TokenS
         }
     }
     let message = "`#[resource]` goes on a function";
-    build(ToolOptions::parse(quote!(#(#others),*))?, item, message, |identifier, parameters| {
+    build(&ToolOptions::parse(quote!(#(#others),*))?, item, message, |identifier, parameters| {
         check_pattern(&pattern, parameters)?;
         Ok(quote! {
             impl ::toolpost::__private::Resource for #identifier {
@@ -70,14 +70,14 @@ fn check_pattern(pattern: &LitStr, parameters: &[Parameter]) -> Result<()> {
 /// A prompt is a function that writes text, or messages.
 pub(crate) fn prompt(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let message = "`#[prompt]` goes on a function";
-    build(ToolOptions::parse(options)?, item, message, |identifier, _| {
+    build(&ToolOptions::parse(options)?, item, message, |identifier, _| {
         Ok(quote!(impl ::toolpost::__private::Prompt for #identifier {}))
     })
 }
 
 /// What is made of a function: a type with its name, that implements `Tool`, and what else `further` makes of it.
 fn build(
-    options: ToolOptions,
+    options: &ToolOptions,
     item: TokenStream,
     message: &str,
     further: impl FnOnce(&Ident, &[Parameter]) -> Result<TokenStream>,
@@ -96,7 +96,7 @@ fn build(
     let parameters = parameter::take_all(&mut function.sig)?;
     parameter::use_names(&parameters, &mut function.block);
     let identifier = function.sig.ident.clone();
-    let name = emit::tool_name(&options, &identifier);
+    let name = emit::tool_name(options, &identifier);
     let conditions = emit::conditions(&function.attrs);
     let description = match &options.description {
         Some(text) => text.value(),
@@ -107,9 +107,9 @@ fn build(
             "a tool needs a description: write a doc comment that says what it does and when to use it";
         return Err(Error::new_spanned(&function.sig.ident, message));
     }
-    let spec = emit::spec(&name, &description, &function.sig, &parameters, &options)?;
-    let body = emit::call_body(&quote!(#identifier::run), &function.sig, &parameters, &options)?;
-    let methods = [emit::merge(&parameters, &options), emit::pre_validate(&parameters, &options)];
+    let spec = emit::spec(&name, &description, &function.sig, &parameters, options)?;
+    let body = emit::call_body(&quote!(#identifier::run), &function.sig, &parameters, options)?;
+    let methods = [emit::merge(&parameters, options), emit::pre_validate(&parameters, options)];
     let implementation = emit::implementation(&quote!(#identifier), &spec, &body, &methods);
     let mut further = further(&identifier, &parameters)?;
     if !further.is_empty() {

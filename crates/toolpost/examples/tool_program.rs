@@ -46,7 +46,9 @@ async fn greet(
     #[arg(default = false)]
     loud: bool,
 ) -> Output {
-    let text = format!("Hello, {}{name}", titles.iter().map(|title| format!("{title} ")).collect::<String>());
+    let mut words = titles;
+    words.push(name);
+    let text = format!("Hello, {}", words.join(" "));
     Output::text(if loud { text.to_uppercase() } else { text })
 }
 
@@ -75,14 +77,14 @@ async fn guess(
     number: u32,
 ) -> Result<u32, ToolError> {
     let mut tries = 0;
-    let mut question = "I think of a number from 1 to 10.".to_owned();
+    let mut question = "I think of a number from 1 to 10.";
     while let Answer::Given { value } = ctx.ask(Question::text(question)).await? {
         tries += 1;
         match value.as_u64() {
             Some(guessed) if guessed == u64::from(number) => return Ok(tries),
-            Some(guessed) if guessed < u64::from(number) => question = "More.".to_owned(),
-            Some(_) => question = "Less.".to_owned(),
-            None => question = "A number, please.".to_owned(),
+            Some(guessed) if guessed < u64::from(number) => question = "More.",
+            Some(_) => question = "Less.",
+            None => question = "A number, please.",
         }
     }
     Ok(tries)

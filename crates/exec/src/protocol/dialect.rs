@@ -22,6 +22,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
 fn is_plain(annotations: &Annotations) -> bool {
     *annotations == Annotations::default()
 }

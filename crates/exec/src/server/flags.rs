@@ -145,7 +145,7 @@ impl<'a> Flags<'a> {
     pub(super) fn takes_any(&self) -> bool {
         !matches!(
             self.spec.input_schema.as_value().get("additionalProperties"),
-            Some(Value::Bool(false)) | Some(Value::Object(_))
+            Some(Value::Bool(false) | Value::Object(_))
         )
     }
 
@@ -154,8 +154,7 @@ impl<'a> Flags<'a> {
         let known: Vec<String> =
             self.properties().into_iter().flat_map(Map::keys).map(|name| name.replace('_', "-")).collect();
         let suggestion = did_you_mean(flag, known.iter().map(String::as_str))
-            .map(|text| text.replace(" `", " `--"))
-            .unwrap_or_else(|| format!("See `{} --help`.", self.spec.name));
+            .map_or_else(|| format!("See `{} --help`.", self.spec.name), |text| text.replace(" `", " `--"));
         ToolError::invalid_input(format!("`{}` has no flag `--{flag}`", self.spec.name))
             .suggest(suggestion)
             .with("flag", format!("--{flag}"))

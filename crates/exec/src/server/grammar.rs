@@ -191,11 +191,26 @@ fn tool(spec: &Spec, words: &[String]) -> Result<Command, ToolError> {
                     return command;
                 } else {
                     match (name, own) {
-                        ("manifest", None) => Ok(manifest = true),
-                        ("help", None) => Ok(help = true),
-                        ("validate", None) => Ok(run.validate = true),
-                        ("stream", None) => Ok(run.stream = true),
-                        ("session", None) => Ok(run.session = true),
+                        ("manifest", None) => {
+                            manifest = true;
+                            Ok(())
+                        }
+                        ("help", None) => {
+                            help = true;
+                            Ok(())
+                        }
+                        ("validate", None) => {
+                            run.validate = true;
+                            Ok(())
+                        }
+                        ("stream", None) => {
+                            run.stream = true;
+                            Ok(())
+                        }
+                        ("session", None) => {
+                            run.session = true;
+                            Ok(())
+                        }
                         ("sample-via", own) => match own.or_else(next) {
                             Some(value) => {
                                 at += usize::from(own.is_none());

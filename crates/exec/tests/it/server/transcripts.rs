@@ -125,8 +125,8 @@ fn prompts_are_completed_over_http() {
         thread.join().unwrap();
     }
     // Nobody listens there any more.
-    let (address, _) =
-        (format!("http://{}/", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()), ());
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = format!("http://{closed}/");
     let ended = run(toolbox(), &["summarize", "--text", "x", "--sample-via", &address], std::io::empty());
     assert_eq!(ended.lines()[0]["error"]["code"], "DEPENDENCY", "{ended:?}");
 }

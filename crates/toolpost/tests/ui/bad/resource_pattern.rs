@@ -1,0 +1,7 @@
+/// A note.
+#[toolpost::resource("notes://{user}/{page}")]
+async fn note(user: String) -> String {
+    user
+}
+
+fn main() {}

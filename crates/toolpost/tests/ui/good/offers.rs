@@ -1,0 +1,23 @@
+use toolpost::{Ctx, Toolbox, prompt, resource, tool};
+
+/// A note.
+#[resource("notes://{user}/{page}", mime_types("text/plain"), tags("notes"), timeout = "1s")]
+async fn note(user: String, page: u32, ctx: &Ctx) -> String {
+    format!("{user} {page} {}", ctx.attempt())
+}
+
+/// Ask for a review.
+#[prompt(name = "code_review", tags("writing"))]
+fn review(text: String, tone: Option<String>) -> String {
+    format!("{}: {text}", tone.unwrap_or_default())
+}
+
+/// Count.
+#[tool(mode = "streaming", dry_run)]
+async fn count(ctx: &Ctx) -> bool {
+    ctx.is_dry_run()
+}
+
+fn main() {
+    let _ = Toolbox::builder().resource(note).prompt(review).tool(count).build().unwrap();
+}
