@@ -31,7 +31,7 @@ use std::time::Duration;
 use toolpost_core::{BoxFuture, Cancellation, Host, Output, Runner, ToolError, ToolSpec};
 
 use self::pool::Pool;
-pub use self::serve::{Work, serve};
+pub use self::serve::{FindTool, Work, serve};
 
 /// The variable in a worker's environment that tells of what program it is one.
 pub const MARKER: &str = "TOOLPOST_WORKER";

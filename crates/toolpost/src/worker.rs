@@ -105,7 +105,10 @@ pub fn workers_with(change: impl FnOnce(&mut Settings)) -> Workers {
             return refused(&format!("nobody can tell where this program lies ({error})"), next);
         }
     };
-    #[expect(clippy::disallowed_methods, reason = "the entry of a worker stands where the command line stands")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the entry of a worker stands where the command line stands"
+    )]
     let marker = std::env::var_os(MARKER);
     if marker.is_some_and(|marker| marker == program) {
         return refused("this is one itself", "Call the tool from the process that started it.");

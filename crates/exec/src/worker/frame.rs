@@ -49,7 +49,7 @@ pub(super) enum Report {
     },
     /// What any tool program tells.
     #[serde(untagged)]
-    Tool(ToolMessage),
+    Tool(Box<ToolMessage>),
 }
 
 /// What one `#[state]` parameter sees: the part that it names, and nothing else of the document.
@@ -140,7 +140,11 @@ mod tests {
         }
         let reports = [
             Report::Keep { index: 1, value: json!({"n": 1}) },
-            Report::Tool(ToolMessage::Nested { request: 1, tool: "t".into(), arguments: json!({}) }),
+            Report::Tool(Box::new(ToolMessage::Nested {
+                request: 1,
+                tool: "t".into(),
+                arguments: json!({}),
+            })),
         ];
         for report in reports {
             let line = ReportFrame::new(3, report).to_line().unwrap();

@@ -218,14 +218,16 @@ async fn attempt(worker: &mut Worker, order: Order, host: &Arc<dyn Host>) -> End
                     return Ended::Answered(Err(error));
                 }
             }
-            Report::Tool(ToolMessage::Progress(progress)) => host.progress(progress),
-            Report::Tool(ToolMessage::Log(line)) => host.log(line),
-            Report::Tool(ToolMessage::Result { outcome, .. }) => {
-                return Ended::Answered(outcome.into_result().and_then(OutputFrame::into_output));
-            }
-            Report::Tool(question) => match answer(question, host) {
-                Some(answer) => asked.push(answer),
-                None => return Ended::Died,
+            Report::Tool(message) => match *message {
+                ToolMessage::Progress(progress) => host.progress(progress),
+                ToolMessage::Log(line) => host.log(line),
+                ToolMessage::Result { outcome, .. } => {
+                    return Ended::Answered(outcome.into_result().and_then(OutputFrame::into_output));
+                }
+                question => match answer(question, host) {
+                    Some(answer) => asked.push(answer),
+                    None => return Ended::Died,
+                },
             },
         }
     }

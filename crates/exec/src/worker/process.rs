@@ -132,7 +132,8 @@ impl Worker {
         for _ in 0..PREAMBLE {
             let Some(Line::Whole(line)) = self.output.line().await else { return Err(()) };
             if let Ok(frame) = ReportFrame::read(&line)
-                && matches!(frame.message, Report::Tool(ToolMessage::Hello { .. }))
+                && let Report::Tool(message) = frame.message
+                && matches!(*message, ToolMessage::Hello { .. })
             {
                 return Ok(());
             }

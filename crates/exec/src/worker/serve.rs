@@ -23,10 +23,13 @@ use crate::protocol::line::{Line, MAX_LINE};
 use crate::protocol::outcome::{Answered, ArtifactFrame, OutputFrame};
 use crate::server::{Inlet, Outlet, new_call};
 
+/// Gives the tool of a name.
+pub type FindTool = Box<dyn Fn(&str) -> Option<Arc<dyn Tool>> + Send + Sync>;
+
 /// What a worker process has of its program: the tools by name, and the values that are injected by type.
 pub struct Work {
     /// Finds a tool.
-    pub tool: Box<dyn Fn(&str) -> Option<Arc<dyn Tool>> + Send + Sync>,
+    pub tool: FindTool,
     /// What is injected into all calls.
     pub values: Values,
 }
@@ -81,7 +84,7 @@ impl Link {
         let request = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
         lock(&self.questions).insert(request, sender);
-        let sent = self.send(Report::Tool(message(request))).await;
+        let sent = self.send(Report::Tool(Box::new(message(request)))).await;
         if let Err(error) = sent {
             lock(&self.questions).remove(&request);
             return Err(error);
@@ -129,11 +132,11 @@ impl Host for WorkerHost {
     }
 
     fn progress(&self, progress: Progress) {
-        self.link.tell(Report::Tool(ToolMessage::Progress(progress)));
+        self.link.tell(Report::Tool(Box::new(ToolMessage::Progress(progress))));
     }
 
     fn log(&self, line: LogLine) {
-        self.link.tell(Report::Tool(ToolMessage::Log(line)));
+        self.link.tell(Report::Tool(Box::new(ToolMessage::Log(line))));
     }
 
     fn artifact(&self, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
@@ -239,14 +242,13 @@ pub async fn serve(work: Work, input: Box<dyn Read + Send>, output: Box<dyn Writ
         version: env!("CARGO_PKG_VERSION").to_owned(),
         protocol: PROTOCOL.to_owned(),
     };
-    if let Ok(line) = ReportFrame::new(0, Report::Tool(hello)).to_line() {
+    if let Ok(line) = ReportFrame::new(0, Report::Tool(Box::new(hello))).to_line() {
         output.send(line).await;
     }
     let mut current: Option<Arc<Link>> = None;
-    while let Some(line) = input.line().await {
-        let Line::Whole(line) = line else { return };
+    while let Some(Line::Whole(order)) = input.line().await {
         // The other side is this program itself: a line that is no frame is the end of it.
-        let Ok(OrderFrame { id, message, .. }) = OrderFrame::read(&line) else { return };
+        let Ok(OrderFrame { id, message, .. }) = OrderFrame::read(&order) else { return };
         match message {
             Order::Attempt { tool, arguments, attempt, state, facts } => {
                 let link = Arc::new(Link {
@@ -300,7 +302,7 @@ async fn attempt_of(host: WorkerHost, tool: Option<Arc<dyn Tool>>) {
             }
         }
     };
-    let answer = |outcome| Report::Tool(ToolMessage::Result { outcome, record: None });
+    let answer = |outcome| Report::Tool(Box::new(ToolMessage::Result { outcome, record: None }));
     let kept = std::mem::take(&mut *lock(&host.kept));
     let send_all = async {
         for (index, value) in kept {
