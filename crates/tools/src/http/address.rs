@@ -62,15 +62,15 @@ fn rule_v6(address: Ipv6Addr) -> Option<Rule> {
         [0, 0, 0, 0, 0, 0, 0, 0] => Some(UNSPECIFIED),
         [0, 0, 0, 0, 0, 0, 0, 1] => Some(LOOPBACK),
         // Another way to write an IPv4 address: mapped, translated by NAT64, or carried by 6to4.
-        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
-        [0x2002, high, low, ..] => embedded(high, low),
+        [0, 0, 0, 0, 0, 0xffff, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => embedded(high, low),
         [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254] => Some(METADATA),
-        [0xfc00..=0xfdff, ..] => Some(PRIVATE),
+        [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] => Some(PRIVATE),
         [0xfe80..=0xfebf, ..] => Some(LINK_LOCAL),
-        [0xfec0..=0xfeff, ..] => Some(PRIVATE),
         [0xff00..=0xffff, ..] => Some(MULTICAST),
         // Protocol assignments (Teredo, ORCHID and others) and documentation.
-        [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Some(RESERVED),
+        [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Some(RESERVED),
         // All that is given out for public use begins so.
         [0x2000..=0x3fff, ..] => None,
         _ => Some(RESERVED),

@@ -244,7 +244,7 @@ fn request(
 fn text_of(answer: &Answer) -> Option<String> {
     let kind = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.to_ascii_lowercase();
-    let charset = kind.split(';').filter_map(|part| part.trim().strip_prefix("charset=")).next();
+    let charset = kind.split(';').find_map(|part| part.trim().strip_prefix("charset="));
     let named =
         charset.and_then(|name| Encoding::for_label_no_replacement(name.trim_matches('"').as_bytes()));
     if let Some(encoding) = named {

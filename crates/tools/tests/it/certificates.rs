@@ -13,6 +13,7 @@ use toolpost_tools::HttpSettings;
 
 use crate::support::Bench;
 
+#[expect(clippy::disallowed_methods, reason = "the certificates of a test are made by a program of the host")]
 /// An authority and a certificate of `localhost` from it; `None` where there is no `openssl`.
 fn certificates(folder: &Path) -> Option<()> {
     let run = |arguments: &str| {

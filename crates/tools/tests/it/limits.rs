@@ -67,7 +67,7 @@ async fn the_share_of_a_processor_reaches_the_sandbox() {
         }
         // A share needs a cgroup: where there is none, it is refused and not forgotten.
         Err(error) => {
-            assert!(error.to_string().contains("cpu") || error.to_string().contains("cgroup"), "{error}")
+            assert!(error.to_string().contains("cpu") || error.to_string().contains("cgroup"), "{error}");
         }
     }
 }
