@@ -3,7 +3,9 @@
 //!
 //! [`builtin`] gives all of them. What the operator decides is injected by type, into the toolbox or into a call:
 //! [`FileRoot`] says which folder is seen, [`CodeSettings`] what code may do. Without them the call's working folder
-//! is the root, and code runs at the best level of the host.
+//! is the root, and code runs at the best level of the host. With `http`, `HttpSettings` says which addresses beside
+//! public ones may be asked, and `SearchSettings` which engines there are. A call can bring
+//! [`ResourceLimits`](toolpost::import::ResourceLimits), which only tighten.
 //!
 //! # Invariants
 //!
@@ -14,6 +16,9 @@
 //!   was cut says so.
 //! - What a program does is a result; that it could not be run is an error. Every run tells the record which layers
 //!   confined it.
+//! - A request goes to an address that was checked after its name was looked up, and a redirect is a new request:
+//!   nothing of this machine, its networks or its cloud is asked unless the operator allows the host. Secrets of a
+//!   request are in no record, no error, and on no other server.
 //! - Nothing here starts a process, reads the environment or knows the toolbox that calls it.
 //!
 //! Deliberately absent: a way to delete or move files (code can, in the sandbox), `eval` of any kind, and confinement by
