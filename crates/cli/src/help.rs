@@ -41,7 +41,7 @@ Examples:
   toolpost call calculate expression='sqrt(2) * 10'
   toolpost call builtin read_file path=README.md
   toolpost call ./weather forecast city=Oslo --stream
-  toolpost call command:git git_log max_count=3
+  toolpost call command:git git_log limit=3
   toolpost call run_code '{\"language\": \"python\", \"code\": \"print(1)\"}' --level strict --format json
 
 A target is explained in `toolpost help targets`. With several tools its name comes first.

@@ -77,6 +77,27 @@ pub const NEEDS: &[Need] = &[
         without: "what runs Python is skipped",
     },
     Need {
+        name: "described programs",
+        probe: &["sh", "-c", "for program in rg jq sqlite3 file; do command -v $program || exit 1; done"],
+        install: &[
+            &["apt-get", "-qq", "update"],
+            &[
+                "apt-get",
+                "-qq",
+                "install",
+                "--yes",
+                "--no-install-recommends",
+                "ripgrep",
+                "jq",
+                "sqlite3",
+                "file",
+            ],
+        ],
+        needs_root: true,
+        reason: "the descriptions that come along are tested with their programs",
+        without: "the tests of those that are not installed are skipped by name",
+    },
+    Need {
         name: "llm_factory_toolkit",
         // There, whole, and not older than what writes it.
         probe: &[

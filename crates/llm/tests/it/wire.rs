@@ -361,6 +361,16 @@ fn hostile_streams_end_in_errors_and_not_in_long_waits() {
     };
     let error = fold([stream(&[members(0), members(900)], "end_turn").as_bytes()]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Protocol);
+    // Every delta adds members to one block.
+    let start = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "compaction"}});
+    let delta = |from: u64| {
+        let mut delta = members(from);
+        delta["type"] = "compaction_delta".into();
+        json!({"type": "content_block_delta", "index": 0, "delta": delta})
+    };
+    assert!(fold([stream(&[start.clone(), delta(0)], "end_turn").as_bytes()]).is_ok());
+    let error = fold([stream(&[start, delta(0), delta(900)], "end_turn").as_bytes()]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Protocol);
     // Depth is no danger to the stack: the text is kept, and only whoever reads it deeper gets an error.
     let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
     let block =
