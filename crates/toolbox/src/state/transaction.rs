@@ -171,8 +171,9 @@ impl Transaction {
         let mut held = Vec::new();
         if lock(&self.state).held.is_empty() {
             for (document, pointers) in &self.lanes {
-                let lanes = &host.toolbox.lanes;
-                held.push(lanes.enter(document, Arc::clone(pointers), Arc::clone(&self.lineage)).await?);
+                let (pointers, lineage) = (Arc::clone(pointers), Arc::clone(&self.lineage));
+                let holds = !held.is_empty();
+                held.push(host.toolbox.lanes.enter(document, pointers, lineage, holds).await?);
             }
         }
         Ok(held)
