@@ -202,7 +202,7 @@ where
 /// takes the place of the spec's. What stands in `Ok` gives the output schema, if the spec has none.
 ///
 /// ```
-/// # use toolpost_core as toolpost;
+/// # extern crate toolpost_core as toolpost;
 /// use toolpost::{ToolSpec, ToolError, data, typed_tool_fn};
 ///
 /// #[data]
@@ -211,9 +211,11 @@ where
 ///     name: String,
 /// }
 ///
+/// # fn main() {
 /// let greet = typed_tool_fn(ToolSpec::new("greet", "Greet somebody."), async |greeting: Greeting, _ctx| {
 ///     Ok::<_, ToolError>(format!("Hello, {}", greeting.name))
 /// });
+/// # }
 /// ```
 pub fn typed_tool_fn<Input, Answered, F, Answer>(
     spec: ToolSpec,
