@@ -12,7 +12,7 @@ use toolpost_sandbox::{Cancel, Outcome, Program, Running, Sandbox};
 
 use super::program::of_sandbox;
 use crate::protocol::dialect::Notice;
-use crate::protocol::line::{Line, LineReader};
+use crate::protocol::line::{Line, LineBuffer, LineReader};
 
 /// The longest line of standard error that can be a notification, in bytes.
 const MAX_NOTIFICATION: usize = 64 << 10;
@@ -112,26 +112,9 @@ impl Process {
                     }
                 }
             })?;
-            let mut lines = LineReader::new(bounded(stderr, most_errors), MAX_NOTIFICATION);
+            let stderr = bounded(stderr, most_errors);
             let kept = Arc::clone(&errors);
-            thread("stderr", move || {
-                while let Ok(Some(line)) = lines.next_line() {
-                    let notice = match &line {
-                        Line::Whole(line) if line.starts_with(b"{") => serde_json::from_slice(line)
-                            .ok()
-                            .and_then(|line| Notice::from_notification(&line)),
-                        _ => None,
-                    };
-                    match (notice, line) {
-                        (Some(notice), _) => {
-                            if sender.blocking_send(Heard::Notice(notice)).is_err() {
-                                return;
-                            }
-                        }
-                        (None, Line::Whole(text) | Line::TooLong { start: text }) => keep(&kept, &text),
-                    }
-                }
-            })?;
+            thread("stderr", move || listen(stderr, &sender, &kept))?;
         }
         let input = running.take_stdin();
         Ok(Self { heard, input, writer: None, running: Some(running), cancel, errors, flooded })
@@ -218,11 +201,53 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ToolEr
     }
 }
 
+/// Reads standard error: notifications are told, of everything else the end is kept.
+fn listen(mut stream: Bounded, sender: &mpsc::Sender<Heard>, kept: &Mutex<VecDeque<u8>>) {
+    let mut buffer = LineBuffer::new(MAX_NOTIFICATION);
+    let mut piece = vec![0; 64 << 10];
+    let mut is_within = false;
+    loop {
+        let read = match stream.read(&mut piece) {
+            Ok(read) => read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(_) => 0,
+        };
+        let text = piece.get(..read).unwrap_or_default();
+        // Most programs write no notifications, some write much: their text is not taken apart.
+        if read > 0 && !is_within && !text.contains(&b'{') {
+            keep(kept, text);
+            continue;
+        }
+        buffer.feed(text);
+        is_within = text.last() != Some(&b'\n');
+        while let Some(line) = if read == 0 { buffer.finish() } else { buffer.next_line() } {
+            let notice = match &line {
+                Line::Whole(line) if line.starts_with(b"{") => {
+                    serde_json::from_slice(line).ok().and_then(|line| Notice::from_notification(&line))
+                }
+                _ => None,
+            };
+            match (notice, line) {
+                (Some(notice), _) => {
+                    if sender.blocking_send(Heard::Notice(notice)).is_err() {
+                        return;
+                    }
+                }
+                (None, Line::Whole(mut text) | Line::TooLong { start: mut text }) => {
+                    text.push(b'\n');
+                    keep(kept, &text);
+                }
+            }
+        }
+        if read == 0 {
+            return;
+        }
+    }
+}
+
 fn keep(kept: &Mutex<VecDeque<u8>>, text: &[u8]) {
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-    let text = text.get(text.len().saturating_sub(KEPT)..).unwrap_or_default();
-    kept.extend(text);
-    kept.push_back(b'\n');
+    kept.extend(text.get(text.len().saturating_sub(KEPT)..).unwrap_or_default());
     let excess = kept.len().saturating_sub(KEPT);
     kept.drain(..excess);
 }
