@@ -19,7 +19,10 @@ impl MadeTree {
     /// A tree that no rule complains of: the packages core and sandbox, a decision record, a budget, the examples.
     pub(crate) fn new() -> Self {
         let tree = Self { folder: tempfile::tempdir().unwrap() };
-        tree.write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\"]\n");
+        tree.write(
+            "Cargo.toml",
+            "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\"]\nexclude = [\"crates/toolpost\"]\n",
+        );
         tree.write(
             "Cargo.lock",
             "version = 4\n\n[[package]]\nname = \"toolpost-core\"\nversion = \"0.1.0\"\n",
@@ -31,8 +34,9 @@ impl MadeTree {
         tree.write("crates/sandbox/src/lib.rs", &CORE_ROOT.replace("#![forbid(unsafe_code)]\n", ""));
         tree.write("docs/decisions/0001-first.md", "# First\n\n## What\n\n## Why\n\n## What was tried\n");
         for example in EXAMPLES {
-            if !example.path.starts_with("crates/") {
-                tree.write(&format!("{}/README.md", example.path), "# An example\n");
+            match example.path.strip_suffix(".rs") {
+                Some(_) => tree.write(example.path, "//! An example.\n"),
+                None => tree.write(&format!("{}/README.md", example.path), "# An example\n"),
             }
         }
         tree

@@ -45,7 +45,7 @@ fn a_run_counts_passes_failures_and_skips() {
     };
     let tally = tally(Some(nextest));
     // The made tree has the folders of the examples without their files.
-    let failed: Vec<&String> = tally.failed.iter().filter(|name| !name.starts_with("examples/")).collect();
+    let failed: Vec<&String> = tally.failed.iter().filter(|name| !name.contains("examples/")).collect();
     assert_eq!(failed, ["toolpost-core tests::bad"]);
     assert_eq!(tally.skipped["landlock <4>"], "\"old\" kernel & more");
     assert!(tally.skipped.contains_key("other hosts"), "{:?}", tally.skipped);
