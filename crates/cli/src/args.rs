@@ -228,8 +228,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TOOLS", help_heading = "Tools")]
     pub(crate) tools: Vec<String>,
     /// Let the model load the tools that it needs: with a model, that one finds them, else it searches itself.
-    #[arg(long, value_name = "MODEL", help_heading = "Tools", num_args = 0..=1, require_equals = true)]
-    pub(crate) dynamic: Option<Option<String>>,
+    #[arg(long, value_name = "MODEL", help_heading = "Tools", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub(crate) dynamic: Option<String>,
     /// A tool that is always offered, with `--dynamic` or `--compact-tools`. May be repeated.
     #[arg(long, value_name = "TOOL", help_heading = "Tools")]
     pub(crate) core_tool: Vec<String>,

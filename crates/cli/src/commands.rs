@@ -49,7 +49,16 @@ async fn toolbox(
         .provide(http(config))
         .provide(search(config))
         .on_event(move |event| events(event));
-    let names: Vec<String> = opened.specs().iter().map(|spec| spec.name.clone()).collect();
+    let names: Vec<String> = opened
+        .specs()
+        .iter()
+        .flat_map(|spec| {
+            std::iter::once(&spec.name)
+                .chain(spec.aliases.iter().map(|alias| &alias.name))
+                .cloned()
+                .collect::<Vec<_>>()
+        })
+        .collect();
     if permission.ask || config.flag("ask") {
         builder = builder.default_approval(Approval::Ask);
     }

@@ -96,9 +96,9 @@ Examples:
 pub(crate) const STATE: &str = "\
 Examples:
   toolpost state show
-  toolpost state show counters/ada --format json
-  toolpost state log counters/ada --after 10
-  toolpost state at counters/ada 3";
+  toolpost state show counters/@ada --format json
+  toolpost state log counters/@ada --after 10
+  toolpost state at counters/@ada 3";
 
 pub(crate) const CONFIG: &str = "\
 Examples:

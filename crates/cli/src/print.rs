@@ -88,17 +88,6 @@ impl Printer {
         raw(text.as_bytes(), true)
     }
 
-    /// Prints a value as one line of JSON, whatever the form of the result.
-    pub(crate) fn line(&self, value: &impl Serialize) -> Result<(), Failure> {
-        let text = serde_json::to_string(value)
-            .map_err(|error| Failure::new(Exit::Failed, "INTERNAL", error.to_string()))?;
-        if io::stdout().is_terminal() {
-            raw(style::harmless(&text).as_bytes(), true)
-        } else {
-            raw(text.as_bytes(), true)
-        }
-    }
-
     /// Tells a person something beside the result. A program finds it in the record.
     pub(crate) fn note(&self, text: &str) {
         if self.is_text() && !self.quiet {
@@ -143,6 +132,14 @@ impl Printer {
         self.say(&lines.join("\n"));
         failure.exit
     }
+}
+
+/// Prints a value as one line of JSON, whatever the form of the result.
+pub(crate) fn line(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value)
+        .map_err(|error| Failure::new(Exit::Failed, "INTERNAL", error.to_string()))?;
+    let text = if io::stdout().is_terminal() { style::harmless(&text) } else { text };
+    raw(text.as_bytes(), true)
 }
 
 /// Writes bytes to standard output as they are.

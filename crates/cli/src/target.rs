@@ -60,11 +60,13 @@ impl Opened {
     }
 }
 
-/// Opens targets, each tool once. Programs are asked what they have, in the sandbox.
+/// Opens targets, each tool once. Programs are asked what they have, in the sandbox. `sampling` says whether there is a
+/// model that completes prompts for them.
 pub(crate) async fn open(
     targets: &[String],
     config: &Config,
     level: Option<Level>,
+    sampling: bool,
 ) -> Result<Opened, Failure> {
     let builtin = toolpost_tools::builtin();
     let mut opened = Opened::default();
@@ -72,7 +74,9 @@ pub(crate) async fn open(
     for target in targets.iter().flat_map(|targets| targets.split(',')).map(str::trim) {
         let target = config.target(target).unwrap_or(target);
         if target == "builtin" {
-            builtin.iter().for_each(|tool| opened.add(Arc::clone(tool)));
+            for tool in &builtin {
+                opened.add(Arc::clone(tool));
+            }
         } else if let Some(tool) = builtin_tool(&builtin, target.strip_prefix("builtin:").unwrap_or(target)) {
             opened.add(tool);
         } else if let Some(name) = target.strip_prefix("command:") {
@@ -92,7 +96,7 @@ pub(crate) async fn open(
         }
     }
     if !paths.is_empty() {
-        programs(&mut opened, paths, config, level).await?;
+        programs(&mut opened, paths, config, level, sampling).await?;
     }
     Ok(opened)
 }
@@ -152,8 +156,9 @@ async fn programs(
     paths: Vec<PathBuf>,
     config: &Config,
     level: Option<Level>,
+    sampling: bool,
 ) -> Result<(), Failure> {
-    let mut builder = Executables::builder();
+    let mut builder = Executables::builder().sampling(sampling);
     let only = paths.len() == 1 && opened.tools.is_empty();
     for path in paths {
         builder = builder.path(path);
@@ -172,7 +177,7 @@ async fn programs(
     opened.warnings = programs.diagnostics().iter().map(ToString::to_string).collect();
     if opened.listed.is_empty() && only {
         let failure = Failure::new(Exit::Unreachable, "DEPENDENCY", "the program gave no tools");
-        return Err(opened.warnings.iter().fold(failure, |failure, warning| failure.cause(warning))
+        return Err(opened.warnings.iter().fold(failure, Failure::cause)
             .hint("A tool program answers `--discover`; for any other program write a description, see `toolpost help targets`."));
     }
     opened.programs = Some(programs);

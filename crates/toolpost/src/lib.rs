@@ -71,6 +71,9 @@ pub use toolpost_toolbox::{
     ToolSession, ToolSummary, ToolUsage, Toolbox,
 };
 
+#[cfg(feature = "state")]
+pub use toolpost_store::Store;
+
 /// Processes under confinement.
 #[cfg(feature = "sandbox")]
 pub use toolpost_sandbox as sandbox;

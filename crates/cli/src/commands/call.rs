@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::port::TerminalPort;
-use crate::print::Printer;
+use crate::print::{self, Printer};
 use crate::target::Opened;
 use crate::workspace::Store;
 use crate::{env, interrupt, logs, progress, target, verdict};
@@ -32,8 +32,12 @@ pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result
     let folder =
         args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
     let runtime = super::runtime()?;
-    let opened =
-        runtime.block_on(target::open(std::slice::from_ref(&args.target), config, args.permission.level))?;
+    let opened = runtime.block_on(target::open(
+        std::slice::from_ref(&args.target),
+        config,
+        args.permission.level,
+        args.model.is_some(),
+    ))?;
     let exit = match (&args.resource, &args.prompt) {
         (Some(uri), _) => runtime.block_on(resource(&opened, uri, printer)),
         (_, Some(name)) => runtime.block_on(prompt(&opened, name, &args.rest, printer)),
@@ -79,7 +83,7 @@ fn tool(
             {
                 line.extend(envelope);
             }
-            printer.line(&line)?;
+            print::line(&line)?;
         }
         (Format::Json, _) => printer.json(&envelope())?,
         (Format::Text, Ok(output)) => printer.foreign_result(&output.model_text())?,
@@ -154,10 +158,12 @@ fn validate(
     } else {
         let errors: Vec<Value> =
             problems.iter().map(|problem| json!({ "message": problem.to_string() })).collect();
-        printer.json(&match errors.is_empty() {
-            true => json!({ "valid": true }),
-            false => json!({ "valid": false, "errors": errors }),
-        })?;
+        let verdict = if errors.is_empty() {
+            json!({ "valid": true })
+        } else {
+            json!({ "valid": false, "errors": errors })
+        };
+        printer.json(&verdict)?;
     }
     Ok(if problems.is_empty() { Exit::Ok } else { Exit::Failed })
 }
@@ -227,7 +233,7 @@ fn call(
 /// What is told while it works. That it failed is told once, as the command's own error.
 fn events(args: &CallArgs, printer: &Printer) -> EventSink {
     if args.stream {
-        return streamed(printer.clone());
+        return streamed();
     }
     let (sink, text) = (progress::sink(printer), printer.is_text());
     Arc::new(move |event: &Event| match event {
@@ -239,7 +245,7 @@ fn events(args: &CallArgs, printer: &Printer) -> EventSink {
 }
 
 /// What the tool tells, as lines of the executable protocol on standard output.
-fn streamed(printer: Printer) -> EventSink {
+fn streamed() -> EventSink {
     Arc::new(move |event: &Event| {
         logs::event(event);
         let line = match event {
@@ -257,7 +263,7 @@ fn streamed(printer: Printer) -> EventSink {
             _ => return,
         };
         // A reader that went away is noticed at the end.
-        let _ = printer.line(&line);
+        let _ = print::line(&line);
     })
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let events = progress::sink(printer);
     let runtime = super::runtime()?;
     let toolbox = runtime.block_on(async {
-        let opened = target::open(&targets, config, args.permission.level).await?;
+        let opened = target::open(&targets, config, args.permission.level, true).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
         super::toolbox(opened, workspace.path(), &args.permission, config, Arc::clone(&events)).await
     })?;
@@ -59,8 +59,8 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         Agent::builder(model, toolbox).settings(settings).on_event(events).limits(|all| *all = limits);
     builder = match &args.dynamic {
         None => builder,
-        Some(None) => builder.dynamic(true),
-        Some(Some(model)) => builder.dynamic(open_model(model, config)?),
+        Some(model) if model.is_empty() => builder.dynamic(true),
+        Some(model) => builder.dynamic(open_model(model, config)?),
     };
     builder = builder.core_tools(args.core_tool.iter().cloned()).compact_tools(args.compact_tools);
     if let Some(system) = args.system_prompt.clone().or_else(|| config.text("system_prompt")) {
