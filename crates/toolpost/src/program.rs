@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolpost_core::SpecError;
+use toolpost_core::{SpecError, ToolError};
 use toolpost_exec::server::{self, Streams};
 use toolpost_toolbox::{Builder, Toolbox};
 
@@ -20,25 +20,31 @@ pub trait IntoToolbox {
     /// The toolbox.
     ///
     /// # Errors
-    /// The first tool that contradicts itself, or whose name another one has.
-    fn into_toolbox(self) -> Result<Toolbox, SpecError>;
+    /// The first tool that contradicts itself, or whose name another one has; what `build` itself could not get.
+    fn into_toolbox(self) -> Result<Toolbox, ToolError>;
 }
 
 impl IntoToolbox for Toolbox {
-    fn into_toolbox(self) -> Result<Toolbox, SpecError> {
+    fn into_toolbox(self) -> Result<Toolbox, ToolError> {
         Ok(self)
     }
 }
 
 impl IntoToolbox for Builder {
-    fn into_toolbox(self) -> Result<Toolbox, SpecError> {
-        self.build()
+    fn into_toolbox(self) -> Result<Toolbox, ToolError> {
+        Ok(self.build()?)
     }
 }
 
 impl IntoToolbox for Result<Toolbox, SpecError> {
-    fn into_toolbox(self) -> Result<Toolbox, SpecError> {
-        self
+    fn into_toolbox(self) -> Result<Toolbox, ToolError> {
+        Ok(self?)
+    }
+}
+
+impl<T: IntoToolbox> IntoToolbox for Result<T, ToolError> {
+    fn into_toolbox(self) -> Result<Toolbox, ToolError> {
+        self?.into_toolbox()
     }
 }
 
