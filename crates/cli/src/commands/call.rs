@@ -9,7 +9,7 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 use toolpost_agent::ModelPort;
 use toolpost_core::{
-    Call, CallRecord, Code, Envelope, Event, EventSink, Output, Scope, ToolSource as _, ToolSpec,
+    Call, CallRecord, Code, Envelope, Event, EventSink, Output, Reply, Scope, ToolSource as _, ToolSpec,
     did_you_mean,
 };
 use toolpost_exec::client::Executables;
@@ -63,9 +63,6 @@ fn tool(
         runtime.block_on(super::toolbox(opened, folder, &args.permission, config, events(args, printer)))?;
     let spec = toolbox.spec(&name);
     let arguments = arguments(rest, &name, spec.as_deref())?;
-    if args.validate {
-        return validate(&name, spec.as_deref(), &arguments, printer);
-    }
     let mut call = call(args, name, arguments, folder, printer)?;
     if let Some(model) = model {
         call.port = Arc::new(ModelPort::new(Arc::clone(&call.port), model));
@@ -74,6 +71,9 @@ fn tool(
         call.cancellation = interrupt::watch()?;
         Ok::<_, Failure>(toolbox.call(call).await)
     })?;
+    if args.validate {
+        return judgement(reply, printer);
+    }
     let envelope = || Envelope::new(reply.record.id, &reply.result);
     match (printer.format, &reply.result) {
         _ if args.stream => {
@@ -142,30 +142,23 @@ fn chosen<'a>(args: &'a CallArgs, opened: &Opened) -> Result<(String, &'a [Strin
     })
 }
 
-/// Says whether arguments fit, and runs nothing.
-fn validate(
-    name: &str,
-    spec: Option<&ToolSpec>,
-    arguments: &Value,
-    printer: &Printer,
-) -> Result<Exit, Failure> {
-    let Some(spec) = spec else { return Err(Failure::usage(format!("there is no tool `{name}`"))) };
-    let problems = spec.input_schema.problems(arguments)?;
-    if printer.is_text() {
-        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        printer
-            .foreign_result(if lines.is_empty() { "valid".to_owned() } else { lines.join("\n") }.as_str())?;
-    } else {
-        let errors: Vec<Value> =
-            problems.iter().map(|problem| json!({ "message": problem.to_string() })).collect();
-        let verdict = if errors.is_empty() {
-            json!({ "valid": true })
-        } else {
-            json!({ "valid": false, "errors": errors })
-        };
-        printer.json(&verdict)?;
+/// Says whether the arguments fit: a tool's own check of them was made as well, and nothing was run.
+fn judgement(reply: Reply, printer: &Printer) -> Result<Exit, Failure> {
+    let problem = match reply.result {
+        Ok(_) => None,
+        Err(error) if error.is_recoverable() => Some(error),
+        Err(error) => return Err(error.into()),
+    };
+    match (&problem, printer.is_text()) {
+        (None, true) => printer.result("valid")?,
+        (None, false) => printer.json(&json!({ "valid": true }))?,
+        (Some(error), true) => printer.foreign_result(error.message())?,
+        (Some(error), false) => {
+            let error = json!({ "code": error.code(), "message": error.message() });
+            printer.json(&json!({ "valid": false, "errors": [error] }))?;
+        }
     }
-    Ok(if problems.is_empty() { Exit::Ok } else { Exit::Failed })
+    Ok(if problem.is_none() { Exit::Ok } else { Exit::Failed })
 }
 
 /// The programs of a target; only they have resources and prompts.
@@ -222,6 +215,7 @@ fn call(
     call.options.retries = args.retries;
     call.options.dry_run = args.dry_run;
     call.options.no_cache = args.no_cache;
+    call.options.validate = args.validate;
     call.options.verbose = printer.verbose > 0;
     for meta in &args.meta {
         let (key, value) = super::pair("--meta", meta)?;

@@ -12,6 +12,7 @@ case "$1" in
 --discover) echo '{"name":"weather","version":"1.0","tools":[
   {"name":"forecast","summary":"Forecast the weather.","streaming":false,"session_mode":false},
   {"name":"watch","summary":"Watch the sky.","streaming":true,"session_mode":false},
+  {"name":"talk","summary":"Talk about it.","streaming":false,"session_mode":true},
   {"name":"poem","summary":"Write a poem.","streaming":false,"session_mode":false}],
   "resources":[{"uri_pattern":"/cities/{name}","summary":"A city.","mime_types":["application/json"],"tags":[]}],
   "prompts":[{"name":"report","summary":"A report.","arguments":{"city":"Where."},"tags":[]}]}'; exit;;
@@ -29,6 +30,10 @@ forecast) case "$*" in
   *) echo '{"status":"success","result":{"text":"sun"}}';; esac;;
 watch) echo '{"type":"progress","message":"looking","percent":50}'
   echo '{"type":"result","status":"success","result":{"sky":"blue"}}';;
+talk) echo '{"type":"session_start","message":"Which city?","prompt":"> "}'
+  read line
+  echo '{"type":"session_end","status":"success"}'
+  echo "{\"status\":\"success\",\"result\":{\"heard\":$line}}";;
 poem) echo '{"type":"sample_request","id":"00000001","prompt":"a poem","max_tokens":10}'
   read line
   echo "{\"status\":\"success\",\"result\":{\"answered\":$line}}";;
@@ -56,7 +61,7 @@ fn an_executable_is_called_like_any_tool() {
         "{missing}"
     );
     let which = env.run(["call", "./weather"]).exit(2);
-    assert!(which.err.contains("has 3 tools: which one?"), "{which}");
+    assert!(which.err.contains("has 4 tools: which one?"), "{which}");
     let typo = env.run(["call", "./weather", "forcast", "city=Oslo"]).exit(1);
     assert!(typo.err.contains("`forecast`"), "{typo}");
     let bare = env.run(["call", "weather", "forecast"]).exit(2);
@@ -69,7 +74,7 @@ fn an_executable_is_listed_and_its_tools_are_for_runs_too() {
     let listed = env.run(["tools", "./weather", "--json"]).ok().json();
     let names: Vec<&str> =
         listed["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
-    assert_eq!(names, ["forecast", "watch", "poem"]);
+    assert_eq!(names, ["forecast", "watch", "talk", "poem"]);
     let one = env.run(["tools", "./weather", "--manifest", "forecast", "--json"]).ok().json();
     assert_eq!(one["input_schema"]["required"], json!(["city"]));
     env.write("ask.yaml", "turns:\n  - calls: [{ tool: forecast, args: { city: Oslo } }]\n  - text: \"It is {{ last.structured.text }}.\"\n");
@@ -106,6 +111,16 @@ pub(crate) fn stream() {
         lines.last().unwrap(),
         &json!({ "type": "result", "status": "success", "result": { "sky": "blue" } })
     );
+}
+
+#[test]
+fn a_session_is_held_on_the_terminal() {
+    let env = world().with("TERM", "dumb");
+    let held = env.on_terminal("Oslo\r", ["call", "./weather", "talk", "city=x"]).ok();
+    assert!(held.out.contains("Which city?") && held.out.contains("\"input\":\"Oslo\""), "{held}");
+    // Without one there is nobody to ask.
+    let alone = env.run(["call", "./weather", "talk", "city=x", "--json"]);
+    assert_eq!(alone.error()["code"], "PRECONDITION", "{alone}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ async fn a_call_by_an_alias_is_a_call_of_the_tool() {
         }
     }
     assert_eq!(toolbox.specs().iter().map(|spec| spec.name.clone()).collect::<Vec<_>>(), ["greet"]);
-    assert_eq!(toolbox.usage()[0].tool.to_string(), "greet");
+    assert_eq!(toolbox.usage()[0].tool.clone(), "greet");
 }
 
 #[tokio::test]

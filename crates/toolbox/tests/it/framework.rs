@@ -107,7 +107,7 @@ async fn calls_side_by_side_wait_for_each_other_but_never_in_a_circle() {
     let fork = plain("fork", |ctx| async move {
         let calls = [("first", json!({})), ("second", json!({}))];
         let results = ctx.call_all(calls, 2).await;
-        Ok(Output::json(results.iter().map(|result| result.is_ok()).collect()))
+        Ok(Output::json(results.iter().map(Result::is_ok).collect()))
     });
     let toolbox = Toolbox::builder()
         .tool(limited("leaf", &[]))
@@ -218,7 +218,7 @@ async fn what_stops_a_call_stops_those_that_it_makes() {
     let sleeper = plain("sleeper", move |_| {
         stop.cancel();
         async {
-            tokio::time::sleep(Duration::from_secs(60)).await;
+            tokio::time::sleep(Duration::from_mins(1)).await;
             Ok(Output::default())
         }
     });
