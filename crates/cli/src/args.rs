@@ -294,10 +294,10 @@ pub(crate) struct CallArgs {
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
     /// Print a resource of an executable instead of calling a tool.
-    #[arg(long, value_name = "URI", conflicts_with_all = ["prompt", "rest"])]
+    #[arg(long, value_name = "URI", conflicts_with_all = ["prompt", "rest", "timeout", "retries", "priority", "meta", "no_cache", "dry_run", "validate", "stream", "model"])]
     pub(crate) resource: Option<String>,
     /// Print a prompt of an executable, made with the arguments, instead of calling a tool.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["timeout", "retries", "priority", "meta", "no_cache", "dry_run", "validate", "stream", "model"])]
     pub(crate) prompt: Option<String>,
     #[command(flatten)]
     pub(crate) permission: Permission,

@@ -9,6 +9,7 @@ pub(crate) mod trust;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -70,17 +71,10 @@ impl Config {
             let value = key.parse(key.default).unwrap_or_default();
             config.values.insert(key.name, (value, Origin::BuiltIn));
         }
-        config.file("system", Some(places::system()), None)?;
-        config.file("user", places::user(), None)?;
-        let project = places::project();
-        let mut pins = None;
-        if let Some(path) = &project {
-            let standing = pins.insert(Pins::load()?).standing(path);
-            config.file("project", project.clone(), Some(standing))?;
-        } else {
-            config.layers.push(Layer { name: "project", path: None, exists: false, standing: None });
-        }
-        config.env_files(global, pins)?;
+        config.file("system", Some(places::system()), false)?;
+        config.file("user", places::user(), false)?;
+        config.file("project", places::project(), true)?;
+        config.env_files(global)?;
         config.environment()?;
         for pair in &global.config {
             config.command_line(pair)?;
@@ -91,13 +85,27 @@ impl Config {
         Ok(config)
     }
 
-    fn file(
-        &mut self,
-        name: &'static str,
-        path: Option<PathBuf>,
-        standing: Option<Standing>,
-    ) -> Result<(), Failure> {
-        let entries = path.as_deref().map(file::read).transpose()?.flatten();
+    /// Reads a file once: what is judged is what is used.
+    fn file(&mut self, name: &'static str, path: Option<PathBuf>, strange: bool) -> Result<(), Failure> {
+        let content = path.as_deref().map(file::content).transpose()?.flatten();
+        let standing = match (&content, &path) {
+            (Some(content), Some(path)) if strange => {
+                Some(Pins::load()?.standing_of(path, content.as_bytes()))
+            }
+            _ => None,
+        };
+        let entries = match (content, &path) {
+            (Some(content), Some(path)) => match file::parse(&content, path) {
+                Ok(entries) => Some(entries),
+                // Whoever can write into a folder above must not be able to stop every command below it.
+                Err(failure) if standing.is_some_and(|standing| standing != Standing::Trusted) => {
+                    self.warnings.push(failure.message);
+                    None
+                }
+                Err(failure) => return Err(failure),
+            },
+            _ => None,
+        };
         let layer = Layer { name, exists: entries.is_some(), path, standing };
         if let (Some(entries), Some(path)) = (entries, &layer.path) {
             let trusted = standing.is_none_or(|standing| standing == Standing::Trusted);
@@ -126,16 +134,10 @@ impl Config {
     }
 
     /// Variables of files fill what the environment leaves unset, and never override it.
-    fn env_files(&mut self, global: &Global, pins: Option<Pins>) -> Result<(), Failure> {
-        let read = |path: &Path| {
-            let text = match path.metadata() {
-                Ok(metadata) if metadata.len() > dotenv::MAX_SIZE => {
-                    Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"))
-                }
-                _ => std::fs::read_to_string(path),
-            };
-            let text = text.map_err(|error| Failure::file("the file of variables", path, &error))?;
-            dotenv::parse(&text).map_err(|error| {
+    fn env_files(&mut self, global: &Global) -> Result<(), Failure> {
+        let wrong = |path: &Path, error: &io::Error| Failure::file("the file of variables", path, error);
+        let parse = |path: &Path, text: &str| {
+            dotenv::parse(text).map_err(|error| {
                 Failure::usage(format!("the file of variables `{}`, {error}", path.display()))
                     .hint("Write NAME=value on each line.")
             })
@@ -143,17 +145,16 @@ impl Config {
         let mut variables = BTreeMap::new();
         let here = Path::new(".env");
         if here.is_file() {
-            let pins = match pins {
-                Some(pins) => pins,
-                None => Pins::load()?,
-            };
-            match pins.standing(here) {
-                Standing::Trusted => variables.extend(read(here)?),
+            // Read once: what is judged is what is used.
+            let text = dotenv::content(here).map_err(|error| wrong(here, &error))?;
+            match Pins::load()?.standing_of(here, text.as_bytes()) {
+                Standing::Trusted => variables.extend(parse(here, &text)?),
                 standing => self.warnings.push(untrusted(here, Some(standing), "its variables")),
             }
         }
         for path in &global.env_file {
-            variables.extend(read(path)?);
+            let text = dotenv::content(path).map_err(|error| wrong(path, &error))?;
+            variables.extend(parse(path, &text)?);
         }
         env::fill(variables);
         Ok(())

@@ -72,12 +72,16 @@ impl Failure {
 
 impl From<ToolError> for Failure {
     fn from(error: ToolError) -> Self {
+        // What a program said last is mostly why.
+        let said = error.context().get("stderr").and_then(Value::as_str).map(str::trim).unwrap_or_default();
+        let last: Vec<&str> = said.lines().rev().take(5).collect();
+        let said = last.into_iter().rev().map(|line| format!("standard error: {line}"));
         Self {
             exit: error.code().into(),
             code: error.code().as_str().to_owned(),
             message: error.message().to_owned(),
             // The message of an error without a sentence of its own is that of its first cause.
-            causes: error.causes().into_iter().filter(|cause| cause != error.message()).collect(),
+            causes: error.causes().into_iter().filter(|cause| cause != error.message()).chain(said).collect(),
             hints: error.suggestion().map(str::to_owned).into_iter().collect(),
         }
     }

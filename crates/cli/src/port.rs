@@ -12,7 +12,7 @@ use toolpost_core::{
 
 use crate::args::Permission;
 use crate::print::Printer;
-use crate::style::{STRONG, harmless, one_line, paint};
+use crate::style::{STRONG, WARN, harmless, one_line, paint};
 use crate::workspace::Store;
 
 /// Answers questions on the terminal, if there is one, and puts files away. Progress and log lines reach the person
@@ -111,7 +111,11 @@ fn prompt(question: &Question) -> String {
             paint(STRONG, one_line(tool, 80)),
             one_line(&arguments.to_string(), 400),
         ),
-        _ => format!("{} ", paint(STRONG, message)),
+        // Whoever asks is not this command, and must not look like it.
+        _ => {
+            let lines: Vec<String> = message.lines().map(|line| format!("  │ {line}\n")).collect();
+            format!("{}\n{}  answer: ", paint(WARN, "a tool asks:"), lines.concat())
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The file that keeps the state of tools.
 
 use std::path::PathBuf;
-use std::sync::OnceLock;
 
+use tokio::sync::OnceCell;
 use toolpost_core::{BoxFuture, Change, Commit, Committed, DocStore, Document, ToolError};
 use toolpost_store::Store;
 
@@ -17,30 +17,35 @@ pub(crate) fn path(config: &Config) -> Result<PathBuf, Failure> {
 /// The store, opened by the first tool that keeps something: most commands keep nothing, and make no file.
 pub(crate) struct LazyStore {
     path: PathBuf,
-    store: OnceLock<Result<Store, ToolError>>,
+    store: OnceCell<Store>,
 }
 
 impl LazyStore {
     pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, store: OnceLock::new() }
+        Self { path, store: OnceCell::new() }
     }
 
-    fn open(&self) -> Result<&Store, ToolError> {
-        self.store.get_or_init(|| Store::open(&self.path)).as_ref().map_err(Clone::clone)
+    /// A store that could not be opened is tried again by the next call.
+    async fn open(&self) -> Result<&Store, ToolError> {
+        let open = || async {
+            let path = self.path.clone();
+            tokio::task::spawn_blocking(move || Store::open(path)).await?
+        };
+        self.store.get_or_try_init(open).await
     }
 }
 
 impl DocStore for LazyStore {
     fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Document, ToolError>> {
-        Box::pin(async move { self.open()?.load(id).await })
+        Box::pin(async move { self.open().await?.load(id).await })
     }
 
     fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>> {
-        Box::pin(async move { self.open()?.commit(commit).await })
+        Box::pin(async move { self.open().await?.commit(commit).await })
     }
 
     fn at<'a>(&'a self, id: &'a str, version: u64) -> BoxFuture<'a, Result<Document, ToolError>> {
-        Box::pin(async move { self.open()?.at(id, version).await })
+        Box::pin(async move { self.open().await?.at(id, version).await })
     }
 
     fn log<'a>(
@@ -49,7 +54,7 @@ impl DocStore for LazyStore {
         after: u64,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<Change>, ToolError>> {
-        Box::pin(async move { self.open()?.log(id, after, limit).await })
+        Box::pin(async move { self.open().await?.log(id, after, limit).await })
     }
 
     fn list<'a>(
@@ -58,6 +63,6 @@ impl DocStore for LazyStore {
         after: Option<&'a str>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, u64)>, ToolError>> {
-        Box::pin(async move { self.open()?.list(prefix, after, limit).await })
+        Box::pin(async move { self.open().await?.list(prefix, after, limit).await })
     }
 }

@@ -38,6 +38,7 @@ pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result
         args.permission.level,
         args.model.is_some(),
     ))?;
+    opened.warnings.iter().for_each(|warning| printer.warn(warning));
     let exit = match (&args.resource, &args.prompt) {
         (Some(uri), _) => runtime.block_on(resource(&opened, uri, printer)),
         (_, Some(name)) => runtime.block_on(prompt(&opened, name, &args.rest, printer)),
@@ -57,11 +58,14 @@ fn tool(
     printer: &Printer,
 ) -> Result<Exit, Failure> {
     let (name, rest) = chosen(args, &opened)?;
-    opened.warnings.iter().for_each(|warning| printer.warn(warning));
     let model = args.model.as_deref().map(|model| super::run::open_model(model, config)).transpose()?;
     let toolbox =
         runtime.block_on(super::toolbox(opened, folder, &args.permission, config, events(args, printer)))?;
     let spec = toolbox.spec(&name);
+    // Executables and descriptions have said themselves what the end of their process means.
+    let runs_code = spec
+        .as_deref()
+        .is_some_and(|spec| !spec.meta.contains_key("program") && !spec.meta.contains_key("executable"));
     let arguments = arguments(rest, &name, spec.as_deref())?;
     let mut call = call(args, name, arguments, folder, printer)?;
     if let Some(model) = model {
@@ -92,10 +96,15 @@ fn tool(
     }
     match reply.result {
         // Code that failed is an answer for a model, and a failure for a shell.
-        Ok(_) => match judged(&reply.record).and_then(|judged| verdict::failure(&judged)) {
-            Some(failure) => Err(failure),
-            None => Ok(Exit::Ok),
-        },
+        Ok(output) => {
+            if let Some(partial) = &output.partial {
+                let errors = partial.errors.len();
+                printer
+                    .warn(&format!("the result is partial: {errors} of the things that it was to do failed"));
+            }
+            let judged = if runs_code { judged(&reply.record) } else { None };
+            judged.and_then(|judged| verdict::failure(&judged)).map_or(Ok(Exit::Ok), Err)
+        }
         Err(error) => {
             let of_arguments = matches!(error.code(), Code::InvalidInput | Code::MissingParam);
             let failure = Failure::from(error);
@@ -297,7 +306,21 @@ fn value(text: &str, key: &str, spec: Option<&ToolSpec>) -> Value {
         Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "string"),
         _ => property.as_ref().is_some_and(|property| property.get("enum").is_some()),
     };
-    if takes_text { text.into() } else { serde_json::from_str(text).unwrap_or_else(|_| text.into()) }
+    if takes_text {
+        return text.into();
+    }
+    let value: Value = serde_json::from_str(text).unwrap_or_else(|_| text.into());
+    // One value of a list need not be written as a list.
+    let is_list = kinds.is_some_and(|kinds| kinds == "array");
+    if is_list && !value.is_array() && !value.is_null() {
+        let items = property.as_ref().and_then(|property| property.get("items")?.get("type"));
+        return Value::Array(vec![if items.is_some_and(|kind| kind == "string") {
+            text.into()
+        } else {
+            value
+        }]);
+    }
+    value
 }
 
 fn read_json(path: &Path, source: impl Read) -> Result<Value, Failure> {

@@ -8,7 +8,7 @@ use toml_edit::{DocumentMut, Item};
 
 use crate::args::{ConfigCommand, Format};
 use crate::config::keys::{KEYS, Key};
-use crate::config::trust::Standing;
+use crate::config::trust::{Pins, Standing};
 use crate::config::{Config, Origin, known, places};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -86,8 +86,12 @@ fn get(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
 }
 
 fn set(name: &str, text: &str, project: bool, printer: &Printer) -> Result<(), Failure> {
-    let path =
-        if project { PathBuf::from(places::PROJECT) } else { places::user().ok_or_else(places::no_home)? };
+    let path = match (project, places::project()) {
+        (true, nearest) => nearest.unwrap_or_else(|| PathBuf::from(places::PROJECT)),
+        (false, _) => places::user().ok_or_else(places::no_home)?,
+    };
+    let mut pins = Pins::load()?;
+    let was_trusted = project && pins.standing(&path) == Standing::Trusted;
     let value = match name.strip_prefix("targets.") {
         Some(target) if !target.is_empty() => Value::from(text),
         _ => {
@@ -125,6 +129,11 @@ fn set(name: &str, text: &str, project: bool, printer: &Printer) -> Result<(), F
     }
     table[last] = Item::Value(toml_value(&value));
     write(&path, &document.to_string())?;
+    // Whoever trusted it has changed it just now.
+    if was_trusted {
+        pins.add(&path)?;
+        pins.save()?;
+    }
     printer.note(&format!("{} {name} in `{}`", paint(GOOD, "set"), path.display()));
     Ok(())
 }

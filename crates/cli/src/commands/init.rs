@@ -32,6 +32,9 @@ pub(crate) fn run(command: &InitCommand, printer: &Printer) -> Result<Exit, Fail
             paint(HINT, project.folder.join(file).display())
         ));
     }
+    if matches!(kind, ProjectKind::Rust(Dependency::Version(_))) {
+        printer.warn("toolpost is not published yet: give `--toolpost DIR` with the folder crates/toolpost of a checkout");
+    }
     let line = |words: &[String]| words.join(" ");
     printer.result(&format!(
         "{}\n  cd {}\n  {}\n  {}",

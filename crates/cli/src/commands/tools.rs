@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
-use crate::style::{HINT, STRONG, paint};
+use crate::style::{HINT, STRONG, harmless, one_line, paint};
 use crate::target;
 
 pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Resul
                 .iter()
                 .map(|spec| {
                     let gap = " ".repeat(width - spec.name.len() + 2);
-                    format!("{}{gap}{}", paint(HINT, &spec.name), spec.summary())
+                    format!("{}{gap}{}", paint(HINT, &spec.name), one_line(spec.summary(), 200))
                 })
                 .collect();
             printer.result(&lines.join("\n"))?;
@@ -71,7 +71,7 @@ fn manifest(spec: &ToolSpec) -> Value {
 
 /// A tool as a page for people.
 fn page(spec: &ToolSpec) -> String {
-    let mut lines = vec![paint(STRONG, &spec.name), spec.description.clone(), String::new()];
+    let mut lines = vec![paint(STRONG, &spec.name), harmless(&spec.description), String::new()];
     let schema = spec.input_schema.as_value();
     let required: Vec<&str> = schema
         .get("required")
@@ -94,13 +94,18 @@ fn page(spec: &ToolSpec) -> String {
         };
         let must = if required.contains(&name.as_str()) { ", required" } else { "" };
         let default = property.get("default").map(|value| format!(", default {value}")).unwrap_or_default();
-        lines.push(format!("  {} ({kind}{must}{default})", paint(HINT, name)));
+        lines.push(format!(
+            "  {} ({}{must}{})",
+            paint(HINT, harmless(name)),
+            harmless(&kind),
+            harmless(&default)
+        ));
         if let Some(text) = property.get("description").and_then(Value::as_str) {
-            lines.extend(text.lines().map(|line| format!("      {line}")));
+            lines.extend(text.lines().map(|line| format!("      {}", harmless(line))));
         }
     }
     for example in &spec.examples {
-        lines.push(format!("{} {}", paint(STRONG, "Example"), example.args));
+        lines.push(format!("{} {}", paint(STRONG, "Example"), harmless(&example.args.to_string())));
     }
     lines.push(format!("{} {}", paint(STRONG, "Digest"), spec.digest()));
     lines.join("\n")

@@ -1,9 +1,22 @@
 //! Files with variables: `NAME=value` on each line.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
 
 /// The largest file that is read, in bytes.
-pub(crate) const MAX_SIZE: u64 = 1 << 20;
+const MAX_SIZE: u64 = 1 << 20;
+
+/// The text of a file.
+pub(crate) fn content(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MAX_SIZE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_SIZE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"));
+    }
+    Ok(text)
+}
 
 /// Reads `NAME=value` lines. `export` may stand before a name; single quotes keep everything, double quotes know
 /// `\n`, `\t`, `\"` and `\\`; a `#` after a space begins a comment. Nothing is substituted.

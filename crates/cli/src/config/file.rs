@@ -1,7 +1,8 @@
 //! One file with settings: its entries, each with its line.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -25,18 +26,16 @@ pub(super) struct Entries {
     pub(super) warnings: Vec<String>,
 }
 
-/// Reads a file; nothing, if there is none.
-pub(super) fn read(path: &Path) -> Result<Option<Entries>, Failure> {
-    let size = path.metadata().map(|metadata| metadata.len());
-    let text = match size {
-        Ok(size) if size > MAX_SIZE => {
-            Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"))
+/// The content of a file; nothing, if there is none.
+pub(super) fn content(path: &Path) -> Result<Option<String>, Failure> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_SIZE + 1).read_to_string(&mut text));
+    match read {
+        Ok(_) if text.len() as u64 > MAX_SIZE => {
+            let error = io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB");
+            Err(Failure::file("the settings", path, &error))
         }
-        Ok(_) => std::fs::read_to_string(path),
-        Err(error) => Err(error),
-    };
-    match text {
-        Ok(text) => parse(&text, path).map(Some),
+        Ok(_) => Ok(Some(text)),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(None)
         }
@@ -44,7 +43,8 @@ pub(super) fn read(path: &Path) -> Result<Option<Entries>, Failure> {
     }
 }
 
-fn parse(text: &str, path: &Path) -> Result<Entries, Failure> {
+/// Reads the content of a file.
+pub(super) fn parse(text: &str, path: &Path) -> Result<Entries, Failure> {
     let document = Document::parse(text).map_err(|error| {
         Failure::usage(format!(
             "the settings `{}` are not TOML: {}",

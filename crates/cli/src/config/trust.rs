@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::config::places;
+use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// The largest file that can be trusted, in bytes: a person is to have read it.
@@ -68,6 +69,10 @@ impl Pins {
     /// Pins a file with the content that it has now; gives its path and its hash.
     pub(crate) fn add(&mut self, path: &Path) -> Result<(PathBuf, String), Failure> {
         let absolute = path.canonicalize().map_err(|error| Failure::file("the file", path, &error))?;
+        if absolute.to_str().is_none() {
+            return Err(Failure::usage(format!("the path `{}` is not UTF-8", absolute.display()))
+                .hint("Rename it: trust is kept by path, in a file of text."));
+        }
         let hash = hash(&read(&absolute).map_err(|error| Failure::file("the file", path, &error))?);
         self.files.insert(absolute.clone(), hash.clone());
         Ok((absolute, hash))
@@ -91,7 +96,9 @@ impl Pins {
         let folder = path.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder).map_err(|error| wrong(&error))?;
         self.v = 1;
-        let text = serde_json::to_string_pretty(self).unwrap_or_default();
+        let text = serde_json::to_string_pretty(self).map_err(|error| {
+            Failure::new(Exit::Failed, "INTERNAL", format!("the list of trusted files: {error}"))
+        })?;
         // Readable for its owner alone, which is what a temporary file is.
         let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|error| wrong(&error))?;
         file.write_all(text.as_bytes()).map_err(|error| wrong(&error))?;

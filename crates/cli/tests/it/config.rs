@@ -328,11 +328,15 @@ fn a_file_of_a_folder_above_counts_and_a_broken_one_is_an_error_with_its_line() 
     let env = TestEnv::new();
     env.write("../toolpost.toml", "format = \"json\"\n");
     assert_eq!(env.run(SUM).ok().json()["status"], "success");
+    // A stranger's broken file stops nobody.
     env.write("toolpost.toml", "\nformat = 7\n");
+    let ignored = env.run(SUM).ok();
+    assert!(ignored.err.contains("toolpost.toml:2") && ignored.err.contains("one of text"), "{ignored}");
+    env.run(["trust", "toolpost.toml"]).ok();
     let wrong = env.run(SUM).exit(2);
-    assert!(wrong.err.contains("toolpost.toml:2") && wrong.err.contains("one of text"), "{wrong}");
+    assert!(wrong.err.contains("toolpost.toml:2"), "{wrong}");
     env.write("toolpost.toml", "x = = 1");
-    assert!(env.run(SUM).exit(2).err.contains("not TOML"));
+    assert!(env.run(SUM).ok().err.contains("not TOML"));
 }
 
 #[test]
@@ -357,6 +361,10 @@ pub(crate) fn set_project() {
     let env = TestEnv::new();
     env.run(["config", "set", "--project", "tools", "calculate,read_file"]).ok();
     assert_eq!(env.read("toolpost.toml"), "tools = [\"calculate\", \"read_file\"]\n");
+    // Whoever trusts it and changes it by this command need not say so twice; below it there is no second file.
+    env.run(["trust", "."]).ok();
+    env.run(["config", "set", "--project", "max_tokens", "7"]).ok();
+    assert_eq!(env.run(["config", "get", "max_tokens"]).ok().out, "7\n");
 }
 
 #[test]
@@ -385,6 +393,18 @@ pub(crate) fn trust() {
     assert!(env.run(["trust"]).ok().out.contains("a.toml (trusted)"));
     env.write("a.toml", "y");
     assert!(env.run(["trust"]).ok().out.contains("a.toml (changed since)"));
+}
+
+#[test]
+fn trust_in_a_file_without_a_name_in_text_is_refused_and_costs_nothing() {
+    use std::os::unix::ffi::OsStringExt as _;
+    let env = TestEnv::new();
+    env.write("a.toml", "x");
+    env.run(["trust", "a.toml"]).ok();
+    let name = std::ffi::OsString::from_vec(b"d\xff".to_vec());
+    std::fs::write(env.path("").join(&name), "x").unwrap();
+    env.run([std::ffi::OsString::from("trust"), name]).exit(2);
+    assert!(env.run(["trust"]).ok().out.contains("a.toml (trusted)"));
 }
 
 #[test]

@@ -299,3 +299,44 @@ pub(crate) fn init() {
     assert!(manifest.contains("greet") && manifest.contains("path = "), "{manifest}");
     env.run(["init", "tool"]).exit(2);
 }
+
+#[test]
+fn what_a_description_calls_success_is_one() {
+    let env = TestEnv::new();
+    env.write("a.txt", "one\n");
+    env.write("b.txt", "two\n");
+    // `diff` ends with 1 when files differ, and its description says that this is an answer.
+    let differ = env.run(["call", "command:diff", "from=a.txt", "to=b.txt", "--json"]);
+    assert_eq!(differ.status.code(), Some(0), "{differ}");
+    // One value of a list need not be written as a list.
+    let counted = env.run(["call", "command:wc", "paths=a.txt", "--json"]).ok();
+    assert_eq!(counted.json()["status"], "success", "{counted}");
+}
+
+#[test]
+fn what_a_program_says_of_itself_obeys_no_terminal() {
+    let env = world();
+    env.write("weather", WEATHER.replace("Forecast the weather.", "\\u001b[2Jgone\\u009b31m"));
+    let shown = env.run(["tools", "./weather"]).ok();
+    assert!(
+        shown.out.contains("gone") && !shown.out.contains('\u{1b}') && !shown.out.contains('\u{9b}'),
+        "{shown:?}"
+    );
+    let page = env.run(["tools", "./weather", "--manifest", "forecast"]).ok();
+    assert!(!page.out.contains('\u{1b}'), "{page:?}");
+}
+
+#[test]
+fn why_a_program_failed_is_told() {
+    let env = world();
+    env.write("weather", WEATHER.replace("forecast) case", "forecast) echo no umbrella >&2; exit 3; case"));
+    let failed = env.run(["call", "./weather", "forecast", "city=Oslo"]);
+    assert!(!failed.status.success() && failed.err.contains("standard error: no umbrella"), "{failed}");
+}
+
+#[test]
+fn a_question_of_a_tool_does_not_look_like_ours() {
+    let env = world().with("TERM", "dumb");
+    let held = env.on_terminal("x\r", ["call", "./weather", "talk", "city=x"]).ok();
+    assert!(held.out.contains("a tool asks:"), "{held}");
+}
