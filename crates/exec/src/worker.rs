@@ -49,8 +49,10 @@ pub struct Settings {
     pub environment: Vec<(String, OsString)>,
     /// The folder that it starts in. Default: the root.
     pub folder: PathBuf,
-    /// How many run calls at once; further calls wait. A nested call does not wait: it could be for itself. Default: as
-    /// many as there are processors.
+    /// How many run calls at once. Further calls wait, and are `OVERLOADED` if their time ends before they have begun.
+    /// A call that is nested in one which a worker runs does not wait, as it could be for itself: with such calls there
+    /// are at most four times as many, and one beyond that is `OVERLOADED` at once. Default: as many as there are
+    /// processors.
     pub most: usize,
     /// How many stay when there is nothing to do. Default: 0.
     pub least: usize,

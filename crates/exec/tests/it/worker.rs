@@ -3,10 +3,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
 use toolpost::{
-    Answer, Artifact, Call, Cancellation, Code, Ctx, Inject, LogLevel, Question, Reply, SampleRequest, Scope,
-    ToolError, tool,
+    Answer, Artifact, Call, CallId, Cancellation, Code, Ctx, Inject, LogLevel, Question, Reply, RetryAdvice,
+    SampleRequest, Scope, ToolError, tool,
 };
 use toolpost_exec::server::{own_input, own_output};
 use toolpost_exec::worker::{MARKER, Settings, Work, Workers, serve};
@@ -116,6 +118,50 @@ fn count(
     if by == 0 { Err(ToolError::precondition("by nothing")) } else { Ok(*count) }
 }
 
+/// Wait for a file; tell the process.
+#[tool(placement = "worker", timeout = "30s")]
+async fn wait_for(file: String) -> u32 {
+    until(|| Path::new(&file).exists()).await;
+    std::process::id()
+}
+
+/// The same, with little time.
+#[tool(placement = "worker", timeout = "300ms")]
+async fn wait_a_moment(file: String) -> u32 {
+    until(|| Path::new(&file).exists()).await;
+    std::process::id()
+}
+
+/// Make nested calls at once, all of which wait until all but so many have failed. How many did, and how.
+#[tool(placement = "worker", timeout = "30s")]
+async fn fan_out(ctx: &Ctx, file: String, calls: usize, places: usize) -> Value {
+    let mut all: FuturesUnordered<_> =
+        (0..calls).map(|_| ctx.call("wait_for", json!({"file": file}))).collect();
+    let mut errors = Vec::new();
+    while let Some(result) = all.next().await {
+        if let Err(error) = result {
+            errors.push(json!(error.code()));
+        }
+        if errors.len() == calls - places {
+            std::fs::write(&file, "").unwrap();
+        }
+    }
+    json!(errors)
+}
+
+/// Answer, and die when nobody waits for anything.
+#[tool(placement = "worker")]
+async fn die_later(address: String) -> u32 {
+    let open = std::net::TcpStream::connect(address).unwrap();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        // Who is at the other end sees that this process is no more.
+        std::mem::forget(open);
+        std::process::abort();
+    });
+    std::process::id()
+}
+
 fn builder(workers: Workers) -> Builder {
     Toolbox::builder()
         .tool(add)
@@ -126,6 +172,10 @@ fn builder(workers: Workers) -> Builder {
         .tool(generous)
         .tool(verbs)
         .tool(count)
+        .tool(wait_for)
+        .tool(wait_a_moment)
+        .tool(fan_out)
+        .tool(die_later)
         .provide("of ".to_owned())
         .provide_named("tenant", "everybody")
         .runner(workers)
@@ -397,4 +447,88 @@ async fn there_are_as_many_as_are_allowed() {
     assert_eq!(workers.count(), 1);
     drop(toolbox);
     drop(workers);
+}
+
+#[tokio::test]
+async fn nested_calls_are_at_most_four_times_as_many() {
+    let mut one = settings();
+    one.most = 1;
+    let (toolbox, workers) = toolbox(one);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("go");
+    let errors = run(&toolbox, "fan_out", json!({"file": file, "calls": 10, "places": 3})).await.unwrap();
+    assert_eq!(errors, json!(vec!["OVERLOADED"; 7]));
+    until(|| workers.count() <= 1).await;
+    // Their places are free again.
+    std::fs::remove_file(&file).unwrap();
+    let errors = run(&toolbox, "fan_out", json!({"file": file, "calls": 5, "places": 3})).await.unwrap();
+    assert_eq!(errors, json!(vec!["OVERLOADED"; 2]));
+}
+
+#[tokio::test]
+async fn a_depth_from_outside_is_no_reason_not_to_wait() {
+    let mut one = settings();
+    one.most = 1;
+    let (toolbox, workers) = toolbox(one);
+    let calls = (0..8).map(|_| {
+        let mut call = Call::new("process_id", json!({}));
+        (call.depth, call.parent) = (1, Some(CallId::new()));
+        toolbox.call(call)
+    });
+    let all: Vec<Value> = futures_util::future::join_all(calls)
+        .await
+        .into_iter()
+        .map(|reply| reply.result.unwrap().result_value())
+        .collect();
+    assert!(all.iter().all(|id| *id == all[0]), "{all:?}");
+    assert_eq!(workers.count(), 1);
+}
+
+#[tokio::test]
+async fn a_process_that_dies_with_nothing_to_do_costs_no_call() {
+    let (toolbox, workers) = toolbox(settings());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    run(&toolbox, "die_later", json!({"address": address})).await.unwrap();
+    let dead = tokio::task::spawn_blocking(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        std::io::copy(&mut stream, &mut std::io::sink())
+    });
+    // However it ends, it has ended; its streams end with it.
+    let _ = dead.await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    add_works(&toolbox).await;
+    until(|| workers.count() == 1).await;
+}
+
+#[tokio::test]
+async fn a_call_leaves_no_task_behind() {
+    let (toolbox, _workers) = toolbox(settings());
+    for _ in 0..40 {
+        add_works(&toolbox).await;
+    }
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    assert!(tasks < 10, "{tasks}");
+}
+
+#[tokio::test]
+async fn a_call_that_never_got_a_process_has_not_begun() {
+    let mut one = settings();
+    one.most = 1;
+    let (toolbox, _) = toolbox(one);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("go");
+    add_works(&toolbox).await;
+    let (busy, ()) = tokio::join!(run(&toolbox, "wait_for", json!({"file": file})), async {
+        let error = run(&toolbox, "wait_a_moment", json!({"file": file})).await.unwrap_err();
+        assert_eq!(error.code(), Code::Overloaded, "{error}");
+        assert!(error.retry_advice().is_some_and(|advice| advice != RetryAdvice::Never), "{error:#?}");
+        assert!(error.message().contains("`wait_a_moment`"), "{error}");
+        std::fs::write(&file, "").unwrap();
+    });
+    busy.unwrap();
+    // One that begins and is not done in time is another matter.
+    std::fs::remove_file(&file).unwrap();
+    let error = run(&toolbox, "wait_a_moment", json!({"file": file})).await.unwrap_err();
+    assert_eq!(error.code(), Code::Timeout, "{error}");
 }
