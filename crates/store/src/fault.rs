@@ -30,12 +30,7 @@ pub(crate) fn database(error: Error, path: &Path) -> ToolError {
         .retry(RetryAdvice::After(Duration::from_millis(250))),
         Some(
             ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied,
-        ) => about(
-            Code::Permission,
-            path,
-            "cannot be written, and nothing was",
-            "Make the file and its folder writable for this user, or name another file with `--store`.",
-        ),
+        ) => read_only(path),
         Some(ErrorCode::DiskFull) => full(path),
         Some(ErrorCode::NotADatabase) => not_ours(path, "is not a database"),
         Some(ErrorCode::DatabaseCorrupt) => corrupt(path, "the database is truncated or overwritten"),
@@ -73,6 +68,16 @@ pub(crate) fn file(error: io::Error, path: &Path) -> ToolError {
         ),
     };
     answer.caused_by(error)
+}
+
+/// This user may not write the file.
+pub(crate) fn read_only(path: &Path) -> ToolError {
+    about(
+        Code::Permission,
+        path,
+        "cannot be written, and nothing was",
+        "Make the file and its folder writable for this user, or name another file with `--store`.",
+    )
 }
 
 fn full(path: &Path) -> ToolError {

@@ -8,6 +8,7 @@
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags};
@@ -67,8 +68,16 @@ pub(crate) fn patiently<T>(
     }
 }
 
+/// One at a time makes a file: it is closed again before anybody else of this process opens it as a database.
+static MAKING: Mutex<()> = Mutex::new(());
+
 /// Makes the file, for this user alone, and its folders where they are missing.
+///
+/// A file that is there is not opened, not even to look whether it may be written: when a process closes any
+/// descriptor of a file, the system takes back all locks that the process has on it. A store that is open here would
+/// lose its locks, and another process would remove the log under its hands.
 pub(crate) fn make_file(path: &Path) -> Result<(), ToolError> {
+    let _alone = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let make = || -> io::Result<()> {
         if let Some(folder) = path.parent() {
             let mut builder = DirBuilder::new();
@@ -82,12 +91,8 @@ pub(crate) fn make_file(path: &Path) -> Result<(), ToolError> {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         match options.open(path) {
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // Opened once for writing: the database would open a file that it may not write, and fail later.
-                OpenOptions::new().read(true).write(true).open(path).map(drop)
-            }
-            Err(error) => Err(error),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
         }
     };
     make().map_err(|error| fault::file(error, path))
@@ -110,6 +115,10 @@ pub(crate) fn prepare(
     busy_timeout: Duration,
 ) -> Result<(), ToolError> {
     let failed = |error| fault::database(error, path);
+    // The database opens a file that it may not write too, and fails later.
+    if connection.is_readonly("main").map_err(failed)? {
+        return Err(fault::read_only(path));
+    }
     check(connection, path)?;
     let mode = patiently(busy_timeout, || {
         connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0))

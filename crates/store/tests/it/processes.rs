@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use toolpost_core::{DocStore, Document};
 use toolpost_store::Store;
 
-use crate::support::{again, increment, part};
+use crate::support::{again, block_on, increment, part, set};
 
 /// How many writers each process has.
 const WRITERS: usize = 16;
@@ -78,6 +78,35 @@ fn no_increment_of_64_writers_in_4_processes_is_lost() {
             assert_eq!(*middle.value, json!({"n": each / 2}));
         }
     });
+}
+
+#[test]
+fn a_second_store_of_a_process_leaves_the_locks_of_the_first() {
+    const TEST: &str = "processes::a_second_store_of_a_process_leaves_the_locks_of_the_first";
+    if let Some((expected, path)) = part() {
+        let expected: Value = serde_json::from_str(&expected).unwrap();
+        let store = Store::open(&path).unwrap();
+        assert_eq!(*block_on(store.load("a")).unwrap().value, expected);
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let expect = |value: Value| {
+        let child = again(&[], TEST, &value.to_string(), &path).stdout(Stdio::piped()).spawn().unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    };
+    let first = Store::open(&path).unwrap();
+    block_on(set(&first, "a", json!(1)));
+    let second = Store::open(&path).unwrap();
+    // Another process closes the file cleanly: were it the last one, it would remove the log.
+    expect(json!(1));
+    block_on(set(&first, "a", json!(2)));
+    expect(json!(2));
+    block_on(set(&second, "a", json!(3)));
+    expect(json!(3));
+    drop((first, second));
+    expect(json!(3));
 }
 
 /// Writes until it is killed, and prints each document and version that was acknowledged.
