@@ -8,8 +8,8 @@ use super::pointer::{
 };
 use crate::ToolError;
 
-/// How many values `copy` may make in one patch.
-const MOST_COPIED: usize = 1_000_000;
+/// How much memory `copy` may take in one patch, about, in bytes.
+const MOST_COPIED: usize = 64 << 20;
 
 /// One step of a change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -158,10 +158,10 @@ impl Patch {
                 }
                 Operation::Copy { from, path } => {
                     let value = at(document, from).ok_or_else(|| misplaced(from, "there is nothing"))?;
-                    copied += count(value);
+                    copied += memory(value);
                     if copied > MOST_COPIED {
                         return Err(ToolError::limit(format!(
-                            "a patch may copy {MOST_COPIED} values, and this one copies more"
+                            "a patch may copy {MOST_COPIED} bytes, and this one copies more"
                         )));
                     }
                     let value = value.clone();
@@ -335,11 +335,12 @@ fn remove(document: &mut Value, pointer: &str) -> Result<Value, ToolError> {
     removed.ok_or_else(|| misplaced(pointer, "there is nothing to remove"))
 }
 
-/// How many values a value has in it, itself included.
-fn count(value: &Value) -> usize {
-    1 + match value {
-        Value::Array(items) => items.iter().map(count).sum(),
-        Value::Object(map) => map.values().map(count).sum(),
+/// About how many bytes of memory a value takes: its texts and names, and a little for each value in it.
+fn memory(value: &Value) -> usize {
+    64 + match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(memory).sum(),
+        Value::Object(map) => map.iter().map(|(name, value)| name.len() + memory(value)).sum(),
         _ => 0,
     }
 }
@@ -430,6 +431,11 @@ mod tests {
         let doubling: Vec<Value> =
             (0..64).map(|step| json!({"op": "copy", "from": "", "path": format!("/{step}")})).collect();
         assert_eq!(patch(&json!(doubling)).apply(&json!({})).unwrap_err().code(), Code::Limit);
+        // Few values, and much in each.
+        let large = json!({"text": "x".repeat(1 << 20), "list": []});
+        let copies = |times| vec![json!({"op": "copy", "from": "/text", "path": "/list/-"}); times];
+        assert_eq!(patch(&json!(copies(65))).apply(&large).unwrap_err().code(), Code::Limit);
+        assert!(patch(&json!(copies(8))).apply(&large).is_ok());
     }
 
     #[test]
