@@ -54,6 +54,10 @@ pub struct Write {
 pub struct Commit {
     /// The changed documents, each once.
     pub writes: Vec<Write>,
+    /// Other documents that the changes were made from, with the version that was read: it must still be the newest.
+    /// Without a write nothing is checked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reads: Vec<(String, u64)>,
     /// The call that made the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallId>,
@@ -62,13 +66,53 @@ pub struct Commit {
     pub event: Option<Value>,
 }
 
+/// How many lists and objects may lie in each other in a document. Whoever reads JSON text back refuses 128, and what is
+/// sent or stored lies in a few more.
+const MOST_LEVELS: usize = 100;
+
+impl Commit {
+    /// Whether it can be read again: a store refuses what is nested too deeply, before it keeps it.
+    ///
+    /// # Errors
+    /// `LIMIT` if a document, a change or the event has more than 100 levels of lists and objects.
+    pub fn check_depth(&self) -> Result<(), ToolError> {
+        let too_deep = |what: String| {
+            Err(ToolError::limit(format!("{what} has more than {MOST_LEVELS} levels of lists and objects"))
+                .with("limit", MOST_LEVELS)
+                .suggest("Make it flatter, or keep the parts in documents of their own."))
+        };
+        for write in &self.writes {
+            if is_deeper(&write.value, MOST_LEVELS) {
+                return too_deep(format!("the document `{}`", write.id));
+            }
+            // A patch is a list of objects, with values in them.
+            if is_deeper(&write.patch, MOST_LEVELS + 2) {
+                return too_deep(format!("the change of the document `{}`", write.id));
+            }
+        }
+        match &self.event {
+            Some(event) if is_deeper(event, MOST_LEVELS) => too_deep("the event of a commit".into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Goes no deeper than it has to.
+fn is_deeper(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
+        Value::Object(map) => levels == 0 || map.values().any(|item| is_deeper(item, levels - 1)),
+        _ => false,
+    }
+}
+
 /// What became of a commit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Committed {
     /// All is stored. The new versions, in the order of the writes.
     Done(Vec<u64>),
-    /// Nothing is stored: these documents have a newer version than the change was made from.
+    /// Nothing is stored: these documents, written or read, have another version than the change was made from.
     Conflict(Vec<Document>),
 }
 
@@ -96,7 +140,7 @@ pub trait DocStore: Send + Sync {
     /// The newest version of a document; version 0 and null if there is none.
     fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Document, ToolError>>;
 
-    /// Stores changes, if every base is still the newest version.
+    /// Stores changes, if every base and every version that was read is still the newest.
     fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>>;
 
     /// A document as it was at a version, from 1.

@@ -40,7 +40,8 @@ impl Options {
     }
 
     /// The largest document, in bytes of its JSON. Default: 1 MiB. The patch and the event of one change may have
-    /// twice as much together. A larger one is `LIMIT`; what is already stored stays readable.
+    /// twice as much together. A larger one is `LIMIT`, as is one that is nested in more
+    /// than 100 levels; what is already stored stays readable.
     #[must_use]
     pub fn document_limit(mut self, bytes: usize) -> Self {
         self.document_bytes = bytes;

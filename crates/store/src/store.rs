@@ -29,7 +29,7 @@ const PLACE_BYTES: usize = 1 << 10;
 ///
 /// Errors beyond those of [`DocStore`], each with the path and what to do next: `DEPENDENCY` if another process holds
 /// the file's lock for too long, or if the file is damaged; `PERMISSION` if it cannot be written; `LIMIT` if the disk
-/// is full or a document too large; `OVERLOADED` if the queue stays full; `INVALID_INPUT` if an id is no id.
+/// is full or a document too large or nested too deeply; `OVERLOADED` if the queue stays full; `INVALID_INPUT` if an id is no id.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -132,6 +132,10 @@ impl Inner {
         let event_bytes = event.as_ref().map_or(0, String::len);
         let mut rows: Vec<Row> = Vec::with_capacity(commit.writes.len());
         let mut bytes = event_bytes;
+        for (id, _) in &commit.reads {
+            check_document_id(id)?;
+            bytes += id.len();
+        }
         for write in &commit.writes {
             let id = &write.id;
             check_document_id(id)?;
@@ -182,6 +186,8 @@ impl Inner {
         if commit.writes.is_empty() {
             return Ok(Committed::Done(Vec::new()));
         }
+        // What is nested more deeply could be written, but never be read again.
+        commit.check_depth()?;
         let (rows, event, bytes) = self.rows(&commit)?;
         // One that is larger than the queue gets all of it.
         let places = bytes.div_ceil(PLACE_BYTES).clamp(1, self.all_places);
@@ -190,7 +196,7 @@ impl Inner {
         let call = commit.call.map(|id| id.to_string());
         let gone = || ToolError::internal("the store's writer ended before its time");
         let (queue, _) = self.writer.as_ref().ok_or_else(gone)?;
-        queue.send(Job { rows, call, event, places, answer }).map_err(|_| gone())?;
+        queue.send(Job { rows, reads: commit.reads, call, event, places, answer }).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }
 }

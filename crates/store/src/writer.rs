@@ -36,12 +36,17 @@ pub(crate) struct Row {
 /// A commit that waits.
 pub(crate) struct Job {
     pub(crate) rows: Vec<Row>,
+    /// Documents that were only read, and their versions.
+    pub(crate) reads: Vec<(String, u64)>,
     pub(crate) call: Option<String>,
     pub(crate) event: Option<String>,
     /// How many places of the queue it holds.
     pub(crate) places: usize,
-    pub(crate) answer: oneshot::Sender<Result<Committed, ToolError>>,
+    pub(crate) answer: oneshot::Sender<Answer>,
 }
+
+/// What one commit is told, also if the others of its transaction are stored.
+type Answer = Result<Committed, ToolError>;
 
 /// What is known of a document without asking the file.
 #[derive(Clone, Default)]
@@ -99,7 +104,7 @@ impl Writer {
             match answers {
                 Ok(answers) => {
                     for (job, answer) in jobs.into_iter().zip(answers) {
-                        drop(job.answer.send(Ok(answer)));
+                        drop(job.answer.send(answer));
                     }
                 }
                 Err(error) => {
@@ -113,7 +118,7 @@ impl Writer {
     }
 
     /// Everything in one transaction, which is begun, or nothing.
-    fn transact(&mut self, jobs: &[Job]) -> Result<Vec<Committed>, ToolError> {
+    fn transact(&mut self, jobs: &[Job]) -> Result<Vec<Answer>, ToolError> {
         let answers = self.write(jobs).and_then(|answers| {
             run(&self.connection, "COMMIT").map_err(|error| fault::database(error, &self.path))?;
             Ok(answers)
@@ -130,7 +135,7 @@ impl Writer {
         answers
     }
 
-    fn write(&mut self, jobs: &[Job]) -> Result<Vec<Committed>, ToolError> {
+    fn write(&mut self, jobs: &[Job]) -> Result<Vec<Answer>, ToolError> {
         let Self { connection, path, clock, memory, .. } = self;
         let history = History { connection, path };
         memory.refresh(&history)?;
@@ -171,17 +176,19 @@ impl Memory {
         Ok(self.documents.entry(id.to_owned()).or_default())
     }
 
-    /// One commit: a compare-and-set of all its documents.
-    fn commit(&mut self, history: &History<'_>, job: &Job, at: Timestamp) -> Result<Committed, ToolError> {
+    /// One commit: a compare-and-set of all its documents, and of those that it was made from. An error is one of the whole transaction; that what won
+    /// cannot be read, because it is damaged, concerns only who lost.
+    fn commit(&mut self, history: &History<'_>, job: &Job, at: Timestamp) -> Result<Answer, ToolError> {
         let mut newer = Vec::new();
-        for row in &job.rows {
-            let known = self.known(history, &row.id)?;
-            if known.head.version != row.base {
-                newer.push(known.document(history, &row.id)?);
+        let written = job.rows.iter().map(|row| (&row.id, row.base));
+        for (id, base) in written.chain(job.reads.iter().map(|(id, version)| (id, *version))) {
+            let known = self.known(history, id)?;
+            if known.head.version != base {
+                newer.push(known.document(history, id));
             }
         }
         if !newer.is_empty() {
-            return Ok(Committed::Conflict(newer));
+            return Ok(newer.into_iter().collect::<Result<_, _>>().map(Committed::Conflict));
         }
         let mut versions = Vec::with_capacity(job.rows.len());
         for row in &job.rows {
@@ -189,7 +196,7 @@ impl Memory {
                 self.append(history, job, row, at).map_err(|error| fault::database(error, history.path))?,
             );
         }
-        Ok(Committed::Done(versions))
+        Ok(Ok(Committed::Done(versions)))
     }
 
     /// Appends a change.

@@ -208,7 +208,7 @@ impl StateDoc {
             patch: patch.to_value(),
             value: Arc::new(value),
         };
-        match self.store.commit(Commit { writes: vec![write], call: None, event: None }).await? {
+        match self.store.commit(Commit { writes: vec![write], ..Commit::default() }).await? {
             Committed::Done(versions) => Ok(Ok(versions.first().copied().unwrap_or(base.version + 1))),
             Committed::Conflict(newest) => Ok(Err(newest.into_iter().next().unwrap_or_else(|| base.clone()))),
         }

@@ -105,13 +105,35 @@ impl Clock for Fixed {
 }
 
 #[tokio::test]
+async fn a_commit_counts_only_if_what_it_was_made_from_is_still_the_newest() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("state.db")).unwrap();
+    let other = Store::open(store.path()).unwrap();
+    set(&store, "seen", json!(1)).await;
+    let commit = async |version| {
+        let writes = vec![write(&nothing("a"), json!(1))];
+        let reads = vec![("seen".to_owned(), version)];
+        store.commit(Commit { writes, reads, ..Commit::default() }).await.unwrap()
+    };
+    let newest = set(&other, "seen", json!(2)).await;
+    assert_eq!(commit(1).await, Committed::Conflict(vec![newest]));
+    assert_eq!(store.load("a").await.unwrap(), nothing("a"));
+    assert_eq!(commit(2).await, Committed::Done(vec![1]));
+}
+
+#[tokio::test]
 async fn the_history_says_what_changed_when_by_which_call_and_why() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::options().clock(Arc::new(Fixed)).open(folder.path().join("state.db")).unwrap();
     let call = CallId::new();
     let change = write(&nothing("a"), json!({"n": 1}));
     let event = json!({"why": ["because"]});
-    let commit = Commit { writes: vec![change.clone()], call: Some(call), event: Some(event.clone()) };
+    let commit = Commit {
+        writes: vec![change.clone()],
+        call: Some(call),
+        event: Some(event.clone()),
+        ..Commit::default()
+    };
     store.commit(commit).await.unwrap();
     let log = store.log("a", 0, 10).await.unwrap();
     let expected = toolpost_core::Change {

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::json;
-use toolpost_core::{Code, DocStore, ToolError};
+use toolpost_core::{Code, Committed, DocStore, ToolError};
 use toolpost_store::Store;
 
 use crate::support::{again, block_on, part, put, set};
@@ -155,6 +156,31 @@ fn a_history_that_contradicts_itself_is_an_error() {
 
 /// The file of the first release: it must be read by every later one. To make the next: open a new file, commit as
 /// below, and check it in under the next number; never change an old one.
+#[tokio::test]
+async fn a_damaged_document_fails_only_the_commit_that_needs_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("state.db")).unwrap();
+    for id in ["damaged", "whole"] {
+        set(&store, id, json!(1)).await;
+    }
+    let (damaged, whole) = (store.load("damaged").await.unwrap(), store.load("whole").await.unwrap());
+    set(&store, "damaged", json!(2)).await;
+    let blocker = rusqlite::Connection::open(store.path()).unwrap();
+    blocker
+        .execute_batch("UPDATE changes SET patch = 'x', value = 'x' WHERE version = 2; BEGIN IMMEDIATE")
+        .unwrap();
+    // Both wait for the lock, and go in one transaction. The first would be told what is there now.
+    let release = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(blocker);
+    };
+    let (lost, done, ()) =
+        tokio::join!(put(&store, &damaged, json!(3)), put(&store, &whole, json!(2)), release);
+    assert_eq!(lost.unwrap_err().code(), Code::Dependency);
+    assert_eq!(done.unwrap(), Committed::Done(vec![2]));
+    assert_eq!(*store.load("whole").await.unwrap().value, json!(2));
+}
+
 #[test]
 fn the_file_of_each_format_is_read() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/1.db");

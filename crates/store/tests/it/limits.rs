@@ -45,12 +45,38 @@ async fn a_document_has_a_limit_and_its_change_another() {
     assert_eq!((error.code(), &error.context()["limit"]), (Code::Limit, &json!(200)));
     let event = Some(text(201));
     let writes = vec![crate::support::write(&document, json!(1))];
-    let error = store.commit(Commit { writes, event, call: None }).await.unwrap_err();
+    let error = store.commit(Commit { writes, event, ..Commit::default() }).await.unwrap_err();
     assert_eq!(error.code(), Code::Limit);
     assert_eq!(store.load("a").await.unwrap(), document);
     // A store with a smaller limit still reads what is there.
     let smaller = Store::options().document_limit(10).open(store.path()).unwrap();
     assert_eq!(smaller.load("a").await.unwrap(), document);
+}
+
+#[tokio::test]
+async fn what_is_nested_too_deeply_to_be_read_again_is_refused() {
+    let nested = |levels: usize| (0..levels).fold(json!(1), |value, _| json!({ "a": [value] }));
+    let (_folder, store) = store(&Store::options());
+    set(&store, "a", nested(50)).await;
+    let document = store.load("a").await.unwrap();
+    let error = put(&store, &document, json!([nested(50)])).await.unwrap_err();
+    assert_eq!((error.code(), &error.context()["limit"]), (Code::Limit, &json!(100)));
+    assert!(error.message().contains("`a`"), "{error}");
+    // Step by step no change is deep, but the document is.
+    let value = Arc::new(json!([document.value]));
+    let patch =
+        json!([{"op": "add", "path": "/b", "value": {}}, {"op": "move", "from": "/a", "path": "/b/c"}]);
+    let write = Write { id: "a".into(), base: 1, patch, value };
+    let error = store.commit(Commit { writes: vec![write], ..Commit::default() }).await.unwrap_err();
+    assert_eq!(error.code(), Code::Limit);
+    let writes = vec![crate::support::write(&document, json!(1))];
+    let event = Some(json!([nested(50)]));
+    let error = store.commit(Commit { writes, event, ..Commit::default() }).await.unwrap_err();
+    assert_eq!(error.code(), Code::Limit);
+    // As another store reads it, from the file.
+    let other = Store::open(store.path()).unwrap();
+    assert_eq!(other.load("a").await.unwrap(), document);
+    assert_eq!(other.log("a", 0, 9).await.unwrap().len(), 1);
 }
 
 #[tokio::test]

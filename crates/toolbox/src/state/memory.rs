@@ -110,6 +110,7 @@ impl MemoryStore {
     }
 
     fn commit_now(&self, commit: Commit) -> Result<Committed, ToolError> {
+        commit.check_depth()?;
         let mut names = HashSet::new();
         for write in &commit.writes {
             check_document_id(&write.id)?;
@@ -121,11 +122,11 @@ impl MemoryStore {
             }
         }
         let mut state = self.lock();
-        let overtaken: Vec<Document> = commit
-            .writes
-            .iter()
-            .filter(|write| state.version(&write.id) != write.base)
-            .map(|write| state.document(&write.id))
+        let written = commit.writes.iter().map(|write| (&write.id, write.base));
+        let overtaken: Vec<Document> = written
+            .chain(commit.reads.iter().map(|(id, version)| (id, *version)))
+            .filter(|(id, version)| state.version(id) != *version)
+            .map(|(id, _)| state.document(id))
             .collect();
         if !overtaken.is_empty() {
             return Ok(Committed::Conflict(overtaken));
@@ -177,7 +178,8 @@ impl State {
 
     /// What becomes of a document by one more change.
     fn next(&self, id: &str, change: Change, value: Arc<Value>, history: usize) -> Result<Next, ToolError> {
-        let empty = Kept::default();
+        // What is subtracted of a new one, when its base is forgotten, must be in it.
+        let empty = Kept { bytes: estimate(&Value::Null), ..Kept::default() };
         let before = self.documents.get(id).unwrap_or(&empty);
         let mut bytes = before.bytes - before.value_bytes + estimate(&value) + change_bytes(&change);
         let too_many = (before.changes.len() + 1).saturating_sub(history);
@@ -313,7 +315,7 @@ mod tests {
         let before = now(store.load(id))?;
         let patch = Patch::diff(&before.value, &value).to_value();
         let write = Write { id: id.into(), base, patch, value: Arc::new(value) };
-        now(store.commit(Commit { writes: vec![write], call: None, event: Some(json!("why")) }))
+        now(store.commit(Commit { writes: vec![write], event: Some(json!("why")), ..Commit::default() }))
     }
 
     fn filled(history: usize, versions: u64) -> MemoryStore {
@@ -337,7 +339,7 @@ mod tests {
         let store = filled(9, 1);
         let part =
             |id: &str, base| Write { id: id.into(), base, patch: json!([]), value: Arc::new(json!(7)) };
-        let commit = |writes| now(store.commit(Commit { writes, call: None, event: None }));
+        let commit = |writes| now(store.commit(Commit { writes, ..Commit::default() }));
         assert!(matches!(commit(vec![part("e", 0), part("d", 0)]).unwrap(), Committed::Conflict(_)));
         assert_eq!(now(store.load("e")).unwrap().version, 0);
         assert_eq!(commit(vec![part("e", 0), part("d", 1)]).unwrap(), Committed::Done(vec![1, 2]));
@@ -383,6 +385,58 @@ mod tests {
         assert_eq!(now(store.load("b")).unwrap().version, 0);
         // What makes it smaller is always taken.
         write(&store, "a", 50, json!(0)).unwrap();
+    }
+
+    #[test]
+    fn what_was_read_must_still_be_the_newest() {
+        let store = filled(9, 2);
+        let part = || Write { id: "e".into(), base: 0, patch: json!([]), value: Arc::new(json!(7)) };
+        let commit = |id: &str, version| {
+            now(store.commit(Commit {
+                writes: vec![part()],
+                reads: vec![(id.into(), version)],
+                ..Commit::default()
+            }))
+            .unwrap()
+        };
+        let newest = now(store.load("d")).unwrap();
+        assert_eq!(commit("d", 1), Committed::Conflict(vec![newest]));
+        assert!(matches!(commit("never", 1), Committed::Conflict(_)));
+        assert_eq!(now(store.load("e")).unwrap().version, 0);
+        assert_eq!(commit("d", 2), Committed::Done(vec![1]));
+    }
+
+    #[test]
+    fn what_is_counted_is_what_is_kept() {
+        for history in [0, 1, 3] {
+            let store = MemoryStore::new().with_history(history);
+            for version in 0..5 {
+                // Smaller than nothing at all.
+                write(&store, "d", version, if version % 2 == 0 { json!([]) } else { json!("") }).unwrap();
+            }
+            let state = store.lock();
+            let kept = &state.documents["d"];
+            let changes: usize = kept.changes.iter().map(|change| change_bytes(change)).sum();
+            let counted = estimate(&kept.value) + estimate(&kept.base) + changes;
+            assert_eq!((state.bytes, kept.bytes), (counted, counted), "{history}");
+        }
+    }
+
+    #[test]
+    fn what_is_nested_too_deeply_is_refused() {
+        let nested = |levels: usize| (0..levels).fold(json!(1), |value, _| json!([value]));
+        let store = MemoryStore::new();
+        write(&store, "d", 0, nested(100)).unwrap();
+        assert_eq!(write(&store, "d", 1, nested(101)).unwrap_err().code(), Code::Limit);
+        let change = |patch, event| {
+            let write = Write { id: "d".into(), base: 1, patch, value: Arc::new(json!(1)) };
+            now(store.commit(Commit { writes: vec![write], event, ..Commit::default() }))
+        };
+        let put = |levels| json!([{"op": "test", "path": "", "value": nested(levels)}]);
+        assert_eq!(change(put(101), None).unwrap_err().code(), Code::Limit);
+        assert_eq!(change(put(100), Some(nested(101))).unwrap_err().code(), Code::Limit);
+        assert_eq!(now(store.load("d")).unwrap().version, 1);
+        change(put(100), Some(nested(100))).unwrap();
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(crate) fn sleep(time: Duration) -> BoxFuture<'static, ()> {
     Box::pin(tokio::time::sleep(time))
 }
 
-/// A store that takes no document above a size.
+/// A store that takes no document above a size, and none that could not be read again.
 pub(crate) struct Limited {
     pub(crate) store: Arc<dyn DocStore>,
     /// In bytes, as JSON.
@@ -23,6 +23,7 @@ pub(crate) struct Limited {
 
 impl Limited {
     fn check(&self, commit: &Commit) -> Result<(), ToolError> {
+        commit.check_depth()?;
         for write in &commit.writes {
             // The estimate counts numbers as eight bytes and escapes as one: only what it calls small is small.
             let small = estimate(&write.value).saturating_mul(8) <= self.limit;

@@ -63,8 +63,8 @@ struct Change {
 /// What came of a commit.
 enum Outcome {
     Done,
-    /// Somebody else has changed what the tool saw: this parameter, in the document as it is now.
-    Overtaken(Change, usize, Document),
+    /// Somebody else has changed what the tool saw: these parameters, in the document as it is now.
+    Overtaken(Change, Vec<usize>, Document),
 }
 
 impl Transaction {
@@ -224,6 +224,9 @@ impl Change {
                 return Ok(Outcome::Done);
             }
             let written: Vec<String> = commit.writes.iter().map(|write| write.id.clone()).collect();
+            // What was only seen is part of what the change was made from.
+            let seen = self.documents.values().filter(|document| !written.contains(&document.id));
+            commit.reads = seen.map(|document| (document.id.clone(), document.version)).collect();
             explain(host, &mut commit);
             match host.documents().commit(commit).await? {
                 Committed::Done(versions) => {
@@ -234,12 +237,13 @@ impl Change {
                 Committed::Conflict(newer) => {
                     for newest in newer {
                         let Some(base) = self.documents.get(&newest.id) else { continue };
-                        let touched = self.parts(&newest.id).find(|(_, part)| {
+                        let touched = self.parts(&newest.id).filter(|(_, part)| {
                             let pointer = &part.address.pointer;
                             base.get(pointer) != newest.get(pointer)
                         });
-                        if let Some((index, _)) = touched {
-                            return Ok(Outcome::Overtaken(self, index, newest));
+                        let touched: Vec<usize> = touched.map(|(index, _)| index).collect();
+                        if !touched.is_empty() {
+                            return Ok(Outcome::Overtaken(self, touched, newest));
                         }
                         self.documents.insert(newest.id.clone(), newest);
                     }
@@ -275,14 +279,24 @@ impl Change {
         }
     }
 
-    /// Makes one value of this change and of somebody else's.
-    fn merge(&mut self, host: &CallHost, newest: Document) -> Result<(), ToolError> {
+    /// Whether this change and somebody else's of these parameters can be made one: all of them were changed here. What
+    /// was only read has another value now, and what was made of it is stale.
+    fn can_merge(&self, touched: &[usize]) -> bool {
+        let written = |index: &usize| {
+            self.transaction.parts.get(*index).is_some_and(|part| part.writes)
+                && self.changes.contains_key(index)
+        };
+        touched.iter().all(written)
+    }
+
+    /// Makes one value of this change and of somebody else's, for each parameter that both have changed.
+    fn merge(&mut self, host: &CallHost, touched: &[usize], newest: Document) -> Result<(), ToolError> {
         let Target::Local(tool) = &host.entry.target else {
             return Err(ToolError::internal("state of a tool that lives elsewhere"));
         };
         let base = self.documents.get(&newest.id);
         let mut merged = Vec::new();
-        for (index, part) in self.parts(&newest.id) {
+        for (index, part) in self.parts(&newest.id).filter(|(index, _)| touched.contains(index)) {
             let Some(mine) = self.changes.get(&index) else { continue };
             let pointer = &part.address.pointer;
             let before = base.and_then(|base| base.get(pointer));
@@ -310,17 +324,15 @@ pub(crate) async fn run(host: &Arc<CallHost>) -> Result<Output, ToolError> {
         loop {
             match commit(host, change).await? {
                 Outcome::Done => return Ok(output),
-                Outcome::Overtaken(overtaken, index, newest) => {
+                Outcome::Overtaken(overtaken, touched, newest) => {
                     conflicts += 1;
                     if policy.action == OnConflict::Error || conflicts > policy.max_retries {
                         return Err(overtaken_for_good(&newest, conflicts, &policy));
                     }
                     change = overtaken;
-                    // Only what is changed can be merged; what was only read has another value now.
-                    let is_changed = transaction.part(index)?.writes && change.changes.contains_key(&index);
-                    let merges = policy.action == OnConflict::Merge && is_changed;
+                    let merges = policy.action == OnConflict::Merge && change.can_merge(&touched);
                     if merges {
-                        change.merge(host, newest)?;
+                        change.merge(host, &touched, newest)?;
                     }
                     wait(host, &policy, conflicts).await?;
                     if !merges {

@@ -80,6 +80,28 @@ async fn looks(
     *number + *seen
 }
 
+/// Add what is kept elsewhere, and what others have added.
+#[tool(merge = sum)]
+async fn adds_seen(
+    #[state(id = "d", path = "/mine")] number: &mut i64,
+    #[state(id = "d", path = "/seen")] seen: &i64,
+    runs: Inject<AtomicU32>,
+) {
+    runs.fetch_add(1, Ordering::SeqCst);
+    *number += 1 + *seen;
+}
+
+/// The same, the other way round.
+#[tool(merge = sum)]
+async fn sees_and_adds(
+    #[state(id = "d", path = "/seen")] seen: &i64,
+    #[state(id = "d", path = "/mine")] number: &mut i64,
+    runs: Inject<AtomicU32>,
+) {
+    runs.fetch_add(1, Ordering::SeqCst);
+    *number += 1 + *seen;
+}
+
 struct Ran {
     reply: Reply,
     runs: u32,
@@ -89,7 +111,12 @@ struct Ran {
 
 /// Runs a tool while somebody else commits before each of so many commits.
 async fn run(tool: impl Tool + 'static, times: u32, pointer: &str) -> Ran {
-    let store = Shared::with(times, pointer, json!(100));
+    run_beside(tool, times, pointer, json!(100)).await
+}
+
+/// The same, with a value that somebody else puts there.
+async fn run_beside(tool: impl Tool + 'static, times: u32, pointer: &str, theirs: Value) -> Ran {
+    let store = Shared::with(times, pointer, theirs);
     let runs = Arc::new(AtomicU32::new(0));
     let name = tool.spec().name.clone();
     let toolbox = Toolbox::builder()
@@ -190,6 +217,51 @@ async fn merge_makes_one_of_both_without_running_again() {
     assert_eq!((ran.reply.result.unwrap_err().code(), ran.value), (Code::Conflict, json!({"mine": 400})));
     let error = run(refuses(), 1, "/mine").await.reply.result.unwrap_err();
     assert_eq!(error.message(), "1 and 100");
+}
+
+#[tokio::test(start_paused = true)]
+async fn merge_never_keeps_what_was_made_of_a_stale_value() {
+    let both = json!({"mine": 100, "seen": 7});
+    for ran in [
+        run_beside(adds_seen(), 1, "", both.clone()).await,
+        run_beside(sees_and_adds(), 1, "", both.clone()).await,
+    ] {
+        ran.reply.result.unwrap();
+        assert_eq!((ran.runs, ran.value), (2, json!({"mine": 108, "seen": 7})));
+    }
+    // Only what it writes: that is merged.
+    let ran = run_beside(sees_and_adds(), 1, "/mine", json!(100)).await;
+    assert_eq!((ran.runs, ran.value), (1, json!({"mine": 101})));
+}
+
+/// Keep what another document holds, which somebody else changes in the meantime.
+#[tool]
+async fn keep_seen(
+    #[state(id = "seen", path = "/n")] seen: &i64,
+    #[state(id = "d")] number: &mut i64,
+    others: Inject<Shared>,
+    place: String,
+) {
+    *number = *seen + 1;
+    if others.version("seen").await == 0 {
+        others.intrude("seen", &place, &json!(7)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_document_that_was_only_read_must_still_be_as_it_was() {
+    for (place, runs, kept) in [("/n", 2, 8), ("/elsewhere", 1, 1)] {
+        let store = Shared::new();
+        let toolbox = Toolbox::builder()
+            .tool(keep_seen)
+            .provide_shared(Arc::clone(&store))
+            .store(store.clone() as Arc<dyn DocStore>)
+            .build()
+            .unwrap();
+        let reply = toolbox.call(Call::new("keep_seen", json!({ "place": place }))).await;
+        reply.result.unwrap();
+        assert_eq!((reply.record.attempts, store.value("d").await), (runs, json!(kept)), "{place}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
