@@ -65,17 +65,23 @@ fn work<T: IntoToolbox>(build: impl Fn() -> T) -> i32 {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    runtime.block_on(async {
-        match build().into_toolbox() {
-            Ok(toolbox) => {
-                let values = toolbox.values().clone();
-                let work = Work { tool: Box::new(move |name| toolbox.own_tool(name)), values };
-                serve(work, input, output).await;
-                0
-            }
-            Err(error) => failed(&error.to_string()),
+    let built = {
+        // As in any other process: a build may make a runtime of its own.
+        let _entered = runtime.enter();
+        build().into_toolbox()
+    };
+    let status = match built {
+        Ok(toolbox) => {
+            let values = toolbox.values().clone();
+            let work = Work { tool: Box::new(move |name| toolbox.own_tool(name)), values };
+            runtime.block_on(serve(work, input, output));
+            0
         }
-    })
+        Err(error) => failed(&error.to_string()),
+    };
+    // Who started it has gone: nobody waits for a tool that is still busy.
+    runtime.shutdown_background();
+    status
 }
 
 fn failed(reason: &str) -> i32 {

@@ -157,6 +157,27 @@ pub const EXAMPLES: &[Example] = &[
             prints: "{\"status\":\"success\",\"result\":{\"result\":\"Hello, Ada\"}}",
         }],
     },
+    Example {
+        path: "crates/toolpost/examples/worker_program.rs",
+        checks: &[Check::Command {
+            command: &[
+                "cargo",
+                "run",
+                "--quiet",
+                "-p",
+                "toolpost",
+                "--features",
+                "workers",
+                "--example",
+                "worker_program",
+                "--",
+                "die",
+            ],
+            // The worker died, and the program tells how.
+            status: 4,
+            prints: "died of signal 6",
+        }],
+    },
 ];
 
 /// Runs every check of every example.

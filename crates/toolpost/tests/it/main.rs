@@ -4,3 +4,5 @@
 mod alone;
 mod misuse;
 mod program;
+#[cfg(feature = "workers")]
+mod worker;

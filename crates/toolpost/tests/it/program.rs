@@ -9,17 +9,21 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use toolpost::json;
 
-/// The example `tool_program`, which is built with the tests.
-fn program() -> PathBuf {
+/// An example, which is built with the tests.
+pub(crate) fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let folder = tests.parent().and_then(std::path::Path::parent).unwrap();
-    let program = folder.join("examples").join(format!("tool_program{}", std::env::consts::EXE_SUFFIX));
+    let program = folder.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
     assert!(
         program.is_file(),
         "{} is not built: run `cargo build -p toolpost --examples`",
         program.display()
     );
     program
+}
+
+fn program() -> PathBuf {
+    example("tool_program")
 }
 
 fn run(words: &[&str]) -> (String, String, i32) {

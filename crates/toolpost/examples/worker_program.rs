@@ -1,0 +1,55 @@
+//! A tool program that runs some of its tools in worker processes: what they do to their process, one call feels.
+//!
+//! ```text
+//! worker_program whereabouts
+//! worker_program die
+//! worker_program --resident
+//! ```
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use toolpost::{Builder, Ctx, Program, Toolbox, tool, worker_entry, workers};
+
+/// Tell which process this is.
+#[tool]
+fn here() -> u32 {
+    std::process::id()
+}
+
+/// Tell which process this tool runs in: that of the program is another one.
+#[tool(placement = "worker")]
+fn whereabouts() -> u32 {
+    std::process::id()
+}
+
+/// Die in the middle of a call, as a library in C may.
+#[tool(placement = "worker")]
+fn die() -> u32 {
+    std::process::abort()
+}
+
+/// Say so, and be busy for a long time without a look at anything.
+#[tool(placement = "worker")]
+fn be_busy(ctx: &Ctx) {
+    ctx.progress("busy", 0.0);
+    std::thread::sleep(Duration::from_mins(10));
+}
+
+fn build() -> Builder {
+    // What is asked once at the start, on a runtime of its own.
+    let tools = tokio::runtime::Builder::new_current_thread().build().map(|runtime| {
+        runtime.block_on(async { Toolbox::builder().tool(here).tool(whereabouts).tool(die).tool(be_busy) })
+    });
+    tools.unwrap_or_default().runner(workers())
+}
+
+fn main() -> ExitCode {
+    // First of all: in a worker process it does not return.
+    worker_entry(build);
+    let toolbox = build().build();
+    Program::new(move || toolbox.clone())
+        .name("worker_program")
+        .about("Tools that run in processes of their own.")
+        .main()
+}
