@@ -47,13 +47,19 @@ pub enum Error {
         /// How to get it.
         hint: &'static str,
     },
-    /// The program does not exist or is not executable.
+    /// The program does not exist.
     #[error("program `{program}` not found: {reason}")]
     ProgramNotFound {
         /// The name that was given.
         program: String,
         /// Where it was looked for, or why it cannot be used.
         reason: String,
+    },
+    /// There is a file, and it may not be executed.
+    #[error("program `{program}` is not executable")]
+    NotExecutable {
+        /// The path of the program.
+        program: String,
     },
     /// The program exists but the kernel did not start it.
     #[error("program `{program}` did not start: {source}")]
@@ -134,6 +140,7 @@ impl Error {
             Self::ProgramNotFound { .. } => {
                 Some("give an absolute path, or make the folder visible to the sandbox".into())
             }
+            Self::NotExecutable { program } => Some(format!("make it executable: `chmod +x {program}`")),
             Self::LanguageMissing { hint, .. } => Some((*hint).into()),
             _ => None,
         }

@@ -80,15 +80,24 @@ pub(super) fn program(name: &OsStr, search: Option<&OsStr>, reach: Reach) -> Res
             return Ok(Found { path: path.to_owned(), needs: Vec::new() });
         }
         if !is_executable(path) {
-            return Err(not_found("there is no executable file at this path".into()));
+            if path.is_file() {
+                return Err(Error::NotExecutable { program: path.display().to_string() });
+            }
+            return Err(not_found("there is no file at this path".into()));
         }
         return Ok(found(path, reach));
     }
     let search = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
     folders(search)
         .map(|folder| folder.join(name))
-        .find(|candidate| is_executable(candidate) && (!reach.as_stranger || is_open_to_everyone(candidate)))
-        .map(|candidate| found(&candidate, reach))
+        .filter(|candidate| is_executable(candidate))
+        .find_map(|candidate| {
+            // A launcher would not find its version manager inside.
+            if is_launcher(&candidate) {
+                return installed(&candidate, reach);
+            }
+            (!reach.as_stranger || is_open_to_everyone(&candidate)).then(|| found(&candidate, reach))
+        })
         .ok_or_else(|| not_found(format!("no executable of this name in {}", search.to_string_lossy())))
 }
 
@@ -111,29 +120,9 @@ pub(super) fn interpreter(language: Language, search: Option<&OsStr>, reach: Rea
         if !is_executable(&candidate) {
             continue;
         }
-        let Some(real) = behind_launcher(&candidate) else { continue };
-        if reach.as_stranger && !is_open_to_everyone(&real) {
-            continue;
+        if let Some(found) = installed(&candidate, reach) {
+            return Ok(found);
         }
-        let Ok(resolved) = real.canonicalize() else { continue };
-        if is_system(&resolved, reach.etc_and_opt) {
-            let path = if is_system(&candidate, reach.etc_and_opt) { candidate } else { resolved };
-            return Ok(Found { path, needs: Vec::new() });
-        }
-        // An installation is `PREFIX/bin/PROGRAM` with its libraries beside `bin`.
-        let prefix = resolved.parent().filter(|folder| folder.ends_with("bin")).and_then(Path::parent);
-        let mut needs = vec![prefix.map_or_else(|| resolved.clone(), Path::to_owned)];
-        // A virtual environment lives in one folder and borrows from another.
-        let environment = real.parent().and_then(Path::parent);
-        if let Some(environment) = environment
-            && environment.join("pyvenv.cfg").is_file()
-            && let Ok(environment) = environment.canonicalize()
-        {
-            let inside = environment.join("bin").join(real.file_name().unwrap_or_default());
-            needs.push(environment);
-            return Ok(Found { path: inside, needs });
-        }
-        return Ok(Found { path: resolved, needs });
     }
     Err(Error::LanguageMissing {
         language,
@@ -141,6 +130,39 @@ pub(super) fn interpreter(language: Language, search: Option<&OsStr>, reach: Rea
         searched: searched.to_string_lossy().into_owned(),
         hint: language.install_hint(),
     })
+}
+
+/// A program of an installation, which needs the libraries of it. Nothing if nobody inside could run it.
+fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
+    let real = behind_launcher(candidate)?;
+    if reach.as_stranger && !is_open_to_everyone(&real) {
+        return None;
+    }
+    let resolved = real.canonicalize().ok()?;
+    if is_system(&resolved, reach.etc_and_opt) {
+        let path = if is_system(candidate, reach.etc_and_opt) { candidate.to_owned() } else { resolved };
+        return Some(Found { path, needs: Vec::new() });
+    }
+    // An installation is `PREFIX/bin/PROGRAM` with its libraries beside `bin`.
+    let prefix = resolved.parent().filter(|folder| folder.ends_with("bin")).and_then(Path::parent);
+    let mut needs = vec![prefix.map_or_else(|| resolved.clone(), Path::to_owned)];
+    // A virtual environment lives in one folder and borrows from another.
+    let environment = real.parent().and_then(Path::parent);
+    if let Some(environment) = environment
+        && environment.join("pyvenv.cfg").is_file()
+        && let Ok(environment) = environment.canonicalize()
+    {
+        let inside = environment.join("bin").join(real.file_name().unwrap_or_default());
+        needs.push(environment);
+        return Some(Found { path: inside, needs });
+    }
+    Some(Found { path: resolved, needs })
+}
+
+/// Whether a file is a launcher of a version manager.
+fn is_launcher(candidate: &Path) -> bool {
+    let shims = candidate.parent().filter(|folder| folder.ends_with("shims"));
+    shims.and_then(Path::parent).is_some_and(|root| root.join("versions").is_dir()) && !is_elf(candidate)
 }
 
 /// Version managers put a script in the search path that picks an installation. The script is not run: the folder
@@ -186,7 +208,15 @@ mod tests {
         let found = interpreter(Language::Python, Some(&search), EVERYWHERE).unwrap();
         assert_eq!(found.path, root.join("versions/3.11.7/bin/python3"));
         assert_eq!(found.needs, [root.join("versions/3.11.7")]);
+        let by_name = program(OsStr::new("python3"), Some(&search), EVERYWHERE).unwrap();
+        assert_eq!((by_name.path, by_name.needs), (found.path, found.needs));
+        // Which installation is meant must be told; otherwise the next folder has its turn.
+        executable(&root.join("shims/ls"), b"#!/bin/sh\nexit 127\n");
+        let then = OsString::from(format!("{}:/usr/bin:/bin", root.join("shims").display()));
+        let ls = program(OsStr::new("ls"), Some(&then), EVERYWHERE).unwrap();
+        assert!(!ls.path.starts_with(&root), "{ls:?}");
         let stranger = Reach { as_stranger: true, ..EVERYWHERE };
+        assert!(program(OsStr::new("python3"), Some(&search), stranger).is_err());
         assert!(interpreter(Language::Python, Some(&search), stranger).is_err(), "the folder is private");
     }
 
@@ -203,7 +233,9 @@ mod tests {
         let found = program(OsStr::new("ls"), None, EVERYWHERE).unwrap();
         assert!(found.path.ends_with("ls") && found.needs.is_empty());
         assert!(program(OsStr::new("no-such-program-here"), None, EVERYWHERE).is_err());
-        assert!(program(OsStr::new("/etc/passwd"), None, EVERYWHERE).is_err());
+        let error = program(OsStr::new("/etc/passwd"), None, EVERYWHERE).unwrap_err();
+        assert_eq!(error.to_string(), "program `/etc/passwd` is not executable");
+        assert!(error.hint().unwrap().contains("`chmod +x /etc/passwd`"), "{error:?}");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap().join("tool");
         executable(&path, b"#!/bin/sh\n");
