@@ -137,6 +137,16 @@ macro_rules! constructors {
     };
 }
 
+/// Puts every text within a value through a function.
+fn change_texts(value: &mut Value, change: &impl Fn(&str) -> String) {
+    match value {
+        Value::String(text) => *text = change(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| change_texts(item, change)),
+        Value::Object(fields) => fields.values_mut().for_each(|item| change_texts(item, change)),
+        _ => {}
+    }
+}
+
 impl ToolError {
     /// An error with a code and a sentence.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
@@ -227,11 +237,7 @@ impl ToolError {
         if serde_json::to_string(&fields.context).map_or(0, |text| text.len()) > limit {
             fields.context = Map::from_iter([("left_out".to_owned(), true.into())]);
         }
-        for value in fields.context.values_mut() {
-            if let Value::String(text) = value {
-                *text = change(text);
-            }
-        }
+        fields.context.values_mut().for_each(|value| change_texts(value, &change));
         self
     }
 

@@ -4,9 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 /// What stands where a secret was.
 pub(crate) const MASK: &str = "[secret]";
+
+/// A piece of a secret is masked by itself if it is longer than this, in bytes: a shorter one stands in every text.
+const SHORT: usize = 4;
+
+/// The most pieces of one argument that are masked by themselves.
+const MAX_PIECES: usize = 1_000;
 
 /// A key, a token or a password: shown as `[secret]` by every formatter and serialiser.
 #[derive(Clone, PartialEq, Eq)]
@@ -16,6 +23,35 @@ impl Secret {
     /// Takes the text in; white space around it (a final newline of a file) is removed.
     pub fn new(text: impl AsRef<str>) -> Self {
         Self(text.as_ref().trim().into())
+    }
+
+    /// What must not be seen of a sensitive argument, the longest first: its whole text, the texts and numbers within a
+    /// list or an object, and each line of a text with several that is longer than 4 bytes. Of one argument at most
+    /// 1,000 such pieces are told, besides the whole. Nothing for null, true and false, and for an empty text.
+    pub fn of_argument(value: &Value) -> Vec<Self> {
+        let mut pieces: Vec<String> = Vec::new();
+        match value {
+            Value::Null | Value::Bool(_) => {}
+            Value::String(text) => pieces.push(text.clone()),
+            Value::Number(_) => pieces.push(value.to_string()),
+            Value::Array(_) | Value::Object(_) => {
+                pieces.push(value.to_string());
+                leaves(value, &mut pieces);
+            }
+        }
+        let lines: Vec<String> = pieces
+            .iter()
+            .flat_map(|text| text.lines())
+            .map(str::trim)
+            .filter(|line| line.len() > SHORT)
+            .take(MAX_PIECES)
+            .map(str::to_owned)
+            .collect();
+        pieces.extend(lines);
+        pieces.retain(|text| !text.trim().is_empty());
+        pieces.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        pieces.dedup();
+        pieces.into_iter().map(Self::new).collect()
     }
 
     /// The text itself, for the one place that sends it.
@@ -32,6 +68,20 @@ impl Secret {
         let quoted = serde_json::Value::from(&*self.0).to_string();
         let inner = &quoted[1..quoted.len() - 1];
         if inner == &*self.0 { scrubbed } else { scrubbed.replace(inner, MASK) }
+    }
+}
+
+/// The texts within a value, and the numbers that are no short ones.
+fn leaves(value: &Value, found: &mut Vec<String>) {
+    if found.len() > MAX_PIECES {
+        return;
+    }
+    match value {
+        Value::String(text) => found.push(text.clone()),
+        Value::Number(number) => found.extend(Some(number.to_string()).filter(|text| text.len() > SHORT)),
+        Value::Array(items) => items.iter().for_each(|item| leaves(item, found)),
+        Value::Object(fields) => fields.values().for_each(|item| leaves(item, found)),
+        Value::Null | Value::Bool(_) => {}
     }
 }
 
@@ -65,5 +115,26 @@ mod tests {
         assert_eq!(serde_json::to_string(&secret).unwrap(), "\"[secret]\"");
         assert_eq!(secret.scrub("a sk-\"7 b sk-\\\"7"), "a [secret] b [secret]");
         assert_eq!(Secret::new("").scrub("abc"), "abc");
+    }
+
+    #[test]
+    fn the_pieces_of_an_argument_are_secret_too() {
+        let texts = |value: serde_json::Value| -> Vec<String> {
+            Secret::of_argument(&value).iter().map(|secret| secret.expose().to_owned()).collect()
+        };
+        assert_eq!(texts("BEGIN\nfirst line\nab\n".into()), ["BEGIN\nfirst line\nab", "first line", "BEGIN"]);
+        let value =
+            serde_json::json!({ "user": "ada", "keys": ["k1", "multi\r\nline-2"], "pin": 123_456, "n": 7 });
+        let whole = value.to_string();
+        assert_eq!(
+            texts(value),
+            [whole.as_str(), "multi\r\nline-2", "123456", "line-2", "multi", "ada", "k1"]
+        );
+        assert_eq!(texts(serde_json::json!(7)), ["7"]);
+        for nothing in [serde_json::json!(null), true.into(), " \n".into()] {
+            assert!(texts(nothing).is_empty());
+        }
+        let many: String = (0..100_000).map(|line| format!("line {line}\n")).collect();
+        assert_eq!(texts(many.into()).len(), MAX_PIECES + 1);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use toolpost_core::{Args, Call, Output, Secret, ToolError};
+use toolpost_core::{Args, Call, CallRecord, Output, Secret, ToolError};
 
 use super::host::CallHost;
 
@@ -117,6 +117,38 @@ impl Secrets {
     pub(super) fn all(&self) -> &[Secret] {
         self.0.as_deref().unwrap_or_default()
     }
+
+    /// A text without them.
+    pub(super) fn scrubbed(&self, text: String) -> String {
+        self.all().iter().fold(text, |text, secret| if text.is_empty() { text } else { secret.scrub(&text) })
+    }
+
+    /// An error without them: a tool may quote them.
+    pub(super) fn without(&self, error: ToolError) -> ToolError {
+        if self.all().is_empty() {
+            return error;
+        }
+        error.shortened(|text| self.scrubbed(text.to_owned()), usize::MAX)
+    }
+
+    /// The record of a call that a source has made on behalf of this one, without them.
+    pub(super) fn record(&self, record: &Arc<CallRecord>) -> Arc<CallRecord> {
+        if self.all().is_empty() {
+            return Arc::clone(record);
+        }
+        let mut record = CallRecord::clone(record);
+        record.error = record.error.map(|error| self.without(error));
+        for cause in &mut record.causes {
+            *cause = self.scrubbed(std::mem::take(cause));
+        }
+        for value in record.arguments.iter_mut().map(Arc::make_mut).chain(&mut record.sandbox) {
+            scrub(value, self.all());
+        }
+        for child in &mut record.children {
+            *child = self.record(child);
+        }
+        Arc::new(record)
+    }
 }
 
 /// The sensitive values of a call and of those that it was made from, which may pass them on.
@@ -127,11 +159,7 @@ pub(super) fn secrets(entry: &Entry, call: &Call, parent: Option<&Arc<CallHost>>
         return above;
     }
     let own = entry.spec.sensitive.iter().filter_map(|name| call.arguments.get(name));
-    let own = own.filter_map(|value| match value {
-        Value::String(text) if !text.trim().is_empty() => Some(Secret::new(text)),
-        Value::Array(_) | Value::Object(_) | Value::Number(_) => Some(Secret::new(value.to_string())),
-        _ => None,
-    });
+    let own = own.flat_map(Secret::of_argument);
     let hidden = hidden.iter().filter(|text| !text.trim().is_empty()).map(Secret::new);
     Secrets(Some(above.all().iter().cloned().chain(own).chain(hidden).collect()))
 }

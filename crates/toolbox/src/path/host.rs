@@ -292,7 +292,7 @@ impl CallHost {
         emit(&self.toolbox, || Event::CallRetry {
             call: self.call.id,
             attempt: self.attempts(),
-            error: error.public(self.call.id),
+            error: self.secrets.without(error.public(self.call.id)),
             wait_ms: wait.as_millis() as u64,
         });
     }
@@ -377,7 +377,7 @@ impl CallHost {
         delivery
     }
 
-    fn pass_progress(&self, call: CallId, progress: Progress) -> Delivery {
+    fn pass_progress(&self, call: CallId, mut progress: Progress) -> Delivery {
         if self.still_wanted().is_err() {
             return Delivery::Dropped;
         }
@@ -385,10 +385,11 @@ impl CallHost {
         self.count_dropped(self.call.port.progress(call, progress))
     }
 
-    fn pass_log(&self, call: CallId, line: LogLine) -> Delivery {
+    fn pass_log(&self, call: CallId, mut line: LogLine) -> Delivery {
         if self.still_wanted().is_err() {
             return Delivery::Dropped;
         }
+        progress.message = self.secrets.scrubbed(progress.message);
         emit(&self.toolbox, || Event::CallLog { call, line: line.clone() });
         self.count_dropped(self.call.port.log(call, line))
     }
@@ -397,6 +398,7 @@ impl CallHost {
         self.still_wanted()?;
         self.note_speech();
         self.call.port.sample(call, request).await
+        line.message = self.secrets.scrubbed(line.message);
     }
 }
 

@@ -131,20 +131,10 @@ impl<'a> Recorder<'a> {
 
     pub(super) fn finish(&mut self, mut result: Result<Output, ToolError>) -> Reply {
         if let Err(error) = result {
-            result = Err(self.scrubbed(limit::error(error, self.toolbox.settings().output_limit)));
+            result = Err(self.secrets.without(limit::error(error, self.toolbox.settings().output_limit)));
         }
         let record = self.write(&result);
         Reply { result, record }
-    }
-
-    /// An error without the sensitive values that came in: a tool may quote them.
-    fn scrubbed(&self, error: ToolError) -> ToolError {
-        if self.secrets.all().is_empty() {
-            return error;
-        }
-        let scrub =
-            |text: &str| self.secrets.all().iter().fold(text.to_owned(), |text, secret| secret.scrub(&text));
-        error.shortened(scrub, usize::MAX)
     }
 
     /// The record as far as the result does not matter. Of an unknown tool it keeps the beginning of what was asked for.
@@ -192,9 +182,7 @@ impl<'a> Recorder<'a> {
                 record.status = Status::Error;
                 record.causes = error.causes();
                 for cause in &mut record.causes {
-                    for secret in self.secrets.all() {
-                        *cause = secret.scrub(cause);
-                    }
+                    *cause = self.secrets.scrubbed(std::mem::take(cause));
                 }
                 record.error = Some(error.clone());
                 if error.code() == Code::Internal {

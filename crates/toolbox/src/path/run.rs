@@ -108,7 +108,7 @@ async fn remote(
     call.port = Arc::new(Onward(Arc::clone(host)));
     let reply = guarded(host, || source.call(call), allowed).await?;
     let not_begun = reply.record.attempts == 0;
-    host.add_child(Arc::clone(&reply.record));
+    host.add_child(host.secrets.record(&reply.record));
     // Only the record proves that the call did not start.
     reply.result.map_err(|error| if not_begun { error } else { started(error) })
 }
