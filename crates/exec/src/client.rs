@@ -29,6 +29,17 @@
 //! | says success and exits with another status than 0 | `DEPENDENCY` |
 //! | prints no envelope, ends in between, hangs, floods | `DEPENDENCY`, `TIMEOUT` or `LIMIT`, with the end of its standard error |
 //!
+//! # Sensitive arguments
+//!
+//! The arguments of a call stand on the program's command line, which other users of this machine may see. A program that
+//! says `"protocol": "0.1+toolpost.1"` gets those of a tool with sensitive ones over standard input instead, as it does
+//! large ones, and then cannot ask for completions. In dialect 0.1, in 0.2, and in sessions, whose standard input is the
+//! session, there is no other way than the command line: such a tool should take the path of a file with the secret.
+//!
+//! # Limits
+//!
+//! A line of standard output has at most 4 MiB (32 MiB for a process that stays) and 500,000 values.
+//!
 //! Each call is one process in the sandbox. It works in the call's folder, else in an empty one that goes with it.
 
 mod cache;
@@ -240,6 +251,11 @@ impl Executables {
         if call.options.dry_run {
             let declared = spec.input_schema.as_value().pointer("/properties/dry_run").is_some();
             if !declared {
+                for name in &spec.sensitive {
+                    if let Some(value) = arguments.get_mut(name) {
+                        *value = "[secret]".into();
+                    }
+                }
                 let would = json!({ "dry_run": true, "would_execute": arguments });
                 return Done { result: Ok(Output::json(would)), artifacts: Vec::new(), sandbox: None };
             }

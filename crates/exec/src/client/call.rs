@@ -11,13 +11,15 @@ use toolpost_sandbox::{Level, Outcome, Stdin, Verdict, Workspace};
 
 use super::catalog::Bound;
 use super::notices::{Notices, has_data};
-use super::process::{Heard, Process};
+use super::process::{Heard, MAX_VALUES, Process};
 use super::program::{self, Dialect, command_line, excerpt, of_verdict};
 use super::settings::Settings;
 use crate::protocol::dialect::{SampleAnswer, SampleLine, SessionLine, ToolLine};
-use crate::protocol::line::{Line, MAX_LINE};
+use crate::protocol::line::Line;
 use crate::protocol::outcome::read_envelope;
 
+/// The longest line of standard output, in bytes.
+const MAX_LINE: usize = 4 << 20;
 /// The longest JSON text of arguments that goes on a command line, in bytes: the kernel takes 128 KiB.
 const MAX_ARGUMENT: usize = 120 << 10;
 /// The largest arguments over standard input, in bytes: what the server half reads.
@@ -94,8 +96,10 @@ fn told(settings: &Settings, bound: &Bound, arguments: &Value) -> Result<Told, T
         return Ok(Told { arguments: vec![text], input: None, is_open });
     }
     let mut words = vec![bound.original.clone()];
-    let by_input = text.len() > MAX_ARGUMENT;
-    let limit = if dialect == Dialect::Extended && mode != Mode::Session { MAX_INPUT } else { MAX_ARGUMENT };
+    let takes_input = dialect == Dialect::Extended && mode != Mode::Session;
+    // Command lines are seen by others on this machine.
+    let by_input = text.len() > MAX_ARGUMENT || (takes_input && !bound.spec.sensitive.is_empty());
+    let limit = if takes_input { MAX_INPUT } else { MAX_ARGUMENT };
     if text.len() > limit {
         return Err(too_large(bound, text.len(), limit));
     }
@@ -179,7 +183,7 @@ async fn talk(
     }
     let mut heap = Heap::default();
     let all = wall.saturating_add(LATE);
-    let heard = tokio::time::timeout(all, listen(&mut process, bound, notices, &mut heap)).await;
+    let heard = tokio::time::timeout(all, listen(&mut process, settings, bound, notices, &mut heap)).await;
     match heard {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return Err(with_stderr(error, &process.errors())),
@@ -218,6 +222,7 @@ pub(super) fn with_stderr(error: ToolError, stderr: &[u8]) -> ToolError {
 /// Takes lines until there are no more, and answers those that are questions.
 async fn listen(
     process: &mut Process,
+    settings: &Settings,
     bound: &Bound,
     notices: &mut Notices<'_>,
     heap: &mut Heap,
@@ -253,7 +258,7 @@ async fn listen(
             }
             Some(Heard::Line(Line::TooLong { .. })) => {
                 return Err(ToolError::limit(format!(
-                    "`{}` printed a line of more than {} MiB",
+                    "`{}` printed a line of more than {} MiB or {MAX_VALUES} values",
                     bound.spec.name,
                     MAX_LINE >> 20
                 ))
@@ -266,6 +271,7 @@ async fn listen(
         }
         match ToolLine::read(&line) {
             Some(ToolLine::Notice(notice)) => notices.tell(notice).await,
+            Some(ToolLine::Sample(_)) if !settings.sampling => return Err(no_sampling()),
             Some(ToolLine::Sample(request)) => sample(process, notices, heap, request).await?,
             Some(ToolLine::Session(SessionLine::SessionEnd { .. })) if bound.spec.mode == Mode::Session => {}
             Some(ToolLine::Session(line)) if bound.spec.mode == Mode::Session => {
@@ -300,6 +306,12 @@ fn count(heap: &mut Heap) -> Result<(), ToolError> {
         return Err(ToolError::limit(format!("a call may ask {MAX_QUESTIONS} times")));
     }
     Ok(())
+}
+
+/// The operator has said that programs are not to use the caller's model.
+pub(super) fn no_sampling() -> ToolError {
+    ToolError::precondition("programs may not ask the caller's model for completions here")
+        .suggest("The operator can allow it with `ExecutablesBuilder::sampling`.")
 }
 
 async fn sample(

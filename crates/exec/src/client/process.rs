@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use toolpost_core::ToolError;
 use toolpost_sandbox::{Cancel, Outcome, Program, Running, Sandbox};
 
@@ -20,6 +20,12 @@ const MAX_NOTIFICATION: usize = 64 << 10;
 const KEPT: usize = 4 << 10;
 /// How many lines are read ahead.
 const AHEAD: usize = 16;
+/// How many KiB of lines are read ahead; a single line may have as many as its own limit.
+const AHEAD_KIB: usize = 4 << 10;
+/// The most values in a line: each of them takes tens of bytes when it is read, however few it has as text.
+pub(super) const MAX_VALUES: usize = 500_000;
+/// How much is kept of a line with too many.
+const START: usize = 256;
 /// How many lines may wait for the program to read them.
 const ANSWERS: usize = 8;
 
@@ -35,7 +41,9 @@ pub(super) enum Heard {
 /// A process. Dropped, it is killed with everything that it started.
 #[derive(Debug)]
 pub(super) struct Process {
-    heard: mpsc::Receiver<Heard>,
+    heard: mpsc::Receiver<(Heard, Option<OwnedSemaphorePermit>)>,
+    /// The room for lines that nobody has taken yet.
+    room: Arc<Semaphore>,
     input: Option<PipeWriter>,
     writer: Option<SyncSender<Vec<u8>>>,
     running: Option<Running>,
@@ -94,6 +102,7 @@ impl Process {
         let flooded = Arc::new(AtomicU64::new(0));
         let errors = Arc::new(Mutex::new(VecDeque::new()));
         let (sender, heard) = mpsc::channel(AHEAD);
+        let room = Arc::new(Semaphore::new(AHEAD_KIB));
         if let Some((stdout, stderr)) = running.take_output() {
             let [most, most_errors] = total;
             let bounded = |stream, limit| Bounded {
@@ -104,10 +113,18 @@ impl Process {
                 cancel: cancel.clone(),
             };
             let mut lines = LineReader::new(bounded(stdout, most), line);
-            let to = sender.clone();
+            let (to, room) = (sender.clone(), Arc::clone(&room));
+            let runtime = tokio::runtime::Handle::current();
             thread("stdout", move || {
                 while let Ok(Some(line)) = lines.next_line() {
-                    if to.blocking_send(Heard::Line(line)).is_err() {
+                    let line = with_few_values(line);
+                    let (Line::Whole(text) | Line::TooLong { start: text }) = &line;
+                    // Never more than there is, so that a long line waits until it is the only one.
+                    let size = (text.len() >> 10).clamp(1, AHEAD_KIB) as u32;
+                    let Ok(permit) = runtime.block_on(Arc::clone(&room).acquire_many_owned(size)) else {
+                        return;
+                    };
+                    if to.blocking_send((Heard::Line(line), Some(permit))).is_err() {
                         return;
                     }
                 }
@@ -117,12 +134,12 @@ impl Process {
             thread("stderr", move || listen(stderr, &sender, &kept))?;
         }
         let input = running.take_stdin();
-        Ok(Self { heard, input, writer: None, running: Some(running), cancel, errors, flooded })
+        Ok(Self { heard, room, input, writer: None, running: Some(running), cancel, errors, flooded })
     }
 
     /// What it tells next; `None` when both of its streams have ended.
     pub(super) async fn next(&mut self) -> Option<Heard> {
-        self.heard.recv().await
+        self.heard.recv().await.map(|(heard, _)| heard)
     }
 
     /// Writes a line to its standard input, without waiting for it to be read.
@@ -186,6 +203,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.cancel.cancel();
+        self.room.close();
         let Some(running) = self.running.take() else { return };
         // It is being killed; waiting for its end takes milliseconds, which are not the executor's.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -201,8 +219,43 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ToolEr
     }
 }
 
+/// The line, or only its beginning if it has too many values to be read.
+fn with_few_values(line: Line) -> Line {
+    match line {
+        Line::Whole(mut line) if has_many_values(&line) => {
+            line.truncate(START);
+            line.shrink_to_fit();
+            Line::TooLong { start: line }
+        }
+        line => line,
+    }
+}
+
+/// Whether a text, read as JSON, could have more than [`MAX_VALUES`]: about one value for each mark.
+fn has_many_values(line: &[u8]) -> bool {
+    // Most lines are too short for so many.
+    if line.len() <= MAX_VALUES {
+        return false;
+    }
+    let (mut marks, mut in_text, mut escaped) = (0, false, false);
+    for byte in line {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => marks += 1,
+            _ => {}
+        }
+    }
+    marks > MAX_VALUES
+}
+
 /// Reads standard error: notifications are told, of everything else the end is kept.
-fn listen(mut stream: Bounded, sender: &mpsc::Sender<Heard>, kept: &Mutex<VecDeque<u8>>) {
+fn listen(
+    mut stream: Bounded,
+    sender: &mpsc::Sender<(Heard, Option<OwnedSemaphorePermit>)>,
+    kept: &Mutex<VecDeque<u8>>,
+) {
     let mut buffer = LineBuffer::new(MAX_NOTIFICATION);
     let mut piece = vec![0; 64 << 10];
     let mut is_within = false;
@@ -229,7 +282,7 @@ fn listen(mut stream: Bounded, sender: &mpsc::Sender<Heard>, kept: &Mutex<VecDeq
             };
             match (notice, line) {
                 (Some(notice), _) => {
-                    if sender.blocking_send(Heard::Notice(notice)).is_err() {
+                    if sender.blocking_send((Heard::Notice(notice), None)).is_err() {
                         return;
                     }
                 }

@@ -10,9 +10,9 @@ use serde_json::Value;
 use toolpost_core::{Artifact, Call, Output, ToolError, format_duration};
 use toolpost_sandbox::{Level, Workspace};
 
-use super::call::{folder, level, wall, with_stderr};
+use super::call::{folder, level, no_sampling, wall, with_stderr};
 use super::catalog::Bound;
-use super::process::{Heard, Process};
+use super::process::{Heard, MAX_VALUES, Process};
 use super::program::{self, Stamp, command_line, excerpt, of_verdict};
 use super::settings::Settings;
 use crate::protocol::frame::{
@@ -117,8 +117,9 @@ impl Residents {
         let id = idle.next;
         idle.next += 1;
         let process = &mut idle.process;
+        let facts = facts(settings, call, wall);
         let talked =
-            tokio::time::timeout(wall, talk(process, id, bound, call, arguments, wall, artifacts)).await;
+            tokio::time::timeout(wall, talk(process, id, bound, call, arguments, &facts, artifacts)).await;
         let answered = talked.map_err(|_| {
             ToolError::timeout(format!("`{}` was not done within {}", bound.spec.name, format_duration(wall)))
         })?;
@@ -191,9 +192,12 @@ async fn hello(process: &mut Process) -> Result<(), Option<ToolError>> {
 }
 
 /// What travels with a call.
-fn facts(call: &Call, wall: Duration) -> CallFacts {
+fn facts(settings: &Settings, call: &Call, wall: Duration) -> CallFacts {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let mut serves = vec![Verb::Ask, Verb::Sample];
+    let mut serves = vec![Verb::Ask];
+    if settings.sampling {
+        serves.push(Verb::Sample);
+    }
     if call.port.takes_artifacts() {
         serves.push(Verb::Artifact);
     }
@@ -230,13 +234,13 @@ async fn talk(
     bound: &Bound,
     call: &Call,
     arguments: &Value,
-    wall: Duration,
+    facts: &CallFacts,
     artifacts: &mut Vec<Artifact>,
 ) -> Result<Answered<crate::protocol::outcome::OutputFrame>, Option<ToolError>> {
     let message = CallerMessage::Call {
         tool: bound.original.clone(),
         arguments: arguments.clone(),
-        facts: Box::new(facts(call, wall)),
+        facts: Box::new(facts.clone()),
     };
     send(process, id, message)?;
     let (mut lines, mut bytes, mut questions) = (0, 0, 0);
@@ -245,7 +249,9 @@ async fn talk(
             None => return Err(None),
             Some(Heard::Notice(_)) => continue,
             Some(Heard::Line(Line::TooLong { .. })) => {
-                return Err(Some(ToolError::limit("a frame is longer than 32 MiB")));
+                return Err(Some(ToolError::limit(format!(
+                    "a frame is longer than 32 MiB or has more than {MAX_VALUES} values"
+                ))));
             }
             Some(Heard::Line(Line::Whole(line))) => line,
         };
@@ -274,6 +280,9 @@ async fn talk(
             }
             ToolMessage::Ask { request, question } => {
                 (request, answer(call.port.ask(call.id, &question).await))
+            }
+            ToolMessage::Sample { request, .. } if !facts.serves.contains(&Verb::Sample) => {
+                (request, Answered::Error(no_sampling()))
             }
             ToolMessage::Sample { request, prompt } => {
                 (request, answer(call.port.sample(call.id, &prompt).await))

@@ -180,8 +180,9 @@ impl ExecutablesBuilder {
         self
     }
 
-    /// Whether programs of dialect 0.1 may ask the caller's model for completions, over their standard input. Default
-    /// yes. Without it their standard input is empty, which helps programs that read it to its end for no reason.
+    /// Whether programs may ask the caller's model for completions. Default yes. Without it a program that asks gets
+    /// `PRECONDITION`, and the standard input of one-shot programs is empty, which helps those that read it to its end for
+    /// no reason.
     #[must_use]
     pub fn sampling(mut self, sampling: bool) -> Self {
         self.0.sampling = sampling;

@@ -154,6 +154,71 @@ echo "{\"status\":\"success\",\"result\":$line}""#;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn without_sampling_a_program_that_asks_all_the_same_is_refused() {
+    let programs = Programs::new();
+    let body = "echo '{\"type\":\"sample_request\",\"id\":\"1\",\"prompt\":\"p\",\"max_tokens\":1}'; echo '{\"status\":\"success\",\"result\":1}'";
+    let tools = source().path(programs.tool("asks", &json!({}), body)).sampling(false).discover().await;
+    let reply = tools.call(Call::new("t", json!({})).with_port(port())).await;
+    assert_eq!(error(&reply).code(), Code::Precondition, "{reply:?}");
+    assert!(error(&reply).message().contains("may not ask the caller's model"), "{reply:?}");
+}
+
+/// Tools of both dialects with a sensitive argument, that print where they got it, and it, in many ways.
+async fn leaking(programs: &super::Programs, protocol: &str) -> toolpost_exec::client::Executables {
+    let body = r#"
+if [ "$2" = - ]; then how=input; text=$(cat); else how=line; text=$2; fi
+echo "{\"type\":\"log\",\"level\":\"info\",\"message\":\"heard-canary-7c1f\"}"
+echo "{\"type\":\"progress\",\"message\":\"working on canary-7c1f\"}"
+echo "stderr $text" >&2
+case $text in *fail*) echo "{\"status\":\"error\",\"error\":{\"code\":\"NOT_FOUND\",\"message\":\"not canary-7c1f\",\"details\":{\"in\":[\"canary-7c1f\"]}}}"; exit 3;; esac
+echo "{\"status\":\"success\",\"result\":{\"how\":\"$how\"}}""#;
+    let entry = json!([{"name": "t", "summary": "T.", "streaming": true, "sensitive": ["pw"], "schema": {
+        "type": "object", "properties": {"pw": {"type": "string"}, "do": {"type": "string"}}}}]);
+    let program = json!({"name": "e", "version": "1", "protocol": protocol, "tools": entry});
+    source().path(programs.write("leaking", &shell(&program, body))).discover().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sensitive_arguments_go_round_the_command_line_where_the_program_can() {
+    let programs = super::Programs::new();
+    let tools = leaking(&programs, "0.1+toolpost.1").await;
+    assert_eq!(tools.list().await.unwrap()[0].sensitive, ["pw"], "{:?}", super::shown(&tools));
+    let arguments = json!({"pw": "canary-7c1f"});
+    assert_eq!(value(&call(&tools, "t", arguments.clone()).await), json!({"how": "input"}));
+    let mut dry = Call::new("t", arguments.clone());
+    dry.options.dry_run = true;
+    assert_eq!(value(&tools.call(dry).await)["would_execute"], json!({"pw": "[secret]"}));
+    let tools = leaking(&programs, "0.1").await;
+    assert_eq!(value(&call(&tools, "t", arguments).await), json!({"how": "line"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sensitive_arguments_are_in_no_record_log_and_event() {
+    let programs = super::Programs::new();
+    let tools = leaking(&programs, "0.1+toolpost.1").await;
+    let events = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let sink = std::sync::Arc::clone(&events);
+    let toolbox = toolpost_toolbox::Toolbox::builder()
+        .on_event(move |event: &toolpost_core::Event| {
+            sink.lock().unwrap().push(serde_json::to_string(event).unwrap());
+        })
+        .build()
+        .unwrap();
+    toolbox.add_source(std::sync::Arc::new(tools)).await.unwrap();
+    let port = port();
+    let arguments = json!({"pw": "canary-7c1f", "do": "fail"});
+    let reply = toolbox.call(Call::new("t", arguments).with_port(port.clone())).await;
+    let error = format!("{:?}", error(&reply));
+    let record = serde_json::to_string(&*reply.record).unwrap();
+    let (heard, events) = (format!("{:?}", port.heard()), format!("{:?}", events.lock().unwrap()));
+    for (what, text) in [("error", error), ("record", record), ("port", heard), ("events", events)] {
+        assert!(!text.contains("canary"), "{what}: {text}");
+        assert!(text.contains("[secret]"), "{what}: {text}");
+    }
+    assert_eq!(reply.record.children.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_sampling_standard_input_is_empty() {
     let programs = Programs::new();
     let path =

@@ -40,6 +40,11 @@ for line in sys.stdin:
     if do == "flood":
         while True:
             tell(id, "log", level="info", message="x")
+    if do == "values":
+        print("[" + "0," * 600000 + "0]", flush=True)
+    if do == "ahead":
+        for index in range(12):
+            print("x" * 3000000, flush=True)
     if do == "stray":
         print("a print")
         tell(id + 100, "result", ok={"structured": "of another call"})
@@ -122,6 +127,28 @@ async fn a_process_that_hangs_or_floods_costs_its_call() {
         assert_eq!(error(&reply).code(), Code::Dependency, "{reply:?}");
         assert!(error(&reply).message().contains("no `hello` frame: found"), "{reply:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_stays_is_bounded_in_values_and_lines_read_ahead() {
+    let programs = Programs::new();
+    let tools = program(&programs, &[]).await;
+    let reply = tools.call(does("values")).await;
+    assert_eq!(error(&reply).code(), Code::Limit, "{reply:?}");
+    assert!(error(&reply).message().contains("500000 values"), "{reply:?}");
+    // Long lines that wait for each other all arrive.
+    assert_eq!(count(&tools, does("ahead")).await, json!(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_sampling_a_process_that_stays_is_refused_too() {
+    let programs = Programs::new();
+    let path = programs.write("again.py", PROGRAM);
+    let tools = source().path(path).resident(true).sampling(false).discover().await;
+    let reply = tools.call(does("sample").with_port(port())).await;
+    assert_eq!(value(&reply)["answered"]["code"], "PRECONDITION");
+    let reply = tools.call(does("count")).await;
+    assert!(!value(&reply).to_string().contains("one_shot"), "{reply:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
