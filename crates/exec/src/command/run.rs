@@ -1,5 +1,6 @@
 //! One call: arguments to a command line, a run in the sandbox, output to a result.
 
+use std::path::{Component, Path};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -140,7 +141,7 @@ impl Command {
     /// The sensitive values of a call.
     fn secrets(&self, args: &Args) -> Vec<Secret> {
         let values = self.spec.sensitive.iter().filter_map(|name| args.get(name));
-        values.map(plain).filter(|text| !text.trim().is_empty()).map(Secret::new).collect()
+        values.flat_map(Secret::of_argument).collect()
     }
 
     /// The level, and where the program is looked up.
@@ -212,8 +213,9 @@ impl Command {
             |template: &super::template::Template| template.expand(&self.parameters, args).into_iter().next();
         if let Some(directory) = self.directory.as_ref().and_then(text).filter(|directory| directory != ".") {
             let directory = directory.trim_start_matches("./").trim_end_matches('/');
-            // The sandbox would say only that it could not be entered.
-            if folder.is_some_and(|folder| !folder.join(directory).is_dir()) {
+            // The sandbox would say only that it could not be entered. What lies outside is not even looked at: nobody
+            // learns from the error which folders this machine has.
+            if folder.is_some_and(|folder| !is_folder_beneath(folder, directory)) {
                 return Err(ToolError::invalid_path(format!(
                     "`{directory}` is no folder beneath the working folder"
                 )));
@@ -294,6 +296,16 @@ impl Command {
     }
 }
 
+/// Whether a path leads to a folder within another one, links followed.
+fn is_folder_beneath(folder: &Path, path: &str) -> bool {
+    let is_plain = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
+    let is_within = || {
+        let (whole, folder) = (folder.join(path).canonicalize()?, folder.canonicalize()?);
+        Ok::<_, std::io::Error>(whole.starts_with(folder) && whole.is_dir())
+    };
+    is_plain && is_within().unwrap_or(false)
+}
+
 impl Program {
     /// What an error of the sandbox means for a caller.
     fn failure(&self, error: Error) -> ToolError {
@@ -314,9 +326,10 @@ impl Program {
             Error::InvalidName { .. } => ToolError::invalid_input(message),
             Error::TooLarge { .. } => ToolError::limit(message),
             Error::InvalidLimit { .. } | Error::Workspace { .. } => ToolError::precondition(message),
-            Error::ProgramNotStarted { .. } | Error::File { .. } | Error::Setup { .. } => {
-                ToolError::dependency(message)
-            }
+            Error::NotExecutable { .. }
+            | Error::ProgramNotStarted { .. }
+            | Error::File { .. }
+            | Error::Setup { .. } => ToolError::dependency(message),
             _ => ToolError::internal(message),
         };
         failed.suggest_maybe(hint).caused_by(error)
