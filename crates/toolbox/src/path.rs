@@ -39,6 +39,7 @@ pub(crate) async fn call(
     // From here on there will be a record, also if this future is dropped.
     let mut recorder = Recorder::begin(toolbox, &call);
     let result = stages(toolbox, call, parent, &mut recorder).await;
+    recorder.settle().await;
     recorder.finish(result)
 }
 
@@ -51,6 +52,9 @@ async fn stages(
     let entry = match resolve::find(toolbox, &call).await {
         // What is not here the caller may have: a program is called by someone who has tools too.
         Err(error) if parent.is_some() && error.code() == Code::NotFound && call.port.takes_calls() => {
+            if let Some(parent) = parent {
+                parent.note_speech();
+            }
             return call.port.call(call.id, &call.tool, &call.arguments).await;
         }
         found => found?,

@@ -94,7 +94,8 @@ pub(crate) struct CallHost {
     dropped_notices: AtomicU64,
     /// What it has to do with documents.
     keeping: OnceLock<Box<Keeping>>,
-    /// Somebody outside has answered or taken something, so that the result is no function of the arguments.
+    /// Somebody outside has answered or taken something, or a document was looked at, here or in a call that was made
+    /// from this one: the result is no function of the arguments.
     spoke: AtomicBool,
 }
 
@@ -232,7 +233,7 @@ impl CallHost {
     /// thrown away. The places go to others; if a thread is still in the tool, when it has come out. Returns whether one
     /// is.
     pub(super) fn close(&self) -> bool {
-        self.closed.store(true, Ordering::Release);
+        self.shut_commits(|| self.closed.store(true, Ordering::Release));
         let mut holding = lock(&self.holding);
         let inside = matches!(holding.thread, Thread::Inside | Thread::Forgotten);
         holding.thread = if inside { Thread::Forgotten } else { Thread::Shut };
@@ -252,8 +253,12 @@ impl CallHost {
         drop(places);
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     pub(crate) fn still_wanted(&self) -> Result<(), ToolError> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.is_closed() {
             return Err(ToolError::cancelled("nobody waits for this call any more"));
         }
         Ok(())
@@ -264,8 +269,11 @@ impl CallHost {
         self.spoke.load(Ordering::Relaxed)
     }
 
-    fn note_speech(&self) {
-        self.spoke.store(true, Ordering::Relaxed);
+    /// What a call has of others, those that wait for it have of it.
+    pub(super) fn note_speech(&self) {
+        for host in self.lineage() {
+            host.spoke.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn add_child(&self, record: Arc<CallRecord>) {
@@ -532,6 +540,7 @@ impl Host for CallHost {
     }
 
     fn documents(self: Arc<Self>) -> Result<(Arc<dyn DocStore>, Sleep), ToolError> {
+        self.note_speech();
         Ok((Arc::new(OfCall::new(self)), crate::state::sleep))
     }
 }

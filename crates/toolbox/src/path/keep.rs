@@ -1,11 +1,14 @@
 //! What a call keeps: its transaction, the versions that it has seen and made, and the commits that are under way.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 use toolpost_core::{BoxFuture, StateVersions, ToolError};
 
 use super::host::{CallHost, lock};
@@ -13,6 +16,9 @@ use crate::state::transaction::Transaction;
 
 /// How many documents a record names.
 const MAX_VERSIONS: usize = 1024;
+
+/// How long a commit that a tool has begun by hand is waited for when the tool itself is done or given up.
+const LONGEST_COMMIT: Duration = Duration::from_secs(5);
 
 /// What a call has to do with documents; most have nothing.
 #[derive(Default)]
@@ -50,6 +56,7 @@ impl Drop for UnderWay {
 impl CallHost {
     /// From now on the call works on documents.
     pub(crate) fn begin_transaction(&self, transaction: &Arc<Transaction>) {
+        self.note_speech();
         let _ = self.keeping().transaction.set(Arc::clone(transaction));
     }
 
@@ -105,11 +112,20 @@ impl CallHost {
 
     /// Does work that cannot be cancelled once it has begun: if nobody waits for the call any more, the work goes on,
     /// and the record is written after it.
+    ///
+    /// # Errors
+    /// `CANCELLED` if the call is over, and those of the work.
     pub(crate) async fn to_the_end<T: Send + 'static>(
         self: &Arc<Self>,
         work: BoxFuture<'static, Result<T, ToolError>>,
     ) -> Result<T, ToolError> {
-        lock(&self.keeping().commits).open += 1;
+        {
+            let mut commits = lock(&self.keeping().commits);
+            // With the other fence: who does not see here that the call is over was seen by who ended it.
+            fence(Ordering::SeqCst);
+            self.still_wanted()?;
+            commits.open += 1;
+        }
         let under_way = UnderWay(Arc::clone(self));
         let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
         // A store in memory answers at once, and then there is nothing to cancel.
@@ -125,6 +141,34 @@ impl CallHost {
             }
         };
         answer.unwrap_or_else(|_| Err(ToolError::internal("the store of documents panicked during a commit")))
+    }
+
+    /// Says that the call is over, between two commits: none begins afterwards, and those before are known to be open.
+    pub(super) fn shut_commits(&self, shut: impl FnOnce()) {
+        match self.kept() {
+            Some(keeping) => {
+                let _commits = lock(&keeping.commits);
+                shut();
+            }
+            None => {
+                shut();
+                fence(Ordering::SeqCst);
+                // A thread of the tool may have begun its first one just now: it has the lock for a moment only.
+                drop(self.kept().map(|keeping| lock(&keeping.commits)));
+            }
+        }
+    }
+
+    /// Waits until no commit is under way any more, but not for ever: a store that hangs holds nobody up for longer.
+    pub(super) async fn commits_ended(&self) {
+        let (tell, told) = oneshot::channel();
+        self.after_commits(move || {
+            // Whoever waited no longer does not hear it.
+            let _ = tell.send(());
+        });
+        if timeout(LONGEST_COMMIT, told).await.is_err() {
+            tracing::warn!(call = %self.call.id, tool = %self.entry.name, "a commit by hand goes on after its call");
+        }
     }
 
     /// Does something when no commit is under way any more; at once if none is.

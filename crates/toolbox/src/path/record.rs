@@ -61,6 +61,8 @@ pub(super) struct Recorder<'a> {
     host: Option<Arc<CallHost>>,
     /// The size of what a model gets, when it was measured already.
     content_bytes: Option<usize>,
+    /// Whether a thread was in the tool when the call was over, if it is.
+    still_running: Option<bool>,
     is_written: bool,
 }
 
@@ -79,6 +81,7 @@ impl<'a> Recorder<'a> {
             cached: false,
             host: None,
             content_bytes: None,
+            still_running: None,
             is_written: false,
         }
     }
@@ -129,6 +132,17 @@ impl<'a> Recorder<'a> {
         self.host = Some(Arc::clone(host));
     }
 
+    /// Ends the call: from here on it commits nothing, and what it has begun to commit is waited for, so that the record
+    /// tells of it.
+    pub(super) async fn settle(&mut self) {
+        let Some(host) = &self.host else { return };
+        let still_running = host.close();
+        if host.is_committing() {
+            Box::pin(host.commits_ended()).await;
+        }
+        self.still_running = Some(still_running && host.is_running());
+    }
+
     pub(super) fn finish(&mut self, mut result: Result<Output, ToolError>) -> Reply {
         if let Err(error) = result {
             result = Err(self.secrets.without(limit::error(error, self.toolbox.settings().output_limit)));
@@ -158,7 +172,7 @@ impl<'a> Recorder<'a> {
         self.is_written = true;
         let mut record = self.record();
         if let Some(host) = self.host.take() {
-            record.still_running = host.close();
+            record.still_running = self.still_running.unwrap_or_else(|| host.close());
             record.attempts = host.attempts();
             (record.children, record.artifacts) = host.take_trail();
             record.dropped_notices = host.dropped_notices();
@@ -236,6 +250,7 @@ impl Drop for Recorder<'_> {
                         cached,
                         host: Some(of_host),
                         content_bytes,
+                        still_running: None,
                         is_written: false,
                     };
                     recorder.write(&gone());

@@ -58,6 +58,10 @@ fn wait(host: &CallHost, plan: &Retry, error: &ToolError) -> Option<Duration> {
 
 pub(crate) async fn attempts(host: &Arc<CallHost>) -> Result<Output, ToolError> {
     loop {
+        // What the attempt before has begun by hand is done before the next one looks.
+        if host.is_committing() {
+            Box::pin(host.commits_ended()).await;
+        }
         if let Some(transaction) = host.transaction() {
             let most = time_allowed(host).unwrap_or(host.toolbox.settings().timeout);
             Box::pin(transaction.begin(host, most)).await?;

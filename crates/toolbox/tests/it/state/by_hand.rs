@@ -247,3 +247,66 @@ async fn a_handle_is_worth_nothing_to_a_stranger() {
         format!("there is nothing with the name `{cart}`")
     );
 }
+
+/// Begin a change and do not wait for its end.
+#[tool(idempotent, backoff = "1ms..1ms")]
+async fn hasty(ctx: &Ctx, again: bool) -> Result<u64, ToolError> {
+    let document = ctx.state("d")?;
+    if ctx.attempt() == 1 {
+        let short = std::time::Duration::from_millis(20);
+        assert!(tokio::time::timeout(short, document.replace(&1)).await.is_err());
+        if again {
+            return Err(ToolError::dependency("once more"));
+        }
+    }
+    document.version().await
+}
+
+#[tokio::test]
+async fn what_was_begun_by_hand_is_waited_for_and_recorded() {
+    for (again, seen) in [(false, 0), (true, 1)] {
+        let store = Shared::gated();
+        let toolbox =
+            Toolbox::builder().tool(hasty).store(store.clone() as Arc<dyn DocStore>).build().unwrap();
+        let caller = toolbox.clone();
+        let call = by("ada", "hasty", json!({ "again": again }));
+        let task = tokio::spawn(async move { caller.call(call).await });
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        assert!(toolbox.records().is_empty() && !task.is_finished());
+        store.open();
+        let reply = task.await.unwrap();
+        assert_eq!(reply.result.unwrap().structured, Some(json!(seen)));
+        assert_eq!(reply.record.state, versions("d", 0, 1));
+    }
+}
+
+/// Look at a document.
+#[tool(idempotent, cache = "1h")]
+async fn look(ctx: &Ctx) -> Result<u64, ToolError> {
+    ctx.state("d")?.version().await
+}
+
+/// Look at a document as a parameter.
+#[tool(idempotent)]
+async fn look_too(#[state(id = "d")] number: &u64) -> u64 {
+    *number
+}
+
+/// Let another tool look.
+#[tool(idempotent, cache = "1h")]
+async fn let_look(ctx: &Ctx, tool: String) -> Result<Value, ToolError> {
+    Ok(ctx.call(tool, json!({})).await?.structured.unwrap_or_default())
+}
+
+#[tokio::test]
+async fn what_was_made_of_a_document_is_not_cached() {
+    let toolbox = Toolbox::builder().tool(look).tool(look_too).tool(let_look).build().unwrap();
+    for n in 0..3_u64 {
+        let seen =
+            async |tool: &str, arguments: Value| toolbox.run(tool, arguments).await.unwrap().structured;
+        assert_eq!(seen("look", json!({})).await, Some(json!(n)));
+        assert_eq!(seen("let_look", json!({"tool": "look"})).await, Some(json!(n)));
+        assert_eq!(seen("let_look", json!({"tool": "look_too"})).await, Some(json!(n)));
+        toolbox.state("d").unwrap().replace(&(n + 1)).await.unwrap();
+    }
+}
