@@ -22,7 +22,8 @@ const SECRET_NAMES: [&str; 12] = [
 /// Whether a header or a parameter of this name holds something secret.
 pub(super) fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    name == "key" || SECRET_NAMES.iter().any(|part| name.contains(part))
+    // `x-functions-key`, `ocp-apim-subscription-key`, the `sig` of a signed address.
+    name.ends_with("key") || name.ends_with("sig") || SECRET_NAMES.iter().any(|part| name.contains(part))
 }
 
 /// An address without user, password, and the values of parameters that are secret.
@@ -111,6 +112,17 @@ mod tests {
         assert_eq!(found, ["Bearer abc.def", "abc.def", "k3y", "p1", "pa55", "t0k"]);
         assert_eq!(of_arguments(&json!({ "url": "https://ghp_123@host.example/" })), ["ghp_123"]);
         assert!(of_arguments(&json!({ "url": "https://host.example/a@b?x=1" })).is_empty());
+    }
+
+    #[test]
+    fn names_of_keys_and_signatures_are_secret() {
+        for name in ["x-functions-key", "Ocp-Apim-Subscription-Key", "sig", "X-Sig", "key", "X-Amz-Signature"]
+        {
+            assert!(is_secret_name(name), "{name}");
+        }
+        for name in ["accept", "x-trace", "keyword", "design", "q"] {
+            assert!(!is_secret_name(name), "{name}");
+        }
     }
 
     #[test]

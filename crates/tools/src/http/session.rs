@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{
-    AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
-    LOCATION, TRANSFER_ENCODING,
+    ACCEPT, ACCEPT_LANGUAGE, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap,
+    HeaderName, HeaderValue, LOCATION, RANGE, TRANSFER_ENCODING, USER_AGENT,
 };
 use reqwest::{Method, StatusCode, Url};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -20,7 +20,7 @@ use toolpost::{Ctx, Inject, ToolError};
 
 use super::HttpSettings;
 use super::address::rule;
-use super::secrets::{is_secret_name, without_credentials};
+use super::secrets::without_credentials;
 
 /// How many addresses of a name are looked at.
 const MAX_ADDRESSES: usize = 64;
@@ -131,8 +131,9 @@ impl<'a> Session<'a> {
                 .with("pointer", "/verify_ssl")
                 .with("rule", "tls_verification")
                 .suggest(
-                    "Leave `verify_ssl` out; the operator can allow it with `HttpSettings::allow_unverified_tls`, \
-                     or trust an authority with `HttpSettings::extra_authorities`.",
+                    "Leave `verify_ssl` out; an authority of one's own is trusted once its certificate is among those \
+                     of this machine (or in `SSL_CERT_FILE`). Only an application in code can switch the check off \
+                     (`HttpSettings::allow_unverified_tls`).",
                 ));
         }
         let unusable = |error: &dyn Error| {
@@ -233,7 +234,7 @@ impl<'a> Session<'a> {
                 };
                 return Err(refused(url, &what, rule).suggest(format!(
                     "Ask for a public address; the operator can allow this one by adding `{host}` to \
-                     `HttpSettings::allowed_hosts`."
+                     `http.allow_hosts` of the configuration (`HttpSettings::allowed_hosts` in code)."
                 )));
             }
         }
@@ -266,6 +267,10 @@ impl<'a> Session<'a> {
         Ok(Answer { status: response.status(), url, headers, body, truncated, redirects })
     }
 }
+
+/// The headers that a request keeps when it is sent on to another origin.
+const ANYWHERE: [HeaderName; 7] =
+    [ACCEPT, ACCEPT_LANGUAGE, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RANGE, USER_AGENT];
 
 fn refused(url: &Url, reason: &str, rule: &str) -> ToolError {
     ToolError::permission(format!("`{}` was not asked: {reason}", without_credentials(url)))
@@ -310,11 +315,10 @@ fn redirect(
         }
     }
     if next.url.origin() != request.url.origin() {
-        let secret: Vec<HeaderName> =
-            next.headers.keys().filter(|name| is_secret_name(name.as_str())).cloned().collect();
-        for name in secret {
-            next.headers.remove(name);
-        }
+        // Nobody can tell from its name that a header is no credential: only these certainly are none.
+        let all = std::mem::take(&mut next.headers);
+        next.headers =
+            ANYWHERE.into_iter().filter_map(|name| Some((name.clone(), all.get(name)?.clone()))).collect();
     }
     Ok(Some(next))
 }
