@@ -222,7 +222,8 @@ impl Ctx {
     ///
     /// The name may hold `{owner}` and `{scope}`, as in `#[state]`; no other text can make such a part. A change is
     /// committed at once, whatever becomes of the call; what is to stand or fall with the call is a `#[state]`
-    /// parameter.
+    /// parameter. When the tool runs again, after a failed attempt or because somebody else has changed its `#[state]`,
+    /// the change is made again: make one that may be made twice, or set `conflict = "error"` and no retries.
     ///
     /// # Errors
     /// `INVALID_INPUT` if the text names no document, `PRECONDITION` if it needs a scope and there is none.
@@ -236,7 +237,8 @@ impl Ctx {
     ///
     /// The document is `KIND/{owner}/HANDLE`: a tool with `#[state(id = "KIND/{owner}/{handle}", existing)]` sees it when
     /// its argument `handle` is the handle. The handle has 128 random bits, and is worth nothing to anybody else: for
-    /// them there is no such document.
+    /// them there is no such document. As with [`state`](Self::state), a tool that runs again makes another one; the
+    /// document of the attempt before stays, with a handle that nobody knows.
     ///
     /// # Errors
     /// `INVALID_INPUT` if `kind` cannot begin the name of a document; those of the store.

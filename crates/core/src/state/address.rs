@@ -48,7 +48,7 @@ pub struct StateSpec {
     /// The part, as a JSON pointer, such as `/by_name/{name}`; empty for all of it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub path: String,
-    /// Whether it is changed.
+    /// Whether it is changed. What is only seen must still be as it was when the change is committed.
     #[serde(default)]
     pub writes: bool,
     /// Whether the document must be there already, for documents that the server names.

@@ -10,7 +10,10 @@ use crate::duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnConflict {
-    /// It runs again on what is there now, also if it is not idempotent: nothing of the attempt before is kept.
+    /// It runs again on what is there now, also if it is not idempotent. Nothing of its `#[state]` parameters of the
+    /// attempt before is kept, and it is told again what it was answered. What it did otherwise stays and is done again:
+    /// a document changed by [`Ctx::state`](crate::Ctx::state) is changed twice, and [`Ctx::mint`](crate::Ctx::mint)
+    /// makes another handle.
     #[default]
     Retry,
     /// The call fails with `CONFLICT`.

@@ -253,12 +253,8 @@ impl CallHost {
         drop(places);
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
     pub(crate) fn still_wanted(&self) -> Result<(), ToolError> {
-        if self.is_closed() {
+        if self.closed.load(Ordering::Acquire) {
             return Err(ToolError::cancelled("nobody waits for this call any more"));
         }
         Ok(())
@@ -389,6 +385,7 @@ impl CallHost {
         if self.still_wanted().is_err() {
             return Delivery::Dropped;
         }
+        progress.message = self.secrets.scrubbed(progress.message);
         emit(&self.toolbox, || Event::CallProgress { call, progress: progress.clone() });
         self.count_dropped(self.call.port.progress(call, progress))
     }
@@ -397,7 +394,7 @@ impl CallHost {
         if self.still_wanted().is_err() {
             return Delivery::Dropped;
         }
-        progress.message = self.secrets.scrubbed(progress.message);
+        line.message = self.secrets.scrubbed(line.message);
         emit(&self.toolbox, || Event::CallLog { call, line: line.clone() });
         self.count_dropped(self.call.port.log(call, line))
     }
@@ -406,7 +403,6 @@ impl CallHost {
         self.still_wanted()?;
         self.note_speech();
         self.call.port.sample(call, request).await
-        line.message = self.secrets.scrubbed(line.message);
     }
 }
 
