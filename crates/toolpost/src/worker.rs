@@ -65,12 +65,12 @@ fn work<T: IntoToolbox>(build: impl Fn() -> T) -> i32 {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let built = {
+    let toolbox = {
         // As in any other process: a build may make a runtime of its own.
         let _entered = runtime.enter();
         build().into_toolbox()
     };
-    let status = match built {
+    let status = match toolbox {
         Ok(toolbox) => {
             let values = toolbox.values().clone();
             let work = Work { tool: Box::new(move |name| toolbox.own_tool(name)), values };
