@@ -149,12 +149,15 @@ impl<T: IntoToolbox, Build: Fn() -> T> Program<Build> {
             Ok(runtime) => runtime,
             Err(error) => return failed(&error.to_string()),
         };
-        let status = runtime.block_on(async {
-            match (self.build)().into_toolbox() {
-                Ok(toolbox) => Ok(server::serve(Arc::new(toolbox), program, words, streams).await),
-                Err(error) => Err(error.to_string()),
-            }
-        });
+        // Within the runtime, but not on one of its threads: what is built may bring a runtime of its own.
+        let built = {
+            let _entered = runtime.enter();
+            (self.build)().into_toolbox()
+        };
+        let status = match built {
+            Ok(toolbox) => Ok(runtime.block_on(server::serve(Arc::new(toolbox), program, words, streams))),
+            Err(error) => Err(error.to_string()),
+        };
         runtime.shutdown_timeout(GRACE);
         match status {
             Ok(status) => status.into(),

@@ -1,4 +1,4 @@
-use toolpost::{Ctx, Inject, Output, ToolError, tool};
+use toolpost::{Ctx, Inject, Output, Timeout, ToolError, tool};
 
 /// No parameters, no result.
 #[tool]
@@ -34,15 +34,27 @@ async fn r#match(args: u8, ctx: u8, spec: u8, input: u8) -> Answer<u8> {
     Ok(args + ctx + spec + input)
 }
 
+/// Seconds as a number.
+#[tool(timeout_s = 7)]
+async fn seconds() {}
+
 /// Not built.
 #[tool]
 #[cfg(any())]
 fn absent(nothing: Nothing) {}
 
 fn main() {
-    let toolbox =
-        toolpost::Toolbox::builder().tool(nothing).tool(many).tool(io).tool(r#match).build().unwrap();
-    assert_eq!(toolbox.specs().len(), 4);
+    let toolbox = toolpost::Toolbox::builder()
+        .tool(nothing)
+        .tool(many)
+        .tool(io)
+        .tool(r#match)
+        .tool(seconds)
+        .build()
+        .unwrap();
+    assert_eq!(toolbox.specs().len(), 5);
+    let limit = Timeout::After(std::time::Duration::from_secs(7));
+    assert!(toolbox.specs().iter().any(|spec| spec.name == "seconds" && spec.policy.timeout == Some(limit)));
     let nothing = 1; // the name can be used again
     let _ = nothing;
 }
