@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::Result;
 use crate::command::Task;
+use crate::suite::setup::{self, Need};
 
 /// A bench program: an example of a crate that prints one JSON object
 /// `{"rows": [{"name", "value", "unit", "promise"?, "promise_max"?, "promise_min"?}]}`.
@@ -34,6 +35,25 @@ pub const BENCHES: &[Bench] = &[
     Bench { package: "toolpost-agent", folder: "crates/agent", example: "loop_cost" },
     Bench { package: "toolpost-llm", folder: "crates/llm", example: "fold_speed" },
 ];
+
+/// The peers that the figures are compared with and that the tests do not need. One that cannot be had leaves its rows out.
+const PEERS: &[Need] = &[Need {
+    name: "sandbox-runtime",
+    probe: &["test", "-e", ".dev/peers/node_modules/.bin/srt"],
+    install: &[&[
+        "npm",
+        "install",
+        "--silent",
+        "--no-audit",
+        "--no-fund",
+        "--prefix",
+        ".dev/peers",
+        "@anthropic-ai/sandbox-runtime",
+    ]],
+    needs_root: false,
+    reason: "a peer of the sandbox",
+    without: "its start is not measured",
+}];
 
 /// A figure that was measured.
 #[derive(Debug, Clone, PartialEq)]
@@ -103,6 +123,8 @@ pub fn rows(text: &str) -> Result<Vec<Row>> {
 ///
 /// The answer is whether every program ran and every promise holds.
 pub fn run(root: &Path) -> Result<bool> {
+    setup::provide(root, setup::NEEDS);
+    setup::provide(root, PEERS);
     let mut programs = Vec::new();
     let mut missing = Vec::new();
     let mut table = Vec::new();

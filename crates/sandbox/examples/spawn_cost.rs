@@ -11,23 +11,36 @@ use toolpost_sandbox::{Cancel, Host, Language, Level, Program, Sandbox};
 
 type Failure = Box<dyn std::error::Error>;
 
+/// Where `cargo xtask bench` puts the peer that comes from npm.
+const SANDBOX_RUNTIME: &str = ".dev/peers/node_modules/.bin/srt";
+
 /// One thing that is timed.
 struct Subject {
     name: &'static str,
+    /// How many rounds go by from one sample to the next: what is slow, and whose share is not in doubt, takes few.
+    every: usize,
     run: Box<dyn FnMut() -> Result<(), Failure>>,
     samples: Vec<Duration>,
 }
 
 fn plain(arguments: &'static [&'static str]) -> Box<dyn FnMut() -> Result<(), Failure>> {
+    process(arguments, true)
+}
+
+/// A process that needs the variables of this one, such as `PATH`.
+fn with_environment(arguments: &'static [&'static str]) -> Box<dyn FnMut() -> Result<(), Failure>> {
+    process(arguments, false)
+}
+
+fn process(arguments: &'static [&'static str], is_clean: bool) -> Box<dyn FnMut() -> Result<(), Failure>> {
     Box::new(move || {
         let (program, rest) = arguments.split_first().ok_or("no program")?;
         #[expect(clippy::disallowed_methods, reason = "the process that the sandbox is compared with")]
-        let status = Command::new(program)
-            .args(rest)
-            .env_clear()
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .status()?;
+        let mut command = Command::new(program);
+        if is_clean {
+            command.env_clear();
+        }
+        let status = command.args(rest).stdin(Stdio::null()).stdout(Stdio::null()).status()?;
         if status.success() { Ok(()) } else { Err(format!("{program}: {status}").into()) }
     })
 }
@@ -49,7 +62,14 @@ fn main() -> Result<(), Failure> {
     };
     let mut subjects: Vec<Subject> = Vec::new();
     let mut add = |name: &'static str, run: Box<dyn FnMut() -> Result<(), Failure>>| {
-        subjects.push(Subject { name, run, samples: Vec::new() });
+        let every = if name.starts_with("srt") {
+            20
+        } else if name.ends_with("python") {
+            4
+        } else {
+            1
+        };
+        subjects.push(Subject { name, every, run, samples: Vec::new() });
     };
     add("plain_true", plain(&["/bin/true"]));
     for level in Level::ALL {
@@ -89,6 +109,9 @@ fn main() -> Result<(), Failure> {
             ]),
         );
     }
+    if Path::new(SANDBOX_RUNTIME).exists() {
+        add("srt_true", with_environment(&[SANDBOX_RUNTIME, "true"]));
+    }
     // A subject that does not run here is left out, and said.
     let mut failed = Vec::new();
     subjects.retain_mut(|subject| match (subject.run)() {
@@ -100,8 +123,7 @@ fn main() -> Result<(), Failure> {
     });
     for round in 0..samples {
         for subject in &mut subjects {
-            // Python is slow and its share is not in doubt: a quarter of the samples do.
-            if subject.name.ends_with("python") && round % 4 != 0 {
+            if round % subject.every != 0 {
                 continue;
             }
             let start = Instant::now();
@@ -143,7 +165,10 @@ fn main() -> Result<(), Failure> {
             .find(|subject| subject.name == name)
             .map(|subject| percentile(&mut subject.samples, 10).as_secs_f64())
     };
-    let ratio = p10("bwrap_true").zip(p10("strict_true")).map(|(bwrap, strict)| bwrap / strict);
+    let strict = p10("strict_true");
+    let mut over_strict = |name: &str| p10(name).zip(strict).map(|(peer, strict)| peer / strict);
+    let ratio = over_strict("bwrap_true");
+    let runtime = over_strict("srt_true");
     if json {
         if let Some(ratio) = ratio {
             write!(
@@ -152,10 +177,19 @@ fn main() -> Result<(), Failure> {
                  \"promise\":\"≥ 4 ×\",\"promise_min\":4}}"
             )?;
         }
+        if let Some(ratio) = runtime {
+            write!(
+                text,
+                ",{{\"name\":\"sandbox-runtime over strict, true\",\"value\":{ratio:.0},\"unit\":\"×\"}}"
+            )?;
+        }
         text = format!("{{\"rows\":[{text}],\"left_out\":{failed:?}}}");
     } else {
         if let Some(ratio) = ratio {
             writeln!(text, "bubblewrap takes {ratio:.2} times as long as strict")?;
+        }
+        if let Some(ratio) = runtime {
+            writeln!(text, "sandbox-runtime takes {ratio:.0} times as long as strict")?;
         }
         for line in failed {
             writeln!(text, "left out: {line}")?;

@@ -121,7 +121,13 @@ pub struct Tools {
 
 /// Makes ready what can be made ready, and says on standard error what cannot.
 pub fn prepare(root: &Path) -> Tools {
-    for need in NEEDS {
+    provide(root, NEEDS);
+    Tools { nextest: find_nextest(root).or_else(|| install_nextest(root)) }
+}
+
+/// Installs what is missing and can be installed, and says on standard error what is still missing.
+pub fn provide(root: &Path, needs: &[Need]) {
+    for need in needs {
         if there(root, need.probe) {
             continue;
         }
@@ -132,7 +138,6 @@ pub fn prepare(root: &Path) -> Tools {
         };
         eprintln!("without {} ({}): {}; {missing}", need.name, need.reason, need.without);
     }
-    Tools { nextest: find_nextest(root).or_else(|| install_nextest(root)) }
 }
 
 fn task(root: &Path, command: &[&str]) -> Option<Task> {
