@@ -175,6 +175,10 @@ impl Child {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
     }
 
+    pub(super) fn is_reaped(&self) -> bool {
+        self.reaped
+    }
+
     /// Waits for the end of the child, which must be near, and collects it.
     pub(super) fn reap(&mut self) -> ChildUsage {
         // SAFETY: plain memory that the call fills.

@@ -1,5 +1,6 @@
 //! The Linux side: facts about the host, and the run itself.
 
+mod attend;
 mod capture;
 mod cgroup;
 mod facts;
@@ -17,6 +18,7 @@ mod media;
 mod network;
 mod plan;
 mod policy;
+mod prepare;
 mod root;
 mod run;
 mod seccomp;

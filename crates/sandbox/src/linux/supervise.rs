@@ -66,13 +66,13 @@ impl std::fmt::Debug for Feed {
 
 /// A child and what holds its descendants together. Dropped, it kills and collects all of them.
 #[derive(Debug)]
-pub(super) struct Running<'a> {
+pub(super) struct Running {
     pub(super) child: Child,
     pub(super) own_namespaces: bool,
-    pub(super) group: &'a Group,
+    pub(super) group: Group,
 }
 
-impl Running<'_> {
+impl Running {
     fn kill_all(&self) {
         if self.own_namespaces {
             self.child.kill();
@@ -86,9 +86,12 @@ impl Running<'_> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for Running {
     fn drop(&mut self) {
-        self.kill_all();
+        // Once it was collected, its number may belong to another process.
+        if !self.child.is_reaped() {
+            self.kill_all();
+        }
     }
 }
 
@@ -120,7 +123,7 @@ pub(super) enum Failure {
 
 /// What the loop works on.
 pub(super) struct Supervision<'a> {
-    pub(super) running: Running<'a>,
+    pub(super) running: &'a mut Running,
     pub(super) streams: Streams,
     pub(super) limits: &'a Limits,
     pub(super) cancel: &'a Cancel,
@@ -145,7 +148,7 @@ enum Message {
 /// Runs the loop until everything is dead.
 pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failure> {
     let Supervision {
-        mut running,
+        running,
         mut streams,
         limits,
         cancel,
@@ -180,7 +183,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
                 Some(Ended::Timeout)
             } else if stdout.total() + stderr.total() > limits.output_total {
                 Some(Ended::Output)
-            } else if limits.cpu.is_some_and(|limit| processor_time(&running) >= limit) {
+            } else if limits.cpu.is_some_and(|limit| processor_time(running) >= limit) {
                 Some(Ended::Cpu)
             } else if let Some(measured) = measured
                 && now.duration_since(looked_at_folder) >= LOOK_AT_FOLDER
@@ -224,7 +227,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
             most
         };
 
-        let ready = wait(&running, &streams, cancel, control_open, dead, ended.is_none(), timeout);
+        let ready = wait(running, &streams, cancel, control_open, dead, ended.is_none(), timeout);
 
         if ready.control {
             match receive(&running.child.control) {
@@ -300,7 +303,9 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
     }
 
     let usage = running.child.reap();
-    drop(running);
+    if !running.own_namespaces && running.group.kills() {
+        running.group.kill();
+    }
     if let Some(failure) = failure {
         return Err(failure);
     }
@@ -317,7 +322,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
     })
 }
 
-fn processor_time(running: &Running<'_>) -> Duration {
+fn processor_time(running: &Running) -> Duration {
     let micros =
         running.group.processor_micros().unwrap_or_else(|| tree::processor_micros(running.child.pid));
     Duration::from_micros(micros)
@@ -334,7 +339,7 @@ struct Ready {
 }
 
 fn wait<'a>(
-    running: &'a Running<'_>,
+    running: &'a Running,
     streams: &'a Streams,
     cancel: &'a Cancel,
     control_open: bool,

@@ -1,0 +1,248 @@
+//! The second half of a run: it is watched until everything is dead, and what it did becomes the outcome.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use super::cgroup::Group;
+use super::files::{self, Folder};
+use super::launch;
+use super::prepare::{Kept, Place};
+use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
+use crate::{Cancel, Changes, Error, Event, Limits, Outcome, Reached, Report, Sandbox, Usage, Verdict};
+
+/// A run whose child exists. Dropped, it is killed with everything that it started.
+pub(super) struct Started {
+    pub(super) running: Running,
+    pub(super) streams: Streams,
+    /// The names and subjects of the child's steps, in which a failure is explained.
+    pub(super) names: Vec<(&'static str, Option<String>)>,
+    pub(super) kept: Kept,
+}
+
+/// Watches a run to its end. `since` is when it was asked for: the limits of time count from there.
+pub(super) fn attend(
+    started: Started,
+    sandbox: &Sandbox,
+    since: Instant,
+    cancel: &Cancel,
+    on_event: &mut dyn FnMut(Event<'_>),
+) -> Result<Outcome, Error> {
+    let Started { mut running, streams, names, kept } = started;
+    let Kept { place, mut before, placeholders, child_waits, owner, mut report, is_live, program } = kept;
+    let limits = &sandbox.limits;
+    let measured = match &place {
+        Place::Temporary(folder) => Some(folder.descriptor()),
+        _ => None,
+    };
+    let mut on_folder = |descriptor: BorrowedFd<'_>| {
+        if sandbox.files.is_empty() {
+            return Ok(());
+        }
+        files::upload(descriptor, &sandbox.files, limits, owner)?;
+        before = files::list(descriptor);
+        Ok(())
+    };
+    let finished = supervise::supervise(Supervision {
+        running: &mut running,
+        streams,
+        limits,
+        cancel,
+        on_event,
+        started: since,
+        on_folder: &mut on_folder,
+        child_waits,
+        measured,
+    });
+    let mut finished = match finished {
+        Ok(finished) => finished,
+        Err(failure) => return Err(explain(failure, &names, &program)),
+    };
+    let wall = since.elapsed();
+
+    let private_folder = finished.folder.take();
+    let is_full = private_folder.as_ref().is_some_and(is_full);
+    let verdict = verdict(&finished, limits, &running.group, is_full, &mut report);
+    let exit_code = match (&finished.ended, finished.status) {
+        (None, Some(status)) if libc::WIFEXITED(status.wait) => Some(libc::WEXITSTATUS(status.wait)),
+        _ => None,
+    };
+    let usage = Usage {
+        wall,
+        user: Duration::from_micros(finished.usage.user_micros),
+        system: Duration::from_micros(finished.usage.system_micros),
+        largest_process: finished.status.map_or(0, |status| status.largest),
+        peak_memory: running.group.peak_memory(),
+    };
+    let value = value(&finished, &mut report);
+    if finished.stdout.dropped > 0 {
+        report.reached.push(Reached::Stdout);
+    }
+    if finished.stderr.dropped > 0 {
+        report.reached.push(Reached::Stderr);
+    }
+    let folder = match place {
+        _ if is_live => None,
+        Place::Plain(_) => None,
+        Place::Private => private_folder.map(|descriptor| Folder { descriptor, _temporary: None }),
+        Place::Temporary(temporary) => launch::duplicate(temporary.descriptor())
+            .ok()
+            .map(|descriptor| Folder { descriptor, _temporary: Some(temporary) }),
+        Place::Host(folder) if folder.is_read_only() => None,
+        Place::Host(folder) => launch::duplicate(folder.descriptor())
+            .ok()
+            .map(|descriptor| Folder { descriptor, _temporary: None }),
+        // `folder` is dropped here: the placeholders go before the listing is made.
+    };
+    let mut changes = Changes::default();
+    let mut artifacts = Vec::new();
+    if let Some(folder) = folder {
+        let mut after = files::list(folder.descriptor.as_fd());
+        // Another run in the same folder may still need them.
+        after.leave_out(&placeholders);
+        changes = files::compare(&before, &after);
+        if let Some(reason) = after.left_out {
+            report.reached.push(Reached::Changes);
+            report.notes.push(format!("not every file is listed: {reason}"));
+        }
+        artifacts = files::collect(folder, &changes, &after, limits, &mut report);
+    }
+    Ok(Outcome {
+        verdict,
+        exit_code,
+        stdout: finished.stdout,
+        stderr: finished.stderr,
+        value,
+        artifacts,
+        changes,
+        usage,
+        report,
+    })
+}
+
+fn explain(failure: Failure, names: &[(&'static str, Option<String>)], program: &Path) -> Error {
+    match failure {
+        Failure::Host(error) => error,
+        Failure::Program(error) => Error::ProgramNotStarted {
+            program: program.display().to_string(),
+            source: std::io::Error::from_raw_os_error(error),
+        },
+        Failure::Step(index, error) => {
+            let (step, subject) = names.get(index).cloned().unwrap_or(("set-up", None));
+            let system = std::io::Error::from_raw_os_error(error);
+            let source = match subject {
+                Some(subject) => std::io::Error::new(system.kind(), format!("{subject}: {system}")),
+                None => system,
+            };
+            Error::Setup { step, source }
+        }
+    }
+}
+
+/// Whether a fresh workspace has no byte or no inode left.
+fn is_full(folder: &OwnedFd) -> bool {
+    rustix::fs::fstatvfs(folder).is_ok_and(|space| space.f_bavail == 0 || space.f_ffree == 0)
+}
+
+fn verdict(
+    finished: &Finished,
+    limits: &Limits,
+    group: &Group,
+    is_full: bool,
+    report: &mut Report,
+) -> Verdict {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let (killed, refused) = (group.memory_kills() > 0, group.refused_processes() > 0);
+    for (reached, limit) in
+        [(killed, Reached::Memory), (refused, Reached::Processes), (is_full, Reached::Disk)]
+    {
+        if reached {
+            report.reached.push(limit);
+        }
+    }
+    let cpu = limits.cpu.map(|limit| Verdict::Cpu { limit_ms: millis(limit) });
+    match finished.ended {
+        Some(Ended::Cancelled) => return Verdict::Cancelled,
+        Some(Ended::Timeout) => return Verdict::Timeout { limit_ms: millis(limits.wall) },
+        Some(Ended::Output) => return Verdict::Output { limit: limits.output_total },
+        Some(Ended::Disk) => return Verdict::Disk { limit: limits.workspace_bytes },
+        Some(Ended::Cpu) => return cpu.unwrap_or(Verdict::Cancelled),
+        None => {}
+    }
+    let Some(status) = finished.status else {
+        if killed {
+            return Verdict::Memory { limit: limits.memory };
+        }
+        report.notes.push("the first process of the sandbox was killed from outside".into());
+        return Verdict::Signal { signal: libc::SIGKILL };
+    };
+    if libc::WIFEXITED(status.wait) {
+        return match libc::WEXITSTATUS(status.wait) {
+            0 => Verdict::Ok,
+            _ if killed => Verdict::Memory { limit: limits.memory },
+            _ if refused => Verdict::Processes { limit: limits.processes },
+            _ if is_full => Verdict::Disk { limit: limits.workspace_bytes },
+            code => Verdict::Exit { code },
+        };
+    }
+    let signal = libc::WTERMSIG(status.wait);
+    let used = Duration::from_micros(finished.usage.user_micros + finished.usage.system_micros);
+    match (signal, limits.cpu, cpu) {
+        (libc::SIGXCPU | libc::SIGKILL, Some(limit), Some(verdict)) if used >= limit => verdict,
+        (libc::SIGKILL, ..) if killed => Verdict::Memory { limit: limits.memory },
+        (libc::SIGSYS, ..) => Verdict::Denied {
+            rule: "system calls of another machine or interface (int 0x80, x32) are not allowed".into(),
+        },
+        _ => Verdict::Signal { signal },
+    }
+}
+
+/// The value: an explicit result line, else what the interpreter found.
+fn value(finished: &Finished, report: &mut Report) -> Option<serde_json::Value> {
+    if finished.value_overflowed {
+        report.reached.push(Reached::Value);
+    }
+    if let Some(line) = &finished.result_line {
+        match serde_json::from_slice(line) {
+            Ok(value) => return Some(value),
+            Err(error) => report.notes.push(format!("the line `::result` is not JSON: {error}")),
+        }
+    }
+    if finished.value.is_empty() || finished.value_overflowed {
+        return None;
+    }
+    match serde_json::from_slice(&finished.value) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            report.notes.push(format!("the value is not JSON: {error}"));
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Host, Layer, Level, Program};
+
+    #[test]
+    fn layers_are_named_once_each() {
+        let host = Host::probe();
+        if !host.availability(Level::Strict).is_some_and(|entry| entry.available) {
+            println!("SKIP layers_are_named_once_each: level strict is not available");
+            return;
+        }
+        let outcome = Sandbox::new()
+            .level(Level::Strict)
+            .run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {})
+            .unwrap();
+        let mut layers = outcome.report.layers.clone();
+        layers.dedup();
+        assert_eq!(layers, outcome.report.layers);
+        for missing in &outcome.report.missing {
+            assert!(!layers.contains(&missing.layer), "{missing:?}");
+        }
+        assert!(outcome.report.has(Layer::Seccomp));
+    }
+}

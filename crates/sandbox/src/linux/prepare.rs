@@ -1,0 +1,427 @@
+//! The first half of a run: everything that can be computed, looked up and opened before anything starts.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io::PipeWriter;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fd::{AsFd as _, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::pipe::PipeFlags;
+
+use super::attend::Started;
+use super::cgroup::Group;
+use super::files::{self, Listing, Owner};
+use super::interpreter::{self, Found, Reach};
+use super::launch::{self, Plan, c_string, high};
+use super::plan::{self, Request, Visible};
+use super::steps::{CODE, Pointers, Step};
+use super::supervise::{Feed, Running, Streams};
+use super::temporary::TemporaryFolder;
+use super::workspace::HostFolder;
+use super::{Facts, identity, network, template, unconfined};
+use crate::running::Pipes;
+use crate::{Error, Host, Language, Level, Program, Report, SYSTEM_SEARCH_PATH, Sandbox, Stdin, Workspace};
+
+const PYTHON_DRIVER: &str = include_str!("../../drivers/python.py");
+const JAVASCRIPT_DRIVER: &str = include_str!("../../drivers/javascript.js");
+
+pub(super) fn setup(step: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::Setup { step, source }
+}
+
+/// The level that is given, and whether it is lower than asked for.
+fn choose(sandbox: &Sandbox, host: &Host) -> Result<(Level, bool), Error> {
+    let wanted = sandbox.level.unwrap_or(Level::Strict);
+    if wanted == Level::Unconfined {
+        return Ok((wanted, false));
+    }
+    let available = |level: Level| host.availability(level).is_some_and(|entry| entry.available);
+    if available(wanted) {
+        return Ok((wanted, false));
+    }
+    let lower = Level::ALL.into_iter().rev().find(|level| *level < wanted && available(*level));
+    if let Some(level) = lower
+        && (sandbox.level.is_none() || sandbox.allow_degraded)
+    {
+        return Ok((level, sandbox.level.is_some()));
+    }
+    let entry = host.availability(wanted);
+    Err(Error::LevelUnavailable {
+        level: wanted,
+        reason: entry.and_then(|entry| entry.reason.clone()).unwrap_or_default(),
+        fix: entry.and_then(|entry| entry.fix.clone()).unwrap_or_default(),
+    })
+}
+
+/// The workspace as the host holds it before the start.
+pub(super) enum Place {
+    /// The child makes it.
+    Private,
+    Temporary(TemporaryFolder),
+    Host(HostFolder),
+    /// A folder of the host in which nothing is protected.
+    Plain(PathBuf),
+}
+
+/// A run of which nothing has started yet.
+pub(super) struct Prepared {
+    /// What the child will do.
+    plan: Plan,
+    /// The host's ends of the streams that it attends to.
+    streams: Streams,
+    /// The host's ends that the caller gets instead, if the run is live.
+    pipes: Option<Pipes>,
+    /// What is needed again when the program has ended.
+    kept: Kept,
+    group: Group,
+    own_namespaces: bool,
+}
+
+/// What a run keeps from its preparation to its end.
+pub(super) struct Kept {
+    pub(super) place: Place,
+    /// What the workspace had before the start.
+    pub(super) before: Listing,
+    /// The files that stand for protected paths which do not exist.
+    pub(super) placeholders: Vec<&'static str>,
+    /// Whether the child waits for the host to fill the workspace.
+    pub(super) child_waits: bool,
+    /// Who owns what the host makes for the program, if that is another user.
+    pub(super) owner: Option<Owner>,
+    /// What is reported: filled as far as it is known before the start.
+    pub(super) report: Report,
+    /// Whether the caller reads the output itself.
+    pub(super) is_live: bool,
+    /// The program that is started.
+    pub(super) program: PathBuf,
+}
+
+/// Computes, looks up and opens everything that a run needs. Files for a folder of the host are put there now.
+pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Result<Prepared, Error> {
+    let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
+    let facts = &host.facts;
+    let (level, degraded) = choose(sandbox, host)?;
+    let limits = &sandbox.limits;
+    let namespaces = facts.namespaces.is_ok();
+    let confined = level != Level::Unconfined;
+    let reach = Reach {
+        etc_and_opt: level != Level::Strict,
+        as_stranger: confined && !namespaces && facts.is_root(),
+    };
+    let search = sandbox.search_path.as_deref();
+    let found = match program {
+        Program::Argv(arguments) => interpreter::program(
+            arguments.first().map_or(OsStr::new(""), OsString::as_os_str),
+            search,
+            reach,
+        )?,
+        Program::Code { language, .. } => interpreter::interpreter(*language, search, reach)?,
+    };
+    let visible = if confined { visible(sandbox, &found, facts)? } else { Vec::new() };
+    let mut place = place(sandbox, facts, level)?;
+
+    // Files for a folder of the host are put there now; a private one exists only in the child.
+    let owner = program_owner(facts, level);
+    let mut before = Listing::default();
+    let mut placeholders = Vec::new();
+    match &place {
+        Place::Private | Place::Plain(_) => {}
+        Place::Temporary(folder) => {
+            files::upload(folder.descriptor(), &sandbox.files, limits, owner)?;
+            before = files::list(folder.descriptor());
+        }
+        Place::Host(folder) if folder.is_read_only() => {}
+        Place::Host(folder) => {
+            let owner = facts.is_root().then(|| folder.owner());
+            files::upload(folder.descriptor(), &sandbox.files, limits, owner)?;
+            if !is_live {
+                before = files::list(folder.descriptor());
+            }
+            placeholders = folder.placeholders();
+            before.leave_out(&placeholders);
+        }
+    }
+    let child_waits = matches!(place, Place::Private) && !sandbox.files.is_empty();
+
+    let mut group = Group::create(&facts.cgroups, limits, !namespaces);
+    let has_host_folder = matches!(place, Place::Host(_));
+    let template = plan::fits_template(level, facts, has_host_folder, &visible)
+        .then(|| template::namespace(facts))
+        .flatten();
+    let request = Request {
+        level,
+        limits,
+        facts,
+        directory: sandbox.directory.as_deref(),
+        fresh: match &place {
+            Place::Temporary(folder) => Some(folder.path()),
+            Place::Plain(path) => Some(path.as_path()),
+            _ => None,
+        }
+        .map(Path::to_owned),
+        host: match &mut place {
+            Place::Host(folder) => Some(folder),
+            _ => None,
+        },
+        visible,
+        waits: child_waits,
+        group: &mut group,
+        network: (confined && namespaces && facts.is_root()).then(network::take).flatten(),
+        template,
+    };
+    let confinement = if confined { plan::confinement(request) } else { unconfined::confinement(request) };
+    let plan::Confinement {
+        namespaces: flags,
+        mut steps,
+        layers,
+        missing,
+        workspace,
+        own_namespaces,
+        scoped_signals,
+    } = confinement;
+    let report = Report {
+        requested: sandbox.level,
+        effective: level,
+        degraded,
+        layers,
+        missing,
+        reached: Vec::new(),
+        notes: Vec::new(),
+    };
+
+    let (streams, pipes) = streams(sandbox, program, is_live, &mut steps)?;
+    exec(sandbox, program, &found, &workspace, own_namespaces, scoped_signals, &mut steps);
+    let plan = Plan { namespaces: flags, cgroup: group.take_born(), steps };
+    let kept = Kept { place, before, placeholders, child_waits, owner, report, is_live, program: found.path };
+    Ok(Prepared { plan, streams, pipes, kept, group, own_namespaces })
+}
+
+impl Prepared {
+    /// Starts the child. The streams of a live run come beside.
+    pub(super) fn start(self) -> Result<(Started, Option<Pipes>), Error> {
+        let Self { plan, streams, pipes, kept, group, own_namespaces } = self;
+        let child = launch::start(&plan).map_err(setup("start child in namespaces"))?;
+        let names = plan.steps.iter().map(|step| (step.name(), step.subject())).collect();
+        let running = Running { child, own_namespaces, group };
+        Ok((Started { running, streams, names, kept }, pipes))
+    }
+}
+
+/// Who owns what the host makes for the program, if that is another user.
+fn program_owner(facts: &Facts, level: Level) -> Option<Owner> {
+    let other = facts.is_root() && level != Level::Unconfined;
+    other.then_some(Owner { user: facts.unprivileged, group: facts.unprivileged })
+}
+
+/// Opens the workspace of the host's side.
+fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error> {
+    let namespaces = facts.namespaces.is_ok();
+    let owner = program_owner(facts, level);
+    match &sandbox.workspace {
+        Workspace::Fresh if level == Level::Unconfined => {
+            Ok(Place::Temporary(TemporaryFolder::create(owner).map_err(setup("make workspace"))?))
+        }
+        Workspace::Host(path) if level == Level::Unconfined => {
+            let refuse = |reason: String| Error::Workspace { path: path.clone(), reason };
+            let folder = path.canonicalize().map_err(|error| refuse(error.to_string()))?;
+            if !folder.is_dir() {
+                return Err(refuse("it is no folder".into()));
+            }
+            Ok(Place::Plain(folder))
+        }
+        Workspace::ReadOnlyHost(path) if level == Level::Unconfined => Err(Error::Workspace {
+            path: path.clone(),
+            reason: "an unconfined program cannot be kept from writing there; name a level".into(),
+        }),
+        Workspace::Fresh if namespaces => Ok(Place::Private),
+        Workspace::Fresh => {
+            Ok(Place::Temporary(TemporaryFolder::create(owner).map_err(setup("make workspace"))?))
+        }
+        Workspace::Host(_) if !namespaces && !sandbox.allow_degraded => Err(Error::LevelUnavailable {
+            level,
+            reason: "without mount namespaces the protected paths of a host folder cannot be made read-only"
+                .into(),
+            fix: "allow namespaces, use a fresh workspace, or allow a degraded level".into(),
+        }),
+        Workspace::Host(path) => Ok(Place::Host(HostFolder::open(path, facts, namespaces)?)),
+        Workspace::ReadOnlyHost(path) => Ok(Place::Host(HostFolder::open_read_only(path, facts)?)),
+    }
+}
+
+/// What is shown besides the system folders.
+fn visible(sandbox: &Sandbox, found: &Found, facts: &Facts) -> Result<Vec<Visible>, Error> {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut list: Vec<Visible> = Vec::new();
+    let wanted =
+        found.needs.iter().map(|path| (path, false)).chain(sandbox.read_only.iter().map(|path| (path, true)));
+    for (path, is_private) in wanted {
+        let fail = |source| Error::File { action: "show", path: path.clone(), source };
+        let path = path.canonicalize().map_err(fail)?;
+        if list.iter().any(|seen| path.starts_with(&seen.path)) {
+            continue;
+        }
+        if path == Path::new("/") || ["/proc", "/sys", "/dev"].iter().any(|kernel| path.starts_with(kernel)) {
+            let error = std::io::Error::other("the root and the kernel's own folders are never shown");
+            return Err(fail(error));
+        }
+        let descriptor =
+            rustix::fs::open(&path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+                .map_err(|error| fail(error.into()))?;
+        let file = std::fs::File::from(descriptor);
+        let metadata = file.metadata().map_err(fail)?;
+        // What the operator named may be the operator's alone; the program is another user.
+        let open_to_all =
+            metadata.mode() & 0o005 == 0o005 || (metadata.is_file() && metadata.mode() & 0o004 != 0);
+        let tree = if facts.is_root() && facts.namespaces.is_ok() && (is_private || !open_to_all) {
+            let owner = Owner { user: metadata.uid(), group: metadata.gid() };
+            identity::mapped_tree(file.as_fd(), owner, facts.unprivileged, true).ok()
+        } else {
+            None
+        };
+        list.push(Visible {
+            is_folder: metadata.is_dir(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            path,
+            tree,
+        });
+    }
+    // Folders above others first, so that a later one is not hidden by an earlier one.
+    list.sort_by(|left, right| left.path.cmp(&right.path));
+    Ok(list)
+}
+
+fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+    let fail = setup("make pipes");
+    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| fail(error.into()))?;
+    Ok((read, write))
+}
+
+fn not_blocking(descriptor: &OwnedFd) -> Result<(), Error> {
+    rustix::fs::fcntl_setfl(descriptor, OFlags::NONBLOCK).map_err(|error| setup("make pipes")(error.into()))
+}
+
+/// Makes the descriptors of both sides and adds the step that arranges the child's.
+fn streams(
+    sandbox: &Sandbox,
+    program: &Program,
+    is_live: bool,
+    steps: &mut Vec<Step>,
+) -> Result<(Streams, Option<Pipes>), Error> {
+    let fail = setup("make pipes");
+    let (stdout, stdout_child) = pipe()?;
+    let (stderr, stderr_child) = pipe()?;
+    if !is_live {
+        not_blocking(&stdout)?;
+        not_blocking(&stderr)?;
+    }
+    let mut live_stdin = None;
+    let source: Option<Box<dyn std::io::Read>> = match &sandbox.stdin {
+        Stdin::Empty => None,
+        Stdin::Bytes(bytes) => Some(Box::new(std::io::Cursor::new(bytes.clone()))),
+        Stdin::File(path) => Some(Box::new(files::open_regular(path).map_err(|source| Error::File {
+            action: "read input",
+            path: path.clone(),
+            source,
+        })?)),
+    };
+    let (stdin, stdin_child) = match source {
+        None if is_live => {
+            let (read, write) = pipe()?;
+            live_stdin = Some(PipeWriter::from(write));
+            (None, read)
+        }
+        None => {
+            let null = rustix::fs::open(c"/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+            (None, null.map_err(|error| fail(error.into()))?)
+        }
+        Some(source) => {
+            let (read, write) = pipe()?;
+            not_blocking(&write)?;
+            (Some(Feed { pipe: write, source, block: Vec::new() }), read)
+        }
+    };
+    let (value, value_child, code) = match program {
+        Program::Argv(_) => (None, None, None),
+        Program::Code { source, .. } => {
+            let (read, write) = pipe()?;
+            not_blocking(&read)?;
+            let code = launch::sealed(c"code", source.as_bytes(), false).map_err(&fail)?;
+            (Some(read), Some(high(write).map_err(&fail)?), Some(code))
+        }
+    };
+    let program = launch::first_process().and_then(launch::duplicate).map_err(setup("load first process"))?;
+    steps.push(Step::Descriptors {
+        stdio: [
+            high(stdin_child).map_err(&fail)?,
+            high(stdout_child).map_err(&fail)?,
+            high(stderr_child).map_err(&fail)?,
+        ],
+        value: value_child,
+        code,
+        program,
+    });
+    if is_live {
+        let pipes = Pipes { stdin: live_stdin, stdout: stdout.into(), stderr: stderr.into() };
+        return Ok((Streams { stdout: None, stderr: None, value, stdin }, Some(pipes)));
+    }
+    Ok((Streams { stdout: Some(stdout), stderr: Some(stderr), value, stdin }, None))
+}
+
+/// Adds the last step: the first process with the program's arguments.
+fn exec(
+    sandbox: &Sandbox,
+    program: &Program,
+    found: &Found,
+    workspace: &Path,
+    own_namespaces: bool,
+    scoped_signals: bool,
+    steps: &mut Vec<Step>,
+) {
+    let text = |path: &Path| c_string(path.as_os_str().as_bytes());
+    let mode = match (own_namespaces, scoped_signals) {
+        (true, _) => c"-",
+        (false, true) => c"sk",
+        (false, false) => c"s",
+    };
+    let mut arguments: Vec<CString> = vec![mode.to_owned(), text(&found.path)];
+    match program {
+        Program::Argv(all) => {
+            arguments.extend(all.iter().skip(1).map(|argument| c_string(argument.as_bytes())));
+        }
+        Program::Code { language, .. } => {
+            let code = format!("/proc/self/fd/{CODE}");
+            let options: [&str; 3] = match language {
+                Language::Python => ["-I", "-c", PYTHON_DRIVER],
+                Language::Bash => ["--noprofile", "--norc", &code],
+                Language::JavaScript => ["--no-warnings", "-e", JAVASCRIPT_DRIVER],
+            };
+            arguments.extend(options.into_iter().map(c_string));
+        }
+    }
+    let scratch = match sandbox.level {
+        Some(Level::Unconfined) => std::env::temp_dir(),
+        _ if own_namespaces => PathBuf::from("/tmp"),
+        _ => workspace.to_owned(),
+    };
+    let search = search_path(found);
+    let environment = plan::environment(workspace, &search, &sandbox.environment, &scratch);
+    steps.push(Step::Exec { arguments: Pointers::new(arguments), environment: Pointers::new(environment) });
+}
+
+/// The search path inside: the system folders, and first that of an installation elsewhere.
+fn search_path(found: &Found) -> OsString {
+    let folder: Option<PathBuf> = found
+        .path
+        .parent()
+        .filter(|_| !found.needs.is_empty() && found.path.is_absolute())
+        .map(Path::to_owned);
+    let mut search = OsString::new();
+    if let Some(folder) = folder.filter(|folder| folder.ends_with("bin")) {
+        search.push(folder);
+        search.push(":");
+    }
+    search.push(SYSTEM_SEARCH_PATH);
+    search
+}
