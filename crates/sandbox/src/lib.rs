@@ -58,11 +58,13 @@
 //! thread), reading the environment of the host (except the folder for temporary files), and a name for
 //! [`Level::Unconfined`]: only code can ask for it.
 
+mod backend;
 mod cancel;
 mod error;
 mod host;
 mod level;
 mod limits;
+mod media;
 mod outcome;
 mod program;
 mod running;
@@ -76,6 +78,7 @@ mod platform;
 #[path = "other.rs"]
 mod platform;
 
+pub use backend::{Backend, Processes, Request};
 pub use cancel::Cancel;
 pub use error::Error;
 pub use host::{Capability, Host, LevelAvailability};

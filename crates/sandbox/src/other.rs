@@ -80,7 +80,7 @@ pub(crate) fn run(
     Err(Error::LevelUnavailable { level, reason, fix: FIX.into() })
 }
 
-pub(crate) fn read_artifact(artifact: &Artifact) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_artifact(artifact: &Artifact, _store: &Store) -> Result<Vec<u8>, Error> {
     Err(unsupported("read artifact", Path::new(&artifact.path)))
 }
 

@@ -1,9 +1,12 @@
 //! What a run hands back.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
+use sha2::{Digest as _, Sha256};
 
+use crate::sandbox::check_file_name;
 use crate::{Error, Report, Usage, Verdict};
 
 /// A piece of output, handed to the caller while the program runs.
@@ -29,6 +32,16 @@ pub struct Captured {
 }
 
 impl Captured {
+    /// Keeps at most `limit` bytes of an output: the first and the last half.
+    pub fn keep(bytes: &[u8], limit: usize) -> Self {
+        if bytes.len() <= limit {
+            return Self { head: bytes.to_vec(), tail: Vec::new(), dropped: 0 };
+        }
+        let (head, rest) = bytes.split_at(limit - limit / 2);
+        let tail = rest.get(rest.len() - limit / 2..).unwrap_or_default();
+        Self { head: head.to_vec(), tail: tail.to_vec(), dropped: (bytes.len() - limit) as u64 }
+    }
+
     /// All kept bytes, with a line in between that says how many are missing, if any are.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.head.clone();
@@ -80,17 +93,43 @@ pub struct Artifact {
     /// The media type by extension and first bytes, `application/octet-stream` if unknown.
     pub media_type: &'static str,
     #[serde(skip)]
+    pub(crate) content: Content,
+}
+
+/// Where the content of an artifact is.
+#[derive(Debug, Clone)]
+pub(crate) enum Content {
+    /// In the workspace, which lives as long as this.
     #[cfg_attr(
         any(not(target_os = "linux"), toolpost_simulate_other_host),
-        expect(dead_code, reason = "only the Linux side reads it")
+        expect(dead_code, reason = "only the Linux side makes it")
     )]
-    pub(crate) store: crate::platform::Store,
+    Workspace(crate::platform::Store),
+    /// In memory.
+    Bytes(Arc<[u8]>),
 }
 
 impl Artifact {
-    /// The content. It is read from the workspace, which lives as long as the outcome.
+    /// An artifact whose content is in memory. A path that could not safely become a file of a host, for example one
+    /// with `..` or a control character, is refused with [`Error::InvalidName`].
+    pub fn from_bytes(path: impl Into<String>, content: impl Into<Arc<[u8]>>) -> Result<Self, Error> {
+        let (path, content) = (path.into(), content.into());
+        check_file_name(&path)?;
+        let mut sha256 = String::with_capacity(64);
+        for byte in Sha256::digest(&content) {
+            let _ = std::fmt::Write::write_fmt(&mut sha256, format_args!("{byte:02x}"));
+        }
+        let first = content.get(..content.len().min(16)).unwrap_or_default();
+        let media_type = crate::media::media_type(&path, first);
+        Ok(Self { path, size: content.len() as u64, sha256, media_type, content: Content::Bytes(content) })
+    }
+
+    /// The content. It is read from the workspace, which lives as long as the outcome, or from memory.
     pub fn read(&self) -> Result<Vec<u8>, Error> {
-        crate::platform::read_artifact(self)
+        match &self.content {
+            Content::Workspace(store) => crate::platform::read_artifact(self, store),
+            Content::Bytes(bytes) => Ok(bytes.to_vec()),
+        }
     }
 }
 
@@ -119,6 +158,21 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// An outcome with no output, no value and no files: its fields are then filled in.
+    pub fn new(verdict: Verdict, report: Report) -> Self {
+        Self {
+            verdict,
+            exit_code: None,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+            value: None,
+            artifacts: Vec::new(),
+            changes: Changes::default(),
+            usage: Usage::default(),
+            report,
+        }
+    }
+
     /// Copies the artifacts into a folder of the host, created if missing. Nothing is overwritten: when a name is
     /// taken, the file gets a number (`plot-1.png`). Gives the paths in the order of [`Outcome::artifacts`].
     pub fn export(&self, folder: &Path) -> Result<Vec<PathBuf>, Error> {

@@ -2,10 +2,14 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::level::shorten;
 use crate::platform::Output;
-use crate::{Cancel, Error, Event, Host, Level, Limits, Outcome, Program, Running, Source, Stdin, Workspace};
+use crate::{
+    Backend, Cancel, Error, Event, Host, Level, Limits, Outcome, Processes, Program, Request, Running,
+    Source, Stdin, Workspace,
+};
 
 /// The folders in which programs are looked up unless [`Sandbox::search_path`] says otherwise, and `PATH` inside.
 pub const SYSTEM_SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
@@ -90,7 +94,12 @@ pub struct Sandbox {
     pub(crate) read_only: Vec<PathBuf>,
     pub(crate) search_path: Option<OsString>,
     pub(crate) host: Option<Host>,
+    pub(crate) backend: Option<Arc<dyn Backend>>,
 }
+
+// A sandbox is only read; what a backend keeps of a run that panicked is the backend's own business.
+impl std::panic::RefUnwindSafe for Sandbox {}
+impl std::panic::UnwindSafe for Sandbox {}
 
 impl Sandbox {
     /// The best level of this host, default limits, a fresh workspace, a clean environment, no input.
@@ -191,6 +200,14 @@ impl Sandbox {
         self
     }
 
+    /// Sets who runs the program in [`Sandbox::run`]. Default [`Processes`]. [`Sandbox::start`] always starts a process
+    /// of this host.
+    #[must_use]
+    pub fn backend(mut self, backend: Arc<dyn Backend>) -> Self {
+        self.backend = Some(backend);
+        self
+    }
+
     /// Runs a program to its end and gives back what it did. Blocks; [`Cancel`] ends it from another thread.
     /// `on_event` gets output while it comes and slows the program down if it is slow.
     pub fn run(
@@ -200,7 +217,12 @@ impl Sandbox {
         on_event: &mut dyn FnMut(Event<'_>),
     ) -> Result<Outcome, Error> {
         self.check(program)?;
-        crate::platform::run(self, program, cancel, Output::Captured(on_event))
+        let backend: &dyn Backend = self.backend.as_deref().unwrap_or(&Processes);
+        let mut outcome = backend.run(&Request::new(self, program, cancel), on_event)?;
+        if outcome.report.backend.is_empty() {
+            backend.name().clone_into(&mut outcome.report.backend);
+        }
+        Ok(outcome)
     }
 
     /// Starts a program whose standard streams are live, at the same levels and under the same limits as

@@ -176,6 +176,9 @@ pub enum Reached {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Report {
+    /// Who ran the program: `process`, or the name of another [`crate::Backend`].
+    #[serde(default)]
+    pub backend: String,
     /// The level that was asked for, if one was named.
     pub requested: Option<Level>,
     /// The level that was given.
@@ -193,6 +196,21 @@ pub struct Report {
 }
 
 impl Report {
+    /// The report of a run at a level that was given as asked for, with nothing active, missing or reached yet: its
+    /// fields are then filled in. Without a name in `backend` that of the backend is taken.
+    pub fn new(backend: impl Into<String>, requested: Option<Level>, effective: Level) -> Self {
+        Self {
+            backend: backend.into(),
+            requested,
+            effective,
+            degraded: requested.is_some_and(|requested| effective < requested),
+            layers: Vec::new(),
+            missing: Vec::new(),
+            reached: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
     /// Whether a layer was active.
     pub fn has(&self, layer: Layer) -> bool {
         self.layers.contains(&layer)

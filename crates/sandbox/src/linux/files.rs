@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use super::temporary::TemporaryFolder;
+use crate::outcome::Content;
 use crate::sandbox::check_file_name;
 use crate::{Artifact, Changes, Error, Limits, Reached, Report, Source};
 
@@ -332,8 +333,9 @@ fn examine(folder: &Arc<Folder>, path: &Path, left: u64) -> Result<Artifact, Str
     if read != size {
         return Err("its size changed while it was read".into());
     }
-    let media_type = super::media::media_type(name, &first);
-    Ok(Artifact { path: name.to_owned(), size, sha256, media_type, store: Store(Arc::clone(folder)) })
+    let media_type = crate::media::media_type(name, &first);
+    let content = Content::Workspace(Store(Arc::clone(folder)));
+    Ok(Artifact { path: name.to_owned(), size, sha256, media_type, content })
 }
 
 /// Opens a regular file that has one name only: a second name may belong to a file of the host.
@@ -386,10 +388,10 @@ fn file_error(action: &'static str, path: &Path, source: std::io::Error) -> Erro
     Error::File { action, path: path.to_owned(), source }
 }
 
-pub(crate) fn read_artifact(artifact: &Artifact) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_artifact(artifact: &Artifact, store: &Store) -> Result<Vec<u8>, Error> {
     let path = Path::new(&artifact.path);
     let fail = |source| file_error("read artifact", path, source);
-    let mut file = open_content(&artifact.store.0, path).map_err(fail)?;
+    let mut file = open_content(&store.0, path).map_err(fail)?;
     let mut content = Vec::with_capacity(usize::try_from(artifact.size).unwrap_or(0));
     let (sha256, _) =
         digest(&mut file, artifact.size, &mut |block| content.extend_from_slice(block)).map_err(fail)?;
@@ -406,7 +408,7 @@ pub(crate) fn export(artifacts: &[Artifact], folder: &Path) -> Result<Vec<PathBu
     let target = rustix::fs::open(folder, flags, Mode::empty()).map_err(|error| fail(error.into()))?;
     let mut paths = Vec::new();
     for artifact in artifacts {
-        let content = read_artifact(artifact)?;
+        let content = artifact.read()?;
         let (file, name) = create_new(target.as_fd(), &artifact.path)
             .map_err(|error| file_error("create artifact", &folder.join(&artifact.path), error.into()))?;
         let path = folder.join(name);
@@ -496,15 +498,7 @@ mod tests {
         let after = list(open(inside.path()).as_fd());
         let changes = compare(&before, &after);
         assert_eq!(changes.new.len(), 9, "{changes:?}");
-        let mut report = crate::Report {
-            requested: None,
-            effective: crate::Level::Strict,
-            degraded: false,
-            layers: vec![],
-            missing: vec![],
-            reached: vec![],
-            notes: vec![],
-        };
+        let mut report = crate::Report::new("process", None, crate::Level::Strict);
         let folder = Folder { descriptor: open(inside.path()), _temporary: None };
         let artifacts = collect(folder, &changes, &after, &Limits::default(), &mut report);
         let names: Vec<_> = artifacts.iter().map(|artifact| artifact.path.as_str()).collect();

@@ -13,7 +13,6 @@ mod kernel;
 mod landlock;
 #[expect(unsafe_code, reason = "clone, and descriptors that the kernel has just made")]
 mod launch;
-mod media;
 #[expect(unsafe_code, reason = "a thread enters a namespace")]
 mod network;
 mod plan;

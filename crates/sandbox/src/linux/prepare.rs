@@ -180,15 +180,7 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
         own_namespaces,
         scoped_signals,
     } = confinement;
-    let report = Report {
-        requested: sandbox.level,
-        effective: level,
-        degraded,
-        layers,
-        missing,
-        reached: Vec::new(),
-        notes: Vec::new(),
-    };
+    let report = Report { degraded, layers, missing, ..Report::new("process", sandbox.level, level) };
 
     let (streams, pipes) = streams(sandbox, program, is_live, &mut steps)?;
     exec(sandbox, program, &found, &workspace, own_namespaces, scoped_signals, &mut steps);

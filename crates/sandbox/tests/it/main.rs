@@ -4,6 +4,8 @@
 mod attack_rows;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod attacks;
+#[expect(clippy::unwrap_used, reason = "a backend of a test fails by panicking")]
+mod backends;
 mod files;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod leaks;

@@ -49,7 +49,7 @@ const EXTENSIONS: [(&str, &str); 30] = [
 ];
 
 /// The media type, `application/octet-stream` if nothing is known.
-pub(super) fn media_type(name: &str, first: &[u8]) -> &'static str {
+pub(crate) fn media_type(name: &str, first: &[u8]) -> &'static str {
     if let Some((_, kind)) = MAGIC.iter().find(|(magic, _)| first.starts_with(magic)) {
         return kind;
     }
