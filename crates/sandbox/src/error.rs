@@ -28,7 +28,7 @@ pub enum Error {
         suggestion: Option<&'static str>,
     },
     /// There is no such language.
-    #[error("unknown language `{name}`{}; languages are python, bash, javascript", did_you_mean(*suggestion))]
+    #[error("unknown language `{name}`{}; languages are {}", did_you_mean(*suggestion), Language::names())]
     UnknownLanguage {
         /// The name that was given.
         name: String,
@@ -36,12 +36,12 @@ pub enum Error {
         suggestion: Option<&'static str>,
     },
     /// The program that runs the language is not on this host, or not where the code may reach it.
-    #[error("no `{program}` for {language} in {searched}; {hint}")]
+    #[error("no {program} for {language} in {searched}; {hint}")]
     LanguageMissing {
         /// The language.
         language: Language,
-        /// The program that was looked for.
-        program: &'static str,
+        /// The programs that were looked for, in backticks.
+        program: String,
         /// The folders that were searched.
         searched: String,
         /// How to get it.

@@ -1,4 +1,4 @@
-//! The levels of confinement and the languages, by name.
+//! The levels of confinement, by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -53,88 +53,6 @@ impl FromStr for Level {
     }
 }
 
-/// A language whose code the sandbox can run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Language {
-    /// Python 3 (`python3`), isolated mode. Aliases `python3`, `py`.
-    Python,
-    /// GNU bash. Aliases `sh`, `shell`.
-    Bash,
-    /// Node.js. Aliases `js`, `node`, `nodejs`.
-    JavaScript,
-}
-
-/// Every accepted spelling, so that parsing and suggestions cannot differ.
-const SPELLINGS: [(&str, Language); 9] = [
-    ("python", Language::Python),
-    ("bash", Language::Bash),
-    ("javascript", Language::JavaScript),
-    ("python3", Language::Python),
-    ("py", Language::Python),
-    ("sh", Language::Bash),
-    ("shell", Language::Bash),
-    ("js", Language::JavaScript),
-    ("node", Language::JavaScript),
-];
-
-impl Language {
-    /// Every language of this build.
-    pub const ALL: [Self; 3] = [Self::Python, Self::Bash, Self::JavaScript];
-
-    /// The canonical name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Python => "python",
-            Self::Bash => "bash",
-            Self::JavaScript => "javascript",
-        }
-    }
-
-    /// The program that runs the language.
-    pub fn program(self) -> &'static str {
-        match self {
-            Self::Python => "python3",
-            Self::Bash => "bash",
-            Self::JavaScript => "node",
-        }
-    }
-
-    /// How to get the program on a common system.
-    #[cfg_attr(
-        any(not(target_os = "linux"), toolpost_simulate_other_host),
-        expect(dead_code, reason = "only the Linux side reads it")
-    )]
-    pub(crate) fn install_hint(self) -> &'static str {
-        match self {
-            Self::Python => "install it, for example `apt-get install python3`",
-            Self::Bash => "install it, for example `apt-get install bash`",
-            Self::JavaScript => "install it, for example `apt-get install nodejs`",
-        }
-    }
-}
-
-impl fmt::Display for Language {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
-
-impl FromStr for Language {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self, Error> {
-        let lower = name.to_ascii_lowercase();
-        SPELLINGS.iter().find(|(spelling, _)| *spelling == lower).map(|(_, language)| *language).ok_or_else(
-            || Error::UnknownLanguage {
-                name: shorten(name),
-                suggestion: nearest(&lower, &SPELLINGS.map(|(spelling, _)| spelling)),
-            },
-        )
-    }
-}
-
 /// A hostile name must not fill an error message.
 pub(crate) fn shorten(text: &str) -> String {
     const MAXIMUM: usize = 80;
@@ -146,7 +64,7 @@ pub(crate) fn shorten(text: &str) -> String {
 }
 
 /// The candidate that a typing error most likely meant, if one is near enough.
-fn nearest(name: &str, candidates: &[&'static str]) -> Option<&'static str> {
+pub(crate) fn nearest(name: &str, candidates: &[&'static str]) -> Option<&'static str> {
     if name.len() > 32 {
         return None;
     }
@@ -178,32 +96,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn aliases_and_suggestions() {
-        for (spelling, language) in SPELLINGS {
-            assert_eq!(spelling.parse::<Language>().unwrap(), language);
-        }
-        assert_eq!("NODE".parse::<Language>().unwrap(), Language::JavaScript);
-        let error = "pyhton".parse::<Language>().unwrap_err().to_string();
-        assert!(error.contains("did you mean `python`"), "{error}");
-        let error = "cobol".parse::<Language>().unwrap_err().to_string();
-        assert!(!error.contains("did you mean"), "{error}");
+    fn a_typing_error_gets_the_nearest_level() {
         let error = "strickt".parse::<Level>().unwrap_err().to_string();
         assert!(error.contains("`strict`"), "{error}");
-    }
-
-    #[test]
-    fn a_hostile_name_is_shortened_and_escaped() {
-        let error = "\u{1b}]52;".repeat(1000).parse::<Language>().unwrap_err().to_string();
-        assert!(error.len() < 1500 && !error.contains('\u{1b}'), "{error}");
     }
 
     #[test]
     fn names_round_trip() {
         for level in Level::ALL {
             assert_eq!(level.to_string().parse::<Level>().unwrap(), level);
-        }
-        for language in Language::ALL {
-            assert_eq!(language.to_string().parse::<Language>().unwrap(), language);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::language::Runner;
 use crate::level::shorten;
 use crate::{Error, Language, SYSTEM_SEARCH_PATH};
 
@@ -113,23 +114,34 @@ fn found(path: &Path, reach: Reach) -> Found {
     Found { path, needs }
 }
 
-/// Finds the interpreter of a language.
-pub(super) fn interpreter(language: Language, search: Option<&OsStr>, reach: Reach) -> Result<Found, Error> {
+/// Finds the interpreter of a language: the first of its programs that is anywhere in the search path.
+pub(super) fn interpreter(
+    language: Language,
+    search: Option<&OsStr>,
+    reach: Reach,
+) -> Result<(Found, &'static Runner), Error> {
     let searched = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
-    for candidate in folders(searched).map(|folder| folder.join(language.program())) {
-        if !is_executable(&candidate) {
-            continue;
-        }
-        if let Some(found) = installed(&candidate, reach) {
-            return Ok(found);
+    for runner in language.runners() {
+        for candidate in folders(searched).map(|folder| folder.join(runner.program)) {
+            if !is_executable(&candidate) {
+                continue;
+            }
+            if let Some(found) = installed(&candidate, reach) {
+                return Ok((found, runner));
+            }
         }
     }
-    Err(Error::LanguageMissing {
+    Err(missing(language, searched))
+}
+
+/// The error of a language that no program here runs.
+pub(super) fn missing(language: Language, searched: &OsStr) -> Error {
+    Error::LanguageMissing {
         language,
-        program: language.program(),
+        program: language.program_names(),
         searched: searched.to_string_lossy().into_owned(),
         hint: language.install_hint(),
-    })
+    }
 }
 
 /// A program of an installation, which needs the libraries of it. Nothing if nobody inside could run it.
@@ -205,7 +217,7 @@ mod tests {
         executable(&root.join("versions/3.11.7/bin/python3"), b"\x7fELF");
         std::fs::write(root.join("version"), "3.11.7\n").unwrap();
         let search = root.join("shims").into_os_string();
-        let found = interpreter(Language::Python, Some(&search), EVERYWHERE).unwrap();
+        let (found, _) = interpreter(Language::Python, Some(&search), EVERYWHERE).unwrap();
         assert_eq!(found.path, root.join("versions/3.11.7/bin/python3"));
         assert_eq!(found.needs, [root.join("versions/3.11.7")]);
         let by_name = program(OsStr::new("python3"), Some(&search), EVERYWHERE).unwrap();

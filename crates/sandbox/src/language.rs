@@ -1,0 +1,628 @@
+//! The languages whose code the sandbox runs: one table with everything that differs between them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::level::{nearest, shorten};
+
+/// A language whose code the sandbox can run.
+///
+/// What comes back as [`crate::Outcome::value`] without a line `::result JSON` depends on the language: Python,
+/// JavaScript, TypeScript, Ruby and R give the value of the last expression; Lua and PHP what the code returns
+/// (`return` at its top); SQLite the rows of the last statement that gave any. The others give none: the last statement
+/// of Perl has a value even when it prints, and shells and compiled languages have no such value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Language {
+    /// Python 3, isolated mode.
+    Python,
+    /// JavaScript on Node.js.
+    JavaScript,
+    /// TypeScript: Node.js where it strips types itself (22.13 and later), else Deno, Bun, or JavaScript made by `tsc`
+    /// or `esbuild`.
+    TypeScript,
+    /// GNU bash. What is called `shell` is bash too: it runs POSIX scripts, and much of that name needs it. So is a
+    /// file `*.sh`.
+    Bash,
+    /// The system's POSIX shell.
+    Sh,
+    /// Ruby.
+    Ruby,
+    /// Perl 5.
+    Perl,
+    /// Go, compiled.
+    Go,
+    /// Rust, compiled by `rustc` alone: no crates but the standard library.
+    Rust,
+    /// Java, compiled; the class with `main` is found in the code.
+    Java,
+    /// C, compiled.
+    C,
+    /// C++, compiled.
+    #[serde(rename = "c++")]
+    Cpp,
+    /// R.
+    R,
+    /// Lua.
+    Lua,
+    /// PHP, with or without the opening `<?php`.
+    Php,
+    /// SQL in the SQLite shell, on a database in memory; `.open FILE` uses one of the workspace.
+    Sqlite,
+}
+
+/// How a program gets the code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The program runs it. [`CODE_PATH`] among the arguments is the path of the code, which is also on descriptor 5.
+    Interpret {
+        /// The arguments.
+        arguments: &'static [&'static str],
+    },
+    /// The program builds it.
+    Build {
+        /// The name of the source file. Java's depends on the code.
+        source: &'static str,
+        /// The arguments; [`HEAP`] in one is a part of the memory limit in MiB.
+        arguments: &'static [&'static str],
+        /// Variables of the build.
+        environment: &'static [(&'static str, &'static str)],
+        /// The file that the build leaves, and how it is run.
+        result: &'static str,
+        /// How the result runs.
+        product: Product,
+    },
+}
+
+/// What a build makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Product {
+    /// A program of the machine.
+    Program,
+    /// An archive of classes for `java`.
+    Archive,
+    /// JavaScript for Node.js.
+    JavaScript,
+}
+
+/// A program that may stand for a language.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Runner {
+    /// The name that is looked up.
+    pub(crate) program: &'static str,
+    /// The arguments that make it print its version.
+    pub(crate) version: &'static [&'static str],
+    /// The oldest version that will do, if that matters.
+    pub(crate) since: Option<(u32, u32)>,
+    /// How it gets the code.
+    pub(crate) way: Way,
+}
+
+/// Stands for the path of the code in [`Way::Interpret`].
+pub(crate) const CODE_PATH: &str = "{code}";
+/// Stands for half of the memory limit, in MiB, in arguments for the Java machine.
+pub(crate) const HEAP: &str = "{heap}";
+
+const PYTHON_DRIVER: &str = include_str!("../drivers/python.py");
+const JAVASCRIPT_DRIVER: &str = include_str!("../drivers/javascript.js");
+const TYPESCRIPT_DRIVER: &str = include_str!("../drivers/typescript.js");
+const RUBY_DRIVER: &str = include_str!("../drivers/ruby.rb");
+const R_DRIVER: &str = include_str!("../drivers/r.R");
+const LUA_DRIVER: &str = include_str!("../drivers/lua.lua");
+const PHP_DRIVER: &str = include_str!("../drivers/php.php");
+
+/// One row of the table.
+#[derive(Debug)]
+struct Entry {
+    language: Language,
+    /// The name on a command line and in a record.
+    name: &'static str,
+    /// Further spellings.
+    aliases: &'static [&'static str],
+    /// The extensions of its files, without the dot.
+    extensions: &'static [&'static str],
+    /// The programs that may run or build it; the first that is there does.
+    runners: &'static [Runner],
+    /// How to get one.
+    hint: &'static str,
+}
+
+const VERSION: &[&str] = &["--version"];
+
+const fn interpreter(program: &'static str, arguments: &'static [&'static str]) -> Runner {
+    Runner { program, version: VERSION, since: None, way: Way::Interpret { arguments } }
+}
+
+const fn compiler(
+    program: &'static str,
+    source: &'static str,
+    arguments: &'static [&'static str],
+) -> Runner {
+    let way =
+        Way::Build { source, arguments, environment: &[], result: "program", product: Product::Program };
+    Runner { program, version: VERSION, since: None, way }
+}
+
+const C: &[&str] = &["-O2", "-o", "program", "main.c", "-lm"];
+const CPP: &[&str] = &["-O2", "-o", "program", "main.cpp"];
+
+/// Every language, in the order of the enum.
+const TABLE: [Entry; 16] = [
+    Entry {
+        language: Language::Python,
+        name: "python",
+        aliases: &["python3", "py"],
+        extensions: &["py"],
+        runners: &[interpreter("python3", &["-I", "-c", PYTHON_DRIVER])],
+        hint: "install it, for example `apt-get install python3`",
+    },
+    Entry {
+        language: Language::JavaScript,
+        name: "javascript",
+        aliases: &["js", "node", "nodejs", "mjs"],
+        extensions: &["js", "mjs", "cjs"],
+        runners: &[interpreter("node", &["--no-warnings", "-e", JAVASCRIPT_DRIVER])],
+        hint: "install it, for example `apt-get install nodejs`",
+    },
+    Entry {
+        language: Language::TypeScript,
+        name: "typescript",
+        aliases: &["ts"],
+        extensions: &["ts", "mts", "cts"],
+        runners: &[
+            Runner {
+                program: "node",
+                version: VERSION,
+                // `module.stripTypeScriptTypes`
+                since: Some((22, 13)),
+                way: Way::Interpret { arguments: &["--no-warnings", "-e", TYPESCRIPT_DRIVER] },
+            },
+            Runner {
+                program: "tsc",
+                version: VERSION,
+                since: None,
+                way: Way::Build {
+                    source: "main.ts",
+                    arguments: &[
+                        "--target",
+                        "es2022",
+                        "--module",
+                        "es2022",
+                        "--moduleResolution",
+                        "bundler",
+                        "--moduleDetection",
+                        "auto",
+                        "--skipLibCheck",
+                        "--pretty",
+                        "false",
+                        "main.ts",
+                    ],
+                    environment: &[],
+                    result: "main.js",
+                    product: Product::JavaScript,
+                },
+            },
+            Runner {
+                program: "esbuild",
+                version: VERSION,
+                since: None,
+                way: Way::Build {
+                    source: "main.ts",
+                    arguments: &["main.ts", "--outfile=main.js", "--target=es2022", "--log-level=warning"],
+                    environment: &[],
+                    result: "main.js",
+                    product: Product::JavaScript,
+                },
+            },
+            interpreter(
+                "deno",
+                &["run", "--quiet", "--no-check", "--no-remote", "--allow-all", "--ext=ts", CODE_PATH],
+            ),
+        ],
+        hint: "install Node.js 22.13 or later, or a compiler, for example `npm install --global typescript`",
+    },
+    Entry {
+        language: Language::Bash,
+        name: "bash",
+        aliases: &["shell"],
+        extensions: &["bash", "sh"],
+        runners: &[interpreter("bash", &["--noprofile", "--norc", CODE_PATH])],
+        hint: "install it, for example `apt-get install bash`",
+    },
+    Entry {
+        language: Language::Sh,
+        name: "sh",
+        aliases: &["posix", "dash"],
+        extensions: &[],
+        runners: &[Runner {
+            program: "sh",
+            // POSIX knows no way to ask; this one is answered by those that are another shell.
+            version: &["-c", "echo \"${BASH_VERSION:-${KSH_VERSION:-POSIX}}\""],
+            since: None,
+            way: Way::Interpret { arguments: &[CODE_PATH] },
+        }],
+        hint: "install it, for example `apt-get install dash`",
+    },
+    Entry {
+        language: Language::Ruby,
+        name: "ruby",
+        aliases: &["rb"],
+        extensions: &["rb"],
+        runners: &[interpreter("ruby", &["-e", RUBY_DRIVER])],
+        hint: "install it, for example `apt-get install ruby`",
+    },
+    Entry {
+        language: Language::Perl,
+        name: "perl",
+        aliases: &["pl", "perl5"],
+        extensions: &["pl", "pm"],
+        runners: &[Runner {
+            program: "perl",
+            version: &["-e", "print $^V"],
+            since: None,
+            way: Way::Interpret { arguments: &[CODE_PATH] },
+        }],
+        hint: "install it, for example `apt-get install perl`",
+    },
+    Entry {
+        language: Language::Go,
+        name: "go",
+        aliases: &["golang"],
+        extensions: &["go"],
+        runners: &[Runner {
+            program: "go",
+            version: &["version"],
+            since: None,
+            way: Way::Build {
+                source: "main.go",
+                arguments: &["build", "-trimpath", "-ldflags=-s -w", "-o", "program", "main.go"],
+                environment: &[
+                    ("GOCACHE", "/tmp/go-cache"),
+                    ("GOPATH", "/tmp/go"),
+                    ("GOENV", "off"),
+                    ("GOPROXY", "off"),
+                    ("GOTOOLCHAIN", "local"),
+                    ("CGO_ENABLED", "0"),
+                ],
+                result: "program",
+                product: Product::Program,
+            },
+        }],
+        hint: "install it, for example `apt-get install golang-go`",
+    },
+    Entry {
+        language: Language::Rust,
+        name: "rust",
+        aliases: &["rs"],
+        extensions: &["rs"],
+        runners: &[compiler(
+            "rustc",
+            "main.rs",
+            &[
+                "--edition=2021",
+                "--crate-name=main",
+                "-Copt-level=2",
+                "-Cstrip=symbols",
+                "--color=never",
+                "-o",
+                "program",
+                "main.rs",
+            ],
+        )],
+        hint: "install it from https://rustup.rs, or for example `apt-get install rustc`; it needs `cc` to link",
+    },
+    Entry {
+        language: Language::Java,
+        name: "java",
+        aliases: &["jdk"],
+        extensions: &["java"],
+        runners: &[Runner {
+            program: "javac",
+            version: VERSION,
+            since: None,
+            way: Way::Build {
+                source: "Main.java",
+                arguments: &[
+                    "-J-Xmx{heap}m",
+                    "-J-XX:+UseSerialGC",
+                    "-J-XX:TieredStopAtLevel=1",
+                    "-J-XX:-UsePerfData",
+                    "-encoding",
+                    "UTF-8",
+                    "-d",
+                    "classes",
+                ],
+                environment: &[],
+                result: "program.jar",
+                product: Product::Archive,
+            },
+        }],
+        hint: "install it, for example `apt-get install default-jdk-headless`",
+    },
+    Entry {
+        language: Language::C,
+        name: "c",
+        aliases: &["c99", "c11", "c17"],
+        extensions: &["c"],
+        runners: &[
+            compiler("cc", "main.c", C),
+            compiler("gcc", "main.c", C),
+            compiler("clang", "main.c", C),
+        ],
+        hint: "install it, for example `apt-get install gcc libc6-dev`",
+    },
+    Entry {
+        language: Language::Cpp,
+        name: "c++",
+        aliases: &["cpp", "cxx", "cc"],
+        extensions: &["cpp", "cxx", "cc"],
+        runners: &[
+            compiler("c++", "main.cpp", CPP),
+            compiler("g++", "main.cpp", CPP),
+            compiler("clang++", "main.cpp", CPP),
+        ],
+        hint: "install it, for example `apt-get install g++`",
+    },
+    Entry {
+        language: Language::R,
+        name: "r",
+        aliases: &["rscript"],
+        extensions: &["r"],
+        runners: &[interpreter("Rscript", &["--vanilla", "-e", R_DRIVER])],
+        hint: "install it, for example `apt-get install r-base-core`",
+    },
+    Entry {
+        language: Language::Lua,
+        name: "lua",
+        aliases: &[],
+        extensions: &["lua"],
+        runners: &[
+            Runner { version: &["-v"], ..interpreter("lua", &["-e", LUA_DRIVER]) },
+            Runner { version: &["-v"], ..interpreter("lua5.4", &["-e", LUA_DRIVER]) },
+            Runner { version: &["-v"], ..interpreter("lua5.3", &["-e", LUA_DRIVER]) },
+            Runner { version: &["-v"], ..interpreter("luajit", &["-e", LUA_DRIVER]) },
+        ],
+        hint: "install it, for example `apt-get install lua5.4`",
+    },
+    Entry {
+        language: Language::Php,
+        name: "php",
+        aliases: &["php8"],
+        extensions: &["php"],
+        runners: &[interpreter("php", &["-d", "display_errors=stderr", "-r", PHP_DRIVER])],
+        hint: "install it, for example `apt-get install php-cli`",
+    },
+    Entry {
+        language: Language::Sqlite,
+        name: "sqlite",
+        aliases: &["sqlite3", "sql"],
+        extensions: &["sql"],
+        runners: &[interpreter("sqlite3", &["-batch", "-bail", "-json", ":memory:", ".read {code}"])],
+        hint: "install it, for example `apt-get install sqlite3`",
+    },
+];
+
+impl Language {
+    /// Every language of this build.
+    pub const ALL: [Self; 16] = [
+        Self::Python,
+        Self::JavaScript,
+        Self::TypeScript,
+        Self::Bash,
+        Self::Sh,
+        Self::Ruby,
+        Self::Perl,
+        Self::Go,
+        Self::Rust,
+        Self::Java,
+        Self::C,
+        Self::Cpp,
+        Self::R,
+        Self::Lua,
+        Self::Php,
+        Self::Sqlite,
+    ];
+
+    fn entry(self) -> &'static Entry {
+        &TABLE[self as usize]
+    }
+
+    /// The canonical name.
+    pub fn name(self) -> &'static str {
+        self.entry().name
+    }
+
+    /// Further names that are understood.
+    pub fn aliases(self) -> &'static [&'static str] {
+        self.entry().aliases
+    }
+
+    /// The extensions of its files, without the dot, in lower case.
+    pub fn extensions(self) -> &'static [&'static str] {
+        self.entry().extensions
+    }
+
+    /// The language of a file with this extension (without the dot, in any case), if one has it.
+    pub fn from_extension(extension: &str) -> Option<Self> {
+        let lower = extension.to_ascii_lowercase();
+        Self::ALL.into_iter().find(|language| language.extensions().contains(&lower.as_str()))
+    }
+
+    /// The program that runs or builds the language in the usual case.
+    pub fn program(self) -> &'static str {
+        self.entry().runners[0].program
+    }
+
+    /// The programs that can run or build the language, in the order in which they are looked for.
+    pub fn programs(self) -> impl Iterator<Item = &'static str> {
+        self.entry().runners.iter().map(|runner| runner.program)
+    }
+
+    /// Whether code is built before it runs, in a sandbox of its own, by the program that is usual for the language.
+    pub fn is_compiled(self) -> bool {
+        matches!(self.entry().runners[0].way, Way::Build { .. })
+    }
+
+    /// How to get the program on a common system.
+    pub fn install_hint(self) -> &'static str {
+        self.entry().hint
+    }
+
+    /// The rows of programs that may stand for it.
+    #[cfg_attr(
+        any(not(target_os = "linux"), toolpost_simulate_other_host),
+        expect(dead_code, reason = "only the Linux side reads it")
+    )]
+    pub(crate) fn runners(self) -> &'static [Runner] {
+        self.entry().runners
+    }
+
+    /// The code as the program gets it.
+    #[cfg_attr(
+        any(not(target_os = "linux"), toolpost_simulate_other_host),
+        expect(dead_code, reason = "only the Linux side reads it")
+    )]
+    pub(crate) fn text(self, source: &str) -> std::borrow::Cow<'_, [u8]> {
+        match self {
+            // So that messages name the code and not a descriptor.
+            Self::Perl => format!("#line 1 \"main.pl\"\n{source}").into_bytes().into(),
+            _ => source.as_bytes().into(),
+        }
+    }
+
+    /// The value in what the program printed, for a language whose program has no other place for it.
+    #[cfg_attr(
+        any(not(target_os = "linux"), toolpost_simulate_other_host),
+        expect(dead_code, reason = "only the Linux side reads it")
+    )]
+    pub(crate) fn printed_value(self, stdout: &crate::Captured) -> Option<serde_json::Value> {
+        if self != Self::Sqlite || stdout.dropped > 0 {
+            return None;
+        }
+        // One array per statement that gave rows; anything else means that the code chose another form.
+        let mut last = None;
+        for value in serde_json::Deserializer::from_slice(&stdout.head).into_iter() {
+            last = Some(value.ok()?);
+        }
+        last
+    }
+
+    /// The names of all languages, for messages.
+    pub(crate) fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// The names of the programs, for messages.
+    #[cfg_attr(
+        any(not(target_os = "linux"), toolpost_simulate_other_host),
+        expect(dead_code, reason = "only the Linux side reads it")
+    )]
+    pub(crate) fn program_names(self) -> String {
+        let names: Vec<String> = self.programs().map(|name| format!("`{name}`")).collect();
+        match names.as_slice() {
+            [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+            _ => names.concat(),
+        }
+    }
+}
+
+impl fmt::Display for Language {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for Language {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        let lower = name.to_ascii_lowercase();
+        let spellings = || {
+            TABLE.iter().flat_map(|entry| {
+                std::iter::once(entry.name)
+                    .chain(entry.aliases.iter().copied())
+                    .map(|spelling| (spelling, entry.language))
+            })
+        };
+        spellings().find(|(spelling, _)| *spelling == lower).map(|(_, language)| language).ok_or_else(|| {
+            // Every name of one or two letters is near every other.
+            let candidates: Vec<&'static str> =
+                spellings().map(|(spelling, _)| spelling).filter(|spelling| spelling.len() > 2).collect();
+            Error::UnknownLanguage { name: shorten(name), suggestion: nearest(&lower, &candidates) }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_enum_and_every_spelling_is_one_language() {
+        let mut spellings = Vec::new();
+        let mut extensions = Vec::new();
+        for (entry, language) in TABLE.iter().zip(Language::ALL) {
+            assert_eq!(entry.language, language);
+            assert!(!entry.runners.is_empty() && entry.hint.contains("install"), "{language}");
+            spellings.push(entry.name);
+            spellings.extend(entry.aliases);
+            extensions.extend(entry.extensions);
+        }
+        for list in [&mut spellings, &mut extensions] {
+            let count = list.len();
+            list.sort_unstable();
+            list.dedup();
+            assert_eq!(list.len(), count, "a spelling stands twice: {list:?}");
+        }
+        for language in Language::ALL {
+            for spelling in std::iter::once(&language.name()).chain(language.aliases()) {
+                assert_eq!(spelling.parse::<Language>().unwrap(), language);
+            }
+            for extension in language.extensions() {
+                assert_eq!(Language::from_extension(extension), Some(language));
+            }
+            let text = serde_json::to_string(&language).unwrap();
+            assert_eq!(text, format!("\"{}\"", language.name()));
+            assert_eq!(serde_json::from_str::<Language>(&text).unwrap(), language);
+        }
+    }
+
+    #[test]
+    fn typing_errors_get_the_nearest_name() {
+        assert_eq!("NODE".parse::<Language>().unwrap(), Language::JavaScript);
+        assert_eq!("sh".parse::<Language>().unwrap(), Language::Sh);
+        assert_eq!("shell".parse::<Language>().unwrap(), Language::Bash);
+        assert_eq!(Language::from_extension("SH"), Some(Language::Bash));
+        assert_eq!(Language::from_extension("txt"), None);
+        for (wrong, right) in [("pyhton", "python"), ("typscript", "typescript"), ("jawascript", "javascript")] {
+            let error = wrong.parse::<Language>().unwrap_err().to_string();
+            assert!(error.contains(&format!("did you mean `{right}`")), "{error}");
+        }
+        let error = "cobol".parse::<Language>().unwrap_err().to_string();
+        assert!(!error.contains("did you mean") && error.contains("python, javascript, typescript"), "{error}");
+    }
+
+    #[test]
+    fn a_hostile_name_is_shortened_and_escaped() {
+        let error = "\u{1b}]52;".repeat(1000).parse::<Language>().unwrap_err().to_string();
+        assert!(error.len() < 1500 && !error.contains('\u{1b}'), "{error}");
+    }
+
+    #[test]
+    fn rows_are_a_value_only_where_all_output_is_rows() {
+        let printed = |text: &str| {
+            let stdout = crate::Captured { head: text.into(), tail: Vec::new(), dropped: 0 };
+            Language::Sqlite.printed_value(&stdout)
+        };
+        assert_eq!(printed("[{\"a\":1}]\n[{\"b\":2},\n{\"b\":3}]\n").unwrap()[1]["b"], 3);
+        assert_eq!(printed("a|b\n"), None);
+        assert_eq!(printed("[{\"a\":1}]\na|b\n"), None);
+        assert_eq!(printed(""), None);
+        let cut = crate::Captured { head: b"[1]".to_vec(), tail: b"[2]".to_vec(), dropped: 9 };
+        assert_eq!(Language::Sqlite.printed_value(&cut), None);
+    }
+}
