@@ -5,7 +5,7 @@ $argv = $_SERVER['argv'] = ['main.php'];
     $text = json_encode($value, JSON_UNESCAPED_UNICODE | JSON_UNESCAPED_SLASHES, 64);
     if ($text !== false) fwrite(fopen('php://fd/4', 'wb'), $text);
 })(eval((static function () {
-    $code = file_get_contents('/proc/self/fd/5');
+    $code = file_get_contents('php://fd/5');
     $plain = preg_replace('/\A(#![^\n]*\n)?\s*<\?php(?=\s|\z)/', '', $code, 1, $count);
     // A page with code in it begins outside of the code.
     return $count === 0 && str_contains($code, '<?php') ? '?>' . $code : $plain;

@@ -112,7 +112,8 @@ const JAVASCRIPT_DRIVER: &str = include_str!("../drivers/javascript.js");
 const TYPESCRIPT_DRIVER: &str = include_str!("../drivers/typescript.js");
 const RUBY_DRIVER: &str = include_str!("../drivers/ruby.rb");
 const R_DRIVER: &str = include_str!("../drivers/r.R");
-const LUA_DRIVER: &str = include_str!("../drivers/lua.lua");
+/// After a line break: the interpreter takes no argument for code that begins with a dash, as a comment does.
+const LUA_DRIVER: &str = concat!("\n", include_str!("../drivers/lua.lua"));
 const PHP_DRIVER: &str = include_str!("../drivers/php.php");
 
 /// One row of the table.
@@ -137,11 +138,7 @@ const fn interpreter(program: &'static str, arguments: &'static [&'static str]) 
     Runner { program, version: VERSION, since: None, way: Way::Interpret { arguments } }
 }
 
-const fn compiler(
-    program: &'static str,
-    source: &'static str,
-    arguments: &'static [&'static str],
-) -> Runner {
+const fn compiler(program: &'static str, source: &'static str, arguments: &'static [&'static str]) -> Runner {
     let way =
         Way::Build { source, arguments, environment: &[], result: "program", product: Product::Program };
     Runner { program, version: VERSION, since: None, way }
@@ -348,11 +345,7 @@ const TABLE: [Entry; 16] = [
         name: "c",
         aliases: &["c99", "c11", "c17"],
         extensions: &["c"],
-        runners: &[
-            compiler("cc", "main.c", C),
-            compiler("gcc", "main.c", C),
-            compiler("clang", "main.c", C),
-        ],
+        runners: &[compiler("cc", "main.c", C), compiler("gcc", "main.c", C), compiler("clang", "main.c", C)],
         hint: "install it, for example `apt-get install gcc libc6-dev`",
     },
     Entry {
@@ -598,12 +591,17 @@ mod tests {
         assert_eq!("shell".parse::<Language>().unwrap(), Language::Bash);
         assert_eq!(Language::from_extension("SH"), Some(Language::Bash));
         assert_eq!(Language::from_extension("txt"), None);
-        for (wrong, right) in [("pyhton", "python"), ("typscript", "typescript"), ("jawascript", "javascript")] {
+        for (wrong, right) in
+            [("pyhton", "python"), ("typscript", "typescript"), ("jawascript", "javascript")]
+        {
             let error = wrong.parse::<Language>().unwrap_err().to_string();
             assert!(error.contains(&format!("did you mean `{right}`")), "{error}");
         }
         let error = "cobol".parse::<Language>().unwrap_err().to_string();
-        assert!(!error.contains("did you mean") && error.contains("python, javascript, typescript"), "{error}");
+        assert!(
+            !error.contains("did you mean") && error.contains("python, javascript, typescript"),
+            "{error}"
+        );
     }
 
     #[test]

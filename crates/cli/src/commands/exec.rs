@@ -134,7 +134,9 @@ fn program(args: &ExecArgs) -> Result<Program, Failure> {
     };
     let language = match (args.lang, path.extension().and_then(|extension| extension.to_str())) {
         (Some(language), _) => language,
-        (None, Some(extension)) => extension.parse::<Language>().map_err(|_| unknown_language(path))?,
+        (None, Some(extension)) => {
+            Language::from_extension(extension).ok_or_else(|| unknown_language(path))?
+        }
         (None, None) => return Err(unknown_language(path)),
     };
     let source: Box<dyn io::Read> = if path == Path::new("-") {

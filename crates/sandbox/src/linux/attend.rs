@@ -30,7 +30,8 @@ pub(super) fn attend(
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Outcome, Error> {
     let Started { mut running, streams, names, kept } = started;
-    let Kept { place, mut before, placeholders, child_waits, owner, mut report, is_live, program } = kept;
+    let Kept { place, mut before, placeholders, child_waits, owner, mut report, is_live, program, language } =
+        kept;
     let limits = &sandbox.limits;
     let measured = match &place {
         Place::Temporary(folder) => Some(folder.descriptor()),
@@ -75,7 +76,8 @@ pub(super) fn attend(
         largest_process: finished.status.map_or(0, |status| status.largest),
         peak_memory: running.group.peak_memory(),
     };
-    let value = value(&finished, &mut report);
+    let value = value(&finished, &mut report)
+        .or_else(|| language.filter(|_| verdict.is_ok())?.printed_value(&finished.stdout));
     if finished.stdout.dropped > 0 {
         report.reached.push(Reached::Stdout);
     }

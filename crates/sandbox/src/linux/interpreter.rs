@@ -122,6 +122,9 @@ pub(super) fn interpreter(
 ) -> Result<(Found, &'static Runner), Error> {
     let searched = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
     for runner in language.runners() {
+        if runner.since.is_some() || !matches!(runner.way, crate::language::Way::Interpret { .. }) {
+            continue;
+        }
         for candidate in folders(searched).map(|folder| folder.join(runner.program)) {
             if !is_executable(&candidate) {
                 continue;

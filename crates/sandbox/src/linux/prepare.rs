@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io::PipeWriter;
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fd::{AsFd as _, OwnedFd};
@@ -20,11 +20,9 @@ use super::supervise::{Feed, Running, Streams};
 use super::temporary::TemporaryFolder;
 use super::workspace::HostFolder;
 use super::{Facts, identity, network, template, unconfined};
+use crate::language::{CODE_PATH, Runner, Way};
 use crate::running::Pipes;
 use crate::{Error, Host, Language, Level, Program, Report, SYSTEM_SEARCH_PATH, Sandbox, Stdin, Workspace};
-
-const PYTHON_DRIVER: &str = include_str!("../../drivers/python.py");
-const JAVASCRIPT_DRIVER: &str = include_str!("../../drivers/javascript.js");
 
 pub(super) fn setup(step: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |source| Error::Setup { step, source }
@@ -95,6 +93,8 @@ pub(super) struct Kept {
     pub(super) is_live: bool,
     /// The program that is started.
     pub(super) program: PathBuf,
+    /// The language of the code that it runs.
+    pub(super) language: Option<Language>,
 }
 
 /// Computes, looks up and opens everything that a run needs. Files for a folder of the host are put there now.
@@ -110,13 +110,15 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
         as_stranger: confined && !namespaces && facts.is_root(),
     };
     let search = sandbox.search_path.as_deref();
-    let found = match program {
-        Program::Argv(arguments) => interpreter::program(
-            arguments.first().map_or(OsStr::new(""), OsString::as_os_str),
-            search,
-            reach,
-        )?,
-        Program::Code { language, .. } => interpreter::interpreter(*language, search, reach)?,
+    let (found, runner) = match program {
+        Program::Argv(arguments) => {
+            let name = arguments.first().map_or(OsStr::new(""), OsString::as_os_str);
+            (interpreter::program(name, search, reach)?, None)
+        }
+        Program::Code { language, .. } => {
+            let (found, runner) = interpreter::interpreter(*language, search, reach)?;
+            (found, Some(runner))
+        }
     };
     let visible = if confined { visible(sandbox, &found, facts)? } else { Vec::new() };
     let mut place = place(sandbox, facts, level)?;
@@ -183,9 +185,15 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
     let report = Report { degraded, layers, missing, ..Report::new("process", sandbox.level, level) };
 
     let (streams, pipes) = streams(sandbox, program, is_live, &mut steps)?;
-    exec(sandbox, program, &found, &workspace, own_namespaces, scoped_signals, &mut steps);
+    let arguments = arguments(program, runner);
+    exec(sandbox, arguments, &found, &workspace, own_namespaces, scoped_signals, &mut steps);
     let plan = Plan { namespaces: flags, cgroup: group.take_born(), steps };
-    let kept = Kept { place, before, placeholders, child_waits, owner, report, is_live, program: found.path };
+    let language = match program {
+        Program::Code { language, .. } => Some(*language),
+        Program::Argv(_) => None,
+    };
+    let program = found.path;
+    let kept = Kept { place, before, placeholders, child_waits, owner, report, is_live, program, language };
     Ok(Prepared { plan, streams, pipes, kept, group, own_namespaces })
 }
 
@@ -336,10 +344,10 @@ fn streams(
     };
     let (value, value_child, code) = match program {
         Program::Argv(_) => (None, None, None),
-        Program::Code { source, .. } => {
+        Program::Code { language, source } => {
             let (read, write) = pipe()?;
             not_blocking(&read)?;
-            let code = launch::sealed(c"code", source.as_bytes(), false).map_err(&fail)?;
+            let code = launch::sealed(c"code", &language.text(source), false).map_err(&fail)?;
             (Some(read), Some(high(write).map_err(&fail)?), Some(code))
         }
     };
@@ -361,37 +369,35 @@ fn streams(
     Ok((Streams { stdout: Some(stdout), stderr: Some(stderr), value, stdin }, None))
 }
 
+/// What the program is given after its name.
+fn arguments(program: &Program, runner: Option<&Runner>) -> Vec<OsString> {
+    match (program, runner.map(|runner| runner.way)) {
+        (Program::Argv(all), _) => all.iter().skip(1).cloned().collect(),
+        (Program::Code { .. }, Some(Way::Interpret { arguments })) => {
+            let code = format!("/proc/self/fd/{CODE}");
+            arguments.iter().map(|argument| argument.replace(CODE_PATH, &code).into()).collect()
+        }
+        (Program::Code { .. }, _) => Vec::new(),
+    }
+}
+
 /// Adds the last step: the first process with the program's arguments.
 fn exec(
     sandbox: &Sandbox,
-    program: &Program,
+    arguments: Vec<OsString>,
     found: &Found,
     workspace: &Path,
     own_namespaces: bool,
     scoped_signals: bool,
     steps: &mut Vec<Step>,
 ) {
-    let text = |path: &Path| c_string(path.as_os_str().as_bytes());
     let mode = match (own_namespaces, scoped_signals) {
         (true, _) => c"-",
         (false, true) => c"sk",
         (false, false) => c"s",
     };
-    let mut arguments: Vec<CString> = vec![mode.to_owned(), text(&found.path)];
-    match program {
-        Program::Argv(all) => {
-            arguments.extend(all.iter().skip(1).map(|argument| c_string(argument.as_bytes())));
-        }
-        Program::Code { language, .. } => {
-            let code = format!("/proc/self/fd/{CODE}");
-            let options: [&str; 3] = match language {
-                Language::Python => ["-I", "-c", PYTHON_DRIVER],
-                Language::Bash => ["--noprofile", "--norc", &code],
-                Language::JavaScript => ["--no-warnings", "-e", JAVASCRIPT_DRIVER],
-            };
-            arguments.extend(options.into_iter().map(c_string));
-        }
-    }
+    let mut all: Vec<CString> = vec![mode.to_owned(), c_string(found.path.as_os_str().as_bytes())];
+    all.extend(arguments.into_iter().map(|argument| c_string(argument.into_vec())));
     let scratch = match sandbox.level {
         Some(Level::Unconfined) => std::env::temp_dir(),
         _ if own_namespaces => PathBuf::from("/tmp"),
@@ -399,7 +405,7 @@ fn exec(
     };
     let search = search_path(found);
     let environment = plan::environment(workspace, &search, &sandbox.environment, &scratch);
-    steps.push(Step::Exec { arguments: Pointers::new(arguments), environment: Pointers::new(environment) });
+    steps.push(Step::Exec { arguments: Pointers::new(all), environment: Pointers::new(environment) });
 }
 
 /// The search path inside: the system folders, and first that of an installation elsewhere.

@@ -7,6 +7,12 @@ mod attacks;
 #[expect(clippy::unwrap_used, reason = "a backend of a test fails by panicking")]
 mod backends;
 mod files;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a helper of tests fails by panicking and skips loudly"
+)]
+mod languages;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod leaks;
 mod limits;
