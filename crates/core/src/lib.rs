@@ -28,6 +28,7 @@ mod duration;
 mod envelope;
 mod error;
 mod event;
+mod hex;
 mod id;
 pub mod import;
 mod inject;
@@ -60,11 +61,12 @@ pub use self::duration::{format_duration, parse_duration};
 pub use self::envelope::{Envelope, Status};
 pub use self::error::{Code, RetryAdvice, ToolError};
 pub use self::event::{Event, EventSink};
+pub use self::hex::hex;
 pub use self::id::{CallId, RunId, ScopeId};
 pub use self::inject::{Inject, Values};
 pub use self::narrowed::{exclude_parameters, with_mock};
 pub use self::output::{Artifact, ArtifactData, Content, Evidence, IntoOutput, Output, Partial, Payload};
-pub use self::parameter::ParameterType;
+pub use self::parameter::{ParameterType, object_schema};
 pub use self::policy::{Approval, Placement, Policy, Rate, Retry, Timeout};
 pub use self::port::{
     Answer, Delivery, LogLevel, LogLine, NoPort, Port, Progress, Question, QuestionKind, Sample,

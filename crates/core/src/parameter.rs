@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// A parameter type by its everyday name.
 ///
@@ -104,4 +104,41 @@ impl FromStr for ParameterType {
             format!("`{text}` is not a parameter type: expected one of {}. {hint}", names.join(", "))
         })
     }
+}
+
+/// What kind of value it is, for messages.
+pub(crate) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// The schema of an object with these parameters: the name of each, its schema, and whether it must be there. A closed
+/// one has no others.
+pub fn object_schema<'a>(
+    parameters: impl IntoIterator<Item = (&'a str, &'a Value, bool)>,
+    is_closed: bool,
+) -> Map<String, Value> {
+    let (mut properties, mut required) = (Map::new(), Vec::new());
+    for (name, schema, is_required) in parameters {
+        properties.insert(name.to_owned(), schema.clone());
+        if is_required {
+            required.push(Value::from(name));
+        }
+    }
+    let mut schema = Map::new();
+    schema.insert("type".into(), "object".into());
+    schema.insert("properties".into(), properties.into());
+    if !required.is_empty() {
+        schema.insert("required".into(), required.into());
+    }
+    if is_closed {
+        schema.insert("additionalProperties".into(), false.into());
+    }
+    schema
 }

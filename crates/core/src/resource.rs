@@ -310,10 +310,9 @@ pub trait Prompt: Tool {
         let mut prompt = PromptSpec::new(spec.name.clone(), spec.summary());
         prompt.tags.clone_from(&spec.tags);
         let schema = spec.input_schema.as_value();
-        let required = schema.get("required").and_then(Value::as_array);
         for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
             let description = property.get("description").and_then(Value::as_str).unwrap_or_default();
-            let is_required = required.is_some_and(|names| names.iter().any(|required| required == name));
+            let is_required = spec.input_schema.required().any(|required| required == name);
             prompt = prompt.argument(name, description, !is_required);
         }
         prompt
@@ -328,10 +327,7 @@ pub(crate) fn resource_spec(
 ) -> Result<ResourceSpec, SpecError> {
     let wrong = |message: String| SpecError { tool: spec.name.clone(), message };
     let pattern: UriPattern = pattern.parse().map_err(wrong)?;
-    let schema = spec.input_schema.as_value();
-    let needed =
-        schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    for name in needed {
+    for name in spec.input_schema.required() {
         if !pattern.parameters().any(|parameter| parameter == name) {
             return Err(wrong(format!(
                 "its addresses `{pattern}` have no part `{{{name}}}`, and it needs one"

@@ -91,6 +91,12 @@ impl Schema {
         &self.value
     }
 
+    /// The names of the properties that must be there.
+    pub fn required(&self) -> impl Iterator<Item = &str> {
+        let names = self.value.get("required").and_then(Value::as_array);
+        names.into_iter().flatten().filter_map(Value::as_str)
+    }
+
     fn validator(&self) -> Result<&Validator, ToolError> {
         let compiled = self.compiled.get_or_init(|| {
             jsonschema::options()

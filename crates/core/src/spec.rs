@@ -2,7 +2,7 @@
 
 mod check;
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 
 use serde::ser::SerializeMap;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::{Alias, OnConflict, ParameterType, Policy, Schema, StateSpec};
+use crate::{Alias, OnConflict, ParameterType, Policy, Schema, StateSpec, hex};
 
 /// The longest tool name: what every provider and protocol takes.
 const MAX_NAME: usize = 64;
@@ -308,11 +308,7 @@ impl ToolSpec {
         let mut hasher = Sha256::new();
         let value = serde_json::to_value(self).unwrap_or_default();
         feed(&mut hasher, &value);
-        hasher.finalize().iter().fold(String::with_capacity(64), |mut text, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        hex(hasher.finalize())
     }
 }
 

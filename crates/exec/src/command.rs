@@ -51,11 +51,11 @@ mod shipped;
 mod table;
 mod template;
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
-use toolpost_core::{Args, Tool, ToolError, ToolGroup, ToolSpec, did_you_mean};
+use toolpost_core::{Args, Tool, ToolError, ToolGroup, ToolSpec, did_you_mean, hex};
 
 pub use self::place::DescriptionError;
 pub use self::settings::CommandSettings;
@@ -79,12 +79,7 @@ impl CommandTools {
     pub fn from_toml(text: &str, origin: impl Into<String>) -> Result<Self, DescriptionError> {
         let origin = origin.into();
         let commands = description::read(text, &origin)?.into_iter().map(Arc::new).collect();
-        let digest =
-            Sha256::digest(text.as_bytes()).iter().fold(String::with_capacity(64), |mut digest, byte| {
-                // Writing to a string cannot fail.
-                let _ = write!(digest, "{byte:02x}");
-                digest
-            });
+        let digest = hex(Sha256::digest(text.as_bytes()));
         Ok(Self { origin, digest, commands })
     }
 

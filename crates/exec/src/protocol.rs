@@ -8,6 +8,7 @@
 //! | [`line`](mod@line) | lines of bounded length out of bytes |
 
 pub mod dialect;
+pub(crate) mod documents;
 pub mod frame;
 pub mod line;
 pub mod outcome;

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use toolpost_core::{CallId, Envelope, Output, ToolError, ToolSource, ToolSpec};
 
 pub use self::descriptor::{own_input, own_output};
+pub use self::flags::typed_argument;
 use self::grammar::Command;
 pub(crate) use self::inlet::Inlet;
 pub(crate) use self::outlet::Outlet;

@@ -179,3 +179,17 @@ impl Outcome {
         crate::platform::export(&self.artifacts, folder)
     }
 }
+
+/// Bytes as lower-case hexadecimal digits.
+#[cfg_attr(
+    any(not(target_os = "linux"), toolpost_simulate_other_host),
+    expect(dead_code, reason = "only the Linux side reads it")
+)]
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

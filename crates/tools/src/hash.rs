@@ -1,7 +1,5 @@
 //! `hash_text`.
 
-use std::fmt::Write as _;
-
 use base64::Engine as _;
 use sha2::Digest;
 use toolpost::{ToolError, data, tool};
@@ -68,11 +66,7 @@ pub fn hash_text(
     let hash = if output_format == "base64" {
         base64::engine::general_purpose::STANDARD.encode(&digest)
     } else {
-        digest.iter().fold(String::with_capacity(digest.len() * 2), |mut text, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        toolpost::hex(digest)
     };
     Ok(TextHash { hash, algorithm, output_format, bytes: bytes.len() as u64 })
 }

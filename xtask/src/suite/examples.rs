@@ -27,6 +27,19 @@ pub enum Check {
         /// What it must print, on standard output or standard error.
         prints: &'static str,
     },
+    /// An example program of the façade is built and run.
+    Example {
+        /// Its name.
+        name: &'static str,
+        /// The features that it needs beyond the default ones, separated by commas.
+        features: &'static str,
+        /// Its arguments.
+        arguments: &'static [&'static str],
+        /// The exit status that it must end with.
+        status: i32,
+        /// What it must print, on standard output or standard error.
+        prints: &'static str,
+    },
     /// A table is there whole.
     Table {
         /// The file below the example.
@@ -74,111 +87,43 @@ pub const EXAMPLES: &[Example] = &[
         path: "crates/toolpost/examples/counter.rs",
         // What one process keeps, the next one finds.
         checks: &[
-            Check::Command {
-                command: &[
-                    "cargo",
-                    "run",
-                    "--quiet",
-                    "-p",
-                    "toolpost",
-                    "--features",
-                    "state",
-                    "--example",
-                    "counter",
-                    "--",
-                    "reset",
-                    "--name",
-                    "apples",
-                ],
-                status: 0,
-                prints: "{\"status\":\"success\"",
-            },
-            Check::Command {
-                command: &[
-                    "cargo",
-                    "run",
-                    "--quiet",
-                    "-p",
-                    "toolpost",
-                    "--features",
-                    "state",
-                    "--example",
-                    "counter",
-                    "--",
-                    "add",
-                    "--name",
-                    "apples",
-                    "--by",
-                    "2",
-                ],
-                status: 0,
-                prints: "{\"status\":\"success\",\"result\":{\"result\":2}}",
-            },
-            Check::Command {
-                command: &[
-                    "cargo",
-                    "run",
-                    "--quiet",
-                    "-p",
-                    "toolpost",
-                    "--features",
-                    "state",
-                    "--example",
-                    "counter",
-                    "--",
-                    "add",
-                    "--name",
-                    "apples",
-                    "--by",
-                    "3",
-                ],
-                status: 0,
-                prints: "{\"status\":\"success\",\"result\":{\"result\":5}}",
-            },
+            counter(&["reset", "--name", "apples"], "{\"status\":\"success\""),
+            counter(
+                &["add", "--name", "apples", "--by", "2"],
+                "{\"status\":\"success\",\"result\":{\"result\":2}}",
+            ),
+            counter(
+                &["add", "--name", "apples", "--by", "3"],
+                "{\"status\":\"success\",\"result\":{\"result\":5}}",
+            ),
         ],
     },
     Example {
         path: "crates/toolpost/examples/tool_program.rs",
-        checks: &[Check::Command {
-            command: &[
-                "cargo",
-                "run",
-                "--quiet",
-                "-p",
-                "toolpost",
-                "--example",
-                "tool_program",
-                "--",
-                "greet",
-                "--name",
-                "Ada",
-            ],
+        checks: &[Check::Example {
+            name: "tool_program",
+            features: "",
+            arguments: &["greet", "--name", "Ada"],
             status: 0,
             prints: "{\"status\":\"success\",\"result\":{\"result\":\"Hello, Ada\"}}",
         }],
     },
     Example {
         path: "crates/toolpost/examples/worker_program.rs",
-        checks: &[Check::Command {
-            command: &[
-                "cargo",
-                "run",
-                "--quiet",
-                "-p",
-                "toolpost",
-                "--features",
-                "workers",
-                "--example",
-                "worker_program",
-                "--",
-                "die",
-            ],
+        checks: &[Check::Example {
+            name: "worker_program",
+            features: "workers",
+            arguments: &["die"],
             // The worker died, and the program tells how.
             status: 4,
             prints: "died of signal 6",
         }],
     },
 ];
+
+const fn counter(arguments: &'static [&'static str], prints: &'static str) -> Check {
+    Check::Example { name: "counter", features: "state", arguments, status: 0, prints }
+}
 
 /// Runs every check of every example.
 pub fn run(root: &Path, logs: &Path, tally: &mut Tally) {
@@ -196,18 +141,23 @@ pub fn run(root: &Path, logs: &Path, tally: &mut Tally) {
     }
 }
 
+/// The command that builds an example program of the façade and runs it.
+fn example_command<'a>(name: &'a str, features: &'a str, arguments: &[&'a str]) -> Vec<&'a str> {
+    let mut command = vec!["cargo", "run", "--quiet", "-p", "toolpost"];
+    if !features.is_empty() {
+        command.extend(["--features", features]);
+    }
+    command.extend(["--example", name, "--"]);
+    command.extend(arguments);
+    command
+}
+
 fn one(root: &Path, logs: &Path, path: &str, position: usize, check: &Check) -> Result<(), String> {
+    let log = logs.join(format!("{}-{position}.log", path.replace(['/', '.'], "-")));
     match check {
-        Check::Command { command, status, prints } => {
-            let (program, arguments) = command.split_first().ok_or("no command")?;
-            let task = Task::new(program, arguments)
-                .folder(root)
-                .variable("TOOLPOST_NO_NETWORK", "1")
-                .limit(Duration::from_mins(15));
-            let log = logs.join(format!("{}-{position}.log", path.replace(['/', '.'], "-")));
-            let captured = task.capture_to(&log)?;
-            expect(*status, prints, captured.status, &captured.text, &captured.errors)
-                .map_err(|error| format!("`{}` {error}", task.line()))
+        Check::Command { command, status, prints } => command_ends(root, &log, command, *status, prints),
+        Check::Example { name, features, arguments, status, prints } => {
+            command_ends(root, &log, &example_command(name, features, arguments), *status, prints)
         }
         Check::Table { file, header, rows } => {
             let file = root.join(path).join(file);
@@ -221,6 +171,17 @@ fn one(root: &Path, logs: &Path, path: &str, position: usize, check: &Check) -> 
             if found == *rows { Ok(()) } else { Err(format!("expected {rows} rows, found {found}")) }
         }
     }
+}
+
+fn command_ends(root: &Path, log: &Path, command: &[&str], status: i32, prints: &str) -> Result<(), String> {
+    let (program, arguments) = command.split_first().ok_or("no command")?;
+    let task = Task::new(program, arguments)
+        .folder(root)
+        .variable("TOOLPOST_NO_NETWORK", "1")
+        .limit(Duration::from_mins(15));
+    let captured = task.capture_to(log)?;
+    expect(status, prints, captured.status, &captured.text, &captured.errors)
+        .map_err(|error| format!("`{}` {error}", task.line()))
 }
 
 fn expect(status: i32, prints: &str, found: Option<i32>, text: &str, errors: &str) -> Result<(), String> {
@@ -250,6 +211,18 @@ mod tests {
         for (status, text, errors, good) in rows {
             assert_eq!(expect(0, "wet", status, text, errors).is_ok(), good, "{status:?} {text} {errors}");
         }
+    }
+
+    #[test]
+    fn an_example_is_run_with_its_features_and_arguments() {
+        assert_eq!(
+            example_command("counter", "state,tools", &["add"]).join(" "),
+            "cargo run --quiet -p toolpost --features state,tools --example counter -- add"
+        );
+        assert_eq!(
+            example_command("greet", "", &[]).join(" "),
+            "cargo run --quiet -p toolpost --example greet --"
+        );
     }
 
     #[test]

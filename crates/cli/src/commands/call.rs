@@ -13,6 +13,7 @@ use toolpost_core::{
     did_you_mean,
 };
 use toolpost_exec::client::Executables;
+use toolpost_exec::server::typed_argument;
 use toolpost_sandbox::Verdict;
 
 use crate::args::{CallArgs, Format};
@@ -297,30 +298,12 @@ fn arguments(words: &[String], tool: &str, spec: Option<&ToolSpec>) -> Result<Va
     }
 }
 
-/// A text where the schema asks for one, else JSON; what is no JSON is a text, and the schema says what was expected.
+/// A text in the type that the tool asks for; without one, JSON if it is some.
 fn value(text: &str, key: &str, spec: Option<&ToolSpec>) -> Value {
-    let property = spec.and_then(|spec| spec.input_schema.as_value().get("properties")?.get(key).cloned());
-    let kinds = property.as_ref().and_then(|property| property.get("type"));
-    let takes_text = match kinds {
-        Some(Value::String(kind)) => kind == "string",
-        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "string"),
-        _ => property.as_ref().is_some_and(|property| property.get("enum").is_some()),
-    };
-    if takes_text {
-        return text.into();
+    match spec {
+        Some(spec) => typed_argument(spec, key, text),
+        None => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
     }
-    let value: Value = serde_json::from_str(text).unwrap_or_else(|_| text.into());
-    // One value of a list need not be written as a list.
-    let is_list = kinds.is_some_and(|kinds| kinds == "array");
-    if is_list && !value.is_array() && !value.is_null() {
-        let items = property.as_ref().and_then(|property| property.get("items")?.get("type"));
-        return Value::Array(vec![if items.is_some_and(|kind| kind == "string") {
-            text.into()
-        } else {
-            value
-        }]);
-    }
-    value
 }
 
 fn read_json(path: &Path, source: impl Read) -> Result<Value, Failure> {

@@ -73,13 +73,7 @@ fn manifest(spec: &ToolSpec) -> Value {
 fn page(spec: &ToolSpec) -> String {
     let mut lines = vec![paint(STRONG, &spec.name), harmless(&spec.description), String::new()];
     let schema = spec.input_schema.as_value();
-    let required: Vec<&str> = schema
-        .get("required")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
+    let required: Vec<&str> = spec.input_schema.required().collect();
     let properties = schema.get("properties").and_then(Value::as_object);
     if properties.is_some_and(|properties| !properties.is_empty()) {
         lines.push(paint(STRONG, "Parameters"));

@@ -121,10 +121,5 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// The SHA-256 of a content, in hexadecimal digits.
 fn hash(content: &[u8]) -> String {
-    Sha256::digest(content).iter().fold(String::with_capacity(64), |mut text, byte| {
-        use std::fmt::Write as _;
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    toolpost_core::hex(Sha256::digest(content))
 }

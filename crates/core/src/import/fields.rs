@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::parameter::kind;
 use crate::{ToolError, did_you_mean};
 
 /// The fields of one object.
@@ -10,18 +11,6 @@ pub(super) struct Fields<'a> {
     /// The JSON pointer of the object.
     place: String,
     known: Vec<&'static str>,
-}
-
-/// What a value is, for messages.
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
 }
 
 impl<'a> Fields<'a> {

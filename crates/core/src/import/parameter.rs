@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
-use crate::{ParameterType, ToolError};
+use crate::{ParameterType, ToolError, object_schema};
 
 /// A parameter as JSON Schema says it.
 pub(super) struct Parameter {
@@ -211,23 +211,10 @@ impl Parameter {
 
 /// The schema of an object with these parameters.
 pub(super) fn object_of(parameters: &[Parameter], is_closed: bool) -> Map<String, Value> {
-    let properties: Map<String, Value> =
-        parameters.iter().map(|parameter| (parameter.name.clone(), parameter.schema.clone())).collect();
-    let required: Vec<&str> = parameters
+    let parameters = parameters
         .iter()
-        .filter(|parameter| parameter.is_required)
-        .map(|parameter| parameter.name.as_str())
-        .collect();
-    let mut schema = Map::new();
-    schema.insert("type".into(), "object".into());
-    schema.insert("properties".into(), properties.into());
-    if !required.is_empty() {
-        schema.insert("required".into(), required.into());
-    }
-    if is_closed {
-        schema.insert("additionalProperties".into(), false.into());
-    }
-    schema
+        .map(|parameter| (parameter.name.as_str(), &parameter.schema, parameter.is_required));
+    object_schema(parameters, is_closed)
 }
 
 #[cfg(test)]

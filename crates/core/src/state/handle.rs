@@ -1,8 +1,6 @@
 //! Names of documents that nobody can guess.
 
-use std::fmt::Write as _;
-
-use crate::ToolError;
+use crate::{ToolError, hex};
 
 /// How many random bytes a handle has.
 const BYTES: usize = 16;
@@ -16,11 +14,7 @@ pub(crate) fn new_handle() -> Result<String, ToolError> {
     getrandom::fill(&mut bytes).map_err(|error| {
         ToolError::dependency("the system gave no random numbers for a handle").caused_by(error.to_string())
     })?;
-    Ok(bytes.iter().fold(String::with_capacity(2 * BYTES), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    }))
+    Ok(hex(bytes))
 }
 
 #[cfg(test)]

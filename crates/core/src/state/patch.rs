@@ -4,9 +4,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::pointer::{
-    at, check_pointer, child, child_mut, escape_pointer, index, kind, misplaced, names, pointers_overlap,
+    at, check_pointer, child, child_mut, escape_pointer, index, misplaced, names, pointers_overlap,
 };
 use crate::ToolError;
+use crate::parameter::kind;
 
 /// How much memory `copy` may take in one patch, about, in bytes.
 const MOST_COPIED: usize = 64 << 20;

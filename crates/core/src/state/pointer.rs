@@ -71,18 +71,6 @@ pub(super) fn at<'a>(document: &'a Value, pointer: &str) -> Option<&'a Value> {
     names(pointer).try_fold(document, |value, name| child(value, &name))
 }
 
-/// What kind of value it is, for messages.
-pub(super) fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
-}
-
 /// An error about a place in a document.
 pub(super) fn misplaced(pointer: &str, what: &str) -> ToolError {
     let place = if pointer.is_empty() { "the whole document" } else { pointer };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{
-    Approval, Code, PromptSpec, ResourceSpec, ToolError, ToolSpec, UriPattern, check_tool_name,
+    Approval, Code, PromptSpec, ResourceSpec, ToolError, ToolSpec, UriPattern, check_tool_name, hex,
 };
 
 use super::program::{Program, excerpt};
@@ -248,12 +248,8 @@ fn fit(name: &str) -> String {
         fitting.insert_str(0, "tool_");
     }
     fitting.truncate(MAX_NAME - 9);
-    let digest = Sha256::digest(name.as_bytes());
     fitting.push('_');
-    for byte in digest.iter().take(4) {
-        // Writing to a string cannot fail.
-        let _ = write!(fitting, "{byte:02x}");
-    }
+    fitting.extend(hex(Sha256::digest(name.as_bytes())).chars().take(8));
     fitting
 }
 

@@ -1,14 +1,13 @@
 //! One executable: what it is, whether it is still the same, and how it is started.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use toolpost_core::{ToolError, format_duration};
+use toolpost_core::{ToolError, format_duration, hex};
 use toolpost_sandbox::{Error, Limits, Sandbox, Verdict, Workspace};
 
 use super::settings::{Origin, Settings};
@@ -78,11 +77,7 @@ pub(super) fn digest(path: &Path) -> Result<String, ToolError> {
         }
         hasher.update(piece.get(..read).unwrap_or_default());
     }
-    Ok(hasher.finalize().iter().fold(String::with_capacity(64), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    }))
+    Ok(hex(hasher.finalize()))
 }
 
 /// What a program has told of itself, and what it was then.

@@ -15,9 +15,7 @@ use super::catalog::Bound;
 use super::process::{Heard, MAX_VALUES, Process};
 use super::program::{self, Stamp, command_line, excerpt, of_verdict};
 use super::settings::Settings;
-use crate::protocol::frame::{
-    CallFacts, CallerFrame, CallerMessage, CallerName, ScopeName, ToolFrame, ToolMessage, Verb,
-};
+use crate::protocol::frame::{CallFacts, CallerFrame, CallerMessage, ToolFrame, ToolMessage, Verb};
 use crate::protocol::line::{Line, MAX_LINE};
 use crate::protocol::outcome::Answered;
 
@@ -202,28 +200,12 @@ fn facts(settings: &Settings, call: &Call, wall: Duration) -> CallFacts {
         serves.push(Verb::Artifact);
     }
     CallFacts {
-        call: Some(call.id.to_string()),
-        parent: call.parent.map(|parent| parent.to_string()),
-        depth: call.depth,
-        caller: Some(CallerName {
-            front: call.caller.front.to_string(),
-            identity: call.caller.identity.as_ref().map(ToString::to_string),
-        }),
-        scope: call
-            .scope
-            .as_ref()
-            .map(|scope| ScopeName { id: scope.id().to_string(), owner: scope.owner().to_owned() }),
         deadline_ms: Some(millis(wall)),
-        idempotency_key: call.idempotency_key.clone(),
-        priority: call.priority,
         retries: call.options.retries,
         no_cache: call.options.no_cache,
-        dry_run: call.options.dry_run,
         mock: call.options.mock,
-        verbose: call.options.verbose,
-        metadata: call.options.metadata.clone(),
         serves,
-        ..CallFacts::default()
+        ..CallFacts::of(call)
     }
 }
 

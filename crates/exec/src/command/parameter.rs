@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Map, Value};
-use toolpost_core::{Args, ParameterType};
+use serde_json::Value;
+use toolpost_core::{Args, ParameterType, object_schema};
 
 use super::place::DescriptionError;
 use super::reader::{Item, hint};
@@ -163,19 +163,8 @@ fn keywords(table: &mut super::reader::Section<'_>, schema: &mut Value) -> Resul
 
 /// The schema of all of them.
 pub(super) fn input_schema(parameters: &[Parameter]) -> Value {
-    let properties: Map<String, Value> =
-        parameters.iter().map(|parameter| (parameter.name.clone(), parameter.schema.clone())).collect();
-    let required: Vec<Value> = parameters
+    let parameters = parameters
         .iter()
-        .filter(|parameter| parameter.is_required)
-        .map(|parameter| parameter.name.clone().into())
-        .collect();
-    let mut schema = Map::new();
-    schema.insert("type".into(), "object".into());
-    schema.insert("properties".into(), properties.into());
-    if !required.is_empty() {
-        schema.insert("required".into(), required.into());
-    }
-    schema.insert("additionalProperties".into(), false.into());
-    Value::Object(schema)
+        .map(|parameter| (parameter.name.as_str(), &parameter.schema, parameter.is_required));
+    object_schema(parameters, true).into()
 }

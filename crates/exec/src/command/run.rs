@@ -3,7 +3,7 @@
 use std::path::{Component, Path};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -40,21 +40,6 @@ impl Tool for Command {
     }
 }
 
-/// Cancels the sandbox when whoever runs the call asks to stop.
-struct CancelOnWake {
-    cancel: Cancel,
-    ctx: Ctx,
-}
-
-impl Wake for CancelOnWake {
-    fn wake(self: Arc<Self>) {
-        // A waker may be woken for nothing.
-        if self.ctx.is_cancelled() {
-            self.cancel.cancel();
-        }
-    }
-}
-
 impl Command {
     /// The program and its arguments for these arguments of a call.
     pub(super) fn command_line(&self, args: &Args) -> Result<Vec<String>, ToolError> {
@@ -82,7 +67,8 @@ impl Command {
         let sandbox = self.sandbox(base, &settings, args, ctx)?;
 
         let cancel = Cancel::new();
-        let waker = Waker::from(Arc::new(CancelOnWake { cancel: cancel.clone(), ctx: ctx.clone() }));
+        let asked = ctx.clone();
+        let waker = cancel.waker(move || asked.is_cancelled());
         let mut cancelled = pin!(ctx.cancelled());
         // The future stays registered until the run is over, and its waker needs no thread of its own.
         if cancelled.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Ready(()) {

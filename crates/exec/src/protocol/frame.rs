@@ -18,7 +18,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolpost_core::{
-    Answer, Change, Code, Commit, Committed, Document, LogLine, Priority, Progress, Question, Sample,
+    Answer, Call, Change, Code, Commit, Committed, Document, LogLine, Priority, Progress, Question, Sample,
     SampleRequest, ToolError,
 };
 
@@ -163,6 +163,32 @@ pub struct CallFacts {
     /// Whether the caller wants the record of the call with the result.
     #[serde(skip_serializing_if = "is_false")]
     pub record: bool,
+}
+
+impl CallFacts {
+    /// What every way to another process tells of a call: who calls, from where, and how it is to be treated. How long
+    /// it may take, and what its caller serves, is for each of them to say.
+    pub fn of(call: &Call) -> Self {
+        Self {
+            call: Some(call.id.to_string()),
+            parent: call.parent.map(|parent| parent.to_string()),
+            depth: call.depth,
+            caller: Some(CallerName {
+                front: call.caller.front.to_string(),
+                identity: call.caller.identity.as_ref().map(ToString::to_string),
+            }),
+            scope: call
+                .scope
+                .as_ref()
+                .map(|scope| ScopeName { id: scope.id().to_string(), owner: scope.owner().to_owned() }),
+            idempotency_key: call.idempotency_key.clone(),
+            priority: call.priority,
+            dry_run: call.options.dry_run,
+            verbose: call.options.verbose,
+            metadata: call.options.metadata.clone(),
+            ..Self::default()
+        }
+    }
 }
 
 /// What a caller says.

@@ -15,22 +15,24 @@ pub(super) struct Kinds {
     pub(super) boolean: bool,
     pub(super) array: bool,
     pub(super) object: bool,
+    pub(super) null: bool,
 }
 
 impl Kinds {
     /// Nothing is said: any JSON, else text.
     pub(super) fn is_unknown(self) -> bool {
-        self == Self::default()
+        self == Self { null: self.null, ..Self::default() }
     }
 
     /// A flag that may stand alone.
     pub(super) fn is_switch(self) -> bool {
-        self == Self { boolean: true, ..Self::default() }
+        self == Self { boolean: true, null: self.null, ..Self::default() }
     }
 
     fn takes(self, value: &Value) -> bool {
         match value {
-            Value::Null => false,
+            // Where a text fits, the word is one.
+            Value::Null => self.null && !self.string,
             Value::Bool(_) => self.boolean,
             Value::Number(number) => self.number || (self.integer && !number.is_f64()),
             Value::String(_) => self.string,
@@ -57,6 +59,7 @@ fn collect(root: &Value, schema: &Value, depth: usize, kinds: &mut Kinds) {
         "boolean" => kinds.boolean = true,
         "array" => kinds.array = true,
         "object" => kinds.object = true,
+        "null" => kinds.null = true,
         _ => {}
     };
     match schema.get("type") {
@@ -101,6 +104,29 @@ fn items<'a>(root: &'a Value, schema: &'a Value, depth: usize) -> Option<&'a Val
         .get("items")
         .or_else(|| items(root, target(root, schema)?, depth + 1))
         .or_else(|| choices.flatten().find_map(|choice| items(root, choice, depth + 1)))
+}
+
+/// The value of a parameter that a text stands for, typed by the schema of the tool: a text where the schema asks for
+/// one, else JSON, and one item of a list for the whole of it. What does not fit stays a text, so that the schema's own
+/// error names it.
+pub fn typed_argument(spec: &ToolSpec, name: &str, text: &str) -> Value {
+    let root = spec.input_schema.as_value();
+    let schema = root.get("properties").and_then(|properties| properties.get(name)).unwrap_or(&Value::Null);
+    match kinds(root, schema) {
+        kinds if kinds.array => match value(root, schema, text) {
+            null @ Value::Null => null,
+            _ => list(root, schema, text).into(),
+        },
+        _ => value(root, schema, text),
+    }
+}
+
+/// The items that a text stands for: those of a list in JSON, else one.
+fn list(root: &Value, schema: &Value, text: &str) -> Vec<Value> {
+    match serde_json::from_str(text) {
+        Ok(Value::Array(values)) => values,
+        _ => vec![value(root, items(root, schema, 0).unwrap_or(&Value::Null), text)],
+    }
 }
 
 /// One value of a flag. What does not fit stays a text, so that the schema's own error names it.
@@ -164,11 +190,7 @@ impl<'a> Flags<'a> {
     pub(super) fn give(&mut self, name: &str, schema: &Value, text: &str) -> Result<(), ToolError> {
         let root = self.spec.input_schema.as_value();
         if self.kinds(schema).array {
-            let whole = serde_json::from_str::<Value>(text).ok();
-            let more = match whole {
-                Some(Value::Array(values)) => values,
-                _ => vec![value(root, items(root, schema, 0).unwrap_or(&Value::Null), text)],
-            };
+            let more = list(root, schema, text);
             match self.values.get_mut(name) {
                 Some(Value::Array(values)) => values.extend(more),
                 _ => drop(self.values.insert(name.to_owned(), more.into())),
@@ -198,5 +220,43 @@ impl<'a> Flags<'a> {
 
     pub(super) fn into_value(self) -> Value {
         self.values.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_text_gets_the_type_that_the_schema_asks_for() {
+        let spec = ToolSpec::new("look", "Look.").input(json!({
+            "type": "object",
+            "properties": {
+                "text": { "type": ["string", "null"] },
+                "days": { "type": ["integer", "null"] },
+                "names": { "type": "array", "items": { "type": "string" } },
+                "mode": { "enum": ["1", "fast"] },
+                "either": { "anyOf": [{ "type": "boolean" }, { "type": "string" }] },
+                "any": {}
+            }
+        }));
+        for (name, text, expected) in [
+            ("text", "5", json!("5")),
+            ("text", "null", json!("null")),
+            ("days", "5", json!(5)),
+            ("days", "null", json!(null)),
+            ("days", "many", json!("many")),
+            ("names", "5", json!(["5"])),
+            ("names", "[\"a\", \"b\"]", json!(["a", "b"])),
+            ("mode", "1", json!("1")),
+            ("either", "true", json!(true)),
+            ("either", "maybe", json!("maybe")),
+            ("any", "[1]", json!([1])),
+            ("unknown", "x", json!("x")),
+        ] {
+            assert_eq!(typed_argument(&spec, name, text), expected, "{name}={text}");
+        }
     }
 }

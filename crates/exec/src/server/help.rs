@@ -150,13 +150,7 @@ pub(super) fn tool(program: &Program, spec: &ToolSpec, is_only: bool) -> String 
     let command = if is_only { program.name.clone() } else { format!("{} {}", program.name, spec.name) };
     let schema = spec.input_schema.as_value();
     let properties = schema.get("properties").and_then(Value::as_object);
-    let required: Vec<&str> = schema
-        .get("required")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
+    let required: Vec<&str> = spec.input_schema.required().collect();
     let mut text = format!("{}\n\n", spec.description.trim());
     let mut usage = format!("Usage: {command}");
     let mut parameters = Vec::new();

@@ -17,7 +17,7 @@ use toolpost_core::{
 use super::Settings;
 use super::frame::{Order, OrderFrame, Report, Seen};
 use super::process::{Counted, Worker};
-use crate::protocol::frame::{CallFacts, CallerMessage, CallerName, ScopeName, StateRequest, ToolMessage};
+use crate::protocol::frame::{CallFacts, CallerMessage, StateRequest, ToolMessage};
 use crate::protocol::outcome::{Answered, OutputFrame};
 
 /// How many times as many as there shall be there are at most, with those of nested calls.
@@ -295,29 +295,13 @@ fn facts(spec: &ToolSpec, call: &Call, host: &dyn Host) -> CallFacts {
         .as_deref()
         .or_else(|| call.scope.as_ref().and_then(|scope| scope.working_dir()));
     CallFacts {
-        call: Some(call.id.to_string()),
-        parent: call.parent.map(|id| id.to_string()),
-        depth: call.depth,
-        caller: Some(CallerName {
-            front: call.caller.front.to_string(),
-            identity: call.caller.identity.as_ref().map(ToString::to_string),
-        }),
-        scope: call
-            .scope
-            .as_ref()
-            .map(|scope| ScopeName { id: scope.id().to_string(), owner: scope.owner().to_owned() }),
         deadline_ms: host
             .deadline()
             .map(|end| end.saturating_duration_since(Instant::now()).as_millis() as u64),
-        idempotency_key: call.idempotency_key.clone(),
-        priority: call.priority,
-        dry_run: call.options.dry_run,
-        verbose: call.options.verbose,
         level: call.options.level.clone(),
         working_dir: working_dir.map(|path| path.to_string_lossy().into_owned()),
-        metadata: call.options.metadata.clone(),
         values,
-        ..CallFacts::default()
+        ..CallFacts::of(call)
     }
 }
 

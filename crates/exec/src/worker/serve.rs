@@ -11,13 +11,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use toolpost_core::{
-    Answer, Args, Artifact, BoxFuture, Call, CallRecord, Cancelled, Change, Commit, Committed, Ctx, DocStore,
-    Document, Host, LogLine, Progress, Question, Reply, Sample, SampleRequest, Sleep, StateView, Tool,
-    ToolError, Values,
+    Answer, Args, Artifact, BoxFuture, Call, CallRecord, Cancelled, Ctx, DocStore, Host, LogLine, Progress,
+    Question, Reply, Sample, SampleRequest, Sleep, StateView, Tool, ToolError, Values,
 };
 
 use super::frame::{Order, OrderFrame, Report, ReportFrame, Seen};
 use crate::protocol::dialect::PROTOCOL;
+use crate::protocol::documents::{FrameStore, StateLink};
 use crate::protocol::frame::{CallerMessage, StateRequest, ToolMessage};
 use crate::protocol::line::{Line, MAX_LINE};
 use crate::protocol::outcome::{Answered, ArtifactFrame, OutputFrame};
@@ -184,52 +184,16 @@ impl Host for WorkerHost {
 
     fn documents(self: Arc<Self>) -> Result<(Arc<dyn DocStore>, Sleep), ToolError> {
         let sleep: Sleep = |time| Box::pin(tokio::time::sleep(time));
-        Ok((Arc::new(Documents(Arc::clone(&self.link))), sleep))
+        Ok((Arc::new(FrameStore(Arc::clone(&self.link))), sleep))
     }
 }
 
-/// The documents of the process that started this one.
-struct Documents(Arc<Link>);
-
-impl Documents {
-    fn request<'a, T: DeserializeOwned + Send + 'a>(
+impl StateLink for Arc<Link> {
+    fn state<'a, T: DeserializeOwned + Send + 'a>(
         &'a self,
         state: StateRequest,
     ) -> BoxFuture<'a, Result<T, ToolError>> {
-        Box::pin(self.0.request(|request| ToolMessage::State { request, state }))
-    }
-}
-
-impl DocStore for Documents {
-    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Document, ToolError>> {
-        self.request(StateRequest::Load { document: id.to_owned() })
-    }
-
-    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>> {
-        self.request(StateRequest::Commit(commit))
-    }
-
-    fn at<'a>(&'a self, id: &'a str, version: u64) -> BoxFuture<'a, Result<Document, ToolError>> {
-        self.request(StateRequest::At { document: id.to_owned(), version })
-    }
-
-    fn log<'a>(
-        &'a self,
-        id: &'a str,
-        after: u64,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<Change>, ToolError>> {
-        self.request(StateRequest::Log { document: id.to_owned(), after, limit })
-    }
-
-    fn list<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a str>,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<(String, u64)>, ToolError>> {
-        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
-        self.request(StateRequest::List { prefix, after, limit })
+        Box::pin(self.request(|request| ToolMessage::State { request, state }))
     }
 }
 

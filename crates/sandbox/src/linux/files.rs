@@ -377,11 +377,7 @@ fn digest(
         each(block);
         total += read as u64;
     }
-    let mut text = String::with_capacity(64);
-    for byte in hash.finalize() {
-        let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
-    }
-    Ok((text, total))
+    Ok((crate::outcome::hex(&hash.finalize()), total))
 }
 
 fn file_error(action: &'static str, path: &Path, source: std::io::Error) -> Error {

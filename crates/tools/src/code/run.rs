@@ -1,8 +1,7 @@
 //! `run_code` and `run_command`.
 
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 
 use serde_json::{Value, json};
 use toolpost::{Artifact, Ctx, Evidence, ToolError, data, tool};
@@ -113,21 +112,6 @@ pub fn run_command(
     run(&Program::argv(argv), timeout, stdin, ctx)
 }
 
-/// Cancels the sandbox when whoever runs the call asks to stop.
-struct CancelOnWake {
-    cancel: Cancel,
-    ctx: Ctx,
-}
-
-impl Wake for CancelOnWake {
-    fn wake(self: Arc<Self>) {
-        // A waker may be woken for nothing.
-        if self.ctx.is_cancelled() {
-            self.cancel.cancel();
-        }
-    }
-}
-
 fn run(
     program: &Program,
     timeout: Option<f64>,
@@ -143,7 +127,8 @@ fn run(
         sandbox = sandbox.workspace(Workspace::Host(folder.path()));
     }
     let cancel = Cancel::new();
-    let waker = Waker::from(Arc::new(CancelOnWake { cancel: cancel.clone(), ctx: ctx.clone() }));
+    let asked = ctx.clone();
+    let waker = cancel.waker(move || asked.is_cancelled());
     let mut cancelled = pin!(ctx.cancelled());
     // The future stays registered until the run is over, and its waker needs no thread of its own.
     if cancelled.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Ready(()) {

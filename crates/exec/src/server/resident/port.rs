@@ -7,11 +7,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use toolpost_core::{
-    Answer, Artifact, BoxFuture, CallId, Change, Commit, Committed, Delivery, DocStore, Document, LogLine,
-    Output, Port, Progress, Question, Sample, SampleRequest, ToolError,
+    Answer, Artifact, BoxFuture, CallId, Delivery, DocStore, LogLine, Output, Port, Progress, Question,
+    Sample, SampleRequest, ToolError,
 };
 
 use super::{Resident, lock};
+use crate::protocol::documents::{FrameStore, StateLink};
 use crate::protocol::frame::{StateRequest, ToolFrame, ToolMessage, Verb};
 use crate::protocol::outcome::{Answered, ArtifactFrame, OutputFrame};
 
@@ -27,9 +28,6 @@ pub(super) struct FramePort {
     link: Link,
     serves: Vec<Verb>,
 }
-
-/// The documents that the caller keeps.
-struct FrameStore(Link);
 
 /// Forgets a question that nobody waits for any more.
 struct Asked<'a> {
@@ -70,9 +68,14 @@ impl Link {
         T::deserialize(answer.into_result()?)
             .map_err(|error| ToolError::dependency(format!("the caller's answer does not fit: {error}")))
     }
+}
 
-    async fn state<T: DeserializeOwned>(&self, state: StateRequest) -> Result<T, ToolError> {
-        self.request(|request| ToolMessage::State { request, state }).await
+impl StateLink for Link {
+    fn state<'a, T: DeserializeOwned + Send + 'a>(
+        &'a self,
+        state: StateRequest,
+    ) -> BoxFuture<'a, Result<T, ToolError>> {
+        Box::pin(self.request(|request| ToolMessage::State { request, state }))
     }
 }
 
@@ -161,38 +164,5 @@ impl Port for FramePort {
     fn documents(&self) -> Option<Arc<dyn DocStore>> {
         let keeps = self.serves.contains(&Verb::State);
         keeps.then(|| Arc::new(FrameStore(self.link.clone())) as Arc<dyn DocStore>)
-    }
-}
-
-impl DocStore for FrameStore {
-    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Document, ToolError>> {
-        Box::pin(self.0.state(StateRequest::Load { document: id.to_owned() }))
-    }
-
-    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>> {
-        Box::pin(self.0.state(StateRequest::Commit(commit)))
-    }
-
-    fn at<'a>(&'a self, id: &'a str, version: u64) -> BoxFuture<'a, Result<Document, ToolError>> {
-        Box::pin(self.0.state(StateRequest::At { document: id.to_owned(), version }))
-    }
-
-    fn log<'a>(
-        &'a self,
-        id: &'a str,
-        after: u64,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<Change>, ToolError>> {
-        Box::pin(self.0.state(StateRequest::Log { document: id.to_owned(), after, limit }))
-    }
-
-    fn list<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a str>,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<(String, u64)>, ToolError>> {
-        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
-        Box::pin(self.0.state(StateRequest::List { prefix, after, limit }))
     }
 }
