@@ -343,7 +343,7 @@ pub(crate) struct ExecArgs {
     /// Work in an existing folder, writable for the program, instead of a fresh one.
     #[arg(long, value_name = "DIR", help_heading = "Input")]
     pub(crate) workdir: Option<PathBuf>,
-    /// The sandbox level, standard or strict; without it, the best that this host can give.
+    /// The sandbox level: minimal, standard, strict or maximum; without it, the best that this host can give.
     #[arg(long, value_name = "LEVEL", help_heading = "Sandbox")]
     pub(crate) level: Option<Level>,
     /// Take a lower level when this host cannot give the one that was asked for.

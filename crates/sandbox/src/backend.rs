@@ -67,9 +67,9 @@ impl<'a> Request<'a> {
         self.sandbox.allow_degraded
     }
 
-    /// The limits.
-    pub fn limits(&self) -> &'a Limits {
-        &self.sandbox.limits
+    /// The limits that hold when this level is given ([`crate::Sandbox::limits_at`]).
+    pub fn limits(&self, given: Level) -> Limits {
+        self.sandbox.limits_at(given)
     }
 
     /// Where the program works.

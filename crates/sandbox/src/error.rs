@@ -20,7 +20,7 @@ pub enum Error {
         fix: String,
     },
     /// There is no such level.
-    #[error("unknown level `{name}`{}; levels are standard, strict", did_you_mean(*suggestion))]
+    #[error("unknown level `{name}`{}; levels are {}", did_you_mean(*suggestion), Level::NAMES.join(", "))]
     UnknownLevel {
         /// The name that was given.
         name: String,

@@ -69,9 +69,12 @@ impl Host {
         self.levels.iter().find(|entry| entry.level == level)
     }
 
-    /// The strongest level that the host can give.
+    /// The level that a run gets which names none: `strict` if the host can give it, else `standard`. `maximum` has
+    /// limits that not every program fits, and `minimal` promises nothing: both must be named.
     pub fn best(&self) -> Option<Level> {
-        self.levels.iter().rev().find(|entry| entry.available).map(|entry| entry.level)
+        [Level::Strict, Level::Standard]
+            .into_iter()
+            .find(|level| self.availability(*level).is_some_and(|entry| entry.available))
     }
 
     /// The same host without namespaces, as seen inside a default container. For tests.

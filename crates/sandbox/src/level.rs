@@ -16,23 +16,38 @@ pub enum Level {
     /// as the host program itself ([`crate::Sandbox::unconfined`]). It has no name that text could give.
     #[serde(skip_deserializing)]
     Unconfined,
+    /// Limits, no capabilities, no new privileges, a clean environment and a short list of refused system calls. No
+    /// boundary is promised: the program has the files and the network of the host's user.
+    Minimal,
     /// Landlock, seccomp, scopes and limits, with namespaces where the host gives them. Host paths stay the same.
     Standard,
     /// Namespaces and a private root are required; only system folders and the workspace exist; no network.
     Strict,
+    /// As strict, with a list of allowed system calls of which every other one ends the program, and small limits.
+    /// Without a second kernel, which the report says.
+    Maximum,
 }
 
 impl Level {
     /// Every level of this build that can be named, weakest first.
-    pub const ALL: [Self; 2] = [Self::Standard, Self::Strict];
+    pub const ALL: [Self; 4] = [Self::Minimal, Self::Standard, Self::Strict, Self::Maximum];
+    /// Their names, in the same order.
+    pub(crate) const NAMES: [&str; 4] = ["minimal", "standard", "strict", "maximum"];
 
     /// The name on a command line and in a record.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unconfined => "unconfined",
+            Self::Minimal => "minimal",
             Self::Standard => "standard",
             Self::Strict => "strict",
+            Self::Maximum => "maximum",
         }
+    }
+
+    /// Whether the level promises that the program cannot reach what it was not given.
+    pub fn is_boundary(self) -> bool {
+        self >= Self::Standard
     }
 }
 
@@ -48,7 +63,7 @@ impl FromStr for Level {
     fn from_str(name: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|level| level.name() == name).ok_or_else(|| Error::UnknownLevel {
             name: shorten(name),
-            suggestion: nearest(name, &["standard", "strict"]),
+            suggestion: nearest(name, &Self::NAMES),
         })
     }
 }
@@ -103,8 +118,11 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for level in Level::ALL {
-            assert_eq!(level.to_string().parse::<Level>().unwrap(), level);
+        for (level, name) in Level::ALL.into_iter().zip(Level::NAMES) {
+            assert_eq!(level.to_string(), name);
+            assert_eq!(name.parse::<Level>().unwrap(), level);
         }
+        assert!(Level::ALL.is_sorted());
+        assert!("unconfined".parse::<Level>().is_err(), "only code can ask for it");
     }
 }

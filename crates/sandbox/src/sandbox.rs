@@ -85,7 +85,7 @@ const HARMLESS_VARIABLES: [&str; 8] = [
 pub struct Sandbox {
     pub(crate) level: Option<Level>,
     pub(crate) allow_degraded: bool,
-    pub(crate) limits: Limits,
+    pub(crate) limits: Option<Limits>,
     pub(crate) workspace: Workspace,
     pub(crate) directory: Option<String>,
     pub(crate) files: Vec<(String, Source)>,
@@ -131,11 +131,17 @@ impl Sandbox {
         self
     }
 
-    /// Sets the limits.
+    /// Sets the limits, all of them. Without it those of the level hold ([`Limits::for_level`]).
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
+        self.limits = Some(limits);
         self
+    }
+
+    /// The limits that hold when a level is given: those that were set, else the column of the level that was named,
+    /// else that of the level that is given.
+    pub fn limits_at(&self, given: Level) -> Limits {
+        self.limits.clone().unwrap_or_else(|| Limits::for_level(self.level.unwrap_or(given)))
     }
 
     /// Sets the workspace. Default [`Workspace::Fresh`].
@@ -247,7 +253,9 @@ impl Sandbox {
 
     /// Whether the limits, file names and variables are acceptable; every start looks at the same.
     pub fn check_settings(&self) -> Result<(), Error> {
-        self.limits.check()?;
+        if let Some(limits) = &self.limits {
+            limits.check()?;
+        }
         self.check_files()?;
         self.check_environment()
     }

@@ -29,12 +29,18 @@ pub enum Verdict {
         /// The limit in milliseconds.
         limit_ms: u64,
     },
+    /// For so long there was neither output nor processor time; everything was killed.
+    Idle {
+        /// The limit in milliseconds.
+        limit_ms: u64,
+    },
     /// The limit of processor time was reached; everything was killed.
     Cpu {
         /// The limit in milliseconds.
         limit_ms: u64,
     },
-    /// The kernel killed a process because the memory limit was reached: proved by the cgroup's own counter.
+    /// The kernel killed a process because the memory limit was reached, proved by the cgroup's own counter; or the host
+    /// found more memory in use ([`Layer::MemoryWatch`]) and killed everything.
     Memory {
         /// The limit in bytes.
         limit: u64,
@@ -44,8 +50,18 @@ pub enum Verdict {
         /// The limit.
         limit: u32,
     },
-    /// The program failed and its workspace was full.
+    /// The program failed and its workspace was full, or had more in it than the limit.
     Disk {
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The program failed and its workspace had no room for another file, or had more files than the limit.
+    Inodes {
+        /// The limit in files and folders.
+        limit: u64,
+    },
+    /// The kernel ended the program because a file would have grown beyond the limit, and a file of that size is there.
+    FileSize {
         /// The limit in bytes.
         limit: u64,
     },
@@ -56,7 +72,7 @@ pub enum Verdict {
     },
     /// The system call policy ended the program.
     Denied {
-        /// The rule.
+        /// What was called, and why that is not allowed: for example "the system call `mount` (changes what paths mean)".
         rule: String,
     },
     /// The caller cancelled the run; everything was killed.
@@ -123,10 +139,17 @@ pub enum Layer {
     LandlockSignals,
     /// The system call policy.
     Seccomp,
+    /// Of the system call policy only what is listed is allowed; any other call ends the program.
+    SeccompAllowlist,
     /// Resource limits per process: processor time, descriptors, file size, locked memory, core files.
     ResourceLimits,
     /// A limit on the memory of all processes together.
     MemoryLimit,
+    /// The host adds up the memory of all processes again and again, and ends the run above the limit; between two looks
+    /// more may be in use. Only where no cgroup can hold [`Layer::MemoryLimit`].
+    MemoryWatch,
+    /// No memory of the run is written to swap space.
+    NoSwap,
     /// A limit on the number of processes of this run alone.
     ProcessLimit,
     /// A limit on the share of the processors.
@@ -160,6 +183,10 @@ pub enum Reached {
     Processes,
     /// The workspace was full at the end.
     Disk,
+    /// The workspace had no room for another file at the end.
+    Inodes,
+    /// A file of the workspace has the largest size that is allowed.
+    FileSize,
     /// Standard output was longer than what is kept.
     Stdout,
     /// Standard error was longer than what is kept.
@@ -170,6 +197,12 @@ pub enum Reached {
     Artifacts,
     /// There were more changes in the workspace than what is listed.
     Changes,
+    /// The proxy refused a connection because there had been as many as are allowed.
+    Connections,
+    /// The proxy refused a request because there had been as many as are allowed.
+    Requests,
+    /// The proxy ended a connection because as many bytes had passed as are allowed.
+    NetworkBytes,
 }
 
 /// What confined a run. A layer is listed as active only if the kernel accepted it for this very run.

@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use toolpost_sandbox::{
-    Cancel, Event, Language, Limits, Outcome, Program, Sandbox, Source, Stdin, Workspace,
+    Cancel, Event, Language, Level, Limits, Outcome, Program, Sandbox, Source, Stdin, Workspace,
 };
 
 use crate::args::{ExecArgs, Format};
@@ -159,7 +159,7 @@ fn unknown_language(path: &Path) -> Failure {
 }
 
 fn limits(args: &ExecArgs) -> Limits {
-    let mut limits = Limits::default();
+    let mut limits = Limits::for_level(args.level.unwrap_or(Level::Strict));
     limits.wall = args.timeout.unwrap_or(limits.wall);
     limits.memory = args.memory.unwrap_or(limits.memory);
     limits.cpu_quota = args.cpu.or(limits.cpu_quota);

@@ -65,7 +65,7 @@ const fn key(
     Key { name, kind, variable, untrusted, default, meaning }
 }
 
-const LEVELS: &[&str] = &["standard", "strict"];
+const LEVELS: &[&str] = &["minimal", "standard", "strict", "maximum"];
 const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh", "max"];
 
 use Kind::{Choice, Count, Flag, Path, Temperature, Text, Texts};

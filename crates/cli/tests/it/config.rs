@@ -147,7 +147,7 @@ fn level() {
         let finished = env.run(["exec", "--json", "--config", &format!("level={level}"), "--", "true"]);
         (finished.status.code() == Some(0)).then(|| finished.json()["report"]["requested"].clone())
     };
-    for name in ["standard", "strict"] {
+    for name in ["minimal", "standard", "strict", "maximum"] {
         if let Some(given) = level(name) {
             assert_eq!(given, name);
         }

@@ -30,9 +30,19 @@ pub(super) fn attend(
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Outcome, Error> {
     let Started { mut running, streams, names, kept } = started;
-    let Kept { place, mut before, placeholders, child_waits, owner, mut report, is_live, program, language } =
-        kept;
-    let limits = &sandbox.limits;
+    let Kept {
+        place,
+        mut before,
+        placeholders,
+        child_waits,
+        owner,
+        mut report,
+        is_live,
+        program,
+        language,
+        limits,
+    } = kept;
+    let limits = &limits;
     let measured = match &place {
         Place::Temporary(folder) => Some(folder.descriptor()),
         _ => None,

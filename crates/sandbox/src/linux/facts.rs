@@ -151,7 +151,7 @@ impl Facts {
                 "build with a linker for this target installed (`cc` or `rust-lld`)",
             );
         }
-        if self.identity == Identity::None {
+        if self.identity == Identity::None && level.is_boundary() {
             return missing(
                 "this process is root in a user namespace that has no other user to run code as".into(),
                 "start it as an ordinary user, or map more users into the namespace",
@@ -164,7 +164,7 @@ impl Facts {
             );
         }
         match (&self.namespaces, level) {
-            (Err(refusal), Level::Strict) => missing(refusal.to_string(), refusal.fix()),
+            (Err(refusal), Level::Strict | Level::Maximum) => missing(refusal.to_string(), refusal.fix()),
             (Err(refusal), Level::Standard) if self.landlock == 0 => missing(
                 format!("neither namespaces ({refusal}) nor Landlock"),
                 "enable Landlock (`lsm=landlock,…` on the kernel's command line, Linux 5.13 or later) or namespaces",

@@ -51,7 +51,7 @@ pub(super) struct Request<'a> {
 
 /// Whether a run shows nothing but what every run of level `strict` shows.
 pub(super) fn fits_template(level: Level, facts: &Facts, has_host_folder: bool, visible: &[Visible]) -> bool {
-    level == Level::Strict
+    level >= Level::Strict
         && facts.is_root()
         && facts.namespaces.is_ok()
         && !has_host_folder
@@ -71,6 +71,7 @@ pub(super) struct Visible {
 
 /// The steps up to the arrangement of descriptors, and what they amount to.
 pub(super) struct Confinement {
+    pub(super) level: Level,
     pub(super) namespaces: u64,
     pub(super) steps: Vec<Step>,
     pub(super) layers: Vec<Layer>,
@@ -86,6 +87,37 @@ pub(super) struct Confinement {
 /// Plans the confinement of a run.
 pub(super) fn confinement(request: Request<'_>) -> Confinement {
     if request.facts.namespaces.is_ok() { with_namespaces(request) } else { without_namespaces(request) }
+}
+
+/// What a person should know about the level on this host, besides what is missing.
+pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String> {
+    let mut notes = Vec::new();
+    match level {
+        Level::Minimal => {
+            notes.push(
+                "level `minimal` promises no boundary: the program has the files and the network of the host's user"
+                    .into(),
+            );
+            if facts.is_root() {
+                notes.push(
+                    "the program runs as root without capabilities: what belongs to root it can read and change"
+                        .into(),
+                );
+            }
+            if limits.connections.is_some() || limits.requests.is_some() || limits.network_bytes.is_some() {
+                notes.push(
+                    "`connections`, `requests` and `network_bytes` are not limited: level `minimal` has the host's \
+                     network"
+                        .into(),
+                );
+            }
+        }
+        Level::Maximum => notes.push(
+            "level `maximum` on the process backend has no second kernel: program and host share one".into(),
+        ),
+        _ => {}
+    }
+    notes
 }
 
 /// A private root in namespaces of its own.
@@ -249,6 +281,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     let rules = private_root_rules(is_writable.then_some(workspace.as_path()));
     let own_namespaces = true;
     let mut confinement = Confinement {
+        level,
         namespaces: namespaces as u64,
         steps,
         layers,
@@ -294,7 +327,7 @@ fn private_root_rules(writable: Option<&Path>) -> Vec<PathRule> {
 
 /// The host's root, of which Landlock leaves the system folders and the workspace.
 fn without_namespaces(request: Request<'_>) -> Confinement {
-    let Request { limits, facts, host, directory, fresh, visible, group, .. } = request;
+    let Request { level, limits, facts, host, directory, fresh, visible, group, .. } = request;
     let is_writable = host.as_ref().is_none_or(|folder| !folder.is_read_only());
     let refusal =
         facts.namespaces.as_ref().err().map_or_else(|| "not available".to_owned(), ToString::to_string);
@@ -368,6 +401,7 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
     layers.push(Layer::UnprivilegedUser);
     steps.push(Step::Enter(path(start(&workspace, directory))));
     let mut confinement = Confinement {
+        level,
         namespaces: 0,
         steps,
         layers,
@@ -396,6 +430,24 @@ impl Confinement {
         rules: Vec<PathRule>,
     ) {
         self.limits(facts, limits, group, counted);
+        self.lock_resources(facts);
+        self.steps.push(Step::Session { dies_with_host: self.own_namespaces });
+        self.steps.push(Step::DropBounding);
+        self.steps.push(Step::DropCapabilities);
+        self.steps.push(Step::NoNewPrivileges);
+        self.layers.extend([Layer::NoCapabilities, Layer::NoNewPrivileges]);
+        self.landlock(facts, rules);
+        self.steps.push(Step::Seccomp(seccomp::filter(Circumstances {
+            level: self.level,
+            own_namespaces: self.own_namespaces,
+            scoped_signals: self.scoped_signals,
+        })));
+        self.layers.push(Layer::Seccomp);
+        self.finish(facts, limits);
+    }
+
+    /// The limits that no caller sets.
+    pub(super) fn lock_resources(&mut self, facts: &Facts) {
         let at_most = |resource: u32, most: u64| {
             let most = most.min(facts.hard_limit(resource));
             Step::Limit { resource, soft: most, hard: most }
@@ -407,18 +459,6 @@ impl Confinement {
             at_most(libc::RLIMIT_NICE, 0),
             at_most(libc::RLIMIT_MSGQUEUE, 64 << 10),
         ]);
-        self.steps.push(Step::Session { dies_with_host: self.own_namespaces });
-        self.steps.push(Step::DropBounding);
-        self.steps.push(Step::DropCapabilities);
-        self.steps.push(Step::NoNewPrivileges);
-        self.layers.extend([Layer::NoCapabilities, Layer::NoNewPrivileges]);
-        self.landlock(facts, rules);
-        self.steps.push(Step::Seccomp(seccomp::filter(Circumstances {
-            own_namespaces: self.own_namespaces,
-            scoped_signals: self.scoped_signals,
-        })));
-        self.layers.push(Layer::Seccomp);
-        self.finish(facts, limits);
     }
 
     /// The last step but for the descriptors: their number. Copies of the host's are still open before it, and Landlock

@@ -3,6 +3,8 @@
 
 use libc::c_long;
 
+use crate::Level;
+
 /// What happens to a refused call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
@@ -43,6 +45,8 @@ pub(super) struct Rule {
     pub(super) test: Test,
     pub(super) action: Action,
     pub(super) when: When,
+    /// The weakest level that has the rule.
+    pub(super) since: Level,
     /// Read by people, and by the test that requires one.
     #[cfg_attr(not(test), expect(dead_code, reason = "documentation of the table, checked by its test"))]
     pub(super) reason: &'static str,
@@ -70,7 +74,14 @@ const EACCES: Action = Action::Fail(libc::EACCES);
 const ENOSYS: Action = Action::Fail(libc::ENOSYS);
 
 const fn rule(call: c_long, test: Test, action: Action, when: When, reason: &'static str) -> Rule {
-    Rule { call, test, action, when, reason }
+    Rule { call, test, action, when, since: Level::Standard, reason }
+}
+
+impl Rule {
+    /// The rule holds at level `minimal` too.
+    const fn always(self) -> Self {
+        Self { since: Level::Minimal, ..self }
+    }
 }
 
 /// Refuses a call whatever its arguments.
@@ -81,15 +92,15 @@ const fn refuse(call: c_long, action: Action, reason: &'static str) -> Rule {
 const SHARED: When = When::SharedNamespaces;
 const UNSCOPED: When = When::UnscopedSignals;
 
-/// The policy of the levels `standard` and `strict`.
+/// The policy of the levels up to `strict`: each rule holds from its level upward.
 pub(super) const POLICY: &[Rule] = &[
     // Kernel interfaces with a long history of exploits, which code of a tool has no use for.
-    refuse(libc::SYS_io_uring_setup, ENOSYS, "runs system calls that this filter does not see"),
-    refuse(libc::SYS_io_uring_enter, ENOSYS, "runs system calls that this filter does not see"),
-    refuse(libc::SYS_io_uring_register, ENOSYS, "runs system calls that this filter does not see"),
-    refuse(libc::SYS_userfaultfd, ENOSYS, "stops the kernel inside a copy, used to win races"),
-    refuse(libc::SYS_perf_event_open, EPERM, "large attack surface; sees other processes"),
-    refuse(libc::SYS_bpf, EPERM, "loads programs into the kernel"),
+    refuse(libc::SYS_io_uring_setup, ENOSYS, "runs system calls that this filter does not see").always(),
+    refuse(libc::SYS_io_uring_enter, ENOSYS, "runs system calls that this filter does not see").always(),
+    refuse(libc::SYS_io_uring_register, ENOSYS, "runs system calls that this filter does not see").always(),
+    refuse(libc::SYS_userfaultfd, ENOSYS, "stops the kernel inside a copy, used to win races").always(),
+    refuse(libc::SYS_perf_event_open, EPERM, "large attack surface; sees other processes").always(),
+    refuse(libc::SYS_bpf, EPERM, "loads programs into the kernel").always(),
     refuse(libc::SYS_add_key, EPERM, "key rings are not confined by namespaces"),
     refuse(
         libc::SYS_request_key,
@@ -102,8 +113,8 @@ pub(super) const POLICY: &[Rule] = &[
     refuse(libc::SYS_fanotify_init, EPERM, "watches whole file systems"),
     refuse(libc::SYS_fanotify_mark, EPERM, "watches whole file systems"),
     refuse(libc::SYS_lookup_dcookie, EPERM, "profiling interface"),
-    refuse(libc::SYS_quotactl, EPERM, "administers file systems"),
-    refuse(libc::SYS_quotactl_fd, EPERM, "administers file systems"),
+    refuse(libc::SYS_quotactl, EPERM, "administers file systems").always(),
+    refuse(libc::SYS_quotactl_fd, EPERM, "administers file systems").always(),
     refuse(libc::SYS_nfsservctl, ENOSYS, "obsolete"),
     // Other processes.
     refuse(libc::SYS_ptrace, EPERM, "reads and changes other processes"),
@@ -123,26 +134,28 @@ pub(super) const POLICY: &[Rule] = &[
         EPERM,
         When::Always,
         "a user namespace gives capabilities",
-    ),
+    )
+    .always(),
     refuse(
         libc::SYS_clone3,
         ENOSYS,
         "its flags are in memory, where a filter cannot see them; libc then uses clone",
-    ),
-    refuse(libc::SYS_unshare, EPERM, "a user namespace gives capabilities"),
-    refuse(libc::SYS_setns, EPERM, "enters other namespaces"),
-    refuse(libc::SYS_mount, EPERM, "changes what paths mean"),
-    refuse(libc::SYS_umount2, EPERM, "uncovers what a mount hides"),
-    refuse(libc::SYS_pivot_root, EPERM, "changes what paths mean"),
-    refuse(libc::SYS_chroot, EPERM, "changes what paths mean"),
-    refuse(libc::SYS_mount_setattr, EPERM, "makes read-only mounts writable"),
-    refuse(libc::SYS_open_tree, EPERM, "copies mounts"),
-    refuse(OPEN_TREE_ATTR, EPERM, "copies mounts"),
-    refuse(libc::SYS_move_mount, EPERM, "changes what paths mean"),
-    refuse(libc::SYS_fsopen, EPERM, "makes file systems"),
-    refuse(libc::SYS_fsconfig, EPERM, "makes file systems"),
-    refuse(libc::SYS_fsmount, EPERM, "makes file systems"),
-    refuse(libc::SYS_fspick, EPERM, "changes file systems"),
+    )
+    .always(),
+    refuse(libc::SYS_unshare, EPERM, "a user namespace gives capabilities").always(),
+    refuse(libc::SYS_setns, EPERM, "enters other namespaces").always(),
+    refuse(libc::SYS_mount, EPERM, "changes what paths mean").always(),
+    refuse(libc::SYS_umount2, EPERM, "uncovers what a mount hides").always(),
+    refuse(libc::SYS_pivot_root, EPERM, "changes what paths mean").always(),
+    refuse(libc::SYS_chroot, EPERM, "changes what paths mean").always(),
+    refuse(libc::SYS_mount_setattr, EPERM, "makes read-only mounts writable").always(),
+    refuse(libc::SYS_open_tree, EPERM, "copies mounts").always(),
+    refuse(OPEN_TREE_ATTR, EPERM, "copies mounts").always(),
+    refuse(libc::SYS_move_mount, EPERM, "changes what paths mean").always(),
+    refuse(libc::SYS_fsopen, EPERM, "makes file systems").always(),
+    refuse(libc::SYS_fsconfig, EPERM, "makes file systems").always(),
+    refuse(libc::SYS_fsmount, EPERM, "makes file systems").always(),
+    refuse(libc::SYS_fspick, EPERM, "changes file systems").always(),
     refuse(STATMOUNT, EPERM, "describes the host's mounts"),
     refuse(LISTMOUNT, EPERM, "describes the host's mounts"),
     refuse(
@@ -150,17 +163,17 @@ pub(super) const POLICY: &[Rule] = &[
         EPERM,
         "first half of opening files by number, round every path rule",
     ),
-    refuse(libc::SYS_open_by_handle_at, EPERM, "opens files by number, round every path rule"),
+    refuse(libc::SYS_open_by_handle_at, EPERM, "opens files by number, round every path rule").always(),
     // The machine.
-    refuse(libc::SYS_kexec_load, EPERM, "replaces the kernel"),
-    refuse(libc::SYS_kexec_file_load, EPERM, "replaces the kernel"),
-    refuse(libc::SYS_init_module, EPERM, "loads code into the kernel"),
-    refuse(libc::SYS_finit_module, EPERM, "loads code into the kernel"),
-    refuse(libc::SYS_delete_module, EPERM, "unloads code from the kernel"),
-    refuse(libc::SYS_reboot, EPERM, "stops the machine"),
-    refuse(libc::SYS_swapon, EPERM, "administers memory"),
-    refuse(libc::SYS_swapoff, EPERM, "administers memory"),
-    refuse(libc::SYS_acct, EPERM, "writes a file of the host at every exit"),
+    refuse(libc::SYS_kexec_load, EPERM, "replaces the kernel").always(),
+    refuse(libc::SYS_kexec_file_load, EPERM, "replaces the kernel").always(),
+    refuse(libc::SYS_init_module, EPERM, "loads code into the kernel").always(),
+    refuse(libc::SYS_finit_module, EPERM, "loads code into the kernel").always(),
+    refuse(libc::SYS_delete_module, EPERM, "unloads code from the kernel").always(),
+    refuse(libc::SYS_reboot, EPERM, "stops the machine").always(),
+    refuse(libc::SYS_swapon, EPERM, "administers memory").always(),
+    refuse(libc::SYS_swapoff, EPERM, "administers memory").always(),
+    refuse(libc::SYS_acct, EPERM, "writes a file of the host at every exit").always(),
     refuse(libc::SYS_syslog, EPERM, "reads the kernel's log"),
     refuse(libc::SYS_vhangup, EPERM, "disturbs a terminal"),
     refuse(libc::SYS_sethostname, EPERM, "changes the host name"),
@@ -178,9 +191,19 @@ pub(super) const POLICY: &[Rule] = &[
         "switches address randomisation off",
     ),
     // Terminals: a process that shares one could type into it.
-    rule(libc::SYS_ioctl, Test::Is(1, libc::TIOCSTI as u32), EPERM, When::Always, "types into the terminal"),
-    rule(libc::SYS_ioctl, Test::Is(1, 0x541C), EPERM, When::Always, "TIOCLINUX types into the console"),
-    rule(libc::SYS_ioctl, Test::Is(1, 0x5423), EPERM, When::Always, "TIOCSETD loads kernel modules"),
+    rule(libc::SYS_ioctl, Test::Is(1, libc::TIOCSTI as u32), EPERM, When::Always, "types into the terminal")
+        .always(),
+    rule(libc::SYS_ioctl, Test::Is(1, 0x541C), EPERM, When::Always, "TIOCLINUX types into the console")
+        .always(),
+    rule(libc::SYS_ioctl, Test::Is(1, 0x5423), EPERM, When::Always, "TIOCSETD loads kernel modules").always(),
+    rule(
+        libc::SYS_socket,
+        Test::Is(0, libc::AF_VSOCK as u32),
+        EACCES,
+        When::Always,
+        "reaches the machine that runs this virtual one; in no namespace",
+    )
+    .always(),
     // Network: none. Vsock and others are in no namespace, and Landlock knows only TCP.
     rule(
         libc::SYS_socket,
@@ -279,8 +302,8 @@ pub(super) const POLICY: &[Rule] = &[
 #[cfg(target_arch = "x86_64")]
 pub(super) const MACHINE: &[Rule] = &[
     refuse(libc::SYS_modify_ldt, EPERM, "segment descriptors; long history of exploits"),
-    refuse(libc::SYS_iopl, EPERM, "input and output ports"),
-    refuse(libc::SYS_ioperm, EPERM, "input and output ports"),
+    refuse(libc::SYS_iopl, EPERM, "input and output ports").always(),
+    refuse(libc::SYS_ioperm, EPERM, "input and output ports").always(),
     refuse(libc::SYS_uselib, ENOSYS, "obsolete"),
     refuse(libc::SYS_ustat, ENOSYS, "obsolete"),
     refuse(libc::SYS_sysfs, ENOSYS, "obsolete"),

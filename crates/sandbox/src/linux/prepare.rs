@@ -22,7 +22,9 @@ use super::workspace::HostFolder;
 use super::{Facts, identity, network, template, unconfined};
 use crate::language::{CODE_PATH, Runner, Way};
 use crate::running::Pipes;
-use crate::{Error, Host, Language, Level, Program, Report, SYSTEM_SEARCH_PATH, Sandbox, Stdin, Workspace};
+use crate::{
+    Error, Host, Language, Level, Limits, Program, Report, SYSTEM_SEARCH_PATH, Sandbox, Stdin, Workspace,
+};
 
 pub(super) fn setup(step: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |source| Error::Setup { step, source }
@@ -38,7 +40,11 @@ fn choose(sandbox: &Sandbox, host: &Host) -> Result<(Level, bool), Error> {
     if available(wanted) {
         return Ok((wanted, false));
     }
-    let lower = Level::ALL.into_iter().rev().find(|level| *level < wanted && available(*level));
+    // Never one that promises nothing: that must be named.
+    let lower = Level::ALL
+        .into_iter()
+        .rev()
+        .find(|level| *level < wanted && level.is_boundary() && available(*level));
     if let Some(level) = lower
         && (sandbox.level.is_none() || sandbox.allow_degraded)
     {
@@ -95,6 +101,8 @@ pub(super) struct Kept {
     pub(super) program: PathBuf,
     /// The language of the code that it runs.
     pub(super) language: Option<Language>,
+    /// The limits that hold.
+    pub(super) limits: Limits,
 }
 
 /// Computes, looks up and opens everything that a run needs. Files for a folder of the host are put there now.
@@ -102,13 +110,11 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
     let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
     let facts = &host.facts;
     let (level, degraded) = choose(sandbox, host)?;
-    let limits = &sandbox.limits;
+    let limits = &sandbox.limits_at(level);
     let namespaces = facts.namespaces.is_ok();
-    let confined = level != Level::Unconfined;
-    let reach = Reach {
-        etc_and_opt: level != Level::Strict,
-        as_stranger: confined && !namespaces && facts.is_root(),
-    };
+    let confined = level.is_boundary();
+    let reach =
+        Reach { etc_and_opt: level < Level::Strict, as_stranger: confined && !namespaces && facts.is_root() };
     let search = sandbox.search_path.as_deref();
     let (found, runner) = match program {
         Program::Argv(arguments) => {
@@ -135,7 +141,7 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
         }
         Place::Host(folder) if folder.is_read_only() => {}
         Place::Host(folder) => {
-            let owner = facts.is_root().then(|| folder.owner());
+            let owner = (confined && facts.is_root()).then(|| folder.owner());
             files::upload(folder.descriptor(), &sandbox.files, limits, owner)?;
             if !is_live {
                 before = files::list(folder.descriptor());
@@ -159,6 +165,7 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
         fresh: match &place {
             Place::Temporary(folder) => Some(folder.path()),
             Place::Plain(path) => Some(path.as_path()),
+            Place::Host(folder) if !confined => Some(folder.path()),
             _ => None,
         }
         .map(Path::to_owned),
@@ -181,8 +188,15 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
         workspace,
         own_namespaces,
         scoped_signals,
+        ..
     } = confinement;
-    let report = Report { degraded, layers, missing, ..Report::new("process", sandbox.level, level) };
+    let report = Report {
+        degraded,
+        layers,
+        missing,
+        notes: plan::notes(level, facts, limits),
+        ..Report::new("process", sandbox.level, level)
+    };
 
     let (streams, pipes) = streams(sandbox, program, is_live, &mut steps)?;
     let arguments = arguments(program, runner);
@@ -192,8 +206,18 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
         Program::Code { language, .. } => Some(*language),
         Program::Argv(_) => None,
     };
-    let program = found.path;
-    let kept = Kept { place, before, placeholders, child_waits, owner, report, is_live, program, language };
+    let kept = Kept {
+        place,
+        before,
+        placeholders,
+        child_waits,
+        owner,
+        report,
+        is_live,
+        program: found.path,
+        language,
+        limits: limits.clone(),
+    };
     Ok(Prepared { plan, streams, pipes, kept, group, own_namespaces })
 }
 
@@ -210,7 +234,7 @@ impl Prepared {
 
 /// Who owns what the host makes for the program, if that is another user.
 fn program_owner(facts: &Facts, level: Level) -> Option<Owner> {
-    let other = facts.is_root() && level != Level::Unconfined;
+    let other = facts.is_root() && level.is_boundary();
     other.then_some(Owner { user: facts.unprivileged, group: facts.unprivileged })
 }
 
@@ -219,7 +243,7 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
     let namespaces = facts.namespaces.is_ok();
     let owner = program_owner(facts, level);
     match &sandbox.workspace {
-        Workspace::Fresh if level == Level::Unconfined => {
+        Workspace::Fresh if !level.is_boundary() => {
             Ok(Place::Temporary(TemporaryFolder::create(owner).map_err(setup("make workspace"))?))
         }
         Workspace::Host(path) if level == Level::Unconfined => {
@@ -230,10 +254,13 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
             }
             Ok(Place::Plain(folder))
         }
-        Workspace::ReadOnlyHost(path) if level == Level::Unconfined => Err(Error::Workspace {
+        Workspace::ReadOnlyHost(path) if !level.is_boundary() => Err(Error::Workspace {
             path: path.clone(),
-            reason: "an unconfined program cannot be kept from writing there; name a level".into(),
+            reason: format!(
+                "at level `{level}` a program cannot be kept from writing there; name `standard` or above"
+            ),
         }),
+        Workspace::Host(path) if !level.is_boundary() => Ok(Place::Host(HostFolder::open_shared(path)?)),
         Workspace::Fresh if namespaces => Ok(Place::Private),
         Workspace::Fresh => {
             Ok(Place::Temporary(TemporaryFolder::create(owner).map_err(setup("make workspace"))?))
@@ -400,6 +427,7 @@ fn exec(
     all.extend(arguments.into_iter().map(|argument| c_string(argument.into_vec())));
     let scratch = match sandbox.level {
         Some(Level::Unconfined) => std::env::temp_dir(),
+        Some(Level::Minimal) => workspace.to_owned(),
         _ if own_namespaces => PathBuf::from("/tmp"),
         _ => workspace.to_owned(),
     };

@@ -2,11 +2,12 @@
 //! eight comparisons.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libc::sock_filter;
 
 use super::policy::{Action, MACHINE, NEWEST_REVIEWED, POLICY, Rule, Test, When};
+use crate::Level;
 
 #[cfg(target_arch = "x86_64")]
 const MACHINE_NUMBER: u32 = 0xC000_003E;
@@ -35,8 +36,10 @@ const OFFSET_OF_MACHINE: u32 = 4;
 const OFFSET_OF_ARGUMENTS: u32 = 16;
 
 /// What decides which rules apply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Circumstances {
+    /// The level.
+    pub(super) level: Level,
     /// The run has process, message and network namespaces of its own.
     pub(super) own_namespaces: bool,
     /// Landlock limits signals, or no process of the host is visible.
@@ -63,21 +66,27 @@ enum End {
 /// The filter for the circumstances. Its length is time: the kernel checks, translates and evaluates it for every
 /// call number at each start (measured: 0.35 µs per instruction).
 pub(super) fn filter(circumstances: Circumstances) -> Arc<[sock_filter]> {
-    static KEPT: [OnceLock<Arc<[sock_filter]>>; 4] = [const { OnceLock::new() }; 4];
-    let index = usize::from(circumstances.own_namespaces) * 2 + usize::from(circumstances.scoped_signals);
-    let make = || compile(circumstances).into();
-    KEPT.get(index).map_or_else(make, |kept| Arc::clone(kept.get_or_init(make)))
+    static KEPT: Mutex<BTreeMap<Circumstances, Arc<[sock_filter]>>> = Mutex::new(BTreeMap::new());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(kept.entry(circumstances).or_insert_with(|| compile(circumstances).into()))
+}
+
+impl Rule {
+    /// Whether the rule is part of the filter.
+    fn applies(&self, circumstances: Circumstances) -> bool {
+        self.since <= circumstances.level
+            && match self.when {
+                When::Always => true,
+                When::SharedNamespaces => !circumstances.own_namespaces,
+                When::UnscopedSignals => !circumstances.scoped_signals,
+            }
+    }
 }
 
 fn compile(circumstances: Circumstances) -> Vec<sock_filter> {
     let mut calls: BTreeMap<u32, Vec<&Rule>> = BTreeMap::new();
     for rule in POLICY.iter().chain(MACHINE) {
-        let applies = match rule.when {
-            When::Always => true,
-            When::SharedNamespaces => !circumstances.own_namespaces,
-            When::UnscopedSignals => !circumstances.scoped_signals,
-        };
-        if applies {
+        if rule.applies(circumstances) {
             calls.entry(rule.call as u32).or_default().push(rule);
         }
     }
@@ -258,9 +267,15 @@ mod tests {
     }
 
     fn every_circumstance() -> impl Iterator<Item = Circumstances> {
-        [(true, true), (false, true), (false, false)]
-            .into_iter()
-            .map(|(own_namespaces, scoped_signals)| Circumstances { own_namespaces, scoped_signals })
+        [(true, true), (false, true), (false, false)].into_iter().flat_map(
+            |(own_namespaces, scoped_signals)| {
+                [Level::Minimal, Level::Standard, Level::Strict].map(|level| Circumstances {
+                    level,
+                    own_namespaces,
+                    scoped_signals,
+                })
+            },
+        )
     }
 
     /// The table itself, read without the compiler: the oracle.
@@ -278,7 +293,7 @@ mod tests {
                 Test::MaskedIs(argument, mask, value) => arguments[argument as usize] as u32 & mask == value,
                 Test::IsNot(argument, values) => !values.contains(&(arguments[argument as usize] as u32)),
             };
-            if applies && matches {
+            if applies && rule.since <= circumstances.level && matches {
                 let Action::Fail(error) = rule.action;
                 return FAIL | error as u32;
             }

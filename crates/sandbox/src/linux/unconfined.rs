@@ -1,21 +1,24 @@
-//! The plan of a program that is trusted: nothing is hidden from it, but it dies with all that it started.
+//! The plan of a program from which nothing is hidden, but which dies with all that it started: of one that is trusted,
+//! and of level `minimal`, which takes its rights away besides.
 
 use std::path::PathBuf;
 
 use super::files::Owner;
 use super::plan::{Confinement, Request, identity_map, start};
 use super::root::path;
+use super::seccomp::{self, Circumstances};
 use super::steps::Step;
-use super::tree;
-use crate::{Layer, MissingLayer};
+use super::{Facts, tree};
+use crate::{Layer, Level, MissingLayer};
 
 /// Joins its groups, enters its folder and gets its limits; a process namespace holds it together where the host gives
 /// one.
 pub(super) fn confinement(request: Request<'_>) -> Confinement {
-    let Request { limits, facts, fresh, directory, group, .. } = request;
+    let Request { level, limits, facts, fresh, directory, group, .. } = request;
     let workspace = fresh.unwrap_or_else(|| PathBuf::from("/"));
     let own_namespaces = facts.namespaces.is_ok();
     let mut confinement = Confinement {
+        level,
         namespaces: 0,
         steps: Vec::new(),
         layers: Vec::new(),
@@ -55,6 +58,33 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
     });
     confinement.limits(facts, limits, group, counted);
     confinement.steps.push(Step::Session { dies_with_host: own_namespaces });
+    if level == Level::Minimal {
+        confinement.minimal(facts);
+    }
     confinement.finish(facts, limits);
     confinement
+}
+
+impl Confinement {
+    /// What level `minimal` takes away.
+    fn minimal(&mut self, facts: &Facts) {
+        self.lock_resources(facts);
+        self.steps.push(Step::DropBounding);
+        self.steps.push(Step::DropCapabilities);
+        self.steps.push(Step::NoNewPrivileges);
+        self.steps.push(Step::Seccomp(seccomp::filter(Circumstances {
+            level: Level::Minimal,
+            own_namespaces: self.own_namespaces,
+            scoped_signals: true,
+        })));
+        self.layers.extend([Layer::NoCapabilities, Layer::NoNewPrivileges, Layer::Seccomp]);
+        if facts.user == 0 {
+            self.missing.push(MissingLayer {
+                layer: Layer::UnprivilegedUser,
+                reason: "level `minimal` keeps the host's user, which is root".into(),
+            });
+        } else {
+            self.layers.push(Layer::UnprivilegedUser);
+        }
+    }
 }

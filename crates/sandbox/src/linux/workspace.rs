@@ -58,7 +58,20 @@ impl HostFolder {
         Self::find(given, facts, true)
     }
 
+    /// Opens and checks a folder for a program that runs as the host's user: nothing in it is protected.
+    pub(super) fn open_shared(given: &Path) -> Result<Self, Error> {
+        Self::find_folder(given, false)
+    }
+
     fn find(given: &Path, facts: &Facts, read_only: bool) -> Result<Self, Error> {
+        let mut folder = Self::find_folder(given, read_only)?;
+        if facts.is_root() {
+            folder.give_to_program(given, facts)?;
+        }
+        Ok(folder)
+    }
+
+    fn find_folder(given: &Path, read_only: bool) -> Result<Self, Error> {
         let path = given.canonicalize().map_err(|error| refuse(given, error.to_string()))?;
         if path == Path::new("/")
             || path.starts_with("/proc")
@@ -71,12 +84,7 @@ impl HostFolder {
         let descriptor = rustix::fs::open(&path, flags, Mode::empty())
             .map_err(|error| refuse(given, error.to_string()))?;
         let stat = rustix::fs::fstat(&descriptor).map_err(|error| refuse(given, error.to_string()))?;
-        let mut folder =
-            Self { path, descriptor, stat, tree: None, protected: Vec::new(), guard: false, read_only };
-        if facts.is_root() {
-            folder.give_to_program(given, facts)?;
-        }
-        Ok(folder)
+        Ok(Self { path, descriptor, stat, tree: None, protected: Vec::new(), guard: false, read_only })
     }
 
     /// The host is root and the program is not: the folder's files must become the program's.

@@ -15,6 +15,12 @@ mod files;
 mod languages;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod leaks;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a helper of tests fails by panicking and skips loudly"
+)]
+mod levels;
 mod limits;
 mod roots;
 mod runs;
