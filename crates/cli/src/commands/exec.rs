@@ -1,20 +1,23 @@
 //! `toolpost exec`
 
+mod ended;
+mod live;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use toolpost_sandbox::{
-    Cancel, Event, Language, Level, Limits, Outcome, Program, Sandbox, Source, Stdin, Workspace,
-};
+use serde_json::{Value, json};
+use toolpost_sandbox::{Cancel, Language, Level, Limits, Program, Sandbox, Source, Stdin, Workspace};
 
-use crate::args::{ExecArgs, Format};
+use self::ended::Ended;
+use self::live::Live;
+use crate::args::ExecArgs;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
-use crate::style::{self, FAINT, GOOD, HINT, WARN, harmless, paint};
 use crate::{env, interrupt, verdict};
 
 /// The largest code file that is read; the sandbox refuses even that with a better sentence.
@@ -44,8 +47,9 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
         })?;
         sandbox = sandbox.file(name, Source::Path(path.clone()));
     }
-    let (outcome, unread) = supervised(&sandbox, &program, printer)?;
-    if unread {
+    let mut live = Live::new(printer);
+    let outcome = supervised(&sandbox, &program, &mut live)?;
+    if live.is_closed() {
         return Ok(Exit::Ok);
     }
     let (files, trouble) = match args.artifacts.as_deref().map(|folder| outcome.export(folder)) {
@@ -53,16 +57,31 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
         Some(Ok(files)) => (files, None),
         Some(Err(error)) => (Vec::new(), Some(error)),
     };
-    tell(&outcome, &files, printer)?;
-    match trouble.map(Failure::from).or_else(|| verdict::failure(&outcome.verdict)) {
+    let ended = Ended::new(&outcome, &files)?;
+    ended.tell(live, printer)?;
+    match trouble.map(Failure::from).or_else(|| verdict::failure(&ended.verdict)) {
         Some(failure) => Err(failure),
         None => Ok(Exit::Ok),
     }
 }
 
-/// Runs the program on this thread, while Ctrl-C is watched for on another. Also says whether it was ended because
-/// nobody reads its output any more.
-fn supervised(sandbox: &Sandbox, program: &Program, printer: &Printer) -> Result<(Outcome, bool), Failure> {
+/// What begins, for `--format jsonl`.
+fn started(program: &Program) -> Value {
+    match program {
+        Program::Code { language, .. } => json!({ "language": language.name() }),
+        Program::Argv(words) => {
+            json!({ "command": words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>() })
+        }
+        _ => json!({}),
+    }
+}
+
+/// Runs the program on this thread, while Ctrl-C is watched for on another.
+fn supervised(
+    sandbox: &Sandbox,
+    program: &Program,
+    live: &mut Live,
+) -> Result<toolpost_sandbox::Outcome, Failure> {
     let runtime = super::runtime()?;
     let cancel = Cancel::new();
     let asked = cancel.clone();
@@ -74,58 +93,16 @@ fn supervised(sandbox: &Sandbox, program: &Program, printer: &Printer) -> Result
         interrupted.cancelled().await;
         asked.cancel();
     });
-    let live = printer.is_text();
-    let (mut out, mut err) = (Foreign::default(), Foreign::default());
-    let outcome = sandbox.run(program, &cancel, &mut |event| match event {
+    live.start(started(program));
+    let outcome = sandbox.run(program, &cancel, &mut |event| {
+        live.event(event);
         // A reader that has gone away has what it wanted: the program need not go on.
-        Event::Stdout(bytes) if live && !out.pass_on(bytes, io::stdout().lock()) => {
-            out.closed = true;
+        if live.is_closed() {
             cancel.cancel();
         }
-        Event::Stderr(bytes) if live => {
-            err.pass_on(bytes, io::stderr().lock());
-        }
-        _ => {}
     });
     runtime.shutdown_background();
-    Ok((outcome?, out.closed))
-}
-
-/// One output of the program on its way to ours.
-#[derive(Default)]
-struct Foreign {
-    /// The first bytes of a character whose others have not come yet.
-    begun: Vec<u8>,
-    /// Nobody reads it any more.
-    closed: bool,
-}
-
-impl Foreign {
-    /// Writes a piece of the output; harmless if that is a terminal. Returns false if its reader has gone away.
-    fn pass_on(&mut self, bytes: &[u8], mut target: impl io::Write + io::IsTerminal) -> bool {
-        let written = if target.is_terminal() {
-            target.write_all(harmless(&self.text(bytes)).as_bytes())
-        } else {
-            target.write_all(bytes)
-        };
-        !written.and_then(|()| target.flush()).is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-    }
-
-    /// The piece as text. A character that a piece ends in the midst of is kept for the next one.
-    fn text(&mut self, bytes: &[u8]) -> String {
-        self.begun.extend_from_slice(bytes);
-        let whole = match self.begun.utf8_chunks().last() {
-            Some(last) if is_begun(last.invalid()) => self.begun.len() - last.invalid().len(),
-            _ => self.begun.len(),
-        };
-        let rest = self.begun.split_off(whole);
-        String::from_utf8_lossy(&std::mem::replace(&mut self.begun, rest)).into_owned()
-    }
-}
-
-/// Whether further bytes can make these a character.
-fn is_begun(bytes: &[u8]) -> bool {
-    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
+    Ok(outcome?)
 }
 
 fn program(args: &ExecArgs) -> Result<Program, Failure> {
@@ -154,7 +131,10 @@ fn program(args: &ExecArgs) -> Result<Program, Failure> {
 
 fn unknown_language(path: &Path) -> Failure {
     Failure::usage(format!("the language of `{}` is not known", path.display()))
-        .hint("Name it with `--lang python`, `bash` or `javascript`.")
+        .hint(format!(
+            "Name it, for example with `--lang python`; there are {}.",
+            Language::ALL.map(Language::name).join(", ")
+        ))
         .hint("A command of the host stands behind two dashes: `toolpost exec -- COMMAND ARGUMENTS`.")
 }
 
@@ -183,64 +163,4 @@ fn stdin(args: &ExecArgs) -> Result<Stdin, Failure> {
         Some(path) => Stdin::File(path.clone()),
         None => Stdin::Empty,
     })
-}
-
-fn tell(outcome: &Outcome, files: &[PathBuf], printer: &Printer) -> Result<(), Failure> {
-    match printer.format {
-        Format::Json | Format::Jsonl => printer.json(outcome)?,
-        Format::Text => {
-            if let Some(value) = &outcome.value {
-                printer.note(&format!(
-                    "{} {}",
-                    paint(GOOD, "value:"),
-                    style::one_line(&value.to_string(), 500)
-                ));
-            }
-            for (index, artifact) in outcome.artifacts.iter().enumerate() {
-                let place =
-                    files.get(index).map_or_else(|| artifact.path.clone(), |path| path.display().to_string());
-                printer.note(&format!(
-                    "{} {} ({} bytes)",
-                    paint(GOOD, "made"),
-                    paint(HINT, harmless(&place)),
-                    artifact.size
-                ));
-            }
-            printer.note(&summary(outcome));
-        }
-    }
-    Ok(())
-}
-
-/// One line: how it ended, and what really confined it.
-fn summary(outcome: &Outcome) -> String {
-    let report = &outcome.report;
-    let ended = if outcome.verdict.is_ok() { paint(GOOD, "ok") } else { paint(WARN, "failed") };
-    let mut facts = vec![
-        format!("level {}{}", report.effective, if report.degraded { " (degraded)" } else { "" }),
-        format!("{} layers", report.layers.len()),
-        toolpost_core::format_duration(outcome.usage.wall),
-    ];
-    facts.extend(report.missing.iter().map(|missing| {
-        format!(
-            "without {}",
-            serde_json::to_value(missing.layer)
-                .ok()
-                .and_then(|v| v.as_str().map(str::to_owned))
-                .unwrap_or_default()
-        )
-    }));
-    format!("{ended} {}", paint(FAINT, facts.join(" · ")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_character_may_come_in_pieces() {
-        let mut foreign = Foreign::default();
-        let pieces = [&b"a\xe2\x82"[..], b"\xac", b"\xff\xc3", b"x\xf0"];
-        assert_eq!(pieces.map(|piece| foreign.text(piece)), ["a", "€", "\u{fffd}", "\u{fffd}x"]);
-    }
 }

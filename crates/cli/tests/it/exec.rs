@@ -246,6 +246,43 @@ pub(crate) fn max_file() {
 }
 
 #[test]
+fn output_is_told_line_by_line_while_the_program_runs() {
+    let env = TestEnv::new();
+    let script = "echo one; printf '\\303'; sleep 0.2; printf '\\251\\n'; echo oops >&2; echo kept > new.txt; exit 3";
+    let words = ["exec", "--format", "jsonl", "--artifacts", "out", "--", "sh", "-c", script];
+    let finished = env.run(words).exit(1);
+    let lines = finished.lines();
+    lines.iter().for_each(|line| fits("exec-event", line));
+    let kinds: Vec<&str> = lines.iter().filter_map(|line| line["type"].as_str()).collect();
+    assert_eq!((kinds[0], kinds[kinds.len() - 2], kinds[kinds.len() - 1]), ("start", "artifact", "end"));
+    assert_eq!(lines[0]["command"][0], "sh");
+    let text = |kind: &str| -> String {
+        lines.iter().filter(|line| line["type"] == kind).filter_map(|line| line["text"].as_str()).collect()
+    };
+    // A character that comes in two pieces is one.
+    assert_eq!((text("stdout"), text("stderr")), ("one\né\n".to_owned(), "oops\n".to_owned()));
+    let artifact = &lines[lines.len() - 2];
+    assert_eq!((&artifact["path"], &artifact["file"]), (&json!("new.txt"), &json!("out/new.txt")));
+    let outcome = &lines[lines.len() - 1]["outcome"];
+    fits("outcome", outcome);
+    assert_eq!(outcome["exit_code"], 3);
+}
+
+#[test]
+fn a_line_is_told_before_the_program_ends() {
+    use std::io::BufRead as _;
+    let env = TestEnv::new();
+    let (reader, running) =
+        env.start_unread(["exec", "--format", "jsonl", "--", "sh", "-c", "echo early; sleep 100"]);
+    let mut lines = std::io::BufReader::new(reader).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains(r#""text":"early"#)));
+    // Its end is asked for; it would not come by itself in time.
+    running.signal(rustix::process::Signal::INT);
+    assert!(lines.any(|line| line.contains("cancelled")));
+    running.finish().exit(130);
+}
+
+#[test]
 fn a_program_that_fails_is_exit_status_1_and_its_own_stands_in_the_json() {
     let env = TestEnv::new();
     assert_eq!(outcome(&env, 1, &["--", "sh", "-c", "exit 9"])["exit_code"], 9);

@@ -1,0 +1,92 @@
+//! The end of a run, told to people and to programs.
+
+use std::path::PathBuf;
+
+use serde::Deserialize as _;
+use serde_json::Value;
+use toolpost_sandbox::{Outcome, Report, Usage, Verdict};
+
+use super::live::Live;
+use crate::args::Format;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::print::Printer;
+use crate::style::{self, FAINT, GOOD, HINT, WARN, harmless, paint};
+
+/// How a run ended, wherever it ran: here, or in the process that holds its session.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) verdict: Verdict,
+    report: Report,
+    usage: Usage,
+    outcome: Value,
+    /// Where the artefacts were put, if they were.
+    files: Vec<String>,
+}
+
+impl Ended {
+    pub(super) fn new(outcome: &Outcome, files: &[PathBuf]) -> Result<Self, Failure> {
+        let files = files.iter().map(|path| path.display().to_string()).collect();
+        let outcome = serde_json::to_value(outcome);
+        Self::read(outcome.map_err(|error| defect(&error))?, files)
+    }
+
+    /// From the JSON of an outcome.
+    pub(super) fn read(outcome: Value, files: Vec<String>) -> Result<Self, Failure> {
+        let verdict = Verdict::deserialize(&outcome["verdict"]).map_err(|error| defect(&error))?;
+        let report = Report::deserialize(&outcome["report"]).map_err(|error| defect(&error))?;
+        let usage = Usage::deserialize(&outcome["usage"]).map_err(|error| defect(&error))?;
+        Ok(Self { verdict, report, usage, outcome, files })
+    }
+
+    /// Tells it: the value, the files, and what confined the program.
+    pub(super) fn tell(&self, live: Live, printer: &Printer) -> Result<(), Failure> {
+        match printer.format {
+            Format::Json => return printer.json(&self.outcome),
+            Format::Jsonl => return live.end(&self.outcome, &self.files),
+            Format::Text => {}
+        }
+        let value = &self.outcome["value"];
+        if !value.is_null() {
+            let value = style::one_line(&value.to_string(), 500);
+            printer.note(&format!("{} {value}", paint(GOOD, "value:")));
+        }
+        for (index, artifact) in self.outcome["artifacts"].as_array().into_iter().flatten().enumerate() {
+            let path = artifact["path"].as_str().unwrap_or_default();
+            let place = self.files.get(index).map_or(path, String::as_str);
+            printer.note(&format!(
+                "{} {} ({} bytes)",
+                paint(GOOD, "made"),
+                paint(HINT, harmless(place)),
+                artifact["size"]
+            ));
+        }
+        for note in &self.report.notes {
+            printer.note(&format!("{} {}", paint(FAINT, "note:"), style::one_line(note, 500)));
+        }
+        printer.note(&self.summary());
+        Ok(())
+    }
+
+    /// One line: how it ended, and what really confined it.
+    fn summary(&self) -> String {
+        let report = &self.report;
+        let ended = if self.verdict.is_ok() { paint(GOOD, "ok") } else { paint(WARN, "failed") };
+        let mut facts =
+            vec![format!("level {}{}", report.effective, if report.degraded { " (degraded)" } else { "" })];
+        if report.backend != "process" {
+            facts.push(report.backend.clone());
+        }
+        facts.push(format!("{} layers", report.layers.len()));
+        facts.push(toolpost_core::format_duration(self.usage.wall));
+        facts.extend(report.missing.iter().map(|missing| {
+            let layer = serde_json::to_value(missing.layer).unwrap_or_default();
+            format!("without {}", layer.as_str().unwrap_or_default())
+        }));
+        format!("{ended} {}", paint(FAINT, facts.join(" · ")))
+    }
+}
+
+fn defect(error: &serde_json::Error) -> Failure {
+    Failure::new(Exit::Failed, "INTERNAL", format!("the outcome cannot be told: {error}"))
+}

@@ -1,0 +1,174 @@
+//! The output of a program while it runs, on its way to ours.
+
+use std::io;
+
+use serde_json::{Value, json};
+use toolpost_sandbox::Event;
+
+use crate::args::Format;
+use crate::failure::Failure;
+use crate::print::{self, Printer};
+use crate::style::harmless;
+
+/// Which of the two outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+/// Tells what the program prints: as it is for people, as one JSON object a piece for `--format jsonl`, and not at all
+/// for `--format json`, where it stands in the outcome.
+pub(super) struct Live {
+    format: Format,
+    pieces: [Pieces; 2],
+    is_closed: bool,
+}
+
+impl Live {
+    pub(super) fn new(printer: &Printer) -> Self {
+        Self { format: printer.format, pieces: Default::default(), is_closed: false }
+    }
+
+    /// Whether nobody reads our standard output any more: the program need not go on.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Takes an event of the sandbox.
+    pub(super) fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Stdout(bytes) => self.take(Stream::Stdout, bytes),
+            Event::Stderr(bytes) => self.take(Stream::Stderr, bytes),
+            _ => {}
+        }
+    }
+
+    /// Takes a piece of output.
+    pub(super) fn take(&mut self, stream: Stream, bytes: &[u8]) {
+        let pieces = &mut self.pieces[stream as usize];
+        let is_told = match (self.format, stream) {
+            (Format::Json, _) => true,
+            (Format::Jsonl, _) => {
+                let text = pieces.text(bytes);
+                text.is_empty() || tell(&json!({ "type": stream.name(), "text": text }))
+            }
+            (Format::Text, Stream::Stdout) => pieces.pass_on(bytes, io::stdout().lock()),
+            (Format::Text, Stream::Stderr) => {
+                pieces.pass_on(bytes, io::stderr().lock());
+                true
+            }
+        };
+        self.is_closed |= !is_told;
+    }
+
+    /// Tells that something begins; `what` says it in further fields.
+    pub(super) fn start(&mut self, what: Value) {
+        if self.format == Format::Jsonl {
+            let mut line = json!({ "type": "start" });
+            if let (Some(line), Value::Object(what)) = (line.as_object_mut(), what) {
+                line.extend(what);
+            }
+            self.is_closed |= !tell(&line);
+        }
+    }
+
+    /// Tells the files and the end. `files` are where the files were put, if they were.
+    pub(super) fn end(mut self, outcome: &Value, files: &[String]) -> Result<(), Failure> {
+        if self.format != Format::Jsonl {
+            return Ok(());
+        }
+        for (stream, pieces) in [Stream::Stdout, Stream::Stderr].into_iter().zip(&mut self.pieces) {
+            let rest = pieces.rest();
+            if !rest.is_empty() {
+                print::line(&json!({ "type": stream.name(), "text": rest }))?;
+            }
+        }
+        let artifacts = outcome.get("artifacts").and_then(Value::as_array).into_iter().flatten();
+        for (index, artifact) in artifacts.enumerate() {
+            let mut line = artifact.clone();
+            line["type"] = "artifact".into();
+            if let Some(file) = files.get(index) {
+                line["file"] = file.as_str().into();
+            }
+            print::line(&line)?;
+        }
+        print::line(&json!({ "type": "end", "outcome": outcome }))
+    }
+}
+
+/// Prints a line. Returns false if its reader has gone away.
+fn tell(line: &Value) -> bool {
+    use std::io::Write as _;
+    let mut text = line.to_string();
+    let mut out = io::stdout().lock();
+    if io::IsTerminal::is_terminal(&out) {
+        text = harmless(&text);
+    }
+    text.push('\n');
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    !written.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// One output, of which a character may not be whole yet.
+#[derive(Debug, Default)]
+struct Pieces {
+    /// The first bytes of a character whose others have not come yet.
+    begun: Vec<u8>,
+}
+
+impl Pieces {
+    /// Writes a piece of the output; harmless if that is a terminal. Returns false if its reader has gone away.
+    fn pass_on(&mut self, bytes: &[u8], mut target: impl io::Write + io::IsTerminal) -> bool {
+        let written = if target.is_terminal() {
+            target.write_all(harmless(&self.text(bytes)).as_bytes())
+        } else {
+            target.write_all(bytes)
+        };
+        !written.and_then(|()| target.flush()).is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// The piece as text. A character that a piece ends in the midst of is kept for the next one.
+    fn text(&mut self, bytes: &[u8]) -> String {
+        self.begun.extend_from_slice(bytes);
+        let whole = match self.begun.utf8_chunks().last() {
+            Some(last) if is_begun(last.invalid()) => self.begun.len() - last.invalid().len(),
+            _ => self.begun.len(),
+        };
+        let rest = self.begun.split_off(whole);
+        String::from_utf8_lossy(&std::mem::replace(&mut self.begun, rest)).into_owned()
+    }
+
+    /// What was never made whole.
+    fn rest(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.begun)).into_owned()
+    }
+}
+
+/// Whether further bytes can make these a character.
+fn is_begun(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_character_may_come_in_pieces() {
+        let mut pieces = Pieces::default();
+        let come = [&b"a\xe2\x82"[..], b"\xac", b"\xff\xc3", b"x\xf0"];
+        assert_eq!(come.map(|piece| pieces.text(piece)), ["a", "€", "\u{fffd}", "\u{fffd}x"]);
+        assert_eq!(pieces.rest(), "\u{fffd}");
+        assert_eq!(pieces.rest(), "");
+    }
+}
