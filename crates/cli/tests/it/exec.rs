@@ -248,7 +248,8 @@ pub(crate) fn max_file() {
 #[test]
 fn output_is_told_line_by_line_while_the_program_runs() {
     let env = TestEnv::new();
-    let script = "echo one; printf '\\303'; sleep 0.2; printf '\\251\\n'; echo oops >&2; echo kept > new.txt; exit 3";
+    let script =
+        "echo one; printf '\\303'; sleep 0.2; printf '\\251\\n'; echo oops >&2; echo kept > new.txt; exit 3";
     let words = ["exec", "--format", "jsonl", "--artifacts", "out", "--", "sh", "-c", script];
     let finished = env.run(words).exit(1);
     let lines = finished.lines();

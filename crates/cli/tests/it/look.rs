@@ -46,7 +46,17 @@ pub(crate) fn schema() {
     let names: Vec<_> = list.out.lines().map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(
         names,
-        ["call-record", "doctor", "envelope", "error", "event", "exec-event", "outcome", "run-record", "script"]
+        [
+            "call-record",
+            "doctor",
+            "envelope",
+            "error",
+            "event",
+            "exec-event",
+            "outcome",
+            "run-record",
+            "script"
+        ]
     );
     for name in names {
         let schema = Schema::new(env.run(["schema", name]).ok().json());
