@@ -47,6 +47,15 @@ pub enum Error {
         /// How to get it.
         hint: &'static str,
     },
+    /// Code could not be built, and there is no outcome to tell it by: the streams were to be live, or the compiler left
+    /// nothing behind.
+    #[error("the code in {language} was not built: {reason}")]
+    Build {
+        /// The language.
+        language: Language,
+        /// The compiler's verdict and the beginning of its messages.
+        reason: String,
+    },
     /// The program does not exist.
     #[error("program `{program}` not found: {reason}")]
     ProgramNotFound {

@@ -77,6 +77,14 @@ impl Host {
             .find(|level| self.availability(*level).is_some_and(|entry| entry.available))
     }
 
+    /// Which languages this host runs: [`crate::Languages::detect`] with the search path of the programs, in the form of
+    /// `PATH`, or [`crate::SYSTEM_SEARCH_PATH`].
+    pub fn languages(&self, search_path: Option<&std::ffi::OsStr>) -> crate::Languages {
+        let mut sandbox = crate::Sandbox::new().host(self.clone());
+        sandbox.search_path = search_path.map(Into::into);
+        crate::Languages::detect(&sandbox)
+    }
+
     /// The same host without namespaces, as seen inside a default container. For tests.
     #[doc(hidden)]
     #[must_use]

@@ -69,9 +69,9 @@ pub(crate) enum Way {
         source: &'static str,
         /// The arguments; [`HEAP`] in one is a part of the memory limit in MiB.
         arguments: &'static [&'static str],
-        /// Variables of the build.
-        environment: &'static [(&'static str, &'static str)],
-        /// The file that the build leaves, and how it is run.
+        /// What the shell does with the program and its arguments (`"$@"`).
+        script: &'static str,
+        /// The file that the build leaves.
         result: &'static str,
         /// How the result runs.
         product: Product,
@@ -140,9 +140,20 @@ const fn interpreter(program: &'static str, arguments: &'static [&'static str]) 
 
 const fn compiler(program: &'static str, source: &'static str, arguments: &'static [&'static str]) -> Runner {
     let way =
-        Way::Build { source, arguments, environment: &[], result: "program", product: Product::Program };
+        Way::Build { source, arguments, script: DIRECTLY, result: "program", product: Product::Program };
     Runner { program, version: VERSION, since: None, way }
 }
+
+/// The program alone.
+const DIRECTLY: &str = r#"exec "$@""#;
+/// Go wants a cache, and must not look for modules elsewhere. Nothing of it may stay beside the result.
+const GO: &str = r#"export GOCACHE="$TMPDIR/go-cache" GOPATH="$TMPDIR/go-path" GOENV=off GOPROXY=off GOTOOLCHAIN=local CGO_ENABLED=0
+"$@"; status=$?
+rm -rf "$GOCACHE" "$GOPATH"
+exit $status"#;
+/// The classes become one file, which `jar`, beside `javac`, makes.
+const JAVA: &str =
+    r#""$@" && exec "${1%javac}jar" --create --file program.jar --main-class "$MAIN_CLASS" -C classes ."#;
 
 const C: &[&str] = &["-O2", "-o", "program", "main.c", "-lm"];
 const CPP: &[&str] = &["-O2", "-o", "program", "main.cpp"];
@@ -198,7 +209,7 @@ const TABLE: [Entry; 16] = [
                         "false",
                         "main.ts",
                     ],
-                    environment: &[],
+                    script: DIRECTLY,
                     result: "main.js",
                     product: Product::JavaScript,
                 },
@@ -210,7 +221,7 @@ const TABLE: [Entry; 16] = [
                 way: Way::Build {
                     source: "main.ts",
                     arguments: &["main.ts", "--outfile=main.js", "--target=es2022", "--log-level=warning"],
-                    environment: &[],
+                    script: DIRECTLY,
                     result: "main.js",
                     product: Product::JavaScript,
                 },
@@ -277,14 +288,7 @@ const TABLE: [Entry; 16] = [
             way: Way::Build {
                 source: "main.go",
                 arguments: &["build", "-trimpath", "-ldflags=-s -w", "-o", "program", "main.go"],
-                environment: &[
-                    ("GOCACHE", "/tmp/go-cache"),
-                    ("GOPATH", "/tmp/go"),
-                    ("GOENV", "off"),
-                    ("GOPROXY", "off"),
-                    ("GOTOOLCHAIN", "local"),
-                    ("CGO_ENABLED", "0"),
-                ],
+                script: GO,
                 result: "program",
                 product: Product::Program,
             },
@@ -333,7 +337,7 @@ const TABLE: [Entry; 16] = [
                     "-d",
                     "classes",
                 ],
-                environment: &[],
+                script: JAVA,
                 result: "program.jar",
                 product: Product::Archive,
             },

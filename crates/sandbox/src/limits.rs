@@ -178,6 +178,25 @@ impl Limits {
         }
     }
 
+    /// The limits of building code unless others are set: 2 minutes, 2 GiB of memory, 256 processes, 1,024 descriptors,
+    /// 1 GiB for files, a result of at most 512 MiB; everything else as at level `strict`.
+    pub fn for_builds() -> Self {
+        Self {
+            wall: Duration::from_mins(2),
+            memory: 2048 * MEBIBYTE,
+            processes: 256,
+            descriptors: 1024,
+            file_size: 512 * MEBIBYTE,
+            workspace_bytes: 1024 * MEBIBYTE,
+            workspace_inodes: 65_536,
+            stdout: 64 << 10,
+            stderr: 64 << 10,
+            artifacts: 256,
+            artifact_bytes: 512 * MEBIBYTE,
+            ..Self::for_level(Level::Strict)
+        }
+    }
+
     /// The smaller one of each two limits.
     #[must_use]
     pub fn tightened(&self, other: &Self) -> Self {

@@ -60,6 +60,55 @@ impl Facts {
     }
 }
 
+/// A folder in which compiled programs are kept: not on this host.
+#[derive(Debug, Clone)]
+pub struct BuildCache {
+    folder: PathBuf,
+}
+
+impl BuildCache {
+    /// The size of a cache unless [`BuildCache::maximum_bytes`] says otherwise: 1 GiB.
+    pub const DEFAULT_BYTES: u64 = 1 << 30;
+
+    /// Is refused: nothing is built on this host.
+    pub fn at(folder: impl Into<PathBuf>) -> Result<Self, Error> {
+        Err(unsupported("use build cache", &folder.into()))
+    }
+
+    /// Has no effect.
+    #[must_use]
+    pub fn maximum_bytes(self, _bytes: u64) -> Self {
+        self
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+/// Nothing is built where nothing runs; the run itself says so.
+pub(crate) fn build(
+    _sandbox: &Sandbox,
+    _program: &Program,
+    _cancel: &crate::Cancel,
+) -> Result<Option<crate::Build>, Error> {
+    Ok(None)
+}
+
+/// Nothing is found where nothing runs.
+pub(crate) fn detect(
+    language: crate::Language,
+    _sandbox: &Sandbox,
+) -> Result<(PathBuf, String, bool), Error> {
+    Err(Error::LanguageMissing {
+        language,
+        program: language.programs().collect::<Vec<_>>().join(", "),
+        searched: std::env::consts::OS.to_owned(),
+        hint: FIX,
+    })
+}
+
 /// Nobody gets output where nothing runs.
 #[expect(dead_code, reason = "only the Linux side reads it")]
 pub(crate) enum Output<'a> {

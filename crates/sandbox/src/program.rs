@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::Language;
+use crate::{Language, Ready};
 
 /// What a run executes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub enum Program {
         /// The source text.
         source: String,
     },
+    /// A program that [`crate::Sandbox::build`] made.
+    Ready(Ready),
 }
 
 impl Program {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::level::shorten;
 use crate::platform::Output;
 use crate::{
-    Backend, Cancel, Error, Event, Host, Level, Limits, Outcome, Processes, Program, Request, Running,
-    Source, Stdin, Workspace,
+    Backend, Build, BuildCache, Cancel, Error, Event, Host, Level, Limits, Outcome, Processes, Program,
+    Request, Running, Source, Stdin, Workspace,
 };
 
 /// The folders in which programs are looked up unless [`Sandbox::search_path`] says otherwise, and `PATH` inside.
@@ -95,6 +95,8 @@ pub struct Sandbox {
     pub(crate) search_path: Option<OsString>,
     pub(crate) host: Option<Host>,
     pub(crate) backend: Option<Arc<dyn Backend>>,
+    pub(crate) build_limits: Option<Limits>,
+    pub(crate) build_cache: Option<BuildCache>,
 }
 
 // A sandbox is only read; what a backend keeps of a run that panicked is the backend's own business.
@@ -197,6 +199,21 @@ impl Sandbox {
         self
     }
 
+    /// Sets the limits of building code in a compiled language, apart from those of running it. Default
+    /// [`Limits::for_builds`].
+    #[must_use]
+    pub fn build_limits(mut self, limits: Limits) -> Self {
+        self.build_limits = Some(limits);
+        self
+    }
+
+    /// Keeps what was built in a folder of the host and takes it from there. Default none: code is built each time.
+    #[must_use]
+    pub fn build_cache(mut self, cache: BuildCache) -> Self {
+        self.build_cache = Some(cache);
+        self
+    }
+
     /// Uses other facts about the host than [`Host::probe`] found, for tests of poor hosts. Facts that claim more
     /// than the host has end in [`Error::Setup`], never in a weaker sandbox.
     #[doc(hidden)]
@@ -246,6 +263,14 @@ impl Sandbox {
         })
     }
 
+    /// Builds code of a compiled language in a sandbox of its own, on this host, so that it can run more than once.
+    /// [`Sandbox::run`] does the same when it gets such code. Code that needs no build comes back as it is.
+    pub fn build(&self, program: &Program, cancel: &Cancel) -> Result<Build, Error> {
+        self.check(program)?;
+        let built = crate::platform::build(self, program, cancel)?;
+        Ok(built.unwrap_or_else(|| Build::Ready { program: program.clone(), notes: Vec::new() }))
+    }
+
     fn check(&self, program: &Program) -> Result<(), Error> {
         self.check_settings()?;
         check_program(program)
@@ -256,6 +281,7 @@ impl Sandbox {
         if let Some(limits) = &self.limits {
             limits.check()?;
         }
+        self.build_limits.iter().try_for_each(Limits::check)?;
         self.check_files()?;
         self.check_environment()
     }
@@ -411,6 +437,8 @@ fn check_program(program: &Program) -> Result<(), Error> {
                 "hand it over in a file or by standard input",
             )
         }
+        // Its code was checked before it was built.
+        Program::Ready(_) => Ok(()),
         Program::Code { source, .. } => {
             check_size("code", source.len() as u64, MAXIMUM_CODE, "upload large data as a file")?;
             match source.find('\0') {

@@ -16,6 +16,14 @@ pub(super) struct Found {
     pub(super) path: PathBuf,
     /// What must be visible besides the system folders.
     pub(super) needs: Vec<PathBuf>,
+    /// What it is given before anything else: the script, if it is the interpreter of one.
+    pub(super) first: Vec<OsString>,
+}
+
+impl Found {
+    fn new(path: PathBuf, needs: Vec<PathBuf>) -> Self {
+        Self { path, needs, first: Vec::new() }
+    }
 }
 
 /// Whether a program's name is a path rather than a name to look up.
@@ -75,10 +83,10 @@ pub(super) fn program(name: &OsStr, search: Option<&OsStr>, reach: Reach) -> Res
         let path = Path::new(name);
         if !path.is_absolute() {
             // A path relative to the workspace: it may be an upload, or not exist before the run.
-            return Ok(Found { path: path.to_owned(), needs: Vec::new() });
+            return Ok(Found::new(path.to_owned(), Vec::new()));
         }
         if path.starts_with(super::plan::WORKSPACE) {
-            return Ok(Found { path: path.to_owned(), needs: Vec::new() });
+            return Ok(Found::new(path.to_owned(), Vec::new()));
         }
         if !is_executable(path) {
             if path.is_file() {
@@ -111,25 +119,26 @@ fn found(path: &Path, reach: Reach) -> Found {
     }
     // A link outside the system folders does not exist inside; what it points to does.
     let path = if is_system(path, reach.etc_and_opt) { path.to_owned() } else { real };
-    Found { path, needs }
+    Found::new(path, needs)
 }
 
-/// Finds the interpreter of a language: the first of its programs that is anywhere in the search path.
+/// Finds what runs or builds a language: the first of its programs that is anywhere in the search path and new enough.
 pub(super) fn interpreter(
     language: Language,
     search: Option<&OsStr>,
     reach: Reach,
+    is_new_enough: &dyn Fn(&Found, &'static Runner) -> bool,
 ) -> Result<(Found, &'static Runner), Error> {
     let searched = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
     for runner in language.runners() {
-        if runner.since.is_some() || !matches!(runner.way, crate::language::Way::Interpret { .. }) {
-            continue;
-        }
         for candidate in folders(searched).map(|folder| folder.join(runner.program)) {
             if !is_executable(&candidate) {
                 continue;
             }
-            if let Some(found) = installed(&candidate, reach) {
+            let found = installed(&candidate, reach).or_else(|| script(&candidate, search, reach));
+            if let Some(found) = found
+                && (runner.since.is_none() || is_new_enough(&found, runner))
+            {
                 return Ok((found, runner));
             }
         }
@@ -154,12 +163,14 @@ fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
         return None;
     }
     let resolved = real.canonicalize().ok()?;
-    if is_system(&resolved, reach.etc_and_opt) {
-        let path = if is_system(candidate, reach.etc_and_opt) { candidate.to_owned() } else { resolved };
-        return Some(Found { path, needs: Vec::new() });
-    }
     // An installation is `PREFIX/bin/PROGRAM` with its libraries beside `bin`.
     let prefix = resolved.parent().filter(|folder| folder.ends_with("bin")).and_then(Path::parent);
+    if is_system(&resolved, reach.etc_and_opt) {
+        let path =
+            if is_system(candidate, reach.etc_and_opt) { candidate.to_owned() } else { resolved.clone() };
+        let needs = if reach.etc_and_opt { Vec::new() } else { prefix.map(settings).unwrap_or_default() };
+        return Some(Found::new(path, needs));
+    }
     let mut needs = vec![prefix.map_or_else(|| resolved.clone(), Path::to_owned)];
     // A virtual environment lives in one folder and borrows from another.
     let environment = real.parent().and_then(Path::parent);
@@ -169,9 +180,59 @@ fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
     {
         let inside = environment.join("bin").join(real.file_name().unwrap_or_default());
         needs.push(environment);
-        return Some(Found { path: inside, needs });
+        return Some(Found::new(inside, needs));
     }
-    Some(Found { path: resolved, needs })
+    Some(Found::new(resolved, needs))
+}
+
+/// The folders of `/etc` that an installation keeps its settings in, as Java of a distribution does: links of `conf`
+/// and `lib` point there. Not for `/usr` itself, whose programs do without.
+fn settings(prefix: &Path) -> Vec<PathBuf> {
+    const MAXIMUM: usize = 256;
+    if ["/usr", "/usr/local", "/"].iter().any(|system| prefix == Path::new(system)) {
+        return Vec::new();
+    }
+    let mut folders: Vec<PathBuf> = ["conf", "lib"]
+        .into_iter()
+        .filter_map(|folder| prefix.join(folder).read_dir().ok())
+        .flat_map(|entries| entries.take(MAXIMUM).flatten())
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+        .filter_map(|target| {
+            let inner = target.strip_prefix("/etc").ok()?.components().next()?;
+            let inner = matches!(inner, std::path::Component::Normal(_)).then_some(inner)?;
+            let folder = Path::new("/etc").join(inner);
+            folder.is_dir().then_some(folder)
+        })
+        .collect();
+    folders.sort();
+    folders.dedup();
+    folders
+}
+
+/// A script of a Node.js package, run by `node` itself: the line that names its interpreter would look it up inside.
+fn script(candidate: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Found> {
+    let real = candidate.canonicalize().ok()?;
+    let mut start = [0u8; 64];
+    let length =
+        std::fs::File::open(&real).and_then(|mut file| std::io::Read::read(&mut file, &mut start)).ok()?;
+    let line = start[..length].split(|byte| *byte == b'\n').next()?;
+    if !line.starts_with(b"#!") || !line.ends_with(b"node") {
+        return None;
+    }
+    let packages = real.ancestors().filter(|folder| folder.ends_with("node_modules")).last()?;
+    if reach.as_stranger && !is_open_to_everyone(&real) {
+        return None;
+    }
+    let searched = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
+    let mut node = folders(searched)
+        .map(|folder| folder.join("node"))
+        .filter(|node| is_executable(node))
+        .find_map(|node| installed(&node, reach))?;
+    if !is_system(&real, reach.etc_and_opt) {
+        node.needs.push(packages.to_owned());
+    }
+    node.first = vec![real.into_os_string()];
+    Some(node)
 }
 
 /// Whether a file is a launcher of a version manager.
@@ -183,6 +244,9 @@ fn is_launcher(candidate: &Path) -> bool {
 /// Version managers put a script in the search path that picks an installation. The script is not run: the folder
 /// next to it says which installation is the default. Gives nothing if that cannot be told.
 fn behind_launcher(candidate: &Path) -> Option<PathBuf> {
+    if is_rustup(candidate) {
+        return behind_rustup(candidate);
+    }
     if is_elf(candidate) {
         return Some(candidate.to_owned());
     }
@@ -196,6 +260,31 @@ fn behind_launcher(candidate: &Path) -> Option<PathBuf> {
             root.join("versions").join(version).join("bin").join(candidate.file_name().unwrap_or_default())
         })
         .find(|program| is_executable(program) && is_elf(program))
+}
+
+/// Every program of rustup is one and the same, under other names.
+fn is_rustup(candidate: &Path) -> bool {
+    let real = candidate.canonicalize().unwrap_or_default();
+    real.file_name() == Some(OsStr::new("rustup")) && candidate.file_name() != real.file_name()
+}
+
+/// The settings of rustup, in a folder beside its own, say which toolchain is meant.
+fn behind_rustup(candidate: &Path) -> Option<PathBuf> {
+    const MAXIMUM: u64 = 64 << 10;
+    let real = candidate.canonicalize().ok()?;
+    let home = real.parent()?.parent()?.parent()?;
+    ["rustup", ".rustup"].into_iter().map(|name| home.join(name)).find_map(|root| {
+        let file = std::fs::File::open(root.join("settings.toml")).ok()?;
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut std::io::Read::take(file, MAXIMUM), &mut text).ok()?;
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("default_toolchain"))?;
+        let name = line.trim().strip_prefix('=')?.trim().trim_matches(['"', '\'']);
+        if name.is_empty() || name.contains('/') || name == ".." {
+            return None;
+        }
+        let program = root.join("toolchains").join(name).join("bin").join(candidate.file_name()?);
+        (is_executable(&program) && is_elf(&program)).then_some(program)
+    })
 }
 
 #[cfg(test)]
@@ -220,7 +309,7 @@ mod tests {
         executable(&root.join("versions/3.11.7/bin/python3"), b"\x7fELF");
         std::fs::write(root.join("version"), "3.11.7\n").unwrap();
         let search = root.join("shims").into_os_string();
-        let (found, _) = interpreter(Language::Python, Some(&search), EVERYWHERE).unwrap();
+        let (found, _) = interpreter(Language::Python, Some(&search), EVERYWHERE, &|_, _| true).unwrap();
         assert_eq!(found.path, root.join("versions/3.11.7/bin/python3"));
         assert_eq!(found.needs, [root.join("versions/3.11.7")]);
         let by_name = program(OsStr::new("python3"), Some(&search), EVERYWHERE).unwrap();
@@ -232,13 +321,56 @@ mod tests {
         assert!(!ls.path.starts_with(&root), "{ls:?}");
         let stranger = Reach { as_stranger: true, ..EVERYWHERE };
         assert!(program(OsStr::new("python3"), Some(&search), stranger).is_err());
-        assert!(interpreter(Language::Python, Some(&search), stranger).is_err(), "the folder is private");
+        assert!(
+            interpreter(Language::Python, Some(&search), stranger, &|_, _| true).is_err(),
+            "the folder is private"
+        );
+    }
+
+    #[test]
+    fn rustup_is_resolved_by_its_settings_without_running_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        executable(&root.join(".cargo/bin/rustup"), b"\x7fELF");
+        std::os::unix::fs::symlink("rustup", root.join(".cargo/bin/rustc")).unwrap();
+        executable(&root.join(".rustup/toolchains/stable-x/bin/rustc"), b"\x7fELF");
+        let search = root.join(".cargo/bin").into_os_string();
+        let find = || interpreter(Language::Rust, Some(&search), EVERYWHERE, &|_, _| true);
+        for (text, is_found) in [
+            ("version = \"12\"\ndefault_toolchain = \"stable-x\"\n", true),
+            ("default_toolchain = \"../stable-x\"\n", false),
+            ("default_toolchain = \"other\"\n", false),
+        ] {
+            std::fs::write(root.join(".rustup/settings.toml"), text).unwrap();
+            let path = find().map(|(found, _)| found.path);
+            let expected = root.join(".rustup/toolchains/stable-x/bin/rustc");
+            assert_eq!(path.ok(), is_found.then_some(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_script_of_a_package_is_run_by_node_and_shown_with_its_packages() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        executable(&root.join("node_modules/typescript/bin/tsc"), b"#!/usr/bin/env node\n");
+        executable(&root.join("runtime/bin/node"), b"\x7fELF");
+        std::fs::create_dir_all(root.join("node_modules/.bin")).unwrap();
+        std::os::unix::fs::symlink("../typescript/bin/tsc", root.join("node_modules/.bin/tsc")).unwrap();
+        let search = format!("{0}/node_modules/.bin:{0}/runtime/bin", root.display());
+        // The runtime is too old to run the code itself.
+        let (found, runner) =
+            interpreter(Language::TypeScript, Some(OsStr::new(&search)), EVERYWHERE, &|_, _| false).unwrap();
+        assert_eq!(runner.program, "tsc");
+        assert_eq!(found.path, root.join("runtime/bin/node"));
+        assert_eq!(found.first, [root.join("node_modules/typescript/bin/tsc")]);
+        assert_eq!(found.needs, [root.join("runtime"), root.join("node_modules")]);
     }
 
     #[test]
     fn a_missing_interpreter_says_where_and_how() {
         let error =
-            interpreter(Language::Bash, Some(OsStr::new("/nowhere:relative")), EVERYWHERE).unwrap_err();
+            interpreter(Language::Bash, Some(OsStr::new("/nowhere:relative")), EVERYWHERE, &|_, _| true)
+                .unwrap_err();
         let text = error.to_string();
         assert!(text.contains("/nowhere") && text.contains("apt-get install"), "{text}");
     }

@@ -1,12 +1,14 @@
 //! The Linux side: facts about the host, and the run itself.
 
 mod attend;
+mod build_cache;
 mod capture;
 mod cgroup;
 mod facts;
 mod files;
 mod identity;
 mod interpreter;
+mod java;
 #[expect(unsafe_code, reason = "raw system calls")]
 mod kernel;
 #[expect(unsafe_code, reason = "raw system calls")]
@@ -26,11 +28,14 @@ mod steps;
 mod supervise;
 mod template;
 mod temporary;
+mod toolchain;
 mod tree;
 mod unconfined;
 mod workspace;
 
+pub use build_cache::BuildCache;
 pub(crate) use facts::Facts;
 pub(crate) use files::{Store, export, read_artifact};
 pub(crate) use run::{Output, run};
 pub(crate) use supervise::Flag;
+pub(crate) use toolchain::{build, detect};

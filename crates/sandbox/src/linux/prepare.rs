@@ -1,8 +1,8 @@
 //! The first half of a run: everything that can be computed, looked up and opened before anything starts.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsString};
 use std::io::PipeWriter;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fd::{AsFd as _, OwnedFd};
@@ -12,18 +12,20 @@ use rustix::pipe::PipeFlags;
 use super::attend::Started;
 use super::cgroup::Group;
 use super::files::{self, Listing, Owner};
-use super::interpreter::{self, Found, Reach};
+use super::interpreter::Reach;
 use super::launch::{self, Plan, c_string, high};
 use super::plan::{self, Request, Visible};
-use super::steps::{CODE, Pointers, Step};
+use super::steps::{Pointers, Step};
 use super::supervise::{Feed, Running, Streams};
 use super::temporary::TemporaryFolder;
 use super::workspace::HostFolder;
-use super::{Facts, identity, network, template, unconfined};
-use crate::language::{CODE_PATH, Runner, Way};
+use super::{Facts, identity, network, template, toolchain, unconfined};
+use crate::language::HEAP;
+use crate::ready::Payload;
 use crate::running::Pipes;
 use crate::{
-    Error, Host, Language, Level, Limits, Program, Report, SYSTEM_SEARCH_PATH, Sandbox, Stdin, Workspace,
+    Error, Host, Language, Level, Limits, Program, Ready, Report, SYSTEM_SEARCH_PATH, Sandbox, Stdin,
+    Workspace,
 };
 
 pub(super) fn setup(step: &'static str) -> impl Fn(std::io::Error) -> Error {
@@ -56,6 +58,24 @@ fn choose(sandbox: &Sandbox, host: &Host) -> Result<(Level, bool), Error> {
         reason: entry.and_then(|entry| entry.reason.clone()).unwrap_or_default(),
         fix: entry.and_then(|entry| entry.fix.clone()).unwrap_or_default(),
     })
+}
+
+/// The level that a request is given.
+pub(super) fn level(sandbox: &Sandbox) -> Result<Level, Error> {
+    choose(sandbox, sandbox.host.as_ref().unwrap_or_else(|| Host::probe())).map(|(level, _)| level)
+}
+
+/// What a request's program can reach, as far as finding it is concerned.
+pub(super) fn reach(sandbox: &Sandbox) -> Result<Reach, Error> {
+    let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
+    Ok(reach_at(choose(sandbox, host)?.0, &host.facts))
+}
+
+fn reach_at(level: Level, facts: &Facts) -> Reach {
+    Reach {
+        etc_and_opt: level < Level::Strict,
+        as_stranger: level.is_boundary() && facts.namespaces.is_err() && facts.is_root(),
+    }
 }
 
 /// The workspace as the host holds it before the start.
@@ -113,20 +133,9 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
     let limits = &sandbox.limits_at(level);
     let namespaces = facts.namespaces.is_ok();
     let confined = level.is_boundary();
-    let reach =
-        Reach { etc_and_opt: level < Level::Strict, as_stranger: confined && !namespaces && facts.is_root() };
-    let search = sandbox.search_path.as_deref();
-    let (found, runner) = match program {
-        Program::Argv(arguments) => {
-            let name = arguments.first().map_or(OsStr::new(""), OsString::as_os_str);
-            (interpreter::program(name, search, reach)?, None)
-        }
-        Program::Code { language, .. } => {
-            let (found, runner) = interpreter::interpreter(*language, search, reach)?;
-            (found, Some(runner))
-        }
-    };
-    let visible = if confined { visible(sandbox, &found, facts)? } else { Vec::new() };
+    let reach = reach_at(level, facts);
+    let ready = toolchain::ready(sandbox, program, reach)?;
+    let visible = if confined { visible(sandbox, &ready.needs, facts)? } else { Vec::new() };
     let mut place = place(sandbox, facts, level)?;
 
     // Files for a folder of the host are put there now; a private one exists only in the child.
@@ -198,14 +207,10 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
         ..Report::new("process", sandbox.level, level)
     };
 
-    let (streams, pipes) = streams(sandbox, program, is_live, &mut steps)?;
-    let arguments = arguments(program, runner);
-    exec(sandbox, arguments, &found, &workspace, own_namespaces, scoped_signals, &mut steps);
+    let (streams, pipes) = streams(sandbox, ready.payload.as_ref(), is_live, &mut steps)?;
+    exec(sandbox, &ready, limits, &workspace, own_namespaces, scoped_signals, &mut steps);
     let plan = Plan { namespaces: flags, cgroup: group.take_born(), steps };
-    let language = match program {
-        Program::Code { language, .. } => Some(*language),
-        Program::Argv(_) => None,
-    };
+    let Ready { path: program, language, .. } = ready;
     let kept = Kept {
         place,
         before,
@@ -214,7 +219,7 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
         owner,
         report,
         is_live,
-        program: found.path,
+        program,
         language,
         limits: limits.clone(),
     };
@@ -277,11 +282,11 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
 }
 
 /// What is shown besides the system folders.
-fn visible(sandbox: &Sandbox, found: &Found, facts: &Facts) -> Result<Vec<Visible>, Error> {
+fn visible(sandbox: &Sandbox, needs: &[PathBuf], facts: &Facts) -> Result<Vec<Visible>, Error> {
     use std::os::unix::fs::MetadataExt as _;
     let mut list: Vec<Visible> = Vec::new();
     let wanted =
-        found.needs.iter().map(|path| (path, false)).chain(sandbox.read_only.iter().map(|path| (path, true)));
+        needs.iter().map(|path| (path, false)).chain(sandbox.read_only.iter().map(|path| (path, true)));
     for (path, is_private) in wanted {
         let fail = |source| Error::File { action: "show", path: path.clone(), source };
         let path = path.canonicalize().map_err(fail)?;
@@ -332,7 +337,7 @@ fn not_blocking(descriptor: &OwnedFd) -> Result<(), Error> {
 /// Makes the descriptors of both sides and adds the step that arranges the child's.
 fn streams(
     sandbox: &Sandbox,
-    program: &Program,
+    payload: Option<&Payload>,
     is_live: bool,
     steps: &mut Vec<Step>,
 ) -> Result<(Streams, Option<Pipes>), Error> {
@@ -369,12 +374,12 @@ fn streams(
             (Some(Feed { pipe: write, source, block: Vec::new() }), read)
         }
     };
-    let (value, value_child, code) = match program {
-        Program::Argv(_) => (None, None, None),
-        Program::Code { language, source } => {
+    let (value, value_child, code) = match payload {
+        None => (None, None, None),
+        Some(payload) => {
             let (read, write) = pipe()?;
             not_blocking(&read)?;
-            let code = launch::sealed(c"code", &language.text(source), false).map_err(&fail)?;
+            let code = launch::sealed(c"code", &payload.content, payload.is_executable).map_err(&fail)?;
             (Some(read), Some(high(write).map_err(&fail)?), Some(code))
         }
     };
@@ -396,23 +401,11 @@ fn streams(
     Ok((Streams { stdout: Some(stdout), stderr: Some(stderr), value, stdin }, None))
 }
 
-/// What the program is given after its name.
-fn arguments(program: &Program, runner: Option<&Runner>) -> Vec<OsString> {
-    match (program, runner.map(|runner| runner.way)) {
-        (Program::Argv(all), _) => all.iter().skip(1).cloned().collect(),
-        (Program::Code { .. }, Some(Way::Interpret { arguments })) => {
-            let code = format!("/proc/self/fd/{CODE}");
-            arguments.iter().map(|argument| argument.replace(CODE_PATH, &code).into()).collect()
-        }
-        (Program::Code { .. }, _) => Vec::new(),
-    }
-}
-
 /// Adds the last step: the first process with the program's arguments.
 fn exec(
     sandbox: &Sandbox,
-    arguments: Vec<OsString>,
-    found: &Found,
+    ready: &Ready,
+    limits: &Limits,
     workspace: &Path,
     own_namespaces: bool,
     scoped_signals: bool,
@@ -423,25 +416,28 @@ fn exec(
         (false, true) => c"sk",
         (false, false) => c"s",
     };
-    let mut all: Vec<CString> = vec![mode.to_owned(), c_string(found.path.as_os_str().as_bytes())];
-    all.extend(arguments.into_iter().map(|argument| c_string(argument.into_vec())));
+    let mut all: Vec<CString> = vec![mode.to_owned(), c_string(ready.path.as_os_str().as_bytes())];
+    all.extend(ready.arguments.iter().map(|argument| match ready.language {
+        Some(Language::Java) => c_string(argument.to_string_lossy().replace(HEAP, &toolchain::heap(limits))),
+        _ => c_string(argument.as_bytes()),
+    }));
     let scratch = match sandbox.level {
         Some(Level::Unconfined) => std::env::temp_dir(),
         Some(Level::Minimal) => workspace.to_owned(),
         _ if own_namespaces => PathBuf::from("/tmp"),
         _ => workspace.to_owned(),
     };
-    let search = search_path(found);
+    let search = search_path(ready);
     let environment = plan::environment(workspace, &search, &sandbox.environment, &scratch);
     steps.push(Step::Exec { arguments: Pointers::new(all), environment: Pointers::new(environment) });
 }
 
 /// The search path inside: the system folders, and first that of an installation elsewhere.
-fn search_path(found: &Found) -> OsString {
-    let folder: Option<PathBuf> = found
+fn search_path(ready: &Ready) -> OsString {
+    let folder: Option<PathBuf> = ready
         .path
         .parent()
-        .filter(|_| !found.needs.is_empty() && found.path.is_absolute())
+        .filter(|_| !ready.needs.is_empty() && ready.path.is_absolute())
         .map(Path::to_owned);
     let mut search = OsString::new();
     if let Some(folder) = folder.filter(|folder| folder.ends_with("bin")) {

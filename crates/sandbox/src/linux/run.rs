@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use super::attend::attend;
 use super::prepare::prepare;
+use super::toolchain;
 use crate::running::Pipes;
-use crate::{Cancel, Error, Event, Outcome, Program, Sandbox};
+use crate::{Build, Cancel, Error, Event, Language, Outcome, Program, Sandbox};
 
 /// Who gets the output.
 pub(crate) enum Output<'a> {
@@ -22,8 +23,22 @@ pub(crate) fn run(
     cancel: &Cancel,
     output: Output<'_>,
 ) -> Result<Outcome, Error> {
+    let is_live = matches!(output, Output::Live(_));
+    let mut notes = Vec::new();
+    let built;
+    let program = match toolchain::build(sandbox, program, cancel)? {
+        None => program,
+        Some(Build::Ready { program, notes: remarks }) => {
+            notes = remarks;
+            built = program;
+            &built
+        }
+        Some(Build::Failed(outcome)) if is_live => return Err(not_built(program, &outcome)),
+        Some(Build::Failed(outcome)) => return Ok(*outcome),
+    };
+    // From here: what a build takes has limits of its own.
     let since = Instant::now();
-    let prepared = prepare(sandbox, program, matches!(output, Output::Live(_)))?;
+    let prepared = prepare(sandbox, program, is_live)?;
     let (started, pipes) = prepared.start()?;
     let mut nobody = |_: Event<'_>| {};
     let on_event: &mut dyn FnMut(Event<'_>) = match output {
@@ -34,5 +49,18 @@ pub(crate) fn run(
             &mut nobody
         }
     };
-    attend(started, sandbox, since, cancel, on_event)
+    let mut outcome = attend(started, sandbox, since, cancel, on_event)?;
+    outcome.report.notes.splice(0..0, notes);
+    Ok(outcome)
+}
+
+/// A failed build of a program that was to be talked to: there is no outcome to hand over.
+fn not_built(program: &Program, outcome: &Outcome) -> Error {
+    const MAXIMUM: usize = 4096;
+    let language = match program {
+        Program::Code { language, .. } => *language,
+        _ => Language::C,
+    };
+    let messages: String = outcome.stderr.text().chars().take(MAXIMUM).collect();
+    Error::Build { language, reason: format!("{:?}: {messages}", outcome.verdict) }
 }

@@ -6,6 +6,8 @@ mod attack_rows;
 mod attacks;
 #[expect(clippy::unwrap_used, reason = "a backend of a test fails by panicking")]
 mod backends;
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+mod builds;
 mod files;
 #[expect(
     clippy::unwrap_used,

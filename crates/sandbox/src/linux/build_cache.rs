@@ -1,0 +1,343 @@
+//! What was built, by the hash of everything that it was built from.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use sha2::{Digest as _, Sha256};
+
+use crate::{Cancel, Error};
+
+/// The first words of every entry; another form of entry gets another number.
+const MAGIC: &str = "toolpost-build 1";
+/// The longest first line of an entry.
+const MAXIMUM_HEADER: usize = 256;
+/// More files than that are not looked at when the folder is tidied.
+const MAXIMUM_ENTRIES: usize = 65_536;
+/// Builds of different code that share a lock wait for each other, which is rare and harmless.
+const LOCKS: u8 = 64;
+
+/// A folder in which compiled programs are kept, so that the same code is built once: [`crate::Sandbox::build_cache`].
+///
+/// An entry is found by the SHA-256 of the code, the path, version, size and time of the compiler, its arguments and
+/// the level. It carries the hash of its own content; one that is damaged, or that another user could have written, is
+/// not used but made again. Programs that share the folder build the same code once, also at the same time.
+#[derive(Debug, Clone)]
+pub struct BuildCache {
+    folder: PathBuf,
+    maximum_bytes: u64,
+}
+
+/// An entry that nobody else makes at the moment.
+pub(super) struct Slot<'a> {
+    cache: &'a BuildCache,
+    path: PathBuf,
+    /// Whether an entry was there and could not be trusted.
+    pub(super) was_damaged: bool,
+    _lock: File,
+}
+
+/// What the cache has for a key.
+pub(super) enum Lookup<'a> {
+    Found(Arc<[u8]>),
+    Missing(Slot<'a>),
+}
+
+fn fail(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { action, path: path.clone(), source }
+}
+
+impl BuildCache {
+    /// The size of a cache unless [`BuildCache::maximum_bytes`] says otherwise: 1 GiB.
+    pub const DEFAULT_BYTES: u64 = 1 << 30;
+
+    /// Uses a folder, and makes it if it is missing, for this user alone (mode 0700). A folder that belongs to another
+    /// user, or that others may enter or write to, is refused: they could put programs there.
+    pub fn at(folder: impl Into<PathBuf>) -> Result<Self, Error> {
+        let folder = folder.into();
+        let error = fail("use build cache", &folder);
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(&error)?;
+        let metadata = std::fs::symlink_metadata(&folder).map_err(&error)?;
+        if !metadata.is_dir() {
+            return Err(error(io::Error::other("it is no folder; give the folder itself, not a link to it")));
+        }
+        if metadata.uid() != rustix::process::geteuid().as_raw() {
+            return Err(error(io::Error::other("it belongs to another user; use a folder of your own")));
+        }
+        if metadata.mode() & 0o077 != 0 {
+            return Err(error(io::Error::other("others may use it; take the right away with `chmod 700`")));
+        }
+        let folder = folder.canonicalize().map_err(&error)?;
+        Ok(Self { folder, maximum_bytes: Self::DEFAULT_BYTES })
+    }
+
+    /// Sets how many bytes all entries together may have; the ones that were not used for longest go first.
+    /// Default [`BuildCache::DEFAULT_BYTES`].
+    #[must_use]
+    pub fn maximum_bytes(mut self, bytes: u64) -> Self {
+        self.maximum_bytes = bytes;
+        self
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Gives the entry of a key, or the right to make it. Waits while another builds it: until `cancel`, and at most
+    /// `wait`, after which nothing is found and nothing kept.
+    pub(super) fn lookup(
+        &self,
+        key: &str,
+        cancel: &Cancel,
+        wait: Duration,
+    ) -> Result<Option<Lookup<'_>>, Error> {
+        let path = self.folder.join(key);
+        // Before the lock: entries appear whole.
+        if let Ok(Some(content)) = read(&path) {
+            return Ok(Some(Lookup::Found(content)));
+        }
+        let number = u8::from_str_radix(key.get(..2).unwrap_or("0"), 16).unwrap_or(0) % LOCKS;
+        let lock_path = self.folder.join(format!("lock-{number:02}"));
+        let error = fail("lock build cache", &lock_path);
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(&lock_path)
+            .map_err(&error)?;
+        let since = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if cancel.is_cancelled() || since.elapsed() > wait => {
+                    return Ok(None);
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(5)),
+                Err(TryLockError::Error(source)) => return Err(error(source)),
+            }
+        }
+        let was_damaged = match read(&path) {
+            Ok(Some(content)) => return Ok(Some(Lookup::Found(content))),
+            Ok(None) => false,
+            Err(_) => {
+                // A folder in its place would stay, and then nothing can be kept under this key.
+                let _ = std::fs::remove_file(&path);
+                true
+            }
+        };
+        Ok(Some(Lookup::Missing(Slot { cache: self, path, was_damaged, _lock: lock })))
+    }
+
+    /// Removes what was not used for longest until all entries fit. What cannot be removed stays for the next time.
+    fn tidy(&self) {
+        let Ok(entries) = self.folder.read_dir() else { return };
+        let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
+            .take(MAXIMUM_ENTRIES)
+            .flatten()
+            .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"lock-"))
+            .filter_map(|entry| {
+                let metadata = entry.metadata().ok()?;
+                metadata.is_file().then(|| {
+                    (metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len(), entry.path())
+                })
+            })
+            .collect();
+        let mut total: u64 = files.iter().map(|(_, size, _)| size).sum();
+        files.sort();
+        for (_, size, path) in files {
+            if total <= self.maximum_bytes {
+                break;
+            }
+            if std::fs::remove_file(path).is_ok() {
+                total -= size;
+            }
+        }
+    }
+}
+
+impl Slot<'_> {
+    /// Keeps what was built. An entry larger than the whole cache is not kept.
+    pub(super) fn keep(self, content: &[u8]) -> Result<(), Error> {
+        if content.len() as u64 > self.cache.maximum_bytes {
+            return Ok(());
+        }
+        // Whoever holds the lock is alone with this name.
+        let begun = self.path.with_extension("new");
+        let error = fail("write build cache", &begun);
+        let _ = std::fs::remove_file(&begun);
+        let written = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(&begun)
+            .and_then(|mut file| {
+                writeln!(file, "{MAGIC} {} {}", hexadecimal(&Sha256::digest(content)), content.len())?;
+                file.write_all(content)
+            })
+            .and_then(|()| std::fs::rename(&begun, &self.path));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&begun);
+        }
+        written.map_err(error)?;
+        self.cache.tidy();
+        Ok(())
+    }
+}
+
+/// Reads an entry: none if there is none, an error if it cannot be trusted.
+fn read(path: &Path) -> io::Result<Option<Arc<[u8]>>> {
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path);
+    let mut file = match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let foreign = || io::Error::other("it is damaged or not ours");
+    let metadata = file.metadata()?;
+    let is_ours = metadata.is_file()
+        && metadata.nlink() == 1
+        && metadata.uid() == rustix::process::geteuid().as_raw()
+        && metadata.mode().trailing_zeros() >= 6;
+    if !is_ours {
+        return Err(foreign());
+    }
+    let mut bytes = Vec::new();
+    (&mut file).take(metadata.len()).read_to_end(&mut bytes)?;
+    let end = bytes.iter().take(MAXIMUM_HEADER).position(|byte| *byte == b'\n').ok_or_else(foreign)?;
+    let header = std::str::from_utf8(&bytes[..end]).map_err(|_| foreign())?;
+    let content = &bytes[end + 1..];
+    let expected = format!("{MAGIC} {} {}", hexadecimal(&Sha256::digest(content)), content.len());
+    if header != expected {
+        return Err(foreign());
+    }
+    // The time of the last use decides what goes first.
+    let _ = file.set_modified(SystemTime::now());
+    Ok(Some(content.into()))
+}
+
+/// Bytes as lower-case hexadecimal.
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    const KEY: &str = "00ab";
+
+    fn find(cache: &BuildCache, key: &str) -> Option<Vec<u8>> {
+        match cache.lookup(key, &Cancel::new(), Duration::from_secs(5)).unwrap().unwrap() {
+            Lookup::Found(content) => Some(content.to_vec()),
+            Lookup::Missing(_) => None,
+        }
+    }
+
+    fn keep(cache: &BuildCache, key: &str, content: &[u8]) -> bool {
+        match cache.lookup(key, &Cancel::new(), Duration::from_secs(5)).unwrap().unwrap() {
+            Lookup::Found(_) => panic!("it is there"),
+            Lookup::Missing(slot) => {
+                let was_damaged = slot.was_damaged;
+                slot.keep(content).unwrap();
+                was_damaged
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_comes_back_and_a_damaged_or_foreign_one_does_not() {
+        let parent = tempfile::tempdir().unwrap();
+        let cache = BuildCache::at(parent.path().join("a/b")).unwrap();
+        assert_eq!(find(&cache, KEY), None);
+        assert!(!keep(&cache, KEY, b"content"));
+        assert_eq!(find(&cache, KEY).unwrap(), b"content");
+        let path = cache.folder().join(KEY);
+        let whole = std::fs::read(&path).unwrap();
+        let spoil: [&dyn Fn(); 5] = [
+            &|| {
+                let mut bytes = whole.clone();
+                *bytes.last_mut().unwrap() ^= 1;
+                std::fs::write(&path, bytes).unwrap();
+            },
+            &|| std::fs::write(&path, &whole[..whole.len() - 2]).unwrap(),
+            &|| std::fs::write(&path, "x".repeat(1000)).unwrap(),
+            &|| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap(),
+            &|| std::fs::hard_link(&path, cache.folder().join("other")).unwrap(),
+        ];
+        for (number, spoil) in spoil.into_iter().enumerate() {
+            spoil();
+            assert_eq!(find(&cache, KEY), None, "{number}");
+            keep(&cache, KEY, b"content");
+            assert_eq!(find(&cache, KEY).unwrap(), b"content", "{number}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert!(keep(&cache, KEY, b"content"), "the link counts as damage");
+        assert_eq!(find(&cache, KEY).unwrap(), b"content");
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first() {
+        let parent = tempfile::tempdir().unwrap();
+        let cache = BuildCache::at(parent.path().join("c")).unwrap().maximum_bytes(3500);
+        let content = [7u8; 1000];
+        for (number, key) in ["00", "01", "02"].into_iter().enumerate() {
+            keep(&cache, key, &content);
+            let time = SystemTime::now() - Duration::from_secs(100 - number as u64);
+            File::options().write(true).open(cache.folder().join(key)).unwrap().set_modified(time).unwrap();
+        }
+        assert!(find(&cache, "00").is_some(), "used again, so no longer the oldest");
+        keep(&cache, "03", &content);
+        assert!(!cache.folder().join("01").exists());
+        for key in ["00", "02", "03"] {
+            assert!(find(&cache, key).is_some(), "{key}");
+        }
+        keep(&cache, "04", &[0; 5000]);
+        assert!(find(&cache, "04").is_none() && find(&cache, "03").is_some(), "too large to keep");
+    }
+
+    #[test]
+    fn a_folder_of_others_is_refused() {
+        let parent = tempfile::tempdir().unwrap();
+        let open = parent.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let error = BuildCache::at(&open).unwrap_err().to_string();
+        assert!(error.contains("chmod 700"), "{error}");
+        std::os::unix::fs::symlink(parent.path(), parent.path().join("link")).unwrap();
+        assert!(BuildCache::at(parent.path().join("link")).is_err());
+    }
+
+    #[test]
+    fn while_one_builds_others_wait_until_they_are_cancelled() {
+        let parent = tempfile::tempdir().unwrap();
+        let cache = BuildCache::at(parent.path().join("c")).unwrap();
+        let Some(Lookup::Missing(slot)) = cache.lookup(KEY, &Cancel::new(), Duration::ZERO).unwrap() else {
+            panic!("nothing is there");
+        };
+        let cancel = Cancel::new();
+        cancel.cancel();
+        assert!(cache.lookup(KEY, &cancel, Duration::from_mins(1)).unwrap().is_none());
+        assert!(cache.lookup(KEY, &Cancel::new(), Duration::from_millis(20)).unwrap().is_none());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| find(&cache, KEY));
+            std::thread::sleep(Duration::from_millis(30));
+            slot.keep(b"made").unwrap();
+            assert_eq!(waiting.join().unwrap().unwrap(), b"made");
+        });
+    }
+}

@@ -1,0 +1,361 @@
+//! From code to a program that can start: interpreters get it as it is, compilers build it in a sandbox of its own.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+
+use super::build_cache::{Lookup, hexadecimal};
+use super::interpreter::{self, Found, Reach};
+use super::java;
+use super::prepare;
+use super::run::Output;
+use super::steps::CODE;
+use crate::language::{CODE_PATH, HEAP, Product, Runner, Way};
+use crate::level::shorten;
+use crate::ready::Payload;
+use crate::{Build, Cancel, Error, Language, Limits, Outcome, Program, Ready, Sandbox, Source, Verdict};
+
+/// A compiler's or interpreter's answer to the question for its version is cut here.
+const VERSION_BYTES: usize = 4096;
+/// Programs whose version is remembered, before all are forgotten.
+const MAXIMUM_VERSIONS: usize = 256;
+/// Messages of a compiler that come back as a note of a run.
+const WARNING_BYTES: usize = 2048;
+
+/// The path of a program that is handed over as a descriptor.
+fn code_path() -> String {
+    format!("/proc/self/fd/{CODE}")
+}
+
+fn find(language: Language, sandbox: &Sandbox, reach: Reach) -> Result<(Found, &'static Runner), Error> {
+    interpreter::interpreter(language, sandbox.search_path.as_deref(), reach, &|found, runner| {
+        let line = version(found, runner, sandbox).unwrap_or_default();
+        runner.since.is_none_or(|since| numbers(&line).is_some_and(|found| found >= since))
+    })
+}
+
+/// A program with everything that it needs to start.
+pub(super) fn ready(sandbox: &Sandbox, program: &Program, reach: Reach) -> Result<Ready, Error> {
+    match program {
+        Program::Argv(arguments) => {
+            let name = arguments.first().map_or(OsStr::new(""), OsString::as_os_str);
+            let found = interpreter::program(name, sandbox.search_path.as_deref(), reach)?;
+            let arguments = arguments.iter().skip(1).cloned().collect();
+            Ok(with_arguments(found, arguments, None))
+        }
+        Program::Code { language, source } => {
+            let (found, runner) = find(*language, sandbox, reach)?;
+            let Way::Interpret { arguments } = runner.way else {
+                let reason = "it must be built first, by `Sandbox::build` or `Sandbox::run`".into();
+                return Err(Error::Build { language: *language, reason });
+            };
+            let arguments =
+                arguments.iter().map(|argument| argument.replace(CODE_PATH, &code_path()).into()).collect();
+            let mut ready = with_arguments(found, arguments, Some(*language));
+            let content = language.text(source).into_owned().into();
+            ready.payload = Some(Payload { content, is_executable: false });
+            Ok(ready)
+        }
+        Program::Ready(ready) => Ok(ready.clone()),
+    }
+}
+
+fn with_arguments(found: Found, arguments: Vec<OsString>, language: Option<Language>) -> Ready {
+    let Found { path, needs, mut first } = found;
+    first.extend(arguments);
+    Ready { path, needs, arguments: first, payload: None, language }
+}
+
+/// The two numbers with which a version begins, wherever they stand in a line.
+fn numbers(line: &str) -> Option<(u32, u32)> {
+    let text = number(line)?;
+    let mut parts = text.split('.').map(str::parse::<u32>);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+/// The version in a line: the first word part of digits and dots that has both.
+fn number(line: &str) -> Option<&str> {
+    line.split(|letter: char| !(letter.is_ascii_digit() || letter == '.'))
+        .map(|part| part.trim_matches('.'))
+        .find(|part| part.contains('.') && part.len() <= 40)
+}
+
+/// What a program says of its version: one line, bounded and without control characters. It is asked in a sandbox, and
+/// again only when its file has changed.
+fn version(found: &Found, runner: &'static Runner, sandbox: &Sandbox) -> Result<String, String> {
+    type Key = (PathBuf, Vec<OsString>, i64, i64, u64);
+    static KNOWN: Mutex<Option<HashMap<Key, Result<String, String>>>> = Mutex::new(None);
+    let key = identity(found).map_err(|error| error.to_string())?;
+    let key = (found.path.clone(), found.first.clone(), key.0, key.1, key.2);
+    let known =
+        KNOWN.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(|all| all.get(&key).cloned());
+    if let Some(known) = known {
+        return known;
+    }
+    let arguments = runner.version.iter().map(OsString::from).collect();
+    let program = Program::Ready(with_arguments(found.clone(), arguments, None));
+    let limits = Limits::default()
+        .with_wall(Duration::from_secs(20))
+        .with_stdout(VERSION_BYTES)
+        .with_stderr(VERSION_BYTES)
+        .with_output_total(1 << 20);
+    let asked = Sandbox { limits: Some(limits), ..same_host(sandbox) };
+    let outcome = super::run::run(&asked, &program, &Cancel::new(), Output::Captured(&mut |_| {}));
+    let answer = match outcome {
+        Ok(outcome) => {
+            let lines = [&outcome.stdout, &outcome.stderr].map(|stream| {
+                stream.text().lines().find(|line| !line.trim().is_empty()).map(|line| shorten(line.trim()))
+            });
+            let line = lines.into_iter().flatten().next();
+            match line {
+                Some(line) if outcome.verdict.is_ok() => Ok(line),
+                None if outcome.verdict.is_ok() => Err("it does not say its version".into()),
+                line => Err(format!("it does not run: {:?} {}", outcome.verdict, line.unwrap_or_default())),
+            }
+        }
+        // Why this sandbox could not be had is no fact about the program.
+        Err(error) => return Err(error.to_string()),
+    };
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    if known.len() >= MAXIMUM_VERSIONS {
+        known.clear();
+    }
+    known.insert(key, answer.clone());
+    answer
+}
+
+/// Time and size of a program's file.
+fn identity(found: &Found) -> std::io::Result<(i64, i64, u64)> {
+    let file = found.first.first().map_or(found.path.as_path(), Path::new);
+    let metadata = file.metadata()?;
+    Ok((metadata.mtime(), metadata.mtime_nsec(), metadata.size()))
+}
+
+/// A sandbox with nothing of a request but where and how strictly it runs.
+fn same_host(sandbox: &Sandbox) -> Sandbox {
+    Sandbox {
+        level: sandbox.level,
+        allow_degraded: sandbox.allow_degraded,
+        host: sandbox.host.clone(),
+        search_path: sandbox.search_path.clone(),
+        ..Sandbox::new()
+    }
+}
+
+/// What runs a language here: the path and what it says of its version.
+pub(crate) fn detect(language: Language, sandbox: &Sandbox) -> Result<(PathBuf, String, bool), Error> {
+    let (found, runner) = find(language, sandbox, prepare::reach(sandbox)?)?;
+    let path = found.first.first().map_or_else(|| found.path.clone(), PathBuf::from);
+    let line = version(&found, runner, sandbox)
+        .map_err(|reason| Error::ProgramNotFound { program: path.display().to_string(), reason })?;
+    let version = number(&line).map_or_else(|| line.clone(), str::to_owned);
+    Ok((path, version, matches!(runner.way, Way::Build { .. })))
+}
+
+/// Builds code, if it is of a language that is built here. Nothing if there is nothing to build.
+pub(crate) fn build(sandbox: &Sandbox, program: &Program, cancel: &Cancel) -> Result<Option<Build>, Error> {
+    let Program::Code { language, source } = program else { return Ok(None) };
+    if !language.runners().iter().any(|runner| matches!(runner.way, Way::Build { .. })) {
+        return Ok(None);
+    }
+    let reach = prepare::reach(sandbox)?;
+    let (found, runner) = find(*language, sandbox, reach)?;
+    let Way::Build { product, .. } = runner.way else { return Ok(None) };
+    let names = (product == Product::Archive).then(|| java::names(source));
+    let compiled = compile(sandbox, *language, source, &found, runner, names.as_ref(), cancel)?;
+    let (content, notes) = match compiled {
+        Compiled::Made(content, notes) => (content, notes),
+        Compiled::Failed(outcome) => return Ok(Some(Build::Failed(outcome))),
+    };
+    let program = match product {
+        Product::Program => Program::Ready(Ready {
+            path: code_path().into(),
+            needs: Vec::new(),
+            arguments: Vec::new(),
+            payload: Some(Payload { content, is_executable: true }),
+            language: Some(*language),
+        }),
+        Product::Archive => {
+            let machine = Found { path: beside(&found, "java"), ..found };
+            let mut arguments: Vec<OsString> =
+                ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+                    .map(OsString::from)
+                    .into();
+            arguments.extend([format!("-Xmx{HEAP}m").into(), "-cp".into(), code_path().into()]);
+            arguments.push(names.map_or_else(|| "Main".into(), |names| names.main).into());
+            let mut ready = with_arguments(machine, arguments, Some(*language));
+            ready.payload = Some(Payload { content, is_executable: false });
+            Program::Ready(ready)
+        }
+        Product::JavaScript => {
+            let text = String::from_utf8_lossy(&content).into_owned();
+            let mut ready = ready(sandbox, &Program::code(Language::JavaScript, text), reach)?;
+            ready.language = Some(*language);
+            Program::Ready(ready)
+        }
+    };
+    Ok(Some(Build::Ready { program, notes }))
+}
+
+/// A program that belongs to the same installation.
+fn beside(found: &Found, name: &str) -> PathBuf {
+    let real = found.path.canonicalize().unwrap_or_else(|_| found.path.clone());
+    let candidate = real.with_file_name(name);
+    if candidate.is_file() { candidate } else { found.path.with_file_name(name) }
+}
+
+enum Compiled {
+    Made(Arc<[u8]>, Vec<String>),
+    Failed(Box<Outcome>),
+}
+
+/// Gets the product from the cache, or makes it in a sandbox of its own.
+fn compile(
+    sandbox: &Sandbox,
+    language: Language,
+    source: &str,
+    found: &Found,
+    runner: &'static Runner,
+    names: Option<&java::Names>,
+    cancel: &Cancel,
+) -> Result<Compiled, Error> {
+    let Way::Build { source: file, arguments, script, result, .. } = runner.way else {
+        return Err(Error::Build { language, reason: "its program interprets".into() });
+    };
+    let limits = &sandbox.build_limits.clone().unwrap_or_else(Limits::for_builds);
+    let version = version(found, runner, sandbox)
+        .map_err(|reason| Error::Build { language, reason: format!("{}: {reason}", found.path.display()) })?;
+    let file = names.map_or(file, |names| names.file.as_str());
+    let heap = heap(limits);
+    let mut command: Vec<OsString> = vec!["-c".into(), script.into(), "sh".into()];
+    let compiler = if names.is_some() { beside(found, runner.program) } else { found.path.clone() };
+    command.push(compiler.clone().into());
+    command.extend(found.first.iter().cloned());
+    command.extend(arguments.iter().map(|argument| argument.replace(HEAP, &heap).into()));
+    if names.is_some() {
+        command.push(file.into());
+    }
+
+    let mut notes = Vec::new();
+    let mut slot = None;
+    if let Some(cache) = &sandbox.build_cache {
+        let key = key(sandbox, language, source, found, &version, &command, file)?;
+        match cache.lookup(&key, cancel, limits.wall)? {
+            Some(Lookup::Found(content)) => {
+                return Ok(Compiled::Made(content, vec![format!("build: kept from before, {version}")]));
+            }
+            Some(Lookup::Missing(free)) => {
+                if free.was_damaged {
+                    notes.push("build: the cache had a damaged or foreign entry, which is made again".into());
+                }
+                slot = Some(free);
+            }
+            None => notes.push("build: another one of the same code was not waited for any longer".into()),
+        }
+    }
+
+    let mut build = same_host(sandbox);
+    build.limits = Some(limits.clone());
+    build.files = vec![(file.to_owned(), Source::Bytes(source.into()))];
+    if let Some(names) = names {
+        build.environment.push(("MAIN_CLASS".into(), names.main.clone().into()));
+    }
+    let shell = interpreter::program(OsStr::new("sh"), None, prepare::reach(sandbox)?)?;
+    let shell = Found { needs: found.needs.clone(), ..shell };
+    let program = Program::Ready(with_arguments(shell, command, None));
+    let mut outcome = super::run::run(&build, &program, cancel, Output::Captured(&mut |_| {}))?;
+    let content = match outcome.artifacts.iter().find(|artifact| artifact.path == result) {
+        Some(artifact) if outcome.verdict.is_ok() => artifact.read()?,
+        _ => {
+            if outcome.verdict.is_ok() {
+                let notes = outcome.report.notes.join("; ");
+                let reason = format!("{version} left no `{result}`; {notes}");
+                return Err(Error::Build { language, reason });
+            }
+            let reason = match outcome.verdict {
+                Verdict::Exit { .. } => "the code was refused",
+                _ => "it was ended",
+            };
+            outcome.report.notes.insert(0, format!("build: {reason}; nothing of it ran, {version}"));
+            outcome.report.notes.splice(1..1, notes);
+            outcome.artifacts.clear();
+            outcome.changes = crate::Changes::default();
+            outcome.value = None;
+            return Ok(Compiled::Failed(Box::new(outcome)));
+        }
+    };
+    notes.push(format!("build: {} ms, {version}", outcome.usage.wall.as_millis()));
+    let warnings = outcome.stderr.text();
+    if !warnings.trim().is_empty() {
+        let short: String = warnings.chars().take(WARNING_BYTES).collect();
+        notes.push(format!("build: the compiler says: {short}"));
+    }
+    if let Some(slot) = slot {
+        slot.keep(&content)?;
+    }
+    Ok(Compiled::Made(content.into(), notes))
+}
+
+/// Half of the memory limit in MiB, for the heap of a Java machine, which needs memory besides.
+pub(super) fn heap(limits: &Limits) -> String {
+    (limits.memory / 2 / (1 << 20)).clamp(8, 1 << 20).to_string()
+}
+
+/// Everything that decides what is built. Each part has its length before it, so that no two requests look the same.
+fn key(
+    sandbox: &Sandbox,
+    language: Language,
+    source: &str,
+    found: &Found,
+    version: &str,
+    command: &[OsString],
+    file: &str,
+) -> Result<String, Error> {
+    let path = found.path.canonicalize().unwrap_or_else(|_| found.path.clone());
+    let (seconds, nanoseconds, size) = identity(found).map_err(|source| Error::File {
+        action: "read compiler",
+        path: path.clone(),
+        source,
+    })?;
+    let level = prepare::level(sandbox)?;
+    let identity = format!("{seconds} {nanoseconds} {size} {level} {}", std::env::consts::ARCH);
+    let mut hash = Sha256::new();
+    let fixed = [language.name(), source, version, file, &identity].map(str::as_bytes);
+    let path = path.as_os_str().as_encoded_bytes();
+    let parts = fixed.into_iter().chain([path]).chain(command.iter().map(|part| part.as_encoded_bytes()));
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    Ok(hexadecimal(&hash.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        let cases = [
+            ("Python 3.11.7", Some("3.11.7")),
+            ("v20.20.2", Some("20.20.2")),
+            ("go version go1.19.8 linux/amd64", Some("1.19.8")),
+            ("gcc (Debian 12.2.0-14) 12.2.0", Some("12.2.0")),
+            ("ruby 3.1.2p20 (2022-04-12)", Some("3.1.2")),
+            ("POSIX", None),
+            ("...", None),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(number(line), expected, "{line}");
+        }
+        assert_eq!(numbers("v22.13.1"), Some((22, 13)));
+        assert!(numbers("v9.9").unwrap() < (22, 13));
+        assert_eq!(numbers("99999999999.1"), None);
+    }
+}
