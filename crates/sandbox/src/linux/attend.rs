@@ -5,12 +5,16 @@ use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
+use super::allowlist;
 use super::cgroup::Group;
 use super::files::{self, Folder};
 use super::launch;
 use super::prepare::{Kept, Place};
+use super::seccomp;
 use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
-use crate::{Cancel, Changes, Error, Event, Limits, Outcome, Reached, Report, Sandbox, Usage, Verdict};
+use crate::{
+    Cancel, Changes, Error, Event, Level, Limits, Outcome, Reached, Report, Sandbox, Usage, Verdict,
+};
 
 /// A run whose child exists. Dropped, it is killed with everything that it started.
 pub(super) struct Started {
@@ -179,6 +183,7 @@ fn verdict(
         Some(Ended::Timeout) => return Verdict::Timeout { limit_ms: millis(limits.wall) },
         Some(Ended::Output) => return Verdict::Output { limit: limits.output_total },
         Some(Ended::Disk) => return Verdict::Disk { limit: limits.workspace_bytes },
+        Some(Ended::Denied(call)) => return Verdict::Denied { rule: allowlist::rule(call) },
         Some(Ended::Cpu) => return cpu.unwrap_or(Verdict::Cancelled),
         None => {}
     }
@@ -203,9 +208,13 @@ fn verdict(
     match (signal, limits.cpu, cpu) {
         (libc::SIGXCPU | libc::SIGKILL, Some(limit), Some(verdict)) if used >= limit => verdict,
         (libc::SIGKILL, ..) if killed => Verdict::Memory { limit: limits.memory },
-        (libc::SIGSYS, ..) => Verdict::Denied {
-            rule: "system calls of another machine or interface (int 0x80, x32) are not allowed".into(),
+        (libc::SIGSYS, ..) if report.effective == Level::Maximum && !seccomp::can_tell() => Verdict::Denied {
+            rule: "a system call that level `maximum` does not list (this host's kernel does not say which)"
+                .into(),
         },
+        (libc::SIGSYS, ..) => {
+            Verdict::Denied { rule: "system calls of another machine or interface (int 0x80, x32)".into() }
+        }
         _ => Verdict::Signal { signal },
     }
 }

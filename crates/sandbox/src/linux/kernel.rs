@@ -1,5 +1,6 @@
 //! Raw calls that no safe wrapper offers, and questions to the kernel.
 
+use rustix::fd::{AsRawFd as _, BorrowedFd};
 use rustix::io::Errno;
 
 /// The result of a raw call through libc.
@@ -9,6 +10,29 @@ pub(super) fn check(result: libc::c_long) -> Result<i32, Errno> {
         return Err(Errno::from_raw_os_error(unsafe { *libc::__errno_location() }));
     }
     Ok(result as i32)
+}
+
+/// The kernel's `struct seccomp_notif`.
+#[repr(C)]
+#[derive(Default)]
+struct Notice {
+    id: u64,
+    process: u32,
+    flags: u32,
+    number: i32,
+    machine: u32,
+    instruction: u64,
+    arguments: [u64; 6],
+}
+
+/// The number of a call that the kernel shows and holds back, if there is one.
+pub(super) fn shown_call(listener: BorrowedFd<'_>) -> Option<i32> {
+    const RECEIVE: libc::c_ulong = 0xC050_2100;
+    let mut notice = Notice::default();
+    // SAFETY: the structure is zero, as the kernel wants it, has the size in the request's number, and lives during the
+    // call.
+    let result = unsafe { libc::syscall(libc::SYS_ioctl, listener.as_raw_fd(), RECEIVE, &raw mut notice) };
+    (result == 0).then_some(notice.number)
 }
 
 /// Whether the kernel has filters that make a call fail.

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::io;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -50,6 +51,9 @@ struct CloneArguments {
     set_tid_size: u64,
     cgroup: u64,
 }
+
+/// A child that only tries something out must answer within this time.
+const LONGEST_TRIAL: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 
@@ -135,6 +139,21 @@ fn copy(plan: &Plan, control: &OwnedFd) -> io::Result<(i32, i32)> {
     match result? {
         0 => steps::perform_all(&plan.steps, control.as_fd()),
         pid => Ok((pid, pidfd)),
+    }
+}
+
+/// The letter of the child's first message; none if it ended without one, an error's if it is too slow.
+pub(super) fn first_letter(child: &Child) -> Option<u8> {
+    let mut waiting = [PollFd::new(&child.control, PollFlags::IN)];
+    match poll(&mut waiting, Some(&LONGEST_TRIAL)) {
+        Ok(count) if count > 0 => {}
+        _ => return Some(b'E'),
+    }
+    let mut bytes = [0u8; 64];
+    match rustix::net::recv(&child.control, &mut bytes, rustix::net::RecvFlags::DONTWAIT) {
+        Ok((0, _)) => None,
+        Ok(_) => u64::from_ne_bytes(bytes.first_chunk().copied().unwrap_or_default()).try_into().ok(),
+        Err(_) => Some(b'E'),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The Linux side: facts about the host, and the run itself.
 
+mod allowlist;
 mod attend;
 mod build_cache;
 mod capture;

@@ -437,12 +437,18 @@ impl Confinement {
         self.steps.push(Step::NoNewPrivileges);
         self.layers.extend([Layer::NoCapabilities, Layer::NoNewPrivileges]);
         self.landlock(facts, rules);
-        self.steps.push(Step::Seccomp(seccomp::filter(Circumstances {
+        let tells = self.level == Level::Maximum && seccomp::can_tell();
+        let filter = seccomp::filter(Circumstances {
             level: self.level,
             own_namespaces: self.own_namespaces,
             scoped_signals: self.scoped_signals,
-        })));
+            tells,
+        });
+        self.steps.push(if tells { Step::SeccompTelling(filter) } else { Step::Seccomp(filter) });
         self.layers.push(Layer::Seccomp);
+        if self.level == Level::Maximum {
+            self.layers.push(Layer::SeccompAllowlist);
+        }
         self.finish(facts, limits);
     }
 

@@ -69,6 +69,29 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u32;
 
+/// What `prctl` may ask and set at level `maximum`: names, signals at the parent's death, dumpability, timers, huge
+/// pages, names of memory, and questions about rights.
+const HARMLESS_SETTINGS: &[u32] = &[
+    libc::PR_SET_PDEATHSIG as u32,
+    libc::PR_GET_PDEATHSIG as u32,
+    libc::PR_GET_DUMPABLE as u32,
+    libc::PR_SET_DUMPABLE as u32,
+    libc::PR_SET_NAME as u32,
+    libc::PR_GET_NAME as u32,
+    libc::PR_GET_SECCOMP as u32,
+    libc::PR_CAPBSET_READ as u32,
+    libc::PR_GET_SECUREBITS as u32,
+    libc::PR_SET_TIMERSLACK as u32,
+    libc::PR_GET_TIMERSLACK as u32,
+    libc::PR_SET_CHILD_SUBREAPER as u32,
+    libc::PR_GET_CHILD_SUBREAPER as u32,
+    libc::PR_SET_NO_NEW_PRIVS as u32,
+    libc::PR_GET_NO_NEW_PRIVS as u32,
+    libc::PR_SET_THP_DISABLE as u32,
+    libc::PR_GET_THP_DISABLE as u32,
+    libc::PR_SET_VMA as u32,
+];
+
 const EPERM: Action = Action::Fail(libc::EPERM);
 const EACCES: Action = Action::Fail(libc::EACCES);
 const ENOSYS: Action = Action::Fail(libc::ENOSYS);
@@ -81,6 +104,11 @@ impl Rule {
     /// The rule holds at level `minimal` too.
     const fn always(self) -> Self {
         Self { since: Level::Minimal, ..self }
+    }
+
+    /// The rule holds at level `maximum` alone.
+    const fn at_most(self) -> Self {
+        Self { since: Level::Maximum, ..self }
     }
 }
 
@@ -190,6 +218,14 @@ pub(super) const POLICY: &[Rule] = &[
         When::Always,
         "switches address randomisation off",
     ),
+    rule(
+        libc::SYS_prctl,
+        Test::IsNot(0, HARMLESS_SETTINGS),
+        EPERM,
+        When::Always,
+        "settings of a process that no usual program changes",
+    )
+    .at_most(),
     // Terminals: a process that shares one could type into it.
     rule(libc::SYS_ioctl, Test::Is(1, libc::TIOCSTI as u32), EPERM, When::Always, "types into the terminal")
         .always(),

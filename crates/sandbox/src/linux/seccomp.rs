@@ -2,11 +2,14 @@
 //! eight comparisons.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libc::sock_filter;
 
+use super::allowlist::{self, Treatment};
+use super::launch::{self, Plan};
 use super::policy::{Action, MACHINE, NEWEST_REVIEWED, POLICY, Rule, Test, When};
+use super::steps::Step;
 use crate::Level;
 
 #[cfg(target_arch = "x86_64")]
@@ -18,6 +21,8 @@ const MACHINE_NUMBER: u32 = 0;
 
 const ALLOW: u32 = 0x7FFF_0000;
 const KILL_PROCESS: u32 = 0x8000_0000;
+/// The call waits until the host has seen it, and the host ends the run.
+const ASK_HOST: u32 = 0x7FC0_0000;
 const FAIL: u32 = 0x0005_0000;
 
 /// Calls of the x32 interface have this bit; they would bypass a filter that compares numbers.
@@ -44,6 +49,8 @@ pub(super) struct Circumstances {
     pub(super) own_namespaces: bool,
     /// Landlock limits signals, or no process of the host is visible.
     pub(super) scoped_signals: bool,
+    /// A call that ends the run is shown to the host first, which then knows its name.
+    pub(super) tells: bool,
 }
 
 const fn statement(code: u16, k: u32) -> sock_filter {
@@ -61,6 +68,18 @@ enum End {
     Return(u32),
     /// The rules of the call with this place in the list decide.
     Rules(usize),
+}
+
+/// Whether the kernel shows calls to this process before they are carried out. Found out once.
+pub(super) fn can_tell() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let told =
+            Circumstances { level: Level::Maximum, own_namespaces: true, scoped_signals: true, tells: true };
+        let steps = vec![Step::NoNewPrivileges, Step::SeccompTelling(filter(told)), Step::Exit];
+        let plan = Plan { namespaces: 0, cgroup: None, steps };
+        launch::start(&plan).is_ok_and(|child| launch::first_letter(&child) == Some(b'N'))
+    })
 }
 
 /// The filter for the circumstances. Its length is time: the kernel checks, translates and evaluates it for every
@@ -110,7 +129,10 @@ fn compile(circumstances: Circumstances) -> Vec<sock_filter> {
         change(*number + 1, End::Return(ALLOW));
     }
     change(NEWEST_REVIEWED + 1, End::Return(FAIL | libc::ENOSYS as u32));
-    change(X32, End::Return(KILL_PROCESS));
+    if circumstances.level == Level::Maximum {
+        segments = allowlist(&calls, circumstances.tells);
+    }
+    segments.push((X32, End::Return(KILL_PROCESS)));
 
     let mut filter = vec![
         statement(LOAD, OFFSET_OF_MACHINE),
@@ -130,6 +152,33 @@ fn compile(circumstances: Circumstances) -> Vec<sock_filter> {
         filter.extend(body);
     }
     filter
+}
+
+/// The segments of level `maximum`: every call by its group, and for allowed ones the rules about their arguments.
+fn allowlist(calls: &[(u32, Vec<&Rule>)], tells: bool) -> Vec<(u32, End)> {
+    let unknown = End::Return(FAIL | libc::ENOSYS as u32);
+    let mut ends = vec![unknown; NEWEST_REVIEWED as usize + 1];
+    for group in allowlist::groups() {
+        for (number, _) in group.calls {
+            let rules = calls.iter().position(|(call, _)| i64::from(*call) == *number);
+            let end = match (group.treatment, rules) {
+                (Treatment::Allow, Some(place)) => End::Rules(place),
+                (Treatment::Allow, None) => End::Return(ALLOW),
+                (Treatment::Answer(error), _) => End::Return(FAIL | error as u32),
+                (Treatment::End, _) => End::Return(if tells { ASK_HOST } else { KILL_PROCESS }),
+            };
+            if let Some(place) = ends.get_mut(*number as usize) {
+                *place = end;
+            }
+        }
+    }
+    let mut segments: Vec<(u32, End)> = Vec::new();
+    for (number, end) in (0u32..).zip(ends.into_iter().chain([unknown])) {
+        if segments.last().is_none_or(|last| last.1 != end) {
+            segments.push((number, end));
+        }
+    }
+    segments
 }
 
 fn same_error(rules: &[&Rule]) -> bool {
@@ -269,17 +318,29 @@ mod tests {
     fn every_circumstance() -> impl Iterator<Item = Circumstances> {
         [(true, true), (false, true), (false, false)].into_iter().flat_map(
             |(own_namespaces, scoped_signals)| {
-                [Level::Minimal, Level::Standard, Level::Strict].map(|level| Circumstances {
-                    level,
-                    own_namespaces,
-                    scoped_signals,
-                })
+                let levels = [
+                    (Level::Minimal, false),
+                    (Level::Standard, false),
+                    (Level::Strict, false),
+                    (Level::Maximum, false),
+                    (Level::Maximum, true),
+                ];
+                levels.map(|(level, tells)| Circumstances { level, own_namespaces, scoped_signals, tells })
             },
         )
     }
 
     /// The table itself, read without the compiler: the oracle.
     fn expected(circumstances: Circumstances, number: u32, arguments: [u64; 6]) -> u32 {
+        if circumstances.level == Level::Maximum {
+            match allowlist::of_number(number as i32).map(|(_, group)| group.treatment) {
+                None => return FAIL | libc::ENOSYS as u32,
+                Some(Treatment::Answer(error)) => return FAIL | error as u32,
+                Some(Treatment::End) if circumstances.tells => return ASK_HOST,
+                Some(Treatment::End) => return KILL_PROCESS,
+                Some(Treatment::Allow) => {}
+            }
+        }
         for rule in POLICY.iter().chain(MACHINE).filter(|rule| rule.call as u32 == number) {
             let applies = match rule.when {
                 When::Always => true,
@@ -332,10 +393,14 @@ mod tests {
         ];
         for circumstances in every_circumstance() {
             let filter = filter(circumstances);
-            assert!(filter.len() < 300, "a longer filter makes every start slower: {}", filter.len());
+            let most = if circumstances.level == Level::Maximum { 600 } else { 300 };
+            assert!(filter.len() < most, "a longer filter makes every start slower: {}", filter.len());
             for number in 0..600 {
-                for first in values {
-                    for second in values {
+                // Without a rule no argument matters.
+                let has_rule = POLICY.iter().chain(MACHINE).any(|rule| rule.call as u32 == number);
+                let values = if has_rule { &values[..] } else { &values[..2] };
+                for &first in values {
+                    for &second in values {
                         let arguments = [first, second, 0, 0, 0, 0];
                         assert_eq!(
                             evaluate(&filter, MACHINE_NUMBER, number, arguments),

@@ -101,6 +101,8 @@ pub(super) enum Step {
     Landlock(Landlock),
     /// Limits system calls.
     Seccomp(std::sync::Arc<[libc::sock_filter]>),
+    /// The same, and the host gets the descriptor through which the kernel shows it calls.
+    SeccompTelling(std::sync::Arc<[libc::sock_filter]>),
     /// A new session without a terminal. In a process namespace its first process dies with the host's thread; else
     /// it must live to kill the others, and learns of the host's end by the control socket.
     Session { dies_with_host: bool },
@@ -143,7 +145,7 @@ impl Step {
             Self::DropBounding | Self::DropCapabilities => "drop capabilities",
             Self::NoNewPrivileges => "forbid new privileges",
             Self::Landlock(_) => "enforce landlock",
-            Self::Seccomp(_) => "enforce seccomp",
+            Self::Seccomp(_) | Self::SeccompTelling(_) => "enforce seccomp",
             Self::Session { .. } => "start session",
             Self::Descriptors { .. } => "arrange descriptors",
             Self::Exec { .. } => "start first process",
@@ -376,6 +378,17 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
             // SAFETY: the kernel copies the filter during the call; it lives as long as the step.
             check(unsafe { libc::syscall(libc::SYS_seccomp, 1u32, 0u32, &raw const program) }).map(|_| ())
+        }
+        Step::SeccompTelling(filter) => {
+            const NEW_LISTENER: u32 = 8;
+            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+            // SAFETY: as above.
+            let result = unsafe { libc::syscall(libc::SYS_seccomp, 1u32, NEW_LISTENER, &raw const program) };
+            let listener = check(result)?;
+            // SAFETY: the kernel has just made this descriptor; it is closed with all others before the program runs.
+            let listener = unsafe { BorrowedFd::borrow_raw(listener) };
+            let message = [u64::from(b'N'), 0, 0, 0, 0, 0];
+            if send(control, &message, Some(listener)) { Ok(()) } else { Err(Errno::PIPE) }
         }
         Step::Session { dies_with_host } => {
             rustix::process::setsid()?;

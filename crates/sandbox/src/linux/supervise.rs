@@ -13,6 +13,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use super::capture::{Capture, ResultLine};
 use super::cgroup::Group;
 use super::files;
+use super::kernel::shown_call;
 use super::launch::{Child, ChildUsage};
 use super::tree;
 use crate::{Cancel, Captured, Error, Event, Limits};
@@ -33,6 +34,8 @@ pub(super) enum Ended {
     Cpu,
     Output,
     Disk,
+    /// The program made a system call that ends the run.
+    Denied(i32),
 }
 
 /// How the main process ended, as the first process saw it.
@@ -141,6 +144,8 @@ enum Message {
     NotStarted(i32),
     Ended(Status),
     Folder(OwnedFd),
+    /// Where the kernel shows calls that end the run.
+    Listener(OwnedFd),
     End,
     None,
 }
@@ -167,7 +172,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
     let mut ended: Option<Ended> = None;
     let mut failure: Option<Failure> = None;
     let mut folder: Option<OwnedFd> = None;
-    let mut control_open = true;
+    let mut ways = Ways { control_open: true, listener: None };
     let mut dead = false;
     let mut drain_until: Option<Instant> = None;
     let mut buffer = vec![0u8; 16 << 10];
@@ -204,7 +209,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
             && streams.stdout.is_none()
             && streams.stderr.is_none()
             && streams.value.is_none()
-            && !control_open
+            && !ways.control_open
         {
             break;
         }
@@ -227,7 +232,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
             most
         };
 
-        let ready = wait(running, &streams, cancel, control_open, dead, ended.is_none(), timeout);
+        let ready = wait(running, &streams, cancel, &ways, dead, ended.is_none(), timeout);
 
         if ready.control {
             match receive(&running.child.control) {
@@ -258,8 +263,22 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
                     }
                     folder = Some(descriptor);
                 }
-                Message::End => control_open = false,
+                Message::Listener(descriptor) => ways.listener = Some(descriptor),
+                Message::End => ways.control_open = false,
                 Message::None => {}
+            }
+        }
+        if ready.listener {
+            match ways.listener.as_ref().and_then(|listener| shown_call(listener.as_fd())) {
+                Some(number) if ended.is_none() => {
+                    // The call is held back until then, and never carried out.
+                    ended = Some(Ended::Denied(number));
+                    running.kill_all();
+                    drain_until = Some(Instant::now() + DRAIN);
+                }
+                Some(_) => {}
+                // Nobody is left who could call, or the caller is dead.
+                None => ways.listener = None,
             }
         }
         if ready.stdin && feed(&mut streams.stdin).is_none() {
@@ -328,6 +347,13 @@ fn processor_time(running: &Running) -> Duration {
     Duration::from_micros(micros)
 }
 
+/// What the sandbox tells the host by, besides the program's streams.
+#[derive(Debug)]
+struct Ways {
+    control_open: bool,
+    listener: Option<OwnedFd>,
+}
+
 #[derive(Debug, Default)]
 struct Ready {
     control: bool,
@@ -336,30 +362,32 @@ struct Ready {
     stderr: bool,
     value: bool,
     stdin: bool,
+    listener: bool,
 }
 
 fn wait<'a>(
     running: &'a Running,
     streams: &'a Streams,
     cancel: &'a Cancel,
-    control_open: bool,
+    ways: &'a Ways,
     dead: bool,
     cancellable: bool,
     timeout: Duration,
 ) -> Ready {
-    let mut waiting: Vec<PollFd<'a>> = Vec::with_capacity(7);
+    let mut waiting: Vec<PollFd<'a>> = Vec::with_capacity(8);
     let mut add = |wanted: Option<BorrowedFd<'a>>, flags: PollFlags| {
         wanted.map(|descriptor| {
             waiting.push(PollFd::from_borrowed_fd(descriptor, flags));
             waiting.len() - 1
         })
     };
-    let control = add(control_open.then(|| running.child.control.as_fd()), PollFlags::IN);
+    let control = add(ways.control_open.then(|| running.child.control.as_fd()), PollFlags::IN);
     let exit = add((!dead).then(|| running.child.pidfd.as_fd()), PollFlags::IN);
     let stdout = add(streams.stdout.as_ref().map(|stream| stream.as_fd()), PollFlags::IN);
     let stderr = add(streams.stderr.as_ref().map(|stream| stream.as_fd()), PollFlags::IN);
     let value = add(streams.value.as_ref().map(|stream| stream.as_fd()), PollFlags::IN);
     let stdin = add(streams.stdin.as_ref().map(|feed| feed.pipe.as_fd()), PollFlags::OUT);
+    let listener = add(ways.listener.as_ref().map(|listener| listener.as_fd()), PollFlags::IN);
     let _ = add(if cancellable && !dead { cancel.flag.descriptor() } else { None }, PollFlags::IN);
     let timeout = Timespec {
         tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
@@ -378,6 +406,7 @@ fn wait<'a>(
         stderr: is_ready(stderr),
         value: is_ready(value),
         stdin: is_ready(stdin),
+        listener: is_ready(listener),
     }
 }
 
@@ -413,6 +442,7 @@ fn receive(control: &OwnedFd) -> Message {
             Message::Ended(Status { wait: number(1) as i32, largest: number(4).saturating_mul(1024) })
         }
         (b'W', Some(descriptor)) => Message::Folder(descriptor),
+        (b'N', Some(descriptor)) => Message::Listener(descriptor),
         _ => Message::None,
     }
 }

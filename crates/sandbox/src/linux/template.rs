@@ -25,9 +25,6 @@ use crate::Level;
 /// A folder of the host that every template shows with everything beneath.
 pub(super) const TEMPLATE_SHOWS: &str = "/usr";
 
-/// A root that takes longer is left to the runs, which have a deadline.
-const LONGEST: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
-
 /// Device and inode of every folder and file that is shown; none where there is none.
 type Key = [Option<(u64, u64)>; SYSTEM.len() + ETC_STRICT.len()];
 
@@ -114,7 +111,7 @@ fn make(facts: &Facts) -> Option<OwnedFd> {
     let mut steps = tree.steps;
     steps.extend([Step::Freeze, Step::SendFolder(c"/".to_owned()), Step::Await]);
     let child = start(libc::CLONE_NEWNS, steps)?;
-    if first_letter(&child) != Some(b'W') {
+    if launch::first_letter(&child) != Some(b'W') {
         return None;
     }
     let path = format!("/proc/{}/ns/mnt", child.pid);
@@ -126,7 +123,7 @@ fn make(facts: &Facts) -> Option<OwnedFd> {
         vec![Step::EnterMounts(Arc::clone(&namespace)), Step::Unshare(libc::CLONE_NEWNS), Step::Exit],
     )?;
     // A child that reached its end says nothing.
-    if first_letter(&trial).is_some() {
+    if launch::first_letter(&trial).is_some() {
         return None;
     }
     drop(trial);
@@ -135,21 +132,6 @@ fn make(facts: &Facts) -> Option<OwnedFd> {
 
 fn start(namespaces: i32, steps: Vec<Step>) -> Option<Child> {
     launch::start(&Plan { namespaces: namespaces as u64, cgroup: None, steps }).ok()
-}
-
-/// The letter of the child's first message; none if it ended without one, an error's if it is too slow.
-fn first_letter(child: &Child) -> Option<u8> {
-    let mut waiting = [PollFd::new(&child.control, PollFlags::IN)];
-    match poll(&mut waiting, Some(&LONGEST)) {
-        Ok(count) if count > 0 => {}
-        _ => return Some(b'E'),
-    }
-    let mut bytes = [0u8; 64];
-    match rustix::net::recv(&child.control, &mut bytes, rustix::net::RecvFlags::DONTWAIT) {
-        Ok((0, _)) => None,
-        Ok(_) => u64::from_ne_bytes(bytes.first_chunk().copied().unwrap_or_default()).try_into().ok(),
-        Err(_) => Some(b'E'),
-    }
 }
 
 #[cfg(test)]

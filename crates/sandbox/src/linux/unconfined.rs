@@ -76,6 +76,7 @@ impl Confinement {
             level: Level::Minimal,
             own_namespaces: self.own_namespaces,
             scoped_signals: true,
+            tells: false,
         })));
         self.layers.extend([Layer::NoCapabilities, Layer::NoNewPrivileges, Layer::Seccomp]);
         if facts.user == 0 {

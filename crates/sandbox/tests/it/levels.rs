@@ -153,3 +153,169 @@ fn maximum_says_that_there_is_no_second_kernel() {
         assert!(outcome.report.has(layer), "{layer:?}");
     }
 }
+
+/// Calls that end a run at level `maximum`: code and the name that the verdict must have.
+const ENDED: [(&str, &str); 12] = [
+    ("call(165, b'none', b'/tmp', b'tmpfs', 0, 0)", "`mount`"),
+    ("call(166, b'/proc', 2)", "`umount2`"),
+    ("call(272, 0x10000000)", "`unshare`"),
+    ("call(308, 0, 0)", "`setns`"),
+    ("call(321, 0, 0, 0)", "`bpf`"),
+    ("call(298, 0, 0, -1, -1, 0)", "`perf_event_open`"),
+    ("call(101, 0, 0, 0, 0)", "`ptrace`"),
+    ("call(250, 0, -3, 0)", "`keyctl`"),
+    ("call(175, 0, 0, 0)", "`init_module`"),
+    ("call(323, 1)", "`userfaultfd`"),
+    ("call(172, 3)", "`iopl`"),
+    ("call(310, os.getppid(), 0, 0, 0, 0, 0)", "`process_vm_readv`"),
+];
+
+#[test]
+fn maximum_ends_a_run_at_a_call_that_it_does_not_list_and_names_it() {
+    let Some(sandbox) = maximum("maximum_ends_a_run") else { return };
+    for (code, name) in ENDED {
+        // The second line is never reached, whatever the program does about signals; nor is it in another process.
+        for code in [
+            format!(
+                "{}import signal\nsignal.signal(signal.SIGSYS, signal.SIG_IGN)\n{code}\nprint('alive')",
+                crate::attack_rows::PRELUDE
+            ),
+            format!(
+                "{}import time\nif os.fork() == 0:\n    {code}\n    print('alive')\ntime.sleep(4)\nprint('alive')",
+                crate::attack_rows::PRELUDE
+            ),
+        ] {
+            let outcome = python(&sandbox, &code);
+            let Verdict::Denied { rule } = &outcome.verdict else { panic!("{name}: {outcome:?}") };
+            assert!(rule.contains(name) && rule.contains('('), "{rule}");
+            assert_eq!((outcome.stdout.text(), outcome.exit_code), (String::new(), None));
+            assert!(outcome.usage.wall < Duration::from_secs(3), "{:?}", outcome.usage);
+        }
+    }
+}
+
+#[test]
+fn maximum_answers_what_harmless_programs_try() {
+    let Some(sandbox) = maximum("maximum_answers") else { return };
+    let code = format!(
+        "{}[call(435, 0, 0), call(425, 8, 0), call(319, b'x', 0), attempt(lambda: socket.socket(socket.AF_INET)), call(227, 0, struct.pack('qq', 0, 0)), \
+         call(157, 22, 2, 0, 0, 0), call(157, 35, 1, 0, 0, 0), call(317, 0, 0, 0), call(600), call(275, 0, 0, 0, 0, 0, 0), call(29, 0, 4096, 0o600)]",
+        crate::attack_rows::PRELUDE
+    );
+    let outcome = python(&sandbox, &code);
+    assert_eq!(
+        outcome.value,
+        Some(serde_json::json!([
+            "ENOSYS", "ENOSYS", "EPERM", "EACCES", "EPERM", "EPERM", "EPERM", "EPERM", "ENOSYS", "ENOSYS",
+            "ENOSYS"
+        ])),
+        "{outcome:?}"
+    );
+    assert!(outcome.report.has(Layer::SeccompAllowlist));
+}
+
+#[test]
+fn what_people_run_runs_at_maximum() {
+    use toolpost_sandbox::{Language, Program};
+    let Some(sandbox) = maximum("what_people_run") else { return };
+    let sandbox = match std::env::home_dir() {
+        // Interpreters of version managers.
+        Some(home) => sandbox.search_path(format!(
+            "{SEARCH}:{}/.cargo/bin:/usr/lib/go/bin",
+            home.display(),
+            SEARCH = toolpost_sandbox::SYSTEM_SEARCH_PATH
+        )),
+        None => sandbox,
+    };
+    for (language, code, expected) in [
+        (
+            Language::Python,
+            "import json, re, threading, subprocess, tempfile, sqlite3, hashlib, concurrent.futures as f\nwith f.ThreadPoolExecutor(2) as pool: a = list(pool.map(abs, [-1, 2]))\nopen(tempfile.mktemp(), 'w').close()\nprint(a, subprocess.run(['echo', 'child'], capture_output=True, text=True).stdout.strip())",
+            "[1, 2] child\n",
+        ),
+        (
+            Language::Python,
+            "import multiprocessing as m\nq = m.get_context('fork').Queue()\np = m.get_context('fork').Process(target=q.put, args=(5,)); p.start(); print(q.get()); p.join()",
+            "5\n",
+        ),
+        (
+            Language::Python,
+            "import asyncio\nasync def f():\n    await asyncio.sleep(0.01)\n    p = await asyncio.create_subprocess_exec('echo', 'hi', stdout=-1)\n    print((await p.communicate())[0].decode().strip())\nasyncio.run(f())",
+            "hi\n",
+        ),
+        (
+            Language::JavaScript,
+            "const { execFileSync } = require('child_process'); const files = require('fs'); files.writeFileSync('a', 'x'); files.copyFileSync('a', 'b'); console.log(execFileSync('cat', ['b']).toString())",
+            "x\n",
+        ),
+        (
+            Language::Bash,
+            "mkdir -p d && cd d && seq 1 10 | sort -rn | head -2 | tr '\\n' ' '; cat <(echo sub); tar cf t.tar -C .. d 2>/dev/null; ls -la >/dev/null; cp -a t.tar u.tar; find . -name '*.tar' | wc -l; sed -n 1p /etc/passwd | cut -d: -f1; awk 'BEGIN { print 6 * 7 }'",
+            "10 9 sub\n2\nroot\n42\n",
+        ),
+    ] {
+        match run(&sandbox, &Program::code(language, code)) {
+            Err(Error::LanguageMissing { .. }) => println!("SKIP {language} at maximum: not installed"),
+            Ok(outcome) => {
+                assert_eq!(outcome.verdict, Verdict::Ok, "{language}: {outcome:?}");
+                assert!(outcome.stdout.text().contains(expected), "{language}: {outcome:?}");
+            }
+            Err(error) => panic!("{language}: {error}"),
+        }
+    }
+}
+
+/// Source, compiler with its arguments, and what the program prints.
+const COMPILED: [(&str, &str, &[&str]); 4] = [
+    (
+        "a.c",
+        "#include <stdio.h>\n#include <pthread.h>\nvoid *f(void *a) { return a; }\nint main() { pthread_t t; pthread_create(&t, 0, f, 0); pthread_join(t, 0); printf(\"made\\n\"); }",
+        &["cc", "-pthread", "-o", "made", "a.c"],
+    ),
+    (
+        "a.cc",
+        "#include <iostream>\n#include <thread>\nint main() { std::thread([] { std::cout << \"made\\n\"; }).join(); }",
+        &["c++", "-pthread", "-o", "made", "a.cc"],
+    ),
+    (
+        "a.rs",
+        "fn main() { std::thread::spawn(|| println!(\"made\")).join().unwrap(); assert!(std::process::Command::new(\"true\").status().unwrap().success()); }",
+        &["rustc", "-o", "made", "a.rs"],
+    ),
+    (
+        "a.go",
+        "package main\nimport (\"fmt\"; \"os/exec\")\nfunc main() { c := make(chan int); go func() { c <- 1 }(); <-c; if exec.Command(\"true\").Run() == nil { fmt.Println(\"made\") } }",
+        &["go", "build", "-o", "made", "a.go"],
+    ),
+];
+
+#[test]
+fn what_compilers_make_runs_at_maximum() {
+    let Some(sandbox) = maximum("what_compilers_make") else { return };
+    for (name, source, command) in COMPILED {
+        let folder = open_folder();
+        std::fs::write(folder.path().join(name), source).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "the compiler of the host")]
+        let made = std::process::Command::new(command[0])
+            .args(&command[1..])
+            .current_dir(folder.path())
+            .env("GOCACHE", folder.path().join("cache"))
+            .env("GOFLAGS", "-mod=mod")
+            .output();
+        match made {
+            Ok(output) if output.status.success() => {}
+            other => {
+                println!("SKIP {} at maximum: {other:?}", command[0]);
+                continue;
+            }
+        }
+        let program = Source::Path(folder.path().join("made"));
+        let outcome =
+            bash(&sandbox.clone().file("made", program), "cp made /tmp/made; chmod +x /tmp/made; /tmp/made");
+        assert_eq!(
+            (outcome.verdict.clone(), outcome.stdout.text()),
+            (Verdict::Ok, "made\n".into()),
+            "{name} {outcome:?}"
+        );
+    }
+}
