@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use crate::host::LevelAvailability;
 use crate::platform::Output;
-use crate::{Cancel, Error, Event, Host, Level, Limits, Outcome, Program, Sandbox, Source, Stdin, Workspace};
+use crate::{
+    Cancel, Egress, Error, Event, Host, Level, Limits, Outcome, Program, Sandbox, Source, Stdin, Workspace,
+};
 
 /// Runs programs for [`Sandbox::run`]. One value serves many runs, also at the same time.
 ///
@@ -28,6 +30,12 @@ pub trait Backend: fmt::Debug + Send + Sync {
 
     /// Whether it can give a level, and otherwise why not and what to do.
     fn availability(&self, level: Level) -> LevelAvailability;
+
+    /// Whether it holds the allowlist of [`Request::egress`]. Default no: then a request that has one is refused with
+    /// [`Error::EgressUnavailable`] before it gets here.
+    fn serves_egress(&self) -> bool {
+        false
+    }
 
     /// Runs the program to its end. `on_event` gets output while it comes.
     fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error>;
@@ -102,6 +110,11 @@ impl<'a> Request<'a> {
         &self.sandbox.read_only
     }
 
+    /// What the program may reach on the network; none is nothing at all.
+    pub fn egress(&self) -> Option<&'a Egress> {
+        self.sandbox.egress.as_ref()
+    }
+
     /// Where programs are looked up, in the form of `PATH`; none is [`crate::SYSTEM_SEARCH_PATH`].
     pub fn search_path(&self) -> Option<&'a OsStr> {
         self.sandbox.search_path.as_deref()
@@ -119,6 +132,10 @@ impl Backend for Processes {
 
     fn availability(&self, level: Level) -> LevelAvailability {
         Host::probe().facts.availability(level)
+    }
+
+    fn serves_egress(&self) -> bool {
+        true
     }
 
     fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {

@@ -19,6 +19,14 @@ pub enum Error {
         /// What to do about it.
         fix: String,
     },
+    /// A way out of the network was asked for, and nothing would hold its allowlist.
+    #[error("egress is not available: {reason}; {fix}")]
+    EgressUnavailable {
+        /// What is missing.
+        reason: String,
+        /// What to do about it.
+        fix: String,
+    },
     /// There is no such level.
     #[error("unknown level `{name}`{}; levels are {}", did_you_mean(*suggestion), Level::NAMES.join(", "))]
     UnknownLevel {

@@ -36,6 +36,14 @@
 //! the runs, because they are the dearest part of a start, and the root that all runs of level `strict` show is made once
 //! and copied by each, as long as the host's mounts stay as they are. Its file system is read-only as such.
 //!
+//! # The way out
+//!
+//! [`Sandbox::egress`] gives a program an allowlist of hosts, held by a proxy of the run's own on the host's side. The
+//! program's network namespace has its own loopback interface and nothing else; the child makes a listening socket
+//! there before it loses the right to, and hands it to the host, which accepts on it. No helper runs inside. System call
+//! policy and Landlock leave TCP to that one port; UDP, raw, packet, netlink and vsock sockets stay refused, and no name
+//! can be resolved inside. What went through is in [`Report::egress`].
+//!
 //! # Programs to talk to
 //!
 //! [`Sandbox::start`] gives the same program with live streams. A process of the operator's own, such as a worker that
@@ -54,12 +62,13 @@
 //!   library. Proven on Linux x86-64; the aarch64 source is unproven.
 //! - Between clone and exec the child only carries out steps that were computed before: no allocation, no lock.
 //!
-//! Deliberately absent: network access of any kind, terminals, tools, models, schemas, async runtimes (a run blocks its
+//! Deliberately absent: network access but through [`Sandbox::egress`], terminals, tools, models, schemas, async runtimes (a run blocks its
 //! thread), reading the environment of the host (except the folder for temporary files), and a name for
 //! [`Level::Unconfined`]: only code can ask for it.
 
 mod backend;
 mod cancel;
+mod egress;
 mod error;
 mod host;
 mod language;
@@ -83,6 +92,12 @@ mod platform;
 
 pub use backend::{Backend, Processes, Request};
 pub use cancel::Cancel;
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+pub use egress::EgressProxy;
+pub use egress::{
+    Egress, EgressEvent, EgressKind, EgressLimits, EgressLog, EgressPolicy, EgressRefusal, HostPattern,
+    Placeholder, Resolve, SecretPolicy,
+};
 pub use error::Error;
 pub use host::{Capability, Host, LevelAvailability};
 pub use language::Language;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::level::shorten;
 use crate::platform::Output;
 use crate::{
-    Backend, Build, BuildCache, Cancel, Error, Event, Host, Level, Limits, Outcome, Processes, Program,
-    Request, Running, Source, Stdin, Workspace,
+    Backend, Build, BuildCache, Cancel, Egress, Error, Event, Host, Level, Limits, Outcome, Processes,
+    Program, Request, Running, Source, Stdin, Workspace,
 };
 
 /// The folders in which programs are looked up unless [`Sandbox::search_path`] says otherwise, and `PATH` inside.
@@ -97,6 +97,7 @@ pub struct Sandbox {
     pub(crate) backend: Option<Arc<dyn Backend>>,
     pub(crate) build_limits: Option<Limits>,
     pub(crate) build_cache: Option<BuildCache>,
+    pub(crate) egress: Option<Egress>,
 }
 
 // A sandbox is only read; what a backend keeps of a run that panicked is the backend's own business.
@@ -214,6 +215,17 @@ impl Sandbox {
         self
     }
 
+    /// Gives the program a way out of its network: an allowlist, held by a proxy of the run's own. Default none: from
+    /// level `standard` upward a program reaches nothing at all.
+    ///
+    /// It needs a network namespace. Where the host gives none, and at the levels below `standard`, which have the
+    /// host's network, a run is refused with [`Error::EgressUnavailable`], also with [`Sandbox::allow_degraded`].
+    #[must_use]
+    pub fn egress(mut self, egress: Egress) -> Self {
+        self.egress = Some(egress);
+        self
+    }
+
     /// Uses other facts about the host than [`Host::probe`] found, for tests of poor hosts. Facts that claim more
     /// than the host has end in [`Error::Setup`], never in a weaker sandbox.
     #[doc(hidden)]
@@ -241,6 +253,12 @@ impl Sandbox {
     ) -> Result<Outcome, Error> {
         self.check(program)?;
         let backend: &dyn Backend = self.backend.as_deref().unwrap_or(&Processes);
+        if self.egress.is_some() && !backend.serves_egress() {
+            return Err(Error::EgressUnavailable {
+                reason: format!("the backend `{}` cannot hold an allowlist of hosts", backend.name()),
+                fix: "use the backend `process`, or run without a network".into(),
+            });
+        }
         let mut outcome = backend.run(&Request::new(self, program, cancel), on_event)?;
         if outcome.report.backend.is_empty() {
             backend.name().clone_into(&mut outcome.report.backend);
@@ -283,7 +301,27 @@ impl Sandbox {
         }
         self.build_limits.iter().try_for_each(Limits::check)?;
         self.check_files()?;
-        self.check_environment()
+        self.check_environment()?;
+        self.check_egress()
+    }
+
+    /// Whether the allowlist is acceptable, and no variable has two values.
+    fn check_egress(&self) -> Result<(), Error> {
+        let Some(egress) = &self.egress else { return Ok(()) };
+        egress.check()?;
+        for placeholder in &egress.secrets {
+            check_variable(&placeholder.variable)?;
+        }
+        for name in egress.variables() {
+            if self.environment.iter().any(|(own, _)| own == name) {
+                return Err(refused(
+                    "variable",
+                    name,
+                    "the way out of the network sets it (`Sandbox::egress`)",
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn check_files(&self) -> Result<(), Error> {
@@ -314,22 +352,10 @@ impl Sandbox {
 
     fn check_environment(&self) -> Result<(), Error> {
         for (name, value) in &self.environment {
-            let valid = !name.is_empty()
-                && !name.starts_with(|first: char| first.is_ascii_digit())
-                && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
-            if !valid {
-                return Err(refused("variable", name, "a name has letters, digits and underscores"));
-            }
+            check_variable(name)?;
             let bytes = value.as_encoded_bytes();
             if bytes.contains(&0) {
                 return Err(refused("variable", name, "its value has a NUL byte"));
-            }
-            if is_refused(name) {
-                return Err(refused(
-                    "variable",
-                    name,
-                    "it can make a program run other code than was asked for",
-                ));
             }
             if name == "PATH"
                 && bytes
@@ -345,6 +371,20 @@ impl Sandbox {
         }
         Ok(())
     }
+}
+
+/// The rules for the name of a variable.
+fn check_variable(name: &str) -> Result<(), Error> {
+    let valid = !name.is_empty()
+        && !name.starts_with(|first: char| first.is_ascii_digit())
+        && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+    if !valid {
+        return Err(refused("variable", name, "a name has letters, digits and underscores"));
+    }
+    if is_refused(name) {
+        return Err(refused("variable", name, "it can make a program run other code than was asked for"));
+    }
+    Ok(())
 }
 
 /// Whether a path, in lower case, is protected, or lies in a folder that is, or above one.

@@ -160,6 +160,8 @@ pub enum Layer {
     ProtectedPaths,
     /// Everything that the program started dies with it, also when the host program is killed.
     TreeKill,
+    /// The only way out of the network namespace is the run's own proxy, which holds the allowlist.
+    Egress,
 }
 
 /// A layer that is not active, and why.
@@ -226,6 +228,9 @@ pub struct Report {
     pub reached: Vec<Reached>,
     /// Remarks for a person, for example why a file was not handed back.
     pub notes: Vec<String>,
+    /// What went through the proxy, if the run had one ([`crate::Sandbox::egress`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<crate::EgressLog>,
 }
 
 impl Report {
@@ -241,6 +246,7 @@ impl Report {
             missing: Vec::new(),
             reached: Vec::new(),
             notes: Vec::new(),
+            egress: None,
         }
     }
 

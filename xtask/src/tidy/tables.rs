@@ -173,7 +173,7 @@ pub const EXCLUSIVE: &[Exclusive] = &[
     },
     Exclusive {
         crates: &["reqwest", "rustls", "rustls-*", "webpki-roots"],
-        only: &["toolpost-llm", "toolpost-tools", "toolpost-mcp"],
+        only: &["toolpost-llm", "toolpost-tools", "toolpost-mcp", "toolpost-sandbox"],
         reason: "outward HTTP is opened where TOOLPOST_NO_NETWORK and the address rules are honoured",
     },
     Exclusive {

@@ -9,11 +9,11 @@ use super::allowlist;
 use super::cgroup::Group;
 use super::files::{self, Folder};
 use super::launch;
-use super::prepare::{Kept, Place};
+use super::prepare::{Kept, Place, setup};
 use super::seccomp;
 use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
 use crate::{
-    Cancel, Changes, Error, Event, Level, Limits, Outcome, Reached, Report, Sandbox, Usage, Verdict,
+    Cancel, Changes, Error, Event, Layer, Level, Limits, Outcome, Reached, Report, Sandbox, Usage, Verdict,
 };
 
 /// A run whose child exists. Dropped, it is killed with everything that it started.
@@ -45,6 +45,7 @@ pub(super) fn attend(
         program,
         language,
         limits,
+        egress,
     } = kept;
     let limits = &limits;
     let measured = match &place {
@@ -59,6 +60,15 @@ pub(super) fn attend(
         before = files::list(descriptor);
         Ok(())
     };
+    let mut egress = egress;
+    let mut proxy = None;
+    let mut on_listener = |listener: OwnedFd| {
+        if let Some(armed) = egress.take() {
+            let started = armed.start(listener.into(), limits.network_bytes);
+            proxy = Some(started.map_err(setup("start egress proxy"))?);
+        }
+        Ok(())
+    };
     let finished = supervise::supervise(Supervision {
         running: &mut running,
         streams,
@@ -68,6 +78,7 @@ pub(super) fn attend(
         started: since,
         on_folder: &mut on_folder,
         child_waits,
+        on_listener: &mut on_listener,
         measured,
     });
     let mut finished = match finished {
@@ -75,6 +86,14 @@ pub(super) fn attend(
         Err(failure) => return Err(explain(failure, &names, &program)),
     };
     let wall = since.elapsed();
+    if let Some(proxy) = proxy {
+        let log = proxy.finish();
+        report.layers.push(Layer::Egress);
+        report.layers.sort_unstable();
+        report.reached.extend(log.reached());
+        report.notes.extend(log.notes());
+        report.egress = Some(log);
+    }
 
     let private_folder = finished.folder.take();
     let is_full = private_folder.as_ref().is_some_and(is_full);
@@ -245,7 +264,7 @@ fn value(finished: &Finished, report: &mut Report) -> Option<serde_json::Value> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Host, Layer, Level, Program};
+    use crate::{Host, Level, Program};
 
     #[test]
     fn layers_are_named_once_each() {

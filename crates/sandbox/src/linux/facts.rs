@@ -278,6 +278,7 @@ fn try_namespaces(facts: &Facts) -> Result<(), Refusal> {
         visible: Vec::new(),
         waits: false,
         group: &mut group,
+        way_out: None,
         network: None,
         template: None,
     };

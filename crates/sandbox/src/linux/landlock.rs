@@ -27,6 +27,7 @@ mod file {
 }
 
 const TCP: u64 = 0b11;
+const TCP_CONNECT: u64 = 0b10;
 const SCOPE_ABSTRACT_SOCKETS: u64 = 1;
 const SCOPE_SIGNALS: u64 = 2;
 
@@ -67,16 +68,29 @@ struct PathBeneath {
     parent: i32,
 }
 
+#[repr(C)]
+struct NetworkPort {
+    allowed: u64,
+    port: u64,
+}
+
 /// A rule set, ready to be enforced.
 #[derive(Debug)]
 pub(super) struct Landlock {
     version: u32,
     rules: Vec<PathRule>,
+    /// The one TCP port that may be connected to.
+    port: Option<u16>,
 }
 
 impl Landlock {
     pub(super) fn new(version: u32, rules: Vec<PathRule>) -> Self {
-        Self { version, rules }
+        Self { version, rules, port: None }
+    }
+
+    /// Lets TCP connections to a port through, where this version refuses others.
+    pub(super) fn with_port(self, port: Option<u16>) -> Self {
+        Self { port: port.filter(|_| self.version >= TCP_SINCE), ..self }
     }
 
     /// The version of the running kernel, 0 if it has none.
@@ -129,6 +143,14 @@ impl Landlock {
         let rules = unsafe { OwnedFd::from_raw_fd(number) };
         for rule in &self.rules {
             self.add(&rules, &rule.path, rule)?;
+        }
+        if let Some(port) = self.port {
+            let port = NetworkPort { allowed: TCP_CONNECT, port: port.into() };
+            // SAFETY: the descriptor is open and the structure lives during the call.
+            let result = unsafe {
+                libc::syscall(libc::SYS_landlock_add_rule, rules.as_raw_fd(), 2u32, &raw const port, 0u32)
+            };
+            check(result)?;
         }
         Ok(rules)
     }

@@ -45,6 +45,8 @@ pub(super) struct Request<'a> {
     pub(super) group: &'a mut Group,
     /// An empty network namespace that was made before.
     pub(super) network: Option<OwnedFd>,
+    /// The port of the run's own loopback on which its proxy listens; none is no network.
+    pub(super) way_out: Option<u16>,
     /// A mount namespace with a private root that was made before, if [`fits_template`].
     pub(super) template: Option<Arc<OwnedFd>>,
 }
@@ -82,6 +84,8 @@ pub(super) struct Confinement {
     pub(super) own_namespaces: bool,
     /// Whether signals of the program stay inside.
     pub(super) scoped_signals: bool,
+    /// The port of the run's proxy.
+    pub(super) way_out: Option<u16>,
 }
 
 /// Plans the confinement of a run.
@@ -122,8 +126,20 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
 
 /// A private root in namespaces of its own.
 fn with_namespaces(request: Request<'_>) -> Confinement {
-    let Request { level, limits, facts, host, directory, visible, waits, group, network, template, .. } =
-        request;
+    let Request {
+        level,
+        limits,
+        facts,
+        host,
+        directory,
+        visible,
+        waits,
+        group,
+        network,
+        way_out,
+        template,
+        ..
+    } = request;
     let is_writable = host.as_ref().is_none_or(|folder| !folder.is_read_only());
     let as_root = facts.is_root();
     let user_namespace = if as_root && facts.user_namespaces {
@@ -157,6 +173,10 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     match network {
         Some(network) => tree.steps.push(Step::EnterNetwork(network)),
         None => namespaces |= libc::CLONE_NEWNET,
+    }
+    if let Some(port) = way_out {
+        // While there is the right to: the network belongs to the namespace of users that the child is in now.
+        tree.steps.push(Step::Listen { port });
     }
     for tasks in group.take_joins() {
         tree.steps.push(Step::Join(tasks));
@@ -289,6 +309,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         workspace,
         own_namespaces,
         scoped_signals: true,
+        way_out,
     };
     confinement.lock(facts, limits, group, counted, rules);
     confinement
@@ -409,6 +430,7 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
         workspace,
         own_namespaces: false,
         scoped_signals,
+        way_out: None,
     };
     // The kernel counts all processes of the user here; where a cgroup counts those of this run, that is enough.
     let user = if facts.is_root() { facts.unprivileged } else { facts.user };
@@ -443,6 +465,7 @@ impl Confinement {
             own_namespaces: self.own_namespaces,
             scoped_signals: self.scoped_signals,
             tells,
+            way_out: self.way_out.is_some(),
         });
         self.steps.push(if tells { Step::SeccompTelling(filter) } else { Step::Seccomp(filter) });
         self.layers.push(Layer::Seccomp);
@@ -525,7 +548,8 @@ impl Confinement {
             }
         }
         if facts.landlock > 0 {
-            self.steps.push(Step::Landlock(Landlock::new(facts.landlock, rules)));
+            let landlock = Landlock::new(facts.landlock, rules).with_port(self.way_out);
+            self.steps.push(Step::Landlock(landlock));
         }
     }
 }

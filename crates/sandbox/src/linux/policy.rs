@@ -25,6 +25,8 @@ pub(super) enum Test {
     IsNot(u32, &'static [u32]),
     /// The argument, under a mask, is this value.
     MaskedIs(u32, u32, u32),
+    /// The argument is this value, and another one, under a mask, is not what is allowed with it.
+    IsUnless { argument: u32, value: u32, other: u32, mask: u32, allowed: u32 },
 }
 
 /// Under which circumstances a rule is part of the filter.
@@ -36,6 +38,10 @@ pub(super) enum When {
     SharedNamespaces,
     /// The run shares the host's processes and Landlock cannot limit signals.
     UnscopedSignals,
+    /// Nothing leads out of the run's network.
+    NoWayOut,
+    /// The proxy listens in the run's own network namespace, where nothing else is.
+    WayOut,
 }
 
 /// One line of the policy.
@@ -245,8 +251,35 @@ pub(super) const POLICY: &[Rule] = &[
         libc::SYS_socket,
         Test::IsNot(0, &[libc::AF_UNIX as u32]),
         EACCES,
-        When::Always,
+        When::NoWayOut,
         "no network; only unix sockets",
+    ),
+    rule(
+        libc::SYS_socket,
+        Test::IsNot(0, &[libc::AF_UNIX as u32, libc::AF_INET as u32]),
+        EACCES,
+        When::WayOut,
+        "only unix sockets, and TCP to the proxy",
+    ),
+    rule(
+        libc::SYS_socket,
+        Test::IsUnless {
+            argument: 0,
+            value: libc::AF_INET as u32,
+            other: 1,
+            mask: 0xf,
+            allowed: libc::SOCK_STREAM as u32,
+        },
+        EACCES,
+        When::WayOut,
+        "the proxy speaks TCP; no UDP, no raw packets",
+    ),
+    rule(
+        libc::SYS_socket,
+        Test::IsNot(2, &[0, libc::IPPROTO_TCP as u32]),
+        EACCES,
+        When::WayOut,
+        "streams other than TCP, which Landlock does not know",
     ),
     rule(
         libc::SYS_socketpair,

@@ -20,6 +20,8 @@ use super::supervise::{Feed, Running, Streams};
 use super::temporary::TemporaryFolder;
 use super::workspace::HostFolder;
 use super::{Facts, identity, network, template, toolchain, unconfined};
+use crate::egress::PORT;
+use crate::egress::proxy::Armed;
 use crate::language::HEAP;
 use crate::ready::Payload;
 use crate::running::Pipes;
@@ -123,6 +125,8 @@ pub(super) struct Kept {
     pub(super) language: Option<Language>,
     /// The limits that hold.
     pub(super) limits: Limits,
+    /// The proxy that waits for its socket, if the run has a way out.
+    pub(super) egress: Option<Armed>,
 }
 
 /// Computes, looks up and opens everything that a run needs. Files for a folder of the host are put there now.
@@ -133,6 +137,7 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
     let limits = &sandbox.limits_at(level);
     let namespaces = facts.namespaces.is_ok();
     let confined = level.is_boundary();
+    let egress = way_out(sandbox, level, facts, limits)?;
     let reach = reach_at(level, facts);
     let ready = toolchain::ready(sandbox, program, reach)?;
     let visible = if confined { visible(sandbox, &ready.needs, facts)? } else { Vec::new() };
@@ -185,6 +190,7 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
         visible,
         waits: child_waits,
         group: &mut group,
+        way_out: egress.as_ref().map(|_| PORT),
         network: (confined && namespaces && facts.is_root()).then(network::take).flatten(),
         template,
     };
@@ -208,7 +214,8 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
     };
 
     let (streams, pipes) = streams(sandbox, ready.payload.as_ref(), is_live, &mut steps)?;
-    exec(sandbox, &ready, limits, &workspace, own_namespaces, scoped_signals, &mut steps);
+    let environment = variables(sandbox, egress.as_ref(), &ready, &workspace, own_namespaces);
+    exec(environment, &ready, limits, own_namespaces, scoped_signals, &mut steps);
     let plan = Plan { namespaces: flags, cgroup: group.take_born(), steps };
     let Ready { path: program, language, .. } = ready;
     let kept = Kept {
@@ -222,6 +229,7 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
         program,
         language,
         limits: limits.clone(),
+        egress,
     };
     Ok(Prepared { plan, streams, pipes, kept, group, own_namespaces })
 }
@@ -235,6 +243,24 @@ impl Prepared {
         let running = Running { child, own_namespaces, group };
         Ok((Started { running, streams, names, kept }, pipes))
     }
+}
+
+/// The proxy of a run that is to have one. It is refused where nothing would keep the program from going round it.
+fn way_out(sandbox: &Sandbox, level: Level, facts: &Facts, limits: &Limits) -> Result<Option<Armed>, Error> {
+    let Some(egress) = &sandbox.egress else { return Ok(None) };
+    let refuse = |reason: String, fix: &str| Err(Error::EgressUnavailable { reason, fix: fix.into() });
+    if !level.is_boundary() {
+        let reason =
+            format!("at level `{level}` a program has the host's network, so that no allowlist holds");
+        return refuse(reason, "name level `standard` or above");
+    }
+    if let Err(refusal) = &facts.namespaces {
+        return refuse(
+            format!("it needs a network namespace, which this host does not give ({refusal})"),
+            "allow namespaces (`toolpost doctor` shows how), or use the Docker backend",
+        );
+    }
+    Armed::new(&egress.within(limits)).map(Some).map_err(setup("make placeholders"))
 }
 
 /// Who owns what the host makes for the program, if that is another user.
@@ -401,12 +427,33 @@ fn streams(
     Ok((Streams { stdout: Some(stdout), stderr: Some(stderr), value, stdin }, None))
 }
 
+/// The program's environment: the clean one, the caller's variables, and those that lead to its proxy.
+fn variables(
+    sandbox: &Sandbox,
+    egress: Option<&Armed>,
+    ready: &Ready,
+    workspace: &Path,
+    own_namespaces: bool,
+) -> Vec<CString> {
+    let scratch = match sandbox.level {
+        Some(Level::Unconfined) => std::env::temp_dir(),
+        Some(Level::Minimal) => workspace.to_owned(),
+        _ if own_namespaces => PathBuf::from("/tmp"),
+        _ => workspace.to_owned(),
+    };
+    let mut own = sandbox.environment.clone();
+    if let Some(egress) = egress {
+        let inside = (std::net::Ipv4Addr::LOCALHOST, PORT).into();
+        own.extend(egress.variables(inside).into_iter().map(|(name, value)| (name, value.into())));
+    }
+    plan::environment(workspace, &search_path(ready), &own, &scratch)
+}
+
 /// Adds the last step: the first process with the program's arguments.
 fn exec(
-    sandbox: &Sandbox,
+    environment: Vec<CString>,
     ready: &Ready,
     limits: &Limits,
-    workspace: &Path,
     own_namespaces: bool,
     scoped_signals: bool,
     steps: &mut Vec<Step>,
@@ -421,14 +468,6 @@ fn exec(
         Some(Language::Java) => c_string(argument.to_string_lossy().replace(HEAP, &toolchain::heap(limits))),
         _ => c_string(argument.as_bytes()),
     }));
-    let scratch = match sandbox.level {
-        Some(Level::Unconfined) => std::env::temp_dir(),
-        Some(Level::Minimal) => workspace.to_owned(),
-        _ if own_namespaces => PathBuf::from("/tmp"),
-        _ => workspace.to_owned(),
-    };
-    let search = search_path(ready);
-    let environment = plan::environment(workspace, &search, &sandbox.environment, &scratch);
     steps.push(Step::Exec { arguments: Pointers::new(all), environment: Pointers::new(environment) });
 }
 

@@ -51,6 +51,8 @@ pub(super) struct Circumstances {
     pub(super) scoped_signals: bool,
     /// A call that ends the run is shown to the host first, which then knows its name.
     pub(super) tells: bool,
+    /// The run has a proxy in its own network namespace.
+    pub(super) way_out: bool,
 }
 
 const fn statement(code: u16, k: u32) -> sock_filter {
@@ -74,8 +76,13 @@ enum End {
 pub(super) fn can_tell() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        let told =
-            Circumstances { level: Level::Maximum, own_namespaces: true, scoped_signals: true, tells: true };
+        let told = Circumstances {
+            level: Level::Maximum,
+            own_namespaces: true,
+            scoped_signals: true,
+            tells: true,
+            way_out: false,
+        };
         let steps = vec![Step::NoNewPrivileges, Step::SeccompTelling(filter(told)), Step::Exit];
         let plan = Plan { namespaces: 0, cgroup: None, steps };
         launch::start(&plan).is_ok_and(|child| launch::first_letter(&child) == Some(b'N'))
@@ -98,6 +105,8 @@ impl Rule {
                 When::Always => true,
                 When::SharedNamespaces => !circumstances.own_namespaces,
                 When::UnscopedSignals => !circumstances.scoped_signals,
+                When::NoWayOut => !circumstances.way_out,
+                When::WayOut => circumstances.way_out,
             }
     }
 }
@@ -275,6 +284,16 @@ fn test(rule: &Rule, filter: &mut Vec<sock_filter>) {
                 refusal,
             ]);
         }
+        Test::IsUnless { argument, value, other, mask, allowed } => {
+            filter.extend([
+                load(argument),
+                branch(JUMP_IF_EQUAL, value, 0, 4),
+                load(other),
+                statement(AND, mask),
+                branch(JUMP_IF_EQUAL, allowed, 1, 0),
+                refusal,
+            ]);
+        }
         Test::IsNot(argument, values) => {
             filter.push(load(argument));
             for (index, value) in values.iter().enumerate() {
@@ -316,8 +335,9 @@ mod tests {
     }
 
     fn every_circumstance() -> impl Iterator<Item = Circumstances> {
-        [(true, true), (false, true), (false, false)].into_iter().flat_map(
-            |(own_namespaces, scoped_signals)| {
+        [(true, true), (false, true), (false, false)]
+            .into_iter()
+            .flat_map(|(own_namespaces, scoped_signals)| {
                 let levels = [
                     (Level::Minimal, false),
                     (Level::Standard, false),
@@ -325,9 +345,17 @@ mod tests {
                     (Level::Maximum, false),
                     (Level::Maximum, true),
                 ];
-                levels.map(|(level, tells)| Circumstances { level, own_namespaces, scoped_signals, tells })
-            },
-        )
+                levels.map(|(level, tells)| Circumstances {
+                    level,
+                    own_namespaces,
+                    scoped_signals,
+                    tells,
+                    way_out: false,
+                })
+            })
+            .flat_map(|circumstances| {
+                [circumstances, Circumstances { way_out: circumstances.own_namespaces, ..circumstances }]
+            })
     }
 
     /// The table itself, read without the compiler: the oracle.
@@ -346,12 +374,18 @@ mod tests {
                 When::Always => true,
                 When::SharedNamespaces => !circumstances.own_namespaces,
                 When::UnscopedSignals => !circumstances.scoped_signals,
+                When::NoWayOut => !circumstances.way_out,
+                When::WayOut => circumstances.way_out,
             };
             let matches = match rule.test {
                 Test::Any => true,
                 Test::HasBits(argument, bits) => arguments[argument as usize] as u32 & bits != 0,
                 Test::Is(argument, value) => arguments[argument as usize] as u32 == value,
                 Test::MaskedIs(argument, mask, value) => arguments[argument as usize] as u32 & mask == value,
+                Test::IsUnless { argument, value, other, mask, allowed } => {
+                    arguments[argument as usize] as u32 == value
+                        && arguments[other as usize] as u32 & mask != allowed
+                }
                 Test::IsNot(argument, values) => !values.contains(&(arguments[argument as usize] as u32)),
             };
             if applies && rule.since <= circumstances.level && matches {
@@ -401,7 +435,8 @@ mod tests {
                 let values = if has_rule { &values[..] } else { &values[..2] };
                 for &first in values {
                     for &second in values {
-                        let arguments = [first, second, 0, 0, 0, 0];
+                        let third = if number == libc::SYS_socket as u32 { second * 3 } else { 0 };
+                        let arguments = [first, second, third, 0, 0, 0];
                         assert_eq!(
                             evaluate(&filter, MACHINE_NUMBER, number, arguments),
                             expected(circumstances, number, arguments),

@@ -51,6 +51,9 @@ pub(super) enum Step {
     Unshare(i32),
     /// Enters a network namespace that was made before.
     EnterNetwork(OwnedFd),
+    /// Brings the loopback interface of the run's own network namespace up, listens on one of its ports and hands the
+    /// socket to the host.
+    Listen { port: u16 },
     /// Enters a user namespace that was made before: its map is written, which only its parent can do for root.
     EnterUser(OwnedFd),
     /// Enters a mount namespace that was made before; its root becomes the root and the working folder.
@@ -122,6 +125,7 @@ impl Step {
             Self::Write { .. } => "map identities",
             Self::Unshare(_) => "unshare",
             Self::EnterNetwork(_) => "enter network namespace",
+            Self::Listen { .. } => "open way out",
             Self::EnterUser(_) => "enter user namespace",
             Self::EnterMounts(_) => "enter mount namespace",
             Self::HostName(_) => "set host name",
@@ -262,6 +266,7 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
         // SAFETY: this process has one thread and shares nothing that it relies on.
         Step::Unshare(flags) => check(unsafe { libc::syscall(libc::SYS_unshare, *flags) }).map(|_| ()),
         Step::EnterNetwork(namespace) => enter(namespace, libc::CLONE_NEWNET),
+        Step::Listen { port } => listen(*port, control),
         Step::EnterUser(namespace) => enter(namespace, libc::CLONE_NEWUSER),
         Step::EnterMounts(namespace) => enter(namespace, libc::CLONE_NEWNS),
         Step::HostName(name) => rustix::system::sethostname(name),
@@ -434,6 +439,36 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
         }
         Step::Exit => exit(0),
     }
+}
+
+/// Connections that wait to be accepted; the kernel takes fewer if the host says so.
+const BACKLOG: i32 = 1024;
+
+fn listen(port: u16, control: BorrowedFd<'_>) -> Result<(), Errno> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let any = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    // SAFETY: plain memory; the name ends in a NUL.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (place, letter) in request.ifr_name.iter_mut().zip(b"lo") {
+        *place = *letter as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: the structure lives during the call and has the type that this request takes.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_ioctl,
+            any.as_raw_fd(),
+            libc::SIOCSIFFLAGS as libc::c_ulong,
+            &raw const request,
+        )
+    })?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let address = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, port);
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    let message = [u64::from(b'L'), 0, 0, 0, 0, 0];
+    if send(control, &message, Some(socket.as_fd())) { Ok(()) } else { Err(Errno::PIPE) }
 }
 
 fn enter(namespace: &OwnedFd, kind: i32) -> Result<(), Errno> {

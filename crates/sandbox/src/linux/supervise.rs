@@ -135,6 +135,8 @@ pub(super) struct Supervision<'a> {
     /// Called with the workspace that the child made; afterwards the child may go on, if it waits.
     pub(super) on_folder: &'a mut dyn FnMut(BorrowedFd<'_>) -> Result<(), Error>,
     pub(super) child_waits: bool,
+    /// Called with the socket on which the program finds its way out.
+    pub(super) on_listener: &'a mut dyn FnMut(OwnedFd) -> Result<(), Error>,
     /// A workspace that has no limit of its own.
     pub(super) measured: Option<BorrowedFd<'a>>,
 }
@@ -146,6 +148,8 @@ enum Message {
     Folder(OwnedFd),
     /// Where the kernel shows calls that end the run.
     Listener(OwnedFd),
+    /// Where the program finds its way out.
+    WayOut(OwnedFd),
     End,
     None,
 }
@@ -161,6 +165,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         started,
         on_folder,
         child_waits,
+        on_listener,
         measured,
     } = supervision;
     let mut stdout = Capture::new(limits.stdout);
@@ -264,6 +269,12 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
                     folder = Some(descriptor);
                 }
                 Message::Listener(descriptor) => ways.listener = Some(descriptor),
+                Message::WayOut(listener) => {
+                    if let Err(error) = on_listener(listener) {
+                        failure = Some(Failure::Host(error));
+                        running.kill_all();
+                    }
+                }
                 Message::End => ways.control_open = false,
                 Message::None => {}
             }
@@ -443,6 +454,7 @@ fn receive(control: &OwnedFd) -> Message {
         }
         (b'W', Some(descriptor)) => Message::Folder(descriptor),
         (b'N', Some(descriptor)) => Message::Listener(descriptor),
+        (b'L', Some(descriptor)) => Message::WayOut(descriptor),
         _ => Message::None,
     }
 }

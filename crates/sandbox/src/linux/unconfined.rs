@@ -26,6 +26,7 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
         workspace,
         own_namespaces,
         scoped_signals: false,
+        way_out: None,
     };
     let mut flags = 0;
     if let Err(refusal) = &facts.namespaces {
@@ -77,6 +78,7 @@ impl Confinement {
             own_namespaces: self.own_namespaces,
             scoped_signals: true,
             tells: false,
+            way_out: false,
         })));
         self.layers.extend([Layer::NoCapabilities, Layer::NoNewPrivileges, Layer::Seccomp]);
         if facts.user == 0 {

@@ -8,6 +8,13 @@ mod attacks;
 mod backends;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod builds;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests fail by panicking and skip loudly"
+)]
+mod egress;
+mod egress_runs;
 mod files;
 #[expect(
     clippy::unwrap_used,

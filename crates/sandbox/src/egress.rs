@@ -1,0 +1,288 @@
+//! The way out: which hosts a program may reach, and how much.
+
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+mod address;
+pub(crate) mod host;
+mod limits;
+mod log;
+mod policy;
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+pub(crate) mod proxy;
+mod secret;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+pub use host::HostPattern;
+pub use limits::EgressLimits;
+pub use log::{EgressEvent, EgressKind, EgressLog, EgressRefusal};
+pub use policy::{EgressPolicy, SecretPolicy};
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+pub use proxy::EgressProxy;
+pub use secret::Placeholder;
+
+use crate::Error;
+
+/// Finds the addresses of a name. The system's resolver is used unless [`Egress::resolver`] gives another one.
+pub trait Resolve: fmt::Debug + Send + Sync {
+    /// All addresses of a name, or why there are none. The name is valid, in lower case, without a dot at the end.
+    fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>>;
+}
+
+/// The resolver of the system: `/etc/hosts`, DNS and what else the host is set up with.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SystemResolver;
+
+impl Resolve for SystemResolver {
+    fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        use std::net::ToSocketAddrs as _;
+        Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
+    }
+}
+
+/// What is told about each request and refusal, on a thread of the proxy.
+type Sink = Arc<dyn Fn(&EgressEvent) + Send + Sync>;
+
+/// What a program may reach on the network: an allowlist of names, held by a proxy of the run's own.
+///
+/// ```
+/// use toolpost_sandbox::{Egress, HostPattern, Level, Sandbox};
+///
+/// let egress = Egress::new()
+///     .allow(HostPattern::new("pypi.org")?)
+///     .allow(HostPattern::new("*.pythonhosted.org")?);
+/// let sandbox = Sandbox::new().level(Level::Strict).egress(egress);
+/// # Ok::<(), toolpost_sandbox::Error>(())
+/// ```
+///
+/// The program finds the proxy in `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and their lower-case forms; it speaks
+/// HTTP/1.1 (with keep-alive), `CONNECT` and SOCKS5 (with names) on one port of `127.0.0.1` inside. Nothing else can be
+/// connected to, and no name can be resolved but by asking the proxy for it.
+///
+/// - A name is parsed once and resolved once. Every address of it is checked, and the connection is made to a checked
+///   address: private, loopback, link-local, metadata, multicast, reserved and this machine's own addresses are
+///   refused, unless the operator allows one by [`Egress::allow_address`].
+/// - A tunnel begins with a TLS hello that names the very host that was asked for. What a server does with a request
+///   inside TLS cannot be seen, so a host that serves many customers can be used to reach the others' names.
+/// - A refused HTTP request gets status 403 whose text names the rule and the option that would allow it.
+#[derive(Clone)]
+pub struct Egress {
+    pub(crate) policy: EgressPolicy,
+    pub(crate) secrets: Vec<Placeholder>,
+    pub(crate) no_network: bool,
+    pub(crate) upstream_authorization: Option<secret::Secret>,
+    #[cfg_attr(
+        any(not(target_os = "linux"), toolpost_simulate_other_host),
+        expect(dead_code, reason = "only the proxy reads it, which other hosts do not have")
+    )]
+    pub(crate) resolver: Arc<dyn Resolve>,
+    #[cfg_attr(
+        any(not(target_os = "linux"), toolpost_simulate_other_host),
+        expect(dead_code, reason = "only the proxy reads it, which other hosts do not have")
+    )]
+    pub(crate) sink: Option<Sink>,
+    #[cfg(feature = "egress-tls")]
+    pub(crate) authorities: Vec<Vec<u8>>,
+}
+
+impl Default for Egress {
+    fn default() -> Self {
+        Self {
+            policy: EgressPolicy::default(),
+            secrets: Vec::new(),
+            no_network: false,
+            upstream_authorization: None,
+            resolver: Arc::new(SystemResolver),
+            sink: None,
+            #[cfg(feature = "egress-tls")]
+            authorities: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Debug for Egress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Egress")
+            .field("policy", &self.policy)
+            .field("secrets", &self.secrets)
+            .field("no_network", &self.no_network)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Egress {
+    /// Nothing is allowed yet; every request is refused and logged.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An allowlist from its written form. `secret` gives the value of each variable in [`EgressPolicy::secrets`];
+    /// where it gives none the answer is [`Error::InvalidName`].
+    pub fn from_policy(
+        mut policy: EgressPolicy,
+        secret: &mut dyn FnMut(&str) -> Option<String>,
+    ) -> Result<Self, Error> {
+        let mut secrets = Vec::new();
+        for wanted in std::mem::take(&mut policy.secrets) {
+            let value = secret(&wanted.variable).ok_or_else(|| Error::InvalidName {
+                what: "secret",
+                name: crate::level::shorten(&wanted.variable),
+                reason: "no value was found for it; set it where the host program runs".into(),
+            })?;
+            secrets.push(wanted.placeholder(value));
+        }
+        let egress = Self { policy, secrets, ..Self::default() };
+        egress.check()?;
+        Ok(egress)
+    }
+
+    /// Allows hosts. May be called often.
+    #[must_use]
+    pub fn allow(mut self, pattern: HostPattern) -> Self {
+        self.policy.allow.push(pattern);
+        self
+    }
+
+    /// Refuses hosts although another rule allows them.
+    #[must_use]
+    pub fn deny(mut self, pattern: HostPattern) -> Self {
+        self.policy.deny.push(pattern);
+        self
+    }
+
+    /// Allows hosts, and tunnels to them that carry something other than TLS, for example SSH. What is in such a tunnel
+    /// is not looked at.
+    #[must_use]
+    pub fn allow_raw(mut self, pattern: HostPattern) -> Self {
+        self.policy.raw.push(pattern);
+        self
+    }
+
+    /// Allows one address and port that the address rules would refuse, for example a package index on this machine's
+    /// loopback. The address can be asked for as such; a name that leads there must be allowed by itself.
+    #[must_use]
+    pub fn allow_address(mut self, address: SocketAddr) -> Self {
+        self.policy.addresses.push(address);
+        self
+    }
+
+    /// Gives the program a placeholder in place of a secret; see [`Placeholder`].
+    #[must_use]
+    pub fn secret(mut self, placeholder: Placeholder) -> Self {
+        self.secrets.push(placeholder);
+        self
+    }
+
+    /// Sets how much may be sent and received. [`crate::Limits`] hold besides; the lower one counts.
+    #[must_use]
+    pub fn limits(mut self, limits: EgressLimits) -> Self {
+        self.policy.limits = limits;
+        self
+    }
+
+    /// Makes every connection through an HTTP proxy of the operator, by `CONNECT` for tunnels. Names are then resolved
+    /// there, so the address rules hold only for requests that give an address.
+    #[must_use]
+    pub fn upstream(mut self, proxy: SocketAddr) -> Self {
+        self.policy.upstream = Some(proxy);
+        self
+    }
+
+    /// Sets the value of `Proxy-Authorization` for [`Egress::upstream`], for example `Basic …`.
+    #[must_use]
+    pub fn upstream_authorization(mut self, value: impl Into<String>) -> Self {
+        self.upstream_authorization = Some(secret::Secret::new(value.into()));
+        self
+    }
+
+    /// Whether connections to anything but this machine are refused, whatever is allowed. Default no.
+    #[must_use]
+    pub fn no_network(mut self, no_network: bool) -> Self {
+        self.no_network = no_network;
+        self
+    }
+
+    /// Uses another resolver than the system's. It is called on a thread of its own and given
+    /// [`EgressLimits::connect_timeout_ms`]; one that takes longer keeps its thread, of which a process has at most 16.
+    #[must_use]
+    pub fn resolver(mut self, resolver: Arc<dyn Resolve>) -> Self {
+        self.resolver = resolver;
+        self
+    }
+
+    /// Calls a function with each event when it is complete, on a thread of the proxy. The events are in
+    /// [`crate::Report::egress`] as well.
+    #[must_use]
+    pub fn on_event(mut self, sink: impl Fn(&EgressEvent) + Send + Sync + 'static) -> Self {
+        self.sink = Some(Arc::new(sink));
+        self
+    }
+
+    /// Trusts another certificate authority besides the system's, where the proxy itself speaks TLS: its certificate in
+    /// DER form.
+    #[cfg(feature = "egress-tls")]
+    #[must_use]
+    pub fn authority(mut self, der: impl Into<Vec<u8>>) -> Self {
+        self.authorities.push(der.into());
+        self
+    }
+
+    /// The names of the variables that the program gets besides its own.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = &str> {
+        PROXY_VARIABLES
+            .into_iter()
+            .chain(NO_PROXY_VARIABLES)
+            .chain([NODE_VARIABLE])
+            .chain(self.secrets.iter().map(|placeholder| placeholder.variable.as_str()))
+    }
+
+    /// The same under the limits of a run, of which the lower ones count.
+    #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+    pub(crate) fn within(&self, limits: &crate::Limits) -> Self {
+        let mut within = self.clone();
+        let own = &mut within.policy.limits;
+        own.connections = limits.connections.map_or(own.connections, |most| own.connections.min(most.into()));
+        own.requests = limits.requests.map_or(own.requests, |most| own.requests.min(most.into()));
+        within
+    }
+
+    /// Refuses limits and secrets that mean nothing.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.policy.limits.check()?;
+        for (index, placeholder) in self.secrets.iter().enumerate() {
+            placeholder.check()?;
+            let is_taken =
+                self.secrets.iter().take(index).any(|other| other.variable == placeholder.variable);
+            let is_own = PROXY_VARIABLES.into_iter().chain(NO_PROXY_VARIABLES).chain([NODE_VARIABLE]);
+            if is_taken || is_own.into_iter().any(|own| own == placeholder.variable) {
+                return Err(Error::InvalidName {
+                    what: "secret",
+                    name: crate::level::shorten(&placeholder.variable),
+                    reason: "another value already has this variable".into(),
+                });
+            }
+        }
+        match &self.upstream_authorization {
+            Some(value) if !value.is_header_value() => Err(Error::InvalidName {
+                what: "header",
+                name: "proxy-authorization".into(),
+                reason: "its value must be printable ASCII of 1 to 8,192 characters".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Set inside to the address of the proxy.
+pub(crate) const PROXY_VARIABLES: [&str; 6] =
+    ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
+/// Set inside to nothing: no host is reached without the proxy.
+pub(crate) const NO_PROXY_VARIABLES: [&str; 2] = ["NO_PROXY", "no_proxy"];
+/// Node's `fetch` looks at the variables above only with this one.
+pub(crate) const NODE_VARIABLE: &str = "NODE_USE_ENV_PROXY";
+/// The port of the proxy inside, where every port is free.
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+pub(crate) const PORT: u16 = 3128;

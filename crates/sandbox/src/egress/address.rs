@@ -1,0 +1,189 @@
+//! Which addresses belong to nobody outside.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+
+/// Why an address is not asked: the name of the rule and a sentence's end.
+pub(crate) type Rule = (&'static str, &'static str);
+
+const LOOPBACK: Rule = ("loopback", "is this machine itself");
+const UNSPECIFIED: Rule = ("unspecified", "means this machine itself");
+const PRIVATE: Rule = ("private", "belongs to a private network");
+const LINK_LOCAL: Rule =
+    ("link_local", "belongs to the local link, where clouds keep the credentials of a machine");
+const METADATA: Rule = ("metadata", "is where a cloud keeps the credentials of a machine");
+const SHARED: Rule = ("shared", "belongs to the network of a provider");
+const MULTICAST: Rule = ("multicast", "is a group of machines");
+const BROADCAST: Rule = ("broadcast", "is every machine of the local network");
+const RESERVED: Rule = ("reserved", "is no public address");
+
+/// The rule against an address that this machine itself has.
+pub(crate) const OWN: Rule = ("own", "is this machine itself");
+
+/// Whether packets to an address would come back to this machine. Nothing is sent to find it out.
+pub(crate) fn is_own(address: IpAddr) -> bool {
+    let any: IpAddr =
+        if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // The kernel's route to an own address begins at that address.
+    let is_route_to_itself = UdpSocket::bind((any, 0))
+        .and_then(|socket| {
+            socket.connect((address, 9))?;
+            socket.local_addr()
+        })
+        .is_ok_and(|local| local.ip() == address);
+    // Only an own address can be bound to, unless the machine allows to bind to all of them.
+    is_route_to_itself
+        || (UdpSocket::bind((address, 0)).is_ok()
+            && UdpSocket::bind((IpAddr::from([192, 0, 2, 1]), 0)).is_err())
+}
+
+/// Addresses of cloud metadata that no other rule knows.
+const METADATA_V4: [Ipv4Addr; 3] =
+    [Ipv4Addr::new(169, 254, 169, 254), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(100, 100, 100, 200)];
+
+/// The rule against an address; `None` if it is a public one.
+pub(crate) fn rule(address: IpAddr) -> Option<Rule> {
+    match address {
+        IpAddr::V4(address) => rule_v4(address),
+        IpAddr::V6(address) => rule_v6(address),
+    }
+}
+
+fn rule_v4(address: Ipv4Addr) -> Option<Rule> {
+    if METADATA_V4.contains(&address) {
+        return Some(METADATA);
+    }
+    Some(match address.octets() {
+        [0, 0, 0, 0] => UNSPECIFIED,
+        [255, 255, 255, 255] => BROADCAST,
+        [127, ..] => LOOPBACK,
+        [10, ..] | [172, 16..=31, ..] | [192, 168, ..] => PRIVATE,
+        [169, 254, ..] => LINK_LOCAL,
+        [100, 64..=127, ..] => SHARED,
+        [224..=239, ..] => MULTICAST,
+        // "This network", protocol assignments, documentation, relays of 6to4, benchmarks, and the future.
+        [0 | 240..=255, ..]
+        | [192, 0, 0 | 2, _]
+        | [192, 88, 99, _]
+        | [198, 18..=19, ..]
+        | [198, 51, 100, _]
+        | [203, 0, 113, _] => RESERVED,
+        _ => return None,
+    })
+}
+
+fn rule_v6(address: Ipv6Addr) -> Option<Rule> {
+    let segments = address.segments();
+    let embedded = |high: u16, low: u16| {
+        let [a, b] = high.to_be_bytes();
+        let [c, d] = low.to_be_bytes();
+        rule_v4(Ipv4Addr::new(a, b, c, d))
+    };
+    match segments {
+        [0, 0, 0, 0, 0, 0, 0, 0] => Some(UNSPECIFIED),
+        [0, 0, 0, 0, 0, 0, 0, 1] => Some(LOOPBACK),
+        // Another way to write an IPv4 address: mapped, translated by NAT64, or carried by 6to4.
+        [0, 0, 0, 0, 0, 0xffff, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => embedded(high, low),
+        [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254] => Some(METADATA),
+        [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] => Some(PRIVATE),
+        [0xfe80..=0xfebf, ..] => Some(LINK_LOCAL),
+        [0xff00..=0xffff, ..] => Some(MULTICAST),
+        // Protocol assignments (Teredo, ORCHID and others) and documentation.
+        [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Some(RESERVED),
+        // All that is given out for public use begins so.
+        [0x2000..=0x3fff, ..] => None,
+        _ => Some(RESERVED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_inside_are_refused_however_they_are_written() {
+        for (address, expected) in [
+            ("127.0.0.1", "loopback"),
+            ("127.255.255.254", "loopback"),
+            ("0.0.0.0", "unspecified"),
+            ("0.1.2.3", "reserved"),
+            ("10.0.0.1", "private"),
+            ("172.16.0.1", "private"),
+            ("172.31.255.255", "private"),
+            ("192.168.1.1", "private"),
+            ("169.254.1.1", "link_local"),
+            ("169.254.169.254", "metadata"),
+            ("168.63.129.16", "metadata"),
+            ("100.100.100.200", "metadata"),
+            ("100.64.0.1", "shared"),
+            ("224.0.0.1", "multicast"),
+            ("255.255.255.255", "broadcast"),
+            ("240.0.0.1", "reserved"),
+            ("192.0.2.1", "reserved"),
+            ("198.18.0.1", "reserved"),
+            ("::", "unspecified"),
+            ("::1", "loopback"),
+            ("::ffff:127.0.0.1", "loopback"),
+            ("::ffff:169.254.169.254", "metadata"),
+            ("::127.0.0.1", "reserved"),
+            ("64:ff9b::10.0.0.1", "private"),
+            ("64:ff9b::a9fe:a9fe", "metadata"),
+            ("64:ff9b:1::1", "reserved"),
+            ("2002:7f00:1::", "loopback"),
+            ("2001:0:4136:e378:8000:63bf:3fff:fdd2", "reserved"),
+            ("2001:db8::1", "reserved"),
+            ("fd00:ec2::254", "metadata"),
+            ("fc00::1", "private"),
+            ("fdff::1", "private"),
+            ("fe80::1", "link_local"),
+            ("fec0::1", "private"),
+            ("ff02::1", "multicast"),
+            ("100::1", "reserved"),
+            ("5f00::1", "reserved"),
+        ] {
+            assert_eq!(rule(address.parse().unwrap()).map(|rule| rule.0), Some(expected), "{address}");
+        }
+    }
+
+    #[test]
+    fn public_addresses_are_not() {
+        for address in [
+            "1.1.1.1",
+            "8.8.8.8",
+            "172.15.255.255",
+            "172.32.0.1",
+            "100.63.255.255",
+            "100.128.0.1",
+            "192.0.1.1",
+            "223.255.255.255",
+            "2606:4700::1111",
+            "2a00:1450:4001::1",
+            "::ffff:8.8.8.8",
+            "64:ff9b::808:808",
+            "2001:4860:4860::8888",
+        ] {
+            assert_eq!(rule(address.parse().unwrap()), None, "{address}");
+        }
+    }
+
+    #[test]
+    fn an_address_inside_another_one_has_its_rule() {
+        // Every first and second number, and a sample of the rest.
+        for bits in (0..=u16::MAX).map(|high| u32::from(high).wrapping_mul(65_543)) {
+            let [a, b, c, d] = bits.to_be_bytes();
+            let plain = rule(IpAddr::from([a, b, c, d]));
+            for text in [format!("::ffff:{a}.{b}.{c}.{d}"), format!("64:ff9b::{a}.{b}.{c}.{d}")] {
+                assert_eq!(rule(text.parse().unwrap()), plain, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_of_this_machine_is_known() {
+        assert!(is_own("127.0.0.1".parse().unwrap()));
+        assert!(is_own("127.9.9.9".parse().unwrap()));
+        assert!(!is_own("192.0.2.77".parse().unwrap()));
+        assert!(!is_own("8.8.8.8".parse().unwrap()));
+    }
+}

@@ -1,0 +1,134 @@
+//! Bytes in both directions between the program and a server, half-closed ends included.
+
+use std::io;
+use std::net::Shutdown;
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+use rustix::fd::AsFd as _;
+
+use super::serve::Client;
+use super::shared::{Entry, Shared, Trouble, Way};
+use super::wire::Wire;
+
+/// What waits to be written in one direction, at most.
+const BLOCK: usize = 16 << 10;
+
+/// One direction.
+struct Pipe {
+    waiting: Vec<u8>,
+    /// Nothing more comes.
+    ended: bool,
+    /// The other side was told so.
+    told: bool,
+}
+
+impl Pipe {
+    fn new(waiting: Vec<u8>) -> Self {
+        Self { waiting, ended: false, told: false }
+    }
+
+    /// What is waited for at the reading and at the writing end.
+    fn wants(&self) -> (PollFlags, PollFlags) {
+        let read = if !self.ended && self.waiting.is_empty() { PollFlags::IN } else { PollFlags::empty() };
+        let write = if self.waiting.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+        (read, write)
+    }
+
+    fn read(&mut self, from: &Wire) -> io::Result<usize> {
+        self.waiting.resize(BLOCK, 0);
+        let result = from.read_now(&mut self.waiting);
+        self.waiting.truncate(*result.as_ref().unwrap_or(&0));
+        match result {
+            Ok(0) => self.ended = true,
+            Err(error) if is_later(&error) => {}
+            other => return other,
+        }
+        Ok(self.waiting.len())
+    }
+
+    fn write(&mut self, to: &Wire) -> io::Result<()> {
+        match to.write_now(&self.waiting) {
+            Ok(size) => {
+                self.waiting.drain(..size);
+                Ok(())
+            }
+            Err(error) if is_later(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells the other side when nothing more comes.
+    fn finish(&mut self, to: &Wire) {
+        if self.ended && self.waiting.is_empty() && !self.told {
+            to.shutdown(Shutdown::Write);
+            self.told = true;
+        }
+    }
+}
+
+fn is_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Carries bytes until both sides have ended, one fails, nothing moves for the idle time, or a limit is passed.
+pub(super) fn relay(
+    shared: &Shared,
+    entry: &mut Entry<'_>,
+    client: &mut Client,
+    server: &Wire,
+) -> Result<(), Trouble> {
+    let idle = Duration::from_millis(shared.egress.policy.limits.idle_timeout_ms);
+    let held = client.held().to_vec();
+    client.take(held.len());
+    entry.spend(Way::Up, held.len())?;
+    let client = &client.inner;
+    let (mut up, mut down) = (Pipe::new(held), Pipe::new(Vec::new()));
+    while !(up.told && down.told) {
+        let (client_read, server_write) = up.wants();
+        let (server_read, client_write) = down.wants();
+        let mut wanted =
+            [(client.as_fd(), client_read | client_write), (server.as_fd(), server_read | server_write)];
+        match shared.stop.wait(&mut wanted, idle) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                return Err(Trouble::failed(504, "nothing went through the connection for the idle time"));
+            }
+            Err(_) => return Err(Trouble::Gone),
+        }
+        let [(_, at_client), (_, at_server)] = wanted;
+        let over = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+        // A side that is gone in both directions, and was read to its end, has nothing more to give or to take.
+        if (at_client.intersects(over) && up.ended) || (at_server.intersects(over) && down.ended) {
+            if at_server.intersects(over) && !down.waiting.is_empty() && !at_client.intersects(over) {
+                // What the server said last is still on its way to the program.
+                while !down.waiting.is_empty() {
+                    shared
+                        .stop
+                        .wait(&mut [(client.as_fd(), PollFlags::OUT)], idle)
+                        .and_then(|()| down.write(client))
+                        .map_err(|error| Trouble::of(&error, "the connection"))?;
+                }
+            }
+            return Ok(());
+        }
+        let moved = |error: io::Error| Trouble::of(&error, "the connection");
+        if at_client.intersects(PollFlags::IN | over) && up.waiting.is_empty() && !up.ended {
+            let size = up.read(client).map_err(|_| Trouble::Gone)?;
+            entry.spend(Way::Up, size)?;
+        }
+        if at_server.intersects(PollFlags::IN | over) && down.waiting.is_empty() && !down.ended {
+            let size = down.read(server).map_err(moved)?;
+            entry.spend(Way::Down, size)?;
+        }
+        if !up.waiting.is_empty() && at_server.contains(PollFlags::OUT) {
+            up.write(server).map_err(moved)?;
+        }
+        if !down.waiting.is_empty() && at_client.contains(PollFlags::OUT) {
+            down.write(client).map_err(|_| Trouble::Gone)?;
+        }
+        up.finish(server);
+        down.finish(client);
+    }
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! One connection of the program: which protocol it speaks, and what it is answered.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::host::{Host, Target};
+use super::super::log::EgressKind;
+use super::forward;
+use super::head::{Head, HeadError};
+use super::hello::{self, Hello};
+use super::relay::relay;
+use super::shared::{Entry, Shared, Trouble};
+use super::socks::{self, Asked};
+use super::upstream;
+use super::wire::{Buffered, Wire};
+
+/// The program's side of a connection.
+pub(super) type Client = Buffered<Wire>;
+
+/// A TLS alert, fatal: access denied.
+const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
+/// How long, and for how many bytes, an answer waits to be read by a program that is still sending.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 256 << 10;
+
+/// Serves a connection to its end.
+pub(super) fn connection(shared: &Shared, stream: TcpStream) {
+    let idle = Duration::from_millis(shared.egress.policy.limits.idle_timeout_ms);
+    let Ok(wire) = Wire::new(stream, Arc::clone(&shared.stop), idle) else { return };
+    let mut client = Buffered::new(wire);
+    // A connection that says nothing is closed without a word.
+    if !matches!(client.fill(), Ok(1..)) {
+        return;
+    }
+    match client.held().first() {
+        Some(5) => serve_socks(shared, &mut client),
+        Some(first) if first.is_ascii_alphabetic() => serve_http(shared, &mut client, None),
+        _ => {
+            let mut entry = Entry::new(shared, EgressKind::Invalid, "-");
+            entry.trouble(&Trouble::invalid("it is neither HTTP/1.1 nor SOCKS5"));
+        }
+    }
+    linger(&mut client);
+}
+
+/// Lets the program read what it was answered although it may still be sending: an unread byte would reset the
+/// connection and take the answer with it.
+fn linger(client: &mut Client) {
+    client.inner.shutdown(Shutdown::Write);
+    client.inner.until(Some(Instant::now() + LINGER));
+    let mut left = LINGER_BYTES;
+    let mut block = [0u8; 4096];
+    while let Ok(size @ 1..) = client.inner.read(&mut block) {
+        left = left.saturating_sub(size);
+        if left == 0 {
+            return;
+        }
+    }
+}
+
+/// When a head that begins now must be complete.
+fn head_deadline(shared: &Shared) -> Option<Instant> {
+    Instant::now().checked_add(Duration::from_millis(shared.egress.policy.limits.head_timeout_ms))
+}
+
+/// Serves one request after the other. In a tunnel all of them are for its target.
+fn serve_http(shared: &Shared, client: &mut Client, tunnel: Option<&Target>) {
+    loop {
+        // Between requests only the idle time counts.
+        if client.held().is_empty() && !matches!(client.fill(), Ok(1..)) {
+            return;
+        }
+        client.inner.until(head_deadline(shared));
+        let head = Head::read(client);
+        client.inner.until(None);
+        let head = match head {
+            Ok(head) => head,
+            Err(HeadError::Closed { clean: true, .. }) => return,
+            Err(error) => {
+                let mut entry = Entry::new(shared, EgressKind::Invalid, "-");
+                let trouble = match error {
+                    HeadError::Invalid(reason) => Trouble::invalid(reason),
+                    HeadError::Closed { error, .. } if error.kind() == io::ErrorKind::TimedOut => {
+                        Trouble::Refused {
+                            status: 408,
+                            rule: "head_timeout",
+                            message: "the head of the request was not complete in time".into(),
+                            option: None,
+                        }
+                    }
+                    HeadError::Closed { .. } => Trouble::Gone,
+                };
+                refuse_http(client, &mut entry, &trouble, true);
+                return;
+            }
+        };
+        if head.first[0] == "CONNECT" {
+            match tunnel {
+                None => serve_connect(shared, client, &head),
+                Some(target) => {
+                    let mut entry = Entry::new(shared, EgressKind::Connect, &target.to_string());
+                    let trouble = Trouble::invalid("a tunnel in a tunnel");
+                    refuse_http(client, &mut entry, &trouble, true);
+                }
+            }
+            return;
+        }
+        if !forward::serve(shared, client, &head, tunnel) {
+            return;
+        }
+    }
+}
+
+fn serve_connect(shared: &Shared, client: &mut Client, head: &Head) {
+    let mut entry = Entry::new(shared, EgressKind::Connect, &head.first[1].escape_debug().to_string());
+    let asked = match (Target::parse(head.first[1].as_bytes(), None), head.first[2].as_str()) {
+        (Err(reason), _) => Err(Trouble::invalid(&format!("what it wants a tunnel to: {reason}"))),
+        (Ok(_), version) if version != "HTTP/1.1" && version != "HTTP/1.0" => {
+            Err(Trouble::invalid("its version is not HTTP/1.1 or HTTP/1.0"))
+        }
+        (Ok(target), _) => {
+            // Clients write the usual port or leave it out; anything else is another host.
+            let hosts: Vec<&str> = head.values("host").collect();
+            let is_same = match hosts.as_slice() {
+                [] => true,
+                [host] => Target::parse(host.as_bytes(), Some(target.port)).is_ok_and(|host| host == target),
+                _ => false,
+            };
+            if !is_same {
+                Err(Trouble::invalid("its Host header is not what it wants a tunnel to"))
+            } else if head.framing() != Ok(None) {
+                Err(Trouble::invalid("a request for a tunnel has no body"))
+            } else {
+                Ok(target)
+            }
+        }
+    };
+    let opened = asked.and_then(|target| {
+        entry.event.target = target.to_string();
+        open(shared, &target, &mut entry).map(|wire| (target, wire))
+    });
+    match opened {
+        Ok((target, wire)) => {
+            entry.event.status = Some(200);
+            if client.inner.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").is_ok() {
+                serve_tunnel(shared, client, &target, wire, entry);
+            }
+        }
+        Err(trouble) => refuse_http(client, &mut entry, &trouble, true),
+    }
+}
+
+fn serve_socks(shared: &Shared, client: &mut Client) {
+    client.inner.until(head_deadline(shared));
+    let asked = socks::read(client);
+    client.inner.until(None);
+    let (target, mut entry) = match asked {
+        Err(error) => {
+            let mut entry = Entry::new(shared, EgressKind::Invalid, "-");
+            entry.trouble(&Trouble::of(&error, "the request for a SOCKS connection"));
+            return;
+        }
+        Ok(Asked::Wrong(code, asked, reason)) => {
+            let mut entry = Entry::new(shared, EgressKind::Socks, &asked);
+            entry.trouble(&Trouble::invalid(reason));
+            // Nobody may be left to read it.
+            let _ = client.inner.write_all(&socks::answer(code));
+            return;
+        }
+        Ok(Asked::Target(target)) => {
+            let entry = Entry::new(shared, EgressKind::Socks, &target.to_string());
+            (target, entry)
+        }
+    };
+    match open(shared, &target, &mut entry) {
+        Ok(wire) => {
+            if client.inner.write_all(&socks::answer(0)).is_ok() {
+                serve_tunnel(shared, client, &target, wire, entry);
+            }
+        }
+        Err(trouble) => {
+            entry.trouble(&trouble);
+            let _ = client.inner.write_all(&socks::answer(socks::code(&trouble)));
+        }
+    }
+}
+
+/// Checks a target and connects to it.
+fn open(shared: &Shared, target: &Target, entry: &mut Entry<'_>) -> Result<Wire, Trouble> {
+    shared.admit()?;
+    let route = shared.route(target)?;
+    let (wire, address) = upstream::tunnel(shared, target, &route)?;
+    entry.event.address = address;
+    Ok(wire)
+}
+
+/// What the first bytes of a tunnel are.
+enum Opening {
+    Tls,
+    Http,
+}
+
+fn serve_tunnel(shared: &Shared, client: &mut Client, target: &Target, server: Wire, mut entry: Entry<'_>) {
+    if !shared.is_raw(target) {
+        client.inner.until(head_deadline(shared));
+        let opening = opening(client, target);
+        client.inner.until(None);
+        match opening {
+            Ok(Opening::Tls) => {}
+            Ok(Opening::Http) => {
+                // Each request gets a connection of its own.
+                drop((server, entry));
+                serve_http(shared, client, Some(target));
+                return;
+            }
+            Err(trouble) => {
+                entry.event.status = None;
+                entry.trouble(&trouble);
+                if client.held().first() == Some(&22) {
+                    // Nobody may be left to read it.
+                    let _ = client.inner.write_all(&ALERT);
+                }
+                return;
+            }
+        }
+    }
+    if let Err(trouble) = relay(shared, &mut entry, client, &server) {
+        entry.trouble(&trouble);
+    }
+}
+
+/// Looks at the beginning of what the program sends through a tunnel, and leaves it there.
+fn opening(client: &mut Client, target: &Target) -> Result<Opening, Trouble> {
+    const METHODS: [&[u8]; 7] = [b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"PATCH ", b"OPTIONS "];
+    let plain = || {
+        Trouble::refused(
+            "plain_tunnel",
+            format!("a tunnel to {target} must carry TLS for {}", target.host),
+            Some(format!("`raw = [\"{target}\"]` in the egress policy")),
+        )
+    };
+    loop {
+        let held = client.held();
+        let may_be_http = target.port != 443
+            && METHODS.iter().any(|method| held.starts_with(method) || method.starts_with(held));
+        if may_be_http && METHODS.iter().any(|method| held.starts_with(method)) {
+            return Ok(Opening::Http);
+        }
+        if !may_be_http || held.first() == Some(&22) {
+            match hello::read(held) {
+                Ok(Hello::Unfinished) => {}
+                Ok(Hello::Names(host)) if host == target.host => return Ok(Opening::Tls),
+                Ok(Hello::NamesNone) if matches!(target.host, Host::Address(_)) => return Ok(Opening::Tls),
+                Ok(found) => {
+                    let found = match found {
+                        Hello::Names(host) => format!("names {host}"),
+                        _ => "names no server".into(),
+                    };
+                    let message = format!("the TLS hello in a tunnel to {target} {found}");
+                    return Err(Trouble::refused("server_name_mismatch", message, None));
+                }
+                Err(_) if held.first() != Some(&22) => return Err(plain()),
+                Err(reason) => {
+                    let message = format!("a tunnel to {target} is refused: {reason}");
+                    return Err(Trouble::refused("invalid_hello", message, None));
+                }
+            }
+        }
+        match client.fill() {
+            Ok(0) if client.held().is_empty() => return Err(Trouble::Gone),
+            Ok(0) => return Err(plain()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                let message = format!("nothing that is TLS came through the tunnel to {target} in time");
+                return Err(Trouble::refused("head_timeout", message, None));
+            }
+            Err(_) => return Err(Trouble::Gone),
+        }
+    }
+}
+
+/// Answers a trouble with a page that a person or a model can act on, and notes it.
+pub(super) fn refuse_http(client: &mut Client, entry: &mut Entry<'_>, trouble: &Trouble, close: bool) {
+    entry.trouble(trouble);
+    // Nobody may be left to read it.
+    let _ = client.inner.write_all(&page(trouble, close));
+}
+
+/// The whole response for a trouble.
+pub(super) fn page(trouble: &Trouble, close: bool) -> Vec<u8> {
+    let (status, rule, message, option) = match trouble {
+        Trouble::Refused { status, rule, message, option } => {
+            (*status, *rule, message.as_str(), option.clone())
+        }
+        Trouble::Failed { status, message } => (*status, "failed", message.as_str(), None),
+        Trouble::Gone => return Vec::new(),
+    };
+    // Some clients show nothing but the first line.
+    let word = if rule == "failed" { "Failed" } else { "Blocked" };
+    let hint = option.as_ref().map(|option| format!(" ({option})")).unwrap_or_default();
+    let line: String = format!("{word}: {message}{hint}")
+        .chars()
+        .map(|letter| if matches!(letter, ' '..='~') { letter } else { '?' })
+        .take(300)
+        .collect();
+    let mut body = format!("The sandbox's network proxy says: {message}.\nRule: {rule}\n");
+    if let Some(option) = option {
+        body = format!("{body}What would allow it: {option}\n");
+    }
+    let connection = if close { "close" } else { "keep-alive" };
+    format!(
+        "HTTP/1.1 {status} {line}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\
+         Cache-Control: no-store\r\nX-Toolpost-Rule: {rule}\r\nConnection: {connection}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}

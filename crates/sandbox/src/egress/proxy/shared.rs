@@ -1,0 +1,417 @@
+//! What all connections of one proxy share: the rules, the counts and the log.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::super::Egress;
+use super::super::address;
+use super::super::host::{Host, HostPattern, Target};
+use super::super::log::{EgressEvent, EgressKind, EgressLog, EgressRefusal};
+use super::vault::Vault;
+use super::wire::Stop;
+use crate::level::shorten;
+
+/// How many events are kept.
+const MOST_EVENTS: usize = 1000;
+
+/// Why a request is not served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// A rule refuses it.
+    Refused { status: u16, rule: &'static str, message: String, option: Option<String> },
+    /// Something else went wrong.
+    Failed { status: u16, message: String },
+    /// The run has ended, or the program went away: nobody is left to tell.
+    Gone,
+}
+
+impl Trouble {
+    pub(super) fn refused(rule: &'static str, message: impl Into<String>, option: Option<String>) -> Self {
+        Self::Refused { status: 403, rule, message: message.into(), option }
+    }
+
+    pub(super) fn invalid(reason: &str) -> Self {
+        let message = format!("the request is refused: {reason}");
+        Self::Refused { status: 400, rule: "invalid_request", message, option: None }
+    }
+
+    pub(super) fn failed(status: u16, message: impl Into<String>) -> Self {
+        Self::Failed { status, message: message.into() }
+    }
+
+    /// What became of reading or writing.
+    pub(super) fn of(error: &std::io::Error, what: &str) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::ConnectionAborted => Self::Gone,
+            std::io::ErrorKind::TimedOut => Self::failed(504, format!("{what} took too long")),
+            _ => Self::failed(502, format!("{what} failed: {error}")),
+        }
+    }
+}
+
+/// A bucket that fills with time. Taking more than it has makes the next ones wait.
+#[derive(Debug)]
+struct Bucket {
+    per_second: f64,
+    state: Mutex<(f64, Instant)>,
+}
+
+impl Bucket {
+    fn new(per_second: f64) -> Self {
+        Self { per_second, state: Mutex::new((per_second, Instant::now())) }
+    }
+
+    /// Takes an amount, and gives the time to wait for it.
+    fn take(&self, amount: f64) -> Duration {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let gained = now.duration_since(state.1).as_secs_f64() * self.per_second;
+        state.0 = (state.0 + gained).min(self.per_second) - amount;
+        state.1 = now;
+        if state.0 >= 0.0 {
+            return Duration::ZERO;
+        }
+        // An hour is longer than any run should wait, and keeps the conversion from failing.
+        Duration::from_secs_f64((-state.0 / self.per_second).min(3600.0))
+    }
+}
+
+/// What all connections of one proxy share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) egress: Egress,
+    pub(super) vault: Vault,
+    pub(super) stop: Arc<Stop>,
+    pub(super) started: Instant,
+    #[cfg(feature = "egress-tls")]
+    pub(super) tls: std::sync::OnceLock<Result<Arc<rustls::ClientConfig>, String>>,
+    /// The most bytes in both directions together; [`crate::EgressLimits`] hold besides.
+    pub(super) bytes: u64,
+    pub(super) connections: AtomicU64,
+    requests: AtomicU64,
+    refused: AtomicU64,
+    up: AtomicU64,
+    down: AtomicU64,
+    request_rate: Option<Bucket>,
+    byte_rate: Option<Bucket>,
+    log: Mutex<EgressLog>,
+}
+
+/// The direction of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Up,
+    Down,
+}
+
+/// Where connections for a target may be made to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Route {
+    /// Checked addresses.
+    Addresses(Vec<SocketAddr>),
+    /// The operator's own proxy, which resolves the name.
+    Upstream(SocketAddr),
+}
+
+impl Shared {
+    pub(super) fn new(egress: Egress, vault: Vault, stop: Arc<Stop>, bytes: Option<u64>) -> Self {
+        let limits = &egress.policy.limits;
+        Self {
+            request_rate: limits.requests_per_second.map(|rate| Bucket::new(rate.into())),
+            byte_rate: limits.bytes_per_second.map(|rate| Bucket::new(rate as f64)),
+            egress,
+            vault,
+            stop,
+            started: Instant::now(),
+            #[cfg(feature = "egress-tls")]
+            tls: std::sync::OnceLock::new(),
+            bytes: bytes.unwrap_or(u64::MAX),
+            connections: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            up: AtomicU64::new(0),
+            down: AtomicU64::new(0),
+            log: Mutex::new(EgressLog::default()),
+        }
+    }
+
+    fn log(&self) -> std::sync::MutexGuard<'_, EgressLog> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reached(&self, limit: &str) {
+        let mut log = self.log();
+        if !log.limits_reached.iter().any(|own| own == limit) {
+            log.limits_reached.push(limit.to_owned());
+        }
+    }
+
+    /// Counts a request, and waits for its turn.
+    pub(super) fn admit(&self) -> Result<(), Trouble> {
+        let most = self.egress.policy.limits.requests;
+        if self.requests.fetch_add(1, Ordering::Relaxed) >= most {
+            self.reached("requests");
+            let message = format!("the run has made {most} requests, which is its limit");
+            return Err(Trouble::Refused {
+                status: 429,
+                rule: "limit_requests",
+                message,
+                option: Some("a higher `requests`".into()),
+            });
+        }
+        self.pause(self.request_rate.as_ref().map(|rate| rate.take(1.0)))
+    }
+
+    fn pause(&self, time: Option<Duration>) -> Result<(), Trouble> {
+        match time.filter(|time| !time.is_zero()) {
+            Some(time) => self.stop.sleep(time).map_err(|_| Trouble::Gone),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts bytes before they are passed on; beyond a limit nothing is.
+    pub(super) fn spend(&self, way: Way, bytes: usize) -> Result<(), Trouble> {
+        let bytes = bytes as u64;
+        let limits = &self.egress.policy.limits;
+        let (count, most, name) = match way {
+            Way::Up => (&self.up, limits.bytes_up, "bytes_up"),
+            Way::Down => (&self.down, limits.bytes_down, "bytes_down"),
+        };
+        let sum = count.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let both = self.up.load(Ordering::Relaxed).saturating_add(self.down.load(Ordering::Relaxed));
+        let over = if sum > most {
+            Some((name, most))
+        } else if both > self.bytes {
+            Some(("network_bytes", self.bytes))
+        } else {
+            None
+        };
+        if let Some((name, most)) = over {
+            self.reached(name);
+            return Err(Trouble::Refused {
+                status: 403,
+                rule: "limit_bytes",
+                message: format!("the run has passed its limit of {most} bytes"),
+                option: Some(format!("a higher `{name}`")),
+            });
+        }
+        self.pause(self.byte_rate.as_ref().map(|rate| rate.take(bytes as f64)))
+    }
+
+    /// Whether the rules allow a host, without looking at its addresses.
+    pub(super) fn allow(&self, target: &Target) -> Result<(), Trouble> {
+        let policy = &self.egress.policy;
+        let has = |patterns: &[HostPattern]| patterns.iter().any(|pattern| pattern.matches(target));
+        if has(&policy.deny) {
+            let message = format!("{target} is on the list of denied hosts");
+            return Err(Trouble::refused("host_denied", message, None));
+        }
+        let is_own_address = match target.host {
+            Host::Address(address) => policy.addresses.contains(&SocketAddr::new(address, target.port)),
+            Host::Name(_) => false,
+        };
+        if is_own_address || has(&policy.allow) || has(&policy.raw) {
+            return Ok(());
+        }
+        let option = match target.host {
+            Host::Address(address) if address::rule(address).is_some() || address::is_own(address) => {
+                format!("--allow-address {target}")
+            }
+            _ => format!("--allow-host {}", HostPattern::text_for(target)),
+        };
+        let message = format!("{target} is not on the list of allowed hosts");
+        Err(Trouble::refused("host_not_allowed", message, Some(option)))
+    }
+
+    pub(super) fn is_raw(&self, target: &Target) -> bool {
+        self.egress.policy.raw.iter().any(|pattern| pattern.matches(target))
+    }
+
+    /// Finds and checks the addresses of a target: the only place where a name is resolved.
+    pub(super) fn route(&self, target: &Target) -> Result<Route, Trouble> {
+        self.allow(target)?;
+        if let Host::Address(address) = target.host {
+            self.check_address(target, address)?;
+        }
+        if let Some(upstream) = self.egress.policy.upstream {
+            self.check_machine(upstream.ip())?;
+            return Ok(Route::Upstream(upstream));
+        }
+        let found = match &target.host {
+            Host::Address(address) => return Ok(Route::Addresses(vec![(*address, target.port).into()])),
+            Host::Name(name) => {
+                let time = Duration::from_millis(self.egress.policy.limits.connect_timeout_ms);
+                super::dial::look_up(&self.egress.resolver, name, time, &self.stop)
+                    .map_err(|error| Trouble::of(&error, &format!("finding the address of {name}")))?
+            }
+        };
+        let mut addresses = Vec::new();
+        for address in found {
+            let address = address.to_canonical();
+            // One bad address among good ones is a sign of a trick, so it spoils all.
+            self.check_address(target, address)?;
+            let address = SocketAddr::new(address, target.port);
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        if addresses.is_empty() {
+            return Err(Trouble::failed(502, format!("{} has no address", target.host)));
+        }
+        Ok(Route::Addresses(addresses))
+    }
+
+    fn check_address(&self, target: &Target, address: IpAddr) -> Result<(), Trouble> {
+        let at = SocketAddr::new(address, target.port);
+        if !self.egress.policy.addresses.contains(&at) {
+            let rule = address::rule(address).or_else(|| address::is_own(address).then_some(address::OWN));
+            if let Some((_, meaning)) = rule {
+                let leads = match target.host {
+                    Host::Name(_) => format!("{} leads to {address}, which {meaning}", target.host),
+                    Host::Address(_) => format!("{address} {meaning}"),
+                };
+                return Err(Trouble::refused(
+                    "address_refused",
+                    leads,
+                    Some(format!("--allow-address {at}")),
+                ));
+            }
+        }
+        self.check_machine(address)
+    }
+
+    fn check_machine(&self, address: IpAddr) -> Result<(), Trouble> {
+        if self.egress.no_network && !address.is_loopback() {
+            let message =
+                format!("{address} is another machine, and connections to other machines are switched off");
+            return Err(Trouble::refused("no_network", message, Some("unset TOOLPOST_NO_NETWORK".into())));
+        }
+        Ok(())
+    }
+
+    /// Writes an event down and tells it.
+    pub(super) fn record(&self, event: EgressEvent) {
+        if event.refused.is_some() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(sink) = &self.egress.sink {
+            // A panic of the caller's function must not take the connection's end with it.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sink(&event)));
+        }
+        let mut log = self.log();
+        if log.events.len() < MOST_EVENTS {
+            log.events.push(event);
+        } else {
+            log.events_left_out += 1;
+        }
+    }
+
+    pub(super) fn connection_refused(&self) {
+        let most = self.egress.policy.limits.connections;
+        self.reached("connections");
+        let mut entry = Entry::new(self, EgressKind::Invalid, "-");
+        entry.trouble(&Trouble::Refused {
+            status: 429,
+            rule: "limit_connections",
+            message: format!("the run has made {most} connections, which is its limit"),
+            option: Some("a higher `connections`".into()),
+        });
+    }
+
+    /// Everything so far.
+    pub(super) fn summary(&self) -> EgressLog {
+        let mut log = self.log().clone();
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (log.connections, log.requests, log.refused) =
+            (get(&self.connections), get(&self.requests), get(&self.refused));
+        (log.bytes_up, log.bytes_down) = (get(&self.up), get(&self.down));
+        log
+    }
+}
+
+/// An event that is being made. It is written down when it is dropped.
+pub(super) struct Entry<'a> {
+    shared: &'a Shared,
+    since: Instant,
+    pub(super) event: EgressEvent,
+}
+
+impl<'a> Entry<'a> {
+    pub(super) fn new(shared: &'a Shared, kind: EgressKind, target: &str) -> Self {
+        let event = EgressEvent {
+            at_ms: millis(shared.started.elapsed()),
+            duration_ms: 0,
+            kind,
+            target: shorten(target),
+            method: None,
+            address: None,
+            status: None,
+            bytes_up: 0,
+            bytes_down: 0,
+            secrets: Vec::new(),
+            refused: None,
+            failure: None,
+        };
+        Self { shared, since: Instant::now(), event }
+    }
+
+    /// Notes what went wrong, as far as nothing did before.
+    pub(super) fn trouble(&mut self, trouble: &Trouble) {
+        if self.event.refused.is_some() || self.event.failure.is_some() {
+            return;
+        }
+        match trouble {
+            Trouble::Refused { status, rule, message, option } => {
+                self.event.status.get_or_insert(*status);
+                self.event.refused = Some(EgressRefusal {
+                    rule: (*rule).to_owned(),
+                    message: message.clone(),
+                    option: option.clone(),
+                });
+            }
+            Trouble::Failed { status, message } => {
+                self.event.status.get_or_insert(*status);
+                self.event.failure = Some(message.clone());
+            }
+            Trouble::Gone => {
+                self.event.failure = Some("the connection or the run ended before it was done".into());
+            }
+        }
+    }
+
+    /// Counts bytes for this event and for the run.
+    pub(super) fn spend(&mut self, way: Way, bytes: usize) -> Result<(), Trouble> {
+        match way {
+            Way::Up => self.event.bytes_up += bytes as u64,
+            Way::Down => self.event.bytes_down += bytes as u64,
+        }
+        self.shared.spend(way, bytes)
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.event.duration_ms = millis(self.since.elapsed());
+        self.shared.record(self.event.clone());
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_makes_those_wait_who_take_more_than_it_has() {
+        let bucket = Bucket::new(10.0);
+        assert_eq!(bucket.take(10.0), Duration::ZERO);
+        let wait = bucket.take(5.0).as_secs_f64();
+        assert!((0.4..=0.5).contains(&wait), "{wait}");
+        assert!(bucket.take(1e12) <= Duration::from_hours(1));
+    }
+}

@@ -1,0 +1,162 @@
+//! The client's side of SOCKS5 (RFC 1928): no authentication, `CONNECT` only.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::super::host::{Host, Target};
+use super::shared::Trouble;
+use super::wire::Buffered;
+
+const VERSION: u8 = 5;
+
+/// What a client asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// A connection to this target.
+    Target(Target),
+    /// Something that is refused: the code of the answer, what was asked, and why.
+    Wrong(u8, String, &'static str),
+}
+
+/// Reads the greeting and the request, and answers the greeting.
+pub(super) fn read<S: Read + Write>(client: &mut Buffered<S>) -> io::Result<Asked> {
+    let wrong = |reason| Ok(Asked::Wrong(1, "-".into(), reason));
+    let greeting = client.exactly(2)?;
+    let methods = client.exactly(usize::from(greeting.get(1).copied().unwrap_or(0)))?;
+    if !methods.contains(&0) {
+        client.inner.write_all(&[VERSION, 0xff])?;
+        return wrong("it offers no SOCKS connection without authentication");
+    }
+    client.inner.write_all(&[VERSION, 0])?;
+    let request = client.exactly(4)?;
+    let [version, command, reserved, kind] = *request else { return wrong("it is no SOCKS5 request") };
+    if version != VERSION || reserved != 0 {
+        return wrong("it is no SOCKS5 request");
+    }
+    let (text, host) = match kind {
+        1 => {
+            let bytes: [u8; 4] = client.exactly(4)?.try_into().unwrap_or_default();
+            let address = Ipv4Addr::from(bytes);
+            (address.to_string(), Ok(Host::Address(address.into())))
+        }
+        3 => {
+            let length = client.exactly(1)?.first().copied().unwrap_or(0);
+            let name = client.exactly(usize::from(length))?;
+            let host = match name.first() {
+                // An address in brackets has a kind of its own.
+                Some(b'[') => Err("it has a character that no host name has"),
+                _ => Host::parse(&name),
+            };
+            (name.escape_ascii().to_string(), host)
+        }
+        4 => {
+            let bytes: [u8; 16] = client.exactly(16)?.try_into().unwrap_or_default();
+            let text = format!("[{}]", Ipv6Addr::from(bytes));
+            let host = Host::parse(text.as_bytes());
+            (text, host)
+        }
+        _ => return Ok(Asked::Wrong(8, "-".into(), "its kind of address is unknown")),
+    };
+    let port: [u8; 2] = client.exactly(2)?.try_into().unwrap_or_default();
+    let port = u16::from_be_bytes(port);
+    let asked = format!("{text}:{port}");
+    Ok(match host {
+        _ if command != 1 => Asked::Wrong(7, asked, "only connections are served, no listening and no UDP"),
+        Err(reason) => Asked::Wrong(2, asked, reason),
+        Ok(_) if port == 0 => Asked::Wrong(2, asked, "its port is no number from 1 to 65535"),
+        Ok(host) => Asked::Target(Target { host, port }),
+    })
+}
+
+/// The answer with a code; 0 is success.
+pub(super) fn answer(code: u8) -> [u8; 10] {
+    [VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0]
+}
+
+/// The code that tells a trouble best.
+pub(super) fn code(trouble: &Trouble) -> u8 {
+    match trouble {
+        Trouble::Refused { .. } => 2,
+        Trouble::Failed { status: 504, .. } => 4,
+        Trouble::Failed { .. } => 5,
+        Trouble::Gone => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Both<'a>(&'a [u8], Vec<u8>);
+    impl Read for Both<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.0.read(buffer)
+        }
+    }
+    impl Write for Both<'_> {
+        fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+            self.1.write(buffer)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn address(text: &str) -> Host {
+        Host::Address(text.parse().unwrap())
+    }
+
+    fn ask(request: &[u8]) -> io::Result<Asked> {
+        let bytes = [&[5, 1, 0][..], request].concat();
+        let mut client = Buffered::new(Both(&bytes, Vec::new()));
+        let asked = read(&mut client);
+        assert_eq!(client.inner.1, [5, 0]);
+        asked
+    }
+
+    fn name(name: &[u8]) -> Vec<u8> {
+        [&[5, 1, 0, 3, name.len() as u8][..], name, &[1, 187]].concat()
+    }
+
+    #[test]
+    fn names_and_addresses_are_asked_for_in_their_own_forms() {
+        let target = |host| Asked::Target(Target { host, port: 443 });
+        assert_eq!(ask(&name(b"Example.org")).unwrap(), target(Host::Name("example.org".into())));
+        assert_eq!(ask(&name(b"127.0.0.1")).unwrap(), target(address("127.0.0.1")));
+        assert_eq!(ask(&[5, 1, 0, 1, 127, 0, 0, 1, 1, 187]).unwrap(), target(address("127.0.0.1")));
+        let six = [&[5, 1, 0, 4][..], &Ipv6Addr::LOCALHOST.octets(), &[1, 187]].concat();
+        assert_eq!(ask(&six).unwrap(), target(address("::1")));
+    }
+
+    #[test]
+    fn tricks_are_refused_with_their_reason() {
+        let mapped =
+            [&[5, 1, 0, 4][..], &"::ffff:127.0.0.1".parse::<Ipv6Addr>().unwrap().octets(), &[1, 187]]
+                .concat();
+        let rows = [
+            (name(b"example.org\0.evil.example"), 2, "control"),
+            (name(b""), 2, "empty"),
+            (name(b"2130706433"), 2, "number"),
+            (name(b"[::1]"), 2, "no host name has"),
+            (name(b"example.org:80"), 2, "no host name has"),
+            (mapped, 2, "IPv6 form"),
+            (vec![5, 2, 0, 1, 1, 1, 1, 1, 0, 80], 7, "only connections"),
+            (vec![5, 3, 0, 1, 1, 1, 1, 1, 0, 80], 7, "only connections"),
+            (vec![5, 1, 0, 1, 1, 1, 1, 1, 0, 0], 2, "port"),
+            (vec![5, 1, 0, 9, 1, 1, 1, 1, 0, 80], 8, "kind of address"),
+            (vec![4, 1, 0, 1, 1, 1, 1, 1, 0, 80], 1, "no SOCKS5"),
+        ];
+        for (request, expected_code, expected) in rows {
+            match ask(&request).unwrap() {
+                Asked::Wrong(code, _, reason) => {
+                    assert!(code == expected_code && reason.contains(expected), "{code} {reason} {expected}");
+                }
+                other @ Asked::Target(_) => panic!("{other:?}"),
+            }
+        }
+        assert!(ask(&[5, 1, 0, 3, 200, b'a']).is_err());
+        let mut client = Buffered::new(Both(&[5, 1, 2], Vec::new()));
+        assert!(matches!(read(&mut client).unwrap(), Asked::Wrong(..)));
+        assert_eq!(client.inner.1, [5, 0xff]);
+    }
+}

@@ -1,0 +1,277 @@
+//! Secrets of one run: their placeholders, where they are put in, and where they are taken out again.
+
+use std::io::{self, Read};
+
+use super::super::host::Target;
+use super::super::secret::Placeholder;
+use super::text::{from_base64, percent, to_base64};
+
+/// One secret and its placeholder in this run.
+#[derive(Debug)]
+struct Kept {
+    placeholder: Placeholder,
+    text: String,
+}
+
+/// The secrets of one run.
+#[derive(Debug)]
+pub(super) struct Vault(Vec<Kept>);
+
+impl Vault {
+    /// Makes a placeholder for each secret that nobody can guess.
+    pub(super) fn new(placeholders: &[Placeholder]) -> io::Result<Self> {
+        let mut kept = Vec::new();
+        for placeholder in placeholders {
+            let mut random = [0u8; 16];
+            let size = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+            if size < random.len() {
+                return Err(io::Error::other("the kernel gave too few random bytes"));
+            }
+            let text = format!("placeholder-{:032x}", u128::from_ne_bytes(random));
+            kept.push(Kept { placeholder: placeholder.clone(), text });
+        }
+        Ok(Self(kept))
+    }
+
+    /// The variables of the program.
+    pub(super) fn variables(&self) -> Vec<(String, String)> {
+        self.0.iter().map(|kept| (kept.placeholder.variable.clone(), kept.text.clone())).collect()
+    }
+
+    fn bound(&self, target: &Target) -> impl Iterator<Item = &Kept> {
+        self.0.iter().filter(|kept| kept.placeholder.hosts.iter().any(|host| host.matches(target)))
+    }
+
+    /// Whether any secret is bound to a target, and whether all of those may be sent without TLS.
+    pub(super) fn binding(&self, target: &Target) -> Option<Plain> {
+        let mut bound = self.bound(target).peekable();
+        bound.peek()?;
+        Some(if bound.all(|kept| kept.placeholder.plain_http) { Plain::Allowed } else { Plain::Refused })
+    }
+
+    /// Puts the secrets of a target into the value of a header. Gives the variables of those that were put in.
+    pub(super) fn fill(&self, target: &Target, name: &str, value: &mut String) -> Vec<String> {
+        let name = name.to_ascii_lowercase();
+        let mut filled = Vec::new();
+        for kept in self.bound(target).filter(|kept| kept.placeholder.has_header(&name)) {
+            let secret = kept.placeholder.secret.reveal();
+            if value.contains(&kept.text) {
+                *value = value.replace(&kept.text, secret);
+                filled.push(kept.placeholder.variable.clone());
+            } else if let Some((scheme, credentials)) = value.split_once(' ')
+                && scheme.eq_ignore_ascii_case("basic")
+                && let Some(plain) =
+                    from_base64(credentials.trim()).and_then(|bytes| String::from_utf8(bytes).ok())
+                && plain.contains(&kept.text)
+            {
+                *value = format!("{scheme} {}", to_base64(plain.replace(&kept.text, secret).as_bytes()));
+                filled.push(kept.placeholder.variable.clone());
+            }
+        }
+        filled
+    }
+
+    /// What takes the secrets of a target out of its responses. `sent` are the values of headers in which secrets were
+    /// put, as they were sent.
+    pub(super) fn filter(&self, target: &Target, sent: &[String]) -> Filter {
+        let mut pairs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        for kept in self.bound(target) {
+            let secret = kept.placeholder.secret.reveal();
+            let mut add = |form: String| pairs.push((form.into_bytes(), kept.text.clone().into_bytes()));
+            add(secret.to_owned());
+            add(percent(secret));
+            // In the middle of other base64 the letters depend on what stands before: three cases, without the letters
+            // that share bits with a neighbour.
+            for before in 0..3usize {
+                let encoded = to_base64(&[&vec![0; before][..], secret.as_bytes()].concat());
+                let first = (before * 8).div_ceil(6);
+                let last = ((before + secret.len()) * 8) / 6;
+                if let Some(inner) = encoded.get(first..last).filter(|inner| inner.len() >= 8) {
+                    add(inner.to_owned());
+                }
+            }
+            // The credentials as a whole, so that nothing around the secret is left either.
+            for value in sent.iter().filter_map(|value| value.split_once(' ')).map(|(_, rest)| rest.trim()) {
+                if value.len() >= 8 {
+                    add(value.to_owned());
+                }
+            }
+        }
+        pairs.sort_by_key(|(form, _)| std::cmp::Reverse(form.len()));
+        pairs.dedup();
+        Filter { pairs }
+    }
+}
+
+/// Whether secrets may be sent without TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Plain {
+    Allowed,
+    Refused,
+}
+
+/// Texts that are replaced: longest first.
+#[derive(Debug, Clone)]
+pub(super) struct Filter {
+    pairs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Filter {
+    /// A filter that changes nothing.
+    pub(super) fn none() -> Self {
+        Self { pairs: Vec::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
+    /// A text with everything replaced.
+    pub(super) fn whole(&self, text: &str) -> String {
+        let mut out = Vec::new();
+        self.push(&mut text.as_bytes().to_vec(), true, &mut out);
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    /// Replaces in what is held and moves it to `out`. Unless this is the end, what could be the beginning of a text
+    /// that is looked for stays held.
+    fn push(&self, held: &mut Vec<u8>, is_end: bool, out: &mut Vec<u8>) {
+        let longest = self.pairs.first().map_or(0, |(form, _)| form.len());
+        let mut at = 0;
+        while let Some(rest) = held.get(at..).filter(|rest| !rest.is_empty()) {
+            if !is_end && rest.len() < longest {
+                break;
+            }
+            match self.pairs.iter().find(|(form, _)| rest.starts_with(form)) {
+                Some((form, replacement)) => {
+                    out.extend_from_slice(replacement);
+                    at += form.len();
+                }
+                None => {
+                    out.extend(rest.first());
+                    at += 1;
+                }
+            }
+        }
+        held.drain(..at);
+    }
+}
+
+/// A reader from which secrets are taken out.
+pub(super) struct Filtered<'a, R> {
+    inner: R,
+    filter: &'a Filter,
+    held: Vec<u8>,
+    ready: Vec<u8>,
+    ended: bool,
+}
+
+impl<'a, R: Read> Filtered<'a, R> {
+    pub(super) fn new(inner: R, filter: &'a Filter) -> Self {
+        Self { inner, filter, held: Vec::new(), ready: Vec::new(), ended: false }
+    }
+}
+
+impl<R: Read> Read for Filtered<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.filter.is_empty() {
+            return self.inner.read(buffer);
+        }
+        while self.ready.is_empty() {
+            if self.ended {
+                return Ok(0);
+            }
+            let mut block = [0u8; 4096];
+            let size = self.inner.read(&mut block)?;
+            self.ended = size == 0;
+            self.held.extend_from_slice(block.get(..size).unwrap_or_default());
+            self.filter.push(&mut self.held, self.ended, &mut self.ready);
+        }
+        let size = self.ready.len().min(buffer.len());
+        let rest = self.ready.split_off(size);
+        if let Some(place) = buffer.get_mut(..size) {
+            place.copy_from_slice(&self.ready);
+        }
+        self.ready = rest;
+        Ok(size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::HostPattern;
+
+    const SECRET: &str = "s3cr3t/value+long";
+
+    fn vault() -> Vault {
+        let host = HostPattern::new("api.example.org").unwrap();
+        Vault::new(&[Placeholder::new("API_TOKEN", SECRET).host(host)]).unwrap()
+    }
+
+    fn target(text: &str) -> Target {
+        Target::parse(text.as_bytes(), None).unwrap()
+    }
+
+    #[test]
+    fn a_placeholder_is_replaced_only_for_its_host_and_in_its_headers() {
+        let vault = vault();
+        let placeholder = vault.variables()[0].1.clone();
+        assert_ne!(placeholder, Vault::new(&[vault.0[0].placeholder.clone()]).unwrap().variables()[0].1);
+        let fill = |host: &str, header: &str, value: String| {
+            let mut value = value;
+            let names = vault.fill(&target(host), header, &mut value);
+            (value, names.len())
+        };
+        let bearer = format!("Bearer {placeholder}");
+        assert_eq!(
+            fill("api.example.org:80", "Authorization", bearer.clone()),
+            (format!("Bearer {SECRET}"), 1)
+        );
+        assert_eq!(fill("api.example.org:80", "X-Api-Key", placeholder.clone()), (SECRET.into(), 1));
+        let basic = format!("Basic {}", to_base64(format!("user:{placeholder}").as_bytes()));
+        let expected = format!("Basic {}", to_base64(format!("user:{SECRET}").as_bytes()));
+        assert_eq!(fill("api.example.org:80", "authorization", basic), (expected, 1));
+        for (host, header) in [
+            ("evil.example:80", "Authorization"),
+            ("sub.api.example.org:80", "Authorization"),
+            ("api.example.org:8080", "Authorization"),
+            ("api.example.org:80", "User-Agent"),
+            ("api.example.org:80", "Cookie"),
+        ] {
+            assert_eq!(fill(host, header, bearer.clone()), (bearer.clone(), 0), "{host} {header}");
+        }
+    }
+
+    #[test]
+    fn a_reflected_secret_is_taken_out_however_the_response_is_cut() {
+        struct Cut<'a>(&'a [u8], usize);
+        impl Read for Cut<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let size = self.1.min(self.0.len()).min(buffer.len());
+                buffer[..size].copy_from_slice(&self.0[..size]);
+                self.0 = &self.0[size..];
+                Ok(size)
+            }
+        }
+        let vault = vault();
+        let host = target("api.example.org:80");
+        let sent = [format!("Basic {}", to_base64(format!("user:{SECRET}").as_bytes()))];
+        let filter = vault.filter(&host, &sent);
+        let mut forms = vec![SECRET.to_owned(), percent(SECRET), sent[0][6..].to_owned()];
+        forms.extend((0..3).map(|before| to_base64(format!("{}{SECRET}", &"abc"[..before]).as_bytes())));
+        for form in forms {
+            let text = format!("before {form} between {form}{form} after s3cr3t");
+            for size in [1, 2, 7, 16, 4096] {
+                let mut out = String::new();
+                Filtered::new(Cut(text.as_bytes(), size), &filter).read_to_string(&mut out).unwrap();
+                let encoded = to_base64(SECRET.as_bytes());
+                assert!(!out.contains(SECRET) && !out.contains(&percent(SECRET)), "{out}");
+                assert!(!out.contains(&encoded[2..20]), "{size} {out}");
+                assert!(out.starts_with("before ") && out.ends_with(" after s3cr3t"), "{out}");
+                assert_eq!(out.matches("placeholder-").count(), 3, "{out}");
+            }
+        }
+        assert!(vault.filter(&target("evil.example:80"), &sent).is_empty());
+    }
+}
