@@ -1,7 +1,8 @@
 //! Why a run could not be started or its files not be handed over.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use crate::sandbox::is_invisible;
 use crate::{Language, Level};
 
 /// Why a run could not be started, or its files could not be handed over. What the program itself did is never an
@@ -119,7 +120,7 @@ pub enum Error {
         hint: &'static str,
     },
     /// The folder that was given as workspace cannot be used.
-    #[error("workspace `{}` cannot be used: {reason}", path.display())]
+    #[error("workspace `{}` cannot be used: {reason}", shown(path))]
     Workspace {
         /// The folder.
         path: PathBuf,
@@ -127,7 +128,7 @@ pub enum Error {
         reason: String,
     },
     /// A file could not be read or written on the host.
-    #[error("{action} `{}`: {source}", path.display())]
+    #[error("{action} `{}`: {source}", shown(path))]
     File {
         /// What was tried, for example `read upload`.
         action: &'static str,
@@ -162,6 +163,17 @@ impl Error {
             _ => None,
         }
     }
+}
+
+/// A path as a terminal may show it: a name that came from an archive or a model can hold escapes.
+fn shown(path: &Path) -> String {
+    path.to_string_lossy()
+        .chars()
+        .map(|letter| match letter {
+            _ if letter.is_control() || is_invisible(letter) => letter.escape_unicode().to_string(),
+            _ => letter.to_string(),
+        })
+        .collect()
 }
 
 /// The end of a message about a name that is not known.

@@ -291,7 +291,12 @@ impl Sandbox {
 
     fn check(&self, program: &Program) -> Result<(), Error> {
         self.check_settings()?;
-        check_program(program)
+        check_program(program, self.environment_size())
+    }
+
+    /// The bytes that the caller's variables take in the memory of a program, each with its pointer.
+    fn environment_size(&self) -> u64 {
+        self.environment.iter().map(|(name, value)| (name.len() + value.len()) as u64 + 10).sum()
     }
 
     /// Whether the limits, file names and variables are acceptable; every start looks at the same.
@@ -357,6 +362,8 @@ impl Sandbox {
             if bytes.contains(&0) {
                 return Err(refused("variable", name, "its value has a NUL byte"));
             }
+            let hint = "hand it over in a file or by standard input";
+            check_size("variable", (name.len() + bytes.len()) as u64 + 1, MAXIMUM_ARGUMENT, hint)?;
             if name == "PATH"
                 && bytes
                     .split(|byte| *byte == b':')
@@ -369,7 +376,8 @@ impl Sandbox {
                 ));
             }
         }
-        Ok(())
+        let hint = "hand large values over in a file or by standard input";
+        check_size("environment", self.environment_size(), MAXIMUM_ARGUMENTS, hint)
     }
 }
 
@@ -438,7 +446,7 @@ pub(crate) fn check_file_name(name: &str) -> Result<(), Error> {
 }
 
 /// Characters that make two different names look the same or reverse their reading direction.
-fn is_invisible(letter: char) -> bool {
+pub(crate) fn is_invisible(letter: char) -> bool {
     matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
@@ -450,13 +458,14 @@ fn is_device(part: &str) -> bool {
             && stem.ends_with(|digit: char| digit.is_ascii_digit()))
 }
 
-fn check_program(program: &Program) -> Result<(), Error> {
+/// `environment` is the size of the variables, which share the kernel's limit with the arguments.
+fn check_program(program: &Program, environment: u64) -> Result<(), Error> {
     match program {
         Program::Argv(arguments) => {
             if arguments.first().is_none_or(|first| first.is_empty()) {
                 return Err(refused("program", "", "the argument list is empty"));
             }
-            let mut total = 0;
+            let mut total = environment;
             for argument in arguments {
                 let size = argument.len() as u64;
                 if argument.as_encoded_bytes().contains(&0) {
@@ -471,7 +480,7 @@ fn check_program(program: &Program) -> Result<(), Error> {
                 total += size + 9;
             }
             check_size(
-                "argument list",
+                "argument list with the environment",
                 total,
                 MAXIMUM_ARGUMENTS,
                 "hand it over in a file or by standard input",
@@ -551,6 +560,13 @@ mod tests {
         for path in [".:/bin", "/bin:", "bin", "/usr/../tmp", "/bin::/usr/bin"] {
             assert!(Sandbox::new().env("PATH", path).check_environment().is_err(), "{path}");
         }
+        assert!(matches!(
+            Sandbox::new().env("A", "x".repeat(200_000)).check_environment().unwrap_err(),
+            Error::TooLarge { what: "variable", .. }
+        ));
+        let many = (0..40)
+            .fold(Sandbox::new(), |sandbox, number| sandbox.env(format!("A{number}"), "x".repeat(100_000)));
+        assert!(matches!(many.check_environment().unwrap_err(), Error::TooLarge { what: "environment", .. }));
         for name in ["TOKEN", "GIT_AUTHOR_NAME", "PYTHONHASHSEED", "_x"] {
             Sandbox::new().env(name, "x").check_environment().unwrap();
         }
@@ -589,15 +605,16 @@ mod tests {
 
     #[test]
     fn programs_that_cannot_be_handed_over_are_refused() {
-        let code = |text: String| check_program(&Program::code(Language::Python, text));
+        let code = |text: String| check_program(&Program::code(Language::Python, text), 0);
         assert!(matches!(code("a".repeat(9 << 20)).unwrap_err(), Error::TooLarge { what: "code", .. }));
         assert!(code("a\0b".into()).unwrap_err().to_string().contains("offset 1"));
         assert!(matches!(
-            check_program(&Program::argv(["true".to_owned(), "x".repeat(200_000)])),
+            check_program(&Program::argv(["true".to_owned(), "x".repeat(200_000)]), 0),
             Err(Error::TooLarge { .. })
         ));
-        assert!(check_program(&Program::argv(vec!["x".repeat(100_000); 20])).is_err());
-        assert!(check_program(&Program::argv(["a\0"])).is_err());
-        assert!(check_program(&Program::argv(Vec::<String>::new())).is_err());
+        assert!(check_program(&Program::argv(vec!["x".repeat(100_000); 20]), 0).is_err());
+        assert!(check_program(&Program::argv(["a"]), 2 << 20).is_err(), "variables share the kernel's limit");
+        assert!(check_program(&Program::argv(["a\0"]), 0).is_err());
+        assert!(check_program(&Program::argv(Vec::<String>::new()), 0).is_err());
     }
 }

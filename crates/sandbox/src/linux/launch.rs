@@ -190,8 +190,16 @@ pub(super) struct ChildUsage {
 impl Child {
     /// Kills the child. In a process namespace everything in it dies with it.
     pub(super) fn kill(&self) {
-        // The only error is that it has ended.
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+        use rustix::process::{Pid, Signal, kill_process, pidfd_send_signal};
+        let sent = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        // Old kernels and the filters of some containers refuse that call. Until the child is collected its number is
+        // its own.
+        if matches!(sent, Err(error) if error != rustix::io::Errno::SRCH)
+            && !self.reaped
+            && let Some(pid) = Pid::from_raw(self.pid)
+        {
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
 
     pub(super) fn is_reaped(&self) -> bool {

@@ -64,6 +64,7 @@ pub(super) const NEWEST_REVIEWED: u32 = 469;
 /// Calls that libc's headers do not name yet.
 const STATMOUNT: c_long = 457;
 const LISTMOUNT: c_long = 458;
+const FCHMODAT2: c_long = 452;
 const LSM_SET_SELF_ATTR: c_long = 460;
 const OPEN_TREE_ATTR: c_long = 467;
 
@@ -97,6 +98,10 @@ const HARMLESS_SETTINGS: &[u32] = &[
     libc::PR_GET_THP_DISABLE as u32,
     libc::PR_SET_VMA as u32,
 ];
+
+/// The bits of a mode that give a program the rights of its file's owner or group.
+const SET_IDENTITY: u32 = libc::S_ISUID | libc::S_ISGID;
+const LEAVES_RIGHTS: &str = "leaves a program with its owner's rights on the host";
 
 const EPERM: Action = Action::Fail(libc::EPERM);
 const EACCES: Action = Action::Fail(libc::EACCES);
@@ -160,7 +165,8 @@ pub(super) const POLICY: &[Rule] = &[
     refuse(libc::SYS_kcmp, EPERM, "reveals kernel pointers' order"),
     refuse(libc::SYS_move_pages, EPERM, "moves memory of other processes"),
     refuse(libc::SYS_migrate_pages, EPERM, "moves memory of other processes"),
-    rule(libc::SYS_prlimit64, Test::IsNot(0, &[0]), EPERM, When::Always, "changes limits of other processes"),
+    rule(libc::SYS_prlimit64, Test::IsNot(0, &[0]), EPERM, When::Always, "changes limits of other processes")
+        .always(),
     // Namespaces and mounts.
     rule(
         libc::SYS_clone,
@@ -232,6 +238,19 @@ pub(super) const POLICY: &[Rule] = &[
         "settings of a process that no usual program changes",
     )
     .at_most(),
+    // A program of the sandbox that is left in a folder of the host, and runs there with its owner's rights. Mounts
+    // inside are without set-user-id; the host's own are not.
+    rule(libc::SYS_fchmod, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
+    rule(libc::SYS_fchmodat, Test::HasBits(2, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
+    rule(FCHMODAT2, Test::HasBits(2, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
+    rule(libc::SYS_openat, Test::HasBits(3, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
+    rule(libc::SYS_mkdirat, Test::HasBits(2, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
+    rule(libc::SYS_mknodat, Test::HasBits(2, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
+    refuse(
+        libc::SYS_openat2,
+        ENOSYS,
+        "its mode is in memory, where a filter cannot see a set-user-id bit; programs then use openat",
+    ),
     // Terminals: a process that shares one could type into it.
     rule(libc::SYS_ioctl, Test::Is(1, libc::TIOCSTI as u32), EPERM, When::Always, "types into the terminal")
         .always(),
@@ -370,6 +389,11 @@ pub(super) const POLICY: &[Rule] = &[
 /// Calls that only one machine has.
 #[cfg(target_arch = "x86_64")]
 pub(super) const MACHINE: &[Rule] = &[
+    rule(libc::SYS_chmod, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
+    rule(libc::SYS_creat, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
+    rule(libc::SYS_open, Test::HasBits(2, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
+    rule(libc::SYS_mkdir, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
+    rule(libc::SYS_mknod, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     refuse(libc::SYS_modify_ldt, EPERM, "segment descriptors; long history of exploits"),
     refuse(libc::SYS_iopl, EPERM, "input and output ports").always(),
     refuse(libc::SYS_ioperm, EPERM, "input and output ports").always(),

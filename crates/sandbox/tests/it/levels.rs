@@ -56,7 +56,7 @@ fn minimal_refuses_the_few_calls_that_no_tool_needs() {
         let code = format!(
             "{}[call(425, 8, 0), attempt(lambda: socket.socket(40, socket.SOCK_STREAM)), call(165, b'none', b'/tmp', b'tmpfs', 0, 0), \
              call(272, 0x10000000), call(175, 0, 0, 0), call(321, 0, 0, 0), attempt(lambda: socket.socket(socket.AF_INET).bind(('127.0.0.1', 0)))]",
-            crate::attack_rows::PRELUDE
+            crate::attack::PRELUDE
         );
         let found = python(&sandbox, &code).value;
         let expected = serde_json::json!(["ENOSYS", "EACCES", "EPERM", "EPERM", "EPERM", "EPERM", "allowed"]);
@@ -178,11 +178,11 @@ fn maximum_ends_a_run_at_a_call_that_it_does_not_list_and_names_it() {
         for code in [
             format!(
                 "{}import signal\nsignal.signal(signal.SIGSYS, signal.SIG_IGN)\n{code}\nprint('alive')",
-                crate::attack_rows::PRELUDE
+                crate::attack::PRELUDE
             ),
             format!(
                 "{}import time\nif os.fork() == 0:\n    {code}\n    print('alive')\ntime.sleep(4)\nprint('alive')",
-                crate::attack_rows::PRELUDE
+                crate::attack::PRELUDE
             ),
         ] {
             let outcome = python(&sandbox, &code);
@@ -200,7 +200,7 @@ fn maximum_answers_what_harmless_programs_try() {
     let code = format!(
         "{}[call(435, 0, 0), call(425, 8, 0), call(319, b'x', 0), attempt(lambda: socket.socket(socket.AF_INET)), call(227, 0, struct.pack('qq', 0, 0)), \
          call(157, 22, 2, 0, 0, 0), call(157, 35, 1, 0, 0, 0), call(317, 0, 0, 0), call(600), call(275, 0, 0, 0, 0, 0, 0), call(29, 0, 4096, 0o600)]",
-        crate::attack_rows::PRELUDE
+        crate::attack::PRELUDE
     );
     let outcome = python(&sandbox, &code);
     assert_eq!(

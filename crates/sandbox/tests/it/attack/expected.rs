@@ -1,0 +1,66 @@
+//! What a probe must answer, by level.
+
+/// Any of these. `verdict:KIND` is a verdict, `error:KIND` an error of the crate; [`ANY`] is not compared.
+pub(crate) type Answers = &'static [&'static str];
+
+/// Allowed, and no promise of the level: what came out is shown and not compared.
+pub(crate) const ANY: Answers = &["*"];
+pub(crate) const OK: Answers = &["ok"];
+pub(crate) const REFUSED: Answers = &["EPERM", "EACCES"];
+pub(crate) const INVISIBLE: Answers = &["ENOENT"];
+pub(crate) const NO_CALL: Answers = &["EPERM", "ENOSYS"];
+pub(crate) const NO_WRITE: Answers = &["EROFS", "EACCES", "EPERM", "ENOENT", "ETXTBSY"];
+/// What a level that kills for a refused system call answers besides.
+pub(crate) const KILLED: Answers = &["verdict:denied"];
+
+/// The answers of each level; `shared` is `standard` without namespaces.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expected {
+    pub(crate) minimal: Answers,
+    pub(crate) standard: Answers,
+    pub(crate) shared: Answers,
+    pub(crate) strict: Answers,
+    pub(crate) maximum: Answers,
+    /// At level `maximum` the policy may also kill for it.
+    pub(crate) may_kill: bool,
+    /// At level `minimal` as root, where that differs: the program has root's files.
+    as_root: Option<Answers>,
+}
+
+/// The same answers at every level; level `maximum` may also kill for a system call.
+pub(crate) const fn all(answers: Answers) -> Expected {
+    of(answers, answers, answers, answers)
+}
+
+/// Answers of the levels minimal, standard, standard without namespaces, strict. Level `maximum` answers as strict, or
+/// kills for a system call.
+pub(crate) const fn of(minimal: Answers, standard: Answers, shared: Answers, strict: Answers) -> Expected {
+    Expected { minimal, standard, shared, strict, maximum: strict, may_kill: true, as_root: None }
+}
+
+impl Expected {
+    /// Other answers at level `minimal`.
+    pub(crate) const fn minimal(mut self, answers: Answers) -> Self {
+        self.minimal = answers;
+        self
+    }
+
+    /// Other answers at level `minimal` when the host program is root: no capability, but root's files.
+    pub(crate) const fn minimal_as_root(mut self, answers: Answers) -> Self {
+        self.as_root = Some(answers);
+        self
+    }
+
+    /// What a level answers; `namespaces` is whether the host gives them.
+    pub(crate) fn at(&self, level: &str, namespaces: bool) -> Vec<&'static str> {
+        let (answers, killed): (Answers, Answers) = match (level, namespaces) {
+            ("minimal", _) if super::lines::user() == 0 => (self.as_root.unwrap_or(self.minimal), &[]),
+            ("minimal", _) => (self.minimal, &[]),
+            ("standard", false) => (self.shared, &[]),
+            ("standard", true) => (self.standard, &[]),
+            ("strict", _) => (self.strict, &[]),
+            _ => (self.maximum, if self.may_kill && self.maximum != OK { KILLED } else { &[] }),
+        };
+        answers.iter().chain(killed).copied().collect()
+    }
+}

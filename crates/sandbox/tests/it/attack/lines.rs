@@ -1,0 +1,69 @@
+//! What the runs of the table say, as lines that `cargo xtask attack` reads.
+
+use std::fmt::Write as _;
+
+/// How a probe came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Result {
+    /// As expected, or allowed without a promise.
+    Held,
+    /// Otherwise.
+    Wrong,
+    /// It has nothing to say there; what was got is the reason.
+    NotThere,
+}
+
+/// One line: where a probe was run, and what came out.
+#[derive(Debug)]
+pub(crate) struct Line<'a> {
+    pub(crate) row: u32,
+    pub(crate) probe: &'a str,
+    pub(crate) level: &'a str,
+    pub(crate) backend: &'a str,
+    pub(crate) host: &'a str,
+    pub(crate) expected: String,
+    pub(crate) got: &'a str,
+    pub(crate) result: Result,
+    pub(crate) took: std::time::Duration,
+}
+
+/// The user who runs the tests.
+pub(crate) fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+impl Line<'_> {
+    /// Prints it in one piece: several processes write to the same stream.
+    pub(crate) fn print(&self) {
+        let mut text = String::from("\nATTACK");
+        let row = self.row.to_string();
+        let user = user().to_string();
+        let took = self.took.as_millis().to_string();
+        let result = match self.result {
+            Result::Held => "held",
+            Result::Wrong => "wrong",
+            Result::NotThere => "nothing to say",
+        };
+        for field in [
+            &*row,
+            self.probe,
+            self.level,
+            self.backend,
+            self.host,
+            &user,
+            &self.expected,
+            self.got,
+            result,
+            &took,
+        ] {
+            let _ = write!(text, "\t{}", field.replace(['\t', '\n', '\r'], " "));
+        }
+        println!("{text}");
+    }
+}
+
+/// Whether everything is asked for, as `cargo xtask attack` does; otherwise a core that takes less than a minute.
+pub(crate) fn is_complete() -> bool {
+    #[expect(clippy::disallowed_methods, reason = "`cargo xtask attack` says so")]
+    std::env::var_os("TOOLPOST_ATTACK").is_some_and(|value| value == "all")
+}

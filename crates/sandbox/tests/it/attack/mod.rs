@@ -1,0 +1,83 @@
+//! The attack table: every row of [`rows::ROWS`] as probes, on every mode that this machine has, on this host and on
+//! simulated poor ones. What came out is printed as lines `ATTACK…`, from which `cargo xtask attack` writes
+//! `docs/attacks.md`.
+
+mod bad_input;
+mod expected;
+#[expect(unsafe_code, reason = "a process is made poor between fork and exec")]
+mod hosts;
+mod lines;
+mod mixing;
+mod modes;
+mod older;
+mod probes;
+mod rows;
+mod table;
+mod world;
+
+pub(crate) use expected::{ANY, Expected};
+pub(crate) use modes::{Mode, Place, answer_of};
+pub(crate) use world::PRELUDE;
+
+/// Something that is tried, and what each level must answer.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    /// The number of its row.
+    pub(crate) row: u32,
+    /// What is tried.
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) expected: Expected,
+    /// Where it has nothing to say, with the reason.
+    pub(crate) not_for: &'static [(Who, &'static str)],
+    /// Whether it takes about a second or more.
+    pub(crate) is_slow: bool,
+}
+
+/// How a probe is carried out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    /// Python in the sandbox; the value of its last expression is the answer.
+    Inside(&'static str),
+    /// Rust on the host's side, which gives the answer.
+    Host(fn(&Place<'_>) -> String),
+}
+
+/// A group of places to which a probe has nothing to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// Every backend but this one.
+    ButBackend(&'static str),
+    /// A level, by name.
+    Level(&'static str),
+    /// Hosts on which the run shares the namespaces.
+    Shared,
+    /// Runs that have a root of their own.
+    PrivateRoot,
+    /// Hosts that give namespaces.
+    ButShared,
+    /// Poor hosts: the probe makes its own.
+    PoorHosts,
+}
+
+const fn inside(row: u32, name: &'static str, code: &'static str, expected: Expected) -> Probe {
+    Probe { row, name, kind: Kind::Inside(code), expected, not_for: &[], is_slow: false }
+}
+
+const fn host(row: u32, name: &'static str, probe: fn(&Place<'_>) -> String, expected: Expected) -> Probe {
+    Probe { row, name, kind: Kind::Host(probe), expected, not_for: &[], is_slow: false }
+}
+
+impl Probe {
+    /// The same probe, which takes its time.
+    const fn slow(mut self) -> Self {
+        self.is_slow = true;
+        self
+    }
+
+    /// The same probe, which has nothing to say there.
+    const fn not_for(mut self, places: &'static [(Who, &'static str)]) -> Self {
+        self.not_for = places;
+        self
+    }
+}

@@ -1,0 +1,77 @@
+//! Rows 1, 2, 46, 47, 49, 51, 53, 57, 58.
+
+use crate::attack::expected::{ANY, INVISIBLE, NO_WRITE, OK, REFUSED, all, of};
+use crate::attack::{Probe, Who, inside};
+
+pub(crate) const PROBES: &[Probe] = &[
+    inside(
+        1,
+        "read /etc/shadow",
+        "attempt(lambda: open('/etc/shadow'))",
+        of(ANY, REFUSED, REFUSED, INVISIBLE),
+    ),
+    inside(
+        2,
+        "read a file of the host outside",
+        "attempt(lambda: open(HOST + '/secret'))",
+        of(ANY, INVISIBLE, REFUSED, INVISIBLE),
+    ),
+    inside(
+        2,
+        "list a home folder",
+        "first(*[attempt(lambda: os.listdir(p)) for p in ('/root', '/home')])",
+        of(ANY, INVISIBLE, REFUSED, INVISIBLE),
+    ),
+    inside(
+        46,
+        "overwrite the running program",
+        "first(*[attempt(lambda: open(p, 'r+b')) for p in ('/proc/self/exe', '/proc/1/exe')])",
+        all(NO_WRITE),
+    ),
+    inside(
+        47,
+        "out of the working folder",
+        "def up():\n    try: return os.listdir('/proc/self/cwd/../..')\n    except OSError: return []\n'allowed' if {'work', 'root', '.host'} & set(up()) else 'ok'",
+        all(OK).minimal(ANY),
+    ),
+    inside(
+        47,
+        "parents of descriptors",
+        "first(*[attempt(lambda: os.listdir(f'/proc/self/fd/{n}/..')) for n in range(6)])",
+        all(&["ENOENT", "ENOTDIR", "EACCES"]).minimal(ANY),
+    ),
+    inside(
+        49,
+        "root by another name",
+        "first(attempt(lambda: open('/proc/self/root/etc/shadow')), attempt(lambda: open('/proc/1/root/etc/shadow')), attempt(lambda: open(f'/proc/self/root{HOST}/secret')))",
+        of(ANY, REFUSED, REFUSED, &["ENOENT", "EACCES"]),
+    ),
+    inside(
+        51,
+        "no new privileges",
+        "'ok' if libc.prctl(39, 0, 0, 0, 0) == 1 else 'allowed'",
+        all(OK).minimal(ANY),
+    ),
+    inside(
+        51,
+        "setuid programs",
+        "import subprocess\ntry:\n    r = subprocess.run(['/usr/bin/su', '-c', 'id -u'], input=b'', capture_output=True)\n    r = 'allowed' if r.returncode == 0 else 'ok'\nexcept OSError: r = 'ok'\nr",
+        all(OK).minimal(ANY),
+    ).slow(),
+    inside(
+        53,
+        "hard link to a host file",
+        "first(*[attempt(lambda: os.link(p, 'x')) for p in ('/usr/bin/env', '/etc/passwd')])",
+        all(&["EXDEV", "EPERM", "EACCES"]),
+    ).not_for(&[(Who::Level("minimal"), "allowed there, and it would write to the operator's own files")]),
+    inside(
+        57,
+        "shared temporary folder",
+        "'ok' if os.listdir('/tmp') == [] else 'allowed'", of(ANY, OK, &["verdict:exit"], OK)),
+    inside(
+        58,
+        "persistence outside of the workspace",
+        "first(*[attempt(lambda: open(p, 'w')) for p in ('/etc/cron.d/x', '/usr/lib/python3/dist-packages/x.pth', '/root' + '/.bashrc')])",
+        all(NO_WRITE).minimal(ANY),
+    ).not_for(&[(Who::Level("minimal"), "allowed there, and it would write to the operator's own files")]),
+];

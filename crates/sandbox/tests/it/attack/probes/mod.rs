@@ -1,0 +1,35 @@
+//! The probes, by subject.
+
+mod artefacts;
+mod backends;
+mod files;
+mod kernel;
+mod lifecycles;
+mod limits;
+mod network;
+mod processes;
+mod requests;
+mod streams;
+
+use super::Probe;
+
+/// Every probe, by row.
+pub(crate) fn all() -> Vec<&'static Probe> {
+    let mut probes: Vec<&Probe> = [
+        artefacts::PROBES,
+        backends::PROBES,
+        files::PROBES,
+        kernel::PROBES,
+        lifecycles::PROBES,
+        limits::PROBES,
+        network::PROBES,
+        processes::PROBES,
+        requests::PROBES,
+        streams::PROBES,
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    probes.sort_by_key(|probe| probe.row);
+    probes
+}

@@ -1,0 +1,111 @@
+//! What attacks are aimed at: files, sockets and a process of the host.
+
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::sync::Mutex;
+
+use crate::support::open_folder;
+
+/// Targets of attacks. They live as long as this.
+#[derive(Debug)]
+pub(crate) struct World {
+    folder: tempfile::TempDir,
+    sentinel: Mutex<std::process::Child>,
+    sentinel_id: u32,
+    port: u16,
+    _listener: UnixListener,
+    _datagrams: UnixDatagram,
+    _abstract: UnixListener,
+    _tcp: std::net::TcpListener,
+    _leaked: rustix::fd::OwnedFd,
+}
+
+/// The words of every probe.
+pub(crate) const PRELUDE: &str = "\
+import ctypes, errno, os, socket, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
+    return 'allowed' if result >= 0 else errno.errorcode[ctypes.get_errno()]
+def attempt(function):
+    try:
+        function()
+        return 'allowed'
+    except OSError as error:
+        return errno.errorcode.get(error.errno, str(error))
+def bare():
+    try:
+        return 'CapEff:\\t0000000000000000\\n' in open('/proc/self/status').read()
+    except OSError:
+        return True
+def first(*results):
+    return next((result for result in results if result == 'allowed'), results[0])
+";
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let folder = open_folder();
+        std::fs::write(folder.path().join("secret"), "canary").unwrap();
+        let name = folder.path().display().to_string();
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // A descriptor that a careless host leaves inheritable.
+        let leaked = rustix::io::dup(std::fs::File::open(folder.path().join("secret")).unwrap()).unwrap();
+        rustix::io::fcntl_setfd(&leaked, rustix::io::FdFlags::empty()).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "the process that attacks are aimed at")]
+        let mut command = std::process::Command::new("sleep");
+        command.arg("75001").env("CANARY", "secret").env_remove("CARGO");
+        if super::lines::user() == 0 {
+            // The identity that the code has. In a poor host it may not exist.
+            command.uid(1_900_000_000).gid(1_900_000_000);
+        }
+        let sentinel = command.spawn().or_else(|_| command.uid(0).gid(0).spawn()).unwrap();
+        Self {
+            sentinel_id: sentinel.id(),
+            sentinel: Mutex::new(sentinel),
+            port: tcp.local_addr().unwrap().port(),
+            _listener: UnixListener::bind(folder.path().join("socket")).unwrap(),
+            _datagrams: UnixDatagram::bind(folder.path().join("datagrams")).unwrap(),
+            _abstract: UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap(),
+            _tcp: tcp,
+            _leaked: leaked,
+            folder,
+        }
+    }
+
+    /// The folder of the host, with a file `secret`, sockets `socket` and `datagrams`.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What every probe begins with. `HOST` is the folder, `PID` a process of the host with the same identity as the
+    /// code, `PORT` a listening TCP socket, `NAMES` the host's own variables; `\0HOST` is an abstract socket.
+    pub(crate) fn prelude(&self) -> String {
+        let own = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "PWD", "SHLVL", "_"];
+        let names: Vec<String> = std::env::vars_os()
+            .filter_map(|(name, _)| name.into_string().ok())
+            .filter(|name| !own.contains(&name.as_str()))
+            .collect();
+        format!(
+            "{PRELUDE}HOST = {:?}\nPID = {}\nPORT = {}\nNAMES = {}\n",
+            self.folder.path().display().to_string(),
+            self.sentinel_id,
+            self.port,
+            serde_json::to_string(&names).unwrap()
+        )
+    }
+
+    /// Whether the process of the host still lives.
+    pub(crate) fn is_unharmed(&self) -> bool {
+        self.sentinel.lock().unwrap().try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let mut sentinel = self.sentinel.lock().unwrap();
+        let _ = sentinel.kill();
+        let _ = sentinel.wait();
+    }
+}
