@@ -92,7 +92,10 @@ impl From<&Verdict> for Exit {
         match verdict {
             Verdict::Ok => Self::Ok,
             Verdict::Timeout { .. } => Self::Unreachable,
-            Verdict::Cpu { .. }
+            Verdict::Idle { .. }
+            | Verdict::Cpu { .. }
+            | Verdict::Inodes { .. }
+            | Verdict::FileSize { .. }
             | Verdict::Memory { .. }
             | Verdict::Processes { .. }
             | Verdict::Disk { .. }

@@ -27,6 +27,17 @@ pub(crate) fn failure(verdict: &Verdict) -> Option<Failure> {
         Verdict::Cpu { limit_ms } => {
             (format!("the program was stopped: it had used {} of processor time", time(*limit_ms)), None)
         }
+        Verdict::Idle { limit_ms } => {
+            (format!("the program was stopped: it did nothing for {}", time(*limit_ms)), None)
+        }
+        Verdict::Inodes { limit } => (
+            format!("the program failed: it needed more than {limit} files and folders"),
+            Some("--workdir DIR"),
+        ),
+        Verdict::FileSize { limit } => (
+            format!("the program was stopped: a file would have grown beyond {}", size(*limit)),
+            Some("--max-file SIZE"),
+        ),
         Verdict::Memory { limit } => (
             format!("the program was stopped: it needed more memory than {}", size(*limit)),
             Some("--memory SIZE"),
@@ -83,6 +94,9 @@ mod tests {
             (Verdict::Signal { signal: 25 }, Exit::Failed, "SIGNAL", "too large", Some("--max-file")),
             (Verdict::Timeout { limit_ms: 2000 }, Exit::Unreachable, "TIMEOUT", "after 2", Some("--timeout")),
             (Verdict::Cpu { limit_ms: 2000 }, Exit::Limit, "CPU", "processor time", None),
+            (Verdict::Idle { limit_ms: 2000 }, Exit::Limit, "IDLE", "did nothing for 2", None),
+            (Verdict::Inodes { limit: 40 }, Exit::Limit, "INODES", "40 files", Some("--workdir")),
+            (Verdict::FileSize { limit: 2048 }, Exit::Limit, "FILE_SIZE", "beyond 2 KiB", Some("--max-file")),
             (Verdict::Memory { limit: 64 << 20 }, Exit::Limit, "MEMORY", "64 MiB", Some("--memory")),
             (Verdict::Processes { limit: 4 }, Exit::Limit, "PROCESSES", "4 processes", Some("--pids")),
             (Verdict::Disk { limit: 2048 }, Exit::Limit, "DISK", "2 KiB", Some("--workdir")),

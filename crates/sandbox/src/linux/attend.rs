@@ -7,7 +7,7 @@ use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use super::allowlist;
 use super::cgroup::Group;
-use super::files::{self, Folder};
+use super::files::{self, Folder, Over};
 use super::launch;
 use super::prepare::{Kept, Place, setup};
 use super::seccomp;
@@ -73,6 +73,7 @@ pub(super) fn attend(
         running: &mut running,
         streams,
         limits,
+        level: report.effective,
         cancel,
         on_event,
         started: since,
@@ -96,8 +97,8 @@ pub(super) fn attend(
     }
 
     let private_folder = finished.folder.take();
-    let is_full = private_folder.as_ref().is_some_and(is_full);
-    let verdict = verdict(&finished, limits, &running.group, is_full, &mut report);
+    let full = private_folder.as_ref().and_then(full);
+    let mut verdict = verdict(&finished, limits, &running.group, full, &mut report);
     let exit_code = match (&finished.ended, finished.status) {
         (None, Some(status)) if libc::WIFEXITED(status.wait) => Some(libc::WEXITSTATUS(status.wait)),
         _ => None,
@@ -137,6 +138,13 @@ pub(super) fn attend(
         // Another run in the same folder may still need them.
         after.leave_out(&placeholders);
         changes = files::compare(&before, &after);
+        if after.has_file_of(limits.file_size, &changes) {
+            report.reached.push(Reached::FileSize);
+            // The signal alone proves nothing: a program can send it to itself.
+            if verdict == (Verdict::Signal { signal: libc::SIGXFSZ }) {
+                verdict = Verdict::FileSize { limit: limits.file_size };
+            }
+        }
         if let Some(reason) = after.left_out {
             report.reached.push(Reached::Changes);
             report.notes.push(format!("not every file is listed: {reason}"));
@@ -175,23 +183,31 @@ fn explain(failure: Failure, names: &[(&'static str, Option<String>)], program: 
     }
 }
 
-/// Whether a fresh workspace has no byte or no inode left.
-fn is_full(folder: &OwnedFd) -> bool {
-    rustix::fs::fstatvfs(folder).is_ok_and(|space| space.f_bavail == 0 || space.f_ffree == 0)
+/// Of what a fresh workspace has nothing left.
+fn full(folder: &OwnedFd) -> Option<Over> {
+    let space = rustix::fs::fstatvfs(folder).ok()?;
+    match (space.f_bavail, space.f_ffree) {
+        (0, _) => Some(Over::Bytes),
+        (_, 0) => Some(Over::Inodes),
+        _ => None,
+    }
 }
 
 fn verdict(
     finished: &Finished,
     limits: &Limits,
     group: &Group,
-    is_full: bool,
+    full: Option<Over>,
     report: &mut Report,
 ) -> Verdict {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let (killed, refused) = (group.memory_kills() > 0, group.refused_processes() > 0);
-    for (reached, limit) in
-        [(killed, Reached::Memory), (refused, Reached::Processes), (is_full, Reached::Disk)]
-    {
+    for (reached, limit) in [
+        (killed || finished.ended == Some(Ended::Memory), Reached::Memory),
+        (refused, Reached::Processes),
+        (full == Some(Over::Bytes) || finished.ended == Some(Ended::Disk), Reached::Disk),
+        (full == Some(Over::Inodes) || finished.ended == Some(Ended::Inodes), Reached::Inodes),
+    ] {
         if reached {
             report.reached.push(limit);
         }
@@ -200,6 +216,12 @@ fn verdict(
     match finished.ended {
         Some(Ended::Cancelled) => return Verdict::Cancelled,
         Some(Ended::Timeout) => return Verdict::Timeout { limit_ms: millis(limits.wall) },
+        Some(Ended::Idle) => {
+            return Verdict::Idle { limit_ms: limits.idle.map_or(0, millis) };
+        }
+        Some(Ended::Memory) => return Verdict::Memory { limit: limits.memory },
+        Some(Ended::Processes) => return Verdict::Processes { limit: limits.processes },
+        Some(Ended::Inodes) => return Verdict::Inodes { limit: limits.workspace_inodes },
         Some(Ended::Output) => return Verdict::Output { limit: limits.output_total },
         Some(Ended::Disk) => return Verdict::Disk { limit: limits.workspace_bytes },
         Some(Ended::Denied(call)) => return Verdict::Denied { rule: allowlist::rule(call) },
@@ -218,7 +240,8 @@ fn verdict(
             0 => Verdict::Ok,
             _ if killed => Verdict::Memory { limit: limits.memory },
             _ if refused => Verdict::Processes { limit: limits.processes },
-            _ if is_full => Verdict::Disk { limit: limits.workspace_bytes },
+            _ if full == Some(Over::Bytes) => Verdict::Disk { limit: limits.workspace_bytes },
+            _ if full == Some(Over::Inodes) => Verdict::Inodes { limit: limits.workspace_inodes },
             code => Verdict::Exit { code },
         };
     }

@@ -115,6 +115,21 @@ impl Cgroups {
         }
     }
 
+    /// Whether the memory of runs stays out of swap space, and why or why not.
+    pub(super) fn swap(&self) -> Result<&'static str, String> {
+        if !has_swap(&fs::read_to_string("/proc/swaps").unwrap_or_default()) {
+            return Ok("the host has no swap space");
+        }
+        let Some(hierarchy) = self.controllers.get("memory") else {
+            return Err(
+                "the host has swap space, and this process may not make control groups for memory".into()
+            );
+        };
+        let counted = hierarchy.version == Version::Two
+            || hierarchy.parent.join("memory.memsw.limit_in_bytes").exists();
+        if counted { Ok("swap counts as memory") } else { Err("the kernel does not count swap".into()) }
+    }
+
     /// One line per controller, for a person.
     pub(super) fn describe(&self, controller: &str) -> Option<String> {
         let hierarchy = self.controllers.get(controller)?;
@@ -165,6 +180,8 @@ pub(super) struct Group {
     failures: Vec<(&'static str, String)>,
     joins: Vec<OwnedFd>,
     born: Option<OwnedFd>,
+    /// Whether the kernel keeps the group out of swap space.
+    holds_swap: bool,
 }
 
 impl Group {
@@ -230,11 +247,11 @@ impl Group {
             (Version::One, "memory") => {
                 write("memory.limit_in_bytes", limits.memory.to_string())?;
                 // Swap counts as memory. The file is missing where the host has no swap accounting.
-                let _ = write("memory.memsw.limit_in_bytes", limits.memory.to_string());
+                self.holds_swap = write("memory.memsw.limit_in_bytes", limits.memory.to_string()).is_ok();
             }
             (Version::Two, "memory") => {
                 write("memory.max", limits.memory.to_string())?;
-                let _ = write("memory.swap.max", "0".into());
+                self.holds_swap = write("memory.swap.max", "0".into()).is_ok();
                 // One process killed means all killed: a program without one of its parts is not worth keeping.
                 let _ = write("memory.oom.group", "1".into());
             }
@@ -318,6 +335,15 @@ impl Group {
                 missing.push(MissingLayer { layer, reason });
             }
         }
+        if self.holds_swap || !has_swap(&fs::read_to_string("/proc/swaps").unwrap_or_default()) {
+            layers.push(Layer::NoSwap);
+        } else {
+            missing.push(MissingLayer {
+                layer: Layer::NoSwap,
+                reason: "the host has swap space and no cgroup keeps the run out of it (`swapaccount=1`)"
+                    .into(),
+            });
+        }
     }
 
     fn read(&self, controller: &str, one: &str, two: &str) -> Option<String> {
@@ -365,6 +391,11 @@ impl Drop for Group {
             }
         }
     }
+}
+
+/// Whether a host has swap space, by its `/proc/swaps`: a line for each below a heading.
+fn has_swap(swaps: &str) -> bool {
+    swaps.lines().count() > 1
 }
 
 /// The number behind a key in a file of lines `key number`.
@@ -426,7 +457,9 @@ mod tests {
         let group = Group::create(&Cgroups::default(), &Limits::default(), false);
         let (mut layers, mut missing) = (Vec::new(), Vec::new());
         group.describe(&Limits::default(), &mut layers, &mut missing);
-        assert!(layers.is_empty());
+        assert!(layers.is_empty() || layers == [Layer::NoSwap], "{layers:?}");
+        assert!(!has_swap("Filename Type Size Used Priority\n") && !has_swap(""));
+        assert!(has_swap("Filename Type Size Used Priority\n/dev/vdb partition 1 0 -2\n"));
         assert!(missing[0].reason.contains("all together are not"), "{missing:?}");
     }
 }

@@ -224,6 +224,15 @@ impl Facts {
                 "run inside a delegated group, for example `systemd-run --user --scope -p Delegate=yes PROGRAM`",
             );
         }
+        let swap = self.cgroups.swap();
+        let reason = swap.as_ref().map_or_else(Clone::clone, |found| (*found).to_owned());
+        add(
+            "swap_off",
+            swap.is_ok(),
+            reason,
+            "count swap as memory (`swapaccount=1` on the kernel's command line), delegate the memory controller, or \
+             switch swap off",
+        );
         list
     }
 }

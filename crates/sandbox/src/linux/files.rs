@@ -172,6 +172,12 @@ pub(super) struct Listing {
 }
 
 impl Listing {
+    /// Whether one of the new and changed files is as large as this, or larger.
+    pub(super) fn has_file_of(&self, size: u64, changes: &Changes) -> bool {
+        let mut files = changes.new.iter().chain(&changes.changed).filter_map(|path| self.files.get(path));
+        files.any(|entry| entry.is_regular && entry.size.unsigned_abs() >= size)
+    }
+
     /// Takes files out that are nobody's.
     pub(super) fn leave_out(&mut self, paths: &[&str]) {
         self.files.retain(|path, _| !paths.iter().any(|nobodys| path == Path::new(nobodys)));
@@ -236,15 +242,24 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
     listing
 }
 
+/// Which limit of a workspace was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Over {
+    Bytes,
+    Inodes,
+}
+
 /// Whether a workspace that the kernel does not limit holds more than it may. What cannot be counted counts as too
 /// much: else a program could hide its files there. `deleted` is the size of files that have no name any more.
-pub(super) fn is_over(root: BorrowedFd<'_>, limits: &Limits, deleted: u64) -> bool {
+pub(super) fn over(root: BorrowedFd<'_>, limits: &Limits, deleted: u64) -> Option<Over> {
     let listing = list(root);
     let bytes: u64 =
         listing.files.values().map(|entry| entry.blocks.unsigned_abs().saturating_mul(512)).sum();
-    listing.left_out.is_some()
-        || bytes.saturating_add(deleted) > limits.workspace_bytes
-        || listing.files.len() as u64 > limits.workspace_inodes
+    if listing.files.len() as u64 > limits.workspace_inodes {
+        return Some(Over::Inodes);
+    }
+    let is_more = listing.left_out.is_some() || bytes.saturating_add(deleted) > limits.workspace_bytes;
+    is_more.then_some(Over::Bytes)
 }
 
 /// What differs between two listings.

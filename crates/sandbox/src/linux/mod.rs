@@ -32,6 +32,7 @@ mod temporary;
 mod toolchain;
 mod tree;
 mod unconfined;
+mod watch;
 mod workspace;
 
 pub use build_cache::BuildCache;

@@ -515,10 +515,14 @@ impl Confinement {
             limit(libc::RLIMIT_NPROC, most, most);
         }
         if !group.limits_memory() {
+            // The most that an ordinary user has for a single process; the host adds all of them up.
             limit(libc::RLIMIT_DATA, limits.memory, limits.memory);
         }
         self.layers.push(Layer::ResourceLimits);
         group.describe(limits, &mut self.layers, &mut self.missing);
+        if !group.limits_memory() && self.level != Level::Unconfined {
+            self.layers.push(Layer::MemoryWatch);
+        }
         if !self.layers.contains(&Layer::ProcessLimit) {
             if self.layers.contains(&Layer::UserNamespace) && !facts.is_root() {
                 self.layers.push(Layer::ProcessLimit);

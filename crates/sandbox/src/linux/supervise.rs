@@ -12,11 +12,11 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::capture::{Capture, ResultLine};
 use super::cgroup::Group;
-use super::files;
 use super::kernel::shown_call;
 use super::launch::{Child, ChildUsage};
 use super::tree;
-use crate::{Cancel, Captured, Error, Event, Limits};
+use super::watch::Watch;
+use crate::{Cancel, Captured, Error, Event, Level, Limits};
 
 /// After the last process is dead, or was killed, output is read for at most this long.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -24,7 +24,6 @@ const DRAIN: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(25);
 /// Without any deadline; the loop then only looks again.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
-const LOOK_AT_FOLDER: Duration = Duration::from_millis(200);
 
 /// Why the host ended the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +31,12 @@ pub(super) enum Ended {
     Cancelled,
     Timeout,
     Cpu,
+    Idle,
+    Memory,
+    Processes,
     Output,
     Disk,
+    Inodes,
     /// The program made a system call that ends the run.
     Denied(i32),
 }
@@ -129,6 +132,8 @@ pub(super) struct Supervision<'a> {
     pub(super) running: &'a mut Running,
     pub(super) streams: Streams,
     pub(super) limits: &'a Limits,
+    /// The level that was given.
+    pub(super) level: Level,
     pub(super) cancel: &'a Cancel,
     pub(super) on_event: &'a mut dyn FnMut(Event<'_>),
     pub(super) started: Instant,
@@ -160,6 +165,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         running,
         mut streams,
         limits,
+        level,
         cancel,
         on_event,
         started,
@@ -181,7 +187,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
     let mut dead = false;
     let mut drain_until: Option<Instant> = None;
     let mut buffer = vec![0u8; 16 << 10];
-    let mut looked_at_folder = started;
+    let mut watch = Watch::new(limits, level, running, measured);
     let deadline = started.checked_add(limits.wall);
 
     loop {
@@ -193,16 +199,8 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
                 Some(Ended::Timeout)
             } else if stdout.total() + stderr.total() > limits.output_total {
                 Some(Ended::Output)
-            } else if limits.cpu.is_some_and(|limit| processor_time(running) >= limit) {
-                Some(Ended::Cpu)
-            } else if let Some(measured) = measured
-                && now.duration_since(looked_at_folder) >= LOOK_AT_FOLDER
-            {
-                looked_at_folder = now;
-                let deleted = tree::deleted_bytes(running.child.pid, measured);
-                files::is_over(measured, limits, deleted).then_some(Ended::Disk)
             } else {
-                None
+                watch.look(now, running, stdout.total() + stderr.total())
             };
             if reason.is_some() {
                 ended = reason;
@@ -228,11 +226,11 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
             LOOK
         } else {
             let mut most = deadline.map_or(LONGEST_WAIT, |deadline| deadline.saturating_duration_since(now));
-            if limits.cpu.is_some() || !cancel.flag.wakes() {
+            if !cancel.flag.wakes() {
                 most = most.min(LOOK);
             }
-            if measured.is_some() {
-                most = most.min(LOOK_AT_FOLDER);
+            if let Some(rest) = watch.rest(now) {
+                most = most.min(rest);
             }
             most
         };
@@ -350,12 +348,6 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         value_overflowed,
         folder,
     })
-}
-
-fn processor_time(running: &Running) -> Duration {
-    let micros =
-        running.group.processor_micros().unwrap_or_else(|| tree::processor_micros(running.child.pid));
-    Duration::from_micros(micros)
 }
 
 /// What the sandbox tells the host by, besides the program's streams.

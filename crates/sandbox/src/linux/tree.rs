@@ -79,6 +79,46 @@ pub(super) fn deleted_bytes(root: i32, folder: BorrowedFd<'_>) -> u64 {
     bytes
 }
 
+/// The memory of all descendants of a process together, in bytes. Pages that several share are counted once, except for
+/// processes that cannot be looked into, of which everything is counted.
+pub(super) fn memory(root: i32) -> u64 {
+    let (mut own, mut shared, mut nameless) = (0u64, 0u64, 0u64);
+    let mut counted = BTreeSet::new();
+    for pid in descendants(root) {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        if rollup.is_empty() {
+            let pages = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+            let resident = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+            own = own.saturating_add(resident.saturating_mul(rustix::param::page_size() as u64));
+        } else {
+            let kibibytes = |key: &str| {
+                let value = rollup.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next());
+                value.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1024)
+            };
+            own = own.saturating_add(kibibytes("Pss_Anon:"));
+            shared = shared.saturating_add(kibibytes("Pss_Shmem:"));
+        }
+        nameless = nameless.saturating_add(memory_files(pid, &mut counted));
+    }
+    // What is mapped of a file in memory stands in both.
+    own.saturating_add(shared.max(nameless))
+}
+
+/// The bytes of the files in memory that a process has open, each counted once.
+fn memory_files(pid: i32, counted: &mut BTreeSet<u64>) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let in_memory = entries.filter(|entry| {
+        fs::read_link(entry.path())
+            .is_ok_and(|link| link.as_os_str().as_encoded_bytes().starts_with(b"/memfd:"))
+    });
+    let found = in_memory.filter_map(|entry| fs::metadata(entry.path()).ok());
+    found
+        .filter(|metadata| counted.insert(metadata.ino()))
+        .map(|metadata| metadata.blocks().saturating_mul(512))
+        .sum()
+}
+
 /// How many processes and threads a user has.
 pub(super) fn count_of_user(user: u32) -> u64 {
     use std::os::unix::fs::MetadataExt as _;

@@ -218,15 +218,6 @@ fn maximum_answers_what_harmless_programs_try() {
 fn what_people_run_runs_at_maximum() {
     use toolpost_sandbox::{Language, Program};
     let Some(sandbox) = maximum("what_people_run") else { return };
-    let sandbox = match std::env::home_dir() {
-        // Interpreters of version managers.
-        Some(home) => sandbox.search_path(format!(
-            "{SEARCH}:{}/.cargo/bin:/usr/lib/go/bin",
-            home.display(),
-            SEARCH = toolpost_sandbox::SYSTEM_SEARCH_PATH
-        )),
-        None => sandbox,
-    };
     for (language, code, expected) in [
         (
             Language::Python,

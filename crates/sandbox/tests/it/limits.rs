@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use toolpost_sandbox::{Cancel, Host, Layer, Limits, Program, Reached, Verdict};
+use toolpost_sandbox::{Cancel, Host, Layer, Level, Limits, Program, Reached, Verdict};
 
 use crate::support::{Mode, bash, eventually, is_running, python, quick, run};
 
@@ -163,7 +163,7 @@ fn a_never_ending_line_and_both_pipes_full_do_not_hang() {
 #[test]
 fn the_workspace_is_limited_in_bytes_and_files() {
     for mode in Mode::available() {
-        let limits = quick().with_workspace_bytes(4 << 20).with_workspace_inodes(200).with_file_size(1 << 30);
+        let limits = quick().with_workspace_bytes(4 << 20).with_workspace_inodes(200);
         let sandbox = mode.sandbox().limits(limits);
         let fill = "f = open('big', 'wb', 0)\nimport time\nfor _ in range(64):\n    f.write(b'x' * (1 << 20)); time.sleep(0.02)";
         let outcome = python(&sandbox, fill);
@@ -180,7 +180,8 @@ fn the_workspace_is_limited_in_bytes_and_files() {
         let many =
             "import time\nfor i in range(5000):\n    open(f'f{i}', 'w').close()\n    time.sleep(0.001)";
         let outcome = python(&sandbox, many);
-        assert_eq!(outcome.verdict, Verdict::Disk { limit: 4 << 20 }, "{mode:?} {outcome:?}");
+        assert_eq!(outcome.verdict, Verdict::Inodes { limit: 200 }, "{mode:?} {outcome:?}");
+        assert!(outcome.report.reached.contains(&Reached::Inodes));
     }
 }
 
@@ -285,4 +286,111 @@ fn many_runs_at_once_never_mix() {
             });
         }
     });
+}
+
+#[test]
+fn a_program_that_does_nothing_is_ended_and_one_that_works_or_prints_is_not() {
+    for mode in Mode::available() {
+        let sandbox = mode.sandbox().limits(quick().with_idle(Duration::from_millis(600)));
+        let start = Instant::now();
+        let outcome = bash(&sandbox, "sleep 77001 & sleep 77001");
+        assert_eq!(outcome.verdict, Verdict::Idle { limit_ms: 600 }, "{mode:?} {outcome:?}");
+        assert!(start.elapsed() > Duration::from_millis(600) && start.elapsed() < Duration::from_secs(5));
+        eventually("nothing survives", || !is_running("sleep 77001"));
+        for code in [
+            "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass",
+            "import time\nfor _ in range(15): print('.', flush=True); time.sleep(0.1)",
+            "import os, time\nif os.fork() == 0:\n    end = time.monotonic() + 1.5\n    while time.monotonic() < end: pass\n    os._exit(0)\nos.wait()",
+        ] {
+            let outcome = python(&sandbox, code);
+            assert_eq!(outcome.verdict, Verdict::Ok, "{mode:?} {code} {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_grows_too_large_is_the_reason_only_if_it_is_there() {
+    for mode in Mode::available() {
+        let sandbox = mode.sandbox().limits(quick().with_file_size(1 << 20));
+        let outcome = bash(&sandbox, "exec head -c 2000000 /dev/zero > big");
+        assert_eq!(outcome.verdict, Verdict::FileSize { limit: 1 << 20 }, "{mode:?} {outcome:?}");
+        assert!(outcome.report.reached.contains(&Reached::FileSize));
+        let outcome = bash(&sandbox, "kill -XFSZ $$");
+        assert_eq!(outcome.verdict, Verdict::Signal { signal: 25 }, "{mode:?} {outcome:?}");
+        assert!(!outcome.report.reached.contains(&Reached::FileSize));
+        let caught = "open('big', 'wb').truncate(1 << 20)";
+        let outcome = python(&sandbox, caught);
+        assert_eq!(outcome.verdict, Verdict::Ok);
+        assert!(outcome.report.reached.contains(&Reached::FileSize));
+    }
+}
+
+#[test]
+fn a_child_that_the_kernel_kills_for_memory_ends_a_strict_run() {
+    if !has_memory_limit() {
+        println!("SKIP a_child_that_the_kernel_kills: no delegated cgroup");
+        return;
+    }
+    let code = "import os, time\nif os.fork() == 0:\n    x = []\n    while True: x.append(bytearray(1 << 20))\nos.wait()\ntime.sleep(3)\nprint('alive')";
+    for mode in Mode::available().into_iter().filter(|mode| *mode == Mode::Strict) {
+        let outcome = python(&mode.sandbox().limits(quick().with_memory(48 << 20)), code);
+        assert_eq!(outcome.verdict, Verdict::Memory { limit: 48 << 20 }, "{mode:?} {outcome:?}");
+        assert_eq!(outcome.stdout.text(), "", "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_refused_process_ends_a_run_at_maximum() {
+    let host = Host::probe();
+    if !host.availability(Level::Maximum).unwrap().available {
+        println!("SKIP a_refused_process_ends_a_run_at_maximum: {host:?}");
+        return;
+    }
+    let sandbox = toolpost_sandbox::Sandbox::new().level(Level::Maximum);
+    let code = "import os, time\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(30)\nexcept OSError: pass\ntime.sleep(5)\nprint('alive')";
+    let outcome = python(&sandbox, code);
+    if has_memory_limit() {
+        let limit = Limits::for_level(Level::Maximum).processes;
+        assert_eq!(outcome.verdict, Verdict::Processes { limit }, "{outcome:?}");
+        assert_eq!(outcome.stdout.text(), "");
+    } else {
+        println!(
+            "unproven here: no cgroup counts refusals, so that the idle time ends it: {:?}",
+            outcome.verdict
+        );
+        assert!(!outcome.verdict.is_ok(), "{outcome:?}");
+    }
+}
+
+#[test]
+fn without_a_cgroup_the_memory_of_all_processes_is_watched() {
+    for mode in Mode::available() {
+        let sandbox =
+            mode.sandbox().host(mode.host().without_cgroups()).limits(quick().with_memory(64 << 20));
+        // None of them is over the limit of one process; a file in memory is no memory of a process at all.
+        for code in [
+            "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        x = bytearray(30 << 20)\n        time.sleep(8)\n        os._exit(0)\nos.wait()",
+            "import os, time\nf = os.memfd_create('m')\nfor _ in range(100): os.write(f, b'x' * (1 << 20))\ntime.sleep(8)",
+        ] {
+            let outcome = python(&sandbox, code);
+            assert_eq!(outcome.verdict, Verdict::Memory { limit: 64 << 20 }, "{mode:?} {outcome:?}");
+            assert!(outcome.report.has(Layer::MemoryWatch) && !outcome.report.has(Layer::MemoryLimit));
+            assert!(outcome.usage.wall < Duration::from_secs(6), "{:?}", outcome.usage);
+        }
+        // Memory that processes share is counted once.
+        let shared = "import os, time\nx = bytearray(40 << 20)\nfor _ in range(5):\n    if os.fork() == 0:\n        time.sleep(0.5)\n        os._exit(0)\nfor _ in range(5): os.wait()";
+        assert_eq!(python(&sandbox, shared).verdict, Verdict::Ok, "{mode:?}");
+    }
+}
+
+#[test]
+fn swap_is_off_or_the_report_says_so() {
+    for mode in Mode::available() {
+        let outcome = bash(&mode.sandbox(), "true");
+        let missing = outcome.report.missing.iter().any(|missing| missing.layer == Layer::NoSwap);
+        assert!(outcome.report.has(Layer::NoSwap) != missing, "{outcome:?}");
+        if mode.host().capabilities.iter().any(|entry| entry.name == "swap_off" && entry.available) {
+            assert!(!missing, "{outcome:?}");
+        }
+    }
 }

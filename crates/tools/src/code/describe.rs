@@ -20,6 +20,15 @@ pub(super) fn verdict(verdict: &Verdict) -> Option<String> {
         Verdict::Cpu { limit_ms } => {
             format!("Stopped: it used {} of processor time, the limit.", time(limit_ms))
         }
+        Verdict::Idle { limit_ms } => {
+            format!("Stopped: it did nothing for {}, the limit.", time(limit_ms))
+        }
+        Verdict::Inodes { limit } => {
+            format!("Failed: it needed more files and folders than the limit of {limit}.")
+        }
+        Verdict::FileSize { limit } => {
+            format!("Stopped: a file would have grown beyond the limit of {}.", size(*limit))
+        }
         Verdict::Memory { limit } => {
             format!("Stopped: it needed more memory than the limit of {}.", size(*limit))
         }
@@ -41,6 +50,11 @@ pub(super) fn reached(reached: Reached) -> Option<&'static str> {
     Some(match reached {
         Reached::Value => "The value was too large to be handed back.",
         Reached::Artifacts => "Not all files were handed back: there were too many, or they were too large.",
+        Reached::Inodes => "The workspace had no room for another file at the end.",
+        Reached::FileSize => "A file has the largest size that is allowed; what should follow is missing.",
+        Reached::Connections | Reached::Requests | Reached::NetworkBytes => {
+            "The network refused more because a limit was reached."
+        }
         Reached::Disk => "The workspace was full at the end.",
         Reached::Memory => "A process was killed because the memory limit was reached.",
         Reached::Processes => "A process could not be started because the limit was reached.",
@@ -114,6 +128,12 @@ mod tests {
             (
                 Verdict::Memory { limit: 512 << 20 },
                 "Stopped: it needed more memory than the limit of 512 MiB.",
+            ),
+            (Verdict::Idle { limit_ms: 2000 }, "Stopped: it did nothing for 2.0 s, the limit."),
+            (Verdict::Inodes { limit: 9 }, "Failed: it needed more files and folders than the limit of 9."),
+            (
+                Verdict::FileSize { limit: 2048 },
+                "Stopped: a file would have grown beyond the limit of 2 KiB.",
             ),
             (Verdict::Output { limit: 2048 }, "Stopped: it printed more than the limit of 2 KiB."),
             (Verdict::Cancelled, "Stopped: the caller asked to."),

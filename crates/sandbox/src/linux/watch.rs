@@ -1,0 +1,152 @@
+//! Limits that the kernel counts but does not hold, or that no cgroup of this host holds: the host looks at them from
+//! time to time while a program runs.
+
+use std::time::{Duration, Instant};
+
+use rustix::fd::BorrowedFd;
+
+use super::supervise::{Ended, Running};
+use super::{files, tree};
+use crate::{Level, Limits};
+
+/// How often processor time is looked at.
+const PROCESSOR: Duration = Duration::from_millis(25);
+/// How often the cgroup's counters are.
+const COUNTERS: Duration = Duration::from_millis(100);
+/// How often a workspace without a limit of its own is.
+const FOLDER: Duration = Duration::from_millis(200);
+/// How often memory that no cgroup limits is, unless adding it up takes more than a tenth of that.
+const MEMORY: Duration = Duration::from_millis(50);
+/// Less processor time than this between two looks is none.
+const NOTHING: u64 = 1000;
+
+/// A look that is due from time to time.
+#[derive(Debug)]
+struct Look {
+    every: Duration,
+    next: Instant,
+}
+
+impl Look {
+    fn new(every: Duration, now: Instant) -> Self {
+        Self { every, next: now + every }
+    }
+
+    fn is_due(&mut self, now: Instant) -> bool {
+        let due = now >= self.next;
+        if due {
+            self.next = now + self.every;
+        }
+        due
+    }
+}
+
+/// What is looked at for one run.
+pub(super) struct Watch<'a> {
+    limits: &'a Limits,
+    /// A workspace that has no limit of its own.
+    measured: Option<BorrowedFd<'a>>,
+    processor: Option<Look>,
+    idle: Option<Look>,
+    counters: Option<Look>,
+    folder: Option<Look>,
+    memory: Option<Look>,
+    /// Whether a refused process ends the run.
+    processes_end: bool,
+    active: Instant,
+    output: u64,
+    micros: u64,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(
+        limits: &'a Limits,
+        level: Level,
+        running: &Running,
+        measured: Option<BorrowedFd<'a>>,
+    ) -> Self {
+        let now = Instant::now();
+        let look = |wanted: bool, every: Duration| wanted.then(|| Look::new(every, now));
+        let every_idle =
+            limits.idle.map_or(PROCESSOR, |idle| (idle / 8).clamp(PROCESSOR / 2, Duration::from_secs(1)));
+        Self {
+            limits,
+            measured,
+            processor: look(limits.cpu.is_some(), PROCESSOR),
+            idle: look(limits.idle.is_some(), every_idle),
+            counters: look(
+                level >= Level::Strict,
+                if level == Level::Maximum { PROCESSOR } else { COUNTERS },
+            ),
+            folder: look(measured.is_some(), FOLDER),
+            memory: look(level != Level::Unconfined && !running.group.limits_memory(), MEMORY),
+            processes_end: level == Level::Maximum,
+            active: now,
+            output: 0,
+            micros: 0,
+        }
+    }
+
+    /// How long nothing needs to be looked at.
+    pub(super) fn rest(&self, now: Instant) -> Option<Duration> {
+        [&self.processor, &self.idle, &self.counters, &self.folder, &self.memory]
+            .into_iter()
+            .flatten()
+            .map(|look| look.next.saturating_duration_since(now))
+            .min()
+    }
+
+    /// Looks at what is due. `output` is how many bytes were printed so far.
+    pub(super) fn look(&mut self, now: Instant, running: &Running, output: u64) -> Option<Ended> {
+        let is_due = |look: &mut Option<Look>| look.as_mut().is_some_and(|look| look.is_due(now));
+        let (processor, idle) = (is_due(&mut self.processor), is_due(&mut self.idle));
+        if processor || idle {
+            let micros = processor_micros(running);
+            if self.limits.cpu.is_some_and(|limit| Duration::from_micros(micros) >= limit) {
+                return Some(Ended::Cpu);
+            }
+            if idle && self.is_idle(now, micros, output) {
+                return Some(Ended::Idle);
+            }
+        }
+        if is_due(&mut self.counters) {
+            if running.group.memory_kills() > 0 {
+                return Some(Ended::Memory);
+            }
+            if self.processes_end && running.group.refused_processes() > 0 {
+                return Some(Ended::Processes);
+            }
+        }
+        if is_due(&mut self.folder)
+            && let Some(measured) = self.measured
+        {
+            let deleted = tree::deleted_bytes(running.child.pid, measured);
+            if let Some(over) = files::over(measured, self.limits, deleted) {
+                return Some(if over == files::Over::Bytes { Ended::Disk } else { Ended::Inodes });
+            }
+        }
+        if is_due(&mut self.memory) {
+            let memory = tree::memory(running.child.pid);
+            if let Some(look) = &mut self.memory {
+                look.every = MEMORY.max(now.elapsed() * 10);
+            }
+            if memory > self.limits.memory {
+                return Some(Ended::Memory);
+            }
+        }
+        None
+    }
+
+    /// Whether there was neither output nor processor time for as long as the limit.
+    fn is_idle(&mut self, now: Instant, micros: u64, output: u64) -> bool {
+        if output != self.output || micros.saturating_sub(self.micros) >= NOTHING {
+            self.active = now;
+        }
+        (self.output, self.micros) = (output, micros);
+        self.limits.idle.is_some_and(|limit| now.duration_since(self.active) >= limit)
+    }
+}
+
+fn processor_micros(running: &Running) -> u64 {
+    running.group.processor_micros().unwrap_or_else(|| tree::processor_micros(running.child.pid))
+}
