@@ -323,7 +323,7 @@ pub(crate) struct ToolsArgs {
 #[command(group = clap::ArgGroup::new("program").required(true).args(["code", "command"]))]
 pub(crate) struct ExecArgs {
     /// A file with code, or `-` for standard input.
-    #[arg(value_name = "CODE-FILE")]
+    #[arg(value_name = "CODE-FILE", conflicts_with = "command")]
     pub(crate) code: Option<PathBuf>,
     /// A program of the host and its arguments.
     #[arg(value_name = "COMMAND", last = true)]
@@ -367,6 +367,13 @@ pub(crate) struct ExecArgs {
     /// The largest file. Default 100M.
     #[arg(long, value_name = "SIZE", help_heading = "Sandbox", value_parser = size)]
     pub(crate) max_file: Option<u64>,
+    /// A host that the program may reach, such as `pypi.org` or `*.example.org:443`; without it there is no network. May
+    /// be repeated.
+    #[arg(long, value_name = "NAME", help_heading = "Sandbox")]
+    pub(crate) allow_host: Vec<String>,
+    /// An address that the program may reach although it is not public, such as `127.0.0.1:8080`. May be repeated.
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Sandbox")]
+    pub(crate) allow_address: Vec<std::net::SocketAddr>,
     /// Where files that the program made are put. Without it they are only listed.
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub(crate) artifacts: Option<PathBuf>,

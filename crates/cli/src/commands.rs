@@ -115,7 +115,7 @@ fn caller() -> Caller {
 }
 
 /// The runtime that a command's asynchronous part runs on.
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.map_err(|error| Failure::of_machine("the threads of the command", &error))
 }

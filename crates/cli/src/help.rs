@@ -176,7 +176,8 @@ pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
         Some(name) => match root.find_subcommand_mut(name) {
             Some(command) => command.render_long_help().ansi().to_string(),
             None => {
-                let commands: Vec<&str> = root.get_subcommands().map(clap::Command::get_name).collect();
+                let commands = root.get_subcommands().filter(|command| !command.is_hide_set());
+                let commands: Vec<&str> = commands.map(clap::Command::get_name).collect();
                 let known = commands.iter().copied().chain(TOPICS);
                 let hint = did_you_mean(name, known.clone())
                     .unwrap_or_else(|| format!("There are: {}.", known.collect::<Vec<_>>().join(", ")));

@@ -32,6 +32,7 @@ mod store;
 mod style;
 mod target;
 mod verdict;
+mod wanted;
 mod workspace;
 
 use clap::Parser as _;

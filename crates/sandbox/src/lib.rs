@@ -68,6 +68,7 @@
 
 mod backend;
 mod cancel;
+mod detached;
 mod egress;
 mod error;
 mod host;
@@ -92,6 +93,7 @@ mod platform;
 
 pub use backend::{Backend, Processes, Request};
 pub use cancel::Cancel;
+pub use detached::{Detached, start_detached};
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 pub use egress::EgressProxy;
 pub use egress::{

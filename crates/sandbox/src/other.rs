@@ -156,3 +156,8 @@ mod tests {
         assert!(matches!(error, Error::LevelUnavailable { .. }), "{error}");
     }
 }
+
+pub(crate) fn detached(program: &Path) -> Result<std::process::Command, Error> {
+    let source = std::io::Error::new(std::io::ErrorKind::Unsupported, REASON);
+    Err(Error::ProgramNotStarted { program: program.display().to_string(), source })
+}

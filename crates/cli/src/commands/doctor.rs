@@ -1,7 +1,7 @@
 //! `toolpost doctor`
 
 use serde_json::{Value, json};
-use toolpost_sandbox::{Cancel, Host, Language, Program, Sandbox};
+use toolpost_sandbox::{Host, LanguageStatus, Languages};
 
 use crate::env;
 use crate::exit::Exit;
@@ -11,36 +11,33 @@ use crate::style::{BAD, GOOD, HINT, STRONG, WARN, paint};
 
 pub(crate) fn run(printer: &Printer) -> Result<Exit, Failure> {
     let host = Host::probe();
-    let languages = [Language::Python, Language::Bash, Language::JavaScript].map(language);
+    let languages = host.languages(env::get_os("PATH").as_deref());
     let key = env::get("ANTHROPIC_API_KEY").is_some();
     if !printer.is_text() {
         printer.json(&json!({
             "v": 1,
             "version": env!("CARGO_PKG_VERSION"),
             "host": host,
-            "languages": languages,
+            "languages": languages.iter().map(told).collect::<Vec<_>>(),
             "keys": { "anthropic": key },
         }))?;
         return Ok(verdict(host));
     }
-    let mut lines = vec![format!("{} {}", paint(STRONG, "Host"), host.system)];
+    let mut page = Page::default();
+    page.section("Host", &host.system);
     for capability in &host.capabilities {
-        lines.push(line(capability.available, capability.name, &capability.reason, capability.fix));
+        page.row(capability.available, capability.name, &capability.reason, capability.fix);
     }
-    lines.push(paint(STRONG, "Sandbox levels"));
+    page.section("Sandbox levels", "");
     for level in &host.levels {
         let reason = level.reason.as_deref().unwrap_or("available");
-        lines.push(line(level.available, &level.level.to_string(), reason, level.fix.as_deref()));
+        page.row(level.available, &level.level.to_string(), reason, level.fix.as_deref());
     }
-    lines.push(paint(STRONG, "Languages"));
-    for found in &languages {
-        let text = |key: &str| found[key].as_str().unwrap_or_default();
-        lines.push(line(found["available"] == true, text("language"), text("detail"), None));
-    }
-    lines.push(paint(STRONG, "Keys"));
-    let fix = (!key).then_some("set it for `anthropic/…` models");
-    lines.push(line(key, "ANTHROPIC_API_KEY", if key { "is set" } else { "is not set" }, fix));
-    printer.result(&lines.join("\n"))?;
+    page.languages(&languages);
+    page.section("Keys", "");
+    let fix = "set it for `anthropic/…` models";
+    page.row(key, "ANTHROPIC_API_KEY", if key { "is set" } else { "is not set" }, Some(fix));
+    printer.result(&page.lines.join("\n"))?;
     Ok(verdict(host))
 }
 
@@ -48,31 +45,53 @@ fn verdict(host: &Host) -> Exit {
     if host.best().is_some() { Exit::Ok } else { Exit::Denied }
 }
 
-/// Runs the smallest program of a language in the sandbox.
-fn language(language: Language) -> Value {
-    let code = match language {
-        Language::Python => "import platform; print(platform.python_version())",
-        Language::JavaScript => "console.log(process.version)",
-        _ => "echo $BASH_VERSION",
-    };
-    let sandbox = Sandbox::new().search_path(env::get_os("PATH").unwrap_or_default());
-    let (available, detail) = match sandbox.run(&Program::code(language, code), &Cancel::new(), &mut |_| {}) {
-        Ok(outcome) if outcome.verdict.is_ok() => (true, outcome.stdout.text().trim().to_owned()),
-        Ok(outcome) => {
-            (false, format!("it does not run: {:?} {}", outcome.verdict, outcome.stderr.text().trim()))
-        }
-        Err(error) => (false, error.to_string()),
-    };
-    json!({ "language": language.to_string(), "available": available, "detail": detail })
+/// What is said of a language, in words.
+fn detail(status: &LanguageStatus) -> String {
+    match (&status.reason, &status.version) {
+        (Some(reason), _) => reason.clone(),
+        (None, Some(version)) => version.clone(),
+        (None, None) => "it runs, and tells no version".to_owned(),
+    }
 }
 
-fn line(good: bool, name: &str, reason: &str, fix: Option<&str>) -> String {
-    let mark = match (good, fix) {
-        (true, _) => paint(GOOD, "✓"),
-        (false, Some(_)) => paint(WARN, "!"),
-        (false, None) => paint(BAD, "✗"),
-    };
-    let fix =
-        fix.filter(|_| !good).map(|fix| format!("\n      {} {fix}", paint(HINT, "fix:"))).unwrap_or_default();
-    format!("  {mark} {name}: {}{fix}", crate::style::one_line(reason, 300))
+fn told(status: &LanguageStatus) -> Value {
+    let mut value = json!(status);
+    value["detail"] = detail(status).into();
+    value
+}
+
+/// What people read: sections, and a row for each thing that is there or not.
+#[derive(Default)]
+struct Page {
+    lines: Vec<String>,
+}
+
+impl Page {
+    fn section(&mut self, title: &str, about: &str) {
+        let about = crate::style::one_line(about, 300);
+        self.lines.push(format!("{} {about}", paint(STRONG, title)).trim_end().to_owned());
+    }
+
+    /// A thing, what was found of it, and what mends it. What cannot be mended is a cross.
+    fn row(&mut self, is_good: bool, name: &str, reason: &str, fix: Option<&str>) {
+        let mark = match (is_good, fix) {
+            (true, _) => paint(GOOD, "✓"),
+            (false, Some(_)) => paint(WARN, "!"),
+            (false, None) => paint(BAD, "✗"),
+        };
+        self.lines.push(format!("  {mark} {name}: {}", crate::style::one_line(reason, 300)));
+        if let Some(fix) = fix.filter(|_| !is_good) {
+            self.lines.push(format!("      {} {fix}", paint(HINT, "fix:")));
+        }
+    }
+
+    /// Those that run, each with its version; those that do not, each with what to install.
+    fn languages(&mut self, languages: &Languages) {
+        let there = languages.iter().filter(|status| status.available).count();
+        self.section("Languages", &format!("{there} of {} run here", languages.iter().count()));
+        for status in languages.iter() {
+            let fix = status.hint.unwrap_or("install it");
+            self.row(status.available, status.language.name(), &detail(status), Some(fix));
+        }
+    }
 }

@@ -6,10 +6,10 @@ mod live;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use toolpost_sandbox::{Cancel, Language, Level, Limits, Program, Sandbox, Source, Stdin, Workspace};
+use toolpost_sandbox::{Cancel, Language, Program, Sandbox, Source, Stdin};
 
 use self::ended::Ended;
 use self::live::Live;
@@ -18,34 +18,23 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
-use crate::{env, interrupt, verdict};
+use crate::wanted::Wanted;
+use crate::{env, interrupt};
 
 /// The largest code file that is read; the sandbox refuses even that with a better sentence.
 const MAX_CODE: u64 = 128 << 20;
 
 pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let program = program(args)?;
-    let mut sandbox = Sandbox::new()
-        .allow_degraded(args.allow_degraded)
-        .limits(limits(args))
-        .search_path(env::get_os("PATH").unwrap_or_default())
-        .stdin(stdin(args)?);
-    if let Some(level) = args.level.or_else(|| config.choice("level")) {
-        sandbox = sandbox.level(level);
-    }
-    if let Some(folder) = &args.workdir {
-        let folder = folder.canonicalize().map_err(|error| Failure::file("the folder", folder, &error))?;
-        sandbox = sandbox.workspace(Workspace::Host(folder));
-    }
-    for pair in &args.env {
-        let (name, value) = super::pair("--env", pair)?;
-        sandbox = sandbox.env(name, value);
-    }
-    for path in &args.attach {
-        let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
-            Failure::usage(format!("the attachment `{}` has no name that can be used", path.display()))
-        })?;
-        sandbox = sandbox.file(name, Source::Path(path.clone()));
+    let lang = match &program {
+        Program::Code { language, .. } => Some(*language),
+        _ => None,
+    };
+    let wanted = Wanted::new(args, lang, config)?;
+    let mut sandbox =
+        wanted.sandbox(env::get_os("PATH").unwrap_or_default(), args.timeout)?.stdin(stdin(args)?);
+    for (name, path) in attachments(args)? {
+        sandbox = sandbox.file(name, Source::Path(path));
     }
     let mut live = Live::new(printer);
     let outcome = supervised(&sandbox, &program, &mut live)?;
@@ -57,12 +46,18 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
         Some(Ok(files)) => (files, None),
         Some(Err(error)) => (Vec::new(), Some(error)),
     };
-    let ended = Ended::new(&outcome, &files)?;
-    ended.tell(live, printer)?;
-    match trouble.map(Failure::from).or_else(|| verdict::failure(&ended.verdict)) {
-        Some(failure) => Err(failure),
-        None => Ok(Exit::Ok),
-    }
+    Ended::new(&outcome, &files)?.close(live, trouble.map(Failure::from), printer)
+}
+
+/// The files that are put into the workspace: their names there, and where they are.
+fn attachments(args: &ExecArgs) -> Result<Vec<(String, PathBuf)>, Failure> {
+    let named = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
+            Failure::usage(format!("the attachment `{}` has no name that can be used", path.display()))
+        })?;
+        Ok((name.to_owned(), path.clone()))
+    };
+    args.attach.iter().map(named).collect()
 }
 
 /// What begins, for `--format jsonl`.
@@ -136,20 +131,6 @@ fn unknown_language(path: &Path) -> Failure {
             Language::ALL.map(Language::name).join(", ")
         ))
         .hint("A command of the host stands behind two dashes: `toolpost exec -- COMMAND ARGUMENTS`.")
-}
-
-fn limits(args: &ExecArgs) -> Limits {
-    let mut limits = Limits::for_level(args.level.unwrap_or(Level::Strict));
-    limits.wall = args.timeout.unwrap_or(limits.wall);
-    limits.memory = args.memory.unwrap_or(limits.memory);
-    limits.cpu_quota = args.cpu.or(limits.cpu_quota);
-    limits.processes = args.pids.unwrap_or(limits.processes);
-    limits.file_size = args.max_file.unwrap_or(limits.file_size);
-    if let Some(output) = args.max_output {
-        limits.stdout = output as usize;
-        limits.stderr = output as usize;
-    }
-    limits
 }
 
 fn stdin(args: &ExecArgs) -> Result<Stdin, Failure> {

@@ -10,7 +10,7 @@ const SYSTEM: &str = "/etc/toolpost/config.toml";
 /// The name of a project's file.
 pub(crate) const PROJECT: &str = "toolpost.toml";
 
-fn folder(variable: &'static str, below_home: &str) -> Option<PathBuf> {
+fn folder_of(variable: &'static str, below_home: &str) -> Option<PathBuf> {
     // The specification: a relative path is to be ignored.
     let named = env::get_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || env::get_os("HOME").map(|home| Path::new(&home).join(below_home));
@@ -24,7 +24,7 @@ pub(crate) fn system() -> PathBuf {
 
 /// The settings of the user.
 pub(crate) fn user() -> Option<PathBuf> {
-    folder("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("config.toml"))
+    folder_of("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("config.toml"))
 }
 
 /// The settings of the project: of this folder, or of the nearest above it that has some.
@@ -35,17 +35,17 @@ pub(crate) fn project() -> Option<PathBuf> {
 
 /// The files that the operator trusts.
 pub(crate) fn trust() -> Option<PathBuf> {
-    folder("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("trust.json"))
+    folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("trust.json"))
 }
 
 /// What tools keep, unless `--store` says otherwise.
 pub(crate) fn store() -> Option<PathBuf> {
-    folder("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("store.db"))
+    folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("store.db"))
 }
 
 /// What can be found out again.
 pub(crate) fn cache() -> Option<PathBuf> {
-    folder("XDG_CACHE_HOME", ".cache")
+    folder_of("XDG_CACHE_HOME", ".cache")
 }
 
 /// Why there is no place.

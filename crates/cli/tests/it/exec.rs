@@ -245,6 +245,91 @@ pub(crate) fn max_file() {
     assert!(said(&outcome(&env, 0, &[&["--max-file", "300K"], &write[..]].concat())).contains("written"));
 }
 
+/// A server that answers each request with the same words; its address.
+fn server() -> std::net::SocketAddr {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ =
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+        }
+    });
+    address
+}
+
+/// A program that asks a server on this machine, and the address of that server.
+fn asking(env: &TestEnv) -> String {
+    let address = server().to_string();
+    env.write(
+        "ask.py",
+        format!(
+            "import urllib.request as r\nprint(r.urlopen('http://{address}/', timeout=5).read().decode())"
+        ),
+    );
+    address
+}
+
+#[test]
+pub(crate) fn allow_address() {
+    let env = TestEnv::new();
+    let address = asking(&env);
+    let answered = env.run(["exec", "--allow-address", &address, "ask.py"]);
+    if answered.status.code() == Some(5) {
+        println!("SKIP allow_address: {}", answered.err);
+        return;
+    }
+    assert_eq!(answered.ok().out, "hello\n");
+    // Without the option there is no network.
+    env.run(["exec", "ask.py"]).exit(1);
+}
+
+#[test]
+pub(crate) fn allow_host() {
+    let env = TestEnv::new();
+    let address = asking(&env);
+    // This name leads to this machine; the rule on names lets it through, and the one on addresses does not.
+    let port = address.rsplit(':').next().unwrap();
+    let named = |host: &str| {
+        let allowed = format!("localhost:{port}");
+        let code = format!("import urllib.request as r\nr.urlopen('http://{host}:{port}/', timeout=5)");
+        env.write("named.py", code);
+        env.run(["exec", "--json", "--allow-host", &allowed, "named.py"]).json()["report"]["egress"].take()
+    };
+    let allowed = named("localhost");
+    if allowed.is_null() {
+        println!("SKIP allow_host: this host has no way out for a sandbox");
+        return;
+    }
+    let rule = |log: &Value| log["events"][0]["refused"]["rule"].clone();
+    assert_ne!(rule(&allowed), "host_not_allowed", "{allowed:#}");
+    assert_eq!(rule(&named("example.org")), "host_not_allowed");
+    // What is refused is told with what would allow it.
+    let refused = env.run(["exec", "--allow-host", "example.org", "ask.py"]).exit(1);
+    assert!(refused.err.contains(&format!("`--allow-address {address}` would allow it")), "{refused}");
+    let wrong = env.run(["exec", "--json", "--allow-host", "http://a b/", "ask.py"]);
+    assert_ne!(wrong.status.code(), Some(0));
+    assert!(wrong.error()["message"].as_str().unwrap().contains("host"), "{wrong}");
+}
+
+#[test]
+fn what_is_built_once_is_not_built_again() {
+    let env = TestEnv::new();
+    env.write("sum.c", "#include <stdio.h>\nint main(void) { puts(\"42\"); return 0; }");
+    let first = env.run(["exec", "sum.c"]);
+    if first.status.code() != Some(0) {
+        println!("SKIP builds: {}", first.err);
+        return;
+    }
+    assert_eq!(first.out, "42\n");
+    let kept = std::fs::read_dir(env.path("../home/.cache/toolpost/builds")).unwrap().count();
+    let second = env.run(["exec", "sum.c"]).ok();
+    assert_eq!((second.out.as_str(), kept > 0), ("42\n", true));
+    assert!(second.err.contains("kept from before"), "{second}");
+}
+
 #[test]
 fn output_is_told_line_by_line_while_the_program_runs() {
     let env = TestEnv::new();

@@ -135,3 +135,24 @@ fn doctor_says_what_there_is() {
     }
     assert!(!page.out.contains("sk-secret") && !json.out.contains("sk-secret"));
 }
+
+#[test]
+fn doctor_names_every_language_with_its_version_or_what_to_install() {
+    let env = TestEnv::new();
+    let told = env.run(["doctor", "--json"]).ok().json();
+    let languages = told["languages"].as_array().unwrap();
+    assert_eq!(languages.len(), toolpost_sandbox::Language::ALL.len());
+    let page = env.run(["doctor"]).ok().out;
+    for language in languages {
+        let name = language["language"].as_str().unwrap();
+        let expected = if language["available"] == true {
+            format!("✓ {name}: {}", language["version"].as_str().unwrap())
+        } else {
+            format!("fix: {}", language["hint"].as_str().unwrap())
+        };
+        assert!(page.contains(&expected), "{expected}: {page}");
+    }
+    // What the search path has not, is not there.
+    let bare = TestEnv::new().with("PATH", "/nonexistent").run(["doctor", "--json"]).ok().json();
+    assert!(bare["languages"].as_array().unwrap().iter().all(|language| language["available"] == false));
+}

@@ -121,6 +121,8 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("exec", "--max-output"), by!(exec::max_output)),
         (("exec", "--max-file"), by!(exec::max_file)),
         (("exec", "--artifacts"), by!(exec::artifacts)),
+        (("exec", "--allow-host"), by!(exec::allow_host)),
+        (("exec", "--allow-address"), by!(exec::allow_address)),
         (("schema", "[NAME]"), by!(look::schema)),
         (("completions", "<SHELL>"), by!(look::shell)),
     ])

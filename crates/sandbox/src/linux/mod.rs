@@ -5,6 +5,7 @@ mod attend;
 mod build_cache;
 mod capture;
 mod cgroup;
+mod detached;
 mod facts;
 mod files;
 mod identity;
@@ -36,6 +37,7 @@ mod watch;
 mod workspace;
 
 pub use build_cache::BuildCache;
+pub(crate) use detached::detached;
 pub(crate) use facts::Facts;
 pub(crate) use files::{Store, export, read_artifact};
 pub(crate) use run::{Output, run};

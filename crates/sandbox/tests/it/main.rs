@@ -17,6 +17,7 @@ mod builds;
     clippy::print_stdout,
     reason = "helpers of tests fail by panicking and skip loudly"
 )]
+mod detached;
 mod egress;
 mod egress_runs;
 mod files;

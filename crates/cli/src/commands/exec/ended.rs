@@ -12,11 +12,12 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::style::{self, FAINT, GOOD, HINT, WARN, harmless, paint};
+use crate::verdict;
 
 /// How a run ended, wherever it ran: here, or in the process that holds its session.
 #[derive(Debug)]
 pub(super) struct Ended {
-    pub(super) verdict: Verdict,
+    verdict: Verdict,
     report: Report,
     usage: Usage,
     outcome: Value,
@@ -39,8 +40,22 @@ impl Ended {
         Ok(Self { verdict, report, usage, outcome, files })
     }
 
+    /// Tells it, and says how the command ends.
+    pub(super) fn close(
+        &self,
+        live: Live,
+        trouble: Option<Failure>,
+        printer: &Printer,
+    ) -> Result<Exit, Failure> {
+        self.tell(live, printer)?;
+        match trouble.or_else(|| verdict::failure(&self.verdict)) {
+            Some(failure) => Err(failure),
+            None => Ok(Exit::Ok),
+        }
+    }
+
     /// Tells it: the value, the files, and what confined the program.
-    pub(super) fn tell(&self, live: Live, printer: &Printer) -> Result<(), Failure> {
+    fn tell(&self, live: Live, printer: &Printer) -> Result<(), Failure> {
         match printer.format {
             Format::Json => return printer.json(&self.outcome),
             Format::Jsonl => return live.end(&self.outcome, &self.files),
