@@ -19,6 +19,8 @@ mod builds;
 )]
 mod detached;
 mod egress;
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+mod egress_attacks;
 mod egress_runs;
 mod files;
 #[expect(
