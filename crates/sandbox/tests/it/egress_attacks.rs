@@ -85,9 +85,20 @@ fn row_34_no_trick_with_a_name_or_a_request_gets_through() {
             .allow_address(good.address)
     };
     let with_names = || {
-        ["alias", "mixed", "mapped", "nat64", "private", "carrier", "metadata", "multicast", "zero", "nothing"]
-            .iter()
-            .fold(egress(), |egress, name| egress.allow(pattern(&format!("{name}.example:*"))))
+        [
+            "alias",
+            "mixed",
+            "mapped",
+            "nat64",
+            "private",
+            "carrier",
+            "metadata",
+            "multicast",
+            "zero",
+            "nothing",
+        ]
+        .iter()
+        .fold(egress(), |egress, name| egress.allow(pattern(&format!("{name}.example:*"))))
     };
     let get = |url: &str, host: &str| format!("GET {url} HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();
     let same = |host: &str| get(&format!("http://{host}/"), host);
@@ -237,11 +248,13 @@ fn a_redirection_is_a_new_request_under_the_same_rules() {
     let inner = Server::http(|_| page("inner"));
     let hidden = inner.address.port();
     let good = Server::http(move |_| {
-        format!("HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{hidden}/\r\nContent-Length: 0\r\n\r\n").into_bytes()
+        format!("HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{hidden}/\r\nContent-Length: 0\r\n\r\n")
+            .into_bytes()
     });
     let proxy = start(&leads_to(&good));
     let here = format!("example.org:{}", good.address.port());
-    let answer = ask(proxy.address(), format!("GET http://{here}/ HTTP/1.1\r\nHost: {here}\r\n\r\n").as_bytes());
+    let answer =
+        ask(proxy.address(), format!("GET http://{here}/ HTTP/1.1\r\nHost: {here}\r\n\r\n").as_bytes());
     let text = String::from_utf8_lossy(&answer);
     let url = text.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().to_owned();
     let host = format!("127.0.0.1:{hidden}");
@@ -268,7 +281,12 @@ fn a_deny_rule_wins_and_no_network_leaves_this_machine_alone() {
 }
 
 /// Opens a tunnel and sends bytes through it; gives what the server saw and what came back.
-fn through(egress: &Egress, server: &Server, target: &str, bytes: &[u8]) -> (Vec<String>, Vec<u8>, EgressLog) {
+fn through(
+    egress: &Egress,
+    server: &Server,
+    target: &str,
+    bytes: &[u8],
+) -> (Vec<String>, Vec<u8>, EgressLog) {
     let proxy = start(egress);
     let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
     let mut stream = connect(proxy.address());
@@ -402,7 +420,9 @@ fn bodies_of_both_framings_arrive_whole_and_a_connection_is_kept() {
     let head = format!("POST http://{here}/p HTTP/1.1\r\nHost: {here}\r\nProxy-Connection: keep-alive\r\n");
     let both = [
         format!("{head}Content-Length: 9\r\n\r\nbody end."),
-        format!("{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n4\r\nbody\r\n1\r\n!\r\n0\r\n\r\n"),
+        format!(
+            "{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n4\r\nbody\r\n1\r\n!\r\n0\r\n\r\n"
+        ),
     ]
     .concat();
     let answer = String::from_utf8(ask(proxy.address(), both.as_bytes())).unwrap();
@@ -410,7 +430,10 @@ fn bodies_of_both_framings_arrive_whole_and_a_connection_is_kept() {
     assert_eq!(answer.matches("3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n").count(), 2, "{answer}");
     let seen = server.seen();
     assert!(seen[0].ends_with("Content-Length: 9\r\nConnection: close\r\n\r\nbody end."), "{seen:?}");
-    assert!(seen[1].contains("Transfer-Encoding: chunked\r\n") && seen[1].ends_with("body\r\n1\r\n!\r\n0\r\n\r\n"));
+    assert!(
+        seen[1].contains("Transfer-Encoding: chunked\r\n")
+            && seen[1].ends_with("body\r\n1\r\n!\r\n0\r\n\r\n")
+    );
     assert!(!seen.iter().any(|head| head.contains("Proxy-Connection")), "{seen:?}");
     assert_eq!(proxy.finish().requests, 2);
 }
@@ -429,11 +452,18 @@ fn slow_half_open_and_silent_connections_end_in_time() {
     let egress = leads_to(&server).allow(pattern(&quiet)).allow_address(silent.address).limits(limits);
     let rows: [(&str, Vec<Vec<u8>>, &str); 6] = [
         ("a head that never ends", vec![b"GET http://a/ HT".to_vec()], "head_timeout"),
-        ("one byte after the other", b"GET http://example.org/ HTTP/1.1\r\n".map(|byte| vec![byte]).to_vec(), "head_timeout"),
+        (
+            "one byte after the other",
+            b"GET http://example.org/ HTTP/1.1\r\n".map(|byte| vec![byte]).to_vec(),
+            "head_timeout",
+        ),
         ("half a greeting", vec![vec![5, 1]], "failed: the request for a SOCKS connection took too long"),
         (
             "a body that never comes",
-            vec![format!("POST http://{here}/ HTTP/1.1\r\nHost: {here}\r\nContent-Length: 5\r\n\r\nab").into_bytes()],
+            vec![
+                format!("POST http://{here}/ HTTP/1.1\r\nHost: {here}\r\nContent-Length: 5\r\n\r\nab")
+                    .into_bytes(),
+            ],
             "idle_timeout",
         ),
         (

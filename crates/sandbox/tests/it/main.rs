@@ -21,7 +21,15 @@ mod detached;
 mod egress;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod egress_attacks;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests fail by panicking and skip loudly"
+)]
+mod egress_limits;
 mod egress_runs;
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+mod egress_secrets;
 mod files;
 #[expect(
     clippy::unwrap_used,

@@ -1,0 +1,172 @@
+//! Secrets that stay on the host's side.
+
+use serde_json::json;
+use toolpost_sandbox::{Egress, EgressPolicy, Error, Placeholder, Program};
+
+use crate::egress::{Server, leads_to, pattern, sandboxes};
+use crate::egress_attacks::{ask, start};
+use crate::support::{python, run};
+
+const SECRET: &str = "s3cr3t-value+1";
+
+/// Gives back everything that it is asked, in headers and body.
+fn mirror() -> Server {
+    Server::http(|request| {
+        let (head, _) = request.split_once("\r\n\r\n").unwrap();
+        let authorization =
+            head.lines().find_map(|line| line.strip_prefix("Authorization: ")).unwrap_or("none");
+        format!(
+            "HTTP/1.1 200 OK\r\nX-Mirror: {authorization}\r\nContent-Length: {}\r\n\r\n{request}",
+            request.len()
+        )
+        .into_bytes()
+    })
+}
+
+#[test]
+fn row_35_the_program_uses_a_secret_that_it_never_sees() {
+    let server = mirror();
+    let other = mirror();
+    let (here, there) = (server.address.port(), other.address.port());
+    for (level, sandbox) in sandboxes("row_35_the_program_uses_a_secret") {
+        let placeholder = Placeholder::new("API_TOKEN", SECRET)
+            .host(pattern(&format!("example.org:{here}")))
+            .plain_http(true);
+        let egress = leads_to(&server)
+            .allow(pattern(&format!("other.example:{there}")))
+            .allow_address(other.address)
+            .secret(placeholder);
+        let code = format!(
+            "import base64, os, urllib.request\n\
+             token = os.environ['API_TOKEN']\n\
+             def ask(url, headers, data=None):\n\
+             \x20   response = urllib.request.urlopen(urllib.request.Request(url, headers=headers, data=data))\n\
+             \x20   return response.headers['X-Mirror'] + response.read().decode()\n\
+             basic = 'Basic ' + base64.b64encode(('user:' + token).encode()).decode()\n\
+             good = 'http://example.org:{here}/'\n\
+             texts = [ask(good, {{'Authorization': 'Bearer ' + token}}), ask(good, {{'Authorization': basic}}),\n\
+             \x20   ask(good + '?' + token, {{'User-Agent': token}}, token.encode()),\n\
+             \x20   ask('http://other.example:{there}/', {{'Authorization': 'Bearer ' + token}})]\n\
+             [token, texts]"
+        );
+        let outcome = python(&sandbox.egress(egress), &code);
+        let value = outcome.value.clone().unwrap_or_else(|| panic!("{level} {}", outcome.stderr.text()));
+        let token = value[0].as_str().unwrap();
+        assert!(token.starts_with("placeholder-") && token.len() == 44, "{token}");
+        let everything = format!("{value} {:?} {:?}", outcome.report, outcome.stdout);
+        assert!(!everything.contains(SECRET), "{level} {everything}");
+        // What came back shows the placeholder where the secret was.
+        assert!(value[1][0].as_str().unwrap().starts_with(&format!("Bearer {token}")), "{level} {value}");
+        let log = outcome.report.egress.unwrap();
+        let used: Vec<usize> = log.events.iter().map(|event| event.secrets.len()).collect();
+        assert_eq!(used, [1, 1, 0, 0], "{level} {log:?}");
+        assert_eq!(log.events[0].secrets, ["API_TOKEN"]);
+        let seen = server.seen();
+        let seen: Vec<&String> = seen.iter().rev().take(3).collect();
+        assert!(seen[2].contains(&format!("Authorization: Bearer {SECRET}\r\n")), "{seen:?}");
+        // `user:` and the secret.
+        assert!(seen[1].contains("Authorization: Basic dXNlcjpzM2NyM3QtdmFsdWUrMQ==\r\n"), "{seen:?}");
+        assert!(
+            !seen[0].contains(SECRET) && seen[0].contains(&format!("GET /?{token}").replace("GET", "POST"))
+        );
+        assert!(!other.seen().last().unwrap().contains(SECRET));
+    }
+}
+
+#[test]
+fn a_secret_goes_over_plain_http_only_where_that_is_allowed() {
+    let server = mirror();
+    let here = format!("example.org:{}", server.address.port());
+    let placeholder = Placeholder::new("API_TOKEN", SECRET).host(pattern(&here));
+    let proxy = start(&leads_to(&server).secret(placeholder));
+    let token = proxy.variables().iter().find(|(name, _)| name == "API_TOKEN").unwrap().1.clone();
+    let request =
+        format!("GET http://{here}/ HTTP/1.1\r\nHost: {here}\r\nAuthorization: Bearer {token}\r\n\r\n");
+    let answer = ask(proxy.address(), request.as_bytes());
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    if cfg!(feature = "egress-tls") {
+        // The server speaks no TLS.
+        assert!(text.starts_with("HTTP/1.1 502 Failed: the TLS handshake"), "{text}");
+    } else {
+        assert!(text.starts_with("HTTP/1.1 403 Blocked: "), "{text}");
+        assert!(text.contains("Rule: secret_needs_tls") && text.contains("plain_http"), "{text}");
+    }
+    assert!(!server.seen().iter().any(|head| head.contains(SECRET) || head.contains(&token)));
+}
+
+#[test]
+fn only_the_named_headers_carry_a_secret_and_compressed_answers_are_refused() {
+    let server = mirror();
+    let here = format!("example.org:{}", server.address.port());
+    let bound = || Placeholder::new("API_TOKEN", SECRET).host(pattern(&here)).plain_http(true);
+    let proxy = start(&leads_to(&server).secret(bound().header("X-Own")));
+    let token = proxy.variables().last().unwrap().1.clone();
+    let request = format!(
+        "GET http://{here}/ HTTP/1.1\r\nHost: {here}\r\nAuthorization: {token}\r\nx-own: key={token}\r\n\
+         Accept-Encoding: gzip\r\nRange: bytes=0-5\r\nConnection: close\r\n\r\n"
+    );
+    ask(proxy.address(), request.as_bytes());
+    let seen = server.seen().pop().unwrap();
+    assert!(seen.contains(&format!("x-own: key={SECRET}\r\n")), "{seen}");
+    assert!(seen.contains(&format!("Authorization: {token}\r\n")), "{seen}");
+    assert!(seen.contains("Accept-Encoding: identity\r\n") && !seen.contains("gzip"), "{seen}");
+    assert!(!seen.contains("Range"), "a secret could be read piece by piece: {seen}");
+
+    let packed = Server::http(|_| {
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nzzzz".to_vec()
+    });
+    let here = format!("example.org:{}", packed.address.port());
+    let placeholder = Placeholder::new("API_TOKEN", SECRET).host(pattern(&here)).plain_http(true);
+    let proxy = start(&leads_to(&packed).secret(placeholder));
+    let answer =
+        ask(proxy.address(), format!("GET http://{here}/ HTTP/1.1\r\nHost: {here}\r\n\r\n").as_bytes());
+    assert!(answer.starts_with(b"HTTP/1.1 502 Failed: the response is refused: it is compressed"));
+}
+
+#[test]
+fn secrets_are_refused_where_they_could_not_be_kept() {
+    for (_, sandbox) in sandboxes("secrets_are_refused_where_they_could_not_be_kept") {
+        let host = || pattern("example.org");
+        for (name, value) in [
+            ("LD_PRELOAD", SECRET),
+            ("1A", SECRET),
+            ("HTTP_PROXY", SECRET),
+            ("TOKEN", "a\r\nX: y and more"),
+            ("TOKEN", "short"),
+        ] {
+            let egress = Egress::new().secret(Placeholder::new(name, value).host(host()));
+            let error = run(&sandbox.clone().egress(egress), &Program::argv(["true"])).unwrap_err();
+            assert!(
+                matches!(error, Error::InvalidName { .. }) && !error.to_string().contains(value),
+                "{error}"
+            );
+        }
+        let egress = Egress::new().secret(Placeholder::new("TOKEN", SECRET).host(host()));
+        let error = run(&sandbox.env("TOKEN", "own").egress(egress), &Program::argv(["true"])).unwrap_err();
+        assert!(error.to_string().contains("TOKEN"), "{error}");
+    }
+}
+
+#[test]
+fn a_policy_in_a_file_does_what_the_builder_does() {
+    let server = mirror();
+    let port = server.address.port();
+    let policy: EgressPolicy = serde_json::from_value(json!({
+        "allow": [format!("example.org:{port}")],
+        "addresses": [server.address],
+        "secrets": [{"variable": "API_TOKEN", "hosts": [format!("example.org:{port}")], "plain_http": true}],
+        "limits": {"requests": 1},
+    }))
+    .unwrap();
+    let egress = Egress::from_policy(policy, &mut |_| Some(SECRET.to_owned()))
+        .unwrap()
+        .resolver(crate::egress::Names::new(&[("example.org", &[&["127.0.0.1"]])]));
+    let proxy = start(&egress);
+    let token = proxy.variables().last().unwrap().1.clone();
+    let request = format!(
+        "GET http://example.org:{port}/ HTTP/1.1\r\nHost: example.org:{port}\r\nX-Api-Key: {token}\r\n\r\n"
+    );
+    assert!(ask(proxy.address(), request.as_bytes()).starts_with(b"HTTP/1.1 200 OK"));
+    assert!(ask(proxy.address(), request.as_bytes()).starts_with(b"HTTP/1.1 429 "));
+    assert!(server.seen()[0].contains(&format!("X-Api-Key: {SECRET}\r\n")));
+}
