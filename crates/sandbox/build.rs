@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let target = variable("TARGET")?;
     let program = Path::new(&output).join("init");
     let reason = match target.split('-').next() {
-        Some("x86_64" | "aarch64") if target.contains("-linux-") => build(&target, &program)?,
+        Some("x86_64" | "aarch64") if target.contains("-linux-") => build(&target, "shim/init.rs", &program)?,
         _ => Some(format!("the first process of a sandbox is not written for {target}")),
     };
     if let Some(reason) = &reason {
@@ -22,11 +22,33 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     println!("cargo::rustc-env=TOOLPOST_SANDBOX_INIT={}", program.display());
     println!("cargo::rustc-env=TOOLPOST_SANDBOX_INIT_MISSING={}", reason.unwrap_or_default());
+    if variable("CARGO_FEATURE_DOCKER").is_ok() {
+        build_container(&output, &target)?;
+    }
+    Ok(())
+}
+
+/// The first process of a container.
+fn build_container(output: &str, target: &str) -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=shim/container.rs");
+    let program = Path::new(output).join("container");
+    let reason = match target.split('-').next() {
+        Some("x86_64" | "aarch64") if target.contains("-linux-") => {
+            build(target, "shim/container.rs", &program)?
+        }
+        _ => Some(format!("the first process of a container is not written for {target}")),
+    };
+    if let Some(reason) = &reason {
+        std::fs::write(&program, [])?;
+        println!("cargo::warning=the Docker backend will not be available: {reason}");
+    }
+    println!("cargo::rustc-env=TOOLPOST_SANDBOX_CONTAINER={}", program.display());
+    println!("cargo::rustc-env=TOOLPOST_SANDBOX_CONTAINER_MISSING={}", reason.unwrap_or_default());
     Ok(())
 }
 
 /// Gives the reason if the program could not be built.
-fn build(target: &str, program: &Path) -> Result<Option<String>, Box<dyn Error>> {
+fn build(target: &str, source: &str, program: &Path) -> Result<Option<String>, Box<dyn Error>> {
     let compiler = variable("RUSTC")?;
     let mut failures = Vec::new();
     // The usual C compiler as linker, then the linker that comes with the toolchain.
@@ -46,7 +68,7 @@ fn build(target: &str, program: &Path) -> Result<Option<String>, Box<dyn Error>>
             .args(link_arguments)
             .arg("-o")
             .arg(program)
-            .arg("shim/init.rs")
+            .arg(source)
             .env_remove("RUSTC_WORKSPACE_WRAPPER")
             .env_remove("CARGO_ENCODED_RUSTFLAGS")
             .output();

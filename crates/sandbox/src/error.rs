@@ -137,6 +137,15 @@ pub enum Error {
         /// The reason.
         source: std::io::Error,
     },
+    /// Another backend than this host's processes could not run the program. What the source is, is its own matter; the
+    /// Docker backend puts a `DockerError` there.
+    #[error("{source}")]
+    Backend {
+        /// The name of the backend.
+        backend: &'static str,
+        /// The reason.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The sandbox could not be set up although the host seemed able to.
     #[error("sandbox set-up failed at `{step}`: {source}")]
     Setup {

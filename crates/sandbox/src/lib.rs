@@ -69,6 +69,8 @@
 mod backend;
 mod cancel;
 mod detached;
+#[cfg(all(feature = "docker", target_os = "linux", not(toolpost_simulate_other_host)))]
+pub mod docker;
 mod egress;
 mod error;
 mod host;

@@ -6,7 +6,7 @@ use crate::Captured;
 
 /// Keeps the first and the last bytes of a stream.
 #[derive(Debug)]
-pub(super) struct Capture {
+pub(crate) struct Capture {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     head_limit: usize,
@@ -15,7 +15,7 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
             head: Vec::new(),
             tail: VecDeque::new(),
@@ -25,7 +25,7 @@ impl Capture {
         }
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.total += bytes.len() as u64;
         let (first, rest) = bytes.split_at(bytes.len().min(self.head_limit - self.head.len()));
         self.head.extend_from_slice(first);
@@ -36,11 +36,11 @@ impl Capture {
         self.tail.extend(rest);
     }
 
-    pub(super) fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    pub(super) fn finish(self) -> Captured {
+    pub(crate) fn finish(self) -> Captured {
         let kept = (self.head.len() + self.tail.len()) as u64;
         let mut captured = Captured { head: self.head, tail: Vec::new(), dropped: self.total - kept };
         if captured.dropped == 0 {
@@ -54,7 +54,7 @@ impl Capture {
 
 /// Finds the last line `::result JSON` of a stream.
 #[derive(Debug)]
-pub(super) struct ResultLine {
+pub(crate) struct ResultLine {
     line: Vec<u8>,
     limit: usize,
     overflowed: bool,
@@ -64,11 +64,11 @@ pub(super) struct ResultLine {
 const PREFIX: &[u8] = b"::result ";
 
 impl ResultLine {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self { line: Vec::new(), limit: limit + PREFIX.len(), overflowed: false, found: None }
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         let mut pieces = bytes.split(|byte| *byte == b'\n');
         let last = pieces.next_back().unwrap_or_default();
         for piece in pieces {
@@ -99,7 +99,7 @@ impl ResultLine {
         self.overflowed = false;
     }
 
-    pub(super) fn finish(mut self) -> Option<Vec<u8>> {
+    pub(crate) fn finish(mut self) -> Option<Vec<u8>> {
         self.end_line();
         self.found
     }

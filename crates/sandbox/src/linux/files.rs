@@ -143,7 +143,7 @@ pub(super) fn upload(
 }
 
 /// Opens a file of the host that the operator named, and refuses what is not a regular file: a pipe would block.
-pub(super) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
+pub(crate) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if file.metadata()?.is_file() {

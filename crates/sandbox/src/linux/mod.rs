@@ -22,6 +22,8 @@ mod network;
 mod plan;
 mod policy;
 mod prepare;
+#[cfg(feature = "docker")]
+mod profile;
 mod root;
 mod run;
 mod seccomp;
@@ -43,3 +45,10 @@ pub(crate) use files::{Store, export, read_artifact};
 pub(crate) use run::{Output, run};
 pub(crate) use supervise::Flag;
 pub(crate) use toolchain::{build, detect};
+
+#[cfg(feature = "docker")]
+pub(crate) use {
+    capture::{Capture, ResultLine},
+    files::open_regular,
+    profile::profile,
+};

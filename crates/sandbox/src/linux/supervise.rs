@@ -511,7 +511,7 @@ impl Flag {
         self.set.load(std::sync::atomic::Ordering::SeqCst)
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.event.as_ref().map(|event| event.as_fd())
     }
 

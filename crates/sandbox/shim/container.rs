@@ -1,0 +1,993 @@
+//! The first process of a container: a static program without any library, a few kilobytes.
+//!
+//! It speaks frames over its standard input and output, which the daemon carries to the host: a kind (one byte), the
+//! size of the content (four bytes, little-endian), the content. It shows the host what confines the container, takes
+//! files, starts one program, hands its output on, kills and reaps everything when it ends, and gives files back. The
+//! end of its input is the host's end: then it ends, and the kernel kills the whole container with it.
+//!
+//! From the host: `F` opens an upload (its path), `D` writes to it, `C` appends to the code, `S` starts the program, `I`
+//! is input for it (only after `i`), `E` is the end of the input, `K` kills everything, `L` asks for a list of the
+//! workspace, `G` for the content of a file (its path).
+//!
+//! To the host: `a` is one of the facts (its number, its text), `R` means ready, `n` the program did not start (stage
+//! and error), `s` it did, `o`, `e` and `v` are output, errors and value, `i` asks for input, `c` says that the limit of processor
+//! time was reached, `x` that everything is dead (numbers), `f` is one entry of the list, `l` the end of the list (what was left out, whether the workspace is full), `d` a
+//! piece of a file, `g` its end (a number: 0 or the error), `z` a failed upload (the error).
+
+#![no_std]
+#![no_main]
+
+use core::arch::{asm, global_asm};
+
+#[cfg(target_arch = "x86_64")]
+mod number {
+    pub const READ: usize = 0;
+    pub const WRITE: usize = 1;
+    pub const CLOSE: usize = 3;
+    pub const FSTAT: usize = 5;
+    pub const LSEEK: usize = 8;
+    pub const MMAP: usize = 9;
+    pub const SIGPROCMASK: usize = 14;
+    pub const CLONE: usize = 56;
+    pub const EXECVE: usize = 59;
+    pub const WAIT4: usize = 61;
+    pub const STATFS: usize = 137;
+    pub const KILL: usize = 62;
+    pub const FCNTL: usize = 72;
+    pub const CHDIR: usize = 80;
+    pub const SETSID: usize = 112;
+    pub const PRCTL: usize = 157;
+    pub const GETDENTS64: usize = 217;
+    pub const EXIT_GROUP: usize = 231;
+    pub const OPENAT: usize = 257;
+    pub const MKDIRAT: usize = 258;
+    pub const NEWFSTATAT: usize = 262;
+    pub const PPOLL: usize = 271;
+    pub const SIGNALFD4: usize = 289;
+    pub const DUP3: usize = 292;
+    pub const PIPE2: usize = 293;
+    pub const PRLIMIT64: usize = 302;
+    pub const MEMFD_CREATE: usize = 319;
+}
+#[cfg(target_arch = "aarch64")]
+mod number {
+    pub const READ: usize = 63;
+    pub const WRITE: usize = 64;
+    pub const CLOSE: usize = 57;
+    pub const FSTAT: usize = 80;
+    pub const LSEEK: usize = 62;
+    pub const MMAP: usize = 222;
+    pub const SIGPROCMASK: usize = 135;
+    pub const CLONE: usize = 220;
+    pub const EXECVE: usize = 221;
+    pub const WAIT4: usize = 260;
+    pub const STATFS: usize = 43;
+    pub const KILL: usize = 129;
+    pub const FCNTL: usize = 25;
+    pub const CHDIR: usize = 49;
+    pub const SETSID: usize = 157;
+    pub const PRCTL: usize = 167;
+    pub const GETDENTS64: usize = 61;
+    pub const EXIT_GROUP: usize = 94;
+    pub const OPENAT: usize = 56;
+    pub const MKDIRAT: usize = 34;
+    pub const NEWFSTATAT: usize = 79;
+    pub const PPOLL: usize = 73;
+    pub const SIGNALFD4: usize = 74;
+    pub const DUP3: usize = 24;
+    pub const PIPE2: usize = 59;
+    pub const PRLIMIT64: usize = 261;
+    pub const MEMFD_CREATE: usize = 279;
+}
+const CLOSE_RANGE: usize = 436;
+
+#[cfg(target_arch = "x86_64")]
+mod flag {
+    pub const DIRECTORY: usize = 0o200_000;
+    pub const NOFOLLOW: usize = 0o400_000;
+}
+#[cfg(target_arch = "aarch64")]
+mod flag {
+    pub const DIRECTORY: usize = 0o40_000;
+    pub const NOFOLLOW: usize = 0o100_000;
+}
+const WRITE_ONLY: usize = 1;
+const CREATE_NEW: usize = 0o100 | 0o200;
+const NONBLOCK: usize = 0o4_000;
+const CLOEXEC: usize = 0o2_000_000;
+const HERE: usize = -100isize as usize;
+
+/// The largest content of a frame from the host: a program's arguments and environment fit.
+const LARGEST: usize = 1_400_000;
+/// The largest content of a frame to the host.
+const PIECE: usize = 32 << 10;
+const DEEPEST: usize = 48;
+const MOST_ENTRIES: u64 = 20_000;
+const LONGEST_PATH: usize = 4096;
+
+#[cfg(target_arch = "x86_64")]
+global_asm!(
+    ".globl _start",
+    "_start:",
+    "xor ebp, ebp",
+    "mov rdi, rsp",
+    "and rsp, -16",
+    "call {main}",
+    "ud2",
+    main = sym main
+);
+#[cfg(target_arch = "aarch64")]
+global_asm!(".globl _start", "_start:", "mov x0, sp", "bl {main}", "brk #1", main = sym main);
+
+/// One system call. Gives a negative error number, as the kernel does.
+#[cfg(target_arch = "x86_64")]
+fn call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+    let result;
+    // SAFETY: every caller passes descriptors, numbers, or pointers to memory that outlives the call; the kernel
+    // clobbers only rcx and r11 besides the result.
+    unsafe {
+        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a, in("rsi") b, in("rdx") c,
+            in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    result
+}
+/// One system call. Gives a negative error number, as the kernel does.
+#[cfg(target_arch = "aarch64")]
+fn call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+    let result;
+    // SAFETY: as above; the kernel keeps every other register.
+    unsafe {
+        asm!("svc #0", in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c, in("x3") d,
+            in("x4") e, in("x5") f, options(nostack));
+    }
+    result
+}
+
+fn exit(status: usize) -> ! {
+    loop {
+        call(number::EXIT_GROUP, status, 0, 0, 0, 0, 0);
+    }
+}
+
+fn close(descriptor: isize) {
+    if descriptor >= 0 {
+        call(number::CLOSE, descriptor as usize, 0, 0, 0, 0, 0);
+    }
+}
+
+fn read(descriptor: isize, buffer: &mut [u8]) -> isize {
+    call(number::READ, descriptor as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0)
+}
+
+/// `path` must end in a NUL.
+fn open(folder: usize, path: &[u8], flags: usize) -> isize {
+    call(number::OPENAT, folder, path.as_ptr() as usize, flags | CLOEXEC, 0o644, 0, 0)
+}
+
+/// Moves a descriptor above those that the program gets.
+fn high(descriptor: isize) -> isize {
+    if descriptor < 0 {
+        return descriptor;
+    }
+    let moved = call(number::FCNTL, descriptor as usize, 1030 /* F_DUPFD_CLOEXEC */, 10, 0, 0, 0);
+    close(descriptor);
+    moved
+}
+
+/// Memory of its own; the size is what may be touched, not what is used.
+fn memory(size: usize) -> &'static mut [u8] {
+    let at = call(number::MMAP, 0, size, 3, 0x22, usize::MAX, 0);
+    if at < 0 {
+        exit(4);
+    }
+    // SAFETY: the kernel has just mapped `size` bytes there, zeroed, for this process alone and for good.
+    unsafe { core::slice::from_raw_parts_mut(at as *mut u8, size) }
+}
+
+/// Writes everything, or ends: nobody listens any more.
+fn write(descriptor: usize, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let size = call(number::WRITE, descriptor, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0);
+        if size == -4 {
+            continue;
+        }
+        if size <= 0 {
+            exit(5);
+        }
+        bytes = &bytes[size as usize..];
+    }
+}
+
+/// A frame to the host. Its content stands at `frame[5..5 + size]`, so that one call writes all.
+fn send(kind: u8, frame: &mut [u8], size: usize) {
+    frame[0] = kind;
+    frame[1..5].copy_from_slice(&(size as u32).to_le_bytes());
+    write(1, &frame[..5 + size]);
+}
+
+fn send_numbers(kind: u8, numbers: &[u64]) {
+    let mut frame = [0u8; 5 + 8 * 12];
+    for (index, number) in numbers.iter().enumerate() {
+        frame[5 + 8 * index..13 + 8 * index].copy_from_slice(&number.to_le_bytes());
+    }
+    send(kind, &mut frame, numbers.len() * 8);
+}
+
+/// Texts that show what confines this container; the number of a fact is its place here.
+const FACTS: [&[u8]; 8] = [
+    b"/proc/self/status\0",
+    b"/proc/self/mountinfo\0",
+    b"/proc/net/dev\0",
+    b"/sys/fs/cgroup/memory/memory.limit_in_bytes\0",
+    b"/sys/fs/cgroup/memory.max\0",
+    b"/sys/fs/cgroup/pids/pids.max\0",
+    b"/sys/fs/cgroup/pids.max\0",
+    b"/proc/version\0",
+];
+
+/// The kernel's counters, of either version of control groups.
+#[derive(Clone, Copy)]
+struct Counters {
+    events: isize,
+    peak: isize,
+    processes: isize,
+    time: isize,
+}
+
+impl Counters {
+    fn find() -> Self {
+        let either = |one: &[u8], two: &[u8]| {
+            let first = open(HERE, one, 0);
+            high(if first >= 0 { first } else { open(HERE, two, 0) })
+        };
+        Self {
+            events: either(b"/sys/fs/cgroup/memory/memory.oom_control\0", b"/sys/fs/cgroup/memory.events\0"),
+            peak: either(
+                b"/sys/fs/cgroup/memory/memory.max_usage_in_bytes\0",
+                b"/sys/fs/cgroup/memory.peak\0",
+            ),
+            processes: either(b"/sys/fs/cgroup/pids/pids.events\0", b"/sys/fs/cgroup/pids.events\0"),
+            time: either(b"/sys/fs/cgroup/cpuacct/cpuacct.usage\0", b"/sys/fs/cgroup/cpu.stat\0"),
+        }
+    }
+
+    /// The number behind a word of a file, or the first number if the file has no words. `u64::MAX` is unknown.
+    fn value(descriptor: isize, word: &[u8]) -> u64 {
+        let mut text = [0u8; 1024];
+        if descriptor < 0 || call(number::LSEEK, descriptor as usize, 0, 0, 0, 0, 0) < 0 {
+            return u64::MAX;
+        }
+        let size = read(descriptor, &mut text);
+        if size <= 0 {
+            return u64::MAX;
+        }
+        let text = &text[..size as usize];
+        let parse = |text: &[u8]| {
+            text.iter()
+                .take_while(|byte| byte.is_ascii_digit())
+                .fold(0u64, |sum, byte| sum.wrapping_mul(10).wrapping_add(u64::from(byte - b'0')))
+        };
+        if text[0].is_ascii_digit() {
+            return parse(text);
+        }
+        for line in text.split(|byte| *byte == b'\n') {
+            if line.len() > word.len() && line.starts_with(word) && line[word.len()] == b' ' {
+                return parse(&line[word.len() + 1..]);
+            }
+        }
+        u64::MAX
+    }
+
+    fn kills(self) -> u64 {
+        Self::value(self.events, b"oom_kill")
+    }
+
+    fn refused(self) -> u64 {
+        Self::value(self.processes, b"max")
+    }
+
+    /// Microseconds of processor time.
+    fn micros(self) -> u64 {
+        let mut first = [0u8; 1];
+        if self.time < 0 || call(number::LSEEK, self.time as usize, 0, 0, 0, 0, 0) < 0 {
+            return u64::MAX;
+        }
+        let is_plain = read(self.time, &mut first) == 1 && first[0].is_ascii_digit();
+        let value = Self::value(self.time, b"usage_usec");
+        if is_plain && value != u64::MAX { value / 1000 } else { value }
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PollFd {
+    descriptor: i32,
+    events: i16,
+    returned: i16,
+}
+
+/// The program and the ends of its streams that belong to this process; -1 is closed.
+struct Program {
+    pid: isize,
+    output: isize,
+    errors: isize,
+    value: isize,
+    input: isize,
+    ended: bool,
+    dead: bool,
+    status: u64,
+    usage: [u64; 3],
+    /// Counters at the start, and the limit of processor time; 0 is none.
+    kills: u64,
+    refused: u64,
+    micros: u64,
+    limit: u64,
+    told: bool,
+}
+
+/// Reads a little-endian number and moves on.
+fn take_number(bytes: &mut &[u8]) -> u64 {
+    if bytes.len() < 8 {
+        exit(6);
+    }
+    let (first, rest) = bytes.split_at(8);
+    *bytes = rest;
+    let mut number = [0u8; 8];
+    number.copy_from_slice(first);
+    u64::from_le_bytes(number)
+}
+
+/// Cuts off a string with its NUL.
+fn take_text<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
+    let Some(end) = bytes.iter().position(|byte| *byte == 0) else { exit(7) };
+    let (first, rest) = bytes.split_at(end + 1);
+    *bytes = rest;
+    first
+}
+
+fn pipe() -> [isize; 2] {
+    let mut ends = [0i32; 2];
+    if call(number::PIPE2, ends.as_mut_ptr() as usize, CLOEXEC, 0, 0, 0, 0) < 0 {
+        exit(8);
+    }
+    [high(ends[0] as isize), high(ends[1] as isize)]
+}
+
+fn not_blocking(descriptor: isize) {
+    call(number::FCNTL, descriptor as usize, 4 /* F_SETFL */, NONBLOCK, 0, 0, 0);
+}
+
+/// Starts the program of a frame `S`: the limits (count, then resource, soft, hard), the limit of processor time in
+/// microseconds, whether there is input, whether there is code, the counts of arguments and variables, then texts: the
+/// folder, the search path, the arguments, the variables.
+fn start(mut content: &[u8], code: isize, counters: Counters) -> Option<Program> {
+    let mut limits = [[0u64; 3]; 16];
+    let count = take_number(&mut content) as usize;
+    for limit in &mut limits[..count] {
+        *limit = [take_number(&mut content), take_number(&mut content), take_number(&mut content)];
+    }
+    let limit = take_number(&mut content);
+    let has_input = take_number(&mut content) != 0;
+    let has_code = take_number(&mut content) != 0;
+    let arguments = take_number(&mut content) as usize;
+    let variables = take_number(&mut content) as usize;
+    if arguments == 0 || arguments.saturating_add(variables) > LARGEST {
+        exit(9);
+    }
+    let folder = take_text(&mut content);
+    let search = take_text(&mut content);
+    let table = memory((arguments + variables + 2) * 8);
+    let mut place = 0;
+    let mut first: &[u8] = b"\0";
+    for index in 0..arguments + variables {
+        if index == arguments {
+            place += 8;
+        }
+        let text = take_text(&mut content);
+        if index == 0 {
+            first = text;
+        }
+        table[place..place + 8].copy_from_slice(&(text.as_ptr() as usize).to_ne_bytes());
+        place += 8;
+    }
+    let argument_table = table.as_ptr() as usize;
+    let variable_table = argument_table + (arguments + 1) * 8;
+    let [output, output_child] = pipe();
+    let [errors, errors_child] = pipe();
+    let [value, value_child] = if has_code { pipe() } else { [-1, -1] };
+    let [input_child, input] =
+        if has_input { pipe() } else { [high(open(HERE, b"/dev/null\0", 0)), -1] };
+    let [report, report_child] = pipe();
+    let (kills, refused, micros) = (counters.kills(), counters.refused(), counters.micros());
+    let pid = call(number::CLONE, 17, 0, 0, 0, 0, 0);
+    if pid == 0 {
+        let fail = |stage: u8, error: isize| -> ! {
+            write(report_child as usize, &[stage, (-error) as u8]);
+            exit(127)
+        };
+        call(number::SETSID, 0, 0, 0, 0, 0, 0);
+        let duplicate = |from: isize, to: usize| {
+            if from >= 0 {
+                call(number::DUP3, from as usize, to, 0, 0, 0, 0);
+            } else {
+                call(number::CLOSE, to, 0, 0, 0, 0, 0);
+            }
+        };
+        duplicate(input_child, 0);
+        duplicate(output_child, 1);
+        duplicate(errors_child, 2);
+        duplicate(-1, 3);
+        duplicate(value_child, 4);
+        duplicate(if has_code { code } else { -1 }, 5);
+        // Everything else closes itself with the start of the program; what has no such mark is closed now.
+        call(CLOSE_RANGE, 6, u32::MAX as usize, 4 /* CLOSE_RANGE_CLOEXEC */, 0, 0, 0);
+        let error = call(number::CHDIR, folder.as_ptr() as usize, 0, 0, 0, 0, 0);
+        if error < 0 {
+            fail(b'd', error);
+        }
+        for limit in &limits[..count] {
+            let error = call(number::PRLIMIT64, 0, limit[0] as usize, limit[1..].as_ptr() as usize, 0, 0, 0);
+            if error < 0 {
+                fail(b'l', error);
+            }
+        }
+        let none = 0u64;
+        call(number::SIGPROCMASK, 2, &raw const none as usize, 0, 8, 0, 0);
+        let execute = |path: &[u8]| {
+            call(number::EXECVE, path.as_ptr() as usize, argument_table, variable_table, 0, 0, 0)
+        };
+        if first.contains(&b'/') {
+            fail(b'p', execute(first));
+        }
+        let mut error = -2;
+        for folder in search[..search.len() - 1].split(|byte| *byte == b':') {
+            let mut path = [0u8; LONGEST_PATH];
+            let size = folder.len() + 1 + first.len();
+            if size > path.len() {
+                continue;
+            }
+            path[..folder.len()].copy_from_slice(folder);
+            path[folder.len()] = b'/';
+            path[folder.len() + 1..size].copy_from_slice(first);
+            let here = execute(&path[..size]);
+            if here != -2 && here != -20 {
+                error = here;
+            }
+        }
+        fail(b'p', error);
+    }
+    for descriptor in [output_child, errors_child, value_child, input_child, report_child, code] {
+        close(descriptor);
+    }
+    let mut failure = [0u8; 2];
+    let failed = pid < 0 || read(report, &mut failure) > 0;
+    close(report);
+    if failed {
+        for descriptor in [output, errors, value, input] {
+            close(descriptor);
+        }
+        let error = if pid < 0 { -pid as u64 } else { u64::from(failure[1]) };
+        let stage = if pid < 0 { b'f' } else { failure[0] };
+        send_numbers(b'n', &[u64::from(stage), error]);
+        return None;
+    }
+    for descriptor in [output, errors, value, input] {
+        if descriptor >= 0 {
+            not_blocking(descriptor);
+        }
+    }
+    send_numbers(b's', &[]);
+    if input >= 0 {
+        send_numbers(b'i', &[]);
+    }
+    let (dead, told) = (false, false);
+    let (ended, status, usage) = (false, 0, [0; 3]);
+    Some(Program {
+        pid,
+        output,
+        errors,
+        value,
+        input,
+        ended,
+        dead,
+        status,
+        usage,
+        kills,
+        refused,
+        micros,
+        limit,
+        told,
+    })
+}
+
+/// Hands on what a stream has, at most one piece. Closes it at its end.
+fn hand_on(stream: &mut isize, kind: u8, frame: &mut [u8]) {
+    let size = read(*stream, &mut frame[5..5 + PIECE]);
+    if size > 0 {
+        send(kind, frame, size as usize);
+    } else if size == 0 || (size != -11 && size != -4) {
+        close(*stream);
+        *stream = -1;
+    }
+}
+
+fn kill_all() {
+    // As the first process: everyone but itself.
+    call(number::KILL, usize::MAX, 9, 0, 0, 0, 0);
+}
+
+/// Collects the dead.
+fn reap(program: &mut Option<Program>) {
+    loop {
+        let mut status = 0i32;
+        let mut usage = [0u64; 18];
+        let (at, usage_at) = (&raw mut status as usize, usage.as_mut_ptr() as usize);
+        let pid = call(number::WAIT4, usize::MAX, at, 1 | 0x4000_0000, usage_at, 0, 0);
+        let Some(program) = program else {
+            if pid <= 0 {
+                return;
+            }
+            continue;
+        };
+        if pid == program.pid && !program.ended {
+            program.ended = true;
+            program.status = u64::from(status as u32);
+        }
+        if pid > 0 {
+            // A child's figures hold those of its own dead children.
+            program.usage[0] += usage[0] * 1_000_000 + usage[1];
+            program.usage[1] += usage[2] * 1_000_000 + usage[3];
+            program.usage[2] = program.usage[2].max(usage[4]);
+            continue;
+        }
+        if program.ended {
+            if pid == -10 {
+                program.dead = true;
+            } else {
+                kill_all();
+            }
+        }
+        return;
+    }
+}
+
+/// What of a file's state tells whether it changed.
+fn stat(folder: usize, name: *const u8) -> Option<[u64; 18]> {
+    let mut bytes = [0u64; 18];
+    let at = bytes.as_mut_ptr() as usize;
+    (call(number::NEWFSTATAT, folder, name as usize, at, 0x100, 0, 0) >= 0).then_some(bytes)
+}
+
+#[cfg(target_arch = "x86_64")]
+const MODE_AND_LINKS: fn(&[u64; 18]) -> (u32, u64) = |stat| (stat[3] as u32, stat[2]);
+#[cfg(target_arch = "aarch64")]
+const MODE_AND_LINKS: fn(&[u64; 18]) -> (u32, u64) = |stat| (stat[2] as u32, stat[2] >> 32);
+
+/// The list of the workspace: what was seen so far, and whether something was left out.
+struct List<'a> {
+    seen: u64,
+    left_out: u64,
+    path: [u8; LONGEST_PATH],
+    frame: &'a mut [u8],
+}
+
+/// Sends an entry for each file beneath a folder, which it closes. Links are not followed.
+fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
+    let mut entries = [0u64; 512];
+    loop {
+        let at = entries.as_mut_ptr() as usize;
+        let size = call(number::GETDENTS64, folder as usize, at, size_of_val(&entries), 0, 0, 0);
+        if size <= 0 {
+            break;
+        }
+        // SAFETY: the kernel has written `size` bytes there, which are at most those of the array.
+        let bytes = unsafe { core::slice::from_raw_parts(entries.as_ptr().cast::<u8>(), size as usize) };
+        let mut place = 0;
+        while place + 19 < bytes.len() {
+            let record = usize::from(bytes[place + 16]) | usize::from(bytes[place + 17]) << 8;
+            let name = &bytes[place + 19..place + record];
+            place += record;
+            let name = &name[..name.iter().position(|byte| *byte == 0).unwrap_or(0)];
+            if name.is_empty() || name == b"." || name == b".." {
+                continue;
+            }
+            list.seen += 1;
+            if list.seen > MOST_ENTRIES {
+                list.left_out = 1;
+                close(folder);
+                return;
+            }
+            let end = length + name.len();
+            if end + 1 >= LONGEST_PATH - 64 {
+                list.left_out = 3;
+                continue;
+            }
+            list.path[length..end].copy_from_slice(name);
+            list.path[end] = 0;
+            let Some(found) = stat(folder as usize, list.path[length..].as_ptr()) else { continue };
+            let (mode, links) = MODE_AND_LINKS(&found);
+            if mode & 0o170_000 == 0o040_000 {
+                if depth + 1 >= DEEPEST {
+                    list.left_out = 2;
+                    continue;
+                }
+                let flags = flag::DIRECTORY | flag::NOFOLLOW | NONBLOCK;
+                let inner = open(folder as usize, &list.path[length..], flags);
+                if inner < 0 {
+                    list.left_out = 3;
+                    continue;
+                }
+                list.path[end] = b'/';
+                walk(list, inner, end + 1, depth + 1);
+                if list.seen > MOST_ENTRIES {
+                    close(folder);
+                    return;
+                }
+                continue;
+            }
+            // Inode, kind, names, size, and the times of the content and of the state.
+            let numbers = [
+                found[1],
+                u64::from(mode & 0o170_000),
+                links,
+                found[6],
+                found[11],
+                found[12],
+                found[13],
+                found[14],
+            ];
+            for (index, number) in numbers.iter().enumerate() {
+                list.frame[5 + 8 * index..13 + 8 * index].copy_from_slice(&number.to_le_bytes());
+            }
+            list.frame[69..69 + end].copy_from_slice(&list.path[..end]);
+            send(b'f', list.frame, 64 + end);
+        }
+    }
+    close(folder);
+}
+
+/// Opens a file of the workspace part by part, so that no link is followed. Makes it, with its folders, if `new`.
+fn open_inside(path: &[u8], new: bool) -> isize {
+    let mut folder = open(HERE, b"/workspace\0", flag::DIRECTORY);
+    let mut part = [0u8; 256];
+    let mut parts = path.split(|byte| *byte == b'/').peekable();
+    while let Some(name) = parts.next() {
+        if folder < 0 || name.is_empty() || name.len() > 255 || name == b".." || name.contains(&0) {
+            close(folder);
+            return -22;
+        }
+        part[..name.len()].copy_from_slice(name);
+        part[name.len()] = 0;
+        let is_last = parts.peek().is_none();
+        if !is_last && new {
+            call(number::MKDIRAT, folder as usize, part.as_ptr() as usize, 0o755, 0, 0, 0);
+        }
+        let flags = match (is_last, new) {
+            (false, _) => flag::DIRECTORY | flag::NOFOLLOW,
+            (true, true) => WRITE_ONLY | CREATE_NEW | flag::NOFOLLOW,
+            (true, false) => flag::NOFOLLOW | NONBLOCK,
+        };
+        let inner = open(folder as usize, &part, flags);
+        close(folder);
+        folder = inner;
+        if inner < 0 {
+            return inner;
+        }
+    }
+    folder
+}
+
+/// Sends the content of a regular file that has one name.
+fn give(path: &[u8], frame: &mut [u8]) {
+    let file = high(open_inside(path, false));
+    if file < 0 {
+        send_numbers(b'g', &[(-file) as u64]);
+        return;
+    }
+    let mut found = [0u64; 18];
+    let stated = call(number::FSTAT, file as usize, found.as_mut_ptr() as usize, 0, 0, 0, 0);
+    let (mode, links) = MODE_AND_LINKS(&found);
+    let mut error = if stated < 0 || mode & 0o170_000 != 0o100_000 || links != 1 { 22 } else { 0 };
+    // Nothing runs any more, so its size holds; a sparse file is bounded by what the host asks for.
+    while error == 0 {
+        let size = read(file, &mut frame[5..5 + PIECE]);
+        if size <= 0 {
+            error = (-size) as u64;
+            break;
+        }
+        send(b'd', frame, size as usize);
+    }
+    close(file);
+    send_numbers(b'g', &[error]);
+}
+
+/// Writes a piece of an upload or of the code; false if that failed.
+fn store(descriptor: isize, mut bytes: &[u8]) -> isize {
+    while !bytes.is_empty() {
+        let size =
+            call(number::WRITE, descriptor as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0);
+        if size < 0 {
+            return size;
+        }
+        bytes = &bytes[size as usize..];
+    }
+    0
+}
+
+extern "C" fn main(_at: *const usize) -> ! {
+    // Not dumpable: no process inside may look into this one.
+    call(number::PRCTL, 4, 0, 0, 0, 0, 0);
+    let (all, child_signal) = (!0u64, 1u64 << 16);
+    call(number::SIGPROCMASK, 2, &raw const all as usize, 0, 8, 0, 0);
+    let signals =
+        high(call(number::SIGNALFD4, usize::MAX, &raw const child_signal as usize, 8, CLOEXEC | NONBLOCK, 0, 0));
+    let buffer = memory(LARGEST + 5);
+    let frame = memory(PIECE + 5 + LONGEST_PATH);
+    let pending = memory(64 << 10);
+    let (mut waiting_from, mut waiting_to) = (0usize, 0usize);
+    let mut input_ends = false;
+    let counters = Counters::find();
+    for (index, path) in FACTS.iter().enumerate() {
+        let file = open(HERE, path, 0);
+        if file < 0 {
+            continue;
+        }
+        let mut size = 1;
+        while size < PIECE {
+            let more = read(file, &mut frame[5 + size..5 + PIECE]);
+            if more <= 0 {
+                break;
+            }
+            size += more as usize;
+        }
+        close(file);
+        frame[5] = index as u8;
+        send(b'a', frame, size);
+    }
+    send_numbers(b'R', &[1]);
+    let mut upload = -1isize;
+    let mut code = -1isize;
+    let mut program: Option<Program> = None;
+    let mut filled = 0usize;
+    loop {
+        let closed = PollFd { descriptor: -1, events: 0, returned: 0 };
+        let mut waiting = [closed; 6];
+        waiting[0] = PollFd { descriptor: 0, events: 1, returned: 0 };
+        waiting[1] = PollFd { descriptor: signals as i32, events: 1, returned: 0 };
+        let mut patience = [i64::from(i32::MAX), 0];
+        if let Some(program) = &program {
+            for (entry, stream) in waiting[2..5].iter_mut().zip([program.output, program.errors, program.value]) {
+                *entry = PollFd { descriptor: stream as i32, events: 1, returned: 0 };
+            }
+            if program.input >= 0 && waiting_from < waiting_to {
+                waiting[5] = PollFd { descriptor: program.input as i32, events: 4, returned: 0 };
+            }
+            if !program.dead && (program.limit > 0 || program.ended) {
+                patience = [0, 20_000_000];
+            }
+        }
+        call(number::PPOLL, waiting.as_mut_ptr() as usize, 6, patience.as_ptr() as usize, 0, 8, 0);
+        if waiting[1].returned != 0 {
+            let mut ignored = [0u8; 128];
+            while read(signals, &mut ignored) > 0 {}
+        }
+        reap(&mut program);
+        if let Some(running) = &mut program {
+            if waiting[2].returned != 0 || running.dead {
+                hand_on(&mut running.output, b'o', frame);
+            }
+            if waiting[3].returned != 0 || running.dead {
+                hand_on(&mut running.errors, b'e', frame);
+            }
+            if waiting[4].returned != 0 || running.dead {
+                hand_on(&mut running.value, b'v', frame);
+            }
+            if waiting[5].returned != 0 {
+                let at = pending[waiting_from..].as_ptr() as usize;
+                let size = waiting_to - waiting_from;
+                let written = call(number::WRITE, running.input as usize, at, size, 0, 0, 0);
+                if written > 0 {
+                    waiting_from += written as usize;
+                    if waiting_from == waiting_to && !input_ends {
+                        send_numbers(b'i', &[]);
+                    }
+                } else if written != -11 && written != -4 {
+                    close(running.input);
+                    running.input = -1;
+                }
+            }
+            if input_ends && waiting_from == waiting_to && running.input >= 0 {
+                close(running.input);
+                running.input = -1;
+            }
+            let now = counters.micros();
+            if running.limit > 0
+                && !running.told
+                && now != u64::MAX
+                && now.wrapping_sub(running.micros) >= running.limit
+            {
+                running.told = true;
+                send_numbers(b'c', &[]);
+                kill_all();
+            }
+            // Their writers are dead, so every stream comes to its end.
+            if running.dead && running.output < 0 && running.errors < 0 && running.value < 0 {
+                close(running.input);
+                let since = |now: u64, then: u64| if now == u64::MAX { now } else { now.wrapping_sub(then) };
+                send_numbers(
+                    b'x',
+                    &[
+                        running.status,
+                        running.usage[0],
+                        running.usage[1],
+                        running.usage[2],
+                        since(counters.kills(), running.kills),
+                        since(counters.refused(), running.refused),
+                        Counters::value(counters.peak, b""),
+                        since(now, running.micros),
+                    ],
+                );
+                program = None;
+            }
+        }
+        if waiting[0].returned == 0 {
+            continue;
+        }
+        let size = read(0, &mut buffer[filled..]);
+        if size <= 0 {
+            if size == -4 || size == -11 {
+                continue;
+            }
+            // The kernel kills every process of the container with its first one.
+            exit(0);
+        }
+        filled += size as usize;
+        let mut from = 0;
+        while filled - from >= 5 {
+            let size = u32::from_le_bytes([
+                buffer[from + 1],
+                buffer[from + 2],
+                buffer[from + 3],
+                buffer[from + 4],
+            ]) as usize;
+            if size > LARGEST {
+                exit(10);
+            }
+            if filled - from < 5 + size {
+                break;
+            }
+            let kind = buffer[from];
+            let content = &buffer[from + 5..from + 5 + size];
+            from += 5 + size;
+            match kind {
+                b'F' => {
+                    close(upload);
+                    upload = high(open_inside(content, true));
+                    if upload < 0 {
+                        send_numbers(b'z', &[(-upload) as u64]);
+                    }
+                }
+                b'D' if upload >= 0 => {
+                    let result = store(upload, content);
+                    if result < 0 {
+                        close(upload);
+                        upload = -1;
+                        send_numbers(b'z', &[(-result) as u64]);
+                    }
+                }
+                b'C' => {
+                    if code < 0 {
+                        code = high(call(number::MEMFD_CREATE, c"code".as_ptr() as usize, 1, 0, 0, 0, 0));
+                    }
+                    let result = store(code, content);
+                    if result < 0 {
+                        send_numbers(b'z', &[(-result) as u64]);
+                    }
+                }
+                b'S' if program.is_none() => {
+                    close(upload);
+                    upload = -1;
+                    if code >= 0 {
+                        call(number::LSEEK, code as usize, 0, 0, 0, 0, 0);
+                    }
+                    (waiting_from, waiting_to, input_ends) = (0, 0, false);
+                    program = start(content, code, counters);
+                    code = -1;
+                }
+                b'I' if size <= pending.len() && waiting_from == waiting_to => {
+                    pending[..size].copy_from_slice(content);
+                    (waiting_from, waiting_to) = (0, size);
+                }
+                b'E' => {
+                    input_ends = true;
+                    if let Some(running) = &mut program
+                        && waiting_from == waiting_to
+                    {
+                        close(running.input);
+                        running.input = -1;
+                    }
+                }
+                b'K' => kill_all(),
+                b'L' => {
+                    close(upload);
+                    upload = -1;
+                    let mut list = List { seen: 0, left_out: 0, path: [0; LONGEST_PATH], frame };
+                    let folder = open(HERE, b"/workspace\0", flag::DIRECTORY);
+                    if folder >= 0 {
+                        walk(&mut list, folder, 0, 0);
+                    }
+                    let left_out = list.left_out;
+                    let mut space = [0u64; 32];
+                    let (at, path) = (space.as_mut_ptr() as usize, c"/workspace".as_ptr() as usize);
+                    let known = call(number::STATFS, path, at, 0, 0, 0, 0) >= 0;
+                    let is_full = known && (space[4] == 0 || space[6] == 0);
+                    send_numbers(b'l', &[left_out, u64::from(is_full)]);
+                }
+                b'G' => give(content, frame),
+                _ => {}
+            }
+        }
+        buffer.copy_within(from..filled, 0);
+        filled -= from;
+    }
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    exit(3)
+}
+
+/// The compiler's own library refers to it; nothing unwinds here.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() {}
+
+/// The compiler calls it for large copies. Volatile, so that it does not become a call of itself.
+#[unsafe(no_mangle)]
+extern "C" fn memcpy(target: *mut u8, source: *const u8, size: usize) -> *mut u8 {
+    for index in 0..size {
+        // SAFETY: the compiler's contract: both areas have `size` bytes.
+        unsafe { target.add(index).write_volatile(source.add(index).read()) };
+    }
+    target
+}
+
+/// The compiler calls it for copies within one area.
+#[unsafe(no_mangle)]
+extern "C" fn memmove(target: *mut u8, source: *const u8, size: usize) -> *mut u8 {
+    if (target as usize) <= source as usize {
+        return memcpy(target, source, size);
+    }
+    for index in (0..size).rev() {
+        // SAFETY: the compiler's contract: both areas have `size` bytes.
+        unsafe { target.add(index).write_volatile(source.add(index).read()) };
+    }
+    target
+}
+
+/// The compiler calls it for large initialisations.
+#[unsafe(no_mangle)]
+extern "C" fn memset(target: *mut u8, value: i32, size: usize) -> *mut u8 {
+    for index in 0..size {
+        // SAFETY: the compiler's contract: the area has `size` bytes.
+        unsafe { target.add(index).write_volatile(value as u8) };
+    }
+    target
+}
+
+/// The compiler calls it for comparisons.
+#[unsafe(no_mangle)]
+extern "C" fn bcmp(left: *const u8, right: *const u8, size: usize) -> i32 {
+    for index in 0..size {
+        // SAFETY: the compiler's contract: both areas have `size` bytes.
+        if unsafe { left.add(index).read_volatile() != right.add(index).read_volatile() } {
+            return 1;
+        }
+    }
+    0
+}
+
+/// The compiler calls it for comparisons; here only equality matters.
+#[unsafe(no_mangle)]
+extern "C" fn memcmp(left: *const u8, right: *const u8, size: usize) -> i32 {
+    bcmp(left, right, size)
+}

@@ -1,0 +1,396 @@
+//! Runs programs in Docker containers: [`Docker`] is a [`Backend`], `image` makes what it runs in.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use toolpost_sandbox::docker::{Docker, DockerHost, Options};
+//! use toolpost_sandbox::{Cancel, Language, Program, Sandbox};
+//!
+//! let docker = Docker::connect(&DockerHost::default(), Options::new("toolpost/python"))?;
+//! let outcome = Sandbox::new().backend(Arc::new(docker)).run(
+//!     &Program::code(Language::Python, "6 * 7"),
+//!     &Cancel::new(),
+//!     &mut |_event| {},
+//! )?;
+//! assert_eq!(outcome.value, Some(42.into()));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # How it works
+//!
+//! The first process of each container is a static program of a few kilobytes, which a thin layer adds to the image. It
+//! takes files, code and arguments over the container's own input stream, so that nothing of the host is mounted, nothing
+//! listens, and the daemon may be on another machine. Containers wait ready (*spares*), one for each run: a run costs a
+//! few messages instead of a `docker run`. Each container runs one program and is removed; therefore nothing leaks from
+//! run to run, not memory, files, shared memory or processes.
+//!
+//! When the host program goes, however it goes, its connections close, the first process of each container sees the end
+//! of its input and ends, and the kernel kills what is in the container. The stopped containers bear labels with the
+//! owner's process and its start time; the next program that connects removes them.
+//!
+//! # What holds
+//!
+//! No network, a read-only root, no capabilities, no new privileges, an unprivileged user, our own seccomp profile (an
+//! allowlist made from the same table as the process sandbox's), memory without swap, processes, processors, temporary
+//! file systems of limited size. After each start the kernel's own words about it (`/proc/self/status`, mounts,
+//! interfaces, control groups) are read inside; what must hold and does not ends in [`DockerError::NotConfined`].
+//!
+//! A folder of the host as workspace, [`crate::Sandbox::read_only`] and code in compiled languages are refused
+//! ([`DockerError::Unsupported`]): a container shares no files with the host. Upload files instead.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+mod attest;
+mod channel;
+mod connection;
+mod container;
+mod engine;
+mod error;
+mod host;
+mod http;
+pub mod image;
+mod run;
+mod spare;
+mod tar;
+#[cfg(feature = "docker-tls")]
+mod tls;
+
+pub use error::DockerError;
+pub use host::{Certificates, DockerHost};
+
+use crate::{Backend, Error, Event, Level, LevelAvailability, Outcome, Report, Request, Sandbox, Workspace};
+use container::{Kind, Prepared};
+use engine::{Engine, Information};
+use spare::Keeper;
+
+/// The name of this backend.
+const NAME: &str = "docker";
+/// A runtime with a kernel of its own (gVisor), which the strongest level takes where the daemon has it.
+const OWN_KERNEL: &str = "runsc";
+
+/// Whether an image is fetched from its registry.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pull {
+    /// Never: an image that is not there is an error. The default, because a name may come from anybody.
+    #[default]
+    Never,
+    /// If the daemon does not have it.
+    Missing,
+    /// Once for each [`Docker`], to have the newest.
+    Always,
+}
+
+impl std::str::FromStr for Pull {
+    type Err = DockerError;
+
+    fn from_str(name: &str) -> Result<Self, DockerError> {
+        match name {
+            "never" => Ok(Self::Never),
+            "missing" => Ok(Self::Missing),
+            "always" => Ok(Self::Always),
+            _ => Err(DockerError::Unsupported {
+                what: format!("pull policy `{}`", crate::level::shorten(name)),
+                reason: "expected `never`, `missing` or `always`".into(),
+            }),
+        }
+    }
+}
+
+/// How containers are made. Start with [`Options::new`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// The image, as `docker run` names it.
+    pub image: String,
+    /// The runtime, for example `runsc`. Default none: the daemon's own default.
+    pub runtime: Option<String>,
+    /// Whether the image is fetched. Default [`Pull::Never`].
+    pub pull: Pull,
+    /// How long fetching an image may take. Default 10 minutes.
+    pub pull_within: Duration,
+    /// How many containers wait ready after a run, for the next ones of the same limits. Default 1; 0 makes a container
+    /// for each run, which takes about half a second.
+    pub spares: usize,
+    /// How long the daemon may take for one answer. Default 30 s.
+    pub patience: Duration,
+}
+
+impl Options {
+    /// An image, with the defaults for the rest.
+    pub fn new(image: impl Into<String>) -> Self {
+        Self {
+            image: image.into(),
+            runtime: None,
+            pull: Pull::default(),
+            pull_within: Duration::from_mins(10),
+            spares: 1,
+            patience: Duration::from_secs(30),
+        }
+    }
+
+    /// Sets [`Options::runtime`].
+    #[must_use]
+    pub fn runtime(mut self, runtime: impl Into<String>) -> Self {
+        self.runtime = Some(runtime.into());
+        self
+    }
+
+    /// Sets [`Options::pull`].
+    #[must_use]
+    pub fn pull(mut self, pull: Pull) -> Self {
+        self.pull = pull;
+        self
+    }
+
+    /// Sets [`Options::spares`]; at most 64.
+    #[must_use]
+    pub fn spares(mut self, spares: usize) -> Self {
+        self.spares = spares.min(64);
+        self
+    }
+
+    /// Sets [`Options::patience`].
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+}
+
+/// A daemon and an image: runs programs in containers. Clones share the spares; the last one removes them.
+#[derive(Clone)]
+pub struct Docker {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Engine,
+    information: Information,
+    options: Options,
+    keeper: Arc<Keeper>,
+    prepared: Mutex<HashMap<String, Prepared>>,
+}
+
+impl fmt::Debug for Docker {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Docker")
+            .field("host", self.inner.engine.host())
+            .field("options", &self.inner.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.keeper.close();
+    }
+}
+
+impl Docker {
+    /// Finds the daemon and removes what programs left that ended without doing so. The image is looked for with the
+    /// first run.
+    pub fn connect(host: &DockerHost, options: Options) -> Result<Self, DockerError> {
+        let engine = Engine::connect(host, options.patience)?;
+        let information = engine.information()?;
+        if let Some(runtime) = &options.runtime
+            && !information.runtimes.contains(runtime)
+        {
+            return Err(DockerError::RuntimeMissing {
+                runtime: crate::level::shorten(runtime),
+                known: information.runtimes.join(", "),
+            });
+        }
+        container::remove_leftovers(&engine)?;
+        let keeper = Keeper::start(engine.clone())?;
+        let prepared = Mutex::new(HashMap::new());
+        Ok(Self { inner: Arc::new(Inner { engine, information, options, keeper, prepared }) })
+    }
+
+    /// Makes spares for the limits of a sandbox and waits for them. Gives how many there are after the time that the
+    /// daemon may take for each.
+    pub fn warm(&self, sandbox: &Sandbox, spares: usize) -> Result<usize, Error> {
+        let spares = spares.min(64);
+        let kind = self.kind(sandbox.level, &sandbox.limits)?;
+        let keeper = &self.inner.keeper;
+        keeper.want(&kind, spares);
+        let limit = self.inner.options.patience.saturating_mul(u32::try_from(spares).unwrap_or(u32::MAX));
+        match keeper.wait(&kind, spares, limit) {
+            (_, Some(reason)) => Err(DockerError::protocol("make containers ahead", reason).into()),
+            (there, None) => Ok(there),
+        }
+    }
+
+    /// How many containers wait ready.
+    pub fn spares(&self) -> usize {
+        self.inner.keeper.count()
+    }
+
+    /// The version of the daemon, for a person.
+    pub fn server_version(&self) -> &str {
+        &self.inner.information.server
+    }
+
+    /// The runtimes that the daemon has.
+    pub fn runtimes(&self) -> &[String] {
+        &self.inner.information.runtimes
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.inner.engine
+    }
+
+    fn image_name(&self) -> &str {
+        &self.inner.options.image
+    }
+
+    /// A container that ran its program.
+    fn used(&self, id: String) {
+        self.inner.keeper.discard(id);
+    }
+
+    /// The image with our first process; fetched and made with the first run.
+    fn prepared(&self) -> Result<Prepared, DockerError> {
+        let name = &self.inner.options.image;
+        let mut known = self.inner.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(prepared) = known.get(name) {
+            return Ok(prepared.clone());
+        }
+        let engine = self.engine();
+        let mut base = engine.image(name)?;
+        let fetch = match self.inner.options.pull {
+            Pull::Never => false,
+            Pull::Missing => base.is_none(),
+            Pull::Always => true,
+        };
+        if fetch {
+            engine.pull(name, self.inner.options.pull_within)?;
+            base = engine.image(name)?;
+        }
+        let base = base.ok_or_else(|| DockerError::ImageMissing { image: crate::level::shorten(name) })?;
+        let prepared = container::prepare(engine, name, &base)?;
+        known.insert(name.clone(), prepared.clone());
+        Ok(prepared)
+    }
+
+    fn kind(&self, level: Option<Level>, limits: &crate::Limits) -> Result<Kind, Error> {
+        let is_strongest = level.is_some_and(is_strongest);
+        let runtime = self.inner.options.runtime.clone().or_else(|| {
+            (is_strongest && self.inner.information.runtimes.iter().any(|name| name == OWN_KERNEL))
+                .then(|| OWN_KERNEL.to_owned())
+        });
+        Ok(Kind::new(self.prepared()?.id, runtime, is_strongest, limits))
+    }
+}
+
+/// Whether a level asks for the policy that kills, and for a kernel of its own.
+fn is_strongest(level: Level) -> bool {
+    level > Level::Strict
+}
+
+impl Backend for Docker {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn availability(&self, level: Level) -> LevelAvailability {
+        let information = &self.inner.information;
+        let (reason, fix) = if level == Level::Unconfined {
+            (Some("a container always confines".to_owned()), Some("use the backend `process`".to_owned()))
+        } else if !information.security.iter().any(|option| option.contains("name=seccomp")) {
+            (
+                Some("the daemon has no seccomp".to_owned()),
+                Some("use a daemon and a kernel with seccomp".to_owned()),
+            )
+        } else {
+            (None, None)
+        };
+        LevelAvailability { level, available: reason.is_none(), reason, fix }
+    }
+
+    fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+        let started = Instant::now();
+        let wanted = request.level();
+        // A container gives everything that `strict` asks for, also where less was asked for.
+        let level = wanted.unwrap_or(Level::Strict);
+        let LevelAvailability { available, reason, fix, .. } = self.availability(level);
+        if !available {
+            let (reason, fix) = (reason.unwrap_or_default(), fix.unwrap_or_default());
+            return Err(Error::LevelUnavailable { level, reason, fix });
+        }
+        refuse_host_paths(request)?;
+        let kind = self.kind(wanted, request.limits())?;
+        let search_path = self.prepared()?.search_path;
+        let keeper = &self.inner.keeper;
+        let mut report = Report::new(NAME, wanted, level);
+        let ready = match keeper.take(&kind) {
+            Some(ready) => ready,
+            None => {
+                report.notes.push("no container was waiting: one was made for this run".into());
+                spare::make(self.engine(), &kind, self.image_name())?
+            }
+        };
+        keeper.want(&kind, self.inner.options.spares);
+        // A container from now on belongs to this run, and goes with it however it ends.
+        let guard = Guard { docker: self, id: Some(ready.id.clone()) };
+        let information = &self.inner.information;
+        let runtime = kind.runtime.as_deref().unwrap_or(&information.default_runtime);
+        ready.facts.fill(&kind, self.engine().host().is_local(), &mut report)?;
+        report.notes.push(format!(
+            "Docker {} with the runtime `{runtime}`, control groups of version {}",
+            information.server, information.cgroup_version
+        ));
+        if is_strongest(level) && runtime != OWN_KERNEL {
+            report.notes.push(format!(
+                "no second kernel: the runtime `{runtime}` shares that of the machine; `--runtime runsc` has one"
+            ));
+        }
+        let run = run::Run { docker: self, request, ready, report, search_path, started };
+        let outcome = run.finish(on_event);
+        if outcome.is_ok() {
+            guard.done();
+        }
+        outcome
+    }
+}
+
+/// Removes a container of a run that failed or panicked.
+struct Guard<'a> {
+    docker: &'a Docker,
+    id: Option<String>,
+}
+
+impl Guard<'_> {
+    fn done(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.docker.used(id);
+        }
+    }
+}
+
+/// A container shares no files with the host.
+fn refuse_host_paths(request: &Request<'_>) -> Result<(), Error> {
+    let refuse = |what: &str, path: &Path| {
+        Err(DockerError::Unsupported {
+            what: format!("{what} `{}`", crate::level::shorten(&path.display().to_string())),
+            reason: "a container shares no files with the host; upload files, or use the backend `process`"
+                .into(),
+        }
+        .into())
+    };
+    match (request.workspace(), request.read_only().first()) {
+        (Workspace::Host(path) | Workspace::ReadOnlyHost(path), _) => refuse("the workspace", path),
+        (_, Some(path)) => refuse("the path", path),
+        _ => Ok(()),
+    }
+}

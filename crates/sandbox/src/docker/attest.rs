@@ -1,0 +1,208 @@
+//! What confines a container, read from what the kernel shows inside it. Nothing is believed because it was asked for.
+
+use super::channel::Frame;
+use super::container::Kind;
+use super::error::DockerError;
+use crate::{Layer, MissingLayer, Report};
+
+/// Texts of the kernel, as the first process read them; by the numbers of the protocol.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Facts {
+    texts: [String; 8],
+}
+
+const STATUS: usize = 0;
+const MOUNTS: usize = 1;
+const INTERFACES: usize = 2;
+const MEMORY: [usize; 2] = [3, 4];
+const PROCESSES: [usize; 2] = [5, 6];
+const VERSION: usize = 7;
+
+impl Facts {
+    pub(super) fn add(&mut self, frame: &Frame) {
+        if let Some((index, text)) = frame.content.split_first()
+            && let Some(place) = self.texts.get_mut(usize::from(*index))
+        {
+            *place = String::from_utf8_lossy(text).into_owned();
+        }
+    }
+
+    fn text(&self, index: usize) -> &str {
+        self.texts.get(index).map_or("", String::as_str)
+    }
+
+    fn status(&self, name: &str) -> Option<&str> {
+        self.text(STATUS).lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+    }
+
+    /// The options of a mount and its type: the last one at a place hides the others.
+    fn mount(&self, place: &str) -> Option<(String, &str)> {
+        let line = self.text(MOUNTS).lines().rfind(|line| line.split(' ').nth(4) == Some(place))?;
+        let (head, tail) = line.split_once(" - ")?;
+        let mut tail = tail.split(' ');
+        let kind = tail.next()?;
+        let options = format!("{},{}", head.split(' ').nth(5)?, tail.nth(1).unwrap_or_default());
+        Some((options, kind))
+    }
+
+    fn limit(&self, places: [usize; 2]) -> Option<u64> {
+        places.iter().find_map(|place| self.text(*place).trim().parse().ok())
+    }
+
+    /// Whether the container has a kernel of its own rather than that of this machine.
+    pub(super) fn has_own_kernel(&self) -> bool {
+        let inside = self.text(VERSION).split_whitespace().nth(2);
+        let here = rustix::system::uname();
+        inside.is_some_and(|inside| here.release().to_str() != Ok(inside))
+    }
+
+    /// Fills the layers of a report. What must hold and does not is an error.
+    pub(super) fn fill(&self, kind: &Kind, is_local: bool, report: &mut Report) -> Result<(), DockerError> {
+        let own_kernel = is_local && self.has_own_kernel();
+        let mut weak: Vec<&str> = Vec::new();
+        let mut has = |layer: Layer, holds: bool, what: &'static str| {
+            if holds {
+                report.layers.push(layer);
+            } else {
+                weak.push(what);
+            }
+        };
+        let is_value = |name: &str, wanted: &str| self.status(name) == Some(wanted);
+        let no_user = self.status("Uid").is_some_and(|ids| !ids.split_whitespace().any(|id| id == "0"));
+        has(Layer::UnprivilegedUser, no_user, "it runs as root");
+        let bare = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"].iter().all(|name| {
+            self.status(name).is_none_or(|set| set.bytes().all(|byte| byte == b'0')) || own_kernel
+        }) && self.status("CapEff").is_some_and(|set| set.bytes().all(|byte| byte == b'0'));
+        has(Layer::NoCapabilities, bare, "it has capabilities");
+        if own_kernel {
+            // Another kernel answers system calls; the profile is not for it, and its files tell other things.
+            report.missing.push(MissingLayer {
+                layer: Layer::Seccomp,
+                reason: "the runtime has a kernel of its own, which answers all system calls".into(),
+            });
+        } else {
+            has(Layer::NoNewPrivileges, is_value("NoNewPrivs", "1"), "programs in it can gain rights");
+            has(Layer::Seccomp, is_value("Seccomp", "2"), "it has no system call policy");
+        }
+        let root =
+            self.mount("/").is_some_and(|(options, _)| options.split(',').any(|option| option == "ro"));
+        has(Layer::PrivateRoot, root, "its root can be written");
+        let workspace = self.mount("/workspace").is_some_and(|(options, kind)| {
+            kind == "tmpfs" && (own_kernel || options.split(',').any(|option| option.starts_with("size=")))
+        });
+        has(Layer::WorkspaceQuota, workspace, "its workspace has no limit");
+        let alone = self.text(INTERFACES).lines().skip(2).all(|line| line.trim().starts_with("lo:"));
+        has(Layer::NetworkNamespace, alone, "it has a network");
+        if !weak.is_empty() {
+            return Err(DockerError::NotConfined { reason: weak.join("; ") });
+        }
+        if own_kernel && is_value("NoNewPrivs", "1") {
+            report.layers.push(Layer::NoNewPrivileges);
+        }
+        // A container is these namespaces, and the death of its first process is that of all others.
+        report.layers.extend([
+            Layer::MountNamespace,
+            Layer::PidNamespace,
+            Layer::IpcNamespace,
+            Layer::UtsNamespace,
+            Layer::CgroupNamespace,
+            Layer::ResourceLimits,
+            Layer::TreeKill,
+        ]);
+        let mut limit = |layer: Layer, shown: Option<u64>, wanted: u64| match shown {
+            Some(shown) if shown <= wanted => report.layers.push(layer),
+            _ => report.missing.push(MissingLayer {
+                layer,
+                reason: "asked of the daemon; the container does not show it".into(),
+            }),
+        };
+        limit(Layer::MemoryLimit, self.limit(MEMORY), kind.memory);
+        limit(Layer::ProcessLimit, self.limit(PROCESSES), u64::from(kind.processes) + 1);
+        if kind.cpu_quota.is_some() {
+            report.layers.push(Layer::CpuQuota);
+        }
+        let absent = [
+            (
+                Layer::UserNamespace,
+                "the daemon does not map identities; the program runs as an unprivileged user",
+            ),
+            (Layer::LandlockFiles, "a container has a root of its own instead"),
+            (Layer::LandlockTcp, "a container without network needs none"),
+        ];
+        report
+            .missing
+            .extend(absent.map(|(layer, reason)| MissingLayer { layer, reason: reason.to_owned() }));
+        report.layers.sort_unstable();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Level, Limits};
+
+    const STATUS_TEXT: &str = "Name:\tinit\nUid:\t65534\t65534\t65534\t65534\nCapInh:\t0000000000000000\nCapPrm:\t0\n\
+        CapEff:\t0000000000000000\nCapBnd:\t0000000000000000\nCapAmb:\t0\nNoNewPrivs:\t1\nSeccomp:\t2\n";
+    const MOUNTS_TEXT: &str = "1 0 0:1 / / ro,relatime - overlay overlay rw,lowerdir=x\n\
+        2 1 0:2 / /workspace rw,nosuid,nodev - tmpfs tmpfs rw,size=1k,uid=65534\n";
+    const INTERFACES_TEXT: &str = "Inter-|\n face |\n    lo: 0 0\n";
+
+    fn facts(texts: [(usize, String); 6]) -> Facts {
+        let mut facts = Facts::default();
+        for (index, text) in texts {
+            let content = [vec![index as u8], text.into_bytes()].concat();
+            facts.add(&Frame { kind: b'a', content });
+        }
+        facts
+    }
+
+    fn all() -> [(usize, String); 6] {
+        let release = rustix::system::uname();
+        let version = format!("Linux version {} (x)", release.release().to_string_lossy());
+        [
+            (STATUS, STATUS_TEXT.into()),
+            (MOUNTS, MOUNTS_TEXT.into()),
+            (INTERFACES, INTERFACES_TEXT.into()),
+            (3, "536870912\n".into()),
+            (5, "65\n".into()),
+            (VERSION, version),
+        ]
+    }
+
+    fn judge(facts: &Facts) -> Result<Report, DockerError> {
+        let kind = Kind::new(String::new(), None, false, &Limits::default());
+        let mut report = Report::new("docker", None, Level::Strict);
+        facts.fill(&kind, true, &mut report).map(|()| report)
+    }
+
+    #[test]
+    fn each_protection_is_seen_or_the_run_is_refused() {
+        let report = judge(&facts(all())).unwrap();
+        for layer in [Layer::Seccomp, Layer::PrivateRoot, Layer::MemoryLimit, Layer::ProcessLimit] {
+            assert!(report.has(layer), "{layer:?} {report:?}");
+        }
+        for (index, from, to, reason) in [
+            (STATUS, "Uid:\t65534", "Uid:\t0", "root"),
+            (STATUS, "CapEff:\t0000000000000000", "CapEff:\t00000000a80425fb", "capabilities"),
+            (STATUS, "CapBnd:\t0000000000000000", "CapBnd:\t00000000a80425fb", "capabilities"),
+            (STATUS, "NoNewPrivs:\t1", "NoNewPrivs:\t0", "gain rights"),
+            (STATUS, "Seccomp:\t2", "Seccomp:\t0", "policy"),
+            (MOUNTS, "/ / ro,", "/ / rw,", "root can be written"),
+            (MOUNTS, "size=1k,", "", "workspace"),
+            (INTERFACES, "    lo: 0 0\n", "    lo: 0 0\n  eth0: 1 1\n", "network"),
+        ] {
+            let mut texts = all();
+            let text = &mut texts.iter_mut().find(|(number, _)| *number == index).unwrap().1;
+            assert!(text.contains(from));
+            *text = text.replacen(from, to, 1);
+            let error = judge(&facts(texts)).unwrap_err().to_string();
+            assert!(error.contains(reason), "{reason}: {error}");
+        }
+        let mut texts = all();
+        texts[3].1 = "9223372036854771712".into();
+        let report = judge(&facts(texts)).unwrap();
+        assert!(!report.has(Layer::MemoryLimit), "a limit that is not there is not reported");
+        assert!(report.missing.iter().any(|missing| missing.layer == Layer::MemoryLimit));
+    }
+}

@@ -1,0 +1,153 @@
+//! A connection to the daemon over a unix socket, TCP or TLS, on which every wait has an end.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::host::DockerHost;
+
+/// A stream of bytes in both directions.
+#[derive(Debug)]
+pub(super) enum Connection {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+    #[cfg(feature = "docker-tls")]
+    Tls(Box<super::tls::Encrypted>),
+}
+
+impl Connection {
+    /// Connects within a time.
+    pub(super) fn open(host: &DockerHost, limit: Duration) -> io::Result<Self> {
+        match host {
+            DockerHost::Unix(path) => unix(path, limit).map(Self::Unix),
+            DockerHost::Tcp { host, port } => tcp(host, *port, limit).map(Self::Tcp),
+            #[cfg(feature = "docker-tls")]
+            DockerHost::Tls { host, port, certificates } => {
+                let stream = tcp(host, *port, limit)?;
+                super::tls::Encrypted::new(stream, host, certificates).map(|inner| Self::Tls(Box::new(inner)))
+            }
+            #[cfg(not(feature = "docker-tls"))]
+            DockerHost::Tls { .. } => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this build has no TLS; build it with the feature `docker-tls`",
+            )),
+        }
+    }
+
+    /// How long one reading or writing may take; none is for ever.
+    pub(super) fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        // Zero would be refused; the wait is over then.
+        let limit = limit.map(|limit| limit.max(Duration::from_millis(1)));
+        match self {
+            Self::Unix(stream) => {
+                stream.set_read_timeout(limit)?;
+                stream.set_write_timeout(limit)
+            }
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(limit)?;
+                stream.set_write_timeout(limit)
+            }
+            #[cfg(feature = "docker-tls")]
+            Self::Tls(stream) => {
+                stream.socket().set_read_timeout(limit)?;
+                stream.socket().set_write_timeout(limit)
+            }
+        }
+    }
+
+    /// Whether reading and writing give [`io::ErrorKind::WouldBlock`] instead of waiting.
+    pub(super) fn set_nonblocking(&self, on: bool) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.set_nonblocking(on),
+            Self::Tcp(stream) => stream.set_nonblocking(on),
+            #[cfg(feature = "docker-tls")]
+            Self::Tls(stream) => stream.socket().set_nonblocking(on),
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Tcp(stream) => stream.as_fd(),
+            #[cfg(feature = "docker-tls")]
+            Self::Tls(stream) => stream.socket().as_fd(),
+        }
+    }
+}
+
+impl Read for Connection {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(buffer),
+            Self::Tcp(stream) => stream.read(buffer),
+            #[cfg(feature = "docker-tls")]
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Connection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write(bytes),
+            Self::Tcp(stream) => stream.write(bytes),
+            #[cfg(feature = "docker-tls")]
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.flush(),
+            Self::Tcp(stream) => stream.flush(),
+            #[cfg(feature = "docker-tls")]
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+/// A daemon that hangs leaves its queue full, and then connecting would wait for ever.
+fn unix(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    let started = Instant::now();
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::AGAIN) if started.elapsed() < limit => std::thread::sleep(Duration::from_millis(5)),
+            Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+fn tcp(host: &str, port: u16, limit: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, limit) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,299 @@
+//! How a container is made: its settings, its name, its labels, and the image with our first process in it.
+
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::engine::{Engine, ImageFacts};
+use super::error::DockerError;
+use super::tar;
+use crate::Limits;
+use crate::level::shorten;
+
+/// The static program that is the first process of every container.
+static FIRST_PROCESS: &[u8] = include_bytes!(env!("TOOLPOST_SANDBOX_CONTAINER"));
+const FIRST_PROCESS_MISSING: &str = env!("TOOLPOST_SANDBOX_CONTAINER_MISSING");
+const FIRST_PROCESS_PATH: &str = "/.toolpost/init";
+
+/// Every container and image of ours has this label.
+pub(super) const LABEL: &str = "toolpost";
+const OWNER: &str = "toolpost.owner";
+const OWNER_STARTED: &str = "toolpost.owner.started";
+const MACHINE: &str = "toolpost.machine";
+const BASE: &str = "toolpost.base";
+/// Images with our first process in them.
+const PREPARED: &str = "toolpost-prepared";
+
+/// The user inside: `nobody` everywhere.
+const USER: u32 = 65534;
+
+/// What distinguishes containers: those of one kind stand for each other.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Kind {
+    /// The id of the image with our first process.
+    pub(super) image: String,
+    pub(super) runtime: Option<String>,
+    /// The system call policy of the strongest level.
+    pub(super) kills: bool,
+    pub(super) memory: u64,
+    pub(super) processes: u32,
+    pub(super) cpu_quota: Option<f32>,
+    pub(super) workspace_bytes: u64,
+    pub(super) workspace_inodes: u64,
+}
+
+impl Kind {
+    pub(super) fn new(image: String, runtime: Option<String>, kills: bool, limits: &Limits) -> Self {
+        Self {
+            image,
+            runtime,
+            kills,
+            memory: limits.memory,
+            processes: limits.processes,
+            cpu_quota: limits.cpu_quota,
+            workspace_bytes: limits.workspace_bytes,
+            workspace_inodes: limits.workspace_inodes,
+        }
+    }
+
+    /// The settings in the form of the interface. No path of the host is in them, and nothing that a tool says.
+    pub(super) fn settings(&self) -> Value {
+        let folder = |extra: &str| {
+            format!(
+                "rw,nosuid,nodev,size={},nr_inodes={},uid={USER},gid={USER},{extra}",
+                self.workspace_bytes, self.workspace_inodes
+            )
+        };
+        // One more than the program may have: the first process.
+        let processes = u64::from(self.processes) + 1;
+        let host = json!({
+            "Binds": [],
+            "Mounts": [],
+            "NetworkMode": "none",
+            "ReadonlyRootfs": true,
+            "Privileged": false,
+            "CapAdd": [],
+            "CapDrop": ["ALL"],
+            "SecurityOpt": [
+                "no-new-privileges",
+                format!("seccomp={}", crate::platform::profile(self.kills)),
+            ],
+            "PidMode": "",
+            "IpcMode": "private",
+            "UTSMode": "",
+            "CgroupnsMode": "private",
+            "Memory": self.memory,
+            // The same as the memory: no swap.
+            "MemorySwap": self.memory,
+            "PidsLimit": processes,
+            "NanoCpus": self.cpu_quota.map_or(0, |quota| (f64::from(quota) * 1e9) as u64),
+            "Ulimits": [
+                { "Name": "core", "Soft": 0, "Hard": 0 },
+                { "Name": "memlock", "Soft": 65536, "Hard": 65536 },
+                { "Name": "msgqueue", "Soft": 65536, "Hard": 65536 },
+                { "Name": "nofile", "Soft": 4096, "Hard": 4096 },
+            ],
+            "Tmpfs": {
+                "/workspace": folder("mode=0755,exec"),
+                "/tmp": folder("mode=1777,noexec"),
+                "/dev/shm": folder("mode=1777,noexec"),
+            },
+            "RestartPolicy": { "Name": "no" },
+            "AutoRemove": false,
+            "Init": false,
+            "LogConfig": { "Type": "none", "Config": {} },
+            "Runtime": self.runtime.clone().unwrap_or_default(),
+        });
+        json!({
+            "Image": self.image,
+            "Entrypoint": [FIRST_PROCESS_PATH],
+            "Cmd": [],
+            "Env": [],
+            "User": format!("{USER}:{USER}"),
+            "WorkingDir": "/",
+            "Hostname": "sandbox",
+            "Domainname": "",
+            "AttachStdin": true,
+            "AttachStdout": true,
+            "AttachStderr": false,
+            "OpenStdin": true,
+            "StdinOnce": true,
+            "Tty": false,
+            "NetworkDisabled": true,
+            "Healthcheck": { "Test": ["NONE"] },
+            "StopSignal": "SIGKILL",
+            "Labels": labels(),
+            "HostConfig": host,
+        })
+    }
+}
+
+/// A name that nobody else has: `toolpost-` and eight hexadecimal digits.
+pub(super) fn name() -> String {
+    format!("toolpost-{}", random_digits())
+}
+
+fn random_digits() -> String {
+    let mut bytes = [0u8; 4];
+    // A collision is refused by the daemon, so any source would do.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    format!("{:08x}", u32::from_ne_bytes(bytes))
+}
+
+/// When a process started, in the kernel's ticks since its own start; none if there is no such process.
+fn start_time(pid: u32) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program, in parentheses, may hold anything; the time is the 20th field behind it.
+    text.rsplit_once(')')?.1.split_whitespace().nth(19).map(str::to_owned)
+}
+
+/// This run of this machine's kernel.
+fn machine() -> &'static str {
+    static MACHINE: OnceLock<String> = OnceLock::new();
+    MACHINE.get_or_init(|| {
+        std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    })
+}
+
+fn labels() -> Value {
+    let pid = std::process::id();
+    json!({
+        LABEL: "container",
+        OWNER: pid.to_string(),
+        OWNER_STARTED: start_time(pid).unwrap_or_default(),
+        MACHINE: machine(),
+    })
+}
+
+/// Removes the containers of programs of this machine that ended without doing so. Gives how many.
+pub(super) fn remove_leftovers(engine: &Engine) -> Result<usize, DockerError> {
+    let mut removed = 0;
+    for (id, labels) in engine.with_label(&format!("{LABEL}=container"))? {
+        let text = |name: &str| labels[name].as_str().unwrap_or_default();
+        // A daemon elsewhere may serve several machines. One on this machine has no others' containers, only those of
+        // before the last start of the kernel.
+        let is_ours = text(MACHINE) == machine();
+        let is_alive = is_ours
+            && text(OWNER).parse().ok().and_then(start_time).is_some_and(|time| time == text(OWNER_STARTED));
+        if is_alive || !(is_ours || engine.host().is_local()) {
+            continue;
+        }
+        engine.remove(&id)?;
+        removed += 1;
+    }
+    Ok(removed)
+}
+
+/// An image that containers can be made of.
+#[derive(Debug, Clone)]
+pub(super) struct Prepared {
+    pub(super) id: String,
+    /// Where programs are looked up, as the image says.
+    pub(super) search_path: Option<String>,
+}
+
+/// The tag of the image that is the base and our first process.
+fn prepared_tag(base: &str) -> String {
+    let digest = Sha256::digest(FIRST_PROCESS);
+    let mut own = String::new();
+    for byte in digest.iter().take(4) {
+        let _ = std::fmt::Write::write_fmt(&mut own, format_args!("{byte:02x}"));
+    }
+    let base = base.rsplit(':').next().unwrap_or(base);
+    format!("{PREPARED}:{}-{own}", base.get(..16).unwrap_or(base))
+}
+
+/// Gives the image with our first process, which is made once: a layer of a few kilobytes.
+pub(super) fn prepare(engine: &Engine, name: &str, base: &ImageFacts) -> Result<Prepared, DockerError> {
+    let unusable = |reason: String| DockerError::ImageUnusable { image: shorten(name), reason };
+    if FIRST_PROCESS.is_empty() {
+        return Err(unusable(FIRST_PROCESS_MISSING.to_owned()));
+    }
+    if !base.volumes.is_empty() {
+        return Err(unusable(format!(
+            "it declares volumes ({}), which could be written without limit; build it without `VOLUME`",
+            shorten(&base.volumes.join(", "))
+        )));
+    }
+    let search_path = base.search_path.clone();
+    let tag = prepared_tag(&base.id);
+    if let Some(found) = engine.image(&tag)? {
+        let is_same = found.labels.iter().any(|(name, value)| name == BASE && *value == base.id);
+        if is_same {
+            return Ok(Prepared { id: found.id, search_path });
+        }
+    }
+    let mut labels = labels();
+    let settings = json!({
+        "Image": base.id, "Entrypoint": [FIRST_PROCESS_PATH], "Cmd": [], "NetworkDisabled": true, "Labels": labels,
+        "HostConfig": { "NetworkMode": "none" },
+    });
+    let container = engine.create(&self::name(), name, &settings)?;
+    let mut archive = tar::Writer::new(Vec::new());
+    let made = archive
+        .folder(".toolpost", 0o755)
+        .and_then(|()| {
+            archive.file(".toolpost/init", 0o555, FIRST_PROCESS.len() as u64, &mut &*FIRST_PROCESS)
+        })
+        .and_then(|()| archive.finish())
+        .map_err(|source| DockerError::File { action: "make", path: "archive".into(), source });
+    let result = made.and_then(|bytes| {
+        engine.unpack(&container, &mut bytes.as_slice())?;
+        labels[LABEL] = "prepared".into();
+        labels[BASE] = base.id.clone().into();
+        engine.commit(&container, &tag, &json!({ "Labels": labels, "Entrypoint": [FIRST_PROCESS_PATH] }))
+    });
+    let removed = engine.remove(&container);
+    let id = result?;
+    removed?;
+    Ok(Prepared { id, search_path })
+}
+
+/// The tags of the images that were prepared from a base.
+pub(super) fn prepared_from(engine: &Engine, base: &str) -> Result<Vec<String>, DockerError> {
+    engine.images_with_label(&format!("{BASE}={base}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_a_prefix_and_eight_digits() {
+        let name = name();
+        let digits = name.strip_prefix("toolpost-").unwrap();
+        assert!(digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{name}");
+        assert_ne!(name, super::name());
+    }
+
+    #[test]
+    fn settings_share_nothing_with_the_host() {
+        let kind = Kind::new("sha256:x".into(), None, false, &Limits::default());
+        let settings = kind.settings();
+        let host = &settings["HostConfig"];
+        for (name, expected) in [
+            ("Binds", json!([])),
+            ("Mounts", json!([])),
+            ("NetworkMode", json!("none")),
+            ("Privileged", json!(false)),
+            ("ReadonlyRootfs", json!(true)),
+            ("CapDrop", json!(["ALL"])),
+            ("CapAdd", json!([])),
+            ("PidMode", json!("")),
+            ("IpcMode", json!("private")),
+        ] {
+            assert_eq!(host[name], expected, "{name}");
+        }
+        assert_eq!(host["Memory"], host["MemorySwap"]);
+        assert_eq!(settings["Entrypoint"], json!([FIRST_PROCESS_PATH]));
+        assert!(!settings.to_string().contains("docker.sock"));
+    }
+
+    #[test]
+    fn a_process_has_a_start_time_as_long_as_it_lives() {
+        let own = start_time(std::process::id()).unwrap();
+        assert!(own.parse::<u64>().is_ok(), "{own}");
+        assert_eq!(start_time(u32::MAX), None);
+    }
+}

@@ -1,0 +1,505 @@
+//! Base images for [`super::Docker`]: built from nothing, fetched, listed, removed.
+//!
+//! A recipe is a list of steps that end in a folder, which becomes an image of one layer. Without a registry the folder
+//! comes from what this machine has: a static busybox, or `debootstrap` with the machine's own package sources. With one,
+//! [`Images::pull`] fetches any image. The programs are started on the host as the operator, who alone names them.
+
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::container;
+use super::engine::Engine;
+use super::error::DockerError;
+use super::host::DockerHost;
+use super::tar;
+use crate::level::shorten;
+
+/// Images that were built here have this label with the name of their recipe.
+const RECIPE: &str = "toolpost.recipe";
+/// Entries in the folder of an image.
+const MOST_ENTRIES: usize = 500_000;
+
+/// What the recipe `data` installs: what data analysis by a model most often needs.
+pub const DATA_PACKAGES: [&str; 16] = [
+    "pandas",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "statsmodels",
+    "matplotlib",
+    "pyarrow",
+    "openpyxl",
+    "xlrd",
+    "pillow",
+    "sympy",
+    "mpmath",
+    "tqdm",
+    "python-dateutil",
+    "pytz",
+    "joblib",
+];
+
+/// How an image is built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Recipe {
+    /// A static busybox and its links: shell and small tools, 2 MB.
+    Busybox {
+        /// The static program, for example `/bin/busybox` of the package `busybox-static`.
+        program: PathBuf,
+    },
+    /// Debian with Python, made by `debootstrap`, without what only installing needs.
+    Python {
+        /// The release, for example `bookworm`.
+        release: String,
+        /// The mirror; none is the default of `debootstrap`.
+        mirror: Option<String>,
+    },
+    /// The same with [`DATA_PACKAGES`], installed by `pip` of this machine from its configured index.
+    Data {
+        /// The release.
+        release: String,
+        /// The mirror.
+        mirror: Option<String>,
+    },
+    /// The content of a folder, as it is.
+    Folder {
+        /// The folder, which becomes the root.
+        path: PathBuf,
+    },
+}
+
+impl Recipe {
+    /// The recipe with a name, with the defaults of this machine: `busybox`, `python` or `data`.
+    pub fn named(name: &str) -> Result<Self, DockerError> {
+        let (release, mirror) = ("bookworm".to_owned(), None);
+        match name {
+            "busybox" => {
+                let found = ["/bin/busybox", "/usr/bin/busybox", "/sbin/busybox"]
+                    .into_iter()
+                    .map(PathBuf::from)
+                    .find(|path| path.is_file());
+                let program = found.ok_or_else(|| DockerError::Unsupported {
+                    what: "the recipe `busybox`".into(),
+                    reason:
+                        "there is no `/bin/busybox`; install it, for example `apt-get install busybox-static`"
+                            .into(),
+                })?;
+                Ok(Self::Busybox { program })
+            }
+            "python" => Ok(Self::Python { release, mirror }),
+            "data" => Ok(Self::Data { release, mirror }),
+            _ => Err(DockerError::Unsupported {
+                what: format!("the recipe `{}`", shorten(name)),
+                reason: "expected `busybox`, `python` or `data`".into(),
+            }),
+        }
+    }
+
+    /// The name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Busybox { .. } => "busybox",
+            Self::Python { .. } => "python",
+            Self::Data { .. } => "data",
+            Self::Folder { .. } => "folder",
+        }
+    }
+
+    /// The tag that an image of this recipe gets unless another is named: `toolpost/NAME:latest`.
+    pub fn tag(&self) -> String {
+        format!("toolpost/{}:latest", self.name())
+    }
+}
+
+/// An image of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Image {
+    /// The name with its version.
+    pub name: String,
+    /// The id, `sha256:` and 64 digits.
+    pub id: String,
+    /// The size in bytes, with the layers that others share.
+    pub size: u64,
+    /// When it was made, as the daemon writes it.
+    pub created: String,
+    /// The recipe, if it was built here.
+    pub recipe: Option<String>,
+    /// The system, for example `linux/amd64`.
+    pub system: String,
+}
+
+/// The images of a daemon.
+#[derive(Debug, Clone)]
+pub struct Images {
+    engine: Engine,
+}
+
+impl Images {
+    /// Finds the daemon, which may take `patience` for each answer.
+    pub fn connect(host: &DockerHost, patience: Duration) -> Result<Self, DockerError> {
+        Ok(Self { engine: Engine::connect(host, patience)? })
+    }
+
+    /// Builds an image and gives what the daemon says about it. `progress` gets a line for each step. `limit` bounds
+    /// each program that is started, and the import.
+    pub fn build(
+        &self,
+        recipe: &Recipe,
+        tag: &str,
+        limit: Duration,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Image, DockerError> {
+        check_tag(tag)?;
+        let scratch;
+        let root = match recipe {
+            Recipe::Folder { path } => path.as_path(),
+            _ => {
+                scratch = Scratch::new()?;
+                fill(recipe, &scratch.root, limit, progress)?;
+                scratch.root.as_path()
+            }
+        };
+        progress("importing the folder as an image");
+        let label = format!("LABEL {RECIPE}={}", recipe.name());
+        let path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
+        let mut archive = Archive::of(root)?;
+        self.engine.import(tag, &[label, path], &mut archive, limit)?;
+        archive.finish()?;
+        self.get(tag)
+    }
+
+    /// What the daemon says about an image.
+    pub fn get(&self, name: &str) -> Result<Image, DockerError> {
+        check_tag(name)?;
+        let found = self.engine.image(name)?;
+        let facts = found.ok_or_else(|| DockerError::ImageMissing { image: shorten(name) })?;
+        let recipe = facts.labels.iter().find(|(label, _)| label == RECIPE).map(|(_, value)| value.clone());
+        Ok(Image {
+            name: facts.tags.iter().find(|tag| *tag == name).cloned().unwrap_or_else(|| name.to_owned()),
+            id: facts.id,
+            size: facts.size,
+            created: facts.created,
+            recipe,
+            system: facts.system,
+        })
+    }
+
+    /// The images that were built here.
+    pub fn list(&self) -> Result<Vec<Image>, DockerError> {
+        let names = self.engine.images_with_label(RECIPE)?;
+        let mut images = Vec::new();
+        for name in names {
+            // Those with our first process come and go with their base.
+            if name.starts_with("toolpost-prepared:") {
+                continue;
+            }
+            match self.get(&name) {
+                Ok(image) => images.push(image),
+                // Removed meanwhile.
+                Err(DockerError::ImageMissing { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        images.sort_by(|left, right| left.name.cmp(&right.name));
+        Ok(images)
+    }
+
+    /// Fetches an image from its registry within a time.
+    pub fn pull(&self, name: &str, limit: Duration) -> Result<Image, DockerError> {
+        check_tag(name)?;
+        self.engine.pull(name, limit)?;
+        self.get(name)
+    }
+
+    /// Removes an image, and what was made of it to run programs in. It is an error if a container still uses it.
+    pub fn remove(&self, name: &str) -> Result<(), DockerError> {
+        check_tag(name)?;
+        let image = self.get(name)?;
+        for prepared in container::prepared_from(&self.engine, &image.id)? {
+            self.engine.remove_image(&prepared, true)?;
+        }
+        self.engine.remove_image(name, false)
+    }
+}
+
+/// A name of an image goes into requests and labels.
+fn check_tag(tag: &str) -> Result<(), DockerError> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
+    let good = !tag.is_empty()
+        && tag.len() <= 255
+        && tag.bytes().all(fits)
+        && tag.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+        && !tag.contains("..")
+        && !tag.contains("//");
+    if good {
+        return Ok(());
+    }
+    Err(DockerError::ImageUnusable {
+        image: shorten(tag),
+        reason: "a name has letters, digits and `._-/:@`, for example `toolpost/python:latest`".into(),
+    })
+}
+
+/// A folder that goes away.
+struct Scratch {
+    folder: PathBuf,
+    root: PathBuf,
+}
+
+impl Scratch {
+    fn new() -> Result<Self, DockerError> {
+        let folder = std::env::temp_dir().join(container::name());
+        let fail = |source| file("make folder", &folder, source);
+        std::fs::create_dir(&folder).map_err(fail)?;
+        let root = folder.join("root");
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).map_err(fail)?;
+        std::fs::create_dir(&root).map_err(fail)?;
+        std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o755)).map_err(fail)?;
+        Ok(Self { folder, root })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What remains lies in the folder for temporary files.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn file(action: &'static str, path: &Path, source: io::Error) -> DockerError {
+    DockerError::File { action, path: path.display().to_string(), source }
+}
+
+/// Fills the root folder of an image.
+fn fill(
+    recipe: &Recipe,
+    root: &Path,
+    limit: Duration,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), DockerError> {
+    match recipe {
+        Recipe::Folder { .. } => Ok(()),
+        Recipe::Busybox { program } => busybox(program, root),
+        Recipe::Python { release, mirror } => debian(root, release, mirror.as_deref(), limit, progress),
+        Recipe::Data { release, mirror } => {
+            debian(root, release, mirror.as_deref(), limit, progress)?;
+            progress("installing the packages of the profile `data`");
+            let target = root.join("usr/local/lib/toolpost-data");
+            let version = python_version(root)?;
+            let mut arguments: Vec<String> = [
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-input",
+                "--only-binary=:all:",
+                "--implementation=cp",
+                "--python-version",
+                &version,
+                "--target",
+            ]
+            .map(str::to_owned)
+            .into();
+            arguments.push(target.display().to_string());
+            arguments.extend(DATA_PACKAGES.map(str::to_owned));
+            command("python3", &arguments, limit)?;
+            // The interpreter runs isolated and looks at no variable: a path file in its own folder shows the way.
+            let place = root.join(format!("usr/local/lib/python{version}/dist-packages"));
+            let path_file = place.join("toolpost-data.pth");
+            std::fs::create_dir_all(&place)
+                .and_then(|()| std::fs::write(&path_file, "/usr/local/lib/toolpost-data\n"))
+                .map_err(|source| self::file("write", &path_file, source))
+        }
+    }
+}
+
+/// The folders that a root needs besides its programs.
+fn busybox(program: &Path, root: &Path) -> Result<(), DockerError> {
+    let fail = |source| file("copy", program, source);
+    for folder in ["bin", "etc", "tmp", "workspace", "proc", "sys", "dev"] {
+        std::fs::create_dir(root.join(folder)).map_err(fail)?;
+    }
+    let target = root.join("bin/busybox");
+    std::fs::copy(program, &target).map_err(fail)?;
+    std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o755)).map_err(fail)?;
+    std::fs::write(root.join("etc/passwd"), "root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n")
+        .map_err(fail)?;
+    std::fs::write(root.join("etc/group"), "root:x:0:\nnogroup:x:65534:\n").map_err(fail)?;
+    let list = command(&program.display().to_string(), &["--list".to_owned()], Duration::from_secs(20))?;
+    for name in list.lines().filter(|name| !name.is_empty() && *name != "busybox" && !name.contains('/')) {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).map_err(fail)?;
+    }
+    Ok(())
+}
+
+/// What only installing, or a person, needs.
+const NOT_NEEDED: [&str; 6] =
+    ["var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale", "var/log"];
+
+fn debian(
+    root: &Path,
+    release: &str,
+    mirror: Option<&str>,
+    limit: Duration,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), DockerError> {
+    if !release.bytes().all(|byte| byte.is_ascii_lowercase()) || release.is_empty() {
+        return Err(DockerError::Unsupported {
+            what: format!("the release `{}`", shorten(release)),
+            reason: "a release has small letters, for example `bookworm`".into(),
+        });
+    }
+    progress("making a small Debian by `debootstrap`, which takes some minutes");
+    let mut arguments: Vec<String> =
+        ["--variant=minbase", "--include=python3-minimal,libpython3-stdlib,ca-certificates"]
+            .map(str::to_owned)
+            .into();
+    arguments.extend([release.to_owned(), root.display().to_string()]);
+    arguments.extend(mirror.map(str::to_owned));
+    command("debootstrap", &arguments, limit)?;
+    for folder in NOT_NEEDED {
+        let folder = root.join(folder);
+        if folder.is_dir() {
+            std::fs::remove_dir_all(&folder)
+                .and_then(|()| std::fs::create_dir(&folder))
+                .map_err(|source| file("empty", &folder, source))?;
+        }
+    }
+    Ok(())
+}
+
+/// The version of the interpreter in a root, for example `3.11`.
+fn python_version(root: &Path) -> Result<String, DockerError> {
+    let link = root.join("usr/bin/python3");
+    let target = std::fs::read_link(&link).map_err(|source| file("read link", &link, source))?;
+    let name = target.to_string_lossy().into_owned();
+    let version = name.rsplit('/').next().and_then(|name| name.strip_prefix("python"));
+    version
+        .map(str::to_owned)
+        .ok_or_else(|| file("read link", &link, io::Error::other("it does not name a version of Python")))
+}
+
+/// Runs a program of the host to its end and gives its output; it may take so long. It gets a clean environment, in
+/// which only the proxies and configuration of package clients are those of the operator.
+fn command(program: &str, arguments: &[String], limit: Duration) -> Result<String, DockerError> {
+    let sandbox = crate::Sandbox::unconfined().limits(
+        crate::Limits::default()
+            .with_wall(limit)
+            .with_memory(8 << 30)
+            .with_processes(4096)
+            .with_descriptors(4096)
+            .with_file_size(8 << 30),
+    );
+    let mut all = vec![program.to_owned()];
+    all.extend(arguments.iter().cloned());
+    let failed = |reason: String| DockerError::Unsupported { what: format!("`{program}`"), reason };
+    let outcome = sandbox
+        .run(&crate::Program::argv(all), &crate::Cancel::new(), &mut |_| {})
+        .map_err(|error| failed(format!("{error}; install it, for example by `apt-get install`")))?;
+    if outcome.verdict.is_ok() {
+        return Ok(outcome.stdout.text());
+    }
+    let text = outcome.stderr.text();
+    let last: Vec<&str> = text.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
+    let last: Vec<String> = last.into_iter().rev().map(shorten).collect();
+    Err(failed(format!("it ended with {:?}: {}", outcome.verdict, last.join(" / "))))
+}
+
+/// The folder of an image as an archive that is written while it is read. Everything belongs to root; devices, sockets
+/// and pipes are left out.
+struct Archive {
+    pipe: std::io::PipeReader,
+    writer: Option<std::thread::JoinHandle<io::Result<()>>>,
+    folder: PathBuf,
+}
+
+impl Archive {
+    fn of(folder: &Path) -> Result<Self, DockerError> {
+        let fail = |source| file("read folder", folder, source);
+        if !folder.is_dir() {
+            return Err(fail(io::ErrorKind::NotADirectory.into()));
+        }
+        let (pipe, target) = std::io::pipe().map_err(fail)?;
+        let root = folder.to_owned();
+        let writer = std::thread::Builder::new()
+            .name("image-archive".into())
+            .spawn(move || write_folder(&root, std::io::BufWriter::new(target)))
+            .map_err(fail)?;
+        Ok(Self { pipe, writer: Some(writer), folder: folder.to_owned() })
+    }
+
+    /// Why the folder could not be read, if it could not.
+    fn finish(mut self) -> Result<(), DockerError> {
+        let result = self.writer.take().map_or(Ok(Ok(())), std::thread::JoinHandle::join);
+        result
+            .unwrap_or_else(|_| Err(io::Error::other("the writing thread ended early")))
+            .map_err(|source| file("read folder", &self.folder, source))
+    }
+}
+
+impl Read for Archive {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.pipe.read(buffer)
+    }
+}
+
+fn write_folder(root: &Path, target: impl io::Write) -> io::Result<()> {
+    let mut archive = tar::Writer::new(target);
+    let mut waiting = vec![PathBuf::new()];
+    let mut seen = 0usize;
+    while let Some(folder) = waiting.pop() {
+        let mut entries: Vec<_> = std::fs::read_dir(root.join(&folder))?.collect::<Result<_, _>>()?;
+        entries.sort_by_key(std::fs::DirEntry::file_name);
+        for entry in entries {
+            seen += 1;
+            if seen > MOST_ENTRIES {
+                return Err(io::Error::other("there are more than 500,000 files and folders"));
+            }
+            let path = folder.join(entry.file_name());
+            let name = path.to_str().ok_or_else(|| io::Error::other("a name is not valid UTF-8"))?;
+            let metadata = entry.metadata()?;
+            // No bits that raise rights: no program in a container could use them.
+            let mode = metadata.mode() & 0o1777;
+            if metadata.is_dir() {
+                archive.folder(name, mode)?;
+                waiting.push(path);
+            } else if metadata.is_symlink() {
+                let target = std::fs::read_link(entry.path())?;
+                archive.link(name, &target.to_string_lossy())?;
+            } else if metadata.is_file() {
+                let mut content = std::fs::File::open(entry.path())?;
+                archive.file(name, mode, metadata.len(), &mut content)?;
+            }
+        }
+    }
+    archive.finish().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_images_are_checked() {
+        for name in ["toolpost/python:latest", "localhost:5000/a", "a@sha256:00", "busybox"] {
+            check_tag(name).unwrap();
+        }
+        for name in ["", "-a", "a b", "a\nb", "../a", "a//b", "a?x=1", &"a".repeat(256)] {
+            assert!(check_tag(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn recipes_have_names() {
+        for name in ["python", "data"] {
+            let recipe = Recipe::named(name).unwrap();
+            assert_eq!((recipe.name(), recipe.tag()), (name, format!("toolpost/{name}:latest")));
+        }
+        let error = Recipe::named("pyhton").unwrap_err().to_string();
+        assert!(error.contains("`busybox`, `python` or `data`"), "{error}");
+    }
+}

@@ -1,0 +1,681 @@
+//! One run in a container, from the request to the outcome.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::Docker;
+use super::channel::{Channel, Frame, Waited};
+use super::error::DockerError;
+use super::spare::{Ready, why_gone};
+use crate::language::{CODE_PATH, Runner, Way};
+use crate::level::shorten;
+use crate::platform::{Capture, ResultLine, open_regular};
+use crate::sandbox::check_file_name;
+use crate::{
+    Artifact, Changes, Error, Event, Language, Outcome, Program, Reached, Report, Request,
+    SYSTEM_SEARCH_PATH, Source, Stdin, Usage, Verdict,
+};
+
+/// Pieces in which files and input are sent.
+const PIECE: usize = 32 << 10;
+const WORKSPACE: &str = "/workspace";
+const CODE: &str = "/proc/self/fd/5";
+
+/// Why the host ended the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Cancelled,
+    Timeout,
+    Cpu,
+    Output,
+}
+
+/// One file of the workspace, as the first process sees it: inode, kind, names, size, times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    numbers: [u64; 8],
+}
+
+impl Entry {
+    fn is_regular(self) -> bool {
+        self.numbers[1] == u64::from(libc::S_IFREG)
+    }
+
+    fn names(self) -> u64 {
+        self.numbers[2]
+    }
+
+    fn size(self) -> u64 {
+        self.numbers[3]
+    }
+}
+
+#[derive(Debug, Default)]
+struct Listing {
+    files: BTreeMap<PathBuf, Entry>,
+    left_out: Option<&'static str>,
+    /// Whether the workspace has no byte or no entry left.
+    is_full: bool,
+}
+
+/// A run that has its container.
+pub(super) struct Run<'a> {
+    pub(super) docker: &'a Docker,
+    pub(super) request: &'a Request<'a>,
+    pub(super) ready: Ready,
+    pub(super) report: Report,
+    pub(super) search_path: Option<String>,
+    pub(super) started: Instant,
+}
+
+/// What the loop found out.
+struct Finished {
+    ended: Option<Ended>,
+    /// The numbers of the frame `x`; none if the container died.
+    end: Option<Frame>,
+    stdout: Capture,
+    stderr: Capture,
+    line: ResultLine,
+    value: Vec<u8>,
+    value_overflowed: bool,
+}
+
+impl Run<'_> {
+    pub(super) fn finish(mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+        self.upload()?;
+        let before = if self.request.files().is_empty() { Listing::default() } else { self.list()? };
+        self.start()?;
+        let mut finished = self.attend(on_event)?;
+        let limits = self.request.limits();
+        let (verdict, exit_code) = self.verdict(&finished)?;
+        let end = finished.end.take();
+        let micros = |index| known(end.as_ref(), index).unwrap_or_default();
+        let usage = Usage {
+            wall: self.started.elapsed(),
+            user: Duration::from_micros(micros(1)),
+            system: Duration::from_micros(micros(2)),
+            largest_process: micros(3).saturating_mul(1024),
+            peak_memory: known(end.as_ref(), 6),
+        };
+        let mut outcome = Outcome::new(verdict, self.report.clone());
+        outcome.usage = usage;
+        outcome.exit_code = exit_code;
+        outcome.value = value(&finished.value, finished.value_overflowed, finished.line, &mut outcome.report);
+        outcome.stdout = finished.stdout.finish();
+        outcome.stderr = finished.stderr.finish();
+        for (captured, reached) in [(&outcome.stdout, Reached::Stdout), (&outcome.stderr, Reached::Stderr)] {
+            if captured.dropped > 0 {
+                outcome.report.reached.push(reached);
+            }
+        }
+        if outcome.value.is_none()
+            && outcome.verdict.is_ok()
+            && let Program::Code { language, .. } = self.request.program()
+        {
+            outcome.value = language.printed_value(&outcome.stdout);
+        }
+        if end.is_some() {
+            let after = self.list()?;
+            outcome.changes = compare(&before, &after);
+            if let Some(reason) = after.left_out {
+                outcome.report.reached.push(Reached::Changes);
+                outcome.report.notes.push(format!("not every file is listed: {reason}"));
+            }
+            outcome.artifacts = self.collect(&outcome.changes, &after, &mut outcome.report)?;
+            if after.is_full {
+                outcome.report.reached.push(Reached::Disk);
+                if let Verdict::Exit { .. } = outcome.verdict {
+                    outcome.verdict = Verdict::Disk { limit: limits.workspace_bytes };
+                }
+            }
+        }
+        self.docker.used(self.ready.id);
+        Ok(outcome)
+    }
+
+    fn gone(&self) -> Error {
+        why_gone(self.docker.engine(), &self.ready.id, &self.ready.name).into()
+    }
+
+    fn hangs(&self, action: &str) -> Error {
+        DockerError::Hangs {
+            host: self.docker.engine().host().to_string(),
+            action: format!("{action} container `{}`", self.ready.name),
+            limit: self.docker.engine().patience(),
+        }
+        .into()
+    }
+
+    fn channel(&mut self) -> &mut Channel {
+        &mut self.ready.channel
+    }
+
+    fn patience(&self) -> Option<Instant> {
+        Instant::now().checked_add(self.docker.engine().patience())
+    }
+
+    /// Waits for a frame for as long as the daemon may take.
+    fn answer(&mut self, action: &str) -> Result<Frame, Error> {
+        let until = self.patience();
+        match self.channel().wait(until, None, false)? {
+            Waited::Frame(frame) => Ok(frame),
+            Waited::Nothing => Err(self.hangs(action)),
+            Waited::End => Err(self.gone()),
+        }
+    }
+
+    /// Waits until there is room to send more.
+    fn make_room(&mut self) -> Result<(), Error> {
+        let until = self.patience();
+        while self.channel().is_full() {
+            match self.channel().wait(until, None, true)? {
+                Waited::Frame(frame) if frame.kind == b'z' => return Err(refused_upload(&frame, "upload")),
+                Waited::Nothing if self.channel().is_full() => return Err(self.hangs("write to")),
+                Waited::Frame(_) | Waited::Nothing => {}
+                Waited::End => return Err(self.gone()),
+            }
+        }
+        Ok(())
+    }
+
+    fn upload(&mut self) -> Result<(), Error> {
+        let limits = self.request.limits();
+        for (name, source) in self.request.files() {
+            let too_large = |size: u64| Error::TooLarge {
+                what: "upload",
+                size,
+                maximum: limits.workspace_bytes,
+                hint: "raise the limit `workspace_bytes`",
+            };
+            self.channel().send(b'F', name.as_bytes());
+            match source {
+                Source::Bytes(bytes) => {
+                    if bytes.len() as u64 > limits.workspace_bytes {
+                        return Err(too_large(bytes.len() as u64));
+                    }
+                    for piece in bytes.chunks(PIECE) {
+                        self.make_room()?;
+                        self.channel().send(b'D', piece);
+                    }
+                }
+                Source::Path(path) => {
+                    let fail = |source| Error::File { action: "read upload", path: path.clone(), source };
+                    let file = open_regular(path).map_err(fail)?;
+                    let size = file.metadata().map_err(fail)?.len();
+                    if size > limits.workspace_bytes {
+                        return Err(too_large(size));
+                    }
+                    // A file that grows meanwhile gives what it had.
+                    let mut file = file.take(size);
+                    let mut block = vec![0u8; PIECE];
+                    loop {
+                        let size = file.read(&mut block).map_err(fail)?;
+                        if size == 0 {
+                            break;
+                        }
+                        self.make_room()?;
+                        let piece = block.get(..size).unwrap_or_default();
+                        self.channel().send(b'D', piece);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The files of the workspace. Also the proof that all uploads arrived.
+    fn list(&mut self) -> Result<Listing, Error> {
+        const MOST: usize = 20_000;
+        let mut listing = Listing::default();
+        self.channel().send(b'L', &[]);
+        loop {
+            let frame = self.answer("list the files of")?;
+            match frame.kind {
+                b'f' if listing.files.len() <= MOST => {
+                    let numbers = std::array::from_fn(|index| frame.number(index));
+                    let name = frame.content.get(64..).unwrap_or_default();
+                    listing.files.insert(OsStr::from_bytes(name).into(), Entry { numbers });
+                }
+                b'l' => {
+                    listing.left_out = match frame.number(0) {
+                        0 => None,
+                        1 => Some("there are more than 20,000 files and folders"),
+                        2 => Some("folders are nested deeper than 48 levels"),
+                        _ => Some("a folder could not be opened"),
+                    };
+                    listing.is_full = frame.number(1) == 1;
+                    return Ok(listing);
+                }
+                b'z' => return Err(refused_upload(&frame, "upload")),
+                _ => {}
+            }
+        }
+    }
+
+    /// Starts the program, with the first of its interpreters that the image has.
+    fn start(&mut self) -> Result<(), Error> {
+        match self.request.program() {
+            Program::Argv(arguments) => {
+                let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
+                self.launch(&arguments, None)?.map_or(Ok(()), |error| Err(not_started(error, arguments[0])))
+            }
+            Program::Code { language, source } => {
+                let mut compiled = None;
+                for runner in language.runners() {
+                    let Way::Interpret { arguments } = runner.way else {
+                        compiled = Some(runner);
+                        continue;
+                    };
+                    let mut all: Vec<&[u8]> = vec![runner.program.as_bytes()];
+                    all.extend(arguments.iter().map(|argument| {
+                        if *argument == CODE_PATH { CODE.as_bytes() } else { argument.as_bytes() }
+                    }));
+                    match self.launch(&all, Some(&language.text(source)))? {
+                        None => return Ok(()),
+                        Some(NotStarted { stage: b'p', error: libc::ENOENT }) => {}
+                        Some(error) => return Err(not_started(error, runner.program.as_bytes())),
+                    }
+                }
+                Err(self.no_language(*language, compiled))
+            }
+        }
+    }
+
+    fn no_language(&self, language: Language, compiled: Option<&Runner>) -> Error {
+        if compiled.is_some() && language.is_compiled() {
+            return DockerError::Unsupported {
+                what: format!("code in {language}"),
+                reason: "compiled languages are built on this host only; use the backend `process`, or upload the \
+                         source and run the compiler of the image as a program"
+                    .into(),
+            }
+            .into();
+        }
+        Error::LanguageMissing {
+            language,
+            program: language.program_names(),
+            searched: format!("the image `{}`", self.docker.image_name()),
+            hint: "use an image that has it, for example one made by `toolpost image build`",
+        }
+    }
+
+    /// Asks for the start of a program; gives why the kernel did not start it.
+    fn launch(&mut self, arguments: &[&[u8]], code: Option<&[u8]>) -> Result<Option<NotStarted>, Error> {
+        let limits = self.request.limits();
+        let search = self.request.search_path().map_or_else(
+            || self.search_path.clone().unwrap_or_else(|| SYSTEM_SEARCH_PATH.to_owned()).into(),
+            OsStr::to_os_string,
+        );
+        for piece in code.unwrap_or_default().chunks(PIECE) {
+            self.make_room()?;
+            self.channel().send(b'C', piece);
+        }
+        if code.is_some_and(<[u8]>::is_empty) {
+            self.channel().send(b'C', &[]);
+        }
+        let mut rows: Vec<[u64; 3]> = vec![
+            [u64::from(libc::RLIMIT_FSIZE), limits.file_size, limits.file_size],
+            [u64::from(libc::RLIMIT_NOFILE), u64::from(limits.descriptors), u64::from(limits.descriptors)],
+        ];
+        if let Some(cpu) = limits.cpu {
+            // The first process looks at all processes together, and sooner; this holds where it sees no counter.
+            let seconds = cpu.as_secs() + 1;
+            rows.push([u64::from(libc::RLIMIT_CPU), seconds, seconds + 1]);
+        }
+        let folder = match self.request.directory() {
+            Some(directory) => format!("{WORKSPACE}/{directory}"),
+            None => WORKSPACE.to_owned(),
+        };
+        let mut variables: Vec<(&str, &OsStr)> = vec![
+            ("PATH", &search),
+            ("HOME", OsStr::new(WORKSPACE)),
+            ("LANG", OsStr::new("C.UTF-8")),
+            ("TMPDIR", OsStr::new("/tmp")),
+            ("USER", OsStr::new("sandbox")),
+            ("TERM", OsStr::new("dumb")),
+        ];
+        for (name, value) in self.request.environment() {
+            variables.retain(|(other, _)| other != name);
+            variables.push((name, value));
+        }
+        let has_input = !matches!(self.request.stdin(), Stdin::Empty);
+        let cpu = limits.cpu.map_or(0, |cpu| u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX));
+        let mut content = Vec::new();
+        let mut numbers = vec![rows.len() as u64];
+        numbers.extend(rows.into_iter().flatten());
+        numbers.extend([
+            cpu,
+            u64::from(has_input),
+            u64::from(code.is_some()),
+            arguments.len() as u64,
+            variables.len() as u64,
+        ]);
+        content.extend(numbers.into_iter().flat_map(u64::to_le_bytes));
+        let mut text = |bytes: &[u8]| {
+            content.extend_from_slice(bytes);
+            content.push(0);
+        };
+        text(folder.as_bytes());
+        text(search.as_bytes());
+        for argument in arguments {
+            text(argument);
+        }
+        for (name, value) in variables {
+            text(&[name.as_bytes(), b"=", value.as_bytes()].concat());
+        }
+        self.channel().send(b'S', &content);
+        let frame = loop {
+            let frame = self.answer("start a program in")?;
+            match frame.kind {
+                b'n' | b's' => break frame,
+                b'z' => return Err(refused_upload(&frame, "code")),
+                _ => {}
+            }
+        };
+        let stage = u8::try_from(frame.number(0)).unwrap_or_default();
+        let error = i32::try_from(frame.number(1)).unwrap_or_default();
+        Ok((frame.kind == b'n').then_some(NotStarted { stage, error }))
+    }
+
+    /// Hands output on until everything is dead, and ends it when it must.
+    fn attend(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Finished, Error> {
+        let limits = self.request.limits();
+        let cancel = self.request.cancel();
+        let deadline = Instant::now().checked_add(limits.wall);
+        let mut input: Option<Box<dyn Read>> = match self.request.stdin() {
+            Stdin::Empty => None,
+            Stdin::Bytes(bytes) => Some(Box::new(std::io::Cursor::new(bytes.clone()))),
+            Stdin::File(path) => Some(Box::new(open_regular(path).map_err(|source| Error::File {
+                action: "read input",
+                path: path.clone(),
+                source,
+            })?)),
+        };
+        let mut finished = Finished {
+            ended: None,
+            end: None,
+            stdout: Capture::new(limits.stdout),
+            stderr: Capture::new(limits.stderr),
+            line: ResultLine::new(limits.value_bytes),
+            value: Vec::new(),
+            value_overflowed: false,
+        };
+        let mut dead_by: Option<Instant> = None;
+        loop {
+            if finished.ended.is_none() {
+                let total = finished.stdout.total() + finished.stderr.total();
+                let reason = if cancel.is_cancelled() {
+                    Some(Ended::Cancelled)
+                } else if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    Some(Ended::Timeout)
+                } else {
+                    (total > limits.output_total).then_some(Ended::Output)
+                };
+                if reason.is_some() {
+                    finished.ended = reason;
+                    self.channel().send(b'K', &[]);
+                    dead_by = self.patience();
+                }
+            }
+            let (until, wake) = match finished.ended {
+                Some(_) => (dead_by, None),
+                None => (deadline, cancel.flag.descriptor()),
+            };
+            let frame = match self.ready.channel.wait(until, wake, false)? {
+                Waited::Frame(frame) => frame,
+                Waited::Nothing if dead_by.is_some_and(|by| Instant::now() >= by) => {
+                    // Its first process does not answer: the daemon must end it.
+                    self.docker.engine().remove(&self.ready.id)?;
+                    return Ok(finished);
+                }
+                Waited::Nothing => continue,
+                Waited::End => return Ok(finished),
+            };
+            let bytes = frame.content.as_slice();
+            match frame.kind {
+                b'o' => {
+                    finished.stdout.push(bytes);
+                    finished.line.push(bytes);
+                    on_event(Event::Stdout(bytes));
+                }
+                b'e' => {
+                    finished.stderr.push(bytes);
+                    on_event(Event::Stderr(bytes));
+                }
+                b'v' if finished.value.len() + bytes.len() <= limits.value_bytes => {
+                    finished.value.extend_from_slice(bytes);
+                }
+                b'v' => finished.value_overflowed = true,
+                b'i' => {
+                    let mut block = vec![0u8; PIECE];
+                    let size = input.as_mut().and_then(|input| input.read(&mut block).ok()).unwrap_or(0);
+                    if size == 0 {
+                        self.channel().send(b'E', &[]);
+                    } else {
+                        self.channel().send(b'I', block.get(..size).unwrap_or_default());
+                    }
+                }
+                b'c' => {
+                    finished.ended.get_or_insert(Ended::Cpu);
+                    dead_by = self.patience();
+                }
+                b'x' => {
+                    finished.end = Some(frame);
+                    return Ok(finished);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// How the program ended, on the evidence of the container's own counters.
+    fn verdict(&mut self, finished: &Finished) -> Result<(Verdict, Option<i32>), Error> {
+        let limits = self.request.limits();
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let killed = known(finished.end.as_ref(), 4).is_some_and(|count| count > 0);
+        let refused = known(finished.end.as_ref(), 5).is_some_and(|count| count > 0);
+        if killed {
+            self.report.reached.push(Reached::Memory);
+        }
+        if refused {
+            self.report.reached.push(Reached::Processes);
+        }
+        let cpu = limits.cpu.map(|limit| Verdict::Cpu { limit_ms: millis(limit) });
+        match finished.ended {
+            Some(Ended::Cancelled) => return Ok((Verdict::Cancelled, None)),
+            Some(Ended::Timeout) => {
+                return Ok((Verdict::Timeout { limit_ms: millis(limits.wall) }, None));
+            }
+            Some(Ended::Output) => return Ok((Verdict::Output { limit: limits.output_total }, None)),
+            Some(Ended::Cpu) => return Ok((cpu.unwrap_or(Verdict::Cancelled), None)),
+            None => {}
+        }
+        let Some(end) = &finished.end else {
+            // The whole container died, its first process too.
+            let state = self.docker.engine().state(&self.ready.id)?;
+            if state.is_some_and(|state| state.was_out_of_memory) {
+                self.report.reached.push(Reached::Memory);
+                return Ok((Verdict::Memory { limit: limits.memory }, None));
+            }
+            return Err(self.gone());
+        };
+        let status = end.number(0) as i32;
+        if libc::WIFEXITED(status) {
+            let code = libc::WEXITSTATUS(status);
+            let verdict = match code {
+                0 => Verdict::Ok,
+                _ if killed => Verdict::Memory { limit: limits.memory },
+                _ if refused => Verdict::Processes { limit: limits.processes },
+                code => Verdict::Exit { code },
+            };
+            return Ok((verdict, Some(code)));
+        }
+        let signal = libc::WTERMSIG(status);
+        let used = Duration::from_micros(end.number(1).saturating_add(end.number(2)));
+        let verdict = match (signal, limits.cpu, cpu) {
+            (libc::SIGXCPU | libc::SIGKILL, Some(limit), Some(verdict)) if used >= limit => verdict,
+            (libc::SIGKILL, ..) if killed => Verdict::Memory { limit: limits.memory },
+            (libc::SIGSYS, ..) => {
+                Verdict::Denied { rule: "the system call policy of the container ended the program".into() }
+            }
+            _ => Verdict::Signal { signal },
+        };
+        Ok((verdict, None))
+    }
+
+    fn collect(
+        &mut self,
+        changes: &Changes,
+        after: &Listing,
+        report: &mut Report,
+    ) -> Result<Vec<Artifact>, Error> {
+        const MOST_NOTES: usize = 20;
+        let limits = self.request.limits();
+        let mut artifacts = Vec::new();
+        let mut bytes = 0u64;
+        let mut left_out = 0usize;
+        for path in changes.new.iter().chain(&changes.changed) {
+            let Some(entry) = after.files.get(path) else { continue };
+            let left = limits.artifact_bytes.saturating_sub(bytes);
+            let mut is_limit = false;
+            let result = if !entry.is_regular() {
+                Err("it is not a regular file".to_owned())
+            } else if entry.names() != 1 {
+                Err("it has more than one name".to_owned())
+            } else if artifacts.len() >= limits.artifacts {
+                is_limit = true;
+                Err(format!("there are already {} files", limits.artifacts))
+            } else if entry.size() > left {
+                is_limit = true;
+                Err(format!("it has {} bytes, {left} bytes are left of the limit", entry.size()))
+            } else {
+                match path.to_str().ok_or("its name is not valid UTF-8".to_owned()) {
+                    Err(reason) => Err(reason),
+                    Ok(name) => match check_file_name(name) {
+                        Err(error) => Err(error.to_string()),
+                        Ok(()) => self.fetch(name, entry.size())?,
+                    },
+                }
+            };
+            match result {
+                Ok(artifact) => {
+                    bytes += artifact.size;
+                    artifacts.push(artifact);
+                }
+                Err(reason) => {
+                    if is_limit && !report.reached.contains(&Reached::Artifacts) {
+                        report.reached.push(Reached::Artifacts);
+                    }
+                    left_out += 1;
+                    if left_out <= MOST_NOTES {
+                        let name = shorten(&path.to_string_lossy());
+                        report.notes.push(format!("`{name}` is not handed back: {reason}"));
+                    }
+                }
+            }
+        }
+        if left_out > MOST_NOTES {
+            report.notes.push(format!("{} more files are not handed back", left_out - MOST_NOTES));
+        }
+        Ok(artifacts)
+    }
+
+    /// The content of a file: exactly as much as the list said.
+    fn fetch(&mut self, name: &str, size: u64) -> Result<Result<Artifact, String>, Error> {
+        self.channel().send(b'G', name.as_bytes());
+        let mut content: Vec<u8> = Vec::new();
+        let mut is_other = false;
+        loop {
+            let frame = self.answer("read a file of")?;
+            match frame.kind {
+                b'd' if content.len() as u64 + frame.content.len() as u64 <= size => {
+                    content.extend_from_slice(&frame.content);
+                }
+                b'd' => is_other = true,
+                b'g' if frame.number(0) != 0 => {
+                    let error = std::io::Error::from_raw_os_error(frame.number(0) as i32);
+                    return Ok(Err(error.to_string()));
+                }
+                b'g' if is_other || content.len() as u64 != size => {
+                    return Ok(Err("its size changed while it was read".into()));
+                }
+                b'g' => return Ok(Artifact::from_bytes(name, content).map_err(|error| error.to_string())),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Why a program did not start: at which stage, and the kernel's number.
+#[derive(Debug, Clone, Copy)]
+struct NotStarted {
+    stage: u8,
+    error: i32,
+}
+
+fn not_started(failure: NotStarted, program: &[u8]) -> Error {
+    let program = shorten(&String::from_utf8_lossy(program));
+    let source = std::io::Error::from_raw_os_error(failure.error);
+    match (failure.stage, failure.error) {
+        (b'p', libc::ENOENT) => {
+            Error::ProgramNotFound { program, reason: "the image has no such program".into() }
+        }
+        (b'p', libc::EACCES) => Error::NotExecutable { program },
+        (b'p', _) => Error::ProgramNotStarted { program, source },
+        (b'd', _) => Error::Setup { step: "enter the folder", source },
+        (b'l', _) => Error::Setup { step: "set a limit", source },
+        _ => Error::Setup { step: "start a process", source },
+    }
+}
+
+fn refused_upload(frame: &Frame, what: &str) -> Error {
+    let source = std::io::Error::from_raw_os_error(i32::try_from(frame.number(0)).unwrap_or_default());
+    Error::File { action: "write upload", path: Path::new(what).to_owned(), source }
+}
+
+fn known(end: Option<&Frame>, index: usize) -> Option<u64> {
+    end.map(|end| end.number(index)).filter(|number| *number != u64::MAX)
+}
+
+fn compare(before: &Listing, after: &Listing) -> Changes {
+    let mut changes = Changes::default();
+    for (path, entry) in &after.files {
+        match before.files.get(path) {
+            None => changes.new.push(path.clone()),
+            Some(old) if old != entry => changes.changed.push(path.clone()),
+            Some(_) => {}
+        }
+    }
+    if after.left_out.is_none() {
+        changes.deleted =
+            before.files.keys().filter(|path| !after.files.contains_key(*path)).cloned().collect();
+    }
+    changes
+}
+
+/// The value: an explicit result line, else what the interpreter found.
+fn value(bytes: &[u8], overflowed: bool, line: ResultLine, report: &mut Report) -> Option<serde_json::Value> {
+    if overflowed {
+        report.reached.push(Reached::Value);
+    }
+    if let Some(line) = line.finish() {
+        match serde_json::from_slice(&line) {
+            Ok(value) => return Some(value),
+            Err(error) => report.notes.push(format!("the line `::result` is not JSON: {error}")),
+        }
+    }
+    if bytes.is_empty() || overflowed {
+        return None;
+    }
+    match serde_json::from_slice(bytes) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            report.notes.push(format!("the value is not JSON: {error}"));
+            None
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The Docker backend against a daemon of its own.
+
+mod daemon;
+mod errors;
+mod images;
+mod runs;

@@ -1,0 +1,1 @@
+//! Images: built, listed, removed.
