@@ -6,13 +6,13 @@
 //! end of its input is the host's end: then it ends, and the kernel kills the whole container with it.
 //!
 //! From the host: `F` opens an upload (its path), `D` writes to it, `C` appends to the code, `S` starts the program, `I`
-//! is input for it (only after `i`), `E` is the end of the input, `K` kills everything, `L` asks for a list of the
+//! is input for it (only after `i`), `E` is the end of the input, `K` kills everything, `T` asks for the processor time, `L` asks for a list of the
 //! workspace, `G` for the content of a file (its path).
 //!
 //! To the host: `a` is one of the facts (its number, its text), `R` means ready, `n` the program did not start (stage
 //! and error), `s` it did, `o`, `e` and `v` are output, errors and value, `i` asks for input, `c` says that the limit of processor
-//! time was reached, `x` that everything is dead (numbers), `f` is one entry of the list, `l` the end of the list (what was left out, whether the workspace is full), `d` a
-//! piece of a file, `g` its end (a number: 0 or the error), `z` a failed upload (the error).
+//! time was reached, `x` that everything is dead (numbers), `f` is one entry of the list, `l` the end of the list (what was left out, whether no byte, no entry is free), `d` a
+//! piece of a file, `g` its end (a number: 0 or the error), `z` a failed upload (the error), `t` the processor time.
 
 #![no_std]
 #![no_main]
@@ -214,7 +214,7 @@ fn send_numbers(kind: u8, numbers: &[u64]) {
 }
 
 /// Texts that show what confines this container; the number of a fact is its place here.
-const FACTS: [&[u8]; 8] = [
+const FACTS: [&[u8]; 10] = [
     b"/proc/self/status\0",
     b"/proc/self/mountinfo\0",
     b"/proc/net/dev\0",
@@ -223,6 +223,8 @@ const FACTS: [&[u8]; 8] = [
     b"/sys/fs/cgroup/pids/pids.max\0",
     b"/sys/fs/cgroup/pids.max\0",
     b"/proc/version\0",
+    b"/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes\0",
+    b"/sys/fs/cgroup/memory.swap.max\0",
 ];
 
 /// The kernel's counters, of either version of control groups.
@@ -908,6 +910,7 @@ extern "C" fn main(_at: *const usize) -> ! {
                     }
                 }
                 b'K' => kill_all(),
+                b'T' => send_numbers(b't', &[counters.micros()]),
                 b'L' => {
                     close(upload);
                     upload = -1;
@@ -920,8 +923,8 @@ extern "C" fn main(_at: *const usize) -> ! {
                     let mut space = [0u64; 32];
                     let (at, path) = (space.as_mut_ptr() as usize, c"/workspace".as_ptr() as usize);
                     let known = call(number::STATFS, path, at, 0, 0, 0, 0) >= 0;
-                    let is_full = known && (space[4] == 0 || space[6] == 0);
-                    send_numbers(b'l', &[left_out, u64::from(is_full)]);
+                    let is_none = |number: u64| u64::from(known && number == 0);
+                    send_numbers(b'l', &[left_out, is_none(space[4]), is_none(space[6])]);
                 }
                 b'G' => give(content, frame),
                 _ => {}

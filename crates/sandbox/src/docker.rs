@@ -61,7 +61,9 @@ mod tls;
 pub use error::DockerError;
 pub use host::{Certificates, DockerHost};
 
-use crate::{Backend, Error, Event, Level, LevelAvailability, Outcome, Report, Request, Sandbox, Workspace};
+use crate::{
+    Backend, Error, Event, Level, LevelAvailability, Limits, Outcome, Report, Request, Sandbox, Workspace,
+};
 use container::{Kind, Prepared};
 use engine::{Engine, Information};
 use spare::Keeper;
@@ -215,7 +217,8 @@ impl Docker {
     /// daemon may take for each.
     pub fn warm(&self, sandbox: &Sandbox, spares: usize) -> Result<usize, Error> {
         let spares = spares.min(64);
-        let kind = self.kind(sandbox.level, &sandbox.limits)?;
+        let level = sandbox.level.unwrap_or(Level::Strict);
+        let kind = self.kind(level, &sandbox.limits_at(level))?;
         let keeper = &self.inner.keeper;
         keeper.want(&kind, spares);
         let limit = self.inner.options.patience.saturating_mul(u32::try_from(spares).unwrap_or(u32::MAX));
@@ -277,19 +280,16 @@ impl Docker {
         Ok(prepared)
     }
 
-    fn kind(&self, level: Option<Level>, limits: &crate::Limits) -> Result<Kind, Error> {
-        let is_strongest = level.is_some_and(is_strongest);
+    fn kind(&self, level: Level, limits: &Limits) -> Result<Kind, Error> {
+        let is_strongest = level == Level::Maximum;
         let runtime = self.inner.options.runtime.clone().or_else(|| {
             (is_strongest && self.inner.information.runtimes.iter().any(|name| name == OWN_KERNEL))
                 .then(|| OWN_KERNEL.to_owned())
         });
-        Ok(Kind::new(self.prepared()?.id, runtime, is_strongest, limits))
+        // A container gives everything that `strict` asks for, also where less was asked for.
+        let level = if is_strongest { level } else { Level::Strict };
+        Ok(Kind::new(self.prepared()?.id, runtime, level, limits))
     }
-}
-
-/// Whether a level asks for the policy that kills, and for a kernel of its own.
-fn is_strongest(level: Level) -> bool {
-    level > Level::Strict
 }
 
 impl Backend for Docker {
@@ -315,7 +315,6 @@ impl Backend for Docker {
     fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
         let started = Instant::now();
         let wanted = request.level();
-        // A container gives everything that `strict` asks for, also where less was asked for.
         let level = wanted.unwrap_or(Level::Strict);
         let LevelAvailability { available, reason, fix, .. } = self.availability(level);
         if !available {
@@ -323,7 +322,8 @@ impl Backend for Docker {
             return Err(Error::LevelUnavailable { level, reason, fix });
         }
         refuse_host_paths(request)?;
-        let kind = self.kind(wanted, request.limits())?;
+        let limits = request.limits(level);
+        let kind = self.kind(level, &limits)?;
         let search_path = self.prepared()?.search_path;
         let keeper = &self.inner.keeper;
         let mut report = Report::new(NAME, wanted, level);
@@ -344,12 +344,12 @@ impl Backend for Docker {
             "Docker {} with the runtime `{runtime}`, control groups of version {}",
             information.server, information.cgroup_version
         ));
-        if is_strongest(level) && runtime != OWN_KERNEL {
+        if level == Level::Maximum && runtime != OWN_KERNEL {
             report.notes.push(format!(
                 "no second kernel: the runtime `{runtime}` shares that of the machine; `--runtime runsc` has one"
             ));
         }
-        let run = run::Run { docker: self, request, ready, report, search_path, started };
+        let run = run::Run { docker: self, request, ready, limits, report, search_path, started };
         let outcome = run.finish(on_event);
         if outcome.is_ok() {
             guard.done();

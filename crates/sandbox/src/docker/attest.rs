@@ -3,12 +3,12 @@
 use super::channel::Frame;
 use super::container::Kind;
 use super::error::DockerError;
-use crate::{Layer, MissingLayer, Report};
+use crate::{Layer, Level, MissingLayer, Report};
 
 /// Texts of the kernel, as the first process read them; by the numbers of the protocol.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
-    texts: [String; 8],
+    texts: [String; 10],
 }
 
 const STATUS: usize = 0;
@@ -17,6 +17,7 @@ const INTERFACES: usize = 2;
 const MEMORY: [usize; 2] = [3, 4];
 const PROCESSES: [usize; 2] = [5, 6];
 const VERSION: usize = 7;
+const SWAP: [usize; 2] = [8, 9];
 
 impl Facts {
     pub(super) fn add(&mut self, frame: &Frame) {
@@ -83,6 +84,9 @@ impl Facts {
         } else {
             has(Layer::NoNewPrivileges, is_value("NoNewPrivs", "1"), "programs in it can gain rights");
             has(Layer::Seccomp, is_value("Seccomp", "2"), "it has no system call policy");
+            if kind.level == Level::Maximum {
+                has(Layer::SeccompAllowlist, is_value("Seccomp", "2"), "it has no list of system calls");
+            }
         }
         let root =
             self.mount("/").is_some_and(|(options, _)| options.split(',').any(|option| option == "ro"));
@@ -118,6 +122,8 @@ impl Facts {
         };
         limit(Layer::MemoryLimit, self.limit(MEMORY), kind.memory);
         limit(Layer::ProcessLimit, self.limit(PROCESSES), u64::from(kind.processes) + 1);
+        // The first version counts memory and swap together, the second swap alone.
+        limit(Layer::NoSwap, self.limit(SWAP), if self.text(SWAP[0]).is_empty() { 0 } else { kind.memory });
         if kind.cpu_quota.is_some() {
             report.layers.push(Layer::CpuQuota);
         }
@@ -140,7 +146,7 @@ impl Facts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Level, Limits};
+    use crate::Limits;
 
     const STATUS_TEXT: &str = "Name:\tinit\nUid:\t65534\t65534\t65534\t65534\nCapInh:\t0000000000000000\nCapPrm:\t0\n\
         CapEff:\t0000000000000000\nCapBnd:\t0000000000000000\nCapAmb:\t0\nNoNewPrivs:\t1\nSeccomp:\t2\n";
@@ -171,7 +177,7 @@ mod tests {
     }
 
     fn judge(facts: &Facts) -> Result<Report, DockerError> {
-        let kind = Kind::new(String::new(), None, false, &Limits::default());
+        let kind = Kind::new(String::new(), None, Level::Strict, &Limits::default());
         let mut report = Report::new("docker", None, Level::Strict);
         facts.fill(&kind, true, &mut report).map(|()| report)
     }

@@ -8,8 +8,8 @@ use sha2::{Digest as _, Sha256};
 use super::engine::{Engine, ImageFacts};
 use super::error::DockerError;
 use super::tar;
-use crate::Limits;
 use crate::level::shorten;
+use crate::{Level, Limits};
 
 /// The static program that is the first process of every container.
 static FIRST_PROCESS: &[u8] = include_bytes!(env!("TOOLPOST_SANDBOX_CONTAINER"));
@@ -34,8 +34,8 @@ pub(super) struct Kind {
     /// The id of the image with our first process.
     pub(super) image: String,
     pub(super) runtime: Option<String>,
-    /// The system call policy of the strongest level.
-    pub(super) kills: bool,
+    /// Whose system call policy it has: `strict` or `maximum`.
+    pub(super) level: Level,
     pub(super) memory: u64,
     pub(super) processes: u32,
     pub(super) cpu_quota: Option<f32>,
@@ -44,11 +44,11 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    pub(super) fn new(image: String, runtime: Option<String>, kills: bool, limits: &Limits) -> Self {
+    pub(super) fn new(image: String, runtime: Option<String>, level: Level, limits: &Limits) -> Self {
         Self {
             image,
             runtime,
-            kills,
+            level,
             memory: limits.memory,
             processes: limits.processes,
             cpu_quota: limits.cpu_quota,
@@ -77,7 +77,7 @@ impl Kind {
             "CapDrop": ["ALL"],
             "SecurityOpt": [
                 "no-new-privileges",
-                format!("seccomp={}", crate::platform::profile(self.kills)),
+                format!("seccomp={}", crate::platform::profile(self.level)),
             ],
             "PidMode": "",
             "IpcMode": "private",
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn settings_share_nothing_with_the_host() {
-        let kind = Kind::new("sha256:x".into(), None, false, &Limits::default());
+        let kind = Kind::new("sha256:x".into(), None, Level::Strict, &Limits::default());
         let settings = kind.settings();
         let host = &settings["HostConfig"];
         for (name, expected) in [

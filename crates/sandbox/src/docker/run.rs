@@ -16,7 +16,7 @@ use crate::level::shorten;
 use crate::platform::{Capture, ResultLine, open_regular};
 use crate::sandbox::check_file_name;
 use crate::{
-    Artifact, Changes, Error, Event, Language, Outcome, Program, Reached, Report, Request,
+    Artifact, Changes, Error, Event, Language, Limits, Outcome, Program, Reached, Report, Request,
     SYSTEM_SEARCH_PATH, Source, Stdin, Usage, Verdict,
 };
 
@@ -31,6 +31,7 @@ enum Ended {
     Cancelled,
     Timeout,
     Cpu,
+    Idle,
     Output,
 }
 
@@ -58,8 +59,10 @@ impl Entry {
 struct Listing {
     files: BTreeMap<PathBuf, Entry>,
     left_out: Option<&'static str>,
-    /// Whether the workspace has no byte or no entry left.
+    /// Whether the workspace has no byte left.
     is_full: bool,
+    /// Whether it has no entry left.
+    is_crowded: bool,
 }
 
 /// A run that has its container.
@@ -67,6 +70,7 @@ pub(super) struct Run<'a> {
     pub(super) docker: &'a Docker,
     pub(super) request: &'a Request<'a>,
     pub(super) ready: Ready,
+    pub(super) limits: Limits,
     pub(super) report: Report,
     pub(super) search_path: Option<String>,
     pub(super) started: Instant,
@@ -90,7 +94,7 @@ impl Run<'_> {
         let before = if self.request.files().is_empty() { Listing::default() } else { self.list()? };
         self.start()?;
         let mut finished = self.attend(on_event)?;
-        let limits = self.request.limits();
+        let limits = self.limits.clone();
         let (verdict, exit_code) = self.verdict(&finished)?;
         let end = finished.end.take();
         let micros = |index| known(end.as_ref(), index).unwrap_or_default();
@@ -126,10 +130,24 @@ impl Run<'_> {
                 outcome.report.notes.push(format!("not every file is listed: {reason}"));
             }
             outcome.artifacts = self.collect(&outcome.changes, &after, &mut outcome.report)?;
-            if after.is_full {
-                outcome.report.reached.push(Reached::Disk);
-                if let Verdict::Exit { .. } = outcome.verdict {
-                    outcome.verdict = Verdict::Disk { limit: limits.workspace_bytes };
+            let largest =
+                after.files.values().any(|entry| entry.is_regular() && entry.size() == limits.file_size);
+            let (bytes, entries) = (limits.workspace_bytes, limits.workspace_inodes);
+            for (reached, limit, failed) in [
+                (after.is_full, Reached::Disk, Verdict::Disk { limit: bytes }),
+                (after.is_crowded, Reached::Inodes, Verdict::Inodes { limit: entries }),
+            ] {
+                if reached {
+                    outcome.report.reached.push(limit);
+                    if let Verdict::Exit { .. } = outcome.verdict {
+                        outcome.verdict = failed;
+                    }
+                }
+            }
+            if largest {
+                outcome.report.reached.push(Reached::FileSize);
+                if outcome.verdict == (Verdict::Signal { signal: libc::SIGXFSZ }) {
+                    outcome.verdict = Verdict::FileSize { limit: limits.file_size };
                 }
             }
         }
@@ -183,7 +201,7 @@ impl Run<'_> {
     }
 
     fn upload(&mut self) -> Result<(), Error> {
-        let limits = self.request.limits();
+        let limits = self.limits.clone();
         for (name, source) in self.request.files() {
             let too_large = |size: u64| Error::TooLarge {
                 what: "upload",
@@ -248,6 +266,7 @@ impl Run<'_> {
                         _ => Some("a folder could not be opened"),
                     };
                     listing.is_full = frame.number(1) == 1;
+                    listing.is_crowded = frame.number(2) == 1;
                     return Ok(listing);
                 }
                 b'z' => return Err(refused_upload(&frame, "upload")),
@@ -282,6 +301,12 @@ impl Run<'_> {
                 }
                 Err(self.no_language(*language, compiled))
             }
+            // What else there is was made for this host.
+            _ => Err(DockerError::Unsupported {
+                what: "a program that was built on this host".into(),
+                reason: "it may need what the image does not have; use the backend `process`".into(),
+            }
+            .into()),
         }
     }
 
@@ -305,7 +330,7 @@ impl Run<'_> {
 
     /// Asks for the start of a program; gives why the kernel did not start it.
     fn launch(&mut self, arguments: &[&[u8]], code: Option<&[u8]>) -> Result<Option<NotStarted>, Error> {
-        let limits = self.request.limits();
+        let limits = self.limits.clone();
         let search = self.request.search_path().map_or_else(
             || self.search_path.clone().unwrap_or_else(|| SYSTEM_SEARCH_PATH.to_owned()).into(),
             OsStr::to_os_string,
@@ -383,7 +408,7 @@ impl Run<'_> {
 
     /// Hands output on until everything is dead, and ends it when it must.
     fn attend(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Finished, Error> {
-        let limits = self.request.limits();
+        let limits = self.limits.clone();
         let cancel = self.request.cancel();
         let deadline = Instant::now().checked_add(limits.wall);
         let mut input: Option<Box<dyn Read>> = match self.request.stdin() {
@@ -405,15 +430,23 @@ impl Run<'_> {
             value_overflowed: false,
         };
         let mut dead_by: Option<Instant> = None;
+        let mut idle = limits.idle.map(Idle::new);
         loop {
+            if let Some(idle) = &mut idle
+                && idle.is_time_to_look()
+            {
+                self.channel().send(b'T', &[]);
+            }
             if finished.ended.is_none() {
                 let total = finished.stdout.total() + finished.stderr.total();
                 let reason = if cancel.is_cancelled() {
                     Some(Ended::Cancelled)
                 } else if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     Some(Ended::Timeout)
+                } else if total > limits.output_total {
+                    Some(Ended::Output)
                 } else {
-                    (total > limits.output_total).then_some(Ended::Output)
+                    idle.as_ref().is_some_and(Idle::is_over).then_some(Ended::Idle)
                 };
                 if reason.is_some() {
                     finished.ended = reason;
@@ -423,7 +456,10 @@ impl Run<'_> {
             }
             let (until, wake) = match finished.ended {
                 Some(_) => (dead_by, None),
-                None => (deadline, cancel.flag.descriptor()),
+                None => {
+                    let look = idle.as_ref().map(|idle| idle.next_look);
+                    (deadline.into_iter().chain(look).min(), cancel.flag.descriptor())
+                }
             };
             let frame = match self.ready.channel.wait(until, wake, false)? {
                 Waited::Frame(frame) => frame,
@@ -436,6 +472,13 @@ impl Run<'_> {
                 Waited::End => return Ok(finished),
             };
             let bytes = frame.content.as_slice();
+            if let Some(idle) = &mut idle {
+                match frame.kind {
+                    b'o' | b'e' => idle.since = Instant::now(),
+                    b't' => idle.looked(frame.number(0)),
+                    _ => {}
+                }
+            }
             match frame.kind {
                 b'o' => {
                     finished.stdout.push(bytes);
@@ -474,7 +517,7 @@ impl Run<'_> {
 
     /// How the program ended, on the evidence of the container's own counters.
     fn verdict(&mut self, finished: &Finished) -> Result<(Verdict, Option<i32>), Error> {
-        let limits = self.request.limits();
+        let limits = self.limits.clone();
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let killed = known(finished.end.as_ref(), 4).is_some_and(|count| count > 0);
         let refused = known(finished.end.as_ref(), 5).is_some_and(|count| count > 0);
@@ -489,6 +532,10 @@ impl Run<'_> {
             Some(Ended::Cancelled) => return Ok((Verdict::Cancelled, None)),
             Some(Ended::Timeout) => {
                 return Ok((Verdict::Timeout { limit_ms: millis(limits.wall) }, None));
+            }
+            Some(Ended::Idle) => {
+                let limit_ms = limits.idle.map_or(0, millis);
+                return Ok((Verdict::Idle { limit_ms }, None));
             }
             Some(Ended::Output) => return Ok((Verdict::Output { limit: limits.output_total }, None)),
             Some(Ended::Cpu) => return Ok((cpu.unwrap_or(Verdict::Cancelled), None)),
@@ -534,7 +581,7 @@ impl Run<'_> {
         report: &mut Report,
     ) -> Result<Vec<Artifact>, Error> {
         const MOST_NOTES: usize = 20;
-        let limits = self.request.limits();
+        let limits = self.limits.clone();
         let mut artifacts = Vec::new();
         let mut bytes = 0u64;
         let mut left_out = 0usize;
@@ -607,6 +654,42 @@ impl Run<'_> {
                 _ => {}
             }
         }
+    }
+}
+
+/// Since when there was neither output nor processor time.
+struct Idle {
+    limit: Duration,
+    since: Instant,
+    next_look: Instant,
+    micros: u64,
+}
+
+impl Idle {
+    fn new(limit: Duration) -> Self {
+        let now = Instant::now();
+        Self { limit, since: now, next_look: now, micros: 0 }
+    }
+
+    fn is_time_to_look(&mut self) -> bool {
+        let now = Instant::now();
+        if now < self.next_look {
+            return false;
+        }
+        self.next_look = now + (self.limit / 4).max(Duration::from_millis(10));
+        true
+    }
+
+    /// The first process says how much processor time was used; if it cannot tell, the program counts as busy.
+    fn looked(&mut self, micros: u64) {
+        if micros == u64::MAX || micros.saturating_sub(self.micros) >= 1000 {
+            self.since = Instant::now();
+        }
+        self.micros = micros;
+    }
+
+    fn is_over(&self) -> bool {
+        self.since.elapsed() >= self.limit
     }
 }
 

@@ -99,7 +99,7 @@ pub(super) fn filter(circumstances: Circumstances) -> Arc<[sock_filter]> {
 
 impl Rule {
     /// Whether the rule is part of the filter.
-    fn applies(&self, circumstances: Circumstances) -> bool {
+    pub(super) fn applies(&self, circumstances: Circumstances) -> bool {
         self.since <= circumstances.level
             && match self.when {
                 When::Always => true,

@@ -18,6 +18,14 @@ mod builds;
     reason = "helpers of tests fail by panicking and skip loudly"
 )]
 mod detached;
+#[cfg(feature = "docker")]
+#[expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a helper of tests fails by panicking and skips loudly"
+)]
+mod docker;
 mod egress;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod egress_attacks;
@@ -30,14 +38,6 @@ mod egress_limits;
 mod egress_runs;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod egress_secrets;
-#[cfg(feature = "docker")]
-#[expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a helper of tests fails by panicking and skips loudly"
-)]
-mod docker;
 mod files;
 #[expect(
     clippy::unwrap_used,
