@@ -119,6 +119,30 @@ pub enum Error {
         /// What to do instead.
         hint: &'static str,
     },
+    /// The session has ended.
+    #[error("the session has ended: {reason}")]
+    SessionEnded {
+        /// What ended it.
+        reason: String,
+    },
+    /// A session cannot do this, or not now.
+    #[error("{action} is not possible: {reason}")]
+    SessionRefused {
+        /// What was asked for, for example `fork`.
+        action: &'static str,
+        /// Why not.
+        reason: String,
+        /// What to do instead.
+        hint: &'static str,
+    },
+    /// A saved session cannot be written or read.
+    #[error("saved session `{}`: {reason}", path.display())]
+    Saved {
+        /// The folder or file.
+        path: PathBuf,
+        /// What is wrong with it, and what was expected.
+        reason: String,
+    },
     /// The folder that was given as workspace cannot be used.
     #[error("workspace `{}` cannot be used: {reason}", shown(path))]
     Workspace {
@@ -169,6 +193,10 @@ impl Error {
             }
             Self::NotExecutable { program } => Some(format!("make it executable: `chmod +x {program}`")),
             Self::LanguageMissing { hint, .. } => Some((*hint).into()),
+            Self::SessionEnded { .. } => {
+                Some("start a new session, or restore a saved one; a limit can be raised in `SessionLimits`".into())
+            }
+            Self::SessionRefused { hint, .. } => Some((*hint).into()),
             _ => None,
         }
     }

@@ -84,6 +84,7 @@ mod program;
 mod ready;
 mod running;
 mod sandbox;
+mod session;
 mod verdict;
 
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
@@ -114,4 +115,5 @@ pub use program::{Program, Source, Stdin, Workspace};
 pub use ready::{Build, Ready};
 pub use running::Running;
 pub use sandbox::{PROTECTED_PATHS, SYSTEM_SEARCH_PATH, Sandbox};
-pub use verdict::{Layer, MissingLayer, Reached, Report, Usage, Verdict};
+pub use session::{CellLimits, Difference, Reset, Session, SessionLimits};
+pub use verdict::{Interruption, Layer, MissingLayer, Reached, Report, Usage, Verdict};

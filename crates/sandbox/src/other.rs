@@ -137,6 +137,103 @@ pub(crate) fn export(artifacts: &[Artifact], folder: &Path) -> Result<Vec<PathBu
     if artifacts.is_empty() { Ok(Vec::new()) } else { Err(unsupported("export artifacts to", folder)) }
 }
 
+/// No interpreter stays where nothing runs.
+#[derive(Debug)]
+pub(crate) enum Interpreter {}
+
+/// Nobody is interrupted.
+#[derive(Debug, Clone)]
+pub(crate) enum Handle {}
+
+impl Handle {
+    pub(crate) fn interrupt(&self) {
+        match *self {}
+    }
+}
+
+/// What other threads would ask of a cell.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    pub(crate) interrupt: AtomicBool,
+}
+
+impl Interpreter {
+    pub(crate) fn start(
+        sandbox: &Sandbox,
+        _language: crate::Language,
+        _limits: &crate::SessionLimits,
+    ) -> Result<Self, Error> {
+        let level = sandbox.level.unwrap_or(Level::Strict);
+        Err(Error::LevelUnavailable { level, reason: REASON.into(), fix: FIX.into() })
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        match *self {}
+    }
+
+    pub(crate) fn run(
+        &mut self,
+        _number: u32,
+        _code: &str,
+        _limits: &crate::CellLimits,
+        _calls: &Calls,
+        _cancel: &crate::Cancel,
+        _on_event: &mut dyn FnMut(Event<'_>),
+    ) -> (Outcome, Option<String>) {
+        match *self {}
+    }
+
+    pub(crate) fn reset(&mut self, _fresh: bool) -> Result<(), Error> {
+        match *self {}
+    }
+
+    pub(crate) fn fork(&mut self, _count: usize) -> Result<Vec<Self>, Error> {
+        match *self {}
+    }
+
+    pub(crate) fn freeze(&mut self) {
+        match *self {}
+    }
+
+    pub(crate) fn thaw(&mut self) {
+        match *self {}
+    }
+
+    pub(crate) fn ended(&self) -> Option<String> {
+        match *self {}
+    }
+
+    pub(crate) fn upload(&mut self, _name: &str, _source: &crate::Source) -> Result<(), Error> {
+        match *self {}
+    }
+
+    pub(crate) fn files(&self) -> Result<(Vec<(String, u64)>, Option<&'static str>), Error> {
+        match *self {}
+    }
+
+    pub(crate) fn download(&self, _name: &str, _most: u64) -> Result<Vec<u8>, Error> {
+        match *self {}
+    }
+
+    pub(crate) fn replace(&mut self, _name: &str, _content: &[u8]) -> Result<(), Error> {
+        match *self {}
+    }
+
+    pub(crate) fn remove(&mut self, _name: &str) -> Result<(), Error> {
+        match *self {}
+    }
+
+    pub(crate) fn report(&self) -> crate::Report {
+        match *self {}
+    }
+}
+
+/// Opens a file of the host that the operator named.
+pub(crate) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
+    let file = std::fs::File::open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(std::io::Error::other("it is not a regular file")) }
+}
+
 fn unsupported(action: &'static str, path: &Path) -> Error {
     Error::File { action, path: path.to_owned(), source: std::io::ErrorKind::Unsupported.into() }
 }

@@ -115,10 +115,7 @@ impl Artifact {
     pub fn from_bytes(path: impl Into<String>, content: impl Into<Arc<[u8]>>) -> Result<Self, Error> {
         let (path, content) = (path.into(), content.into());
         check_file_name(&path)?;
-        let mut sha256 = String::with_capacity(64);
-        for byte in Sha256::digest(&content) {
-            let _ = std::fmt::Write::write_fmt(&mut sha256, format_args!("{byte:02x}"));
-        }
+        let sha256 = sha256(&content);
         let first = content.get(..content.len().min(16)).unwrap_or_default();
         let media_type = crate::media::media_type(&path, first);
         Ok(Self { path, size: content.len() as u64, sha256, media_type, content: Content::Bytes(content) })
@@ -131,6 +128,15 @@ impl Artifact {
             Content::Bytes(bytes) => Ok(bytes.to_vec()),
         }
     }
+}
+
+/// The SHA-256 of bytes, in lower-case hexadecimal.
+pub(crate) fn sha256(content: &[u8]) -> String {
+    let mut text = String::with_capacity(64);
+    for byte in Sha256::digest(content) {
+        let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
+    }
+    text
 }
 
 /// What a run hands back. The run itself succeeded; what the program did is in [`Outcome::verdict`].

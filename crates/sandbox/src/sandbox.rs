@@ -459,7 +459,7 @@ fn is_device(part: &str) -> bool {
 }
 
 /// `environment` is the size of the variables, which share the kernel's limit with the arguments.
-fn check_program(program: &Program, environment: u64) -> Result<(), Error> {
+pub(crate) fn check_program(program: &Program, environment: u64) -> Result<(), Error> {
     match program {
         Program::Argv(arguments) => {
             if arguments.first().is_none_or(|first| first.is_empty()) {

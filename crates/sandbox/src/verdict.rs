@@ -77,6 +77,27 @@ pub enum Verdict {
     },
     /// The caller cancelled the run; everything was killed.
     Cancelled,
+    /// The cell of a session was interrupted, and the session lives on. A cell that does not obey is killed with its
+    /// session, and the verdict then names the limit.
+    Interrupted {
+        /// What interrupted it.
+        by: Interruption,
+    },
+}
+
+/// What interrupted the cell of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Interruption {
+    /// [`crate::Session::interrupt`].
+    Caller,
+    /// The limit of wall-clock time.
+    Wall,
+    /// The limit of processor time.
+    Cpu,
+    /// The limit of output.
+    Output,
 }
 
 impl Verdict {

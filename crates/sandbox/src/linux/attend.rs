@@ -164,7 +164,7 @@ pub(super) fn attend(
     })
 }
 
-fn explain(failure: Failure, names: &[(&'static str, Option<String>)], program: &Path) -> Error {
+pub(super) fn explain(failure: Failure, names: &[(&'static str, Option<String>)], program: &Path) -> Error {
     match failure {
         Failure::Host(error) => error,
         Failure::Program(error) => Error::ProgramNotStarted {
@@ -184,7 +184,7 @@ fn explain(failure: Failure, names: &[(&'static str, Option<String>)], program: 
 }
 
 /// Of what a fresh workspace has nothing left.
-fn full(folder: &OwnedFd) -> Option<Over> {
+pub(super) fn full(folder: &OwnedFd) -> Option<Over> {
     let space = rustix::fs::fstatvfs(folder).ok()?;
     match (space.f_bavail, space.f_ffree) {
         (0, _) => Some(Over::Bytes),

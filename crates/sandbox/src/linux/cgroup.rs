@@ -39,7 +39,7 @@ pub(super) struct Cgroups {
     controllers: BTreeMap<&'static str, Hierarchy>,
 }
 
-const CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
+const CONTROLLERS: [&str; 5] = ["memory", "pids", "cpu", "cpuacct", "freezer"];
 
 impl Cgroups {
     /// Finds them, and removes groups of processes that ended without doing so.
@@ -187,6 +187,11 @@ pub(super) struct Group {
 impl Group {
     /// Makes groups for the limits. What cannot be made is recorded as missing, not an error.
     pub(super) fn create(cgroups: &Cgroups, limits: &Limits, without_namespaces: bool) -> Self {
+        Self::create_with(cgroups, limits, if without_namespaces { &["kill"] } else { &[] })
+    }
+
+    /// The same with further controllers: `kill` for the version 2 mount, `freezer`, `cpuacct`.
+    pub(super) fn create_with(cgroups: &Cgroups, limits: &Limits, further: &[&'static str]) -> Self {
         let mut group = Self::default();
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{number}", std::process::id());
@@ -198,9 +203,7 @@ impl Group {
             wanted.push("cpuacct");
             wanted.push("cpu");
         }
-        if without_namespaces {
-            wanted.push("kill");
-        }
+        wanted.extend(further.iter().filter(|further| !wanted.contains(further)).collect::<Vec<_>>());
         for controller in wanted {
             let Some(hierarchy) = cgroups.controllers.get(controller) else {
                 group.failures.push((controller, "this process may not make control groups for it".into()));
@@ -275,6 +278,13 @@ impl Group {
         Ok(())
     }
 
+    /// The same groups for who only looks and stops: it removes none of them.
+    pub(super) fn view(&self) -> Self {
+        let mut view = Self::default();
+        view.places.clone_from(&self.places);
+        view
+    }
+
     /// The descriptors through which the child joins.
     pub(super) fn take_joins(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.joins)
@@ -316,6 +326,20 @@ impl Group {
                 }
             }
         }
+    }
+
+    /// Stops everything in the group, or lets it go on. Gives whether the kernel took it: with neither a freezer of
+    /// version 1 nor a group of version 2 there is nothing to stop it with.
+    pub(super) fn freeze(&self, frozen: bool) -> bool {
+        let two = self.places.values().filter(|(version, _)| *version == Version::Two);
+        if two.into_iter().any(|(_, folder)| {
+            fs::write(folder.join("cgroup.freeze"), if frozen { "1" } else { "0" }).is_ok()
+        }) {
+            return true;
+        }
+        self.places.get("freezer").is_some_and(|(_, folder)| {
+            fs::write(folder.join("freezer.state"), if frozen { "FROZEN" } else { "THAWED" }).is_ok()
+        })
     }
 
     /// Adds what the groups limit to the lists of layers.

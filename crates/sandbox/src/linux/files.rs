@@ -65,7 +65,7 @@ pub(super) struct Owner {
 }
 
 /// Makes a file beneath a folder with all folders above it. Nothing that exists is overwritten.
-fn create(folder: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) -> Result<OwnedFd, Errno> {
+pub(super) fn create(folder: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) -> Result<OwnedFd, Errno> {
     let own = |descriptor: &OwnedFd| match owner {
         Some(owner) => {
             rustix::fs::fchown(descriptor, Some(Uid::from_raw(owner.user)), Some(Gid::from_raw(owner.group)))
@@ -160,7 +160,14 @@ pub(super) struct Entry {
     inode: u64,
     modified: (i64, u64),
     changed: (i64, u64),
-    is_regular: bool,
+    pub(super) is_regular: bool,
+}
+
+impl Entry {
+    /// The size in bytes.
+    pub(super) fn size(&self) -> u64 {
+        self.size.unsigned_abs()
+    }
 }
 
 /// The files of a workspace, folders left out.
@@ -287,8 +294,18 @@ pub(super) fn collect(
     limits: &Limits,
     report: &mut Report,
 ) -> Vec<Artifact> {
+    collect_in(&Arc::new(folder), changes, after, limits, report)
+}
+
+/// The same from a folder that others use too.
+pub(super) fn collect_in(
+    folder: &Arc<Folder>,
+    changes: &Changes,
+    after: &Listing,
+    limits: &Limits,
+    report: &mut Report,
+) -> Vec<Artifact> {
     const MAXIMUM_NOTES: usize = 20;
-    let folder = Arc::new(folder);
     let mut artifacts = Vec::new();
     let mut bytes = 0u64;
     let mut left_out = 0usize;
@@ -299,7 +316,7 @@ pub(super) fn collect(
                 mark(report, Reached::Artifacts);
                 Err(format!("there are already {} files", limits.artifacts))
             }
-            _ => examine(&folder, path, limits.artifact_bytes.saturating_sub(bytes)),
+            _ => examine(folder, path, limits.artifact_bytes.saturating_sub(bytes)),
         };
         match refusal {
             Ok(artifact) => {
@@ -354,7 +371,7 @@ fn examine(folder: &Arc<Folder>, path: &Path, left: u64) -> Result<Artifact, Str
 }
 
 /// Opens a regular file that has one name only: a second name may belong to a file of the host.
-fn open_content(folder: &Folder, path: &Path) -> std::io::Result<std::fs::File> {
+pub(super) fn open_content(folder: &Folder, path: &Path) -> std::io::Result<std::fs::File> {
     use std::os::unix::fs::MetadataExt as _;
     let file =
         open_beneath(folder.descriptor.as_fd(), path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;

@@ -35,6 +35,18 @@ pub(super) fn shown_call(listener: BorrowedFd<'_>) -> Option<i32> {
     (result == 0).then_some(notice.number)
 }
 
+/// How a process that is dead and forgotten ended, in the form of `wait`: since Linux 6.15 its pidfd knows.
+pub(super) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
+    /// `_IOWR(0xFF, 11, 64)`.
+    const GET_INFORMATION: libc::c_ulong = 0xC040_FF0B;
+    const EXIT: u64 = 1 << 3;
+    let mut information = [0u32; 16];
+    information[0] = EXIT as u32;
+    // SAFETY: the structure has the 64 bytes that the number of the request names, and lives during the call.
+    let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFORMATION, information.as_mut_ptr()) };
+    (result == 0 && u64::from(information[0]) & EXIT != 0).then_some(information[15] as i32)
+}
+
 /// Whether the kernel has filters that make a call fail.
 pub(super) fn has_seccomp() -> bool {
     let action = 0x0005_0000u32;

@@ -93,6 +93,13 @@ impl Landlock {
         Self { port: port.filter(|_| self.version >= TCP_SINCE), ..self }
     }
 
+    /// Allows writing everywhere, as far as mounts and owners let: for file systems that do not exist yet.
+    pub(super) fn allow_writing_everywhere(&mut self) {
+        for rule in self.rules.iter_mut().filter(|rule| rule.path.as_c_str() == c"/") {
+            rule.access = Access::Write;
+        }
+    }
+
     /// The version of the running kernel, 0 if it has none.
     pub(super) fn kernel_version() -> u32 {
         // SAFETY: with the version flag the kernel reads no memory.

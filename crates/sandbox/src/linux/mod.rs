@@ -27,6 +27,7 @@ mod profile;
 mod root;
 mod run;
 mod seccomp;
+mod session;
 #[expect(unsafe_code, reason = "raw system calls between clone and exec")]
 mod steps;
 mod supervise;
@@ -41,8 +42,9 @@ mod workspace;
 pub use build_cache::BuildCache;
 pub(crate) use detached::detached;
 pub(crate) use facts::Facts;
-pub(crate) use files::{Store, export, read_artifact};
+pub(crate) use files::{Store, export, open_regular, read_artifact};
 pub(crate) use run::{Output, run};
+pub(crate) use session::{Calls, Handle, Interpreter};
 pub(crate) use supervise::Flag;
 pub(crate) use toolchain::{build, detect};
 

@@ -316,7 +316,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
 }
 
 /// Whether this process may be looked into, which a change of identity in its memory would alter.
-fn is_dumpable() -> bool {
+pub(super) fn is_dumpable() -> bool {
     !matches!(rustix::process::dumpable_behavior(), Ok(rustix::process::DumpableBehavior::NotDumpable))
 }
 

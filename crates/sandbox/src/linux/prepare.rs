@@ -30,6 +30,9 @@ use crate::{
     Workspace,
 };
 
+/// Besides the limits: what kills and stops all at once, and counts the time of single cells.
+const SESSION_CONTROLLERS: [&str; 4] = ["kill", "freezer", "cpuacct", "cpu"];
+
 pub(super) fn setup(step: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |source| Error::Setup { step, source }
 }
@@ -129,8 +132,28 @@ pub(super) struct Kept {
     pub(super) egress: Option<Armed>,
 }
 
+/// What a session adds to a run: its interpreter stays.
+pub(super) struct Stay<'a> {
+    /// The interpreter's end of the socket to the host.
+    pub(super) control: OwnedFd,
+    /// What the interpreter is given instead of code, made from the place of its workspace.
+    pub(super) arguments: &'a mut dyn FnMut(&Path) -> Vec<OsString>,
+    /// Whether it keeps the right to change its root, without which a fork cannot have a workspace of its own.
+    pub(super) forkable: bool,
+}
+
 /// Computes, looks up and opens everything that a run needs. Files for a folder of the host are put there now.
 pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Result<Prepared, Error> {
+    prepare_with(sandbox, program, is_live, None)
+}
+
+/// The same for an interpreter that stays.
+pub(super) fn prepare_with(
+    sandbox: &Sandbox,
+    program: &Program,
+    is_live: bool,
+    stay: Option<Stay<'_>>,
+) -> Result<Prepared, Error> {
     let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
     let facts = &host.facts;
     let (level, degraded) = choose(sandbox, host)?;
@@ -139,7 +162,7 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
     let confined = level.is_boundary();
     let egress = way_out(sandbox, level, facts, limits)?;
     let reach = reach_at(level, facts);
-    let ready = toolchain::ready(sandbox, program, reach)?;
+    let mut ready = toolchain::ready(sandbox, program, reach)?;
     let visible = if confined { visible(sandbox, &ready.needs, facts)? } else { Vec::new() };
     let mut place = place(sandbox, facts, level)?;
 
@@ -166,7 +189,10 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
     }
     let child_waits = matches!(place, Place::Private) && !sandbox.files.is_empty();
 
-    let mut group = Group::create(&facts.cgroups, limits, !namespaces);
+    let mut group = match &stay {
+        Some(_) => Group::create_with(&facts.cgroups, limits, &SESSION_CONTROLLERS),
+        None => Group::create(&facts.cgroups, limits, !namespaces),
+    };
     let has_host_folder = matches!(place, Place::Host(_));
     let template = plan::fits_template(level, facts, has_host_folder, &visible)
         .then(|| template::namespace(facts))
@@ -194,7 +220,11 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
         network: (confined && namespaces && facts.is_root()).then(network::take).flatten(),
         template,
     };
-    let confinement = if confined { plan::confinement(request) } else { unconfined::confinement(request) };
+    let mut confinement =
+        if confined { plan::confinement(request) } else { unconfined::confinement(request) };
+    if stay.as_ref().is_some_and(|stay| stay.forkable) {
+        super::session::keep_root_change(&mut confinement);
+    }
     let plan::Confinement {
         namespaces: flags,
         mut steps,
@@ -213,7 +243,11 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
         ..Report::new("process", sandbox.level, level)
     };
 
-    let (streams, pipes) = streams(sandbox, ready.payload.as_ref(), is_live, &mut steps)?;
+    let control = stay.map(|stay| {
+        ready.arguments = (stay.arguments)(&workspace);
+        stay.control
+    });
+    let (streams, pipes) = streams(sandbox, ready.payload.as_ref(), is_live, control, &mut steps)?;
     let environment = variables(sandbox, egress.as_ref(), &ready, &workspace, own_namespaces);
     exec(environment, &ready, limits, own_namespaces, scoped_signals, &mut steps);
     let plan = Plan { namespaces: flags, cgroup: group.take_born(), steps };
@@ -365,6 +399,7 @@ fn streams(
     sandbox: &Sandbox,
     payload: Option<&Payload>,
     is_live: bool,
+    control: Option<OwnedFd>,
     steps: &mut Vec<Step>,
 ) -> Result<(Streams, Option<Pipes>), Error> {
     let fail = setup("make pipes");
@@ -400,9 +435,10 @@ fn streams(
             (Some(Feed { pipe: write, source, block: Vec::new() }), read)
         }
     };
-    let (value, value_child, code) = match payload {
-        None => (None, None, None),
-        Some(payload) => {
+    let (value, value_child, code) = match (payload, control) {
+        (_, Some(control)) => (None, Some(high(control).map_err(&fail)?), None),
+        (None, None) => (None, None, None),
+        (Some(payload), None) => {
             let (read, write) = pipe()?;
             not_blocking(&read)?;
             let code = launch::sealed(c"code", &payload.content, payload.is_executable).map_err(&fail)?;

@@ -98,6 +98,14 @@ pub(super) enum Step {
     DropBounding,
     /// Forgets all others.
     DropCapabilities,
+    /// Makes the right to change the own root one that can be kept.
+    InheritRootChange,
+    /// Forgets all others but the right to change the own root, which the next program gets.
+    KeepRootChange,
+    /// Hands the mount namespace to the host. The descriptor is the host's `/proc`.
+    SendMounts(OwnedFd),
+    /// Makes the memory, which may be the host's, one that may be looked into or not, as it was before.
+    Dumpable(bool),
     /// No program can raise its rights from here on.
     NoNewPrivileges,
     /// Limits files, TCP, sockets and signals.
@@ -146,7 +154,9 @@ impl Step {
             Self::Enter(_) => "enter workspace",
             Self::Identity { .. } => "change identity",
             Self::Limit { .. } => "limit resources",
-            Self::DropBounding | Self::DropCapabilities => "drop capabilities",
+            Self::DropBounding | Self::DropCapabilities | Self::InheritRootChange | Self::KeepRootChange => "drop capabilities",
+            Self::SendMounts(_) => "hand over mount namespace",
+            Self::Dumpable(_) => "restore dumpable",
             Self::NoNewPrivileges => "forbid new privileges",
             Self::Landlock(_) => "enforce landlock",
             Self::Seccomp(_) | Self::SeccompTelling(_) => "enforce seccomp",
@@ -255,6 +265,8 @@ pub(super) fn set_attributes(
 }
 
 const RECURSIVE: i32 = 0x8000;
+/// The number of the capability to change the own root.
+const CHANGE_ROOT: u32 = 18;
 
 fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
     match step {
@@ -374,6 +386,33 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             // SAFETY: header and sets have the size that version 3 requires, and live during the call.
             check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) }).map(|_| ())
         }
+        Step::InheritRootChange => {
+            let header = [0x2008_0522u32, 0];
+            let mut sets = [0u32; 6];
+            // SAFETY: header and sets have the size that version 3 requires, and live during the calls.
+            check(unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) })?;
+            sets[2] |= 1 << CHANGE_ROOT;
+            // SAFETY: as above.
+            check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) }).map(|_| ())
+        }
+        Step::KeepRootChange => {
+            let header = [0x2008_0522u32, 0];
+            let only = [0u32, 1 << CHANGE_ROOT, 1 << CHANGE_ROOT, 0, 0, 0];
+            // SAFETY: header and sets have the size that version 3 requires, and live during the call.
+            check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), only.as_ptr()) })?;
+            prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as u64, u64::from(CHANGE_ROOT), 0)
+        }
+        Step::SendMounts(processes) => {
+            let namespace = rustix::fs::openat(
+                processes,
+                c"thread-self/ns/mnt",
+                OFlags::RDONLY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
+            let message = [u64::from(b'M'), 0, 0, 0, 0, 0];
+            if send(control, &message, Some(namespace.as_fd())) { Ok(()) } else { Err(Errno::PIPE) }
+        }
+        Step::Dumpable(dumpable) => prctl(libc::PR_SET_DUMPABLE, u64::from(*dumpable), 0, 0),
         Step::NoNewPrivileges => prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0),
         Step::Landlock(landlock) => {
             let rules = landlock.build()?;

@@ -63,7 +63,7 @@ impl Drop for TemporaryFolder {
 
 /// Removes everything in a folder. A program may have nested folders deeper than any path or stack reaches, so each
 /// subfolder is moved to the top before it is emptied: the work is one level deep at any time.
-fn empty(folder: BorrowedFd<'_>) {
+pub(super) fn empty(folder: BorrowedFd<'_>) {
     let mut number = 0u64;
     let mut buffer = Vec::with_capacity(32 << 10);
     // Each round removes at least one entry, or ends.

@@ -12,6 +12,11 @@ const MAXIMUM: usize = 100_000;
 
 /// All living descendants of a process, without itself.
 pub(super) fn descendants(root: i32) -> Vec<i32> {
+    descendants_without(root, &BTreeSet::new())
+}
+
+/// The same without these processes and what descends from them.
+pub(super) fn descendants_without(root: i32, others: &BTreeSet<i32>) -> Vec<i32> {
     let mut found = vec![root];
     let mut next = 0;
     while let Some(pid) = found.get(next).copied() {
@@ -20,7 +25,7 @@ pub(super) fn descendants(root: i32) -> Vec<i32> {
         for thread in threads.flatten() {
             let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
             for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
-                if found.len() < MAXIMUM && !found.contains(&child) {
+                if found.len() < MAXIMUM && !found.contains(&child) && !others.contains(&child) {
                     found.push(child);
                 }
             }
@@ -28,6 +33,12 @@ pub(super) fn descendants(root: i32) -> Vec<i32> {
     }
     found.remove(0);
     found
+}
+
+/// Whether a process is dead and only its number is left.
+pub(super) fn is_zombie(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, numbers)| numbers.starts_with('Z'))
 }
 
 /// Kills the descendants of a process until there is none. All are stopped first, so that they cannot fork away.

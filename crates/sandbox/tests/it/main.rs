@@ -57,6 +57,17 @@ mod limits;
 mod roots;
 mod runs;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+mod sessions;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::panic,
+    reason = "a helper of tests fails by panicking and skips loudly"
+)]
+mod sessions_forks;
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+mod sessions_hostile;
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod starts;
 #[expect(
     clippy::unwrap_used,

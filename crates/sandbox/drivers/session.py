@@ -1,0 +1,423 @@
+# The interpreters of a Python session. The first one runs no code: it is the origin, which makes members by forking.
+# A member runs cells, one after another, in one namespace, and can fork itself. Descriptor 4 is a socket of packets to
+# the host: a letter, 16 bytes that name the request, and the rest.
+def _start():
+    import os, sys
+    import _ast, _imp, _signal, _socket
+    import gc, json, linecache, traceback
+
+    CONTROL, LARGEST, HEAD = 4, 60000, 17
+    NOBODY = bytes(16)
+    SYSTEM_CALLS = {"x86_64": (126, 157, 444, 446), "aarch64": (91, 167, 444, 446)}
+    options = json.loads(sys.argv[1])
+    write, close, exit, getpid = os.write, os.close, os._exit, os.getpid
+
+    main = type(sys)("__main__")
+    main.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = main
+    sys.argv = [""]
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")
+
+    class State:
+        pid = getpid()
+        running = False
+        forking = False
+        interrupted = False
+        children = set()
+        loop = None
+        cells = []
+        socket = None
+
+    # Raw system calls: Python has no name for them.
+    try:
+        import ctypes
+        machine = SYSTEM_CALLS[os.uname().machine]
+        library = ctypes.CDLL(None, use_errno=True)
+    except Exception:
+        ctypes = library = machine = None
+
+    def right_to_change_root(effective):
+        # capset, version 3: effective, permitted, inheritable, twice. Inherited by no program.
+        bit = 1 << 18
+        header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+        sets = (ctypes.c_uint32 * 6)(bit if effective else 0, bit, 0, 0, 0, 0)
+        if library.syscall(machine[0], header, sets) != 0:
+            raise OSError(ctypes.get_errno(), "capset")
+
+    def enter_domain():
+        # A Landlock domain of its own: no signal and no look into other members, nor into the origin.
+        if library is None:
+            return
+        for attributes, size in (((0, 0, 3), 24), ((1 << 11, 0, 0), 8)):
+            values = (ctypes.c_uint64 * 3)(*attributes)
+            rules = library.syscall(machine[2], values, size, 0)
+            if rules >= 0:
+                library.syscall(machine[3], rules, 0)
+                close(rules)
+                return
+
+    if options["forks"] and library is not None:
+        library.syscall(machine[1], 47, 4, 0, 0, 0)
+        right_to_change_root(False)
+
+    def on_interrupt(number, frame):
+        if State.running and getpid() == State.pid:
+            State.interrupted = True
+            raise KeyboardInterrupt
+
+    def catch_interrupts():
+        _signal.signal(_signal.SIGINT, on_interrupt)
+
+    def after_fork():
+        # A copy that the code made has no part in the session.
+        if not State.forking:
+            State.running = False
+            State.pid = -1
+            try:
+                close(CONTROL)
+            except OSError:
+                pass
+            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+
+    os.register_at_fork(after_in_child=after_fork)
+
+    def send(kind, nonce, payload=b""):
+        if getpid() != State.pid:
+            exit(0)
+        try:
+            write(CONTROL, kind + nonce + payload)
+        except OSError:
+            exit(70)
+
+    def open_socket():
+        State.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fileno=CONTROL)
+
+    def receive():
+        while True:
+            data, ancillary, _, _ = State.socket.recvmsg(LARGEST + HEAD, 64, 0x40000000)
+            if not data:
+                exit(0)
+            descriptors = []
+            for level, kind, content in ancillary:
+                if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                    descriptors += memoryview(content[: len(content) & ~3]).cast("i").tolist()
+            if len(data) >= HEAD:
+                return data[:1], data[1:HEAD], data[HEAD:], descriptors
+
+    def reap():
+        for pid in list(State.children):
+            try:
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    State.children.discard(pid)
+            except OSError:
+                State.children.discard(pid)
+
+    def flush():
+        for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+            try:
+                stream.flush()
+            except BaseException:
+                pass
+
+    def become(descriptors):
+        control, out, error = descriptors[:3]
+        State.pid = getpid()
+        State.children = set()
+        State.loop = None
+        # The old socket object owns the number that the new socket gets.
+        State.socket.detach()
+        os.dup2(control, CONTROL, False)
+        os.dup2(out, 1)
+        os.dup2(error, 2)
+        for descriptor in (control, out, error):
+            close(descriptor)
+        open_socket()
+        os.setsid()
+        catch_interrupts()
+        if len(descriptors) > 3:
+            try:
+                here = os.getcwd()
+            except OSError:
+                here = options["workspace"]
+            os.fchdir(descriptors[3])
+            right_to_change_root(True)
+            os.chroot(".")
+            right_to_change_root(False)
+            close(descriptors[3])
+            try:
+                os.chdir(here)
+            except OSError:
+                os.chdir(options["workspace"])
+        enter_domain()
+        # What came before the fork is shared memory as long as nobody touches it: the collector shall not.
+        gc.freeze()
+        random = sys.modules.get("numpy.random")
+        if random is not None:
+            try:
+                random.seed()
+            except Exception:
+                pass
+        send(b"H", NOBODY)
+
+    def spawn(nonce, descriptors):
+        # Gives whether this is the new member.
+        if not 3 <= len(descriptors) <= 4:
+            for descriptor in descriptors:
+                close(descriptor)
+            send(b"F", nonce, b"wrong descriptors")
+            return False
+        flush()
+        State.forking = True
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid, reason = -1, str(error)
+        State.forking = False
+        if pid == 0:
+            try:
+                become(descriptors)
+            except BaseException as error:
+                try:
+                    send(b"H", NOBODY, repr(error).encode("utf-8", "replace")[:1000])
+                finally:
+                    exit(71)
+            return True
+        for descriptor in descriptors:
+            close(descriptor)
+        if pid > 0:
+            State.children.add(pid)
+            send(b"F", nonce)
+        else:
+            send(b"F", nonce, reason.encode("utf-8", "replace")[:1000])
+        return False
+
+    # From here on: a member.
+
+    def await_result(coroutine):
+        import asyncio
+        if State.loop is None or State.loop.is_closed():
+            State.loop = asyncio.new_event_loop()
+        loop = State.loop
+        asyncio.set_event_loop(loop)
+        task = loop.create_task(coroutine)
+        try:
+            return loop.run_until_complete(task)
+        except BaseException:
+            if not task.done():
+                task.cancel()
+                try:
+                    loop.run_until_complete(task)
+                except BaseException:
+                    pass
+            raise
+
+    def evaluate(code):
+        result = eval(code, main.__dict__)
+        return await_result(result) if code.co_flags & 0x80 else result
+
+    def execute(source, name):
+        # 0x2000: `await` outside of functions. Nothing of this file's own settings.
+        tree = compile(source, name, "exec", 0x2400, True)
+        last = None
+        if tree.body and isinstance(tree.body[-1], _ast.Expr):
+            last = _ast.Expression(tree.body.pop().value)
+        if tree.body:
+            evaluate(compile(tree, name, "exec", 0x2000, True))
+        return evaluate(compile(last, name, "eval", 0x2000, True)) if last else None
+
+    def short(text, most):
+        return text if len(text) <= most else text[:most] + "…"
+
+    def plain(value):
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+
+    def table(value, pandas, most):
+        # A frame as its rows and as text; a long one as its first rows.
+        frame = value.to_frame() if isinstance(value, pandas.Series) else value
+        shown = {"type": type(value).__name__, "shape": list(value.shape)}
+        shown["text"] = short(value.to_string(max_rows=20), 4000)
+        rows = min(len(frame), 1000)
+        while True:
+            content = json.loads(frame.head(rows).to_json(orient="split", date_format="iso", default_handler=str))
+            result = dict(shown, rows=rows, **content)
+            text = plain(result)
+            if len(text.encode("utf-8", "replace")) <= most or rows == 0:
+                return text
+            rows //= 2
+
+    def describe(value, most):
+        kind = type(value)
+        if value is None:
+            return None
+        pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
+        try:
+            if pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series)):
+                return table(value, pandas, most)
+            if numpy is not None and isinstance(value, numpy.generic):
+                value = value.item()
+            elif numpy is not None and isinstance(value, numpy.ndarray):
+                result = {"type": "ndarray", "shape": list(value.shape), "dtype": str(value.dtype)}
+                result["text"] = short(str(value), 4000)
+                if value.size <= 10000:
+                    try:
+                        return plain(dict(result, data=value.tolist()))
+                    except (TypeError, ValueError):
+                        pass
+                return plain(result)
+            return plain(value)
+        except (TypeError, ValueError, RecursionError, UnicodeError, AttributeError):
+            name = kind.__qualname__ if kind.__module__ == "builtins" else kind.__module__ + "." + kind.__qualname__
+            return json.dumps({"type": name, "text": short(repr(value), min(most // 8, 100000))})
+
+    def keep(stem, extension, data):
+        # A new file in the workspace: nothing of the code's is overwritten.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        for number in range(1000):
+            name = stem + ("-%d" % number if number else "") + extension
+            try:
+                descriptor = os.open(options["workspace"] + "/" + name, flags, 0o644)
+            except FileExistsError:
+                continue
+            with open(descriptor, "wb") as file:
+                file.write(data)
+            return
+
+    def keep_figures(cell, note):
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if pyplot is None:
+            return
+        import io
+        for place, number in enumerate(pyplot.get_fignums()[:20], 1):
+            try:
+                target = io.BytesIO()
+                pyplot.figure(number).savefig(target, format="png")
+                keep("figure-%d-%d" % (cell, place), ".png", target.getvalue())
+            except Exception as error:
+                note("a figure was not kept: %s" % short(repr(error), 300))
+        pyplot.close("all")
+
+    def keep_shown(value, cell, note):
+        kind = type(value)
+        pandas = sys.modules.get("pandas")
+        if value is None or pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series)):
+            return
+        for method, extension in (("_repr_png_", ".png"), ("_repr_svg_", ".svg"), ("_repr_html_", ".html")):
+            if not callable(getattr(kind, method, None)):
+                continue
+            try:
+                data = getattr(value, method)()
+                data = data[0] if isinstance(data, tuple) else data
+                if isinstance(data, str):
+                    data = data.encode("utf-8", "replace")
+                if isinstance(data, bytes):
+                    keep("value-%d" % cell, extension, data)
+            except Exception as error:
+                note("%s failed: %s" % (method, short(repr(error), 300)))
+
+    def show_error(error):
+        trace = error.__traceback__
+        while trace and trace.tb_frame.f_code.co_filename == "<string>":
+            trace = trace.tb_next
+        try:
+            traceback.print_exception(type(error), error, trace)
+        except BaseException:
+            text = "".join(traceback.format_exception(type(error), error, trace))
+            write(2, text.encode("utf-8", "backslashreplace"))
+
+    def cell(nonce, number, most, source):
+        name = "<cell %d>" % number
+        notes = []
+
+        def note(text):
+            if len(notes) < 20:
+                notes.append(text)
+
+        value, ended, code = None, b"o", 0
+        State.interrupted = False
+        catch_interrupts()
+        try:
+            try:
+                source = source.decode("utf-8")
+                linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+                State.cells.append(name)
+                if len(State.cells) > 1000:
+                    linecache.cache.pop(State.cells.pop(0), None)
+                State.running = True
+                result = execute(source, name)
+                value = describe(result, most)
+                keep_shown(result, number, note)
+                result = None
+                keep_figures(number, note)
+                flush()
+                State.running = False
+            except SystemExit as error:
+                State.running = False
+                code = 0 if error.code is None else error.code if type(error.code) is int else 1
+                if type(error.code) not in (int, type(None)):
+                    print(error.code, file=sys.stderr)
+                ended, code = b"q", code & 255
+            except BaseException as error:
+                State.running = False
+                ended = b"i" if State.interrupted and isinstance(error, KeyboardInterrupt) else b"x"
+                value = None
+                show_error(error)
+        except BaseException:
+            # An interrupt that came between the lines.
+            State.running = False
+            value, ended = None, b"i"
+        if getpid() != State.pid:
+            flush()
+            exit(0)
+        if ended != b"o":
+            try:
+                pyplot = sys.modules.get("matplotlib.pyplot")
+                pyplot and pyplot.close("all")
+            except BaseException:
+                pass
+        flush()
+        for text in notes:
+            send(b"N", nonce, text.encode("utf-8", "replace")[:1000])
+        if value is not None:
+            data = value.encode("utf-8", "replace")[: most + 1]
+            for place in range(0, len(data), LARGEST):
+                send(b"V", nonce, data[place : place + LARGEST])
+        send(b"E", nonce, ended + bytes([code]))
+
+    def member():
+        parts, total = [], 0
+        while True:
+            try:
+                kind, nonce, payload, descriptors = receive()
+                reap()
+                if kind == b"B":
+                    if spawn(nonce, descriptors):
+                        parts, total = [], 0
+                elif kind == b"P":
+                    parts.append(payload)
+                elif kind == b"C" and len(payload) >= 8:
+                    number = int.from_bytes(payload[:4], "little")
+                    most = int.from_bytes(payload[4:8], "little")
+                    source, parts = b"".join(parts) + payload[8:], []
+                    cell(nonce, number, most, source)
+                    source = None
+            except KeyboardInterrupt:
+                continue
+
+    def origin():
+        while True:
+            kind, nonce, payload, descriptors = receive()
+            reap()
+            if kind == b"B" and spawn(nonce, descriptors):
+                return member()
+
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+    os.chdir(options["start"])
+    sys.path.append(options["start"])
+    os.set_inheritable(CONTROL, False)
+    open_socket()
+    send(b"R", NOBODY, b"ready" if library is not None else b"no ctypes")
+    origin()
+
+
+_start()

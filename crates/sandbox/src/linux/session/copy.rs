@@ -1,0 +1,227 @@
+//! Copies, empties and removes beneath folders that hostile code fills: no link is followed, nothing but files, folders
+//! and links is copied, and all is bounded.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+
+use super::super::files::{Owner, open_beneath};
+use super::super::temporary;
+
+/// More files and folders than this are not copied.
+const MAXIMUM_ENTRIES: usize = 20_000;
+/// Deeper folders are not copied.
+const MAXIMUM_DEPTH: usize = 48;
+
+/// Removes everything in a folder.
+pub(super) fn empty(folder: BorrowedFd<'_>) {
+    temporary::empty(folder);
+}
+
+/// Removes a file, or a link, if there is one.
+pub(super) fn remove(folder: BorrowedFd<'_>, path: &Path) {
+    let (parent, name) = (path.parent().unwrap_or(Path::new("")), path.file_name().unwrap_or_default());
+    if parent.as_os_str().is_empty() {
+        let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
+    } else if let Ok(parent) =
+        open_beneath(folder, parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+    {
+        let _ = rustix::fs::unlinkat(&parent, name, AtFlags::empty());
+    }
+}
+
+/// Copies what is in a folder into an empty one. What changes meanwhile may be copied as it was or as it is.
+pub(super) fn tree(from: BorrowedFd<'_>, to: BorrowedFd<'_>, owner: Option<Owner>) -> Result<(), String> {
+    let mut waiting = vec![(PathBuf::new(), 0usize)];
+    let mut folders: Vec<(PathBuf, Stat)> = Vec::new();
+    let mut seen = 0usize;
+    let mut buffer = Vec::with_capacity(32 << 10);
+    let open = |root: BorrowedFd<'_>, path: &Path| {
+        let place = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        open_beneath(root, place, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK, Mode::empty())
+    };
+    while let Some((path, depth)) = waiting.pop() {
+        let said = |error: Errno| format!("`{}`: {error}", crate::level::shorten(&path.to_string_lossy()));
+        let source = match open(from, &path) {
+            // It has gone meanwhile.
+            Err(Errno::NOENT) => continue,
+            other => other.map_err(said)?,
+        };
+        let target = open(to, &path).map_err(said)?;
+        let mut entries = rustix::fs::RawDir::new(&source, buffer.spare_capacity_mut());
+        while let Some(Ok(entry)) = entries.next() {
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            seen += 1;
+            if seen > MAXIMUM_ENTRIES {
+                return Err("there are more than 20,000 files and folders".into());
+            }
+            let name = OsStr::from_bytes(name);
+            match one(&source, &target, name, owner) {
+                Ok(Some(stat)) if depth + 1 < MAXIMUM_DEPTH => {
+                    waiting.push((path.join(name), depth + 1));
+                    folders.push((path.join(name), stat));
+                }
+                Ok(Some(_)) => return Err("folders are nested deeper than 48 levels".into()),
+                Ok(None) | Err(Errno::NOENT) => {}
+                Err(error) => {
+                    let name = crate::level::shorten(&path.join(name).to_string_lossy());
+                    return Err(format!("`{name}`: {error}"));
+                }
+            }
+        }
+    }
+    // Their times and rights last, and inner ones first: writing into a folder changes them, or needs them.
+    for (path, stat) in folders.into_iter().rev() {
+        if let Ok(folder) = open(to, &path) {
+            finish(&folder, &stat);
+        }
+    }
+    Ok(())
+}
+
+/// Copies one entry. Gives the state of a folder, whose content is still to be copied.
+fn one(source: &OwnedFd, target: &OwnedFd, name: &OsStr, owner: Option<Owner>) -> Result<Option<Stat>, Errno> {
+    let stat = rustix::fs::statat(source, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let identity = owner.map(|owner| (Some(Uid::from_raw(owner.user)), Some(Gid::from_raw(owner.group))));
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => {
+            rustix::fs::mkdirat(target, name, Mode::from_raw_mode(0o700))?;
+            if let Some((user, group)) = identity {
+                rustix::fs::chownat(target, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            Ok(Some(stat))
+        }
+        FileType::Symlink => {
+            let link = rustix::fs::readlinkat(source, name, Vec::new())?;
+            rustix::fs::symlinkat(link.as_c_str(), target, name)?;
+            if let Some((user, group)) = identity {
+                rustix::fs::chownat(target, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            Ok(None)
+        }
+        FileType::RegularFile => {
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+            let from = open_beneath(source.as_fd(), Path::new(name), flags, Mode::empty())?;
+            let stat = rustix::fs::fstat(&from)?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                return Ok(None);
+            }
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+            let to = open_beneath(target.as_fd(), Path::new(name), flags, Mode::from_raw_mode(0o600))?;
+            content(&from, &to, stat.st_size.unsigned_abs())?;
+            if let Some((user, group)) = identity {
+                rustix::fs::fchown(&to, user, group)?;
+            }
+            finish(&to, &stat);
+            Ok(None)
+        }
+        // Pipes, sockets and devices have nothing to copy.
+        _ => Ok(None),
+    }
+}
+
+/// Copies at most `size` bytes, and leaves holes what they are.
+fn content(from: &OwnedFd, to: &OwnedFd, size: u64) -> Result<(), Errno> {
+    let mut at = 0u64;
+    while at < size {
+        let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+            Ok(start) => start.min(size),
+            // Only a hole is left.
+            Err(Errno::NXIO) => break,
+            Err(error) => return Err(error),
+        };
+        let end = rustix::fs::seek(from, SeekFrom::Hole(start)).unwrap_or(size).min(size);
+        let mut offset = start;
+        rustix::fs::seek(to, SeekFrom::Start(start))?;
+        while offset < end {
+            let wanted = usize::try_from(end - offset).unwrap_or(usize::MAX).min(1 << 20);
+            if rustix::fs::sendfile(to, from, Some(&mut offset), wanted)? == 0 {
+                break;
+            }
+        }
+        // A file that shrinks meanwhile gives what it has.
+        at = if offset > at { offset.max(end) } else { size };
+    }
+    rustix::fs::ftruncate(to, size)
+}
+
+/// Gives the copy the rights and the time of the original, without the bits that lend an identity.
+fn finish(copy: &OwnedFd, stat: &Stat) {
+    let time = |seconds: i64, nanoseconds: u64| Timespec {
+        tv_sec: seconds,
+        tv_nsec: i64::try_from(nanoseconds).unwrap_or(0),
+    };
+    let times = Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    };
+    // Both only make the copy more alike.
+    let _ = rustix::fs::futimens(copy, &times);
+    let _ = rustix::fs::fchmod(copy, Mode::from_raw_mode(stat.st_mode & 0o777));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(path: &Path) -> OwnedFd {
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn files_folders_and_links_are_copied_and_nothing_is_followed() {
+        use std::os::unix::fs::MetadataExt as _;
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("secret"), "secret").unwrap();
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let place = |name: &str| from.path().join(name);
+        std::fs::create_dir_all(place("a/b")).unwrap();
+        std::fs::write(place("a/b/text"), "hello").unwrap();
+        std::fs::write(place("empty"), "").unwrap();
+        std::os::unix::fs::symlink(outside.path(), place("link")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, place("pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0)
+            .unwrap();
+        let sparse = std::fs::File::create(place("sparse")).unwrap();
+        sparse.set_len(1 << 30).unwrap();
+        std::os::unix::fs::FileExt::write_at(&sparse, b"end", (1 << 29) + 1).unwrap();
+
+        tree(open(from.path()).as_fd(), open(to.path()).as_fd(), None).unwrap();
+        let copy = |name: &str| to.path().join(name);
+        assert_eq!(std::fs::read_to_string(copy("a/b/text")).unwrap(), "hello");
+        assert_eq!(std::fs::metadata(copy("empty")).unwrap().len(), 0);
+        assert_eq!(std::fs::read_link(copy("link")).unwrap(), outside.path());
+        assert!(!copy("pipe").exists());
+        let found = std::fs::metadata(copy("sparse")).unwrap();
+        assert!(found.len() == 1 << 30 && found.blocks() < 100, "{found:?}");
+        let mut end = [0u8; 3];
+        let file = std::fs::File::open(copy("sparse")).unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut end, (1 << 29) + 1).unwrap();
+        assert_eq!(&end, b"end");
+        let time = |path: &Path| std::fs::metadata(path).unwrap().mtime_nsec();
+        assert_eq!(time(&place("a")), time(&copy("a")));
+        remove(open(to.path()).as_fd(), Path::new("link/secret"));
+        assert!(outside.path().join("secret").exists());
+        empty(open(to.path()).as_fd());
+        assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 0);
+        assert!(outside.path().join("secret").exists());
+    }
+
+    #[test]
+    fn too_deep_a_tree_is_refused() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut deep = from.path().to_owned();
+        for _ in 0..60 {
+            deep.push("d");
+        }
+        std::fs::create_dir_all(&deep).unwrap();
+        let reason = tree(open(from.path()).as_fd(), open(to.path()).as_fd(), None).unwrap_err();
+        assert!(reason.contains("48 levels"), "{reason}");
+    }
+}

@@ -1,0 +1,528 @@
+//! The family of a session: its sandbox, the thread that watches it, and the origin of its members.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+
+use super::super::attend::{Started, explain};
+use super::super::cgroup::Group;
+use super::super::files::{self, Folder, Listing, Owner};
+use super::super::prepare::{Place, Stay, level, prepare_with, setup};
+use super::super::supervise::{Ended, Finished, Supervision, supervise};
+use super::super::{Facts, allowlist, launch};
+use super::frame::{self, HEAD, LARGEST};
+use super::member::Member;
+use crate::running::Pipes;
+use crate::session::SessionLimits;
+use crate::{
+    Cancel, Error, Event, Host, Language, Layer, Level, Limits, Program, Report, Sandbox, Stdin, Verdict,
+    Workspace,
+};
+
+const DRIVER: &str = include_str!("../../../drivers/session.py");
+/// An interpreter that is not ready after this time never will be.
+pub(super) const READY_WITHIN: Duration = Duration::from_secs(20);
+/// What is kept of the errors of an interpreter that did not start.
+const MAXIMUM_COMPLAINT: usize = 2000;
+
+/// How a family ended.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Remains {
+    pub(super) reason: String,
+    pub(super) memory_kills: u64,
+    pub(super) refused: u64,
+    /// The verdict on the cell that ended it.
+    pub(super) verdict: Option<Verdict>,
+}
+
+/// One sandbox with everything that lives in it. Dropped, it dies.
+#[derive(Debug)]
+pub(super) struct Family {
+    cancel: Cancel,
+    supervisor: Mutex<Option<JoinHandle<()>>>,
+    remains: Arc<OnceLock<Remains>>,
+    pub(super) group: Group,
+    /// The first process.
+    pub(super) pid: i32,
+    pub(super) report: Report,
+    pub(super) limits: Limits,
+    /// The workspace as the code sees it.
+    pub(super) workspace: PathBuf,
+    pub(super) owner: Option<Owner>,
+    pub(super) facts: Facts,
+    /// Why no member can be forked, if none can.
+    pub(super) not_forkable: Option<String>,
+    /// Who makes members that have run nothing.
+    pub(super) origin: Mutex<OwnedFd>,
+    pub(super) origin_pid: i32,
+    /// The interpreters of the members.
+    pub(super) pids: Mutex<BTreeSet<i32>>,
+    /// How many members there are.
+    pub(super) members: AtomicUsize,
+    /// How many there may be.
+    pub(super) most_members: usize,
+}
+
+impl Family {
+    /// What is left of it, if it is dead.
+    pub(super) fn remains(&self) -> Option<&Remains> {
+        self.remains.get()
+    }
+
+    /// Waits shortly for the end of a family of which a process has gone.
+    pub(super) fn remains_within(&self, most: Duration) -> Option<&Remains> {
+        let until = Instant::now() + most;
+        while self.remains.get().is_none() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.remains.get()
+    }
+
+    /// Kills everything and waits until it is dead.
+    pub(super) fn end(&self) {
+        // What a freezer of version 1 holds cannot even be killed.
+        self.group.freeze(false);
+        self.cancel.cancel();
+        let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(supervisor) = supervisor {
+            // A thread that panicked has dropped, and so killed, what it watched.
+            let _ = supervisor.join();
+        }
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What the watching thread tells who started it.
+enum News {
+    Started(Box<Beginning>),
+    Folder(OwnedFd, Listing),
+    Failed(Error),
+}
+
+struct Beginning {
+    pid: i32,
+    group: Group,
+    report: Report,
+    workspace: PathBuf,
+    owner: Option<Owner>,
+    /// A workspace that was there before the child.
+    folder: Option<(Folder, Listing)>,
+    is_private: bool,
+    placeholders: Vec<&'static str>,
+    pipes: Option<Pipes>,
+}
+
+/// A socket of packets: the host's end, to which the kernel adds who sent a packet, and the other.
+pub(super) fn socket_pair() -> Result<(OwnedFd, OwnedFd), Error> {
+    let fail = |error: Errno| setup("make control socket")(error.into());
+    let (host, inside) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(fail)?;
+    rustix::net::sockopt::set_socket_passcred(&host, true).map_err(fail)?;
+    rustix::io::ioctl_fionbio(&host, true).map_err(fail)?;
+    Ok((host, inside))
+}
+
+/// What came over a socket.
+pub(super) enum Packet {
+    /// This many bytes, from the process with this number.
+    From(usize, i32),
+    /// Nothing for now.
+    Nothing,
+    /// The other end is gone.
+    End,
+}
+
+/// Reads one packet. Descriptors that come with it are not taken.
+pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Packet {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let read = rustix::net::recvmsg(socket, &mut [io::IoSliceMut::new(buffer)], &mut ancillary, flags);
+    let size = match read {
+        Ok(message) => message.bytes,
+        Err(Errno::AGAIN | Errno::INTR) => return Packet::Nothing,
+        Err(_) => return Packet::End,
+    };
+    let sender = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials.pid.as_raw_nonzero().get()),
+        _ => None,
+    });
+    // A packet without bytes has a sender; the end has none.
+    if size == 0 && sender.is_none() {
+        return Packet::End;
+    }
+    Packet::From(size, sender.unwrap_or(0))
+}
+
+/// Waits until a descriptor is readable.
+pub(super) fn wait_for(descriptor: BorrowedFd<'_>, flags: PollFlags, most: Duration) -> bool {
+    let timeout = Timespec {
+        tv_sec: most.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: most.subsec_nanos().into(),
+    };
+    let mut waiting = [PollFd::from_borrowed_fd(descriptor, flags)];
+    poll(&mut waiting, Some(&timeout)).is_ok_and(|count| count > 0)
+}
+
+pub(super) fn buffer() -> Vec<u8> {
+    vec![0u8; HEAD + LARGEST + 1]
+}
+
+/// The environment and limits under which an interpreter stays.
+fn adapted(sandbox: &Sandbox, limits: &Limits) -> Sandbox {
+    let mut sandbox = sandbox.clone();
+    for (name, value) in [("MPLBACKEND", "Agg"), ("MPLCONFIGDIR", "/tmp/.matplotlib")] {
+        if !sandbox.environment.iter().any(|(other, _)| other == name) {
+            sandbox.environment.push((name.to_owned(), value.into()));
+        }
+    }
+    // The kernel would count the time of all cells together.
+    sandbox.limits = Some(Limits { cpu: None, idle: None, ..limits.clone() });
+    sandbox.stdin = Stdin::Empty;
+    sandbox
+}
+
+/// Why an interpreter in this sandbox cannot be forked, if it cannot.
+fn not_forkable(
+    sandbox: &Sandbox,
+    facts: &Facts,
+    level: Level,
+    limits: &SessionLimits,
+) -> Option<String> {
+    let reason = if limits.forks == 0 {
+        "the limit `forks` is 0"
+    } else if facts.namespaces.is_err() || (facts.is_root() && !facts.user_namespaces) {
+        "this host refuses the namespaces in which a fork gets a workspace of its own"
+    } else if level > Level::Strict || !level.is_boundary() {
+        "its level gives a fork no workspace of its own; levels `standard` and `strict` do"
+    } else if !matches!(sandbox.workspace, Workspace::Fresh) {
+        "only a session with a fresh workspace is copied"
+    } else {
+        return None;
+    };
+    Some(reason.to_owned())
+}
+
+/// Starts a family and its first member.
+pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimits) -> Result<Member, Error> {
+    if language != Language::Python {
+        return Err(Error::SessionRefused {
+            action: "a session",
+            reason: format!("no interpreter of {language} stays; those of python do"),
+            hint: "run the code by itself, or start a session of python",
+        });
+    }
+    let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
+    let facts = host.facts.clone();
+    let level = level(sandbox)?;
+    let not_forkable = not_forkable(sandbox, &facts, level, limits);
+    let of_all = sandbox.limits_at(level);
+    let (control, inside) = socket_pair()?;
+    let cancel = Cancel::new();
+    let remains = Arc::new(OnceLock::new());
+    let has_way_out = Arc::new(AtomicBool::new(false));
+    let (sender, news) = sync_channel(2);
+    // The first process dies with the thread that made it: it gets one that lives as long as it does.
+    let supervisor = {
+        let has_way_out = Arc::clone(&has_way_out);
+        let (sandbox, cancel, remains) = (adapted(sandbox, &of_all), cancel.clone(), Arc::clone(&remains));
+        let (forkable, total) = (not_forkable.is_none(), limits.total);
+        std::thread::Builder::new()
+            .name("sandbox session".into())
+            .spawn(move || {
+                let watched = watch(&sandbox, language, inside, forkable, total, &cancel, &sender, &has_way_out);
+                let left = watched.unwrap_or_else(|error| {
+                    let left = Remains { reason: error.to_string(), ..Remains::default() };
+                    // Nobody waits for it if the session was already given away.
+                    let _ = sender.try_send(News::Failed(error));
+                    left
+                });
+                // Set once, here.
+                let _ = remains.set(left);
+            })
+            .map_err(setup("start a thread"))?
+    };
+    let mut supervisor = Supervisor { handle: Some(supervisor), cancel };
+    let beginning = begin(&news)?;
+    let Beginning { pid, group, mut report, workspace, owner, folder, is_private, placeholders, pipes } =
+        *beginning;
+    let folder = match folder {
+        None if is_private => Some(first_folder(&news)?),
+        other => other,
+    };
+    let origin_pid = ready(&control, pipes, &news)?;
+    if has_way_out.load(Ordering::SeqCst) {
+        report.layers.push(Layer::Egress);
+        report.layers.sort_unstable();
+    }
+    let (handle, cancel) = supervisor.keep();
+    let family = Arc::new(Family {
+        cancel,
+        supervisor: Mutex::new(handle),
+        remains,
+        group,
+        pid,
+        report,
+        limits: of_all,
+        workspace,
+        owner,
+        facts,
+        not_forkable,
+        origin: Mutex::new(control),
+        origin_pid,
+        pids: Mutex::default(),
+        members: AtomicUsize::new(0),
+        most_members: limits.forks as usize + 1,
+    });
+    let (folder, before) = folder.map_or((None, Listing::default()), |(folder, before)| {
+        (Some(Arc::new(folder)), before)
+    });
+    Member::first(&family, folder, before, placeholders)
+}
+
+/// The thread until its family takes it over: dropped before, it ends what it started.
+struct Supervisor {
+    handle: Option<JoinHandle<()>>,
+    cancel: Cancel,
+}
+
+impl Supervisor {
+    fn keep(&mut self) -> (Option<JoinHandle<()>>, Cancel) {
+        (self.handle.take(), self.cancel.clone())
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle.take() {
+            self.cancel.cancel();
+            // Its failure was told by its message.
+            let _ = handle.join();
+        }
+    }
+}
+
+fn next(news: &Receiver<News>) -> Result<News, Error> {
+    let lost = |reason: &str| setup("start interpreter")(io::Error::other(reason.to_owned()));
+    match news.recv_timeout(READY_WITHIN) {
+        Ok(News::Failed(error)) => Err(error),
+        Ok(other) => Ok(other),
+        Err(RecvTimeoutError::Timeout) => Err(lost("it was not set up within 20 s")),
+        Err(RecvTimeoutError::Disconnected) => Err(lost("the watching thread ended early")),
+    }
+}
+
+fn begin(news: &Receiver<News>) -> Result<Box<Beginning>, Error> {
+    match next(news)? {
+        News::Started(beginning) => Ok(beginning),
+        _ => Err(setup("start interpreter")(io::Error::other("it was not set up in order"))),
+    }
+}
+
+fn first_folder(news: &Receiver<News>) -> Result<(Folder, Listing), Error> {
+    match next(news)? {
+        News::Folder(descriptor, before) => Ok((Folder { descriptor, _temporary: None }, before)),
+        _ => Err(setup("start interpreter")(io::Error::other("it was not set up in order"))),
+    }
+}
+
+/// Waits for the origin and gives its number. What it complains about is part of the error.
+fn ready(control: &OwnedFd, pipes: Option<Pipes>, news: &Receiver<News>) -> Result<i32, Error> {
+    let fail = setup("start interpreter");
+    let mut buffer = buffer();
+    if wait_for(control.as_fd(), PollFlags::IN, READY_WITHIN)
+        && let Packet::From(size, sender) = receive(control, &mut buffer)
+        && let Some(frame) = buffer.get(..size).and_then(frame::decode)
+        && frame.letter == frame::tell::READY
+    {
+        return Ok(sender);
+    }
+    if let Ok(News::Failed(error)) = news.recv_timeout(Duration::from_secs(1)) {
+        return Err(error);
+    }
+    let mut complaint = Vec::new();
+    if let Some(pipes) = pipes {
+        let stderr = OwnedFd::from(pipes.stderr);
+        if rustix::io::ioctl_fionbio(&stderr, true).is_ok() {
+            complaint.resize(MAXIMUM_COMPLAINT, 0);
+            let size = rustix::io::read(&stderr, &mut complaint).unwrap_or(0);
+            complaint.truncate(size);
+        }
+    }
+    let text = crate::level::shorten(String::from_utf8_lossy(&complaint).trim());
+    Err(fail(io::Error::other(format!("the interpreter was not ready: {text}"))))
+}
+
+/// The watching thread: starts the sandbox and stays until everything in it is dead.
+#[expect(clippy::too_many_arguments, reason = "what a thread is given, in one place")]
+fn watch(
+    sandbox: &Sandbox,
+    language: Language,
+    inside: OwnedFd,
+    forkable: bool,
+    total: Option<Duration>,
+    cancel: &Cancel,
+    sender: &SyncSender<News>,
+    has_way_out: &AtomicBool,
+) -> Result<Remains, Error> {
+    let since = Instant::now();
+    let mut workspace = PathBuf::new();
+    let mut arguments = |place: &Path| {
+        workspace = place.to_owned();
+        let start = sandbox.directory.as_ref().map_or_else(|| place.to_owned(), |inner| place.join(inner));
+        let text = |path: &Path| String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned();
+        let options = serde_json::json!({
+            "workspace": text(place), "start": text(&start), "forks": forkable,
+        });
+        ["-I", "-c", DRIVER, &options.to_string()].map(OsString::from).to_vec()
+    };
+    let stay = Stay { control: inside, arguments: &mut arguments, forkable };
+    let prepared = prepare_with(sandbox, &Program::code(language, ""), true, Some(stay))?;
+    let (Started { mut running, streams, names, kept }, mut pipes) = prepared.start()?;
+    if let Some(pipes) = &mut pipes {
+        pipes.stdin = None;
+    }
+    let duplicate = |descriptor: BorrowedFd<'_>| launch::duplicate(descriptor).map_err(setup("keep workspace"));
+    let (mut measured, mut folder, mut guard) = (None, None, None);
+    let is_private = matches!(kept.place, Place::Private);
+    match kept.place {
+        Place::Private | Place::Plain(_) => {}
+        Place::Temporary(temporary) => {
+            measured = Some(duplicate(temporary.descriptor())?);
+            let descriptor = duplicate(temporary.descriptor())?;
+            folder = Some((Folder { descriptor, _temporary: Some(temporary) }, kept.before));
+        }
+        Place::Host(host) => {
+            if !host.is_read_only() {
+                let mut before = files::list(host.descriptor());
+                before.leave_out(&kept.placeholders);
+                folder = Some((Folder { descriptor: duplicate(host.descriptor())?, _temporary: None }, before));
+            }
+            guard = Some(host);
+        }
+    }
+    let level = kept.report.effective;
+    let beginning = Beginning {
+        pid: running.child.pid,
+        group: running.group.view(),
+        report: kept.report,
+        workspace,
+        owner: kept.owner,
+        folder,
+        is_private,
+        placeholders: kept.placeholders,
+        pipes,
+    };
+    // If nobody waits any more, the flag is set and the loop below ends at once.
+    let _ = sender.send(News::Started(Box::new(beginning)));
+    let own = kept.limits;
+    let wall = total.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
+    let limits = Limits { wall, ..own.clone() };
+    let mut on_folder = |descriptor: BorrowedFd<'_>| {
+        files::upload(descriptor, &sandbox.files, &own, kept.owner)?;
+        let _ = sender.send(News::Folder(duplicate(descriptor)?, files::list(descriptor)));
+        Ok(())
+    };
+    let (mut armed, mut proxy) = (kept.egress, None);
+    let mut on_listener = |listener: OwnedFd| {
+        if let Some(armed) = armed.take() {
+            let started = armed.start(listener.into(), own.network_bytes);
+            proxy = Some(started.map_err(setup("start egress proxy"))?);
+            has_way_out.store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    };
+    let finished = supervise(Supervision {
+        running: &mut running,
+        streams,
+        limits: &limits,
+        level,
+        cancel,
+        on_event: &mut |_: Event<'_>| {},
+        started: since,
+        on_folder: &mut on_folder,
+        child_waits: kept.child_waits,
+        on_listener: &mut on_listener,
+        measured: measured.as_ref().map(|measured| measured.as_fd()),
+    });
+    let remains = Remains {
+        reason: String::new(),
+        memory_kills: running.group.memory_kills(),
+        refused: running.group.refused_processes(),
+        verdict: None,
+    };
+    drop(running);
+    // Its log is nobody's any more.
+    drop(proxy);
+    drop(guard);
+    let Finished { ended, .. } = finished.map_err(|failure| explain(failure, &names, &kept.program))?;
+    let verdict = match ended {
+        Some(Ended::Memory) => Some(Verdict::Memory { limit: own.memory }),
+        Some(Ended::Processes) => Some(Verdict::Processes { limit: own.processes }),
+        Some(Ended::Disk) => Some(Verdict::Disk { limit: own.workspace_bytes }),
+        Some(Ended::Inodes) => Some(Verdict::Inodes { limit: own.workspace_inodes }),
+        Some(Ended::Denied(call)) => Some(Verdict::Denied { rule: allowlist::rule(call) }),
+        None if remains.memory_kills > 0 => Some(Verdict::Memory { limit: own.memory }),
+        _ => None,
+    };
+    let reason = match (&verdict, ended) {
+        (Some(Verdict::Memory { limit }), _) => format!("its processes used more than {limit} bytes of memory"),
+        (Some(Verdict::Processes { limit }), _) => format!("it had more than {limit} processes"),
+        (Some(Verdict::Disk { limit }), _) => format!("its workspace held more than {limit} bytes"),
+        (Some(Verdict::Inodes { limit }), _) => format!("its workspace held more than {limit} files"),
+        (Some(Verdict::Denied { rule }), _) => format!("a process made a refused call: {rule}"),
+        (_, Some(Ended::Timeout)) => format!("it lived for the limit `total`, {} s", wall.as_secs()),
+        (_, Some(_)) => "it was ended by the host program".into(),
+        (_, None) => "its first interpreter died".into(),
+    };
+    Ok(Remains { reason, verdict, ..remains })
+}
+
+/// Counts a member of a family as long as it lives.
+#[derive(Debug)]
+pub(super) struct Seat(Arc<Family>);
+
+impl Seat {
+    /// Takes a place if there is one.
+    pub(super) fn take(family: &Arc<Family>) -> Result<Self, Error> {
+        let most = family.most_members.max(1);
+        let taken = family.members.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| {
+            (count < most).then_some(count + 1)
+        });
+        if taken.is_ok() {
+            return Ok(Self(Arc::clone(family)));
+        }
+        Err(Error::SessionRefused {
+            action: "fork",
+            reason: format!("there are already {most} interpreters in its family"),
+            hint: "end some of them, or raise the limit `forks`",
+        })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.members.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,189 @@
+//! Interpreters that stay: the Linux side of [`crate::Session`].
+//!
+//! A *family* is one sandbox: one set of namespaces, one control group, one first process. In it lives the *origin*, an
+//! interpreter that never runs code, and the *members*, which are forks of it or of each other. The host talks to each
+//! over a socket of its own, knows it by a pidfd that the kernel vouched for, and signals it by that alone.
+
+mod cell;
+mod copy;
+mod family;
+mod frame;
+mod member;
+mod roots;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use libc::sock_filter;
+use rustix::fd::{AsFd as _, OwnedFd};
+
+use super::files::{self, Listing};
+use super::plan::Confinement;
+use super::steps::Step;
+use crate::session::{CellLimits, SessionLimits};
+use crate::{Cancel, Error, Event, Language, Layer, MissingLayer, Outcome, Sandbox, Source};
+use member::Member;
+
+pub(crate) use cell::Calls;
+
+/// Leaves the interpreter the right to change its own root, by which a fork gets a workspace of its own at the same
+/// path. It reaches nothing but the sandbox's own mounts with it, and no program that it starts inherits it.
+pub(super) fn keep_root_change(confinement: &mut Confinement) {
+    // The bounding set limits what can be kept.
+    let place = confinement.steps.iter().position(|step| matches!(step, Step::DropBounding));
+    confinement.steps.insert(place.unwrap_or(0), Step::InheritRootChange);
+    let reason = "a session that can be forked keeps the right to change its own root; `forks = 0` takes it away";
+    for step in &mut confinement.steps {
+        match step {
+            Step::DropCapabilities => *step = Step::KeepRootChange,
+            Step::Seccomp(filter) => *filter = allow_root_change(filter),
+            Step::Landlock(landlock) => landlock.allow_writing_everywhere(),
+            _ => {}
+        }
+    }
+    let lost = [Layer::NoCapabilities, Layer::LandlockFiles];
+    confinement.missing.retain(|missing| !lost.contains(&missing.layer));
+    confinement.missing.extend(lost.map(|layer| MissingLayer {
+        layer,
+        reason: match layer {
+            Layer::NoCapabilities => reason.to_owned(),
+            _ => "a fork's workspace is a file system that Landlock cannot know beforehand; mounts and owners decide \
+                  what can be written; `forks = 0` brings it back"
+                .to_owned(),
+        },
+    }));
+    confinement.layers.retain(|layer| !lost.contains(layer));
+}
+
+/// The same filter with one call allowed first. Its first four instructions load the number of the call.
+fn allow_root_change(filter: &Arc<[sock_filter]>) -> Arc<[sock_filter]> {
+    let (first, rest) = filter.split_at(filter.len().min(4));
+    let mut all = first.to_vec();
+    all.push(sock_filter { code: 0x15, jt: 0, jf: 1, k: libc::SYS_chroot as u32 });
+    all.push(sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x7FFF_0000 });
+    all.extend_from_slice(rest);
+    all.into()
+}
+
+/// A member of a session's family, as the platform-independent half knows it.
+#[derive(Debug)]
+pub(crate) struct Interpreter(Member);
+
+/// What interrupts and kills a member from another thread.
+#[derive(Debug, Clone)]
+pub(crate) struct Handle(Arc<OwnedFd>);
+
+impl Handle {
+    /// Sends the signal that a keyboard would send.
+    pub(crate) fn interrupt(&self) {
+        // The only error is that it has ended.
+        let _ = rustix::process::pidfd_send_signal(&*self.0, rustix::process::Signal::INT);
+    }
+}
+
+impl Interpreter {
+    pub(crate) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimits) -> Result<Self, Error> {
+        family::start(sandbox, language, limits).map(Self)
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.0.pidfd))
+    }
+
+    /// Runs a cell. The second value says why the interpreter is gone, if it is.
+    pub(crate) fn run(
+        &mut self,
+        number: u32,
+        code: &str,
+        limits: &CellLimits,
+        calls: &Calls,
+        cancel: &Cancel,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) -> (Outcome, Option<String>) {
+        cell::run(&mut self.0, number, code, limits, calls, cancel, on_event)
+    }
+
+    /// A fresh interpreter in the same place; with `fresh` without the files.
+    pub(crate) fn reset(&mut self, fresh: bool) -> Result<(), Error> {
+        self.0.reset(fresh)
+    }
+
+    /// Forks the interpreter with its files.
+    pub(crate) fn fork(&mut self, count: usize) -> Result<Vec<Self>, Error> {
+        let roots = roots::make(&self.0, count)?;
+        roots.into_iter().map(|root| self.0.fork(root).map(Self)).collect()
+    }
+
+    pub(crate) fn freeze(&mut self) {
+        self.0.freeze();
+    }
+
+    pub(crate) fn thaw(&mut self) {
+        self.0.thaw();
+    }
+
+    /// Why it is gone, if it is.
+    pub(crate) fn ended(&self) -> Option<String> {
+        self.0.ended()
+    }
+
+    pub(crate) fn upload(&mut self, name: &str, source: &Source) -> Result<(), Error> {
+        let folder = self.0.folder("upload")?;
+        let files = [(name.to_owned(), source.clone())];
+        files::upload(folder.descriptor.as_fd(), &files, &self.0.family.limits, self.0.family.owner)?;
+        self.0.before = self.0.list();
+        Ok(())
+    }
+
+    /// The regular files and their sizes, and whether some were left out.
+    pub(crate) fn files(&self) -> Result<(Vec<(String, u64)>, Option<&'static str>), Error> {
+        self.0.folder("list")?;
+        let Listing { files, left_out } = self.0.list();
+        let named = files
+            .into_iter()
+            .filter(|(_, entry)| entry.is_regular)
+            .filter_map(|(path, entry)| Some((path.into_os_string().into_string().ok()?, entry.size())));
+        Ok((named.collect(), left_out))
+    }
+
+    pub(crate) fn download(&self, name: &str, most: u64) -> Result<Vec<u8>, Error> {
+        let folder = self.0.folder("download")?;
+        crate::sandbox::check_file_name(name)?;
+        let fail = |source| Error::File { action: "download", path: name.into(), source };
+        let file = files::open_content(folder, Path::new(name)).map_err(fail)?;
+        let size = file.metadata().map_err(fail)?.len();
+        if size > most {
+            return Err(Error::TooLarge {
+                what: "file",
+                size,
+                maximum: most,
+                hint: "raise the limit `artifact_bytes`",
+            });
+        }
+        let mut content = Vec::new();
+        std::io::Read::read_to_end(&mut std::io::Read::take(file, size), &mut content).map_err(fail)?;
+        Ok(content)
+    }
+
+    /// Writes a file, also where one is already.
+    pub(crate) fn replace(&mut self, name: &str, content: &[u8]) -> Result<(), Error> {
+        let folder = self.0.folder("restore")?;
+        crate::sandbox::check_file_name(name)?;
+        copy::remove(folder.descriptor.as_fd(), Path::new(name));
+        self.upload(name, &Source::Bytes(content.to_vec()))
+    }
+
+    /// Removes a file.
+    pub(crate) fn remove(&mut self, name: &str) -> Result<(), Error> {
+        let folder = self.0.folder("remove")?;
+        crate::sandbox::check_file_name(name)?;
+        copy::remove(folder.descriptor.as_fd(), Path::new(name));
+        self.0.before = self.0.list();
+        Ok(())
+    }
+
+    /// What confines the family.
+    pub(crate) fn report(&self) -> crate::Report {
+        self.0.family.report.clone()
+    }
+}

@@ -1,0 +1,205 @@
+//! What a session and each of its cells may use.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Limits};
+
+/// The limits of one cell. Each has a default, that of [`Limits`] where it has the same name, and none may be zero.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CellLimits {
+    /// Wall-clock time. Default 30 s.
+    pub wall: Duration,
+    /// Processor time of everything in the session's sandbox while the cell runs. Default none: the wall time bounds it.
+    pub cpu: Option<Duration>,
+    /// How long a cell that reached a limit has to obey the interrupt before its interpreter is killed. Default 1 s.
+    pub grace: Duration,
+    /// Bytes of standard output that are kept: the first and the last half. Default 1 MiB.
+    pub stdout: usize,
+    /// Bytes of standard error that are kept: the first and the last half. Default 1 MiB.
+    pub stderr: usize,
+    /// Bytes of standard output and error together after which the cell is stopped. Default 1 GiB.
+    pub output_total: u64,
+    /// Bytes of the value that the cell hands back. Default 1 MiB.
+    pub value_bytes: usize,
+    /// Files that are handed back. Default 64.
+    pub artifacts: usize,
+    /// Bytes of all files that are handed back. Default 64 MiB.
+    pub artifact_bytes: u64,
+}
+
+impl Default for CellLimits {
+    fn default() -> Self {
+        Self::from(&Limits::default())
+    }
+}
+
+impl From<&Limits> for CellLimits {
+    /// The limits of a run that a cell has too.
+    fn from(limits: &Limits) -> Self {
+        Self {
+            wall: limits.wall,
+            cpu: limits.cpu,
+            grace: Duration::from_secs(1),
+            stdout: limits.stdout,
+            stderr: limits.stderr,
+            output_total: limits.output_total,
+            value_bytes: limits.value_bytes,
+            artifacts: limits.artifacts,
+            artifact_bytes: limits.artifact_bytes,
+        }
+    }
+}
+
+/// Writes one setter per limit; its documentation is the field's.
+macro_rules! setters {
+    ($owner:ident: $($setter:ident $field:ident : $kind:ty;)*) => {
+        $(
+            #[doc = concat!("Sets [`", stringify!($owner), "::", stringify!($field), "`].")]
+            #[must_use]
+            pub fn $setter(mut self, $field: $kind) -> Self {
+                self.$field = $field;
+                self
+            }
+        )*
+    };
+}
+
+impl CellLimits {
+    setters! { CellLimits:
+        with_wall wall: Duration;
+        with_cpu cpu: Option<Duration>;
+        with_grace grace: Duration;
+        with_stdout stdout: usize;
+        with_stderr stderr: usize;
+        with_output_total output_total: u64;
+        with_value_bytes value_bytes: usize;
+        with_artifacts artifacts: usize;
+        with_artifact_bytes artifact_bytes: u64;
+    }
+
+    /// Refuses limits that mean nothing.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let limits = Limits {
+            wall: self.wall,
+            cpu: self.cpu,
+            stdout: self.stdout,
+            stderr: self.stderr,
+            output_total: self.output_total,
+            value_bytes: self.value_bytes,
+            artifacts: self.artifacts,
+            artifact_bytes: self.artifact_bytes,
+            ..Limits::default()
+        };
+        limits.check()?;
+        at_least("grace", self.grace)
+    }
+}
+
+/// The limits of a session, forks included. [`Limits`] of its sandbox hold for all that is in it together: memory,
+/// processes, and the workspace of each.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct SessionLimits {
+    /// After so long without a cell the session is ended. Default 30 min; none is no such limit.
+    pub idle: Option<Duration>,
+    /// After so long the session and its forks are ended. Default 24 h; none is no such limit.
+    pub total: Option<Duration>,
+    /// After so long without a cell nothing in the session runs until the next one. Default 1 min; none is never.
+    pub freeze_after: Option<Duration>,
+    /// Cells. Default 10,000.
+    pub cells: u32,
+    /// Forks that live at one time, those of forks included. Default 8; 0 leaves the interpreter no right to be forked,
+    /// and all of its layers.
+    pub forks: u32,
+}
+
+impl Default for SessionLimits {
+    fn default() -> Self {
+        Self {
+            idle: Some(Duration::from_mins(30)),
+            total: Some(Duration::from_hours(24)),
+            freeze_after: Some(Duration::from_mins(1)),
+            cells: 10_000,
+            forks: 8,
+        }
+    }
+}
+
+/// More forks than this need more descriptors than a process usually has.
+const MOST_FORKS: u32 = 64;
+
+impl SessionLimits {
+    setters! { SessionLimits:
+        with_idle idle: Option<Duration>;
+        with_total total: Option<Duration>;
+        with_freeze_after freeze_after: Option<Duration>;
+        with_cells cells: u32;
+        with_forks forks: u32;
+    }
+
+    /// Refuses limits that mean nothing.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        for (name, time) in
+            [("idle", self.idle), ("total", self.total), ("freeze_after", self.freeze_after)]
+        {
+            time.map_or(Ok(()), |time| at_least(name, time))?;
+        }
+        let number = |name: &'static str, value: u32, expected: &str| {
+            Err(Error::InvalidLimit { name, value: value.to_string(), expected: expected.into() })
+        };
+        if self.cells == 0 {
+            return number("cells", self.cells, "at least 1 cell");
+        }
+        if self.forks > MOST_FORKS {
+            return number("forks", self.forks, "at most 64 forks");
+        }
+        Ok(())
+    }
+}
+
+fn at_least(name: &'static str, time: Duration) -> Result<(), Error> {
+    if time >= Duration::from_millis(1) {
+        return Ok(());
+    }
+    let value = format!("{} ns", time.as_nanos());
+    Err(Error::InvalidLimit { name, value, expected: "at least 1 ms".into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_mean_nothing_are_refused_by_name() {
+        let zero = Duration::ZERO;
+        let cells = [
+            (CellLimits::default().with_wall(zero), "wall"),
+            (CellLimits::default().with_cpu(Some(zero)), "cpu"),
+            (CellLimits::default().with_grace(zero), "grace"),
+            (CellLimits::default().with_stdout(0), "stdout"),
+            (CellLimits::default().with_artifacts(0), "artifacts"),
+        ];
+        for (limits, name) in cells {
+            let error = limits.check().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{name}`")), "{error}");
+        }
+        let sessions = [
+            (SessionLimits::default().with_idle(Some(zero)), "idle"),
+            (SessionLimits::default().with_total(Some(zero)), "total"),
+            (SessionLimits::default().with_freeze_after(Some(zero)), "freeze_after"),
+            (SessionLimits::default().with_cells(0), "cells"),
+            (SessionLimits::default().with_forks(65), "forks"),
+        ];
+        for (limits, name) in sessions {
+            let error = limits.check().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{name}`")), "{error}");
+        }
+        CellLimits::default().check().unwrap();
+        SessionLimits::default().check().unwrap();
+    }
+}

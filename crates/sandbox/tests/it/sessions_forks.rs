@@ -1,0 +1,229 @@
+//! Forks of live interpreters, and sessions that are saved and restored.
+
+use std::time::Duration;
+
+use serde_json::json;
+use toolpost_sandbox::{Cancel, Error, Language, Reset, Session, SessionLimits, Source, Verdict};
+
+use crate::sessions::{limits, run, start, value};
+use crate::support::{Mode, eventually, is_running};
+
+/// A session that can be forked, where the host allows it.
+fn forkable(mode: Mode) -> Option<Session> {
+    let session = start(mode);
+    match session.fork(1) {
+        Ok(_) => Some(session),
+        Err(error @ Error::SessionRefused { .. }) => {
+            println!("SKIP forks {mode:?}: {error}");
+            assert!(mode == Mode::Shared && error.hint().is_some(), "{error}");
+            None
+        }
+        Err(error) => panic!("{mode:?}: {error}"),
+    }
+}
+
+#[test]
+fn forks_have_the_memory_and_the_files_and_go_on_independently() {
+    for mode in Mode::available() {
+        let Some(session) = forkable(mode) else { continue };
+        run(
+            &session,
+            "import os\nx = [1]\nos.makedirs('d')\nopen('d/a', 'w').write('parent')\n\
+             open('/tmp/t', 'w').write('scratch')\nwhere = os.getcwd()\nos.symlink('d/a', 'l')",
+        );
+        let forks = session.fork(2).unwrap();
+        for (number, fork) in forks.iter().enumerate() {
+            assert_eq!(value(fork, "x, open('d/a').read(), open('/tmp/t').read(), open('l').read(), os.getcwd() == where"), json!([[1], "parent", "scratch", "parent", true]));
+            assert_eq!(fork.cells(), 2);
+            run(fork, &format!("x.append({number})\nopen(where + '/d/a', 'w').write('fork {number}')\nopen('/tmp/t', 'w').write('{number}')"));
+        }
+        run(&session, "open('d/a', 'a').write('!')\nx.append('p')");
+        for (number, fork) in forks.iter().enumerate() {
+            let found = value(fork, "[x, open('d/a').read(), open('/tmp/t').read(), sorted(os.listdir('.'))]");
+            assert_eq!(found, json!([[1, number], format!("fork {number}"), number.to_string(), ["d", "l"]]));
+            let outcome = run(fork, "open('new', 'w').write('n')");
+            assert_eq!(outcome.changes.new, [std::path::PathBuf::from("new")]);
+            assert_eq!(outcome.artifacts[0].read().unwrap(), b"n");
+            assert_eq!(fork.download("d/a", 100).unwrap(), format!("fork {number}").as_bytes());
+        }
+        assert_eq!(value(&session, "[x, open('d/a').read(), open('/tmp/t').read(), sorted(os.listdir('.'))]"), json!([[1, "p"], "parent!", "scratch", ["d", "l"]]));
+        // A program that a fork starts sees the fork's files.
+        run(&forks[0], "import subprocess");
+        assert_eq!(value(&forks[0], "subprocess.run(['cat', where + '/d/a'], capture_output=True, text=True).stdout"), json!("fork 0"));
+    }
+}
+
+#[test]
+fn forks_fork_and_outlive_each_other() {
+    for mode in Mode::available() {
+        let Some(session) = forkable(mode) else { continue };
+        run(&session, "x = 'root'\nopen('f', 'w').write('root')");
+        let child = session.fork(1).unwrap().pop().unwrap();
+        run(&child, "x = 'child'\nopen('f', 'w').write('child')");
+        let grandchild = child.fork(1).unwrap().pop().unwrap();
+        drop(session);
+        assert_eq!(value(&grandchild, "x, open('f').read()"), json!(["child", "child"]), "{mode:?}");
+        run(&grandchild, "open('f', 'w').write('grandchild')");
+        // One that dies hurts nobody.
+        let outcome = run(&child, "import os; os._exit(7)");
+        // Its parent is dead, so another process has asked for its status first: kernels since Linux 6.15 keep it.
+        if !outcome.report.notes.iter().any(|note| note.contains("is not known")) {
+            assert_eq!((outcome.verdict, outcome.exit_code), (Verdict::Exit { code: 7 }, Some(7)));
+        }
+        assert!(child.ended().is_some());
+        assert_eq!(value(&grandchild, "x, open('f').read()"), json!(["child", "grandchild"]));
+        let more = grandchild.fork(3).unwrap();
+        assert_eq!(value(&more[2], "open('f').read()"), json!("grandchild"));
+        grandchild.reset(Reset::KeepFiles).unwrap();
+        assert_eq!(value(&grandchild, "import os; [open('f').read(), 'x' in globals()]"), json!(["grandchild", false]));
+        drop(grandchild);
+        assert_eq!(value(&more[0], "x"), json!("child"));
+    }
+}
+
+#[test]
+fn a_fork_reaches_neither_the_processes_nor_the_files_of_the_others() {
+    for mode in Mode::available() {
+        let Some(session) = forkable(mode) else { continue };
+        run(&session, "import os, signal\nowner = os.getpid()\nopen('secret', 'w').write('parent secret')");
+        let forks = session.fork(2).unwrap();
+        run(&session, "open('later', 'w').write('later secret')");
+        let sibling = value(&forks[1], "os.getpid()");
+        let attack = format!(
+            "found = []\nfor pid in (owner, {sibling}, 1):\n    for what in (lambda: os.kill(pid, signal.SIGKILL), \
+             lambda: open(f'/proc/{{pid}}/mem', 'rb'), lambda: os.listdir(f'/proc/{{pid}}/root'), \
+             lambda: os.readlink(f'/proc/{{pid}}/fd/1'), lambda: os.listdir(f'/proc/{{pid}}/cwd')):\n        try:\n            what()\n            \
+             found.append(pid)\n        except OSError: pass\nfound"
+        );
+        assert_eq!(value(&forks[0], &attack), json!([]), "{mode:?}");
+        // Its root is its own, also for who takes the right to change it again.
+        let escape = "import ctypes\nlibc = ctypes.CDLL(None)\nheader = (ctypes.c_uint32 * 2)(0x20080522, 0)\n\
+            sets = (ctypes.c_uint32 * 6)(1 << 18, 1 << 18, 0, 0, 0, 0)\nlibc.syscall(126, header, sets)\n\
+            os.makedirs('/workspace/x', exist_ok=True)\nhold = os.open('/', os.O_RDONLY)\nos.chroot('/workspace/x')\n\
+            os.fchdir(hold)\nfor _ in range(20): os.chdir('..')\nos.chroot('.')\nsorted(os.listdir('/workspace'))";
+        if cfg!(target_arch = "x86_64") && mode == Mode::Strict {
+            assert_eq!(value(&forks[1], escape), json!(["secret", "x"]), "not `later`");
+        }
+        assert_eq!(value(&session, "open('secret').read()"), json!("parent secret"));
+        // No program inherits the right.
+        let outcome = run(&session, "import subprocess\nprint(subprocess.run(['grep', 'Cap', '/proc/self/status'], capture_output=True, text=True).stdout)");
+        let sets: Vec<String> = outcome.stdout.text().lines().map(|line| line.replace(['0', '\t'], "")).filter(|line| !line.is_empty()).collect();
+        assert_eq!(sets, ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"], "{mode:?}");
+        assert!(run(&session, "os.chroot('/')").stderr.text().contains("PermissionError"));
+    }
+}
+
+#[test]
+fn a_fork_has_random_numbers_of_its_own_and_no_thread_or_program_of_its_parent() {
+    let Some(session) = Mode::available().into_iter().find_map(forkable) else { return };
+    run(&session, "import random, threading, time, subprocess\nrandom.seed(1)\nthreading.Thread(target=lambda: time.sleep(30), daemon=True).start()\nchild = subprocess.Popen(['sleep', '31.25'])");
+    let forks = session.fork(2).unwrap();
+    let numbers: Vec<_> = forks.iter().chain([&session]).map(|one| value(one, "random.random()")).collect();
+    assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2] && numbers[0] != numbers[2], "{numbers:?}");
+    assert_eq!(value(&forks[0], "threading.active_count()"), json!(1));
+    // Ending a fork ends nothing of its parent's; ending the parent ends its programs, and no fork.
+    drop(forks.into_iter().next());
+    assert!(is_running("sleep 31.25"));
+    let fork = session.fork(1).unwrap().pop().unwrap();
+    drop(session);
+    eventually("the parent's program is dead", || !is_running("sleep 31.25"));
+    assert_eq!(value(&fork, "1"), json!(1));
+}
+
+#[test]
+fn the_number_of_forks_is_limited_and_what_is_too_much_is_refused() {
+    let Some(mode) = Mode::available().into_iter().find(|mode| forkable(*mode).is_some()) else { return };
+    let settings = SessionLimits::default().with_forks(2);
+    let session = Session::start_with(&mode.sandbox(), Language::Python, &settings).unwrap();
+    for count in [0, 3] {
+        assert!(matches!(session.fork(count), Err(Error::SessionRefused { .. })));
+    }
+    let forks = session.fork(2).unwrap();
+    let error = forks[0].fork(1).unwrap_err();
+    assert!(error.to_string().contains("already 3 interpreters"), "{error}");
+    drop(forks);
+    assert_eq!(session.fork(2).unwrap().len(), 2);
+    // A tree that is too deep to copy is an error, and the session goes on.
+    run(&session, "import os\nhere = os.getcwd()\nfor n in range(60):\n    os.mkdir('d'); os.chdir('d')\nos.chdir(here)");
+    let error = session.fork(1).unwrap_err();
+    assert!(error.to_string().contains("48 levels"), "{error}");
+    assert_eq!(value(&session, "2"), json!(2));
+}
+
+#[test]
+fn code_that_hangs_at_a_fork_costs_no_more_than_that_fork() {
+    let Some(session) = Mode::available().into_iter().find_map(forkable) else { return };
+    run(&session, "import os, time\nos.register_at_fork(after_in_child=lambda: time.sleep(60))");
+    let begin = std::time::Instant::now();
+    assert!(session.fork(1).is_err());
+    assert!(begin.elapsed() < Duration::from_secs(9));
+    assert_eq!(value(&session, "2"), json!(2));
+}
+
+#[test]
+fn a_saved_session_is_restored_and_says_what_differs() {
+    for mode in Mode::available() {
+        let target = tempfile::tempdir().unwrap();
+        let folder = target.path().join("saved");
+        let session = start(mode);
+        session.upload("data/in.csv", &Source::Bytes(b"1,2".to_vec())).unwrap();
+        run(&session, "import time\nrows = open('data/in.csv').read().split(',')\nopen('out', 'w').write('+'.join(rows))\nlen(rows)");
+        run(&session, "stamp = time.time_ns()\nopen('stamp', 'w').write(str(stamp))\nstamp");
+        run(&session, "1 / 0");
+        let short = limits().with_wall(Duration::from_millis(200));
+        session.run("time.sleep(60)", &short, &Cancel::new(), &mut |_| {}).unwrap();
+        let stamp = session.download("stamp", 100).unwrap();
+        assert_eq!(session.save(&folder).unwrap(), Vec::<String>::new());
+        assert!(session.save(&folder).unwrap_err().to_string().contains("not empty"));
+        drop(session);
+
+        let restore = || Session::restore(&mode.sandbox(), &SessionLimits::default(), &folder, &Cancel::new());
+        let (again, differences) = restore().unwrap();
+        let what: Vec<(Option<u32>, &str)> = differences.iter().map(|one| (one.cell, one.subject.as_str())).collect();
+        assert_eq!(what, [(Some(2), "value"), (Some(4), "cell"), (None, "file `stamp`")], "{mode:?} {differences:?}");
+        assert_eq!(value(&again, "rows"), json!(["1", "2"]));
+        assert_eq!(again.download("stamp", 100).unwrap(), stamp, "the files are as they were saved");
+        assert_eq!(again.download("out", 100).unwrap(), b"1+2");
+        // It can be saved again.
+        again.save(&target.path().join("second")).unwrap();
+
+        // Another version, a damaged record and hostile names are refused.
+        let record = folder.join("session.json");
+        let text = std::fs::read_to_string(&record).unwrap();
+        assert!(text.starts_with("{\"v\":1,"), "{text}");
+        for (from, to, part) in [
+            ("\"v\":1", "\"v\":2", "expected version 1, found 2"),
+            ("\"log\"", "\"other\"", "other"),
+            ("\"path\":\"out\"", "\"path\":\"../out\"", "`..`"),
+            ("{\"v\"", "{\"v", "saved session"),
+        ] {
+            std::fs::write(&record, text.replacen(from, to, 1)).unwrap();
+            let error = restore().map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        std::fs::write(&record, &text).unwrap();
+        std::fs::write(folder.join("files/stamp"), "damaged").unwrap();
+        assert!(restore().map(|_| ()).unwrap_err().to_string().contains("not what was saved"));
+    }
+}
+
+#[test]
+fn a_thousand_cells_and_a_hundred_forks_leave_nothing() {
+    let Some(session) = Mode::available().into_iter().find_map(forkable) else { return };
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    value(&session, "1");
+    drop(session.fork(2).unwrap());
+    let before = descriptors();
+    for _ in 0..1000 {
+        value(&session, "x = 1");
+    }
+    for _ in 0..50 {
+        for fork in session.fork(2).unwrap() {
+            assert_eq!(value(&fork, "x"), json!(1));
+        }
+    }
+    // Other tests of this program open and close descriptors at the same time.
+    eventually("no descriptor is left", || descriptors() < before + 60);
+    let zombies = value(&session, "import os\nn = 0\nfor p in os.listdir('/proc'):\n    if p.isdigit():\n        try: n += open(f'/proc/{p}/stat').read().split(') ')[1][0] == 'Z'\n        except OSError: pass\nn");
+    assert!(zombies.as_u64().unwrap() <= 3, "{zombies}");
+}
