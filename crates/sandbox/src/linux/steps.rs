@@ -154,7 +154,9 @@ impl Step {
             Self::Enter(_) => "enter workspace",
             Self::Identity { .. } => "change identity",
             Self::Limit { .. } => "limit resources",
-            Self::DropBounding | Self::DropCapabilities | Self::InheritRootChange | Self::KeepRootChange => "drop capabilities",
+            Self::DropBounding | Self::DropCapabilities | Self::InheritRootChange | Self::KeepRootChange => {
+                "drop capabilities"
+            }
             Self::SendMounts(_) => "hand over mount namespace",
             Self::Dumpable(_) => "restore dumpable",
             Self::NoNewPrivileges => "forbid new privileges",

@@ -144,8 +144,7 @@ impl SessionLimits {
 
     /// Refuses limits that mean nothing.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        for (name, time) in
-            [("idle", self.idle), ("total", self.total), ("freeze_after", self.freeze_after)]
+        for (name, time) in [("idle", self.idle), ("total", self.total), ("freeze_after", self.freeze_after)]
         {
             time.map_or(Ok(()), |time| at_least(name, time))?;
         }

@@ -95,7 +95,10 @@ impl Session {
         let mut state = self.state("save")?;
         let language = self.language();
         let deeds = state.log.deeds().map(<[Arc<Deed>]>::to_vec).ok_or_else(|| {
-            bad(folder, "more than 64 MiB were run and uploaded, which is too much to do again; export its files")
+            bad(
+                folder,
+                "more than 64 MiB were run and uploaded, which is too much to do again; export its files",
+            )
         })?;
         let interpreter = state.interpreter()?;
         let (files, left_out) = interpreter.files()?;
@@ -157,7 +160,9 @@ impl Session {
                     let content = read(&folder.join("uploads").join(number.to_string()), MAXIMUM_FILE)?;
                     session.upload(&name, &Source::Bytes(content))?;
                 }
-                Deed::Reset { fresh } => session.reset(if fresh { Reset::Fresh } else { Reset::KeepFiles })?,
+                Deed::Reset { fresh } => {
+                    session.reset(if fresh { Reset::Fresh } else { Reset::KeepFiles })?
+                }
                 Deed::Cell { code, limits, verdict, value, stdout } => {
                     let cell = session.cells() + 1;
                     let mut differs = |subject: &str, expected: String, found: String| {

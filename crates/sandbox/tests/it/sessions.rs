@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use toolpost_sandbox::{
-    Cancel, CellLimits, Error, Event, Interruption, Language, Layer, Outcome, Reached, Reset,
-    Session, SessionLimits, Source, Verdict,
+    Cancel, CellLimits, Error, Event, Interruption, Language, Layer, Outcome, Reached, Reset, Session,
+    SessionLimits, Source, Verdict,
 };
 
 use crate::support::{Mode, eventually, is_running, open_folder, quick};
@@ -59,7 +59,9 @@ fn an_error_ends_the_cell_and_its_traceback_names_it() {
         let outcome = run(&session, "print('before')\ndivide(0)");
         assert_eq!((outcome.verdict, outcome.exit_code), (Verdict::Exit { code: 1 }, Some(1)));
         let text = outcome.stderr.text();
-        for part in ["<cell 1>\", line 2, in divide", "return 1 / a", "<cell 2>\", line 2", "ZeroDivisionError"] {
+        for part in
+            ["<cell 1>\", line 2, in divide", "return 1 / a", "<cell 2>\", line 2", "ZeroDivisionError"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("<string>"), "{text}");
@@ -82,7 +84,12 @@ fn a_cell_may_await_and_its_tasks_go_on_in_the_next() {
     assert_eq!(value(&session, "task = asyncio.get_event_loop().create_task(double(4))"), json!(null));
     assert_eq!(value(&session, "await task"), json!(8));
     let outcome = session
-        .run("await asyncio.sleep(60)", &limits().with_wall(Duration::from_millis(300)), &Cancel::new(), &mut |_| {})
+        .run(
+            "await asyncio.sleep(60)",
+            &limits().with_wall(Duration::from_millis(300)),
+            &Cancel::new(),
+            &mut |_| {},
+        )
         .unwrap();
     assert_eq!(outcome.verdict, Verdict::Interrupted { by: Interruption::Wall });
     assert_eq!(value(&session, "await double(1)"), json!(2));
@@ -94,7 +101,10 @@ fn values_that_are_no_json_come_as_type_and_text() {
     let session = start(mode);
     assert_eq!(value(&session, "{1, 2}"), json!({"type": "set", "text": "{1, 2}"}));
     assert_eq!(value(&session, "float('nan')"), json!({"type": "float", "text": "nan"}));
-    value(&session, "class Shown:\n    def _repr_html_(self): return '<b>ä</b>'\n    def __repr__(self): return 'shown'");
+    value(
+        &session,
+        "class Shown:\n    def _repr_html_(self): return '<b>ä</b>'\n    def __repr__(self): return 'shown'",
+    );
     let outcome = run(&session, "Shown()");
     assert_eq!(outcome.value, Some(json!({"type": "__main__.Shown", "text": "shown"})));
     let names: Vec<&str> = outcome.artifacts.iter().map(|artifact| artifact.path.as_str()).collect();
@@ -114,11 +124,17 @@ fn artifacts_and_changes_are_those_of_the_cell() {
         let outcome = run(&session, "open('a.txt', 'w').write('one')\nopen('b.txt', 'w').write('two')");
         assert_eq!(outcome.changes.new.len(), 2, "{mode:?}");
         session.upload("given/data.csv", &Source::Bytes(b"a,b\n1,2\n".to_vec())).unwrap();
-        let outcome = run(&session, "import os\nos.remove('a.txt')\nopen('b.txt', 'a').write('!')\nopen('given/data.csv').read()");
+        let outcome = run(
+            &session,
+            "import os\nos.remove('a.txt')\nopen('b.txt', 'a').write('!')\nopen('given/data.csv').read()",
+        );
         assert_eq!(outcome.value, Some(json!("a,b\n1,2\n")));
         let path = std::path::PathBuf::from;
         assert_eq!(outcome.changes.new, Vec::<std::path::PathBuf>::new());
-        assert_eq!((outcome.changes.changed, outcome.changes.deleted), (vec![path("b.txt")], vec![path("a.txt")]));
+        assert_eq!(
+            (outcome.changes.changed, outcome.changes.deleted),
+            (vec![path("b.txt")], vec![path("a.txt")])
+        );
         assert_eq!(outcome.artifacts.len(), 1);
         assert_eq!(outcome.artifacts[0].read().unwrap(), b"two!");
         let files: Vec<String> = session.files().unwrap().into_iter().map(|(name, _)| name).collect();
@@ -131,7 +147,9 @@ fn artifacts_and_changes_are_those_of_the_cell() {
             assert!(session.download(name, 100).is_err());
         }
         run(&session, "os.symlink('/etc/passwd', 'link'); os.symlink('/', 'root')");
-        assert!(session.download("link", 10_000).is_err() && session.download("root/etc/passwd", 10_000).is_err());
+        assert!(
+            session.download("link", 10_000).is_err() && session.download("root/etc/passwd", 10_000).is_err()
+        );
     }
 }
 
@@ -141,7 +159,9 @@ fn an_interrupt_from_another_thread_ends_the_cell_and_not_the_session() {
         let session = start(mode);
         value(&session, "kept = 1");
         assert!(!session.interrupt(), "nothing runs");
-        for code in ["import time\ntime.sleep(60)", "while True: pass", "import threading\nthreading.Event().wait()"] {
+        for code in
+            ["import time\ntime.sleep(60)", "while True: pass", "import threading\nthreading.Event().wait()"]
+        {
             let start = Instant::now();
             let outcome = std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -168,7 +188,8 @@ fn an_interrupt_at_any_moment_hits_one_cell_at_most() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let begin = Instant::now();
-            while !done.load(std::sync::atomic::Ordering::SeqCst) && begin.elapsed() < Duration::from_secs(60) {
+            while !done.load(std::sync::atomic::Ordering::SeqCst) && begin.elapsed() < Duration::from_secs(60)
+            {
                 session.interrupt();
                 std::thread::sleep(Duration::from_micros(700));
             }
@@ -196,7 +217,11 @@ fn a_cell_over_its_wall_is_interrupted_and_killed_if_it_does_not_obey() {
         let outcome = go("while True:\n    try: time.sleep(60)\n    except BaseException: pass");
         assert_eq!(outcome.verdict, Verdict::Timeout { limit_ms: 200 }, "{mode:?}");
         assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
-        assert!(outcome.report.notes.iter().any(|note| note.contains("did not obey")), "{:?}", outcome.report.notes);
+        assert!(
+            outcome.report.notes.iter().any(|note| note.contains("did not obey")),
+            "{:?}",
+            outcome.report.notes
+        );
         let error = session.run("1", &limits(), &Cancel::new(), &mut |_| {}).unwrap_err();
         assert!(matches!(error, Error::SessionEnded { .. }), "{error}");
         assert!(error.to_string().contains("wall time") && error.hint().is_some(), "{error}");
@@ -208,14 +233,16 @@ fn a_cell_over_its_wall_is_interrupted_and_killed_if_it_does_not_obey() {
 fn processor_time_output_and_value_are_limited_for_each_cell() {
     for mode in Mode::available() {
         let session = start(mode);
-        let go = |code: &str, limits: CellLimits| session.run(code, &limits, &Cancel::new(), &mut |_| {}).unwrap();
+        let go =
+            |code: &str, limits: CellLimits| session.run(code, &limits, &Cancel::new(), &mut |_| {}).unwrap();
         let outcome = go("while True: pass", limits().with_cpu(Some(Duration::from_millis(300))));
         assert_eq!(outcome.verdict, Verdict::Interrupted { by: Interruption::Cpu }, "{mode:?}");
         assert!(outcome.usage.user >= Duration::from_millis(250), "{:?}", outcome.usage);
         // The time of one cell is not the next one's.
         let outcome = go("sum(range(1000))", limits().with_cpu(Some(Duration::from_millis(300))));
         assert_eq!(outcome.verdict, Verdict::Ok);
-        let outcome = go("while True: print('x' * 1000)", limits().with_output_total(1 << 20).with_stdout(1000));
+        let outcome =
+            go("while True: print('x' * 1000)", limits().with_output_total(1 << 20).with_stdout(1000));
         assert_eq!(outcome.verdict, Verdict::Interrupted { by: Interruption::Output });
         assert!(outcome.stdout.head.len() + outcome.stdout.tail.len() <= 1000);
         assert!(outcome.report.reached.contains(&Reached::Stdout));
@@ -226,7 +253,8 @@ fn processor_time_output_and_value_are_limited_for_each_cell() {
         assert!(outcome.report.reached.contains(&Reached::Value));
         let outcome = go("for n in range(5): open(f'{n}', 'w').write('12345')", limits().with_artifacts(2));
         assert_eq!((outcome.artifacts.len(), outcome.changes.new.len()), (2, 5));
-        let outcome = go("for n in range(5): open(f'{n}', 'a').write('12345')", limits().with_artifact_bytes(25));
+        let outcome =
+            go("for n in range(5): open(f'{n}', 'a').write('12345')", limits().with_artifact_bytes(25));
         assert_eq!(outcome.artifacts.len(), 2, "{:?}", outcome.report.notes);
         assert_eq!(value(&session, "1"), json!(1));
     }
@@ -253,7 +281,8 @@ fn memory_and_processes_are_those_of_the_session() {
     for mode in Mode::available() {
         let small = mode.sandbox().limits(quick().with_memory(96 << 20).with_processes(12));
         let session = Session::start(&small, Language::Python).unwrap();
-        let outcome = run(&session, "import subprocess\nall = [subprocess.Popen(['sleep', '60']) for _ in range(40)]");
+        let outcome =
+            run(&session, "import subprocess\nall = [subprocess.Popen(['sleep', '60']) for _ in range(40)]");
         if outcome.report.has(Layer::ProcessLimit) {
             assert_eq!(outcome.verdict, Verdict::Processes { limit: 12 }, "{mode:?}");
         } else {
@@ -262,7 +291,12 @@ fn memory_and_processes_are_those_of_the_session() {
         let session = Session::start(&small, Language::Python).unwrap();
         let outcome = run(&session, "x = bytearray(300 << 20)\nlen(x)");
         if outcome.report.has(Layer::MemoryLimit) {
-            assert_eq!(outcome.verdict, Verdict::Memory { limit: 96 << 20 }, "{mode:?} {:?}", outcome.report.notes);
+            assert_eq!(
+                outcome.verdict,
+                Verdict::Memory { limit: 96 << 20 },
+                "{mode:?} {:?}",
+                outcome.report.notes
+            );
             assert!(session.run("1", &limits(), &Cancel::new(), &mut |_| {}).is_err());
         } else {
             assert_eq!(outcome.verdict, Verdict::Exit { code: 1 }, "{mode:?}");
@@ -274,33 +308,45 @@ fn memory_and_processes_are_those_of_the_session() {
 fn a_reset_leaves_the_files_or_nothing() {
     for mode in Mode::available() {
         let session = start(mode);
-        run(&session, "import subprocess, os\nx = 1\nopen('kept', 'w').write('k')\nopen(os.environ['TMPDIR'] + '/t', 'w').write('t')");
+        run(
+            &session,
+            "import subprocess, os\nx = 1\nopen('kept', 'w').write('k')\nopen(os.environ['TMPDIR'] + '/t', 'w').write('t')",
+        );
         run(&session, "subprocess.Popen(['setsid', 'sleep', '61.5'])");
         session.reset(Reset::KeepFiles).unwrap();
         eventually("what the old interpreter started is dead", || !is_running("sleep 61.5"));
         assert_eq!(value(&session, "open('kept').read()"), json!("k"));
         assert!(run(&session, "x").stderr.text().contains("NameError"), "{mode:?}");
         session.reset(Reset::Fresh).unwrap();
-        assert_eq!(value(&session, "import os; sorted(os.listdir('.')) + os.listdir(os.environ['TMPDIR'])"), json!([]));
+        assert_eq!(
+            value(&session, "import os; sorted(os.listdir('.')) + os.listdir(os.environ['TMPDIR'])"),
+            json!([])
+        );
     }
 }
 
 #[test]
 fn a_session_has_limits_of_its_own() {
     let Some(mode) = Mode::available().pop() else { return };
-    let begin = |limits: SessionLimits| Session::start_with(&mode.sandbox(), Language::Python, &limits).unwrap();
+    let begin =
+        |limits: SessionLimits| Session::start_with(&mode.sandbox(), Language::Python, &limits).unwrap();
     let session = begin(SessionLimits::default().with_cells(2));
     value(&session, "1");
     value(&session, "2");
     let error = session.run("3", &limits(), &Cancel::new(), &mut |_| {}).unwrap_err();
-    assert!(matches!(error, Error::SessionRefused { .. }) && error.to_string().contains("2 cells"), "{error}");
+    assert!(
+        matches!(error, Error::SessionRefused { .. }) && error.to_string().contains("2 cells"),
+        "{error}"
+    );
 
     let session = begin(SessionLimits::default().with_idle(Some(Duration::from_millis(300))));
     value(&session, "1");
     eventually("an idle session ends", || session.ended().is_some_and(|reason| reason.contains("`idle`")));
 
     let session = begin(SessionLimits::default().with_total(Some(Duration::from_millis(800))));
-    eventually("a session ends after its time", || session.ended().is_some_and(|reason| reason.contains("`total`")));
+    eventually("a session ends after its time", || {
+        session.ended().is_some_and(|reason| reason.contains("`total`"))
+    });
     let error = session.run("1", &limits(), &Cancel::new(), &mut |_| {}).unwrap_err();
     assert!(matches!(error, Error::SessionEnded { .. }), "{error}");
 }
@@ -310,10 +356,14 @@ fn a_frozen_session_stands_still_and_goes_on() {
     for mode in Mode::available() {
         let settings = SessionLimits::default().with_freeze_after(Some(Duration::from_millis(300)));
         let session = Session::start_with(&mode.sandbox(), Language::Python, &settings).unwrap();
-        run(&session, "import subprocess\nchild = subprocess.Popen(['sh', '-c', 'while :; do echo x >> ticks; sleep 0.02; done'])");
+        run(
+            &session,
+            "import subprocess\nchild = subprocess.Popen(['sh', '-c', 'while :; do echo x >> ticks; sleep 0.02; done'])",
+        );
         eventually("it freezes by itself", || session.is_frozen());
         std::thread::sleep(Duration::from_millis(100));
-        let size = || session.files().unwrap().iter().find(|(name, _)| name == "ticks").map_or(0, |(_, size)| *size);
+        let size =
+            || session.files().unwrap().iter().find(|(name, _)| name == "ticks").map_or(0, |(_, size)| *size);
         session.freeze().unwrap();
         std::thread::sleep(Duration::from_millis(100));
         // Looking at the files thaws it; so the size is compared over a freeze.
@@ -336,20 +386,23 @@ fn what_is_refused_says_why_and_what_to_do() {
         let error = session.run(code, &limits(), &Cancel::new(), &mut |_| {}).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
     }
-    let error = session.run("1", &limits().with_wall(Duration::ZERO), &Cancel::new(), &mut |_| {}).unwrap_err();
+    let error =
+        session.run("1", &limits().with_wall(Duration::ZERO), &Cancel::new(), &mut |_| {}).unwrap_err();
     assert!(error.to_string().contains("`wall`"), "{error}");
     assert_eq!(session.cells(), 0);
-    let busy = std::thread::scope(|scope| {
-        scope.spawn(|| run(&session, "import time; time.sleep(1)"));
-        eventually("a second cell is refused while one runs", || {
-            matches!(
-                session.run("1", &limits(), &Cancel::new(), &mut |_| {}),
-                Err(Error::SessionRefused { .. })
-            )
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let session = &session;
+        scope.spawn(move || {
+            let code = "import time; print(1, flush=True); time.sleep(60)";
+            session.run(code, &limits(), &Cancel::new(), &mut |_| sender.send(()).unwrap()).unwrap()
         });
-        session.files().is_err()
+        receiver.recv_timeout(Duration::from_secs(10)).unwrap();
+        let second = session.run("1", &limits(), &Cancel::new(), &mut |_| {}).unwrap_err();
+        assert!(matches!(second, Error::SessionRefused { .. }), "{second}");
+        assert!(session.files().is_err() && session.reset(Reset::Fresh).is_err());
+        assert!(session.interrupt());
     });
-    assert!(busy);
     let large = format!("x = 1\n{}\nx + 1", "# padding padding padding\n".repeat(30_000));
     assert_eq!(value(&session, &large), json!(2));
 }
@@ -381,8 +434,14 @@ fn the_settings_of_the_sandbox_hold() {
             .env("GREETING", "hi")
             .limits(quick().with_workspace_bytes(1 << 20).with_descriptors(64));
         let session = Session::start(&sandbox, Language::Python).unwrap();
-        assert_eq!(value(&session, "import os; open('in.txt').read() + os.environ['GREETING']"), json!("hellohi"));
-        assert_eq!(value(&session, "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[0]"), json!(64));
+        assert_eq!(
+            value(&session, "import os; open('in.txt').read() + os.environ['GREETING']"),
+            json!("hellohi")
+        );
+        assert_eq!(
+            value(&session, "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[0]"),
+            json!(64)
+        );
         let outcome = run(&session, "open('big', 'wb').write(b'x' * (4 << 20))");
         if mode == Mode::Shared {
             // There the host measures, and ends the session.
@@ -392,7 +451,9 @@ fn the_settings_of_the_sandbox_hold() {
         } else {
             assert_eq!(outcome.verdict, Verdict::Disk { limit: 1 << 20 });
         }
-        let plain = Session::start_with(&mode.sandbox(), Language::Python, &SessionLimits::default().with_forks(0)).unwrap();
+        let plain =
+            Session::start_with(&mode.sandbox(), Language::Python, &SessionLimits::default().with_forks(0))
+                .unwrap();
         let report = plain.report().unwrap();
         assert!(report.has(Layer::NoCapabilities) && report.has(Layer::Seccomp), "{report:?}");
         assert!(matches!(plain.fork(1), Err(Error::SessionRefused { .. })));

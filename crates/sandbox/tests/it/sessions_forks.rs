@@ -33,23 +33,44 @@ fn forks_have_the_memory_and_the_files_and_go_on_independently() {
         );
         let forks = session.fork(2).unwrap();
         for (number, fork) in forks.iter().enumerate() {
-            assert_eq!(value(fork, "x, open('d/a').read(), open('/tmp/t').read(), open('l').read(), os.getcwd() == where"), json!([[1], "parent", "scratch", "parent", true]));
+            assert_eq!(
+                value(
+                    fork,
+                    "x, open('d/a').read(), open('/tmp/t').read(), open('l').read(), os.getcwd() == where"
+                ),
+                json!([[1], "parent", "scratch", "parent", true])
+            );
             assert_eq!(fork.cells(), 2);
-            run(fork, &format!("x.append({number})\nopen(where + '/d/a', 'w').write('fork {number}')\nopen('/tmp/t', 'w').write('{number}')"));
+            run(
+                fork,
+                &format!(
+                    "x.append({number})\nopen(where + '/d/a', 'w').write('fork {number}')\nopen('/tmp/t', 'w').write('{number}')"
+                ),
+            );
         }
         run(&session, "open('d/a', 'a').write('!')\nx.append('p')");
         for (number, fork) in forks.iter().enumerate() {
-            let found = value(fork, "[x, open('d/a').read(), open('/tmp/t').read(), sorted(os.listdir('.'))]");
+            let found =
+                value(fork, "[x, open('d/a').read(), open('/tmp/t').read(), sorted(os.listdir('.'))]");
             assert_eq!(found, json!([[1, number], format!("fork {number}"), number.to_string(), ["d", "l"]]));
             let outcome = run(fork, "open('new', 'w').write('n')");
             assert_eq!(outcome.changes.new, [std::path::PathBuf::from("new")]);
             assert_eq!(outcome.artifacts[0].read().unwrap(), b"n");
             assert_eq!(fork.download("d/a", 100).unwrap(), format!("fork {number}").as_bytes());
         }
-        assert_eq!(value(&session, "[x, open('d/a').read(), open('/tmp/t').read(), sorted(os.listdir('.'))]"), json!([[1, "p"], "parent!", "scratch", ["d", "l"]]));
+        assert_eq!(
+            value(&session, "[x, open('d/a').read(), open('/tmp/t').read(), sorted(os.listdir('.'))]"),
+            json!([[1, "p"], "parent!", "scratch", ["d", "l"]])
+        );
         // A program that a fork starts sees the fork's files.
         run(&forks[0], "import subprocess");
-        assert_eq!(value(&forks[0], "subprocess.run(['cat', where + '/d/a'], capture_output=True, text=True).stdout"), json!("fork 0"));
+        assert_eq!(
+            value(
+                &forks[0],
+                "subprocess.run(['cat', where + '/d/a'], capture_output=True, text=True).stdout"
+            ),
+            json!("fork 0")
+        );
     }
 }
 
@@ -75,7 +96,10 @@ fn forks_fork_and_outlive_each_other() {
         let more = grandchild.fork(3).unwrap();
         assert_eq!(value(&more[2], "open('f').read()"), json!("grandchild"));
         grandchild.reset(Reset::KeepFiles).unwrap();
-        assert_eq!(value(&grandchild, "import os; [open('f').read(), 'x' in globals()]"), json!(["grandchild", false]));
+        assert_eq!(
+            value(&grandchild, "import os; [open('f').read(), 'x' in globals()]"),
+            json!(["grandchild", false])
+        );
         drop(grandchild);
         assert_eq!(value(&more[0], "x"), json!("child"));
     }
@@ -106,8 +130,17 @@ fn a_fork_reaches_neither_the_processes_nor_the_files_of_the_others() {
         }
         assert_eq!(value(&session, "open('secret').read()"), json!("parent secret"));
         // No program inherits the right.
-        let outcome = run(&session, "import subprocess\nprint(subprocess.run(['grep', 'Cap', '/proc/self/status'], capture_output=True, text=True).stdout)");
-        let sets: Vec<String> = outcome.stdout.text().lines().map(|line| line.replace(['0', '\t'], "")).filter(|line| !line.is_empty()).collect();
+        let outcome = run(
+            &session,
+            "import subprocess\nprint(subprocess.run(['grep', 'Cap', '/proc/self/status'], capture_output=True, text=True).stdout)",
+        );
+        let sets: Vec<String> = outcome
+            .stdout
+            .text()
+            .lines()
+            .map(|line| line.replace(['0', '\t'], ""))
+            .filter(|line| !line.is_empty())
+            .collect();
         assert_eq!(sets, ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"], "{mode:?}");
         assert!(run(&session, "os.chroot('/')").stderr.text().contains("PermissionError"));
     }
@@ -116,7 +149,10 @@ fn a_fork_reaches_neither_the_processes_nor_the_files_of_the_others() {
 #[test]
 fn a_fork_has_random_numbers_of_its_own_and_no_thread_or_program_of_its_parent() {
     let Some(session) = Mode::available().into_iter().find_map(forkable) else { return };
-    run(&session, "import random, threading, time, subprocess\nrandom.seed(1)\nthreading.Thread(target=lambda: time.sleep(30), daemon=True).start()\nchild = subprocess.Popen(['sleep', '31.25'])");
+    run(
+        &session,
+        "import random, threading, time, subprocess\nrandom.seed(1)\nthreading.Thread(target=lambda: time.sleep(30), daemon=True).start()\nchild = subprocess.Popen(['sleep', '31.25'])",
+    );
     let forks = session.fork(2).unwrap();
     let numbers: Vec<_> = forks.iter().chain([&session]).map(|one| value(one, "random.random()")).collect();
     assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2] && numbers[0] != numbers[2], "{numbers:?}");
@@ -144,7 +180,10 @@ fn the_number_of_forks_is_limited_and_what_is_too_much_is_refused() {
     drop(forks);
     assert_eq!(session.fork(2).unwrap().len(), 2);
     // A tree that is too deep to copy is an error, and the session goes on.
-    run(&session, "import os\nhere = os.getcwd()\nfor n in range(60):\n    os.mkdir('d'); os.chdir('d')\nos.chdir(here)");
+    run(
+        &session,
+        "import os\nhere = os.getcwd()\nfor n in range(60):\n    os.mkdir('d'); os.chdir('d')\nos.chdir(here)",
+    );
     let error = session.fork(1).unwrap_err();
     assert!(error.to_string().contains("48 levels"), "{error}");
     assert_eq!(value(&session, "2"), json!(2));
@@ -167,7 +206,10 @@ fn a_saved_session_is_restored_and_says_what_differs() {
         let folder = target.path().join("saved");
         let session = start(mode);
         session.upload("data/in.csv", &Source::Bytes(b"1,2".to_vec())).unwrap();
-        run(&session, "import time\nrows = open('data/in.csv').read().split(',')\nopen('out', 'w').write('+'.join(rows))\nlen(rows)");
+        run(
+            &session,
+            "import time\nrows = open('data/in.csv').read().split(',')\nopen('out', 'w').write('+'.join(rows))\nlen(rows)",
+        );
         run(&session, "stamp = time.time_ns()\nopen('stamp', 'w').write(str(stamp))\nstamp");
         run(&session, "1 / 0");
         let short = limits().with_wall(Duration::from_millis(200));
@@ -177,10 +219,16 @@ fn a_saved_session_is_restored_and_says_what_differs() {
         assert!(session.save(&folder).unwrap_err().to_string().contains("not empty"));
         drop(session);
 
-        let restore = || Session::restore(&mode.sandbox(), &SessionLimits::default(), &folder, &Cancel::new());
+        let restore =
+            || Session::restore(&mode.sandbox(), &SessionLimits::default(), &folder, &Cancel::new());
         let (again, differences) = restore().unwrap();
-        let what: Vec<(Option<u32>, &str)> = differences.iter().map(|one| (one.cell, one.subject.as_str())).collect();
-        assert_eq!(what, [(Some(2), "value"), (Some(4), "cell"), (None, "file `stamp`")], "{mode:?} {differences:?}");
+        let what: Vec<(Option<u32>, &str)> =
+            differences.iter().map(|one| (one.cell, one.subject.as_str())).collect();
+        assert_eq!(
+            what,
+            [(Some(2), "value"), (Some(4), "cell"), (None, "file `stamp`")],
+            "{mode:?} {differences:?}"
+        );
         assert_eq!(value(&again, "rows"), json!(["1", "2"]));
         assert_eq!(again.download("stamp", 100).unwrap(), stamp, "the files are as they were saved");
         assert_eq!(again.download("out", 100).unwrap(), b"1+2");
@@ -224,6 +272,9 @@ fn a_thousand_cells_and_a_hundred_forks_leave_nothing() {
     }
     // Other tests of this program open and close descriptors at the same time.
     eventually("no descriptor is left", || descriptors() < before + 60);
-    let zombies = value(&session, "import os\nn = 0\nfor p in os.listdir('/proc'):\n    if p.isdigit():\n        try: n += open(f'/proc/{p}/stat').read().split(') ')[1][0] == 'Z'\n        except OSError: pass\nn");
+    let zombies = value(
+        &session,
+        "import os\nn = 0\nfor p in os.listdir('/proc'):\n    if p.isdigit():\n        try: n += open(f'/proc/{p}/stat').read().split(') ')[1][0] == 'Z'\n        except OSError: pass\nn",
+    );
     assert!(zombies.as_u64().unwrap() <= 3, "{zombies}");
 }

@@ -19,15 +19,31 @@ fn attack(session: &Session, code: &str) -> Outcome {
 
 /// Cells, and whether the session can live on.
 const ATTACKS: [(&str, &str, bool); 16] = [
-    ("junk on the control descriptor", "import os\nfor n in range(50): os.write(4, b'E' + bytes(16) + b'o\\0')\n1", true),
-    ("packets of other sizes", "import os\nfor n in (0, 1, 16, 17, 18, 60017): os.write(4, b'E' * n)\n1", true),
-    ("a flood of the control descriptor", "import os\nwhile True: os.write(4, b'E' + bytes(16) + b'o\\0')", false),
+    (
+        "junk on the control descriptor",
+        "import os\nfor n in range(50): os.write(4, b'E' + bytes(16) + b'o\\0')\n1",
+        true,
+    ),
+    (
+        "packets of other sizes",
+        "import os\nfor n in (0, 1, 16, 17, 18, 60017): os.write(4, b'E' * n)\n1",
+        true,
+    ),
+    (
+        "a flood of the control descriptor",
+        "import os\nwhile True: os.write(4, b'E' + bytes(16) + b'o\\0')",
+        false,
+    ),
     ("the control descriptor closed", "import os\nos.close(4)", false),
     ("all descriptors closed", "import os\nos.closerange(0, 100)", false),
     ("the control descriptor replaced", "import os\nos.dup2(os.open('/dev/null', os.O_RDWR), 4)", false),
     ("a copy that stays", "import os, time\nif os.fork() == 0:\n    time.sleep(100)\n1", true),
     ("a copy that returns", "import os\npid = os.fork()\n1", true),
-    ("a copy that answers", "import os\nkeep = os.dup(4)\nif os.fork() == 0:\n    import time\n    while True: os.write(keep, b'E' + bytes(16) + b'o\\0'); time.sleep(0.001)\n1", true),
+    (
+        "a copy that answers",
+        "import os\nkeep = os.dup(4)\nif os.fork() == 0:\n    import time\n    while True: os.write(keep, b'E' + bytes(16) + b'o\\0'); time.sleep(0.001)\n1",
+        true,
+    ),
     ("streams replaced", "import sys, io\nsys.stdout = io.StringIO()\nsys.stderr = None\n1", true),
     ("streams closed", "import sys\nsys.stdout.close()\nsys.stderr.close()\n1", true),
     ("a handler of its own", "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n1", true),
@@ -47,7 +63,8 @@ fn no_cell_hangs_or_fools_the_host() {
                 assert_eq!(outcome.verdict, Verdict::Ok, "{mode:?} {name}: {}", outcome.stderr.text());
                 assert_eq!(value(&session, "20 + 1"), json!(21), "{mode:?} {name}");
                 let short = limits().with_wall(Duration::from_millis(300));
-                let outcome = session.run("import time; time.sleep(60)", &short, &Cancel::new(), &mut |_| {}).unwrap();
+                let outcome =
+                    session.run("import time; time.sleep(60)", &short, &Cancel::new(), &mut |_| {}).unwrap();
                 assert!(
                     matches!(outcome.verdict, Verdict::Interrupted { .. }),
                     "{mode:?} {name}: {:?}",
@@ -89,7 +106,11 @@ fn what_a_cell_leaves_behind_is_not_taken_for_the_next_and_dies_with_the_session
         std::thread::sleep(Duration::from_millis(200));
         let outcome = run(&session, "3");
         assert_eq!(outcome.value, Some(json!(3)), "{mode:?}");
-        assert!(outcome.report.notes.iter().any(|note| note.contains("between the cells")), "{:?}", outcome.report.notes);
+        assert!(
+            outcome.report.notes.iter().any(|note| note.contains("between the cells")),
+            "{:?}",
+            outcome.report.notes
+        );
         assert!(is_running("sleep 62.5"));
         drop(session);
         assert!(!is_running("sleep 62.5"), "{mode:?}");
@@ -136,7 +157,8 @@ fn a_session_dies_when_its_host_program_is_killed() {
     // The host program is this test once more, in a process that is killed.
     if crate::support::is_helper() {
         let Some(mode) = Mode::available().into_iter().next() else { return };
-        let session = Session::start_with(&mode.sandbox(), Language::Python, &SessionLimits::default()).unwrap();
+        let session =
+            Session::start_with(&mode.sandbox(), Language::Python, &SessionLimits::default()).unwrap();
         run(&session, "import subprocess; subprocess.Popen(['setsid', 'sleep', '63.75'])");
         std::thread::sleep(Duration::from_secs(30));
         return;

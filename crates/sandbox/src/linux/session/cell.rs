@@ -11,8 +11,8 @@ use rustix::net::SendFlags;
 use rustix::process::{Signal, pidfd_send_signal};
 
 use super::super::attend;
-use super::super::files::Over;
 use super::super::capture::{Capture, ResultLine};
+use super::super::files::Over;
 use super::super::{files, tree};
 use super::family::{Family, Packet, buffer, receive};
 use super::frame::{self, Answer, End};
@@ -151,10 +151,11 @@ impl Cell<'_> {
     fn step(&mut self) {
         self.watch();
         let now = Instant::now();
-        let most = self.limits.wall.saturating_sub(now.duration_since(self.since)).clamp(
-            Duration::from_millis(1),
-            LOOK,
-        );
+        let most = self
+            .limits
+            .wall
+            .saturating_sub(now.duration_since(self.since))
+            .clamp(Duration::from_millis(1), LOOK);
         let timeout = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
         let mut control = PollFlags::IN;
         if !self.packets.is_empty() {
@@ -173,7 +174,8 @@ impl Cell<'_> {
         }
         let came: Vec<PollFlags> = waiting.iter().map(PollFd::revents).collect();
         drop(waiting);
-        let has = |place: usize, flags: PollFlags| came.get(place).is_some_and(|found| found.intersects(flags));
+        let has =
+            |place: usize, flags: PollFlags| came.get(place).is_some_and(|found| found.intersects(flags));
         let readable = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
         if has(2, readable) {
             self.output(false);

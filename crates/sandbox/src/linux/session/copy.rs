@@ -27,8 +27,7 @@ pub(super) fn remove(folder: BorrowedFd<'_>, path: &Path) {
     let (parent, name) = (path.parent().unwrap_or(Path::new("")), path.file_name().unwrap_or_default());
     if parent.as_os_str().is_empty() {
         let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
-    } else if let Ok(parent) =
-        open_beneath(folder, parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+    } else if let Ok(parent) = open_beneath(folder, parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
     {
         let _ = rustix::fs::unlinkat(&parent, name, AtFlags::empty());
     }
@@ -87,7 +86,12 @@ pub(super) fn tree(from: BorrowedFd<'_>, to: BorrowedFd<'_>, owner: Option<Owner
 }
 
 /// Copies one entry. Gives the state of a folder, whose content is still to be copied.
-fn one(source: &OwnedFd, target: &OwnedFd, name: &OsStr, owner: Option<Owner>) -> Result<Option<Stat>, Errno> {
+fn one(
+    source: &OwnedFd,
+    target: &OwnedFd,
+    name: &OsStr,
+    owner: Option<Owner>,
+) -> Result<Option<Stat>, Errno> {
     let stat = rustix::fs::statat(source, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let identity = owner.map(|owner| (Some(Uid::from_raw(owner.user)), Some(Gid::from_raw(owner.group))));
     match FileType::from_raw_mode(stat.st_mode) {

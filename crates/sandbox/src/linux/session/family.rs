@@ -204,12 +204,7 @@ fn adapted(sandbox: &Sandbox, limits: &Limits) -> Sandbox {
 }
 
 /// Why an interpreter in this sandbox cannot be forked, if it cannot.
-fn not_forkable(
-    sandbox: &Sandbox,
-    facts: &Facts,
-    level: Level,
-    limits: &SessionLimits,
-) -> Option<String> {
+fn not_forkable(sandbox: &Sandbox, facts: &Facts, level: Level, limits: &SessionLimits) -> Option<String> {
     let reason = if limits.forks == 0 {
         "the limit `forks` is 0"
     } else if facts.namespaces.is_err() || (facts.is_root() && !facts.user_namespaces) {
@@ -251,7 +246,8 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
         std::thread::Builder::new()
             .name("sandbox session".into())
             .spawn(move || {
-                let watched = watch(&sandbox, language, inside, forkable, total, &cancel, &sender, &has_way_out);
+                let watched =
+                    watch(&sandbox, language, inside, forkable, total, &cancel, &sender, &has_way_out);
                 let left = watched.unwrap_or_else(|error| {
                     let left = Remains { reason: error.to_string(), ..Remains::default() };
                     // Nobody waits for it if the session was already given away.
@@ -295,9 +291,8 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
         members: AtomicUsize::new(0),
         most_members: limits.forks as usize + 1,
     });
-    let (folder, before) = folder.map_or((None, Listing::default()), |(folder, before)| {
-        (Some(Arc::new(folder)), before)
-    });
+    let (folder, before) =
+        folder.map_or((None, Listing::default()), |(folder, before)| (Some(Arc::new(folder)), before));
     Member::first(&family, folder, before, placeholders)
 }
 
@@ -403,7 +398,8 @@ fn watch(
     if let Some(pipes) = &mut pipes {
         pipes.stdin = None;
     }
-    let duplicate = |descriptor: BorrowedFd<'_>| launch::duplicate(descriptor).map_err(setup("keep workspace"));
+    let duplicate =
+        |descriptor: BorrowedFd<'_>| launch::duplicate(descriptor).map_err(setup("keep workspace"));
     let (mut measured, mut folder, mut guard) = (None, None, None);
     let is_private = matches!(kept.place, Place::Private);
     match kept.place {
@@ -417,7 +413,8 @@ fn watch(
             if !host.is_read_only() {
                 let mut before = files::list(host.descriptor());
                 before.leave_out(&kept.placeholders);
-                folder = Some((Folder { descriptor: duplicate(host.descriptor())?, _temporary: None }, before));
+                folder =
+                    Some((Folder { descriptor: duplicate(host.descriptor())?, _temporary: None }, before));
             }
             guard = Some(host);
         }
@@ -487,7 +484,9 @@ fn watch(
         _ => None,
     };
     let reason = match (&verdict, ended) {
-        (Some(Verdict::Memory { limit }), _) => format!("its processes used more than {limit} bytes of memory"),
+        (Some(Verdict::Memory { limit }), _) => {
+            format!("its processes used more than {limit} bytes of memory")
+        }
         (Some(Verdict::Processes { limit }), _) => format!("it had more than {limit} processes"),
         (Some(Verdict::Disk { limit }), _) => format!("its workspace held more than {limit} bytes"),
         (Some(Verdict::Inodes { limit }), _) => format!("its workspace held more than {limit} files"),
@@ -507,9 +506,9 @@ impl Seat {
     /// Takes a place if there is one.
     pub(super) fn take(family: &Arc<Family>) -> Result<Self, Error> {
         let most = family.most_members.max(1);
-        let taken = family.members.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| {
-            (count < most).then_some(count + 1)
-        });
+        let taken = family
+            .members
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| (count < most).then_some(count + 1));
         if taken.is_ok() {
             return Ok(Self(Arc::clone(family)));
         }

@@ -16,10 +16,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 use super::super::files::{self, Folder, Listing};
 use super::super::prepare::setup;
 use super::super::{kernel, tree};
+use super::copy;
 use super::family::{Family, Packet, Seat, buffer, receive, socket_pair, wait_for};
 use super::frame::{self, Nonce};
 use super::roots::{self, Root};
-use super::copy;
 use crate::Error;
 
 /// A fork that is not there after this time never will be: code that runs at a fork may hang.
@@ -221,7 +221,8 @@ impl Member {
     pub(super) fn fork(&mut self, root: Root) -> Result<Self, Error> {
         let seat = Seat::take(&self.family)?;
         let born = bear(&self.family, &self.socket, Some(&root))?;
-        let descriptor = super::super::launch::duplicate(root.workspace.as_fd()).map_err(setup("keep workspace"))?;
+        let descriptor =
+            super::super::launch::duplicate(root.workspace.as_fd()).map_err(setup("keep workspace"))?;
         let folder = Arc::new(Folder { descriptor, _temporary: None });
         let before = files::list(folder.descriptor.as_fd());
         let depth = self.depth + 1;
@@ -298,7 +299,8 @@ impl Member {
 
     fn status_of_zombie(&self) -> Option<i32> {
         // The last number; the name in parentheses may hold anything.
-        let stat = std::fs::read_to_string(Path::new("/proc").join(self.pid.to_string()).join("stat")).ok()?;
+        let stat =
+            std::fs::read_to_string(Path::new("/proc").join(self.pid.to_string()).join("stat")).ok()?;
         let (_, numbers) = stat.rsplit_once(") ")?;
         let mut numbers = numbers.split_whitespace();
         if numbers.next() != Some("Z") {

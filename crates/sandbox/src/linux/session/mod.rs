@@ -32,7 +32,8 @@ pub(super) fn keep_root_change(confinement: &mut Confinement) {
     // The bounding set limits what can be kept.
     let place = confinement.steps.iter().position(|step| matches!(step, Step::DropBounding));
     confinement.steps.insert(place.unwrap_or(0), Step::InheritRootChange);
-    let reason = "a session that can be forked keeps the right to change its own root; `forks = 0` takes it away";
+    let reason =
+        "a session that can be forked keeps the right to change its own root; `forks = 0` takes it away";
     for step in &mut confinement.steps {
         match step {
             Step::DropCapabilities => *step = Step::KeepRootChange,
@@ -82,7 +83,11 @@ impl Handle {
 }
 
 impl Interpreter {
-    pub(crate) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimits) -> Result<Self, Error> {
+    pub(crate) fn start(
+        sandbox: &Sandbox,
+        language: Language,
+        limits: &SessionLimits,
+    ) -> Result<Self, Error> {
         family::start(sandbox, language, limits).map(Self)
     }
 

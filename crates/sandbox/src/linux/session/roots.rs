@@ -124,7 +124,8 @@ pub(super) fn make(member: &Member, count: usize) -> Result<Vec<Root>, Error> {
     }
     let (enter, mounts) = enter(member).map_err(setup("enter mount namespace"))?;
     let mut steps = enter;
-    let owner = family.owner.map_or(String::new(), |owner| format!(",uid={},gid={}", owner.user, owner.group));
+    let owner =
+        family.owner.map_or(String::new(), |owner| format!(",uid={},gid={}", owner.user, owner.group));
     let (size, inodes) = (family.limits.workspace_bytes, family.limits.workspace_inodes);
     for number in 0..count {
         if number > 0 {
