@@ -9,6 +9,10 @@ def _start():
     main = type(sys)("__main__")
     main.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main
+    # Packages that were asked for come before those of the host.
+    hosts = [index for index, path in enumerate(sys.path) if path.endswith(("site-packages", "dist-packages"))]
+    place = hosts[0] if hosts else len(sys.path)
+    sys.path[place:place] = sys.argv[1:]
     sys.path.append(os.getcwd())
     sys.argv = [name]
     for stream in (sys.stdout, sys.stderr):

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use crate::host::LevelAvailability;
 use crate::platform::Output;
 use crate::{
-    Cancel, Egress, Error, Event, Host, Level, Limits, Outcome, Program, Sandbox, Source, Stdin, Workspace,
+    Cancel, Egress, Error, Event, Host, Installed, Level, Limits, Outcome, Program, Sandbox, Source, Stdin,
+    Workspace,
 };
 
 /// Runs programs for [`Sandbox::run`]. One value serves many runs, also at the same time.
@@ -113,6 +114,11 @@ impl<'a> Request<'a> {
     /// What the program may reach on the network; none is nothing at all.
     pub fn egress(&self) -> Option<&'a Egress> {
         self.sandbox.egress.as_ref()
+    }
+
+    /// Packages that were installed for the code. A backend that does not show them refuses such a request.
+    pub fn packages(&self) -> &'a [Installed] {
+        &self.sandbox.packages
     }
 
     /// Where programs are looked up, in the form of `PATH`; none is [`crate::SYSTEM_SEARCH_PATH`].

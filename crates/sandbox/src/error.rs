@@ -65,6 +65,14 @@ pub enum Error {
         /// The compiler's verdict and the beginning of its messages.
         reason: String,
     },
+    /// A package could not be installed.
+    #[error("package `{package}` could not be installed: {reason}")]
+    Requirement {
+        /// The package; several when the installer does not say which one.
+        package: String,
+        /// What the installer says, shortened.
+        reason: String,
+    },
     /// The program does not exist.
     #[error("program `{program}` not found: {reason}")]
     ProgramNotFound {

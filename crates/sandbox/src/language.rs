@@ -146,6 +146,8 @@ const fn compiler(program: &'static str, source: &'static str, arguments: &'stat
 
 /// The program alone.
 const DIRECTLY: &str = r#"exec "$@""#;
+/// A compiler whose messages go to standard output.
+const TO_STDERR: &str = r#"exec "$@" >&2"#;
 /// Go wants a cache, and must not look for modules elsewhere. Nothing of it may stay beside the result.
 const GO: &str = r#"export GOCACHE="$TMPDIR/go-cache" GOPATH="$TMPDIR/go-path" GOENV=off GOPROXY=off GOTOOLCHAIN=local CGO_ENABLED=0
 "$@"; status=$?
@@ -192,7 +194,8 @@ const TABLE: [Entry; 16] = [
             Runner {
                 program: "tsc",
                 version: VERSION,
-                since: None,
+                // `--noCheck`: types are taken out and not checked, as by Node.js itself.
+                since: Some((5, 5)),
                 way: Way::Build {
                     source: "main.ts",
                     arguments: &[
@@ -204,12 +207,12 @@ const TABLE: [Entry; 16] = [
                         "bundler",
                         "--moduleDetection",
                         "auto",
-                        "--skipLibCheck",
+                        "--noCheck",
                         "--pretty",
                         "false",
                         "main.ts",
                     ],
-                    script: DIRECTLY,
+                    script: TO_STDERR,
                     result: "main.js",
                     product: Product::JavaScript,
                 },

@@ -72,8 +72,10 @@ mod detached;
 #[cfg(all(feature = "docker", target_os = "linux", not(toolpost_simulate_other_host)))]
 pub mod docker;
 mod egress;
+mod environment;
 mod error;
 mod host;
+mod installer;
 mod language;
 mod languages;
 mod level;
@@ -82,6 +84,7 @@ mod media;
 mod outcome;
 mod program;
 mod ready;
+mod requirements;
 mod running;
 mod sandbox;
 mod session;
@@ -103,8 +106,10 @@ pub use egress::{
     Egress, EgressEvent, EgressKind, EgressLimits, EgressLog, EgressPolicy, EgressRefusal, HostPattern,
     Placeholder, Resolve, SecretPolicy,
 };
+pub use environment::{Environment, Profile, ProfilePackage};
 pub use error::Error;
 pub use host::{Capability, Host, LevelAvailability};
+pub use installer::{Installed, Installer};
 pub use language::Language;
 pub use languages::{LanguageStatus, Languages};
 pub use level::Level;
@@ -113,6 +118,7 @@ pub use outcome::{Artifact, Captured, Changes, Event, Outcome};
 pub use platform::BuildCache;
 pub use program::{Program, Source, Stdin, Workspace};
 pub use ready::{Build, Ready};
+pub use requirements::Requirements;
 pub use running::Running;
 pub use sandbox::{PROTECTED_PATHS, SYSTEM_SEARCH_PATH, Sandbox};
 pub use session::{CellLimits, Difference, Reset, Session, SessionLimits};

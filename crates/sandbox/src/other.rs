@@ -96,6 +96,23 @@ pub(crate) fn build(
     Ok(None)
 }
 
+/// Nothing is installed where nothing runs.
+pub(crate) fn installer(
+    language: crate::Language,
+    sandbox: &Sandbox,
+) -> Result<(crate::Ready, String), Error> {
+    detect(language, sandbox).map(|(path, ..)| {
+        let ready =
+            crate::Ready { path, needs: Vec::new(), arguments: Vec::new(), payload: None, language: None };
+        (ready, String::new())
+    })
+}
+
+/// No folder is needed where nothing runs.
+pub(crate) fn private_folder(action: &'static str, folder: &Path) -> Result<PathBuf, Error> {
+    Err(unsupported(action, folder))
+}
+
 /// Nothing is found where nothing runs.
 pub(crate) fn detect(
     language: crate::Language,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::level::shorten;
 use crate::platform::Output;
 use crate::{
-    Backend, Build, BuildCache, Cancel, Egress, Error, Event, Host, Level, Limits, Outcome, Processes,
-    Program, Request, Running, Source, Stdin, Workspace,
+    Backend, Build, BuildCache, Cancel, Egress, Environment, Error, Event, Host, Installed, Level, Limits,
+    Outcome, Processes, Program, Request, Running, Source, Stdin, Workspace,
 };
 
 /// The folders in which programs are looked up unless [`Sandbox::search_path`] says otherwise, and `PATH` inside.
@@ -98,6 +98,7 @@ pub struct Sandbox {
     pub(crate) build_limits: Option<Limits>,
     pub(crate) build_cache: Option<BuildCache>,
     pub(crate) egress: Option<Egress>,
+    pub(crate) packages: Vec<Installed>,
 }
 
 // A sandbox is only read; what a backend keeps of a run that panicked is the backend's own business.
@@ -223,6 +224,25 @@ impl Sandbox {
     #[must_use]
     pub fn egress(mut self, egress: Egress) -> Self {
         self.egress = Some(egress);
+        self
+    }
+
+    /// Lets code of the packages' language use them: they are shown read-only, and Python, JavaScript and TypeScript find
+    /// them where they look for modules, before what the host has installed. Other programs are given nothing.
+    #[must_use]
+    pub fn requirements(mut self, packages: Installed) -> Self {
+        self.packages.push(packages);
+        self
+    }
+
+    /// Uses the Python of an environment, with everything that is installed there: its programs come first in the search
+    /// path ([`Sandbox::search_path`], which must be set before).
+    #[must_use]
+    pub fn environment(mut self, environment: &Environment) -> Self {
+        let mut search = environment.programs().into_os_string();
+        search.push(":");
+        search.push(self.search_path.as_deref().unwrap_or(SYSTEM_SEARCH_PATH.as_ref()));
+        self.search_path = Some(search);
         self
     }
 

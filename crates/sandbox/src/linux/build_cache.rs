@@ -51,6 +51,23 @@ fn fail(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
     move |source| Error::File { action, path: path.clone(), source }
 }
 
+/// Makes a folder for this user alone (mode 0700), or looks whether an existing one is. Gives its real path.
+pub(crate) fn private_folder(action: &'static str, folder: &Path) -> Result<PathBuf, Error> {
+    let error = fail(action, folder);
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(&error)?;
+    let metadata = std::fs::symlink_metadata(folder).map_err(&error)?;
+    if !metadata.is_dir() {
+        return Err(error(io::Error::other("it is no folder; give the folder itself, not a link to it")));
+    }
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(error(io::Error::other("it belongs to another user; use a folder of your own")));
+    }
+    if metadata.mode().trailing_zeros() < 6 {
+        return Err(error(io::Error::other("others may use it; take the right away with `chmod 700`")));
+    }
+    folder.canonicalize().map_err(&error)
+}
+
 impl BuildCache {
     /// The size of a cache unless [`BuildCache::maximum_bytes`] says otherwise: 1 GiB.
     pub const DEFAULT_BYTES: u64 = 1 << 30;
@@ -59,19 +76,7 @@ impl BuildCache {
     /// user, or that others may enter or write to, is refused: they could put programs there.
     pub fn at(folder: impl Into<PathBuf>) -> Result<Self, Error> {
         let folder = folder.into();
-        let error = fail("use build cache", &folder);
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(&error)?;
-        let metadata = std::fs::symlink_metadata(&folder).map_err(&error)?;
-        if !metadata.is_dir() {
-            return Err(error(io::Error::other("it is no folder; give the folder itself, not a link to it")));
-        }
-        if metadata.uid() != rustix::process::geteuid().as_raw() {
-            return Err(error(io::Error::other("it belongs to another user; use a folder of your own")));
-        }
-        if metadata.mode() & 0o077 != 0 {
-            return Err(error(io::Error::other("others may use it; take the right away with `chmod 700`")));
-        }
-        let folder = folder.canonicalize().map_err(&error)?;
+        let folder = private_folder("use build cache", &folder)?;
         Ok(Self { folder, maximum_bytes: Self::DEFAULT_BYTES })
     }
 

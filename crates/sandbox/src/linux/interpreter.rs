@@ -165,13 +165,14 @@ fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
     let resolved = real.canonicalize().ok()?;
     // An installation is `PREFIX/bin/PROGRAM` with its libraries beside `bin`.
     let prefix = resolved.parent().filter(|folder| folder.ends_with("bin")).and_then(Path::parent);
-    if is_system(&resolved, reach.etc_and_opt) {
-        let path =
-            if is_system(candidate, reach.etc_and_opt) { candidate.to_owned() } else { resolved.clone() };
-        let needs = if reach.etc_and_opt { Vec::new() } else { prefix.map(settings).unwrap_or_default() };
-        return Some(Found::new(path, needs));
-    }
-    let mut needs = vec![prefix.map_or_else(|| resolved.clone(), Path::to_owned)];
+    let is_shown = is_system(&resolved, reach.etc_and_opt);
+    let mut needs = match prefix {
+        _ if is_shown && reach.etc_and_opt => Vec::new(),
+        Some(prefix) if is_shown => settings(prefix),
+        None if is_shown => Vec::new(),
+        Some(prefix) => vec![prefix.to_owned()],
+        None => vec![resolved.clone()],
+    };
     // A virtual environment lives in one folder and borrows from another.
     let environment = real.parent().and_then(Path::parent);
     if let Some(environment) = environment
@@ -182,7 +183,8 @@ fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
         needs.push(environment);
         return Some(Found::new(inside, needs));
     }
-    Some(Found::new(resolved, needs))
+    let is_kept = is_shown && is_system(candidate, reach.etc_and_opt);
+    Some(Found::new(if is_kept { candidate.to_owned() } else { resolved }, needs))
 }
 
 /// The folders of `/etc` that an installation keeps its settings in, as Java of a distribution does: links of `conf`
@@ -209,6 +211,22 @@ fn settings(prefix: &Path) -> Vec<PathBuf> {
     folders
 }
 
+/// Finds `npm`.
+pub(super) fn package_manager(search: Option<&OsStr>, reach: Reach) -> Result<Found, Error> {
+    let searched = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
+    folders(searched)
+        .map(|folder| folder.join("npm"))
+        .filter(|candidate| is_executable(candidate))
+        .find_map(|candidate| script(&candidate, search, reach))
+        .ok_or_else(|| Error::ProgramNotFound {
+            program: "npm".into(),
+            reason: format!(
+                "it is not in {}; install it, for example `apt-get install npm`",
+                searched.to_string_lossy()
+            ),
+        })
+}
+
 /// A script of a Node.js package, run by `node` itself: the line that names its interpreter would look it up inside.
 fn script(candidate: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Found> {
     let real = candidate.canonicalize().ok()?;
@@ -219,7 +237,11 @@ fn script(candidate: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Foun
     if !line.starts_with(b"#!") || !line.ends_with(b"node") {
         return None;
     }
-    let packages = real.ancestors().filter(|folder| folder.ends_with("node_modules")).last()?;
+    let is_shown = is_system(&real, reach.etc_and_opt);
+    let packages = real.ancestors().filter(|folder| folder.ends_with("node_modules")).last();
+    if !is_shown && packages.is_none() {
+        return None;
+    }
     if reach.as_stranger && !is_open_to_everyone(&real) {
         return None;
     }
@@ -228,9 +250,7 @@ fn script(candidate: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Foun
         .map(|folder| folder.join("node"))
         .filter(|node| is_executable(node))
         .find_map(|node| installed(&node, reach))?;
-    if !is_system(&real, reach.etc_and_opt) {
-        node.needs.push(packages.to_owned());
-    }
+    node.needs.extend(packages.filter(|_| !is_shown).map(Path::to_owned));
     node.first = vec![real.into_os_string()];
     Some(node)
 }
@@ -359,7 +379,10 @@ mod tests {
         let search = format!("{0}/node_modules/.bin:{0}/runtime/bin", root.display());
         // The runtime is too old to run the code itself.
         let (found, runner) =
-            interpreter(Language::TypeScript, Some(OsStr::new(&search)), EVERYWHERE, &|_, _| false).unwrap();
+            interpreter(Language::TypeScript, Some(OsStr::new(&search)), EVERYWHERE, &|_, runner| {
+                runner.program == "tsc"
+            })
+            .unwrap();
         assert_eq!(runner.program, "tsc");
         assert_eq!(found.path, root.join("runtime/bin/node"));
         assert_eq!(found.first, [root.join("node_modules/typescript/bin/tsc")]);

@@ -40,6 +40,7 @@ mod watch;
 mod workspace;
 
 pub use build_cache::BuildCache;
+pub(crate) use build_cache::private_folder;
 pub(crate) use detached::detached;
 pub(crate) use facts::Facts;
 pub(crate) use files::{Store, export, open_regular, read_artifact};
@@ -48,6 +49,7 @@ pub(crate) use session::{Calls, Handle, Interpreter};
 pub(crate) use supervise::Flag;
 pub(crate) use toolchain::{build, detect};
 
+pub(crate) use toolchain::{build, detect, installer};
 #[cfg(feature = "docker")]
 pub(crate) use {
     capture::{Capture, ResultLine},

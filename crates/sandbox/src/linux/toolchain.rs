@@ -59,6 +59,10 @@ pub(super) fn ready(sandbox: &Sandbox, program: &Program, reach: Reach) -> Resul
             let mut ready = with_arguments(found, arguments, Some(*language));
             let content = language.text(source).into_owned().into();
             ready.payload = Some(Payload { content, is_executable: false });
+            for packages in sandbox.packages.iter().filter(|packages| packages.serves(*language)) {
+                ready.needs.push(packages.folder().to_owned());
+                ready.arguments.push(packages.modules().into_os_string());
+            }
             Ok(ready)
         }
         Program::Ready(ready) => Ok(ready.clone()),
@@ -146,6 +150,26 @@ fn same_host(sandbox: &Sandbox) -> Sandbox {
         search_path: sandbox.search_path.clone(),
         ..Sandbox::new()
     }
+}
+
+/// The program that installs packages of a language, without arguments: the interpreter for Python, `npm` for
+/// JavaScript. Beside it what tells it from another one: its path and version.
+pub(crate) fn installer(language: Language, sandbox: &Sandbox) -> Result<(Ready, String), Error> {
+    let reach = prepare::reach(sandbox)?;
+    let (found, runner) = find(language, sandbox, reach)?;
+    let line = version(&found, runner, sandbox)
+        .map_err(|reason| Error::ProgramNotFound { program: found.path.display().to_string(), reason })?;
+    let (seconds, nanoseconds, size) = identity(&found).map_err(|source| Error::File {
+        action: "read interpreter",
+        path: found.path.clone(),
+        source,
+    })?;
+    let told = format!("{} {line} {seconds} {nanoseconds} {size}", found.path.display());
+    let found = match language {
+        Language::JavaScript => interpreter::package_manager(sandbox.search_path.as_deref(), reach)?,
+        _ => found,
+    };
+    Ok((with_arguments(found, Vec::new(), None), told))
 }
 
 /// What runs a language here: the path and what it says of its version.

@@ -54,6 +54,12 @@ mod leaks;
 )]
 mod levels;
 mod limits;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a helper of tests fails by panicking and skips loudly"
+)]
+mod packages;
 mod roots;
 mod runs;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]

@@ -1,0 +1,315 @@
+//! Lists of Python packages with a name, and virtual environments of this host that have them.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::installer::{PIP_OPTIONS, distributions, failed, file_error, finish, lock, open_record, remove};
+use crate::level::{nearest, shorten};
+use crate::requirements::name;
+use crate::{Cancel, Error, Installer, Language, Level, Program, Requirements, Sandbox};
+
+/// The profile `data`, in the form that [`Profile::parse`] reads.
+const DATA: &str = include_str!("../profiles/data.txt");
+/// A larger file is no profile.
+const MAXIMUM_PROFILE: u64 = 64 << 10;
+/// Where the virtual environment lies in the folder of an environment.
+const INNER: &str = "env";
+
+/// One package of a profile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ProfilePackage {
+    /// What is installed: a name, with versions if it matters, as in [`Requirements::python`].
+    pub requirement: String,
+    /// What code imports.
+    pub module: String,
+}
+
+/// A list of Python packages with a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Profile {
+    /// The name: letters, digits, `-` and `_`.
+    pub name: String,
+    /// The packages, in the order in which they are loaded.
+    pub packages: Vec<ProfilePackage>,
+}
+
+impl Profile {
+    /// The profiles of this build.
+    pub const NAMES: [&str; 1] = ["data"];
+
+    /// A profile of this build: `data` has tables, numbers, statistics, figures and office files (pandas, numpy, scipy,
+    /// scikit-learn, statsmodels, matplotlib, pyarrow, openpyxl, xlrd, pillow, sympy, mpmath, tqdm, python-dateutil,
+    /// pytz, joblib).
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`] with the nearest name.
+    pub fn named(name: &str) -> Result<Self, Error> {
+        if name == "data" {
+            return Self::parse(name, DATA);
+        }
+        let meant =
+            nearest(name, &Self::NAMES).map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
+        let reason = format!("there is no such profile{meant}; profiles are {}", Self::NAMES.join(", "));
+        Err(Error::InvalidName { what: "profile", name: shorten(name), reason })
+    }
+
+    /// Reads a profile: each line has a requirement and the module that it brings, which may be left out when it has the
+    /// same name; what follows a `#` is a remark.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`] names the line that cannot be used.
+    pub fn parse(name: &str, text: &str) -> Result<Self, Error> {
+        let refuse = |what: &'static str, name: &str, reason: &str| Error::InvalidName {
+            what,
+            name: shorten(name),
+            reason: reason.into(),
+        };
+        let is_word = |text: &str, more: &str| {
+            !text.is_empty()
+                && text.len() <= 100
+                && text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+                && text.chars().all(|letter| letter.is_ascii_alphanumeric() || more.contains(letter))
+        };
+        if !is_word(name, "-_") {
+            return Err(refuse(
+                "profile",
+                name,
+                "a name has letters, digits, `-` and `_`, and begins with a letter",
+            ));
+        }
+        let mut packages = Vec::new();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
+            let (requirement, module) = match words.as_slice() {
+                [] => continue,
+                [requirement] => (*requirement, crate::requirements::name(requirement)),
+                [requirement, module] => (*requirement, *module),
+                _ => return Err(refuse("profile line", line, "expected a requirement and a module")),
+            };
+            if !is_word(module, "_.") {
+                return Err(refuse("module", module, "a module's name has letters, digits, `_` and dots"));
+            }
+            packages.push(ProfilePackage { requirement: requirement.into(), module: module.into() });
+        }
+        let profile = Self { name: name.into(), packages };
+        profile.requirements()?;
+        Ok(profile)
+    }
+
+    /// Reads a profile from a file of at most 64 KiB, in the form of [`Profile::parse`]; its name is the file's.
+    pub fn from_file(path: &Path) -> Result<Self, Error> {
+        let fail = |source| Error::File { action: "read profile", path: path.to_owned(), source };
+        let file = std::fs::File::open(path).map_err(fail)?;
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut std::io::Read::take(file, MAXIMUM_PROFILE), &mut text)
+            .map_err(fail)?;
+        let name = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+        Self::parse(name, &text)
+    }
+
+    /// What is installed for it.
+    pub fn requirements(&self) -> Result<Requirements, Error> {
+        Requirements::python(self.packages.iter().map(|package| package.requirement.as_str()))
+    }
+
+    /// The modules that code imports, for example to load them ahead.
+    pub fn modules(&self) -> impl Iterator<Item = &str> {
+        self.packages.iter().map(|package| package.module.as_str())
+    }
+
+    /// Which packages the Python that a sandbox finds does not have. It is asked in that sandbox, without loading any
+    /// of them, in some tens of milliseconds.
+    ///
+    /// # Errors
+    /// [`Error::LanguageMissing`] if there is no Python, and whatever keeps the sandbox from running it.
+    pub fn missing(&self, sandbox: &Sandbox) -> Result<Vec<&ProfilePackage>, Error> {
+        let modules = serde_json::to_string(&self.modules().collect::<Vec<_>>()).unwrap_or_default();
+        let code = format!(
+            "import importlib.util\n\
+             def has(name):\n    \
+                 try: return importlib.util.find_spec(name) is not None\n    \
+                 except ImportError: return False\n\
+             [name for name in {modules} if not has(name)]"
+        );
+        let outcome = sandbox.run(&Program::code(Language::Python, code), &Cancel::new(), &mut |_| {})?;
+        let missing: Option<Vec<String>> = outcome.value.and_then(|value| serde_json::from_value(value).ok());
+        let missing = missing.ok_or_else(|| Error::ProgramNotFound {
+            program: "python3".into(),
+            reason: format!("it does not say which modules it has: {}", shorten(&outcome.stderr.text())),
+        })?;
+        Ok(self.packages.iter().filter(|package| missing.contains(&package.module)).collect())
+    }
+}
+
+/// A virtual environment of this host with the packages of a profile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Environment {
+    /// The profile's name, which is that of its folder.
+    pub name: String,
+    /// The folder.
+    pub folder: PathBuf,
+    /// What the profile asked for.
+    pub requirements: Vec<String>,
+    /// What was installed, dependencies too, as `name==version`; sorted.
+    pub installed: Vec<String>,
+    /// The Python that it was made by: path, version, time and size of the file.
+    pub interpreter: String,
+    /// How many bytes its files have.
+    pub bytes: u64,
+}
+
+impl Environment {
+    /// Makes the environment of a profile in a folder beneath the given one (which is made for this user alone), by
+    /// Python's own `venv` and `pip`, in a sandbox of level `standard`, because paths stay in what is made. One that is
+    /// there already with the same packages by the same Python comes back as it is; another one is made again.
+    ///
+    /// # Errors
+    /// [`Error::Requirement`] names the package that could not be installed.
+    pub fn build(
+        profile: &Profile,
+        folder: &Path,
+        installer: &Installer,
+        cancel: &Cancel,
+    ) -> Result<Self, Error> {
+        let requirements = profile.requirements()?;
+        let folder = crate::platform::private_folder("make environments in", folder)?;
+        installer.hosts(Language::Python)?;
+        let mut installer = installer.clone();
+        installer.sandbox.level = Some(Level::Standard);
+        let (tool, interpreter) = crate::platform::installer(Language::Python, &installer.sandbox)?;
+        let place = folder.join(&profile.name);
+        let _lock = lock(&folder.join(format!(".{}.lock", profile.name)), cancel, installer.limits().wall)?;
+        if let Some(environment) = Self::open(&place)
+            && environment.interpreter == interpreter
+            && environment.requirements == requirements.packages()
+        {
+            return Ok(environment);
+        }
+        remove(&place)?;
+        std::fs::create_dir(&place).map_err(|source| file_error(&place, source))?;
+        let made = Self::fill(&place, tool, &requirements, interpreter, &installer, cancel);
+        if made.is_err() {
+            // Half an environment is none; the error is the one that matters.
+            let _ = remove(&place);
+        }
+        made
+    }
+
+    fn fill(
+        place: &Path,
+        mut tool: crate::Ready,
+        requirements: &Requirements,
+        interpreter: String,
+        installer: &Installer,
+        cancel: &Cancel,
+    ) -> Result<Self, Error> {
+        const SCRIPT: &str = r#"python=$1; shift
+"$python" -I -m venv env || { echo "ERROR: this Python makes no virtual environment; for example apt-get install python3-venv" >&2; exit 1; }
+exec env/bin/python -I -m pip install "$@""#;
+        let mut arguments: Vec<OsString> =
+            vec!["-c".into(), SCRIPT.into(), "sh".into(), tool.path.into_os_string()];
+        arguments.extend(PIP_OPTIONS.map(OsString::from));
+        arguments.extend(installer.sources()?);
+        arguments.push("--".into());
+        arguments.extend(requirements.packages().iter().map(OsString::from));
+        tool.path = "/bin/sh".into();
+        tool.arguments = arguments;
+        let outcome =
+            installer.confined(place, Language::Python)?.run(&Program::Ready(tool), cancel, &mut |_| {})?;
+        if !outcome.verdict.is_ok() {
+            return Err(failed(requirements.packages(), &outcome));
+        }
+        let library = place.join(INNER).join("lib");
+        let packages = library
+            .read_dir()
+            .map_err(|source| file_error(&library, source))?
+            .flatten()
+            .flat_map(|version| distributions(&version.path().join("site-packages")))
+            .collect();
+        finish(place, requirements.packages(), packages, interpreter)?;
+        Self::open(place)
+            .ok_or_else(|| file_error(place, std::io::Error::other("what was just made cannot be read")))
+    }
+
+    /// The finished environment in a folder, if one is there.
+    pub fn open(folder: &Path) -> Option<Self> {
+        let (_, record) = open_record(folder)?;
+        let python = folder.join(INNER).join("bin/python3");
+        python.exists().then_some(Self {
+            name: folder.file_name()?.to_str()?.to_owned(),
+            folder: folder.to_owned(),
+            requirements: record.requested,
+            installed: record.packages,
+            interpreter: record.interpreter,
+            bytes: record.bytes,
+        })
+    }
+
+    /// All finished environments beneath a folder, by name. A folder that is not there has none.
+    pub fn list(folder: &Path) -> Vec<Self> {
+        const MAXIMUM: usize = 1000;
+        let Ok(entries) = folder.read_dir() else { return Vec::new() };
+        let mut all: Vec<Self> =
+            entries.take(MAXIMUM).flatten().filter_map(|entry| Self::open(&entry.path())).collect();
+        all.sort_by(|left, right| left.name.cmp(&right.name));
+        all
+    }
+
+    /// Removes it with everything in it.
+    pub fn remove(self) -> Result<(), Error> {
+        remove(&self.folder)
+    }
+
+    /// The folder of its programs, which belongs at the beginning of a search path.
+    pub fn programs(&self) -> PathBuf {
+        self.folder.join(INNER).join("bin")
+    }
+
+    /// The version of an installed package.
+    pub fn version(&self, package: &str) -> Option<&str> {
+        self.installed
+            .iter()
+            .find(|entry| name(entry) == package)?
+            .split_once("==")
+            .map(|(_, version)| version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_profile_data_has_its_packages_and_their_modules() {
+        let data = Profile::named("data").unwrap();
+        assert_eq!(data.packages.len(), 16);
+        let modules: Vec<&str> = data.modules().collect();
+        assert!(modules.contains(&"sklearn") && modules.contains(&"PIL") && modules.contains(&"dateutil"));
+        let error = Profile::named("dta").unwrap_err().to_string();
+        assert!(error.contains("did you mean `data`"), "{error}");
+    }
+
+    #[test]
+    fn a_profile_of_a_file_is_checked_line_by_line() {
+        let profile = Profile::parse("own", "requests==2.*  # the client\n\nscikit-learn sklearn\n").unwrap();
+        assert_eq!(profile.packages[0].module, "requests");
+        assert_eq!(profile.requirements().unwrap().packages(), ["requests==2.*", "scikit-learn"]);
+        for (name, text) in [
+            ("own", ""),
+            ("own", "-r x"),
+            ("own", "x y z"),
+            ("own", "https://x/y"),
+            ("own", "x y;import"),
+            ("../own", "x"),
+            ("", "x"),
+            ("-x", "x"),
+        ] {
+            assert!(Profile::parse(name, text).is_err(), "{name} {text}");
+        }
+    }
+}
