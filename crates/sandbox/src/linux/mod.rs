@@ -47,9 +47,8 @@ pub(crate) use files::{Store, export, open_regular, read_artifact};
 pub(crate) use run::{Output, run};
 pub(crate) use session::{Calls, Handle, Interpreter};
 pub(crate) use supervise::Flag;
-pub(crate) use toolchain::{build, detect};
-
 pub(crate) use toolchain::{build, detect, installer};
+
 #[cfg(feature = "docker")]
 pub(crate) use {
     capture::{Capture, ResultLine},
