@@ -96,7 +96,7 @@ const EVERYWHERE: &[Group] = &[
         Allow,
         "opens, makes and removes files, of which the private root, its mounts and Landlock say which can be reached",
         calls! {
-            SYS_openat SYS_openat2 SYS_newfstatat SYS_statx SYS_faccessat SYS_faccessat2
+            SYS_openat SYS_newfstatat SYS_statx SYS_faccessat SYS_faccessat2
             SYS_readlinkat SYS_mkdirat SYS_unlinkat SYS_renameat SYS_renameat2 SYS_linkat
             SYS_symlinkat SYS_truncate SYS_statfs SYS_getcwd SYS_chdir SYS_umask
         },
@@ -229,6 +229,13 @@ const EVERYWHERE: &[Group] = &[
         "its flags are in memory, where a filter cannot see them; libc then uses clone",
         calls! {
             SYS_clone3
+        },
+    ),
+    group(
+        Answer(libc::ENOSYS),
+        "its mode is in memory, where a filter cannot see a set-user-id bit; programs then use openat",
+        calls! {
+            SYS_openat2
         },
     ),
     group(
