@@ -19,6 +19,7 @@
     reason = "the chores are a command of the developer: they start Cargo and talk to a terminal"
 )]
 
+pub mod attack;
 pub mod bench;
 pub mod command;
 pub mod source;

@@ -9,11 +9,9 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use xtask::command::Task;
 use xtask::workspace::Workspace;
-use xtask::{Result, bench, suite, tidy};
+use xtask::{Result, attack, bench, suite, tidy};
 
 /// A chore: its name, what it does, and how; the answer is whether all is well.
 type Chore = (&'static str, &'static str, fn(&Path) -> Result<bool>);
@@ -21,7 +19,7 @@ type Chore = (&'static str, &'static str, fn(&Path) -> Result<bool>);
 const CHORES: &[Chore] = &[
     ("test", "set up what is needed and run all that a change must pass", suite::run),
     ("tidy", "hold the rules of the tree: layers, sizes, documentation, names in CI", check_tidy),
-    ("attack", "run the attack table of the sandbox, with its output shown", attack),
+    ("attack", "run the whole attack table of the sandbox and write docs/attacks.md", attack::run),
     ("bench", "measure the promises with numbers into benches/results", bench::run),
     ("help", "print this page", |_| Ok(help())),
 ];
@@ -74,18 +72,6 @@ fn check_tidy(root: &Path) -> Result<bool> {
         count => println!("{count} complaints"),
     }
     Ok(complaints.is_empty())
-}
-
-fn attack(root: &Path) -> Result<bool> {
-    let nextest = Task::new("cargo", &["nextest", "--version"]).folder(root).capture();
-    let task = if nextest.is_ok_and(|captured| captured.success) {
-        Task::new("cargo", &["nextest", "run", "--package", "toolpost-sandbox", "-E", "test(attack)"])
-            .argument("--success-output=immediate")
-            .argument("--no-fail-fast")
-    } else {
-        Task::new("cargo", &["test", "--package", "toolpost-sandbox", "attack", "--", "--show-output"])
-    };
-    task.folder(root).limit(Duration::from_mins(40)).show()
 }
 
 /// How many letters must be put in, left out or replaced (or neighbours swapped: counted as one) to get from one word

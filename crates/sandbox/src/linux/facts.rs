@@ -8,7 +8,7 @@ use rustix::fd::AsFd as _;
 use super::cgroup::{Cgroups, Group};
 use super::files::Owner;
 use super::identity;
-use super::kernel::{hard_limits, has_seccomp};
+use super::kernel::{closes_ranges, hard_limits, has_seccomp};
 use super::landlock::{Landlock, SCOPES_SINCE};
 use super::launch::{self, INIT, INIT_MISSING, Plan};
 use super::plan::{self, Request};
@@ -68,6 +68,7 @@ pub(crate) struct Facts {
     pub(super) namespaces: Result<(), Refusal>,
     pub(super) landlock: u32,
     pub(super) seccomp: bool,
+    closes_ranges: bool,
     pub(super) cgroups: Cgroups,
     hard_limits: Vec<(u32, u64)>,
 }
@@ -89,6 +90,7 @@ impl Facts {
             namespaces: Err(Refusal { step: "not tried".into(), error: libc::ENOSYS }),
             landlock: Landlock::kernel_version(),
             seccomp: has_seccomp(),
+            closes_ranges: closes_ranges(),
             cgroups: Cgroups::discover(),
             hard_limits: hard_limits(),
         };
@@ -155,6 +157,12 @@ impl Facts {
             return missing(
                 "this process is root in a user namespace that has no other user to run code as".into(),
                 "start it as an ordinary user, or map more users into the namespace",
+            );
+        }
+        if !self.closes_ranges {
+            return missing(
+                "this kernel, or the filter of a container, refuses the call `close_range`".into(),
+                "use Linux 5.9 or later; in a container allow the call in its seccomp profile",
             );
         }
         if !self.seccomp {

@@ -16,6 +16,7 @@ mod table;
 mod world;
 
 pub(crate) use expected::{ANY, Expected};
+pub(crate) use lines::is_complete;
 pub(crate) use modes::{Mode, Place, answer_of};
 pub(crate) use world::PRELUDE;
 
