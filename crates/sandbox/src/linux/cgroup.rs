@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 
+use super::kernel::clones_with_arguments;
 use super::launch::high;
 use crate::{Layer, Limits, MissingLayer};
 
@@ -236,6 +237,15 @@ impl Group {
                         Mode::empty(),
                     )?;
                     self.joins.push(high(tasks)?);
+                }
+                // A container may refuse the call by which a child is born into a group: then it joins.
+                Version::Two if !clones_with_arguments() => {
+                    let processes = rustix::fs::open(
+                        folder.join("cgroup.procs"),
+                        OFlags::WRONLY | OFlags::CLOEXEC,
+                        Mode::empty(),
+                    )?;
+                    self.joins.push(high(processes)?);
                 }
                 Version::Two => {
                     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -54,6 +54,16 @@ pub(super) fn has_seccomp() -> bool {
     unsafe { libc::syscall(libc::SYS_seccomp, 2u32, 0u32, &raw const action) == 0 }
 }
 
+/// Whether `clone3` is there. Without arguments it makes nothing.
+pub(super) fn clones_with_arguments() -> bool {
+    static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        // SAFETY: the kernel refuses arguments of no size before it reads them.
+        let result = check(unsafe { libc::syscall(libc::SYS_clone3, 0usize, 0usize) });
+        result == Err(Errno::INVAL)
+    })
+}
+
 /// Whether descriptors can be closed by range, as a start does. The range asked about is empty of open ones.
 pub(super) fn closes_ranges() -> bool {
     // SAFETY: plain numbers; a descriptor of the highest number is never open.

@@ -10,8 +10,7 @@ use crate::support::{python, quick, run};
 pub(crate) struct Mode {
     pub(crate) level: Level,
     pub(crate) backend: &'static str,
-    /// Makes the sandbox, or says what the machine lacks.
-    open: fn(&Host, Level) -> Result<Sandbox, String>,
+    open: Open,
 }
 
 /// A mode on a host, with the targets of attacks.
@@ -23,8 +22,11 @@ pub(crate) struct Place<'a> {
     sandbox: Sandbox,
 }
 
+/// Makes the sandbox, or says what the machine lacks.
+type Open = fn(&Host, Level) -> Result<Sandbox, String>;
+
 /// The backends, each a row: name, and how a sandbox on it is made.
-const BACKENDS: &[(&str, fn(&Host, Level) -> Result<Sandbox, String>)] = &[("process", process)];
+const BACKENDS: &[(&str, Open)] = &[("process", process)];
 
 fn process(host: &Host, level: Level) -> Result<Sandbox, String> {
     Ok(Sandbox::new().level(level).host(host.clone()))

@@ -256,7 +256,7 @@ fn huge(place: &Place<'_>) -> String {
 
 fn huge_code(place: &Place<'_>) -> String {
     let large = run(&place.sandbox(), &Program::code(Language::Python, "1".repeat(100 << 20)));
-    let nul = run(&place.sandbox(), &Program::code(Language::Python, "1\02"));
+    let nul = run(&place.sandbox(), &Program::code(Language::Python, "1\x002"));
     match (large, nul) {
         (Err(Error::TooLarge { what: "code", .. }), Err(Error::InvalidName { what: "code", .. })) => {
             "ok".into()
