@@ -1,7 +1,9 @@
 //! Secrets that stay on the host's side.
 
+use std::time::Duration;
+
 use serde_json::json;
-use toolpost_sandbox::{Egress, EgressPolicy, Error, Placeholder, Program};
+use toolpost_sandbox::{Egress, EgressLimits, EgressPolicy, Error, Placeholder, Program};
 
 use crate::egress::{Server, leads_to, pattern, sandboxes};
 use crate::egress_attacks::{ask, start};
@@ -78,7 +80,8 @@ fn a_secret_goes_over_plain_http_only_where_that_is_allowed() {
     let server = mirror();
     let here = format!("example.org:{}", server.address.port());
     let placeholder = Placeholder::new("API_TOKEN", SECRET).host(pattern(&here));
-    let proxy = start(&leads_to(&server).secret(placeholder));
+    let limits = EgressLimits::default().with_idle_timeout(Duration::from_millis(500));
+    let proxy = start(&leads_to(&server).secret(placeholder).limits(limits));
     let token = proxy.variables().iter().find(|(name, _)| name == "API_TOKEN").unwrap().1.clone();
     let request =
         format!("GET http://{here}/ HTTP/1.1\r\nHost: {here}\r\nAuthorization: Bearer {token}\r\n\r\n");
@@ -86,7 +89,7 @@ fn a_secret_goes_over_plain_http_only_where_that_is_allowed() {
     let text = String::from_utf8_lossy(&answer).into_owned();
     if cfg!(feature = "egress-tls") {
         // The server speaks no TLS.
-        assert!(text.starts_with("HTTP/1.1 502 Failed: the TLS handshake"), "{text}");
+        assert!(text.starts_with("HTTP/1.1 504 Failed: the TLS handshake"), "{text}");
     } else {
         assert!(text.starts_with("HTTP/1.1 403 Blocked: "), "{text}");
         assert!(text.contains("Rule: secret_needs_tls") && text.contains("plain_http"), "{text}");

@@ -34,10 +34,19 @@ mod egress_attacks;
     clippy::print_stdout,
     reason = "helpers of tests fail by panicking and skip loudly"
 )]
+mod egress_clients;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests fail by panicking and skip loudly"
+)]
 mod egress_limits;
 mod egress_runs;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod egress_secrets;
+#[cfg(feature = "egress-tls")]
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+mod egress_tls;
 mod files;
 #[expect(
     clippy::unwrap_used,
