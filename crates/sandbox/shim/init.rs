@@ -5,8 +5,14 @@
 //! host decides.
 //!
 //! Arguments: `argv[0]` holds one letter per mode (`s`: no process namespace, be a subreaper; `k`: signals are
-//! scoped, so that `kill(-1)` reaches this sandbox alone), then the program and its arguments. Descriptor 3 is a
-//! sequenced-packet socket to the host; its end is the host's end.
+//! scoped, so that `kill(-1)` reaches this sandbox alone; `p`: live on until the last child has ended; `a`: the program
+//! exists, and `argv[1]` is its number; `w`: wait until the host says what the program is), then the program and its
+//! arguments. Descriptor 3 is a sequenced-packet socket to the host; its end is the host's end.
+//!
+//! The host's order to a waiting one is a message with descriptors: the program's input, a file that tells it, its
+//! output, its errors, and, if it is code, where its value goes and the code. The file holds the size of what follows,
+//! the number of arguments, the number of variables, the place of the folder, the places of all arguments and variables,
+//! each list ended by 0, and then the texts, each ended by a NUL.
 
 #![no_std]
 #![no_main]
@@ -30,6 +36,10 @@ mod number {
     pub const PRCTL: usize = 157;
     pub const EXIT_GROUP: usize = 231;
     pub const SIGNALFD4: usize = 289;
+    pub const RECVMSG: usize = 47;
+    pub const MMAP: usize = 9;
+    pub const DUP3: usize = 292;
+    pub const CHDIR: usize = 80;
 }
 #[cfg(target_arch = "aarch64")]
 mod number {
@@ -46,6 +56,10 @@ mod number {
     pub const PRCTL: usize = 167;
     pub const EXIT_GROUP: usize = 94;
     pub const SIGNALFD4: usize = 74;
+    pub const RECVMSG: usize = 212;
+    pub const MMAP: usize = 222;
+    pub const DUP3: usize = 24;
+    pub const CHDIR: usize = 49;
 }
 const LANDLOCK_CREATE_RULESET: usize = 444;
 const LANDLOCK_RESTRICT_SELF: usize = 446;
@@ -74,7 +88,7 @@ fn call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize) -> isiz
     // clobbers only rcx and r11 besides the result.
     unsafe {
         asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a, in("rsi") b, in("rdx") c,
-            in("r10") d, in("r8") e, lateout("rcx") _, lateout("r11") _, options(nostack));
+            in("r10") d, in("r8") e, in("r9") 0, lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     result
 }
@@ -85,7 +99,7 @@ fn call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize) -> isiz
     // SAFETY: as above; the kernel keeps every other register.
     unsafe {
         asm!("svc #0", in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c, in("x3") d,
-            in("x4") e, options(nostack));
+            in("x4") e, in("x5") 0, options(nostack));
     }
     result
 }
@@ -117,6 +131,106 @@ struct Start {
     environment: *const usize,
     subreaper: bool,
     scoped: bool,
+}
+
+#[repr(C)]
+struct Part {
+    at: usize,
+    size: usize,
+}
+
+#[repr(C)]
+struct Header {
+    name: usize,
+    name_size: u32,
+    parts: usize,
+    count: usize,
+    control: usize,
+    control_size: usize,
+    flags: i32,
+}
+
+/// The most descriptors of an order.
+const ORDERED: usize = 6;
+
+/// Waits for the host's order and gives the path, the arguments and the environment of the program. Ends with the host.
+fn order() -> (*const usize, *const usize) {
+    send(&Message([u64::from(b'S'), 0, 0, 0, 0, 0]));
+    let mut byte = [0u8; 8];
+    let mut control = [0u64; 2 + ORDERED.div_ceil(2)];
+    let part = Part { at: byte.as_mut_ptr() as usize, size: byte.len() };
+    let mut header = Header {
+        name: 0,
+        name_size: 0,
+        parts: &raw const part as usize,
+        count: 1,
+        control: control.as_mut_ptr() as usize,
+        control_size: size_of_val(&control),
+        flags: 0,
+    };
+    let size = call(number::RECVMSG, CONTROL, &raw mut header as usize, 0x4000_0000 /* MSG_CMSG_CLOEXEC */, 0, 0);
+    // A length, and then SOL_SOCKET and SCM_RIGHTS.
+    let count = (control[0] as usize).saturating_sub(16) / 4;
+    if size <= 0 || control[1] != 1 | 1 << 32 || count < 4 {
+        exit(0);
+    }
+    let descriptor = |index: usize| match control.get(2 + index / 2) {
+        Some(two) => (*two >> (32 * (index % 2))) as u32 as usize,
+        None => usize::MAX,
+    };
+    // Where each belongs; the second is the file.
+    for (index, target) in [(0, 0), (2, 1), (3, 2), (4, 4), (5, 5)] {
+        if index < count {
+            call(number::DUP3, descriptor(index), target, 0, 0, 0);
+        } else {
+            // What stood there kept the places of the order's own descriptors free.
+            call(number::FCNTL, target, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */, 0, 0);
+        }
+    }
+    let mut total = 0usize;
+    if call(number::READ, descriptor(1), &raw mut total as usize, 8, 0, 0) != 8 {
+        exit(4);
+    }
+    // Readable and writable, private.
+    let at = call(number::MMAP, 0, total, 3, 2, descriptor(1));
+    if at < 0 {
+        refuse(-at);
+    }
+    let base = at as *mut usize;
+    // SAFETY: the host wrote the file as described above, and nobody else can change it.
+    unsafe {
+        let (arguments, variables, folder) = (*base.add(1), *base.add(2), *base.add(3));
+        for slot in 4..4 + arguments + 1 + variables {
+            if *base.add(slot) != 0 {
+                *base.add(slot) += base as usize;
+            }
+        }
+        let error = call(number::CHDIR, base as usize + folder, 0, 0, 0, 0);
+        if error < 0 {
+            send(&Message([u64::from(b'E'), 0, (-error) as u64, 0, 0, 0]));
+            exit(1);
+        }
+        (base.add(4), base.add(4 + arguments + 1))
+    }
+}
+
+/// Tells the host that the program cannot be started.
+fn refuse(error: isize) -> ! {
+    send(&Message([u64::from(b'F'), error as u64, 0, 0, 0, 0]));
+    exit(1);
+}
+
+/// A decimal number.
+fn decimal(mut text: *const u8) -> usize {
+    let mut value = 0;
+    // SAFETY: the text ends in a NUL.
+    unsafe {
+        while *text != 0 {
+            value = value * 10 + (*text - b'0') as usize;
+            text = text.add(1);
+        }
+    }
+    value
 }
 
 /// Starts a child that runs [`become_program`] in this process's memory, on the stack that ends at `top`. This process
@@ -181,9 +295,9 @@ extern "C" fn become_program(start: *const Start) -> ! {
         call(number::FCNTL, rules as usize, 2, 1, 0, 0);
     }
     call(number::SIGPROCMASK, 2, &raw const none as usize, 0, 8, 0);
-    // SAFETY: there are at least two arguments.
-    let (path, rest) = unsafe { (*arguments.add(1), arguments.add(1)) };
-    let error = call(number::EXECVE, path, rest as usize, *environment as usize, 0, 0);
+    // SAFETY: there is at least the program.
+    let path = unsafe { **arguments };
+    let error = call(number::EXECVE, path, *arguments as usize, *environment as usize, 0, 0);
     send(&Message([u64::from(b'F'), (-error) as u64, 0, 0, 0, 0]));
     exit(127)
 }
@@ -192,21 +306,29 @@ extern "C" fn become_program(start: *const Start) -> ! {
 extern "C" fn main(at: *const usize) -> ! {
     // SAFETY: the kernel put at least `argc` and `argc + 1` pointers there.
     let (count, arguments) = unsafe { (*at, at.add(1)) };
-    if count < 2 {
+    if count < 1 {
         exit(2);
     }
     // SAFETY: the environment begins behind the arguments' end mark.
-    let environment = unsafe { arguments.add(count + 1) };
-    let (mut subreaper, mut scoped) = (false, false);
-    // SAFETY: there are `count` >= 2 arguments, each a string that ends in a NUL.
+    let mut environment = unsafe { arguments.add(count + 1) };
+    let (mut subreaper, mut scoped, mut keeper, mut attends, mut waits) = (false, false, false, false, false);
+    // SAFETY: there is an argument, a string that ends in a NUL.
     unsafe {
         let mut letter = *arguments as *const u8;
         while *letter != 0 {
             subreaper |= *letter == b's';
             scoped |= *letter == b'k';
+            keeper |= *letter == b'p';
+            attends |= *letter == b'a';
+            waits |= *letter == b'w';
             letter = letter.add(1);
         }
     }
+    if count < 2 && !waits {
+        exit(2);
+    }
+    // SAFETY: the program follows, or the arguments' end mark.
+    let mut program_arguments = unsafe { arguments.add(1) };
     call(number::FCNTL, CONTROL, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */, 0, 0);
     // Not dumpable: no process inside may look into this one.
     call(number::PRCTL, 4, 0, 0, 0, 0);
@@ -221,11 +343,21 @@ extern "C" fn main(at: *const usize) -> ! {
     let (all, child_signal) = (!0u64, 1u64 << 16);
     call(number::SIGPROCMASK, 2, &raw const all as usize, 0, 8, 0);
     let signals = call(number::SIGNALFD4, usize::MAX, &raw const child_signal as usize, 8, 0o2004000, 0);
-    let start = Start { arguments, environment, subreaper, scoped };
+    if waits {
+        (program_arguments, environment) = order();
+    }
+    let start = Start { arguments: program_arguments, environment, subreaper, scoped };
     let mut stack = core::mem::MaybeUninit::<[u128; 512]>::uninit();
     // SAFETY: one past the end of the array, which belongs to the child alone while this process stands still.
     let top = unsafe { stack.as_mut_ptr().add(1) } as usize;
-    let program = borrow(&raw const start, top);
+    let program = if attends {
+        // SAFETY: there is a second argument, a string that ends in a NUL.
+        let pid = decimal(unsafe { *program_arguments } as *const u8);
+        send(&Message([u64::from(b'S'), 0, 0, 0, 0, 0]));
+        pid as isize
+    } else {
+        borrow(&raw const start, top)
+    };
     if program < 0 || signals < 0 {
         let error = if program < 0 { program } else { signals };
         send(&Message([u64::from(b'F'), (-error) as u64, 0, 0, 0, 0]));
@@ -233,12 +365,17 @@ extern "C" fn main(at: *const usize) -> ! {
     }
     let mut ended = false;
     let mut host_gone = false;
+    // A program that existed before may have ended before its end could be heard.
+    let mut heard = !attends;
+    let now = [0u64; 2];
     loop {
         let mut waiting = [
             PollFd { descriptor: signals as i32, events: 1, returned: 0 },
             PollFd { descriptor: if host_gone { -1 } else { CONTROL as i32 }, events: 1, returned: 0 },
         ];
-        call(number::PPOLL, waiting.as_mut_ptr() as usize, 2, 0, 0, 8);
+        let wait = if heard { 0 } else { now.as_ptr() as usize };
+        heard = true;
+        call(number::PPOLL, waiting.as_mut_ptr() as usize, 2, wait, 0, 8);
         let mut buffer = [0u8; 128];
         if waiting[1].returned != 0 {
             let size = call(number::READ, CONTROL, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0);
@@ -271,7 +408,7 @@ extern "C" fn main(at: *const usize) -> ! {
                 ended = true;
                 let micros = |at: usize| usage[at] * 1_000_000 + usage[at + 1];
                 send(&Message([u64::from(b'X'), status as u32 as u64, micros(0), micros(2), usage[4], 0]));
-                if !subreaper {
+                if !subreaper && !keeper {
                     exit(0);
                 }
             }

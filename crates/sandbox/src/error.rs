@@ -178,6 +178,16 @@ pub enum Error {
         /// The reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// More was asked of a pool at one time than it takes. Nothing was run.
+    #[error("the pool is busy: {running} runs go on, {waiting} wait, and {reason}")]
+    Overloaded {
+        /// How many runs go on.
+        running: usize,
+        /// How many requests wait for their turn.
+        waiting: usize,
+        /// Which bound was met.
+        reason: String,
+    },
     /// The sandbox could not be set up although the host seemed able to.
     #[error("sandbox set-up failed at `{step}`: {source}")]
     Setup {
@@ -196,6 +206,9 @@ impl Error {
                 Some("`toolpost doctor` lists what this host can give; `toolpost exec --allow-degraded` takes the next lower level".into())
             }
             Self::Setup { .. } => Some("`toolpost doctor` shows which parts of the sandbox work on this host".into()),
+            Self::Overloaded { .. } => {
+                Some("try again later, or raise `most`, `queue` or `wait_limit` of the pool".into())
+            }
             Self::ProgramNotFound { .. } => {
                 Some("give an absolute path, or make the folder visible to the sandbox".into())
             }

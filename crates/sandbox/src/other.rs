@@ -126,6 +126,44 @@ pub(crate) fn detect(
     })
 }
 
+/// Nothing is made ahead where nothing runs.
+pub(crate) mod pool {
+    use std::time::Instant;
+
+    use crate::pool::{PoolCounts, PoolSettings};
+    use crate::{Cancel, Error, Event, Outcome, Program, Sandbox};
+
+    pub(crate) enum Taken {
+        #[expect(dead_code, reason = "only the Linux side makes it")]
+        Run(Result<Outcome, Error>),
+        Cold(String),
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct Keeper;
+
+    impl Keeper {
+        pub(crate) fn start(_settings: PoolSettings) -> Self {
+            Self
+        }
+
+        pub(crate) fn run(
+            &self,
+            _sandbox: &Sandbox,
+            _program: &Program,
+            _cancel: &Cancel,
+            _until: Instant,
+            _on_event: &mut dyn FnMut(Event<'_>),
+        ) -> Taken {
+            Taken::Cold(super::REASON.into())
+        }
+
+        pub(crate) fn counts(&self) -> (PoolCounts, usize, Option<String>) {
+            (PoolCounts::default(), 0, Some(super::REASON.into()))
+        }
+    }
+}
+
 /// Nobody gets output where nothing runs.
 #[expect(dead_code, reason = "only the Linux side reads it")]
 pub(crate) enum Output<'a> {

@@ -46,6 +46,7 @@ pub(super) fn attend(
         language,
         limits,
         egress,
+        folder: handed_over,
     } = kept;
     let limits = &limits;
     let measured = match &place {
@@ -96,7 +97,7 @@ pub(super) fn attend(
         report.egress = Some(log);
     }
 
-    let private_folder = finished.folder.take();
+    let private_folder = finished.folder.take().or(handed_over);
     let full = private_folder.as_ref().and_then(full);
     let mut verdict = verdict(&finished, limits, &running.group, full, &mut report);
     let exit_code = match (&finished.ended, finished.status) {

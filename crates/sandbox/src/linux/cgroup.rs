@@ -305,6 +305,16 @@ impl Group {
         self.born.take()
     }
 
+    /// Moves a process that waits into the group, if it could not be born there.
+    pub(super) fn adopt(&self, pid: i32) -> io::Result<()> {
+        for (version, folder) in self.places.values() {
+            if *version == Version::Two {
+                fs::write(folder.join("cgroup.procs"), pid.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the memory of all processes together is limited.
     pub(super) fn limits_memory(&self) -> bool {
         self.places.contains_key("memory")

@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
+use super::kernel::FileUser;
 use super::temporary::TemporaryFolder;
 use crate::outcome::Content;
 use crate::sandbox::check_file_name;
@@ -72,6 +73,10 @@ pub(super) fn create(folder: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) 
         }
         None => Ok(()),
     };
+    // The file system of a user namespace that root is not part of takes files of its own users only.
+    let _user = owner
+        .filter(|_| is_of_a_namespace(folder))
+        .map(|owner| FileUser::become_user(owner.user, owner.group));
     let mut parent: Option<OwnedFd> = None;
     let mut parts: Vec<&OsStr> = name.iter().collect();
     let last = parts.pop().ok_or(Errno::INVAL)?;
@@ -93,6 +98,12 @@ pub(super) fn create(folder: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) 
     let file = open_beneath(here, Path::new(last), flags, Mode::from_raw_mode(0o644))?;
     own(&file)?;
     Ok(file)
+}
+
+/// Whether root can make no file in a folder because its file system belongs to a user namespace.
+fn is_of_a_namespace(folder: BorrowedFd<'_>) -> bool {
+    let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, ".", flags, Mode::from_raw_mode(0o600)).err() == Some(Errno::OVERFLOW)
 }
 
 /// Puts the uploads into the workspace.

@@ -53,6 +53,14 @@ pub(super) fn namespace(owner: Owner, program: u32) -> io::Result<OwnedFd> {
     if let Some(namespace) = kept.get(&key) {
         return launch::duplicate(namespace.as_fd());
     }
+    let namespace = fresh_namespace(owner, program)?;
+    let copy = launch::duplicate(namespace.as_fd())?;
+    kept.insert(key, namespace);
+    Ok(copy)
+}
+
+/// The same, made anew: for a pool, whose zygote has rights over it that no run may have over another.
+pub(super) fn fresh_namespace(owner: Owner, program: u32) -> io::Result<OwnedFd> {
     let plan =
         Plan { namespaces: libc::CLONE_NEWUSER as u64, cgroup: None, steps: vec![Step::Await, Step::Exit] };
     let child = launch::start(&plan)?;
@@ -61,7 +69,5 @@ pub(super) fn namespace(owner: Owner, program: u32) -> io::Result<OwnedFd> {
     std::fs::write(format!("{own}/gid_map"), format!("{} {program} 1", owner.group))?;
     let namespace =
         rustix::fs::open(format!("{own}/ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let copy = launch::duplicate(namespace.as_fd())?;
-    kept.insert(key, namespace);
-    Ok(copy)
+    high(namespace)
 }

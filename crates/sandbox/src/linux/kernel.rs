@@ -12,6 +12,29 @@ pub(super) fn check(result: libc::c_long) -> Result<i32, Errno> {
     Ok(result as i32)
 }
 
+/// This thread makes files as another user while it lives. Needs root's rights.
+pub(super) struct FileUser(i32, i32);
+
+impl FileUser {
+    pub(super) fn become_user(user: u32, group: u32) -> Self {
+        // SAFETY: the calls change how this thread alone meets files, and read no memory.
+        unsafe {
+            let group = libc::setfsgid(group);
+            Self(libc::setfsuid(user), group)
+        }
+    }
+}
+
+impl Drop for FileUser {
+    fn drop(&mut self) {
+        // SAFETY: as above; these are the numbers from before.
+        unsafe {
+            libc::setfsuid(self.0.cast_unsigned());
+            libc::setfsgid(self.1.cast_unsigned());
+        }
+    }
+}
+
 /// The kernel's `struct seccomp_notif`.
 #[repr(C)]
 #[derive(Default)]

@@ -133,13 +133,28 @@ impl Landlock {
             }
     }
 
-    /// Opens the paths and makes the rule set. Called in the child: no allocation, no lock.
-    pub(super) fn build(&self) -> Result<OwnedFd, Errno> {
-        let attributes = Attributes {
+    /// The attributes of the rule set and the rights of each path, as the kernel takes them: for a child that is not made
+    /// by this process.
+    pub(super) fn parts(&self) -> ([u64; 3], Vec<(CString, u64)>) {
+        let attributes = self.attributes();
+        let allowed = |rule: &PathRule| {
+            self.allowed(rule.access) & if rule.is_folder { u64::MAX } else { file::OF_A_FILE }
+        };
+        let rules = self.rules.iter().map(|rule| (rule.path.clone(), allowed(rule))).collect();
+        ([attributes.files, attributes.network, attributes.scopes], rules)
+    }
+
+    fn attributes(&self) -> Attributes {
+        Attributes {
             files: self.handled(),
             network: if self.version >= TCP_SINCE { TCP } else { 0 },
             scopes: if self.version >= SCOPES_SINCE { SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS } else { 0 },
-        };
+        }
+    }
+
+    /// Opens the paths and makes the rule set. Called in the child: no allocation, no lock.
+    pub(super) fn build(&self) -> Result<OwnedFd, Errno> {
+        let attributes = self.attributes();
         // Older kernels know only the first fields, and refuse a larger structure unless the rest is zero: it is.
         let size = size_of::<Attributes>();
         // SAFETY: the structure lives during the call and has the given size.

@@ -33,6 +33,10 @@ pub(super) struct Child {
     pub(super) control: OwnedFd,
     /// Whether the status was collected, after which the number may belong to another process.
     reaped: bool,
+    /// If another process made it, and collects it: the processor time in microseconds that does not count.
+    adopted: Option<u64>,
+    /// What must live as long as it does.
+    keeper: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
 
 /// The kernel's `struct clone_args`.
@@ -82,7 +86,7 @@ pub(super) fn start(plan: &Plan) -> io::Result<Child> {
     drop(masked);
     // SAFETY: the kernel made this descriptor for this call.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    Ok(Child { pid, pidfd, control: host, reaped: false })
+    Ok(Child { pid, pidfd, control: host, reaped: false, adopted: None, keeper: None })
 }
 
 /// What the child function gets.
@@ -188,6 +192,30 @@ pub(super) struct ChildUsage {
 }
 
 impl Child {
+    /// A child that another process of this crate's made in a process namespace of its own, and collects.
+    pub(super) fn adopt(pid: i32, pidfd: OwnedFd, control: OwnedFd) -> Self {
+        Self { pid, pidfd, control, reaped: false, adopted: Some(0), keeper: None }
+    }
+
+    /// Keeps something alive as long as the child.
+    pub(super) fn keep(&mut self, keeper: Option<Box<dyn std::any::Any + Send + Sync>>) {
+        self.keeper = keeper;
+    }
+
+    pub(super) fn is_adopted(&self) -> bool {
+        self.adopted.is_some()
+    }
+
+    /// Says how much processor time an adopted child had used before its work began, in microseconds.
+    pub(super) fn begin(&mut self, spent: u64) {
+        self.adopted = self.adopted.map(|_| spent);
+    }
+
+    /// The processor time in microseconds that does not count.
+    pub(super) fn spent(&self) -> u64 {
+        self.adopted.unwrap_or(0)
+    }
+
     /// Kills the child. In a process namespace everything in it dies with it.
     pub(super) fn kill(&self) {
         use rustix::process::{Pid, Signal, kill_process, pidfd_send_signal};
@@ -208,6 +236,12 @@ impl Child {
 
     /// Waits for the end of the child, which must be near, and collects it.
     pub(super) fn reap(&mut self) -> ChildUsage {
+        if self.is_adopted() {
+            let mut waiting = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
+            while matches!(rustix::event::poll(&mut waiting, None), Err(rustix::io::Errno::INTR)) {}
+            self.reaped = true;
+            return ChildUsage::default();
+        }
         // SAFETY: plain memory that the call fills.
         let (mut information, mut usage): (libc::siginfo_t, libc::rusage) = unsafe { std::mem::zeroed() };
         loop {

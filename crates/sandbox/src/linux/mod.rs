@@ -21,6 +21,7 @@ mod launch;
 mod network;
 mod plan;
 mod policy;
+pub(crate) mod pool;
 mod prepare;
 #[cfg(feature = "docker")]
 mod profile;

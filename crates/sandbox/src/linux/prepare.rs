@@ -38,7 +38,7 @@ pub(super) fn setup(step: &'static str) -> impl Fn(std::io::Error) -> Error {
 }
 
 /// The level that is given, and whether it is lower than asked for.
-fn choose(sandbox: &Sandbox, host: &Host) -> Result<(Level, bool), Error> {
+pub(super) fn choose(sandbox: &Sandbox, host: &Host) -> Result<(Level, bool), Error> {
     let wanted = sandbox.level.unwrap_or(Level::Strict);
     if wanted == Level::Unconfined {
         return Ok((wanted, false));
@@ -130,6 +130,8 @@ pub(super) struct Kept {
     pub(super) limits: Limits,
     /// The proxy that waits for its socket, if the run has a way out.
     pub(super) egress: Option<Armed>,
+    /// The workspace, if the child had handed it over before the run began.
+    pub(super) folder: Option<OwnedFd>,
 }
 
 /// What a session adds to a run: its interpreter stays.
@@ -247,7 +249,8 @@ pub(super) fn prepare_with(
         ready.arguments = (stay.arguments)(&workspace);
         stay.control
     });
-    let (streams, pipes) = streams(sandbox, ready.payload.as_ref(), is_live, control, &mut steps)?;
+    let (streams, pipes, ends) = streams(sandbox, ready.payload.as_ref(), is_live, control)?;
+    steps.push(descriptors(ends)?);
     let environment = variables(sandbox, egress.as_ref(), &ready, &workspace, own_namespaces);
     exec(environment, &ready, limits, own_namespaces, scoped_signals, &mut steps);
     let plan = Plan { namespaces: flags, cgroup: group.take_born(), steps };
@@ -264,6 +267,7 @@ pub(super) fn prepare_with(
         language,
         limits: limits.clone(),
         egress,
+        folder: None,
     };
     Ok(Prepared { plan, streams, pipes, kept, group, own_namespaces })
 }
@@ -298,7 +302,7 @@ fn way_out(sandbox: &Sandbox, level: Level, facts: &Facts, limits: &Limits) -> R
 }
 
 /// Who owns what the host makes for the program, if that is another user.
-fn program_owner(facts: &Facts, level: Level) -> Option<Owner> {
+pub(super) fn program_owner(facts: &Facts, level: Level) -> Option<Owner> {
     let other = facts.is_root() && level.is_boundary();
     other.then_some(Owner { user: facts.unprivileged, group: facts.unprivileged })
 }
@@ -342,7 +346,7 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
 }
 
 /// What is shown besides the system folders.
-fn visible(sandbox: &Sandbox, needs: &[PathBuf], facts: &Facts) -> Result<Vec<Visible>, Error> {
+pub(super) fn visible(sandbox: &Sandbox, needs: &[PathBuf], facts: &Facts) -> Result<Vec<Visible>, Error> {
     use std::os::unix::fs::MetadataExt as _;
     let mut list: Vec<Visible> = Vec::new();
     let wanted =
@@ -384,24 +388,30 @@ fn visible(sandbox: &Sandbox, needs: &[PathBuf], facts: &Facts) -> Result<Vec<Vi
     Ok(list)
 }
 
-fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     let fail = setup("make pipes");
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| fail(error.into()))?;
     Ok((read, write))
 }
 
-fn not_blocking(descriptor: &OwnedFd) -> Result<(), Error> {
+pub(super) fn not_blocking(descriptor: &OwnedFd) -> Result<(), Error> {
     rustix::fs::fcntl_setfl(descriptor, OFlags::NONBLOCK).map_err(|error| setup("make pipes")(error.into()))
 }
 
-/// Makes the descriptors of both sides and adds the step that arranges the child's.
-fn streams(
+/// The child's ends of its descriptors.
+pub(super) struct Ends {
+    pub(super) stdio: [OwnedFd; 3],
+    pub(super) value: Option<OwnedFd>,
+    pub(super) code: Option<OwnedFd>,
+}
+
+/// Makes the descriptors of both sides.
+pub(super) fn streams(
     sandbox: &Sandbox,
     payload: Option<&Payload>,
     is_live: bool,
     control: Option<OwnedFd>,
-    steps: &mut Vec<Step>,
-) -> Result<(Streams, Option<Pipes>), Error> {
+) -> Result<(Streams, Option<Pipes>, Ends), Error> {
     let fail = setup("make pipes");
     let (stdout, stdout_child) = pipe()?;
     let (stderr, stderr_child) = pipe()?;
@@ -445,8 +455,7 @@ fn streams(
             (Some(read), Some(high(write).map_err(&fail)?), Some(code))
         }
     };
-    let program = launch::first_process().and_then(launch::duplicate).map_err(setup("load first process"))?;
-    steps.push(Step::Descriptors {
+    let ends = Ends {
         stdio: [
             high(stdin_child).map_err(&fail)?,
             high(stdout_child).map_err(&fail)?,
@@ -454,17 +463,23 @@ fn streams(
         ],
         value: value_child,
         code,
-        program,
-    });
+    };
     if is_live {
         let pipes = Pipes { stdin: live_stdin, stdout: stdout.into(), stderr: stderr.into() };
-        return Ok((Streams { stdout: None, stderr: None, value, stdin }, Some(pipes)));
+        return Ok((Streams { stdout: None, stderr: None, value, stdin }, Some(pipes), ends));
     }
-    Ok((Streams { stdout: Some(stdout), stderr: Some(stderr), value, stdin }, None))
+    Ok((Streams { stdout: Some(stdout), stderr: Some(stderr), value, stdin }, None, ends))
+}
+
+/// The step that arranges the child's descriptors.
+pub(super) fn descriptors(ends: Ends) -> Result<Step, Error> {
+    let Ends { stdio, value, code } = ends;
+    let program = launch::first_process().and_then(launch::duplicate).map_err(setup("load first process"))?;
+    Ok(Step::Descriptors { stdio, value, code, program })
 }
 
 /// The program's environment: the clean one, the caller's variables, and those that lead to its proxy.
-fn variables(
+pub(super) fn variables(
     sandbox: &Sandbox,
     egress: Option<&Armed>,
     ready: &Ready,
@@ -500,11 +515,17 @@ fn exec(
         (false, false) => c"s",
     };
     let mut all: Vec<CString> = vec![mode.to_owned(), c_string(ready.path.as_os_str().as_bytes())];
-    all.extend(ready.arguments.iter().map(|argument| match ready.language {
+    all.extend(arguments(ready, limits));
+    steps.push(Step::Exec { arguments: Pointers::new(all), environment: Pointers::new(environment) });
+}
+
+/// What a program is given after its name.
+pub(super) fn arguments(ready: &Ready, limits: &Limits) -> Vec<CString> {
+    let argument = |argument: &OsString| match ready.language {
         Some(Language::Java) => c_string(argument.to_string_lossy().replace(HEAP, &toolchain::heap(limits))),
         _ => c_string(argument.as_bytes()),
-    }));
-    steps.push(Step::Exec { arguments: Pointers::new(all), environment: Pointers::new(environment) });
+    };
+    ready.arguments.iter().map(argument).collect()
 }
 
 /// The search path inside: the system folders, and first that of an installation elsewhere.

@@ -94,6 +94,8 @@ pub(super) enum Step {
     Identity { user: u32, group: u32, dumpable: bool },
     /// Limits a resource: soft and hard.
     Limit { resource: u32, soft: u64, hard: u64 },
+    /// Keeps the capabilities of its user namespace across exec: for a zygote, which makes sandboxes in it.
+    KeepCapabilities,
     /// Forgets the capabilities that could be regained.
     DropBounding,
     /// Forgets all others.
@@ -154,6 +156,7 @@ impl Step {
             Self::Enter(_) => "enter workspace",
             Self::Identity { .. } => "change identity",
             Self::Limit { .. } => "limit resources",
+            Self::KeepCapabilities => "keep capabilities",
             Self::DropBounding | Self::DropCapabilities | Self::InheritRootChange | Self::KeepRootChange => {
                 "drop capabilities"
             }
@@ -369,6 +372,23 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
                 libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const limit, std::ptr::null::<u8>())
             })
             .map(|_| ())
+        }
+        Step::KeepCapabilities => {
+            let header = [0x2008_0522u32, 0];
+            // Twice: effective, permitted, inheritable.
+            let mut sets = [0u32; 6];
+            // SAFETY: header and sets have the size that version 3 requires, and live during the calls.
+            check(unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) })?;
+            (sets[2], sets[5]) = (sets[1], sets[4]);
+            // SAFETY: as above.
+            check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) })?;
+            for capability in 0..64u64 {
+                let half = if capability < 32 { sets[1] } else { sets[4] };
+                if half & (1 << (capability % 32)) != 0 {
+                    prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as u64, capability, 0)?;
+                }
+            }
+            Ok(())
         }
         Step::DropBounding => {
             // Until the kernel says that there is no such capability. Without the right to drop there is nothing that

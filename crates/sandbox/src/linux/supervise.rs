@@ -15,7 +15,7 @@ use super::cgroup::Group;
 use super::kernel::shown_call;
 use super::launch::{Child, ChildUsage};
 use super::tree;
-use super::watch::Watch;
+use super::watch::{Watch, processor_micros};
 use crate::{Cancel, Captured, Error, Event, Level, Limits};
 
 /// After the last process is dead, or was killed, output is read for at most this long.
@@ -46,6 +46,8 @@ pub(super) enum Ended {
 pub(super) struct Status {
     pub(super) wait: i32,
     pub(super) largest: u64,
+    /// What the main process and those that it waited for used.
+    pub(super) usage: ChildUsage,
 }
 
 /// The host's ends of the descriptors of a run.
@@ -188,6 +190,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
     let mut drain_until: Option<Instant> = None;
     let mut buffer = vec![0u8; 16 << 10];
     let mut watch = Watch::new(limits, level, running, measured);
+    let mut killed_after = Duration::ZERO;
     let deadline = started.checked_add(limits.wall);
 
     loop {
@@ -204,6 +207,9 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
             };
             if reason.is_some() {
                 ended = reason;
+                if running.child.is_adopted() {
+                    killed_after = Duration::from_micros(processor_micros(running));
+                }
                 running.kill_all();
                 drain_until = Some(now + DRAIN);
             }
@@ -330,7 +336,10 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         }
     }
 
-    let usage = running.child.reap();
+    let mut usage = running.child.reap();
+    if running.child.is_adopted() {
+        usage = usage_of_adopted(running, status, killed_after);
+    }
     if !running.own_namespaces && running.group.kills() {
         running.group.kill();
     }
@@ -348,6 +357,22 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         value_overflowed,
         folder,
     })
+}
+
+/// What an adopted child used: this process does not collect it, so the kernel does not say.
+fn usage_of_adopted(running: &Running, status: Option<Status>, killed_after: Duration) -> ChildUsage {
+    let Some(Status { usage, .. }) = status else {
+        return ChildUsage { user_micros: killed_after.as_micros() as u64, system_micros: 0 };
+    };
+    // Most of what went before was the interpreter's own.
+    let user = usage.user_micros.checked_sub(running.child.spent());
+    match user {
+        Some(user_micros) => ChildUsage { user_micros, ..usage },
+        None => ChildUsage {
+            user_micros: 0,
+            system_micros: (usage.user_micros + usage.system_micros).saturating_sub(running.child.spent()),
+        },
+    }
 }
 
 /// What the sandbox tells the host by, besides the program's streams.
@@ -441,9 +466,11 @@ fn receive(control: &OwnedFd) -> Message {
     match (number(0) as u8, descriptor) {
         (b'E', _) => Message::Failed(number(1) as usize, number(2) as i32),
         (b'F', _) => Message::NotStarted(number(1) as i32),
-        (b'X', _) => {
-            Message::Ended(Status { wait: number(1) as i32, largest: number(4).saturating_mul(1024) })
-        }
+        (b'X', _) => Message::Ended(Status {
+            wait: number(1) as i32,
+            largest: number(4).saturating_mul(1024),
+            usage: ChildUsage { user_micros: number(2), system_micros: number(3) },
+        }),
         (b'W', Some(descriptor)) => Message::Folder(descriptor),
         (b'N', Some(descriptor)) => Message::Listener(descriptor),
         (b'L', Some(descriptor)) => Message::WayOut(descriptor),

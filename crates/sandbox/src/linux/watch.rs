@@ -147,6 +147,9 @@ impl<'a> Watch<'a> {
     }
 }
 
-fn processor_micros(running: &Running) -> u64 {
-    running.group.processor_micros().unwrap_or_else(|| tree::processor_micros(running.child.pid))
+/// The processor time that the run has used, in microseconds.
+pub(super) fn processor_micros(running: &Running) -> u64 {
+    let micros =
+        running.group.processor_micros().unwrap_or_else(|| tree::processor_micros(running.child.pid));
+    micros.saturating_sub(running.child.spent())
 }

@@ -69,6 +69,10 @@ mod limits;
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
 mod packages;
+    clippy::panic,
+    reason = "a helper of tests fails by panicking and skips loudly"
+)]
+mod pools;
 mod roots;
 mod runs;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]

@@ -1,0 +1,147 @@
+//! What a run in a pool costs. Prints JSON: `cargo run --release -p toolpost-sandbox --example pool_cost [SEARCH_PATH]`.
+//!
+//! Times are from the request to the outcome, of requests one after another with a short pause in between, in which the
+//! pool makes the next spare; `rate` is from as many threads as there are processors, without a pause.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use toolpost_sandbox::{Cancel, Language, Level, Limits, Pool, PoolBuilder, Program, Sandbox};
+
+const GROUP_BY: &str = "import pandas as pd\n\
+    frame = pd.DataFrame({'key': ['a', 'b', 'c', 'd'] * 250, 'value': range(1000)})\n\
+    print(frame.groupby('key').value.sum().to_dict())";
+
+fn sandbox() -> Sandbox {
+    let sandbox =
+        Sandbox::new().level(Level::Strict).limits(Limits::default().with_wall(Duration::from_secs(30)));
+    match std::env::args().nth(1) {
+        Some(path) => sandbox.search_path(path),
+        None => sandbox,
+    }
+}
+
+/// Waits until the pool has its spares, or says why it has none.
+fn ready(pool: &Pool, spares: usize) -> Option<String> {
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(60) {
+        let metrics = pool.metrics();
+        if metrics.ready >= spares {
+            return None;
+        }
+        if metrics.unavailable.is_some() {
+            return metrics.unavailable;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Some("no spare was ready within 60 s".into())
+}
+
+fn serial(name: &str, builder: PoolBuilder, sandbox: &Sandbox, program: &Program, samples: usize) -> Value {
+    let pool = match builder.children(2).build() {
+        Ok(pool) => Arc::new(pool),
+        Err(error) => return json!({ "name": name, "error": error.to_string() }),
+    };
+    let pooled = sandbox.clone().backend(pool.clone());
+    let mut times = Vec::new();
+    for _ in 0..samples {
+        if let Some(reason) = ready(&pool, 2) {
+            return json!({ "name": name, "error": reason });
+        }
+        let start = Instant::now();
+        let outcome = pooled.run(program, &Cancel::new(), &mut |_| {});
+        let time = start.elapsed();
+        match outcome {
+            Ok(outcome) if outcome.verdict.is_ok() && outcome.report.backend == "pool" => times.push(time),
+            Ok(outcome) => {
+                return json!({ "name": name, "error": format!("{:?} {:?}", outcome.verdict, outcome.report.notes),
+                    "stderr": outcome.stderr.text() });
+            }
+            Err(error) => return json!({ "name": name, "error": error.to_string() }),
+        }
+    }
+    let mut value = quantiles(name, times);
+    value["missing"] = json!(pool.metrics().missing);
+    value
+}
+
+fn quantiles(name: &str, mut times: Vec<Duration>) -> Value {
+    times.sort_unstable();
+    let at = |part: usize| times.get(times.len().saturating_sub(1) * part / 100).map(Duration::as_secs_f64);
+    let ms = |part: usize| at(part).map(|seconds| seconds * 1e3);
+    json!({ "name": name, "samples": times.len(), "ms": { "min": ms(0), "p10": ms(10), "p50": ms(50), "p90": ms(90) } })
+}
+
+fn cold(name: &str, sandbox: &Sandbox, program: &Program, samples: usize) -> Value {
+    let mut times = Vec::new();
+    for _ in 0..samples {
+        let start = Instant::now();
+        match sandbox.run(program, &Cancel::new(), &mut |_| {}) {
+            Ok(outcome) if outcome.verdict.is_ok() => times.push(start.elapsed()),
+            Ok(outcome) => return json!({ "name": name, "error": outcome.stderr.text() }),
+            Err(error) => return json!({ "name": name, "error": error.to_string() }),
+        }
+    }
+    quantiles(name, times)
+}
+
+fn rate(name: &str, builder: PoolBuilder, sandbox: &Sandbox, program: &Program, runs: usize) -> Value {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let pool = match builder.children(2 * threads).build() {
+        Ok(pool) => Arc::new(pool),
+        Err(error) => return json!({ "name": name, "error": error.to_string() }),
+    };
+    if let Some(reason) = ready(&pool, 2 * threads) {
+        return json!({ "name": name, "error": reason });
+    }
+    let pooled = sandbox.clone().backend(pool.clone());
+    let left = AtomicUsize::new(runs);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while left
+                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+                    .is_ok()
+                {
+                    let _ = pooled.run(program, &Cancel::new(), &mut |_| {});
+                }
+            });
+        }
+    });
+    let metrics = pool.metrics();
+    let per_second = metrics.served as f64 / start.elapsed().as_secs_f64();
+    json!({ "name": name, "per_second": per_second, "threads": threads, "metrics": metrics })
+}
+
+fn main() {
+    let sandbox = sandbox();
+    let python = |code: &str| Program::code(Language::Python, code);
+    let plain = || Pool::builder(&sandbox).language(Language::Python);
+    let data = || plain().preload(["numpy", "pandas"]).warm_up(GROUP_BY);
+    let javascript = Program::code(Language::JavaScript, "console.log(1)");
+    let bash = Program::code(Language::Bash, "echo 1");
+    let argv = Program::argv(["/bin/true"]);
+    let results = [
+        cold("strict true, cold", &sandbox, &argv, 100),
+        serial("strict true, pool", Pool::builder(&sandbox), &sandbox, &argv, 100),
+        cold("print(1), cold", &sandbox, &python("print(1)"), 20),
+        serial("print(1), pool", plain(), &sandbox, &python("print(1)"), 200),
+        serial("print(1), pool with pandas", data(), &sandbox, &python("print(1)"), 100),
+        cold("group-by, cold", &sandbox, &python(GROUP_BY), 3),
+        serial("group-by, pool with warm-up", data(), &sandbox, &python(GROUP_BY), 100),
+        serial("bash, pool", Pool::builder(&sandbox).language(Language::Bash), &sandbox, &bash, 100),
+        cold("javascript, cold", &sandbox, &javascript, 5),
+        serial(
+            "javascript, pool",
+            Pool::builder(&sandbox).language(Language::JavaScript),
+            &sandbox,
+            &javascript,
+            20,
+        ),
+        rate("print(1), pool, rate", plain(), &sandbox, &python("print(1)"), 1000),
+    ];
+    println!("{}", serde_json::to_string_pretty(&json!({ "pool_cost": results })).unwrap_or_default());
+}

@@ -1,0 +1,247 @@
+//! What all spares of a pool have in common, and the steps that make them.
+
+use std::path::PathBuf;
+
+use super::super::cgroup::Group;
+use super::super::files::Owner;
+use super::super::interpreter::Reach;
+use super::super::plan::{self, Confinement, INSIDE, Request, identity_map};
+use super::super::prepare::{choose, program_owner, setup, visible};
+use super::super::steps::Step;
+use super::super::{Facts, identity, network, template, toolchain};
+use crate::ready::Payload;
+use crate::{Error, Host, Language, Level, Limits, Program, Ready, Report, Sandbox};
+
+/// The settings of a pool, looked up once.
+#[derive(Debug)]
+pub(super) struct Base {
+    pub(super) sandbox: Sandbox,
+    pub(super) facts: Facts,
+    pub(super) level: Level,
+    degraded: bool,
+    pub(super) limits: Limits,
+    pub(super) language: Option<Language>,
+    /// The interpreter with its arguments, or nothing that has to be shown.
+    pub(super) ready: Ready,
+}
+
+impl Base {
+    /// Looks up the level and the interpreter, as a run would.
+    pub(super) fn new(sandbox: &Sandbox, language: Option<Language>) -> Result<Self, Error> {
+        let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
+        let (level, degraded) = choose(sandbox, host)?;
+        let facts = host.facts.clone();
+        let mut base = Self {
+            sandbox: sandbox.clone(),
+            level,
+            degraded,
+            limits: sandbox.limits_at(level),
+            language,
+            ready: Ready {
+                path: PathBuf::new(),
+                needs: Vec::new(),
+                arguments: Vec::new(),
+                payload: None,
+                language: None,
+            },
+            facts,
+        };
+        let refuse = |reason: &str| {
+            setup("make a pool")(std::io::Error::new(std::io::ErrorKind::Unsupported, reason.to_owned()))
+        };
+        if !matches!(level, Level::Standard | Level::Strict) {
+            return Err(refuse(&format!("a pool gives the levels `standard` and `strict`, not `{level}`")));
+        }
+        if let Err(refusal) = &base.facts.namespaces {
+            return Err(refuse(&format!("a pool needs namespaces ({refusal})")));
+        }
+        if let Some(language) = language {
+            let program = Program::Code { language, source: String::new() };
+            base.ready = toolchain::ready(sandbox, &program, base.reach())?;
+        }
+        Ok(base)
+    }
+
+    pub(super) fn reach(&self) -> Reach {
+        Reach { etc_and_opt: self.level < Level::Strict, as_stranger: false }
+    }
+
+    /// Whether the pool's spares show all that a program needs.
+    fn shows(&self, ready: &Ready) -> bool {
+        ready.needs.iter().all(|path| {
+            let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+            self.ready.needs.iter().chain(&self.sandbox.read_only).any(|shown| path.starts_with(shown))
+        })
+    }
+
+    /// What a request starts, or nothing if the spares do not show all that it needs.
+    pub(super) fn ready(&self, sandbox: &Sandbox, program: &Program) -> Result<Option<Ready>, Error> {
+        if let Program::Code { language, source } = program {
+            let content = language.text(source).into_owned().into();
+            let payload = Some(Payload { content, is_executable: false });
+            return Ok(Some(Ready { payload, ..self.ready.clone() }));
+        }
+        let ready = toolchain::ready(sandbox, program, self.reach())?;
+        Ok(self.shows(&ready).then_some(ready))
+    }
+
+    pub(super) fn owner(&self) -> Option<Owner> {
+        program_owner(&self.facts, self.level)
+    }
+
+    /// Whether copies of a loaded interpreter serve this pool.
+    pub(super) fn forks(&self) -> bool {
+        self.language == Some(Language::Python)
+    }
+
+    /// Whether the interpreter is started ahead: where its own start takes much longer than that of its sandbox.
+    pub(super) fn begins(&self) -> bool {
+        self.language == Some(Language::JavaScript)
+    }
+
+    /// The plan of a cold run with these settings. `shows` is whether it has a root of its own.
+    fn confinement(&self, group: &mut Group, shows: bool, is_ready: bool) -> Result<Confinement, Error> {
+        let visible =
+            if shows { visible(&self.sandbox, &self.ready.needs, &self.facts)? } else { Vec::new() };
+        let template = (is_ready && plan::fits_template(self.level, &self.facts, false, &visible))
+            .then(|| template::namespace(&self.facts))
+            .flatten();
+        Ok(plan::confinement(Request {
+            level: self.level,
+            limits: &self.limits,
+            facts: &self.facts,
+            host: None,
+            directory: None,
+            fresh: None,
+            visible,
+            waits: false,
+            group,
+            way_out: None,
+            network: (is_ready && self.facts.is_root()).then(network::take).flatten(),
+            template,
+        }))
+    }
+
+    /// A cold run that has everything but its program.
+    pub(super) fn waiting(&self, group: &mut Group) -> Result<Confinement, Error> {
+        self.confinement(group, true, true)
+    }
+
+    /// Where a zygote lives: what a cold run sees, without the lock, with all rights in a user namespace of its own and
+    /// none outside.
+    pub(super) fn zygote(&self, group: &mut Group) -> Result<Confinement, Error> {
+        let mut confinement = self.confinement(group, true, false)?;
+        let mut steps = Vec::new();
+        let mut is_own = !self.facts.is_root();
+        for step in std::mem::take(&mut confinement.steps) {
+            match step {
+                Step::EnterUser(_) => {
+                    let inside = Owner { user: INSIDE, group: INSIDE };
+                    let fresh = identity::fresh_namespace(inside, self.facts.unprivileged)
+                        .map_err(setup("make user namespace"))?;
+                    steps.push(Step::EnterUser(fresh));
+                    is_own = true;
+                }
+                Step::SendFolder(_)
+                | Step::Landlock(_)
+                | Step::Seccomp(_)
+                | Step::DropBounding
+                | Step::DropCapabilities
+                | Step::Limit { .. } => {}
+                Step::NoNewPrivileges => steps.extend([Step::KeepCapabilities, Step::NoNewPrivileges]),
+                other => steps.push(other),
+            }
+        }
+        if !is_own {
+            // It would have the rights of the host's root.
+            let error = std::io::Error::other("this host refuses user namespaces, which a zygote needs");
+            return Err(setup("make user namespace")(error));
+        }
+        confinement.steps = steps;
+        Ok(confinement)
+    }
+
+    /// What a child of the zygote does: the steps of a cold run that do not belong to the root, which it inherits.
+    pub(super) fn child(&self, group: &mut Group) -> Result<Confinement, Error> {
+        let mut confinement = self.confinement(group, false, false)?;
+        let all = std::mem::take(&mut confinement.steps);
+        let entered = all.iter().rposition(|step| matches!(step, Step::Enter(_)));
+        let own: Vec<&[u8]> = vec![b"/tmp", b"/dev/shm", b"/proc", plan::WORKSPACE.as_bytes()];
+        let mut has_root = false;
+        let mut steps = Vec::new();
+        if group.take_born().is_some() {
+            // The host moves it to its group meanwhile.
+            steps.push(Step::Await);
+        }
+        for (index, step) in all.into_iter().enumerate() {
+            match step {
+                Step::Write { .. }
+                | Step::EnterNetwork(_)
+                | Step::EnterUser(_)
+                | Step::EnterMounts(_)
+                | Step::HostName(_)
+                | Step::PrivateMounts
+                | Step::Folder { .. }
+                | Step::File { .. }
+                | Step::Link { .. }
+                | Step::Bind { .. }
+                | Step::Attach { .. }
+                | Step::Verify { .. }
+                | Step::Attributes { .. }
+                | Step::Pivot { .. }
+                | Step::DetachOld { .. }
+                | Step::Identity { .. } => {}
+                Step::Mount { target, kind, options, flags } => {
+                    if has_root && own.contains(&target.to_bytes()) {
+                        let options = self.options(&options);
+                        steps.push(Step::Mount { kind, target, options, flags });
+                    }
+                    // The first one is the root itself.
+                    has_root = true;
+                }
+                Step::Enter(path) => {
+                    if Some(index) == entered {
+                        // Rights over the mounts end here.
+                        steps.push(Step::Unshare(libc::CLONE_NEWUSER));
+                        let inside = Owner { user: INSIDE, group: INSIDE };
+                        steps.extend(identity_map(inside, INSIDE, INSIDE));
+                        steps.push(Step::Enter(path));
+                    }
+                }
+                // The interpreter used some before the program's time begins; its own limit is set then.
+                Step::Limit { resource, soft, hard } if resource == libc::RLIMIT_CPU => {
+                    steps.push(Step::Limit { resource, soft: soft + WARM_UP, hard: hard + WARM_UP });
+                }
+                Step::Unshare(flags) => steps.push(Step::Unshare(flags & !libc::CLONE_NEWNS)),
+                other => steps.push(other),
+            }
+        }
+        confinement.steps = steps;
+        confinement.namespaces = (libc::CLONE_NEWPID
+            | libc::CLONE_NEWNS
+            | libc::CLONE_NEWIPC
+            | libc::CLONE_NEWUTS
+            | libc::CLONE_NEWNET) as u64;
+        Ok(confinement)
+    }
+
+    /// The options of a mount without the host's numbers of users: the child is the user itself.
+    fn options(&self, options: &std::ffi::CStr) -> std::ffi::CString {
+        let user = format!(",uid={0},gid={0}", self.facts.unprivileged);
+        super::super::launch::c_string(options.to_string_lossy().replace(&user, ""))
+    }
+
+    /// The report of a run, as far as it is known before.
+    pub(super) fn report(&self, confinement: &Confinement) -> Report {
+        Report {
+            degraded: self.degraded,
+            layers: confinement.layers.clone(),
+            missing: confinement.missing.clone(),
+            notes: plan::notes(self.level, &self.facts, &self.limits),
+            ..Report::new("pool", self.sandbox.level, self.level)
+        }
+    }
+}
+
+/// Seconds of processor time that an interpreter may use before its program's time begins.
+const WARM_UP: u64 = 60;

@@ -1,0 +1,270 @@
+//! Steps as raw system calls, for a child that a zygote makes: number, arguments and the memory that they point to, written
+//! as a literal that the zygote reads.
+
+use std::ffi::CStr;
+use std::fmt::Write as _;
+
+use super::super::steps::Step;
+
+/// Hands a folder to the host.
+const SEND_FOLDER: i64 = -1;
+/// Waits for the host.
+const AWAIT: i64 = -2;
+
+/// An argument of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Argument {
+    Number(i64),
+    Bytes(Vec<u8>),
+    Filter(Vec<u8>),
+    /// The result of an earlier call.
+    Register(usize),
+    /// A descriptor that comes with the order for the child.
+    Join(usize),
+    /// Bytes in which the result of an earlier call is put at a place.
+    Patched {
+        content: Vec<u8>,
+        at: usize,
+        register: usize,
+    },
+}
+
+/// A system call, the step that it belongs to, and where its result is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Call {
+    step: usize,
+    number: i64,
+    arguments: Vec<Argument>,
+    register: Option<usize>,
+}
+
+/// The calls of a list of steps.
+#[derive(Debug, Default)]
+pub(super) struct Recipe {
+    calls: Vec<Call>,
+    joins: usize,
+}
+
+fn text(text: &CStr) -> Argument {
+    Argument::Bytes(text.to_bytes_with_nul().to_vec())
+}
+
+fn number(value: impl Into<i64>) -> Argument {
+    Argument::Number(value.into())
+}
+
+impl Recipe {
+    /// Translates steps. A step that only a child of this process can carry out is refused by its name.
+    pub(super) fn new(steps: &[Step]) -> Result<Self, &'static str> {
+        let mut recipe = Self::default();
+        for (index, step) in steps.iter().enumerate() {
+            recipe.add(index, step)?;
+        }
+        Ok(recipe)
+    }
+
+    /// How many descriptors of groups each order has to bring.
+    pub(super) fn joins(&self) -> usize {
+        self.joins
+    }
+
+    fn call(&mut self, step: usize, call: libc::c_long, arguments: Vec<Argument>) {
+        self.calls.push(Call { step, number: call, arguments, register: None });
+    }
+
+    fn open(&mut self, step: usize, path: &CStr, flags: i32, register: usize) {
+        let arguments = vec![number(libc::AT_FDCWD), text(path), number(flags | libc::O_CLOEXEC), number(0)];
+        self.calls.push(Call { step, number: libc::SYS_openat, arguments, register: Some(register) });
+    }
+
+    fn prctl(&mut self, step: usize, option: i32, value: i64) {
+        let arguments = [i64::from(option), value, 0, 0, 0].map(Argument::Number).to_vec();
+        self.call(step, libc::SYS_prctl, arguments);
+    }
+
+    fn add(&mut self, index: usize, step: &Step) -> Result<(), &'static str> {
+        match step {
+            Step::Join(_) => {
+                let arguments = vec![Argument::Join(self.joins), Argument::Bytes(b"0".to_vec()), number(1)];
+                self.joins += 1;
+                self.call(index, libc::SYS_write, arguments);
+            }
+            Step::Write { path, text } => {
+                self.open(index, path, libc::O_WRONLY, 0);
+                let arguments =
+                    vec![Argument::Register(0), Argument::Bytes(text.clone()), number(text.len() as i64)];
+                self.call(index, libc::SYS_write, arguments);
+                self.call(index, libc::SYS_close, vec![Argument::Register(0)]);
+            }
+            Step::Unshare(flags) => self.call(index, libc::SYS_unshare, vec![number(*flags)]),
+            Step::HostName(name) => {
+                let arguments = vec![Argument::Bytes(name.to_vec()), number(name.len() as i64)];
+                self.call(index, libc::SYS_sethostname, arguments);
+            }
+            Step::Mount { kind, target, options, flags } => {
+                let arguments = vec![
+                    text(kind),
+                    text(target),
+                    text(kind),
+                    Argument::Number(flags.bits().into()),
+                    text(options),
+                ];
+                self.call(index, libc::SYS_mount, arguments);
+            }
+            Step::SendFolder(path) => {
+                let path = Argument::Bytes(path.to_bytes().to_vec());
+                self.calls.push(Call {
+                    step: index,
+                    number: SEND_FOLDER,
+                    arguments: vec![path],
+                    register: None,
+                });
+            }
+            Step::Await => {
+                self.calls.push(Call { step: index, number: AWAIT, arguments: vec![], register: None });
+            }
+            Step::Enter(path) => self.call(index, libc::SYS_chdir, vec![text(path)]),
+            Step::Limit { resource, soft, hard } => {
+                let limit = [soft.to_ne_bytes(), hard.to_ne_bytes()].concat();
+                let arguments = vec![number(0), number(*resource), Argument::Bytes(limit), number(0)];
+                self.call(index, libc::SYS_prlimit64, arguments);
+            }
+            Step::DropBounding => {
+                for capability in 0..=last_capability() {
+                    self.prctl(index, libc::PR_CAPBSET_DROP, capability);
+                }
+                self.prctl(index, libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL.into());
+            }
+            Step::DropCapabilities => {
+                let header = [0x2008_0522u32.to_ne_bytes(), [0; 4]].concat();
+                let arguments = vec![Argument::Bytes(header), Argument::Bytes(vec![0; 24])];
+                self.call(index, libc::SYS_capset, arguments);
+            }
+            Step::NoNewPrivileges => self.prctl(index, libc::PR_SET_NO_NEW_PRIVS, 1),
+            Step::Landlock(landlock) => {
+                let (attributes, rules) = landlock.parts();
+                let attributes: Vec<u8> = attributes.iter().flat_map(|part| part.to_ne_bytes()).collect();
+                let size = attributes.len() as i64;
+                let arguments = vec![Argument::Bytes(attributes), number(size), number(0)];
+                let call = libc::SYS_landlock_create_ruleset;
+                self.calls.push(Call { step: index, number: call, arguments, register: Some(0) });
+                for (path, allowed) in rules {
+                    self.open(index, &path, libc::O_PATH, 1);
+                    let content = [&allowed.to_ne_bytes()[..], &[0; 4]].concat();
+                    let rule = Argument::Patched { content, at: 8, register: 1 };
+                    let arguments = vec![Argument::Register(0), number(1), rule, number(0)];
+                    self.call(index, libc::SYS_landlock_add_rule, arguments);
+                    self.call(index, libc::SYS_close, vec![Argument::Register(1)]);
+                }
+                self.call(index, libc::SYS_landlock_restrict_self, vec![Argument::Register(0), number(0)]);
+                self.call(index, libc::SYS_close, vec![Argument::Register(0)]);
+            }
+            Step::Seccomp(filter) => {
+                let bytes = filter.iter().flat_map(|line| {
+                    let code = line.code.to_ne_bytes();
+                    let k = line.k.to_ne_bytes();
+                    [code[0], code[1], line.jt, line.jf, k[0], k[1], k[2], k[3]]
+                });
+                let arguments = vec![number(1), number(0), Argument::Filter(bytes.collect())];
+                self.call(index, libc::SYS_seccomp, arguments);
+            }
+            Step::Session { dies_with_host } => {
+                self.call(index, libc::SYS_setsid, vec![]);
+                if *dies_with_host {
+                    self.prctl(index, libc::PR_SET_PDEATHSIG, libc::SIGKILL.into());
+                }
+            }
+            other => return Err(other.name()),
+        }
+        Ok(())
+    }
+
+    /// The list as the zygote reads it.
+    pub(super) fn literal(&self) -> String {
+        let mut out = String::from("[");
+        for call in &self.calls {
+            let _ = write!(out, "({},{},[", call.step, call.number);
+            for argument in &call.arguments {
+                match argument {
+                    Argument::Number(value) => {
+                        let _ = write!(out, "('n',{value}),");
+                    }
+                    Argument::Bytes(content) if call.number == SEND_FOLDER => {
+                        let _ = write!(out, "('s',{}),", bytes(content));
+                    }
+                    Argument::Bytes(content) => {
+                        let _ = write!(out, "('b',{}),", bytes(content));
+                    }
+                    Argument::Filter(content) => {
+                        let _ = write!(out, "('f',{}),", bytes(content));
+                    }
+                    Argument::Register(register) => {
+                        let _ = write!(out, "('r',{register}),");
+                    }
+                    Argument::Join(join) => {
+                        let _ = write!(out, "('j',{join}),");
+                    }
+                    Argument::Patched { content, at, register } => {
+                        let _ = write!(out, "('p',{},{at},{register}),", bytes(content));
+                    }
+                }
+            }
+            match call.register {
+                Some(register) => {
+                    let _ = write!(out, "],{register}),");
+                }
+                None => out.push_str("],None),"),
+            }
+        }
+        out.push(']');
+        out
+    }
+}
+
+/// The number of the newest capability that this kernel knows.
+fn last_capability() -> i64 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/cap_last_cap").unwrap_or_default();
+    // Without /proc: the last one that is named; a newer one could not be regained either, without new privileges.
+    text.trim().parse().unwrap_or(40)
+}
+
+/// Bytes as a literal of the zygote's language.
+pub(super) fn bytes(content: &[u8]) -> String {
+    let mut out = String::with_capacity(content.len() * 4 + 3);
+    out.push_str("b'");
+    for byte in content {
+        match byte {
+            b'\\' | b'\'' => {
+                out.push('\\');
+                out.push(char::from(*byte));
+            }
+            b' '..=b'~' => out.push(char::from(*byte)),
+            _ => {
+                let _ = write!(out, "\\x{byte:02x}");
+            }
+        }
+    }
+    out.push('\'');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_written_as_the_zygote_reads_it() {
+        assert_eq!(bytes(b"a'b\\c\n\0\xff"), "b'a\\'b\\\\c\\x0a\\x00\\xff'");
+    }
+
+    #[test]
+    fn a_step_of_the_hosts_own_child_is_refused_by_name() {
+        assert_eq!(Recipe::new(&[Step::Freeze]).unwrap_err(), "make root read-only");
+        let recipe = Recipe::new(&[Step::Enter(c"/workspace".to_owned()), Step::Await]).unwrap();
+        let chdir = libc::SYS_chdir;
+        assert_eq!(
+            recipe.literal(),
+            format!("[(0,{chdir},[('b',b'/workspace\\x00'),],None),(1,-2,[],None),]")
+        );
+    }
+}

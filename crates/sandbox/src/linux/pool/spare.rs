@@ -1,0 +1,451 @@
+//! A sandbox that is ready, and what it is told.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::super::attend::Started;
+use super::super::cgroup::Group;
+use super::super::files::{self, Listing};
+use super::super::launch::{self, Child, Plan};
+use super::super::plan;
+use super::super::prepare::{
+    Ends, Kept, Place, arguments, descriptors, not_blocking, pipe, setup, streams, variables,
+};
+use super::super::steps::{Pointers, Step};
+use super::super::supervise::{Feed, Running, Streams};
+use super::super::tree;
+use super::base::Base;
+use super::zygote::{Zygote, adopt, null, receive, send};
+use crate::{Error, Ready, Report, Sandbox, Stdin};
+
+/// Room for the code of an interpreter that was started ahead: the most that an ordinary user gets.
+const PIPE: usize = 1 << 20;
+
+/// A sandbox on its way to being ready.
+#[derive(Debug)]
+pub(super) struct Making {
+    pub(super) number: u64,
+    pub(super) since: Instant,
+    /// The zygote's child; otherwise the sandbox waits for a program.
+    zygote: Option<Arc<Zygote>>,
+    child: Option<Child>,
+    /// Until the child is known.
+    control: Option<OwnedFd>,
+    order: Option<OwnedFd>,
+    group: Group,
+    folder: Option<OwnedFd>,
+    is_attended: bool,
+    /// The processor time that it has used, in microseconds, once it is ready.
+    ready: Option<u64>,
+    report: Report,
+    names: Vec<(&'static str, Option<String>)>,
+}
+
+/// How far it has come.
+#[derive(Debug)]
+pub(super) enum Progress {
+    Pending,
+    Ready,
+    /// And why.
+    Dead(String),
+}
+
+impl Making {
+    /// Asks a zygote for a child.
+    pub(super) fn of_zygote(base: &Base, zygote: &Arc<Zygote>, number: u64) -> Result<Self, Error> {
+        let (control, order, group) = zygote.ask(base, number)?;
+        Ok(Self {
+            number,
+            since: Instant::now(),
+            child: None,
+            control: Some(control),
+            order: Some(order),
+            group,
+            folder: None,
+            is_attended: false,
+            ready: None,
+            report: zygote.report.clone(),
+            names: zygote.names.clone(),
+            zygote: Some(Arc::clone(zygote)),
+        })
+    }
+
+    /// Starts a sandbox that waits for its program.
+    pub(super) fn waiting(base: &Base, number: u64) -> Result<Self, Error> {
+        let fail = setup("start spare");
+        let mut group = Group::create(&base.facts.cgroups, &base.limits, false);
+        let mut confinement = base.waiting(&mut group)?;
+        let report = base.report(&confinement);
+        let null = |flags| null(flags).map_err(&fail);
+        confinement.steps.push(descriptors(Ends {
+            stdio: [null(OFlags::RDONLY)?, null(OFlags::WRONLY)?, null(OFlags::WRONLY)?],
+            // They keep the places free for those of the order.
+            value: Some(null(OFlags::WRONLY)?),
+            code: Some(null(OFlags::RDONLY)?),
+        })?);
+        let arguments = Pointers::new(vec![c"w".to_owned()]);
+        confinement.steps.push(Step::Exec { arguments, environment: Pointers::new(Vec::new()) });
+        let names = confinement.steps.iter().map(|step| (step.name(), step.subject())).collect();
+        let plan = Plan {
+            namespaces: confinement.namespaces,
+            cgroup: group.take_born(),
+            steps: std::mem::take(&mut confinement.steps),
+        };
+        let child = launch::start(&plan).map_err(&fail)?;
+        Ok(Self {
+            number,
+            since: Instant::now(),
+            zygote: None,
+            child: Some(child),
+            control: None,
+            order: None,
+            group,
+            folder: None,
+            is_attended: false,
+            ready: Some(0),
+            report,
+            names,
+        })
+    }
+
+    /// The zygote has made the process.
+    pub(super) fn made(&mut self, pidfd: OwnedFd) -> Result<(), String> {
+        let control = self.control.take().ok_or("the zygote made it twice")?;
+        let child = adopt(pidfd, control).ok_or("the zygote handed over something that is no process")?;
+        let waits = self.zygote.as_ref().is_some_and(|zygote| zygote.child_waits());
+        if waits {
+            self.group.adopt(child.pid).map_err(|error| format!("move to its control group: {error}"))?;
+            rustix::net::send(&child.control, b"g", rustix::net::SendFlags::NOSIGNAL)
+                .map_err(|error| format!("let it go on: {error}"))?;
+        }
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// What to wait for.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let child = self.child.iter().flat_map(|child| [child.control.as_fd(), child.pidfd.as_fd()]);
+        child.chain(self.order.iter().map(|order| order.as_fd()))
+    }
+
+    /// Takes in what has come.
+    pub(super) fn progress(&mut self) -> Progress {
+        let mut content = [0u8; 512];
+        let Some(child) = &self.child else { return Progress::Pending };
+        // First, because it may say why the child ends.
+        while let Some(order) = &self.order
+            && self.ready.is_none()
+        {
+            let (size, descriptor) = match receive(order, &mut content) {
+                Ok(received) => received,
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(error) => return Progress::Dead(format!("its socket: {error}")),
+            };
+            let content = content.get(..size).unwrap_or_default();
+            match (content.split_first(), descriptor) {
+                (None, _) => return Progress::Dead("it ended before it was ready".into()),
+                (Some((b'R', rest)), None) if rest.len() == 8 => {
+                    self.ready = rest.try_into().ok().map(u64::from_ne_bytes);
+                }
+                (Some((b'B', rest)), None) => {
+                    let text: String =
+                        String::from_utf8_lossy(rest).chars().filter(|letter| !letter.is_control()).collect();
+                    return Progress::Dead(format!("its warm-up failed: {text}"));
+                }
+                _ => return Progress::Dead("it sent what no child sends".into()),
+            }
+        }
+        loop {
+            let (size, descriptor) = match receive(&child.control, &mut content) {
+                Ok(received) => received,
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(error) => return Progress::Dead(format!("its control socket: {error}")),
+            };
+            let number = |index: usize| {
+                content
+                    .get(index * 8..index * 8 + 8)
+                    .and_then(|part| part.try_into().ok())
+                    .map_or(0, u64::from_ne_bytes)
+            };
+            match (size, number(0) as u8, descriptor) {
+                (0, ..) => return Progress::Dead("it ended before it was ready".into()),
+                (48, b'W', Some(folder)) if self.folder.is_none() => self.folder = Some(folder),
+                (48, b'S', None) if !self.is_attended => self.is_attended = true,
+                (48, b'E', None) => {
+                    let (step, subject) =
+                        self.names.get(number(1) as usize).cloned().unwrap_or(("set-up", None));
+                    let subject = subject.map(|subject| format!(" {subject}")).unwrap_or_default();
+                    let error = io::Error::from_raw_os_error(number(2) as i32);
+                    return Progress::Dead(format!("{step}{subject}: {error}"));
+                }
+                (48, b'X', None) => return Progress::Dead("it ended before it was ready".into()),
+                _ => return Progress::Dead("it sent what no child sends".into()),
+            }
+        }
+        if self.folder.is_some() && self.is_attended && self.ready.is_some() {
+            Progress::Ready
+        } else {
+            Progress::Pending
+        }
+    }
+
+    /// The spare that it has become.
+    pub(super) fn finish(self, base: &Base, is_warm: bool) -> Result<Spare, Error> {
+        let fail = setup("finish spare");
+        let lost = || fail(io::Error::other("it is not ready"));
+        let child = self.child.ok_or_else(lost)?;
+        let running = Running { child, own_namespaces: true, group: self.group };
+        let told = match (self.zygote, self.order) {
+            (Some(zygote), Some(order)) => Told::Zygote { zygote, order },
+            _ => Told::Waiting,
+        };
+        let spare = Spare {
+            running,
+            told,
+            folder: self.folder.ok_or_else(lost)?,
+            spent: self.ready.unwrap_or(0),
+            report: self.report,
+            names: self.names,
+            is_warm,
+        };
+        if base.begins() { spare.start_interpreter(base) } else { Ok(spare) }
+    }
+}
+
+/// What a spare waits for.
+#[derive(Debug)]
+enum Told {
+    /// A child of a zygote: for its code, on this socket.
+    Zygote { zygote: Arc<Zygote>, order: OwnedFd },
+    /// A sandbox: for its program, on its control socket.
+    Waiting,
+    /// An interpreter that runs: for the end of its code.
+    Begun { output: [Option<OwnedFd>; 3], input: OwnedFd, code: OwnedFd },
+}
+
+/// A sandbox that is ready. Dropped, it is killed.
+#[derive(Debug)]
+pub(super) struct Spare {
+    running: Running,
+    told: Told,
+    folder: OwnedFd,
+    spent: u64,
+    report: Report,
+    names: Vec<(&'static str, Option<String>)>,
+    is_warm: bool,
+}
+
+impl Spare {
+    /// Becomes readable when it dies.
+    pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.running.child.pidfd.as_fd()
+    }
+
+    /// Whether it is a child of this zygote.
+    pub(super) fn is_of(&self, other: &Arc<Zygote>) -> bool {
+        matches!(&self.told, Told::Zygote { zygote, .. } if Arc::ptr_eq(zygote, other))
+    }
+
+    /// Tells a waiting sandbox to start the pool's interpreter, whose code comes later.
+    fn start_interpreter(mut self, base: &Base) -> Result<Self, Error> {
+        let fail = setup("start interpreter ahead");
+        let sandbox = base.sandbox.clone().stdin(Stdin::Empty);
+        let (host, _, mut ends) = streams(&sandbox, base.ready.payload.as_ref(), false, None)?;
+        let (code_child, code) = pipe()?;
+        let (input_child, input) = pipe()?;
+        // A smaller one means that less code fits.
+        let _ = rustix::pipe::fcntl_setpipe_size(&code, PIPE);
+        not_blocking(&code)?;
+        not_blocking(&input)?;
+        ends.code = Some(launch::high(code_child).map_err(&fail)?);
+        ends.stdio[0] = launch::high(input_child).map_err(&fail)?;
+        self.order(base, &base.sandbox, &base.ready, ends)?;
+        let Streams { stdout, stderr, value, .. } = host;
+        self.told = Told::Begun { output: [stdout, stderr, value], input, code };
+        Ok(self)
+    }
+
+    /// Tells a waiting sandbox its program.
+    fn order(&self, base: &Base, sandbox: &Sandbox, ready: &Ready, ends: Ends) -> Result<(), Error> {
+        let fail = setup("tell spare its program");
+        let workspace = Path::new(plan::WORKSPACE);
+        let mut all = vec![super::super::root::path(&ready.path)];
+        all.extend(arguments(ready, &base.limits));
+        let variables = variables(sandbox, None, ready, workspace, true);
+        let folder = plan::start(workspace, sandbox.directory.as_deref());
+        let content = written(&all, &variables, &super::super::root::path(folder));
+        let file = launch::sealed(c"order", &content, false).map_err(&fail)?;
+        let Ends { stdio: [stdin, stdout, stderr], value, code } = ends;
+        let mut handed = vec![stdin.as_fd(), file.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        handed.extend(value.iter().chain(&code).map(|descriptor| descriptor.as_fd()));
+        send(&self.running.child.control, b"o", &handed).map_err(|error| fail(error.into()))
+    }
+
+    /// Puts the files there, tells it what to run, and gives it as a run that has started. Whatever fails here happened
+    /// before the program's first instruction.
+    pub(super) fn begin(mut self, base: &Base, sandbox: &Sandbox, ready: &Ready) -> Result<Started, Error> {
+        let limits = sandbox.limits_at(base.level);
+        let owner = base.owner();
+        files::upload(self.folder.as_fd(), &sandbox.files, &limits, owner)?;
+        let mut before = Listing::default();
+        if self.is_warm || !sandbox.files.is_empty() {
+            before = files::list(self.folder.as_fd());
+        }
+        if let Some(directory) = &sandbox.directory {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            files::open_beneath(self.folder.as_fd(), Path::new(directory), flags, Mode::empty()).map_err(
+                |error| {
+                    setup("enter workspace")(io::Error::new(error.kind(), format!("{directory}: {error}")))
+                },
+            )?;
+        }
+        if limits.cpu.is_some() || limits.idle.is_some() {
+            self.spent = self
+                .running
+                .group
+                .processor_micros()
+                .unwrap_or_else(|| tree::processor_micros(self.running.child.pid));
+        }
+        let streams = self.tell(base, sandbox, ready)?;
+        let Self { mut running, folder, spent, mut report, names, told, .. } = self;
+        running.child.begin(spent);
+        running.child.keep(match told {
+            Told::Zygote { zygote, .. } => Some(Box::new(zygote)),
+            _ => None,
+        });
+        report.requested = sandbox.level;
+        let kept = Kept {
+            place: Place::Private,
+            before,
+            placeholders: Vec::new(),
+            child_waits: false,
+            owner,
+            report,
+            is_live: false,
+            program: ready.path.clone(),
+            language: ready.language,
+            limits,
+            egress: None,
+            folder: Some(folder),
+        };
+        Ok(Started { running, streams, names, kept })
+    }
+
+    fn tell(&mut self, base: &Base, sandbox: &Sandbox, ready: &Ready) -> Result<Streams, Error> {
+        let fail = setup("tell spare its code");
+        match &mut self.told {
+            Told::Zygote { order, .. } => {
+                let (host, _, ends) = streams(sandbox, ready.payload.as_ref(), false, None)?;
+                let Ends { stdio, value, code } = ends;
+                let mut environment = None;
+                if sandbox.environment != base.sandbox.environment {
+                    let list = variables(sandbox, None, ready, Path::new(plan::WORKSPACE), true);
+                    let content: Vec<u8> =
+                        list.iter().flat_map(|entry| entry.as_bytes_with_nul()).copied().collect();
+                    environment = Some(launch::sealed(c"environment", &content, false).map_err(&fail)?);
+                }
+                let mut message = vec![b'G'];
+                if let Some(directory) = &sandbox.directory {
+                    message.extend(
+                        plan::start(Path::new(plan::WORKSPACE), Some(directory)).as_os_str().as_bytes(),
+                    );
+                }
+                let handed: Vec<BorrowedFd<'_>> = stdio
+                    .iter()
+                    .chain(&value)
+                    .chain(&code)
+                    .chain(&environment)
+                    .map(|descriptor| descriptor.as_fd())
+                    .collect();
+                send(order, &message, &handed).map_err(|error| fail(error.into()))?;
+                Ok(host)
+            }
+            Told::Waiting => {
+                let (host, _, ends) = streams(sandbox, ready.payload.as_ref(), false, None)?;
+                self.order(base, sandbox, ready, ends)?;
+                Ok(host)
+            }
+            Told::Begun { .. } => {
+                let Told::Begun { output: [stdout, stderr, value], input, code } =
+                    std::mem::replace(&mut self.told, Told::Waiting)
+                else {
+                    return Err(fail(io::Error::other("it has no interpreter")));
+                };
+                if let Some(payload) = &ready.payload {
+                    let text = &payload.content;
+                    let written = rustix::io::write(&code, text).map_err(|error| fail(error.into()))?;
+                    if written != text.len() {
+                        return Err(fail(io::Error::other("the code is larger than its pipe")));
+                    }
+                }
+                let source: Option<Box<dyn io::Read>> = match &sandbox.stdin {
+                    Stdin::Empty => None,
+                    Stdin::Bytes(bytes) => Some(Box::new(io::Cursor::new(bytes.clone()))),
+                    Stdin::File(path) => Some(Box::new(files::open_regular(path).map_err(|source| {
+                        Error::File { action: "read input", path: path.clone(), source }
+                    })?)),
+                };
+                let stdin = source.map(|source| Feed { pipe: input, source, block: Vec::new() });
+                Ok(Streams { stdout, stderr, value, stdin })
+            }
+        }
+    }
+}
+
+/// A program as the first process reads it.
+fn written(arguments: &[CString], variables: &[CString], folder: &CString) -> Vec<u8> {
+    let slots = 4 + arguments.len() + 1 + variables.len() + 1;
+    let mut texts = Vec::new();
+    let mut places = Vec::with_capacity(slots);
+    let mut add = |text: &CString| {
+        let place = slots * 8 + texts.len();
+        texts.extend_from_slice(text.as_bytes_with_nul());
+        place
+    };
+    let folder = add(folder);
+    places.extend(arguments.iter().map(&mut add));
+    places.push(0);
+    places.extend(variables.iter().map(&mut add));
+    places.push(0);
+    let head = [slots * 8 + texts.len(), arguments.len(), variables.len(), folder];
+    let numbers = head.into_iter().chain(places);
+    let mut content: Vec<u8> = numbers.flat_map(|number| (number as u64).to_ne_bytes()).collect();
+    content.extend(texts);
+    content
+}
+
+/// Whether code fits into the pipe of an interpreter that was started ahead.
+pub(super) fn code_fits(source: &str) -> bool {
+    source.len() < PIPE - 4096
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::launch::c_string;
+    use super::*;
+
+    #[test]
+    fn a_program_is_written_as_the_first_process_reads_it() {
+        let text = |text: &str| c_string(text);
+        let content = written(&[text("/bin/x"), text("y")], &[text("A=1")], &text("/w"));
+        let number =
+            |index: usize| u64::from_ne_bytes(content[index * 8..index * 8 + 8].try_into().unwrap()) as usize;
+        let at = |index: usize| {
+            let rest = &content[number(index)..];
+            String::from_utf8(rest[..rest.iter().position(|byte| *byte == 0).unwrap()].to_vec()).unwrap()
+        };
+        assert_eq!((number(0), number(1), number(2)), (content.len(), 2, 1));
+        assert_eq!(
+            (at(3), at(4), at(5), number(6), at(7), number(8)),
+            ("/w".into(), "/bin/x".into(), "y".into(), 0, "A=1".into(), 0)
+        );
+    }
+}
