@@ -69,6 +69,9 @@ mod limits;
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
 mod packages;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
     clippy::panic,
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
