@@ -5,9 +5,10 @@
 //! host decides.
 //!
 //! Arguments: `argv[0]` holds one letter per mode (`s`: no process namespace, be a subreaper; `k`: signals are
-//! scoped, so that `kill(-1)` reaches this sandbox alone; `p`: live on until the last child has ended; `a`: the program
-//! exists, and `argv[1]` is its number; `w`: wait until the host says what the program is), then the program and its
-//! arguments. Descriptor 3 is a sequenced-packet socket to the host; its end is the host's end.
+//! scoped, so that `kill(-1)` reaches this sandbox alone; `c`: descriptor 7 is the `cgroup.kill` of this sandbox;
+//! `p`: live on until the last child has ended; `a`: the program exists, and `argv[1]` is its number; `w`: wait until
+//! the host says what the program is), then the program and its arguments. Descriptor 3 is a sequenced-packet socket to
+//! the host; its end is the host's end.
 //!
 //! The host's order to a waiting one is a message with descriptors: the program's input, a file that tells it, its
 //! output, its errors, and, if it is code, where its value goes and the code. The file holds the size of what follows,
@@ -20,11 +21,14 @@
 use core::arch::{asm, global_asm};
 
 const CONTROL: usize = 3;
+const CGROUP_KILL: usize = 7;
 
 #[cfg(target_arch = "x86_64")]
 mod number {
     pub const READ: usize = 0;
     pub const WRITE: usize = 1;
+    pub const CLOSE: usize = 3;
+    pub const OPENAT: usize = 257;
     pub const PPOLL: usize = 271;
     pub const SIGACTION: usize = 13;
     pub const SIGPROCMASK: usize = 14;
@@ -45,6 +49,8 @@ mod number {
 mod number {
     pub const READ: usize = 63;
     pub const WRITE: usize = 64;
+    pub const CLOSE: usize = 57;
+    pub const OPENAT: usize = 56;
     pub const PPOLL: usize = 73;
     pub const SIGACTION: usize = 134;
     pub const SIGPROCMASK: usize = 135;
@@ -302,6 +308,31 @@ extern "C" fn become_program(start: *const Start) -> ! {
     exit(127)
 }
 
+/// Kills the children of this process, as far as `/proc` shows them: nobody else is left who could.
+fn kill_children() {
+    let path = c"/proc/thread-self/children";
+    let list = call(number::OPENAT, usize::MAX, path.as_ptr() as usize, 0, 0, 0);
+    if list < 0 {
+        return;
+    }
+    let mut text = [0u8; 4096];
+    let size = call(number::READ, list as usize, text.as_mut_ptr() as usize, text.len(), 0, 0);
+    call(number::CLOSE, list as usize, 0, 0, 0, 0);
+    let mut pid = 0usize;
+    // A number ends in a space; one that was cut off has its turn next time.
+    for letter in text.iter().take(if size > 0 { size as usize } else { 0 }) {
+        match letter {
+            b'0'..=b'9' => pid = pid * 10 + usize::from(letter - b'0'),
+            _ => {
+                if pid > 1 {
+                    call(number::KILL, pid, 9, 0, 0, 0);
+                }
+                pid = 0;
+            }
+        }
+    }
+}
+
 /// `at` is what the kernel left there: the argument count, the arguments, 0, the environment, 0.
 extern "C" fn main(at: *const usize) -> ! {
     // SAFETY: the kernel put at least `argc` and `argc + 1` pointers there.
@@ -311,7 +342,8 @@ extern "C" fn main(at: *const usize) -> ! {
     }
     // SAFETY: the environment begins behind the arguments' end mark.
     let mut environment = unsafe { arguments.add(count + 1) };
-    let (mut subreaper, mut scoped, mut keeper, mut attends, mut waits) = (false, false, false, false, false);
+    let (mut subreaper, mut scoped, mut grouped) = (false, false, false);
+    let (mut keeper, mut attends, mut waits) = (false, false, false);
     // SAFETY: there is an argument, a string that ends in a NUL.
     unsafe {
         let mut letter = *arguments as *const u8;
@@ -321,6 +353,7 @@ extern "C" fn main(at: *const usize) -> ! {
             keeper |= *letter == b'p';
             attends |= *letter == b'a';
             waits |= *letter == b'w';
+            grouped |= *letter == b'c';
             letter = letter.add(1);
         }
     }
@@ -330,6 +363,9 @@ extern "C" fn main(at: *const usize) -> ! {
     // SAFETY: the program follows, or the arguments' end mark.
     let mut program_arguments = unsafe { arguments.add(1) };
     call(number::FCNTL, CONTROL, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */, 0, 0);
+    if grouped {
+        call(number::FCNTL, CGROUP_KILL, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */, 0, 0);
+    }
     // Not dumpable: no process inside may look into this one.
     call(number::PRCTL, 4, 0, 0, 0, 0);
     if subreaper {
@@ -373,7 +409,13 @@ extern "C" fn main(at: *const usize) -> ! {
             PollFd { descriptor: signals as i32, events: 1, returned: 0 },
             PollFd { descriptor: if host_gone { -1 } else { CONTROL as i32 }, events: 1, returned: 0 },
         ];
-        let wait = if heard { 0 } else { now.as_ptr() as usize };
+        // Seconds and nanoseconds: what has no parent any more becomes a child of this process, and is looked for again.
+        let soon = [0usize, 1_000_000];
+        let wait = match heard {
+            false => now.as_ptr() as usize,
+            true if host_gone && subreaper && !scoped => soon.as_ptr() as usize,
+            true => 0,
+        };
         heard = true;
         call(number::PPOLL, waiting.as_mut_ptr() as usize, 2, wait, 0, 8);
         let mut buffer = [0u8; 128];
@@ -386,6 +428,10 @@ extern "C" fn main(at: *const usize) -> ! {
                 if !subreaper {
                     // The kernel kills every process of the namespace with its first one.
                     exit(0);
+                }
+                if grouped {
+                    // Everything in the group dies, this process too.
+                    call(number::WRITE, CGROUP_KILL, b"1".as_ptr() as usize, 1, 0, 0);
                 }
                 call(number::KILL, program as usize, 9, 0, 0, 0);
             }
@@ -415,6 +461,8 @@ extern "C" fn main(at: *const usize) -> ! {
         }
         if (ended || host_gone) && scoped {
             call(number::KILL, usize::MAX, 9, 0, 0, 0);
+        } else if host_gone && subreaper {
+            kill_children();
         }
     }
 }

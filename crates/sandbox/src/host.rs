@@ -85,6 +85,21 @@ impl Host {
         crate::Languages::detect(&sandbox)
     }
 
+    /// Whether `AppArmor` keeps programs without a profile from using user namespaces, as Ubuntu does since 23.10.
+    pub fn apparmor_restricts(&self) -> bool {
+        self.capabilities.iter().any(|entry| entry.name == "apparmor_userns" && !entry.available)
+    }
+
+    /// An `AppArmor` profile that lets a program use user namespaces and restricts nothing else. For a file in
+    /// `/etc/apparmor.d`, loaded by `apparmor_parser -r FILE`.
+    pub fn apparmor_profile(&self, program: &std::path::Path) -> String {
+        let path = program.display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
+        format!(
+            "abi <abi/4.0>,\ninclude <tunables/global>\n\nprofile toolpost \"{path}\" flags=(unconfined) {{\n  userns,\n  \
+             include if exists <local/toolpost>\n}}\n"
+        )
+    }
+
     /// The same host without namespaces, as seen inside a default container. For tests.
     #[doc(hidden)]
     #[must_use]

@@ -325,6 +325,16 @@ impl Group {
         self.places.contains_key("pids")
     }
 
+    /// A descriptor by which everything in the group can be killed, also by who could not open it.
+    pub(super) fn open_kill(&self) -> Option<OwnedFd> {
+        let mut folders = self.places.values().filter(|(version, _)| *version == Version::Two);
+        folders.find_map(|(_, folder)| {
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+            let file = rustix::fs::open(folder.join("cgroup.kill"), flags, Mode::empty()).ok()?;
+            high(file).ok()
+        })
+    }
+
     /// Whether everything in the group can be killed at once.
     pub(super) fn kills(&self) -> bool {
         self.places

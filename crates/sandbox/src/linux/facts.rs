@@ -8,7 +8,7 @@ use rustix::fd::AsFd as _;
 use super::cgroup::{Cgroups, Group};
 use super::files::Owner;
 use super::identity;
-use super::kernel::{closes_ranges, hard_limits, has_seccomp};
+use super::kernel::{Calls, hard_limits, has_seccomp};
 use super::landlock::{Landlock, SCOPES_SINCE};
 use super::launch::{self, INIT, INIT_MISSING, Plan};
 use super::plan::{self, Request};
@@ -66,9 +66,12 @@ pub(crate) struct Facts {
     pub(super) unprivileged: u32,
     pub(super) user_namespaces: bool,
     pub(super) namespaces: Result<(), Refusal>,
+    /// Whether a `/proc` of one's own can be mounted.
+    pub(super) process_files: Result<(), Refusal>,
+    /// Calls of which there is a second way.
+    pub(super) calls: Calls,
     pub(super) landlock: u32,
     pub(super) seccomp: bool,
-    closes_ranges: bool,
     pub(super) cgroups: Cgroups,
     hard_limits: Vec<(u32, u64)>,
 }
@@ -88,9 +91,10 @@ impl Facts {
             user_namespaces: true,
             // Until it was tried, which needs a filter and a first process.
             namespaces: Err(Refusal { step: "not tried".into(), error: libc::ENOSYS }),
+            process_files: Ok(()),
+            calls: Calls::probe(),
             landlock: Landlock::kernel_version(),
             seccomp: has_seccomp(),
-            closes_ranges: closes_ranges(),
             cgroups: Cgroups::discover(),
             hard_limits: hard_limits(),
         };
@@ -102,6 +106,13 @@ impl Facts {
             // The plan of what is tried is that of a host which can.
             facts.namespaces = Ok(());
             facts.namespaces = try_namespaces(&facts);
+            if let Err(refusal) = &facts.namespaces
+                && refusal.step == "mount /proc"
+            {
+                facts.process_files = Err(refusal.clone());
+                facts.namespaces = Ok(());
+                facts.namespaces = try_namespaces(&facts);
+            }
         }
         facts
     }
@@ -121,6 +132,12 @@ impl Facts {
     /// The hard limit of a resource, above which nothing can be set.
     pub(super) fn hard_limit(&self, resource: u32) -> u64 {
         self.hard_limits.iter().find(|(number, _)| *number == resource).map_or(u64::MAX, |(_, hard)| *hard)
+    }
+
+    /// How many descriptors must be closed one by one; none where the kernel closes all at once.
+    pub(super) fn one_by_one(&self) -> Option<u32> {
+        const MOST: u64 = 1 << 20;
+        (!self.calls.close_range).then(|| self.hard_limit(libc::RLIMIT_NOFILE).min(MOST) as u32)
     }
 
     pub(crate) fn system(&self) -> String {
@@ -159,12 +176,6 @@ impl Facts {
                 "start it as an ordinary user, or map more users into the namespace",
             );
         }
-        if !self.closes_ranges {
-            return missing(
-                "this kernel, or the filter of a container, refuses the call `close_range`".into(),
-                "use Linux 5.9 or later; in a container allow the call in its seccomp profile",
-            );
-        }
         if !self.seccomp {
             return missing(
                 "this kernel has no seccomp filters".into(),
@@ -195,6 +206,42 @@ impl Facts {
         match &self.namespaces {
             Ok(()) => add("namespaces", true, "an empty sandbox was made".into(), ""),
             Err(refusal) => add("namespaces", false, refusal.to_string(), refusal.fix()),
+        }
+        if let Some(restricted) = apparmor_restricts() {
+            add(
+                "apparmor_userns",
+                !restricted || self.namespaces.is_ok(),
+                if restricted {
+                    "programs without a profile may not use user namespaces"
+                } else {
+                    "not restricted"
+                }
+                .into(),
+                "give this program the AppArmor profile that `toolpost doctor` prints",
+            );
+        }
+        match &self.process_files {
+            Ok(()) => add(
+                "process_files",
+                self.namespaces.is_ok(),
+                "a `/proc` of one's own".into(),
+                "allow namespaces",
+            ),
+            Err(refusal) => add(
+                "process_files",
+                false,
+                format!("{refusal}; sandboxes have no `/proc`"),
+                "in a container unmask `/proc` (`--security-opt systempaths=unconfined`), or go without",
+            ),
+        }
+        for (name, available, without) in [
+            ("clone3", self.calls.clone3, "control groups are joined after the start"),
+            ("pidfd", self.calls.pidfd, "processes are signalled by number"),
+            ("close_range", self.calls.close_range, "descriptors are closed one by one"),
+        ] {
+            let reason = if available { "is there" } else { without };
+            let fix = "use Linux 5.9 or later, and in a container a filter that knows the call";
+            add(name, available, reason.into(), fix);
         }
         if self.is_root() {
             let reason = format!("the host program is root; code runs as user {}", self.unprivileged);
@@ -243,6 +290,12 @@ impl Facts {
         );
         list
     }
+}
+
+/// What Ubuntu's switch says; none where there is no such switch.
+fn apparmor_restricts() -> Option<bool> {
+    let switch = std::fs::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").ok()?;
+    Some(switch.trim() != "0")
 }
 
 /// Who code runs as, by what the map of this user namespace says.
@@ -297,6 +350,7 @@ fn try_namespaces(facts: &Facts) -> Result<(), Refusal> {
         group: &mut group,
         way_out: None,
         network: None,
+        code: None,
         template: None,
     };
     let mut confinement = plan::confinement(request);

@@ -87,12 +87,6 @@ pub(super) fn clones_with_arguments() -> bool {
     })
 }
 
-/// Whether descriptors can be closed by range, as a start does. The range asked about is empty of open ones.
-pub(super) fn closes_ranges() -> bool {
-    // SAFETY: plain numbers; a descriptor of the highest number is never open.
-    unsafe { libc::syscall(libc::SYS_close_range, u32::MAX, u32::MAX, 0u32) == 0 }
-}
-
 /// The hard limits of the resources that a run limits.
 pub(super) fn hard_limits() -> Vec<(u32, u64)> {
     [
@@ -115,4 +109,31 @@ pub(super) fn hard_limits() -> Vec<(u32, u64)> {
         (resource, limit.rlim_max)
     })
     .collect()
+}
+
+/// Calls of which the set-up has a second way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Calls {
+    /// A child can be born into a control group.
+    pub(super) clone3: bool,
+    /// Signals can be sent by descriptor.
+    pub(super) pidfd: bool,
+    /// All descriptors can be closed at once.
+    pub(super) close_range: bool,
+}
+
+impl Calls {
+    /// Asks the kernel, and the filter of a container that may stand before it. Nothing is changed.
+    pub(super) fn probe() -> Self {
+        let is_there =
+            |result: libc::c_long| !matches!(check(result), Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS));
+        // SAFETY: a descriptor and a range that nobody has: the kernel refuses the one and closes nothing.
+        unsafe {
+            Self {
+                clone3: clones_with_arguments(),
+                pidfd: is_there(libc::syscall(libc::SYS_pidfd_send_signal, -1, 0, std::ptr::null::<u8>(), 0)),
+                close_range: is_there(libc::syscall(libc::SYS_close_range, u32::MAX, u32::MAX, 0u32)),
+            }
+        }
+    }
 }

@@ -244,20 +244,24 @@ impl Child {
         }
         // SAFETY: plain memory that the call fills.
         let (mut information, mut usage): (libc::siginfo_t, libc::rusage) = unsafe { std::mem::zeroed() };
+        let mut which = (libc::P_PIDFD, self.pidfd.as_raw_fd());
         loop {
             // SAFETY: both structures live during the call. The raw call also gives the usage.
             let result = check(unsafe {
                 libc::syscall(
                     libc::SYS_waitid,
-                    libc::P_PIDFD,
-                    self.pidfd.as_raw_fd(),
+                    which.0,
+                    which.1,
                     &raw mut information,
                     libc::WEXITED | libc::__WALL,
                     &raw mut usage,
                 )
             });
-            if !matches!(result, Err(rustix::io::Errno::INTR)) {
-                break;
+            match result {
+                Err(rustix::io::Errno::INTR) => {}
+                // Linux 5.3 knows the descriptor but does not wait by it.
+                Err(rustix::io::Errno::INVAL) if which.0 == libc::P_PIDFD => which = (libc::P_PID, self.pid),
+                _ => break,
             }
         }
         self.reaped = true;

@@ -47,8 +47,17 @@ pub(super) struct Request<'a> {
     pub(super) network: Option<OwnedFd>,
     /// The port of the run's own loopback on which its proxy listens; none is no network.
     pub(super) way_out: Option<u16>,
+    /// The code, which stands in the place of `/proc` where none can be mounted.
+    pub(super) code: Option<Code<'a>>,
     /// A mount namespace with a private root that was made before, if [`fits_template`].
     pub(super) template: Option<Arc<OwnedFd>>,
+}
+
+/// What a program reads as its code or runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Code<'a> {
+    pub(super) content: &'a [u8],
+    pub(super) is_executable: bool,
 }
 
 /// Whether a run shows nothing but what every run of level `strict` shows.
@@ -121,12 +130,30 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
         ),
         _ => {}
     }
+    if level.is_boundary()
+        && facts.namespaces.is_ok()
+        && let Err(refusal) = &facts.process_files
+    {
+        notes.push(format!(
+            "this host refuses a `/proc` of one's own ({refusal}): there is none in the sandbox"
+        ));
+    }
+    for (is_there, what) in [
+        (facts.calls.close_range, "descriptors are closed one by one: this host has no `close_range`"),
+        (facts.calls.pidfd, "processes are signalled by number: this host has no `pidfd_send_signal`"),
+        (facts.calls.clone3, "control groups are joined after the start: this host has no `clone3`"),
+    ] {
+        if !is_there {
+            notes.push(what.into());
+        }
+    }
     notes
 }
 
 /// A private root in namespaces of its own.
 fn with_namespaces(request: Request<'_>) -> Confinement {
     let Request {
+        code,
         level,
         limits,
         facts,
@@ -231,12 +258,16 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         tree.devices();
         tree.places(&workspace);
     }
-    tree.steps.push(Step::Mount {
-        kind: c"proc",
-        target: c_string("/proc"),
-        options: c_string("subset=pid"),
-        flags: MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
-    });
+    if facts.process_files.is_ok() {
+        tree.steps.push(Step::Mount {
+            kind: c"proc",
+            target: c_string("/proc"),
+            options: c_string("subset=pid"),
+            flags: MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+        });
+    } else {
+        tree.steps.extend(stand_in(code));
+    }
     match host {
         Some(folder) => {
             folder.plan(&workspace, &|inner| under_old(inner), &mut tree.steps);
@@ -313,6 +344,29 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     };
     confinement.lock(facts, limits, group, counted, rules);
     confinement
+}
+
+/// What stands at `/proc` where the kernel refuses to mount one: nothing but the code at the path by which programs read
+/// it. The host's own is never shown.
+fn stand_in(code: Option<Code<'_>>) -> Vec<Step> {
+    let Some(Code { content, is_executable }) = code else { return Vec::new() };
+    let file = c_string(format!("/proc/self/fd/{}", super::steps::CODE));
+    let mut steps = vec![
+        Step::Mount {
+            kind: c"tmpfs",
+            target: c_string("/proc"),
+            options: c_string(format!("size={},nr_inodes=16,mode=755", content.len() + (64 << 10))),
+            flags: MountFlags::NOSUID | MountFlags::NODEV,
+        },
+        Step::Folder { path: c_string("/proc/self"), mode: 0o755 },
+        Step::Folder { path: c_string("/proc/self/fd"), mode: 0o755 },
+        Step::File { path: file.clone(), content: content.to_vec() },
+    ];
+    if is_executable {
+        steps.push(Step::Executable(file));
+    }
+    steps.push(Step::Attributes { path: c_string("/proc"), attributes: READ_ONLY });
+    steps
 }
 
 /// Whether this process may be looked into, which a change of identity in its memory would alter.

@@ -1,6 +1,6 @@
 //! The first half of a run: everything that can be computed, looked up and opened before anything starts.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::io::PipeWriter;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -218,6 +218,10 @@ pub(super) fn prepare_with(
         visible,
         waits: child_waits,
         group: &mut group,
+        code: ready
+            .payload
+            .as_ref()
+            .map(|payload| plan::Code { content: &payload.content, is_executable: payload.is_executable }),
         way_out: egress.as_ref().map(|_| PORT),
         network: (confined && namespaces && facts.is_root()).then(network::take).flatten(),
         template,
@@ -249,10 +253,18 @@ pub(super) fn prepare_with(
         ready.arguments = (stay.arguments)(&workspace);
         stay.control
     });
+    let kill = if own_namespaces { None } else { group.open_kill() };
+    let mode = match (own_namespaces, scoped_signals, kill.is_some()) {
+        (true, ..) => c"-",
+        (false, true, true) => c"skc",
+        (false, true, false) => c"sk",
+        (false, false, true) => c"sc",
+        (false, false, false) => c"s",
+    };
     let (streams, pipes, ends) = streams(sandbox, ready.payload.as_ref(), is_live, control)?;
-    steps.push(descriptors(ends)?);
+    steps.push(descriptors_with(ends, kill)?);
     let environment = variables(sandbox, egress.as_ref(), &ready, &workspace, own_namespaces);
-    exec(environment, &ready, limits, own_namespaces, scoped_signals, &mut steps);
+    exec(environment, &ready, limits, mode, &mut steps);
     let plan = Plan { namespaces: flags, cgroup: group.take_born(), steps };
     let Ready { path: program, language, .. } = ready;
     let kept = Kept {
@@ -473,9 +485,15 @@ pub(super) fn streams(
 
 /// The step that arranges the child's descriptors.
 pub(super) fn descriptors(ends: Ends) -> Result<Step, Error> {
+    descriptors_with(ends, None)
+}
+
+/// The same with the descriptor through which the first process kills everything.
+fn descriptors_with(ends: Ends, kill: Option<OwnedFd>) -> Result<Step, Error> {
     let Ends { stdio, value, code } = ends;
+    let one_by_one = Host::probe().facts.one_by_one();
     let program = launch::first_process().and_then(launch::duplicate).map_err(setup("load first process"))?;
-    Ok(Step::Descriptors { stdio, value, code, program })
+    Ok(Step::Descriptors { stdio, value, code, program, kill, one_by_one })
 }
 
 /// The program's environment: the clean one, the caller's variables, and those that lead to its proxy.
@@ -501,19 +519,7 @@ pub(super) fn variables(
 }
 
 /// Adds the last step: the first process with the program's arguments.
-fn exec(
-    environment: Vec<CString>,
-    ready: &Ready,
-    limits: &Limits,
-    own_namespaces: bool,
-    scoped_signals: bool,
-    steps: &mut Vec<Step>,
-) {
-    let mode = match (own_namespaces, scoped_signals) {
-        (true, _) => c"-",
-        (false, true) => c"sk",
-        (false, false) => c"s",
-    };
+fn exec(environment: Vec<CString>, ready: &Ready, limits: &Limits, mode: &CStr, steps: &mut Vec<Step>) {
     let mut all: Vec<CString> = vec![mode.to_owned(), c_string(ready.path.as_os_str().as_bytes())];
     all.extend(arguments(ready, limits));
     steps.push(Step::Exec { arguments: Pointers::new(all), environment: Pointers::new(environment) });

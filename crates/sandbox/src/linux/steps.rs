@@ -22,6 +22,8 @@ pub(super) const VALUE: RawFd = 4;
 pub(super) const CODE: RawFd = 5;
 /// The number of the first process's program, until it runs.
 const PROGRAM: RawFd = 6;
+/// The number of the descriptor through which the first process kills everything when the host is gone.
+const KILL: RawFd = 7;
 
 /// Attributes of a mount, in the kernel's bits.
 pub(super) mod attribute {
@@ -68,6 +70,8 @@ pub(super) enum Step {
     Folder { path: CString, mode: u32 },
     /// Makes a file with a content.
     File { path: CString, content: Vec<u8> },
+    /// Makes a file executable.
+    Executable(CString),
     /// Makes a symbolic link.
     Link { path: CString, target: CString },
     /// Shows a folder or file of the host at a place, with everything mounted beneath.
@@ -120,7 +124,16 @@ pub(super) enum Step {
     /// it must live to kill the others, and learns of the host's end by the control socket.
     Session { dies_with_host: bool },
     /// Puts the descriptors to their places and closes all others.
-    Descriptors { stdio: [OwnedFd; 3], value: Option<OwnedFd>, code: Option<OwnedFd>, program: OwnedFd },
+    Descriptors {
+        stdio: [OwnedFd; 3],
+        value: Option<OwnedFd>,
+        code: Option<OwnedFd>,
+        program: OwnedFd,
+        /// The `cgroup.kill` of the run, for the first process alone.
+        kill: Option<OwnedFd>,
+        /// Where the kernel cannot close many at once: the number of descriptors that this process may have.
+        one_by_one: Option<u32>,
+    },
     /// Becomes the first process.
     Exec { arguments: Pointers, environment: Pointers },
     /// Ends well: the sandbox could be made.
@@ -143,6 +156,7 @@ impl Step {
             Self::Mount { .. } => "mount",
             Self::Folder { .. } => "make folder",
             Self::File { .. } => "make file",
+            Self::Executable(_) => "make executable",
             Self::Link { .. } => "make link",
             Self::Bind { .. } => "bind folder",
             Self::Attach { .. } => "attach workspace",
@@ -181,6 +195,7 @@ impl Step {
             | Self::Link { path, .. }
             | Self::Verify { path, .. }
             | Self::Attributes { path, .. }
+            | Self::Executable(path)
             | Self::SendFolder(path)
             | Self::Enter(path) => path,
             Self::Mount { target, .. } | Self::Bind { target, .. } | Self::Attach { target, .. } => target,
@@ -304,6 +319,7 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             }
             Ok(())
         }
+        Step::Executable(path) => rustix::fs::chmod(path.as_c_str(), Mode::from_raw_mode(0o755)),
         Step::Link { path, target } => rustix::fs::symlink(target.as_c_str(), path.as_c_str()),
         Step::Bind { source, target, attributes } => {
             rustix::mount::mount_bind_recursive(source.as_c_str(), target.as_c_str())?;
@@ -460,7 +476,7 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             rustix::process::setsid()?;
             if *dies_with_host { prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64, 0, 0) } else { Ok(()) }
         }
-        Step::Descriptors { stdio, value, code, program } => {
+        Step::Descriptors { stdio, value, code, program, kill, one_by_one } => {
             for (number, descriptor) in (0..).zip(stdio) {
                 place(descriptor, number, 0)?;
             }
@@ -481,8 +497,18 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             if code.is_none() {
                 close(CODE);
             }
+            match kill {
+                Some(kill) => place(kill, KILL, 0)?,
+                None => close(KILL),
+            }
+            if let Some(most) = one_by_one {
+                for number in (KILL + 1)..i32::try_from(*most).unwrap_or(i32::MAX) {
+                    close(number);
+                }
+                return Ok(());
+            }
             // SAFETY: nothing of this process uses a descriptor above; the owners never run their destructors.
-            check(unsafe { libc::syscall(libc::SYS_close_range, PROGRAM + 1, u32::MAX, 0u32) }).map(|_| ())
+            check(unsafe { libc::syscall(libc::SYS_close_range, KILL + 1, u32::MAX, 0u32) }).map(|_| ())
         }
         Step::Exec { arguments, environment } => {
             // SAFETY: both arrays end in a null pointer and point to strings that end in a NUL.

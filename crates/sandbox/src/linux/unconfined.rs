@@ -31,11 +31,16 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
     let mut flags = 0;
     if let Err(refusal) = &facts.namespaces {
         confinement.missing.push(MissingLayer { layer: Layer::PidNamespace, reason: refusal.to_string() });
-        confinement.missing.push(MissingLayer {
-            layer: Layer::TreeKill,
-            reason: "without a process namespace an orphan could outlive the host program's own sudden end"
-                .into(),
-        });
+        if group.kills() {
+            confinement.layers.push(Layer::TreeKill);
+        } else {
+            confinement.missing.push(MissingLayer {
+                layer: Layer::TreeKill,
+                reason: "without a process namespace or a control group the first process ends the others when the host \
+                         is gone, and a program could end it before"
+                    .into(),
+            });
+        }
     } else {
         flags |= libc::CLONE_NEWPID;
         confinement.layers.extend([Layer::PidNamespace, Layer::TreeKill]);

@@ -51,6 +51,13 @@ mod files;
 #[expect(
     clippy::unwrap_used,
     clippy::print_stdout,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking and skip loudly"
+)]
+mod ladder;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
 mod languages;

@@ -118,6 +118,7 @@ impl Base {
             group,
             way_out: None,
             network: (is_ready && self.facts.is_root()).then(network::take).flatten(),
+            code: None,
             template,
         }))
     }

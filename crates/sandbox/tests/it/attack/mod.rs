@@ -5,7 +5,7 @@
 mod bad_input;
 mod expected;
 #[expect(unsafe_code, reason = "a process is made poor between fork and exec")]
-mod hosts;
+pub(crate) mod hosts;
 mod lines;
 mod mixing;
 mod modes;
