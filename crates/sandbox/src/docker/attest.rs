@@ -8,7 +8,7 @@ use crate::{Layer, Level, MissingLayer, Report};
 /// Texts of the kernel, as the first process read them; by the numbers of the protocol.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
-    texts: [String; 10],
+    texts: [String; 12],
 }
 
 const STATUS: usize = 0;
@@ -18,6 +18,7 @@ const MEMORY: [usize; 2] = [3, 4];
 const PROCESSES: [usize; 2] = [5, 6];
 const VERSION: usize = 7;
 const SWAP: [usize; 2] = [8, 9];
+const PROCESSORS: [usize; 2] = [10, 11];
 
 impl Facts {
     pub(super) fn add(&mut self, frame: &Frame) {
@@ -92,9 +93,11 @@ impl Facts {
             self.mount("/").is_some_and(|(options, _)| options.split(',').any(|option| option == "ro"));
         has(Layer::PrivateRoot, root, "its root can be written");
         let workspace = self.mount("/workspace").is_some_and(|(options, kind)| {
-            kind == "tmpfs" && (own_kernel || options.split(',').any(|option| option.starts_with("size=")))
+            kind == "tmpfs" && options.split(',').any(|option| option.starts_with("size="))
         });
-        has(Layer::WorkspaceQuota, workspace, "its workspace has no limit");
+        if workspace || !own_kernel {
+            has(Layer::WorkspaceQuota, workspace, "its workspace has no limit");
+        }
         let alone = self.text(INTERFACES).lines().skip(2).all(|line| line.trim().starts_with("lo:"));
         has(Layer::NetworkNamespace, alone, "it has a network");
         if !weak.is_empty() {
@@ -124,8 +127,17 @@ impl Facts {
         limit(Layer::ProcessLimit, self.limit(PROCESSES), u64::from(kind.processes) + 1);
         // The first version counts memory and swap together, the second swap alone.
         limit(Layer::NoSwap, self.limit(SWAP), if self.text(SWAP[0]).is_empty() { 0 } else { kind.memory });
-        if kind.cpu_quota.is_some() {
-            report.layers.push(Layer::CpuQuota);
+        if let Some(quota) = kind.cpu_quota {
+            // Microseconds of each tenth of a second; nothing else is asked for.
+            let shown =
+                PROCESSORS.iter().find_map(|place| self.text(*place).split_whitespace().next()?.parse().ok());
+            limit(Layer::CpuQuota, shown, (f64::from(quota) * 100_000.0).ceil() as u64 + 1);
+        }
+        if own_kernel && !workspace {
+            report.missing.push(MissingLayer {
+                layer: Layer::WorkspaceQuota,
+                reason: "asked of the daemon; the runtime's kernel does not show it".into(),
+            });
         }
         let absent = [
             (

@@ -120,7 +120,8 @@ impl Kind {
             "OpenStdin": true,
             "StdinOnce": true,
             "Tty": false,
-            "NetworkDisabled": true,
+            // Without any set-up of a network there is an empty namespace; gVisor wants one that was set up as `none`.
+            "NetworkDisabled": self.runtime.as_deref() != Some(super::OWN_KERNEL),
             "Healthcheck": { "Test": ["NONE"] },
             "StopSignal": "SIGKILL",
             "Labels": labels(),

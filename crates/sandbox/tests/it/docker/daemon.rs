@@ -62,7 +62,7 @@ impl Daemon {
         let runtime = find("runsc");
         if let Some(runtime) = &runtime {
             let settings = format!(
-                r#"{{"runtimes": {{"runsc": {{"path": "{}", "runtimeArgs": ["--platform=ptrace", "--ignore-cgroups"]}}}}}}"#,
+                r#"{{"runtimes": {{"runsc": {{"path": "{}", "runtimeArgs": ["--platform=ptrace", "--network=none", "--ignore-cgroups"]}}}}}}"#,
                 runtime.display()
             );
             std::fs::write(place("daemon.json"), settings).unwrap();
@@ -158,6 +158,12 @@ impl Daemon {
             .collect()
     }
 
+    /// Ends the process of the daemon without a warning.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
     /// Stops the process of the daemon, so that it takes connections and answers nothing, or lets it go on.
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.process);
@@ -167,8 +173,11 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        self.signal(rustix::process::Signal::CONT);
-        self.signal(rustix::process::Signal::TERM);
+        let pid = rustix::process::Pid::from_child(&self.process);
+        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::CONT);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
         let started = Instant::now();
         while self.process.try_wait().is_ok_and(|status| status.is_none()) {
             if started.elapsed() > Duration::from_secs(20) {
@@ -176,9 +185,18 @@ impl Drop for Daemon {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+        let prefix = self.folder.path().display().to_string();
+        // A daemon that was killed leaves helpers, which name its folder, and with them the containers go.
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let pid =
+                entry.file_name().to_string_lossy().parse().ok().and_then(rustix::process::Pid::from_raw);
+            if let Some(pid) = pid.filter(|_| String::from_utf8_lossy(&line).contains(&prefix)) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
         // Mounts that the daemon did not take with it would keep its folder.
         let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let prefix = self.folder.path().display().to_string();
         for line in table.lines().rev() {
             if let Some(place) = line.split(' ').nth(1).filter(|place| place.starts_with(&prefix)) {
                 let _ = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);

@@ -256,3 +256,45 @@ fn what_a_container_cannot_have_is_refused() {
     let error = run(&small, &program).unwrap_err();
     assert!(matches!(error, Error::File { .. }), "{error}");
 }
+
+#[test]
+fn the_strongest_level_takes_a_kernel_of_its_own_where_there_is_one() {
+    let name = "the_strongest_level_takes_a_kernel_of_its_own_where_there_is_one";
+    let Some(daemon) = Daemon::get(name) else { return };
+    let with = |runtime: Option<&str>| {
+        let mut options = Daemon::options();
+        options.runtime = runtime.map(str::to_owned);
+        let docker = Docker::connect(&daemon.host, options).unwrap();
+        let mut limits = Limits::for_level(Level::Maximum).with_wall(Duration::from_secs(50));
+        (limits.cpu, limits.idle) = (None, None);
+        let sandbox = Sandbox::new()
+            .backend(Arc::new(docker))
+            .level(Level::Maximum)
+            .limits(limits)
+            .file("a", Source::Bytes(vec![7]));
+        run(&sandbox, &Program::code(Language::Sh, "uname -r; cat a | wc -c; echo x > b; exit 4")).unwrap()
+    };
+    let shared = with(Some("runc"));
+    let here = rustix::system::uname().release().to_string_lossy().into_owned();
+    assert_eq!(shared.verdict, Verdict::Exit { code: 4 }, "{shared:?}");
+    assert_eq!(shared.stdout.text(), format!("{here}\n1\n"));
+    assert!(shared.report.notes.iter().any(|note| note.contains("no second kernel")), "{:?}", shared.report);
+    assert!(shared.report.has(Layer::SeccompAllowlist));
+    let killed = {
+        let docker = Docker::connect(&daemon.host, Daemon::options().runtime("runc")).unwrap();
+        let sandbox = Sandbox::new().backend(Arc::new(docker)).level(Level::Maximum);
+        run(&sandbox, &Program::argv(["mount", "-t", "tmpfs", "x", "/tmp"])).unwrap()
+    };
+    assert!(matches!(killed.verdict, Verdict::Denied { .. }), "{killed:?}");
+    if !daemon.has_own_kernel() {
+        println!("SKIP {name}: there is no `runsc`; install the package `runsc`");
+        return;
+    }
+    let own = with(None);
+    assert_eq!(own.verdict, Verdict::Exit { code: 4 }, "{own:?}");
+    let text = own.stdout.text();
+    assert!(text.ends_with("\n1\n") && !text.starts_with(&here), "{text}");
+    assert_eq!(own.artifacts.len(), 1, "{:?}", own.report);
+    assert!(!own.report.notes.iter().any(|note| note.contains("no second kernel")), "{:?}", own.report);
+    assert!(!own.report.has(Layer::Seccomp), "the guest's kernel has no profile of ours");
+}
