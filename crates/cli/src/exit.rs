@@ -111,7 +111,7 @@ impl From<&toolpost_sandbox::Error> for Exit {
     fn from(error: &toolpost_sandbox::Error) -> Self {
         use toolpost_sandbox::Error;
         match error {
-            Error::LevelUnavailable { .. } => Self::Denied,
+            Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } => Self::Denied,
             Error::LanguageMissing { .. } => Self::Failed,
             Error::Setup { .. } => Self::Unreachable,
             _ => Self::Usage,

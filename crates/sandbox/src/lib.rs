@@ -20,7 +20,7 @@
 //! | what exists | `/usr`, `/bin`, `/lib*`, `/etc`, `/opt`, the workspace, what the caller shows | the same without `/opt`, with a generated `/etc` |
 //! | where a host workspace is | at its own path | at `/workspace` |
 //! | Landlock | required where namespaces are missing | where the kernel has it |
-//! | network | none | none |
+//! | network | none, but for [`Sandbox::egress`] where namespaces are given | none, but for [`Sandbox::egress`] |
 //! | seccomp, no capabilities, no new privileges, limits, clean environment | always | always |
 //!
 //! Without namespaces `standard` runs in the host's root: Landlock leaves the system folders and the workspace, sockets

@@ -149,7 +149,7 @@ pub(super) fn of_sandbox(error: Error) -> ToolError {
     let message = error.to_string();
     let hint = error.hint();
     let made = match &error {
-        Error::LevelUnavailable { .. } => ToolError::permission(message),
+        Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } => ToolError::permission(message),
         Error::TooLarge { .. } => ToolError::limit(message),
         Error::Workspace { .. } => ToolError::precondition(message),
         _ => ToolError::dependency(message),

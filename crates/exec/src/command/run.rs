@@ -308,7 +308,9 @@ impl Program {
                     .with("program", self.name.clone())
                     .caused_by(error);
             }
-            Error::LevelUnavailable { .. } => ToolError::permission(message),
+            Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } => {
+                ToolError::permission(message)
+            }
             Error::InvalidName { .. } => ToolError::invalid_input(message),
             Error::TooLarge { .. } => ToolError::limit(message),
             Error::InvalidLimit { .. } | Error::Workspace { .. } => ToolError::precondition(message),

@@ -19,9 +19,9 @@ mod wire;
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::fd::{AsFd as _, OwnedFd};
@@ -33,6 +33,8 @@ use wire::Stop;
 
 /// The stack of one connection's thread: nothing large is on it, but a TLS handshake.
 const STACK: usize = 512 << 10;
+/// How long what a program has sent may be on its way after the program's end.
+const DRAIN: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
 
 /// A proxy that is ready for a listening socket: its placeholders are made.
@@ -111,8 +113,13 @@ impl EgressProxy {
         self.shared.summary()
     }
 
-    /// Closes every connection, waits for its threads, and gives what went through it.
+    /// Lets what was sent go on its way for at most a quarter of a second, closes every connection, waits for its
+    /// threads, and gives what went through it.
     pub fn finish(mut self) -> EgressLog {
+        let until = Instant::now() + DRAIN;
+        while self.shared.active.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.end();
         self.shared.summary()
     }
@@ -133,24 +140,23 @@ impl Drop for EgressProxy {
 }
 
 /// A connection that is being served; dropped, it makes room for another one.
-struct Served(Arc<AtomicUsize>, Arc<OwnedFd>);
+struct Served(Arc<Shared>, Arc<OwnedFd>);
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.0.active.fetch_sub(1, Ordering::SeqCst);
         let _ = rustix::io::write(&*self.1, &1u64.to_ne_bytes());
     }
 }
 
 /// Accepts until the end of the run, and waits for every connection's thread.
 fn accept(shared: &Arc<Shared>, listener: &TcpListener, freed: &Arc<OwnedFd>) {
-    let most = shared.egress.policy.limits.connections_at_once as usize;
-    let active = Arc::new(AtomicUsize::new(0));
+    let most = u64::from(shared.egress.policy.limits.connections_at_once);
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     loop {
         threads.retain(|thread| !thread.is_finished());
         // Those beyond the limit wait in the kernel's queue.
-        let is_full = active.load(Ordering::SeqCst) >= most;
+        let is_full = shared.active.load(Ordering::SeqCst) >= most;
         let source = if is_full { freed.as_fd() } else { listener.as_fd() };
         match shared.stop.wait(&mut [(source, PollFlags::IN)], LONGEST_WAIT) {
             Ok(()) => {}
@@ -170,8 +176,8 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, freed: &Arc<OwnedFd>) {
                     refuse(shared, &stream);
                     continue;
                 }
-                active.fetch_add(1, Ordering::SeqCst);
-                let served = Served(Arc::clone(&active), Arc::clone(freed));
+                shared.active.fetch_add(1, Ordering::SeqCst);
+                let served = Served(Arc::clone(shared), Arc::clone(freed));
                 let own = Arc::clone(shared);
                 let thread = std::thread::Builder::new()
                     .name("toolpost-egress".into())

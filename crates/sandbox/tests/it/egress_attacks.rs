@@ -497,3 +497,33 @@ fn slow_half_open_and_silent_connections_end_in_time() {
         assert_eq!(verdict(&proxy.finish()), expected, "{name}");
     }
 }
+
+#[test]
+fn a_tunnel_carries_megabytes_both_ways_and_half_closed_ends() {
+    // Sends back what it gets only when all of it is there, then says a word and closes.
+    let server = Server::raw(|mut stream, _| {
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        let _ = stream.write_all(&bytes);
+        let _ = stream.write_all(b"end");
+    });
+    let target = format!("example.org:{}", server.address.port());
+    let data: Vec<u8> = (0..2u32 << 20).map(|number| (number % 251) as u8).collect();
+    let (_, answer, log) = through(&leads_to(&server).allow_raw(pattern(&target)), &server, &target, &data);
+    assert_eq!(answer.len(), data.len() + 3);
+    assert!(answer.starts_with(&data) && answer.ends_with(b"end"));
+    assert_eq!((log.bytes_up, log.bytes_down), (data.len() as u64, data.len() as u64 + 3));
+    // A server that closes its half before the program has said everything; what was sent still arrives.
+    let server = Server::raw(|mut stream, seen| {
+        let _ = stream.write_all(b"220 hello\r\n");
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        seen.lock().unwrap().push(bytes.len().to_string());
+    });
+    let target = format!("example.org:{}", server.address.port());
+    let (_, answer, log) = through(&leads_to(&server).allow_raw(pattern(&target)), &server, &target, &data);
+    assert_eq!(answer, b"220 hello\r\n");
+    crate::support::eventually("everything arrives", || server.seen() == [data.len().to_string()]);
+    assert_eq!((log.bytes_up, verdict(&log)), (data.len() as u64, "served".into()));
+}

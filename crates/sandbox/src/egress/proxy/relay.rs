@@ -87,8 +87,10 @@ pub(super) fn relay(
     while !(up.told && down.told) {
         let (client_read, server_write) = up.wants();
         let (server_read, client_write) = down.wants();
-        let mut wanted =
-            [(client.as_fd(), client_read | client_write), (server.as_fd(), server_read | server_write)];
+        let (at_client, at_server) = (client_read | client_write, server_read | server_write);
+        // A side of which nothing is wanted is left out: one that is gone would wake the wait again and again.
+        let sides = [(client.as_fd(), at_client), (server.as_fd(), at_server)];
+        let mut wanted: Vec<_> = sides.into_iter().filter(|(_, flags)| !flags.is_empty()).collect();
         match shared.stop.wait(&mut wanted, idle) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
@@ -96,35 +98,26 @@ pub(super) fn relay(
             }
             Err(_) => return Err(Trouble::Gone),
         }
-        let [(_, at_client), (_, at_server)] = wanted;
+        let mut found = wanted.iter().map(|(_, flags)| *flags);
+        let mut next = |asked: PollFlags| {
+            if asked.is_empty() { PollFlags::empty() } else { found.next().unwrap_or(PollFlags::empty()) }
+        };
+        let (at_client, at_server) = (next(at_client), next(at_server));
+        // What is gone shows as the end or as an error of the very reading or writing that was wanted.
         let over = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-        // A side that is gone in both directions, and was read to its end, has nothing more to give or to take.
-        if (at_client.intersects(over) && up.ended) || (at_server.intersects(over) && down.ended) {
-            if at_server.intersects(over) && !down.waiting.is_empty() && !at_client.intersects(over) {
-                // What the server said last is still on its way to the program.
-                while !down.waiting.is_empty() {
-                    shared
-                        .stop
-                        .wait(&mut [(client.as_fd(), PollFlags::OUT)], idle)
-                        .and_then(|()| down.write(client))
-                        .map_err(|error| Trouble::of(&error, "the connection"))?;
-                }
-            }
-            return Ok(());
-        }
         let moved = |error: io::Error| Trouble::of(&error, "the connection");
-        if at_client.intersects(PollFlags::IN | over) && up.waiting.is_empty() && !up.ended {
+        if !client_read.is_empty() && at_client.intersects(PollFlags::IN | over) {
             let size = up.read(client).map_err(|_| Trouble::Gone)?;
             entry.spend(Way::Up, size)?;
         }
-        if at_server.intersects(PollFlags::IN | over) && down.waiting.is_empty() && !down.ended {
+        if !server_read.is_empty() && at_server.intersects(PollFlags::IN | over) {
             let size = down.read(server).map_err(moved)?;
             entry.spend(Way::Down, size)?;
         }
-        if !up.waiting.is_empty() && at_server.contains(PollFlags::OUT) {
+        if !server_write.is_empty() && at_server.intersects(PollFlags::OUT | over) {
             up.write(server).map_err(moved)?;
         }
-        if !down.waiting.is_empty() && at_client.contains(PollFlags::OUT) {
+        if !client_write.is_empty() && at_client.intersects(PollFlags::OUT | over) {
             down.write(client).map_err(|_| Trouble::Gone)?;
         }
         up.finish(server);

@@ -90,6 +90,8 @@ pub(super) struct Shared {
     /// The most bytes in both directions together; [`crate::EgressLimits`] hold besides.
     pub(super) bytes: u64,
     pub(super) connections: AtomicU64,
+    /// Connections that are being served.
+    pub(super) active: AtomicU64,
     requests: AtomicU64,
     refused: AtomicU64,
     up: AtomicU64,
@@ -129,6 +131,7 @@ impl Shared {
             tls: std::sync::OnceLock::new(),
             bytes: bytes.unwrap_or(u64::MAX),
             connections: AtomicU64::new(0),
+            active: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             up: AtomicU64::new(0),
