@@ -6,6 +6,8 @@
 //! `--programs` names folders in which programs are looked up first, for example the `bin` of a virtual environment.
 //! `--keep` is where files that came back are copied to.
 
+#![expect(clippy::print_stdout, reason = "an example says what it did")]
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -291,7 +293,9 @@ fn run(task: &Task, sandbox: &Sandbox, keep: Option<&PathBuf>) -> Result<Result<
         Err(Error::LanguageMissing { .. }) => return Ok(Err(format!("{} is not installed", task.language))),
         Ok(Build::Failed(outcome)) => return Err(outcome.stderr.text().into()),
         Ok(Build::Ready { program, notes }) => {
-            notes.iter().for_each(|note| println!("     {}: {note}", task.name));
+            if !notes.is_empty() {
+                println!("     {}: {}", task.name, notes.join("; "));
+            }
             program
         }
         Ok(_) => program,
@@ -314,7 +318,7 @@ fn main() -> Result<(), Failure> {
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--programs" => {
-                programs.push(std::path::absolute(arguments.next().ok_or("--programs needs a folder")?)?)
+                programs.push(std::path::absolute(arguments.next().ok_or("--programs needs a folder")?)?);
             }
             "--keep" => keep = Some(PathBuf::from(arguments.next().ok_or("--keep needs a folder")?)),
             name if TASKS.iter().any(|task| task.name == name) => wanted.push(argument),

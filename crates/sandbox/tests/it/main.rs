@@ -104,4 +104,5 @@ mod starts;
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
 mod support;
+mod typescript;
 mod unprivileged;
