@@ -213,11 +213,10 @@ impl Error {
                 Some("give an absolute path, or make the folder visible to the sandbox".into())
             }
             Self::NotExecutable { program } => Some(format!("make it executable: `chmod +x {program}`")),
-            Self::LanguageMissing { hint, .. } => Some((*hint).into()),
+            Self::LanguageMissing { hint, .. } | Self::SessionRefused { hint, .. } => Some((*hint).into()),
             Self::SessionEnded { .. } => {
                 Some("start a new session, or restore a saved one; a limit can be raised in `SessionLimits`".into())
             }
-            Self::SessionRefused { hint, .. } => Some((*hint).into()),
             _ => None,
         }
     }

@@ -262,7 +262,7 @@ impl Interpreter {
         match *self {}
     }
 
-    pub(crate) fn files(&self) -> Result<(Vec<(String, u64)>, Option<&'static str>), Error> {
+    pub(crate) fn files(&self) -> Result<crate::session::Files, Error> {
         match *self {}
     }
 
@@ -279,6 +279,10 @@ impl Interpreter {
     }
 
     pub(crate) fn report(&self) -> crate::Report {
+        match *self {}
+    }
+
+    pub(crate) fn fork_time(&self) -> std::time::Duration {
         match *self {}
     }
 }

@@ -16,6 +16,9 @@ pub use limits::{CellLimits, SessionLimits};
 use log::{Deed, Log};
 pub use saved::Difference;
 
+/// Files with their sizes, and why some were left out.
+pub(crate) type Files = (Vec<(String, u64)>, Option<&'static str>);
+
 /// What a reset leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -208,6 +211,12 @@ impl Session {
     /// How many cells were run, those before the fork included.
     pub fn cells(&self) -> u32 {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner).cells
+    }
+
+    /// How long its interpreter took to be there: for a fork the time from the request to the fork's greeting, without
+    /// the copy of its files.
+    pub fn fork_time(&self) -> Option<Duration> {
+        Some(self.inner.state.try_lock().ok()?.interpreter.as_ref()?.fork_time())
     }
 
     /// What confines the session. The same is in each outcome.

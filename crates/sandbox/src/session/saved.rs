@@ -55,7 +55,7 @@ pub struct Difference {
     pub found: String,
 }
 
-fn bad(path: &Path, reason: impl ToString) -> Error {
+fn bad(path: &Path, reason: impl std::fmt::Display) -> Error {
     Error::Saved { path: path.to_owned(), reason: reason.to_string() }
 }
 
@@ -160,9 +160,9 @@ impl Session {
                     let content = read(&folder.join("uploads").join(number.to_string()), MAXIMUM_FILE)?;
                     session.upload(&name, &Source::Bytes(content))?;
                 }
-                Deed::Reset { fresh } => {
-                    session.reset(if fresh { Reset::Fresh } else { Reset::KeepFiles })?
-                }
+                Deed::Reset { fresh: true } => session.reset(Reset::Fresh)?,
+                Deed::Reset { fresh: false } => session.reset(Reset::KeepFiles)?,
+
                 Deed::Cell { code, limits, verdict, value, stdout } => {
                     let cell = session.cells() + 1;
                     let mut differs = |subject: &str, expected: String, found: String| {

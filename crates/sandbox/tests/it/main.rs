@@ -4,6 +4,12 @@
 #[expect(
     clippy::unwrap_used,
     clippy::print_stdout,
+    reason = "a helper of tests fails by panicking and skips loudly"
+)]
+mod sessions_data;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
     clippy::panic,
     reason = "helpers of tests fail by panicking, skip loudly and print what came out"
 )]

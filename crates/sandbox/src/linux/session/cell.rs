@@ -417,8 +417,7 @@ impl Cell<'_> {
             return (self.stopped(stop.reason, end, report), None);
         }
         match end {
-            Some(End::Done) => (Verdict::Ok, Some(0)),
-            Some(End::Exited(0)) => (Verdict::Ok, Some(0)),
+            Some(End::Done | End::Exited(0)) => (Verdict::Ok, Some(0)),
             Some(End::Exited(status)) => {
                 (facts.or(Verdict::Exit { code: status.into() }), Some(status.into()))
             }

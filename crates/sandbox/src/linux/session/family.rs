@@ -384,7 +384,7 @@ fn watch(
     let since = Instant::now();
     let mut workspace = PathBuf::new();
     let mut arguments = |place: &Path| {
-        workspace = place.to_owned();
+        place.clone_into(&mut workspace);
         let start = sandbox.directory.as_ref().map_or_else(|| place.to_owned(), |inner| place.join(inner));
         let text = |path: &Path| String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned();
         let options = serde_json::json!({

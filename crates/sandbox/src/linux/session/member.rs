@@ -55,6 +55,7 @@ pub(super) struct Member {
     placeholders: Vec<&'static str>,
     depth: usize,
     stopped: Stopped,
+    pub(super) fork_time: Duration,
     /// What the kernel had counted after the last cell: processes killed for want of memory, and processes refused.
     pub(super) counted: (u64, u64),
     _seat: Seat,
@@ -67,6 +68,7 @@ struct Born {
     pidfd: OwnedFd,
     stdout: OwnedFd,
     stderr: OwnedFd,
+    time: Duration,
 }
 
 /// A name that nobody can guess.
@@ -96,9 +98,10 @@ fn bear(family: &Family, asked: &OwnedFd, root: Option<&Root>) -> Result<Born, E
     let nonce = nonce()?;
     let mut descriptors = vec![inside.as_fd(), stdout_inside.as_fd(), stderr_inside.as_fd()];
     descriptors.extend(root.map(|root| root.directory.as_fd()));
+    let begin = Instant::now();
     send(asked, &frame::encode(frame::ask::FORK, &nonce, &[]), &descriptors)?;
     drop((inside, stdout_inside, stderr_inside));
-    let until = Instant::now() + FORKED_WITHIN;
+    let until = begin + FORKED_WITHIN;
     let mut buffer = buffer();
     let pid = loop {
         if Instant::now() >= until || family.remains().is_some() {
@@ -127,6 +130,7 @@ fn bear(family: &Family, asked: &OwnedFd, root: Option<&Root>) -> Result<Born, E
             }
         }
     };
+    let time = begin.elapsed();
     // The answer to the request, which would be nobody's later.
     if wait_for(asked.as_fd(), PollFlags::IN, FORKED_WITHIN) {
         refusal(asked, &nonce, &mut buffer)?;
@@ -137,7 +141,7 @@ fn bear(family: &Family, asked: &OwnedFd, root: Option<&Root>) -> Result<Born, E
     if !tree::descendants(family.pid).contains(&pid) {
         return Err(failed("the fork died at once"));
     }
-    Ok(Born { socket, pid, pidfd, stdout, stderr })
+    Ok(Born { socket, pid, pidfd, stdout, stderr, time })
 }
 
 /// Reads the answers of the interpreter that was asked to fork, and gives its refusal as an error.
@@ -192,7 +196,7 @@ impl Member {
         placeholders: Vec<&'static str>,
         depth: usize,
     ) -> Self {
-        let Born { socket, pid, pidfd, stdout, stderr } = born;
+        let Born { socket, pid, pidfd, stdout, stderr, time } = born;
         family.pids.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
         Self {
             family: Arc::clone(family),
@@ -207,6 +211,7 @@ impl Member {
             placeholders,
             depth,
             stopped: Stopped::No,
+            fork_time: time,
             counted: (family.group.memory_kills(), family.group.refused_processes()),
             _seat: seat,
         }
@@ -259,7 +264,8 @@ impl Member {
         pids.remove(&self.pid);
         pids.insert(born.pid);
         drop(pids);
-        let Born { socket, pid, pidfd, stdout, stderr } = born;
+        let Born { socket, pid, pidfd, stdout, stderr, time } = born;
+        self.fork_time = time;
         (self.socket, self.pid, self.pidfd) = (socket, pid, Arc::new(pidfd));
         (self.stdout, self.stderr) = (stdout, stderr);
         self.before = self.list();

@@ -141,7 +141,7 @@ impl Interpreter {
     }
 
     /// The regular files and their sizes, and whether some were left out.
-    pub(crate) fn files(&self) -> Result<(Vec<(String, u64)>, Option<&'static str>), Error> {
+    pub(crate) fn files(&self) -> Result<crate::session::Files, Error> {
         self.0.folder("list")?;
         let Listing { files, left_out } = self.0.list();
         let named = files
@@ -185,6 +185,11 @@ impl Interpreter {
         copy::remove(folder.descriptor.as_fd(), Path::new(name));
         self.0.before = self.0.list();
         Ok(())
+    }
+
+    /// How long the fork that made it took.
+    pub(crate) fn fork_time(&self) -> std::time::Duration {
+        self.0.fork_time
     }
 
     /// What confines the family.

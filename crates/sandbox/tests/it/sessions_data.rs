@@ -1,0 +1,65 @@
+//! What a session shows of data frames and figures, with the libraries that are not everywhere.
+
+use serde_json::json;
+use toolpost_sandbox::{Language, Limits, Sandbox, Session};
+
+use crate::sessions::{run, value};
+use crate::support::Mode;
+
+/// A session whose Python has a library: that of the folder which `TOOLPOST_TEST_PYTHON` names, or the system's.
+fn with(library: &str) -> Option<Session> {
+    let mode = Mode::available().into_iter().find(|mode| *mode != Mode::Shared)?;
+    let mut sandbox: Sandbox = mode.sandbox().limits(Limits::default().with_memory(2 << 30));
+    #[expect(clippy::disallowed_methods, reason = "the machine says where its Python with libraries is")]
+    if let Some(folder) = std::env::var_os("TOOLPOST_TEST_PYTHON") {
+        let mut search = std::path::Path::new(&folder).join("bin").into_os_string();
+        search.push(":/usr/bin:/bin");
+        sandbox = sandbox.search_path(search);
+    }
+    let session = Session::start(&sandbox, Language::Python).unwrap();
+    if run(&session, &format!("import {library}")).verdict.is_ok() {
+        return Some(session);
+    }
+    println!("SKIP {library}: no Python here has it");
+    None
+}
+
+#[test]
+fn open_figures_come_back_as_png_without_the_code_asking_for_a_file() {
+    let Some(session) = with("matplotlib") else { return };
+    let outcome = run(
+        &session,
+        "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.figure()\nplt.bar([1, 2], [3, 4])\nplt.show()\n1",
+    );
+    assert_eq!(outcome.stderr.text(), "");
+    let found: Vec<(&str, &str)> =
+        outcome.artifacts.iter().map(|artifact| (artifact.path.as_str(), artifact.media_type)).collect();
+    assert_eq!(found, [("figure-2-1.png", "image/png"), ("figure-2-2.png", "image/png")], "{:?}", outcome.report.notes);
+    assert!(outcome.artifacts[0].read().unwrap().starts_with(b"\x89PNG"));
+    // They are closed: the next cell shows its own alone, also where the code has taken the name.
+    assert!(run(&session, "2").artifacts.is_empty());
+    let outcome = run(&session, "open('figure-4-1.png', 'w').write('mine')\nplt.plot([1])\n1");
+    let names: Vec<&str> = outcome.artifacts.iter().map(|artifact| artifact.path.as_str()).collect();
+    assert_eq!(names, ["figure-4-1-1.png", "figure-4-1.png"]);
+    assert_eq!(session.download("figure-4-1.png", 10).unwrap(), b"mine");
+    let fork = session.fork(1).unwrap().pop().unwrap();
+    assert_eq!(run(&fork, "plt.plot([2])\n1").artifacts.len(), 1);
+}
+
+#[test]
+fn a_data_frame_comes_as_rows_and_as_text() {
+    let Some(session) = with("pandas") else { return };
+    let code = "import pandas as pd\nframe = pd.DataFrame({'a': [1, 2], 'b': ['x', None]})\nframe";
+    let found = value(&session, code);
+    assert_eq!(found["type"], "DataFrame");
+    assert_eq!((&found["columns"], &found["index"]), (&json!(["a", "b"]), &json!([0, 1])));
+    assert_eq!((&found["data"], &found["shape"]), (&json!([[1, "x"], [2, null]]), &json!([2, 2])));
+    assert!(found["text"].as_str().unwrap().contains('x'), "{found}");
+    let found = value(&session, "frame['a']");
+    assert_eq!((&found["type"], &found["data"]), (&json!("Series"), &json!([[1], [2]])));
+    let found = value(&session, "pd.DataFrame({'a': range(1_000_000)})");
+    assert_eq!((&found["rows"], &found["shape"]), (&json!(1000), &json!([1_000_000, 1])));
+    assert_eq!(value(&session, "frame['a'].sum()"), json!(3));
+    assert_eq!(value(&session, "frame['a'].to_numpy()")["data"], json!([1, 2]));
+    assert!(run(&session, "frame").artifacts.is_empty());
+}
