@@ -49,6 +49,11 @@
 //! [`Sandbox::start`] gives the same program with live streams. A process of the operator's own, such as a worker that
 //! is trusted and must only die completely, is started by [`Sandbox::unconfined`].
 //!
+//! # Sessions
+//!
+//! A [`Session`] is an interpreter that stays: cells build on each other, can be interrupted, and the live interpreter can
+//! be forked with its files. It lives in a sandbox of its own, under the same levels.
+//!
 //! # Invariants
 //!
 //! - A level that was named is given or refused, never silently lowered. A layer is in [`Report::layers`] only if the
