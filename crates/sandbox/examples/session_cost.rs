@@ -43,7 +43,10 @@ fn forks(mebibytes: usize, samples: usize, rows: &mut Vec<Row>) -> Result<(), Fa
     let session = Session::start(&sandbox(), Language::Python)?;
     // An interpreter by itself has about 12 MiB.
     let own = mebibytes.saturating_sub(12);
-    run(&session, &format!("held = bytearray({own} << 20)\nfor n in range(0, len(held), 4096): held[n] = 1"))?;
+    run(
+        &session,
+        &format!("held = bytearray({own} << 20)\nfor n in range(0, len(held), 4096): held[n] = 1"),
+    )?;
     session.upload("file", &Source::Bytes(vec![7; 64 << 10]))?;
     let mut inner = Vec::new();
     let whole = timed(samples, || {
@@ -87,7 +90,8 @@ fn main() -> Result<(), Failure> {
     drop(session);
     let mut left_out = Vec::new();
     for mebibytes in [24, 124, 2048] {
-        if let Err(error) = forks(mebibytes, if mebibytes > 1000 { samples / 4 } else { samples }, &mut rows) {
+        if let Err(error) = forks(mebibytes, if mebibytes > 1000 { samples / 4 } else { samples }, &mut rows)
+        {
             left_out.push(format!("forks at {mebibytes} MiB: {error}"));
         }
     }

@@ -60,8 +60,8 @@ pub enum Reset {
 ///
 /// # Forks
 ///
-/// A fork has the memory, the files and `/tmp` of its parent as they were, each of its own from then on. Open files stay
-/// shared, and threads and programs that a cell left behind are not copied. Random numbers differ. All members of a
+/// A fork has the memory, the files and `/tmp` of its parent as they were, each of its own from then on; `/tmp` stays
+/// shared where something of the host is shown beneath it. Open files stay shared, and threads and programs that a cell left behind are not copied. Random numbers differ. All members of a
 /// family, a session and its forks and theirs, share one sandbox and its limits, and trust each other: they come from the
 /// same code. A member cannot signal its parent or its siblings, nor look into them.
 #[derive(Debug)]

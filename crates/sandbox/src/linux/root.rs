@@ -50,10 +50,8 @@ fn etc_files() -> [(&'static str, String); 5] {
 /// What the C library must read before it uses large pages, with which a fork of much memory takes a hundredth of the
 /// time: copies of two files of the host, and nothing else of `/sys`.
 fn large_pages() -> &'static [(&'static str, Vec<u8>)] {
-    const FILES: [&str; 2] = [
-        "/sys/kernel/mm/transparent_hugepage/enabled",
-        "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size",
-    ];
+    const FILES: [&str; 2] =
+        ["/sys/kernel/mm/transparent_hugepage/enabled", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"];
     static COPIES: OnceLock<Vec<(&'static str, Vec<u8>)>> = OnceLock::new();
     COPIES.get_or_init(|| {
         let read = FILES.map(|file| std::fs::read(file).ok().filter(|content| content.len() < 100));

@@ -4,12 +4,6 @@
 #[expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a helper of tests fails by panicking and skips loudly"
-)]
-mod sessions_data;
-#[expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
     clippy::panic,
     reason = "helpers of tests fail by panicking, skip loudly and print what came out"
 )]
@@ -93,6 +87,12 @@ mod roots;
 mod runs;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod sessions;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a helper of tests fails by panicking and skips loudly"
+)]
+mod sessions_data;
 #[expect(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -34,7 +34,12 @@ fn open_figures_come_back_as_png_without_the_code_asking_for_a_file() {
     assert!(!outcome.stderr.text().contains("non-interactive"), "{}", outcome.stderr.text());
     let found: Vec<(&str, &str)> =
         outcome.artifacts.iter().map(|artifact| (artifact.path.as_str(), artifact.media_type)).collect();
-    assert_eq!(found, [("figure-2-1.png", "image/png"), ("figure-2-2.png", "image/png")], "{:?}", outcome.report.notes);
+    assert_eq!(
+        found,
+        [("figure-2-1.png", "image/png"), ("figure-2-2.png", "image/png")],
+        "{:?}",
+        outcome.report.notes
+    );
     assert!(outcome.artifacts[0].read().unwrap().starts_with(b"\x89PNG"));
     // They are closed: the next cell shows its own alone, also where the code has taken the name.
     assert!(run(&session, "2").artifacts.is_empty());

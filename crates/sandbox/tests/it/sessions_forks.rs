@@ -167,6 +167,30 @@ fn a_fork_has_random_numbers_of_its_own_and_no_thread_or_program_of_its_parent()
 }
 
 #[test]
+fn what_the_host_shows_beneath_tmp_is_there_in_a_fork_too() {
+    let shown = crate::support::open_folder();
+    if !shown.path().starts_with("/tmp") {
+        println!(
+            "SKIP what_the_host_shows_beneath_tmp_is_there_in_a_fork_too: short-lived files are elsewhere"
+        );
+        return;
+    }
+    std::fs::write(shown.path().join("given"), "given").unwrap();
+    let Some(mode) = Mode::available().into_iter().find(|mode| forkable(*mode).is_some()) else { return };
+    let sandbox = mode.sandbox().read_only(shown.path());
+    let session = Session::start(&sandbox, Language::Python).unwrap();
+    run(&session, "import os\nopen('mine', 'w').write('mine')");
+    let fork = session.fork(1).unwrap().pop().unwrap();
+    let path = shown.path().join("given");
+    assert_eq!(
+        value(&fork, &format!("[open('mine').read(), open({path:?}).read()]")),
+        json!(["mine", "given"])
+    );
+    fork.reset(Reset::Fresh).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "given", "what is shown is never emptied");
+}
+
+#[test]
 fn the_number_of_forks_is_limited_and_what_is_too_much_is_refused() {
     let Some(mode) = Mode::available().into_iter().find(|mode| forkable(*mode).is_some()) else { return };
     let settings = SessionLimits::default().with_forks(2);

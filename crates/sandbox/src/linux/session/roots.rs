@@ -62,6 +62,16 @@ fn enter(member: &Member) -> io::Result<(Vec<Step>, Arc<OwnedFd>)> {
     Ok((steps, mounts))
 }
 
+/// Whether something of the host is shown beneath the folder for short-lived files: then all members share that folder,
+/// because an empty one would hide it.
+fn shows_in_scratch(family: &Family) -> bool {
+    let table = std::fs::read_to_string(format!("/proc/{}/mountinfo", family.pid)).unwrap_or_default();
+    table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .any(|point| point.strip_prefix(SCRATCH).is_some_and(|rest| rest.starts_with('/')))
+}
+
 /// Runs a helper and gives the descriptors that it hands out.
 fn run(mut steps: Vec<Step>, count: usize) -> Result<Vec<OwnedFd>, Error> {
     steps.push(Step::Exit);
@@ -122,6 +132,7 @@ pub(super) fn make(member: &Member, count: usize) -> Result<Vec<Root>, Error> {
     if member.is_deepest() {
         return Err(refuse("it is the fork of a fork, 12 deep".into(), "fork an earlier session"));
     }
+    let shares_scratch = shows_in_scratch(family);
     let (enter, mounts) = enter(member).map_err(setup("enter mount namespace"))?;
     let mut steps = enter;
     let owner =
@@ -138,7 +149,9 @@ pub(super) fn make(member: &Member, count: usize) -> Result<Vec<Root>, Error> {
             options: launch::c_string(format!("size={size},nr_inodes={inodes},mode=755{owner}")),
             flags: MountFlags::NOSUID | MountFlags::NODEV,
         });
-        steps.push(temporary(SCRATCH.as_ref(), size, inodes, false));
+        if !shares_scratch {
+            steps.push(temporary(SCRATCH.as_ref(), size, inodes, false));
+        }
         steps.push(Step::SendFolder(path(&family.workspace)));
         steps.push(Step::SendFolder(path(SCRATCH)));
         steps.push(Step::SendFolder(path("/")));
@@ -155,11 +168,9 @@ pub(super) fn make(member: &Member, count: usize) -> Result<Vec<Root>, Error> {
     let from_workspace = member.folder("fork")?;
     let from_scratch = scratch(member)?;
     for root in &roots {
-        let pairs = [
-            (from_workspace.descriptor.as_fd(), root.workspace.as_fd()),
-            (from_scratch.as_fd(), root.scratch.as_fd()),
-        ];
-        for (from, to) in pairs {
+        let workspaces = (from_workspace.descriptor.as_fd(), root.workspace.as_fd());
+        let scratches = (!shares_scratch).then(|| (from_scratch.as_fd(), root.scratch.as_fd()));
+        for (from, to) in [Some(workspaces), scratches].into_iter().flatten() {
             copy::tree(from, to, family.owner).map_err(|reason| {
                 refuse(
                     format!("the files could not be copied: {reason}"),
