@@ -4,6 +4,7 @@
 //! comes from what this machine has: a static busybox, or `debootstrap` with the machine's own package sources. With one,
 //! [`Images::pull`] fetches any image. The programs are started on the host as the operator, who alone names them.
 
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -136,12 +137,21 @@ pub struct Image {
 #[derive(Debug, Clone)]
 pub struct Images {
     engine: Engine,
+    environment: Vec<(String, OsString)>,
 }
 
 impl Images {
     /// Finds the daemon, which may take `patience` for each answer.
     pub fn connect(host: &DockerHost, patience: Duration) -> Result<Self, DockerError> {
-        Ok(Self { engine: Engine::connect(host, patience)? })
+        Ok(Self { engine: Engine::connect(host, patience)?, environment: Vec::new() })
+    }
+
+    /// Sets a variable for the programs that [`Images::build`] starts, for example `https_proxy` or `PIP_INDEX_URL`:
+    /// their environment is otherwise clean, because this crate reads none.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
     }
 
     /// Builds an image and gives what the daemon says about it. `progress` gets a line for each step. `limit` bounds
@@ -159,7 +169,7 @@ impl Images {
             Recipe::Folder { path } => path.as_path(),
             _ => {
                 scratch = Scratch::new()?;
-                fill(recipe, &scratch.root, limit, progress)?;
+                fill(recipe, &scratch.root, &Commands { limit, environment: &self.environment }, progress)?;
                 scratch.root.as_path()
             }
         };
@@ -274,19 +284,25 @@ fn file(action: &'static str, path: &Path, source: io::Error) -> DockerError {
     DockerError::File { action, path: path.display().to_string(), source }
 }
 
+/// How programs of the host are started.
+struct Commands<'a> {
+    limit: Duration,
+    environment: &'a [(String, OsString)],
+}
+
 /// Fills the root folder of an image.
 fn fill(
     recipe: &Recipe,
     root: &Path,
-    limit: Duration,
+    commands: &Commands<'_>,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), DockerError> {
     match recipe {
         Recipe::Folder { .. } => Ok(()),
-        Recipe::Busybox { program } => busybox(program, root),
-        Recipe::Python { release, mirror } => debian(root, release, mirror.as_deref(), limit, progress),
+        Recipe::Busybox { program } => busybox(program, root, commands),
+        Recipe::Python { release, mirror } => debian(root, release, mirror.as_deref(), commands, progress),
         Recipe::Data { release, mirror } => {
-            debian(root, release, mirror.as_deref(), limit, progress)?;
+            debian(root, release, mirror.as_deref(), commands, progress)?;
             progress("installing the packages of the profile `data`");
             let target = root.join("usr/local/lib/toolpost-data");
             let version = python_version(root)?;
@@ -306,7 +322,7 @@ fn fill(
             .into();
             arguments.push(target.display().to_string());
             arguments.extend(DATA_PACKAGES.map(str::to_owned));
-            command("python3", &arguments, limit)?;
+            commands.run("python3", &arguments)?;
             // The interpreter runs isolated and looks at no variable: a path file in its own folder shows the way.
             let place = root.join(format!("usr/local/lib/python{version}/dist-packages"));
             let path_file = place.join("toolpost-data.pth");
@@ -318,7 +334,7 @@ fn fill(
 }
 
 /// The folders that a root needs besides its programs.
-fn busybox(program: &Path, root: &Path) -> Result<(), DockerError> {
+fn busybox(program: &Path, root: &Path, commands: &Commands<'_>) -> Result<(), DockerError> {
     let fail = |source| file("copy", program, source);
     for folder in ["bin", "etc", "tmp", "workspace", "proc", "sys", "dev"] {
         std::fs::create_dir(root.join(folder)).map_err(fail)?;
@@ -329,7 +345,7 @@ fn busybox(program: &Path, root: &Path) -> Result<(), DockerError> {
     std::fs::write(root.join("etc/passwd"), "root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n")
         .map_err(fail)?;
     std::fs::write(root.join("etc/group"), "root:x:0:\nnogroup:x:65534:\n").map_err(fail)?;
-    let list = command(&program.display().to_string(), &["--list".to_owned()], Duration::from_secs(20))?;
+    let list = commands.run(&program.display().to_string(), &["--list".to_owned()])?;
     for name in list.lines().filter(|name| !name.is_empty() && *name != "busybox" && !name.contains('/')) {
         std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).map_err(fail)?;
     }
@@ -344,7 +360,7 @@ fn debian(
     root: &Path,
     release: &str,
     mirror: Option<&str>,
-    limit: Duration,
+    commands: &Commands<'_>,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), DockerError> {
     if !release.bytes().all(|byte| byte.is_ascii_lowercase()) || release.is_empty() {
@@ -360,7 +376,7 @@ fn debian(
             .into();
     arguments.extend([release.to_owned(), root.display().to_string()]);
     arguments.extend(mirror.map(str::to_owned));
-    command("debootstrap", &arguments, limit)?;
+    commands.run("debootstrap", &arguments)?;
     for folder in NOT_NEEDED {
         let folder = root.join(folder);
         if folder.is_dir() {
@@ -383,30 +399,51 @@ fn python_version(root: &Path) -> Result<String, DockerError> {
         .ok_or_else(|| file("read link", &link, io::Error::other("it does not name a version of Python")))
 }
 
-/// Runs a program of the host to its end and gives its output; it may take so long. It gets a clean environment, in
-/// which only the proxies and configuration of package clients are those of the operator.
-fn command(program: &str, arguments: &[String], limit: Duration) -> Result<String, DockerError> {
-    let sandbox = crate::Sandbox::unconfined().limits(
-        crate::Limits::default()
-            .with_wall(limit)
+impl Commands<'_> {
+    /// Runs a program of the host to its end and gives its output. It is the operator's own and not confined, but
+    /// bounded, and dies with this program.
+    fn run(&self, program: &str, arguments: &[String]) -> Result<String, DockerError> {
+        let limits = crate::Limits::default()
+            .with_wall(self.limit)
             .with_memory(8 << 30)
             .with_processes(4096)
             .with_descriptors(4096)
-            .with_file_size(8 << 30),
-    );
-    let mut all = vec![program.to_owned()];
-    all.extend(arguments.iter().cloned());
-    let failed = |reason: String| DockerError::Unsupported { what: format!("`{program}`"), reason };
-    let outcome = sandbox
-        .run(&crate::Program::argv(all), &crate::Cancel::new(), &mut |_| {})
-        .map_err(|error| failed(format!("{error}; install it, for example by `apt-get install`")))?;
-    if outcome.verdict.is_ok() {
-        return Ok(outcome.stdout.text());
+            .with_file_size(8 << 30);
+        let mut all = vec![program.to_owned()];
+        all.extend(arguments.iter().cloned());
+        let failed = |reason: String| DockerError::Unsupported { what: format!("`{program}`"), reason };
+        let is_name = |name: &str| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        };
+        if let Some((name, _)) = self.environment.iter().find(|(name, _)| !is_name(name)) {
+            return Err(failed(format!(
+                "the variable `{}` has a name with more than letters, digits and underscores",
+                shorten(name)
+            )));
+        }
+        // `env` sets what the sandbox would refuse to hand to a program that nobody trusts.
+        let mut command = vec!["env".into()];
+        command.extend(self.environment.iter().map(|(name, value)| {
+            let mut pair = OsString::from(format!("{name}="));
+            pair.push(value);
+            pair
+        }));
+        command.extend(all.into_iter().map(OsString::from));
+        let outcome = crate::Sandbox::unconfined()
+            .limits(limits)
+            .run(&crate::Program::Argv(command), &crate::Cancel::new(), &mut |_| {})
+            .map_err(|error| failed(error.to_string()))?;
+        if outcome.verdict.is_ok() {
+            return Ok(outcome.stdout.text());
+        }
+        if outcome.exit_code == Some(127) {
+            return Err(failed("it is not installed; install it, for example by `apt-get install`".into()));
+        }
+        let text = outcome.stderr.text();
+        let last: Vec<&str> = text.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
+        let last: Vec<String> = last.into_iter().rev().map(shorten).collect();
+        Err(failed(format!("it ended with {:?}: {}", outcome.verdict, last.join(" / "))))
     }
-    let text = outcome.stderr.text();
-    let last: Vec<&str> = text.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
-    let last: Vec<String> = last.into_iter().rev().map(shorten).collect();
-    Err(failed(format!("it ended with {:?}: {}", outcome.verdict, last.join(" / "))))
 }
 
 /// The folder of an image as an archive that is written while it is read. Everything belongs to root; devices, sockets

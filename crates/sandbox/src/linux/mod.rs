@@ -53,6 +53,5 @@ pub(crate) use toolchain::{build, detect, installer};
 #[cfg(feature = "docker")]
 pub(crate) use {
     capture::{Capture, ResultLine},
-    files::open_regular,
     profile::profile,
 };

@@ -4,3 +4,5 @@ mod daemon;
 mod errors;
 mod images;
 mod runs;
+#[cfg(feature = "docker-tls")]
+mod tls;

@@ -51,6 +51,11 @@ impl Daemon {
 
     /// Starts a daemon that no other test has.
     pub(crate) fn start() -> Result<Self, String> {
+        Self::start_with(&[])
+    }
+
+    /// The same with further options.
+    pub(crate) fn start_with(options: &[String]) -> Result<Self, String> {
         let program = find("dockerd").ok_or("there is no `dockerd`; install the package `docker.io`")?;
         if !rustix::process::geteuid().is_root() {
             return Err("a daemon of its own needs root".into());
@@ -83,6 +88,7 @@ impl Daemon {
             .arg("--host")
             .arg(format!("unix://{}", socket.display()))
             .args(["--iptables=false", "--bridge=none"])
+            .args(options)
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)

@@ -90,6 +90,17 @@ fn bad_names_folders_and_recipes_are_refused() {
     assert!(build(&nowhere, "a b").contains("letters, digits"));
     let hostile = Recipe::Python { release: "--variant=x".into(), mirror: None };
     assert!(build(&hostile, "toolpost/x").contains("small letters"));
+    // A program that builds gets the variables that were set, and its own reason comes back.
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("busybox");
+    std::fs::write(&program, "#!/bin/sh\necho \"no $FRUIT today\" >&2\nexit 3\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let images = daemon.images().env("FRUIT", "pears");
+    let error = images
+        .build(&Recipe::Busybox { program }, "toolpost/x", Duration::from_secs(30), &mut |_| {})
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("no pears today"), "{error}");
     let error = Recipe::named("nothing").unwrap_err().to_string();
     assert!(error.contains("`busybox`, `python` or `data`"), "{error}");
     assert_eq!(DATA_PACKAGES.len(), 16);
