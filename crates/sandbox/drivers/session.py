@@ -413,6 +413,10 @@ def _start():
 
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     os.chdir(options["start"])
+    # Packages that were asked for come before those of the host.
+    hosts = [index for index, path in enumerate(sys.path) if path.endswith(("site-packages", "dist-packages"))]
+    place = hosts[0] if hosts else len(sys.path)
+    sys.path[place:place] = options["packages"]
     sys.path.append(options["start"])
     os.set_inheritable(CONTROL, False)
     open_socket()

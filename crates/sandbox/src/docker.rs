@@ -391,6 +391,9 @@ fn refuse_host_paths(request: &Request<'_>) -> Result<(), Error> {
     match (request.workspace(), request.read_only().first()) {
         (Workspace::Host(path) | Workspace::ReadOnlyHost(path), _) => refuse("the workspace", path),
         (_, Some(path)) => refuse("the path", path),
-        _ => Ok(()),
+        _ => match request.packages().first() {
+            Some(packages) => refuse("packages in", &packages.modules()),
+            None => Ok(()),
+        },
     }
 }

@@ -89,6 +89,20 @@ fn packages_are_installed_once_and_a_run_finds_them_read_only() {
             assert_eq!(outcome.value, Some(json!([value, false])), "{mode:?} {}", told(&outcome));
         }
     }
+    // A session has them too; a pool, whose interpreters were started before, leaves such a run to a cold start.
+    let sandbox = Mode::Strict.sandbox().requirements(old.clone());
+    let session = toolpost_sandbox::Session::start(&sandbox, Language::Python).unwrap();
+    let cell =
+        session.run(source, &toolpost_sandbox::CellLimits::default(), &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!(cell.value, Some(json!([1, false])), "{}", told(&cell));
+    let pool = toolpost_sandbox::Pool::builder(&Mode::Strict.sandbox())
+        .language(Language::Python)
+        .children(1)
+        .build()
+        .unwrap();
+    let outcome = code(&sandbox.backend(std::sync::Arc::new(pool)), Language::Python, source).unwrap();
+    assert_eq!(outcome.value, Some(json!([1, false])), "{}", told(&outcome));
+    assert!(outcome.report.notes.iter().any(|note| note.contains("packages")), "{}", told(&outcome));
     let without = code(&Mode::Strict.sandbox(), Language::Python, source).unwrap();
     assert!(without.stderr.text().contains("ModuleNotFoundError"), "{}", told(&without));
 }

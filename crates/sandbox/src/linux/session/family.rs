@@ -397,6 +397,8 @@ fn watch(
         let text = |path: &Path| String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned();
         let options = serde_json::json!({
             "workspace": text(place), "start": text(&start), "forks": forkable,
+            "packages": sandbox.packages.iter().filter(|packages| packages.serves(language))
+                .map(|packages| text(&packages.modules())).collect::<Vec<_>>(),
         });
         ["-I", "-c", DRIVER, &options.to_string()].map(OsString::from).to_vec()
     };
