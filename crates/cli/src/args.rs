@@ -52,6 +52,9 @@ pub(crate) enum Command {
     /// Print the completions of a shell.
     #[command(after_long_help = help::COMPLETIONS)]
     Completions(CompletionsArgs),
+    /// Hold a session: what `exec --session` starts.
+    #[command(name = crate::session::COMMAND, hide = true)]
+    HoldSession,
     /// Begin a new project that passes its own test.
     #[command(subcommand, after_long_help = help::INIT)]
     Init(InitCommand),
@@ -320,7 +323,8 @@ pub(crate) struct ToolsArgs {
 }
 
 #[derive(Args, Debug)]
-#[command(group = clap::ArgGroup::new("program").required(true).args(["code", "command"]))]
+#[command(group = clap::ArgGroup::new("program").required(true).multiple(true)
+    .args(["code", "command", "fork", "reset", "interrupt", "end"]))]
 pub(crate) struct ExecArgs {
     /// A file with code, or `-` for standard input.
     #[arg(value_name = "CODE-FILE", conflicts_with = "command")]
@@ -374,6 +378,24 @@ pub(crate) struct ExecArgs {
     /// An address that the program may reach although it is not public, such as `127.0.0.1:8080`. May be repeated.
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Sandbox")]
     pub(crate) allow_address: Vec<std::net::SocketAddr>,
+    /// Run the code in a live interpreter of this name, which stays for the next command; begun if there is none.
+    #[arg(long, value_name = "ID", help_heading = "Session", conflicts_with_all = ["command", "stdin"])]
+    pub(crate) session: Option<String>,
+    /// Fork the session, with its memory and files, into a new one of this name, and run the code there.
+    #[arg(long, value_name = "ID", help_heading = "Session", requires = "session", conflicts_with_all = ["reset", "interrupt", "end"])]
+    pub(crate) fork: Option<String>,
+    /// Put a fresh interpreter into the session, before the code if there is some. Files stay.
+    #[arg(long, help_heading = "Session", requires = "session")]
+    pub(crate) reset: bool,
+    /// Stop the code that runs in the session, as Ctrl-C does where it was started.
+    #[arg(long, help_heading = "Session", requires = "session", conflicts_with_all = ["code", "reset", "end"])]
+    pub(crate) interrupt: bool,
+    /// End the session.
+    #[arg(long, help_heading = "Session", requires = "session", conflicts_with_all = ["code", "reset"])]
+    pub(crate) end: bool,
+    /// How long a new session stays when nobody uses it. Default 30m.
+    #[arg(long, value_name = "D", help_heading = "Session", requires = "session", value_parser = parse_duration)]
+    pub(crate) keep: Option<Duration>,
     /// Where files that the program made are put. Without it they are only listed.
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub(crate) artifacts: Option<PathBuf>,

@@ -8,7 +8,7 @@ use crate::config::keys::KEYS;
 
 /// Name and meaning, as `toolpost help environment` prints them; the variables of settings stand in
 /// [`KEYS`](crate::config::keys::KEYS).
-pub(crate) const TABLE: [(&str, &str); 17] = [
+pub(crate) const TABLE: [(&str, &str); 18] = [
     ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models"),
     ("ANTHROPIC_BASE_URL", "where the Messages API is, instead of https://api.anthropic.com"),
     ("BRAVE_API_KEY", "the key of Brave Search, for `web_search`"),
@@ -22,9 +22,10 @@ pub(crate) const TABLE: [(&str, &str); 17] = [
     ("PATH", "where interpreters for sandboxed code are looked up"),
     ("TMPDIR", "where fresh working folders are made"),
     ("USER", "whom a run works for, in its records"),
-    ("HOME", "where the folders of the next three are, if they are not set"),
+    ("HOME", "where the folders of the next four are, if they are not set"),
     ("XDG_CONFIG_HOME", "where `toolpost/config.toml` is, instead of ~/.config"),
     ("XDG_CACHE_HOME", "where what programs said of their tools is kept, instead of ~/.cache"),
+    ("XDG_RUNTIME_DIR", "where the sockets of sessions are, instead of the folder of XDG_STATE_HOME"),
     ("XDG_STATE_HOME", "where trusted files and the state of tools are kept, instead of ~/.local/state"),
 ];
 

@@ -3,7 +3,7 @@
 use toolpost_agent::StopReason;
 use toolpost_core::Code;
 use toolpost_llm::ErrorKind;
-use toolpost_sandbox::Verdict;
+use toolpost_sandbox::{Interruption, Verdict};
 
 /// How the command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,13 @@ pub(crate) const TABLE: [(Exit, u8, &str); 8] = [
 impl Exit {
     pub(crate) fn number(self) -> u8 {
         TABLE.iter().find(|(exit, ..)| *exit == self).map_or(1, |(_, number, _)| *number)
+    }
+}
+
+impl Exit {
+    /// The one that a number means.
+    pub(crate) fn of_number(number: u8) -> Option<Self> {
+        TABLE.iter().find(|(_, own, _)| *own == number).map(|(exit, ..)| *exit)
     }
 }
 
@@ -102,6 +109,12 @@ impl From<&Verdict> for Exit {
             | Verdict::Output { .. } => Self::Limit,
             Verdict::Denied { .. } => Self::Denied,
             Verdict::Cancelled => Self::Interrupted,
+            Verdict::Interrupted { by } => match by {
+                Interruption::Caller => Self::Interrupted,
+                Interruption::Wall => Self::Unreachable,
+                Interruption::Cpu | Interruption::Output => Self::Limit,
+                _ => Self::Failed,
+            },
             _ => Self::Failed,
         }
     }
@@ -112,8 +125,11 @@ impl From<&toolpost_sandbox::Error> for Exit {
         use toolpost_sandbox::Error;
         match error {
             Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } => Self::Denied,
-            Error::LanguageMissing { .. } => Self::Failed,
-            Error::Setup { .. } => Self::Unreachable,
+            Error::LanguageMissing { .. }
+            | Error::Build { .. }
+            | Error::SessionEnded { .. }
+            | Error::SessionRefused { .. } => Self::Failed,
+            Error::Setup { .. } | Error::Backend { .. } => Self::Unreachable,
             _ => Self::Usage,
         }
     }

@@ -123,7 +123,11 @@ impl From<ModelError> for Failure {
 
 impl From<toolpost_sandbox::Error> for Failure {
     fn from(error: toolpost_sandbox::Error) -> Self {
-        let mut failure = Self::new((&error).into(), "SANDBOX", error.to_string());
+        let code = match &error {
+            toolpost_sandbox::Error::SessionEnded { .. } => "SESSION_ENDED",
+            _ => "SANDBOX",
+        };
+        let mut failure = Self::new((&error).into(), code, error.to_string());
         failure.hints.extend(error.hint());
         failure
     }

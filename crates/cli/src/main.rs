@@ -28,6 +28,7 @@ mod logs;
 mod port;
 mod print;
 mod progress;
+mod session;
 mod store;
 mod style;
 mod target;
@@ -78,6 +79,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::Tools(args) => commands::tools::run(&args, &config, printer),
         Command::Exec(args) => commands::exec::run(&args, &config, printer),
         Command::Doctor => commands::doctor::run(printer),
+        Command::HoldSession => session::hold(),
         Command::Schema(args) => commands::schema::run(&args, printer),
         Command::Completions(args) => commands::completions::run(&args, printer),
         Command::Init(command) => commands::init::run(&command, printer),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use toolpost_core::format_duration;
-use toolpost_sandbox::Verdict;
+use toolpost_sandbox::{Interruption, Verdict};
 
 use crate::failure::Failure;
 
@@ -54,6 +54,20 @@ pub(crate) fn failure(verdict: &Verdict) -> Option<Failure> {
         }
         Verdict::Denied { rule } => {
             (format!("the program was stopped: the sandbox does not allow {rule}"), Some("--level standard"))
+        }
+        Verdict::Interrupted { by: Interruption::Caller } => {
+            ("the code was interrupted, and the session goes on".to_owned(), None)
+        }
+        Verdict::Interrupted { by: Interruption::Wall } => (
+            "the code was interrupted: it was not done in time; the session goes on".to_owned(),
+            Some("--timeout D"),
+        ),
+        Verdict::Interrupted { by: Interruption::Cpu } => (
+            "the code was interrupted: it used too much processor time; the session goes on".to_owned(),
+            None,
+        ),
+        Verdict::Interrupted { by: Interruption::Output } => {
+            ("the code was interrupted: it printed too much; the session goes on".to_owned(), None)
         }
         Verdict::Cancelled => ("the program was stopped, as was asked for".to_owned(), None),
         other => (format!("the program ended: {other:?}"), None),
@@ -107,6 +121,20 @@ mod tests {
                 "DENIED",
                 "does not allow x",
                 Some("--level"),
+            ),
+            (
+                Verdict::Interrupted { by: Interruption::Caller },
+                Exit::Interrupted,
+                "INTERRUPTED",
+                "session goes on",
+                None,
+            ),
+            (
+                Verdict::Interrupted { by: Interruption::Wall },
+                Exit::Unreachable,
+                "INTERRUPTED",
+                "not done in time",
+                Some("--timeout"),
             ),
             (Verdict::Cancelled, Exit::Interrupted, "CANCELLED", "asked for", None),
         ] {

@@ -7,11 +7,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use toolpost_sandbox::{BuildCache, Egress, HostPattern, Language, Level, Limits, Sandbox, Workspace};
 
 use crate::args::ExecArgs;
 use crate::commands::pair;
 use crate::config::{Config, places};
+use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// What is wanted of the sandbox. Each field has the name of its option, and is empty if nobody said anything.
@@ -37,6 +39,8 @@ pub(crate) struct Wanted {
     /// The setting: no connection leaves this machine.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) no_network: bool,
+    /// How long a session stays when nobody uses it.
+    pub(crate) keep: Option<Duration>,
 }
 
 impl Wanted {
@@ -62,6 +66,7 @@ impl Wanted {
             allow_host: args.allow_host.clone(),
             allow_address: args.allow_address.clone(),
             no_network: config.flag("no_network"),
+            keep: args.keep,
         })
     }
 
@@ -109,10 +114,69 @@ impl Wanted {
         }
         Ok(self.env.iter().fold(sandbox, |sandbox, (name, value)| sandbox.env(name, value)))
     }
+
+    /// Whether a session that was begun as `self` is what another command wants of it.
+    ///
+    /// # Errors
+    /// The first option that says something else.
+    pub(crate) fn check_same(&self, other: &Self, id: &str) -> Result<(), Failure> {
+        let fields = |wanted: &Self| match serde_json::to_value(wanted) {
+            Ok(Value::Object(fields)) => fields,
+            _ => Map::new(),
+        };
+        let own = fields(self);
+        let differs = |(name, value): &(String, Value)| {
+            !value.is_null() && own.get(name).unwrap_or(&Value::Null) != value
+        };
+        let Some((name, _)) = fields(other).into_iter().find(differs) else { return Ok(()) };
+        let option = format!("--{}", name.replace('_', "-"));
+        let begun = match own.get(&name).filter(|value| !value.is_null()) {
+            // A variable may be a secret.
+            Some(value) if name != "env" => format!("it began with {value}"),
+            Some(_) => "it began with others".to_owned(),
+            None => "it began without".to_owned(),
+        };
+        let failure = Failure::new(
+            Exit::Failed,
+            "PRECONDITION",
+            format!("the session `{id}` is there already, and `{option}` cannot change it: {begun}"),
+        );
+        Err(failure.hint(format!(
+            "Leave `{option}` out, name another session, or end this one: `toolpost exec --session {id} --end`."
+        )))
+    }
 }
 
 /// The way out to these hosts: names, and patterns such as `*.example.org`.
 pub(crate) fn egress(hosts: &[String], no_network: bool) -> Result<Egress, Failure> {
     let out = Egress::new().no_network(no_network);
     hosts.iter().try_fold(out, |out, host| Ok(out.allow(HostPattern::new(host)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_used_as_it_began() {
+        let begun = Wanted {
+            lang: Some(Language::Python),
+            memory: Some(1 << 30),
+            env: BTreeMap::from([("KEY".to_owned(), "secret".to_owned())]),
+            ..Wanted::default()
+        };
+        begun.check_same(&Wanted::default(), "a").unwrap();
+        begun.check_same(&begun, "a").unwrap();
+        for (other, option) in [
+            (Wanted { lang: Some(Language::Ruby), ..Wanted::default() }, "--lang"),
+            (Wanted { memory: Some(1 << 20), ..Wanted::default() }, "--memory"),
+            (Wanted { level: Some(Level::Strict), ..Wanted::default() }, "--level"),
+            (Wanted { allow_degraded: true, ..Wanted::default() }, "--allow-degraded"),
+            (Wanted { env: BTreeMap::from([("KEY".into(), "x".into())]), ..Wanted::default() }, "--env"),
+        ] {
+            let failure = begun.check_same(&other, "a").unwrap_err();
+            assert!(failure.message.contains(&format!("`{option}`")), "{failure:?}");
+            assert!(!failure.message.contains("secret"), "{failure:?}");
+        }
+    }
 }

@@ -1,8 +1,11 @@
 //! What belongs to one run or one conversation.
 
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{ScopeId, ToolError};
 
@@ -19,6 +22,17 @@ struct Inner {
     working_dir: Option<PathBuf>,
     max_calls: Option<u64>,
     calls: AtomicU64,
+    owned: Owned,
+}
+
+/// What lives as long as the scope, one value of each type.
+#[derive(Clone, Default)]
+struct Owned(Arc<Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>>);
+
+impl fmt::Debug for Owned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owned").finish_non_exhaustive()
+    }
 }
 
 impl Scope {
@@ -30,6 +44,7 @@ impl Scope {
             working_dir: None,
             max_calls: None,
             calls: AtomicU64::new(0),
+            owned: Owned::default(),
         }))
     }
 
@@ -41,6 +56,7 @@ impl Scope {
             working_dir: old.working_dir.clone(),
             max_calls: old.max_calls,
             calls: AtomicU64::new(old.calls.load(Ordering::Relaxed)),
+            owned: old.owned.clone(),
         };
         change(&mut inner);
         Self(Arc::new(inner))
@@ -79,6 +95,18 @@ impl Scope {
         self.0.working_dir.as_deref()
     }
 
+    /// The scope's own value of a type, made if it has none yet: what its calls share and no other scope gets, such as
+    /// live sessions by their names. It is dropped with the last clone of the scope.
+    pub fn own<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut owned = self.0.owned.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = owned.get(&TypeId::of::<T>()).cloned().and_then(|value| value.downcast().ok());
+        held.unwrap_or_else(|| {
+            let made = Arc::new(make());
+            owned.insert(TypeId::of::<T>(), Arc::clone(&made) as Arc<dyn Any + Send + Sync>);
+            made
+        })
+    }
+
     /// Counts one call against the quota.
     ///
     /// # Errors
@@ -92,5 +120,25 @@ impl Scope {
             }
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_scope_owns_is_shared_by_its_clones_and_goes_with_the_last() {
+        let scope = Scope::new("ada");
+        let first = scope.own(|| Mutex::new(1));
+        *first.lock().unwrap() = 2;
+        let clone = scope.clone().with_id(ScopeId::new());
+        assert_eq!(*clone.own(|| Mutex::new(7)).lock().unwrap(), 2);
+        assert_eq!(*Scope::new("ada").own(|| Mutex::new(7)).lock().unwrap(), 7);
+        let watched = Arc::downgrade(&first);
+        drop((first, scope));
+        assert!(watched.upgrade().is_some());
+        drop(clone);
+        assert!(watched.upgrade().is_none());
     }
 }

@@ -4,7 +4,9 @@ mod describe;
 mod failure;
 mod output_log;
 mod run;
+mod session;
 mod settings;
 
 pub use self::run::{CodeArtifact, CodeResult, run_code, run_command};
+pub use self::session::CodeSession;
 pub use self::settings::CodeSettings;

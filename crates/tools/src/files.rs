@@ -89,6 +89,43 @@ pub(crate) fn read_text(
     Ok(ReadText { text, encoding, lossy, size: found.size })
 }
 
+/// Files with their content.
+pub(crate) struct Contents {
+    /// Paths relative to the folder, and bytes.
+    pub(crate) files: Vec<(String, Vec<u8>)>,
+    /// How many files are not among them: there were too many, they were too large, or they could not be read.
+    pub(crate) left_out: usize,
+}
+
+/// The regular files of a folder, hidden ones left aside: at most so many, of so many bytes together. Links are not
+/// followed, whoever makes them meanwhile.
+pub(crate) fn contents(
+    folder: &Folder,
+    most_files: usize,
+    most_bytes: u64,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<Contents, ToolError> {
+    let asked =
+        Asked { max_depth: 16, include_hidden: false, pattern: None, max_entries: 10_000, is_cancelled };
+    let (entries, truncated) = platform::list(folder, "", ".", &asked)?;
+    let mut contents = Contents { files: Vec::new(), left_out: usize::from(truncated) };
+    let mut room = most_bytes;
+    for entry in entries.into_iter().filter(|entry| entry.kind == EntryKind::File) {
+        if contents.files.len() >= most_files || entry.size > room {
+            contents.left_out += 1;
+            continue;
+        }
+        match platform::read(folder, &entry.path, &entry.path, room) {
+            Ok(found) => {
+                room -= (found.bytes.len() as u64).min(room);
+                contents.files.push((entry.path, found.bytes));
+            }
+            Err(_) => contents.left_out += 1,
+        }
+    }
+    Ok(contents)
+}
+
 /// An error about the argument `path`.
 fn at_path(error: ToolError, path: &str) -> ToolError {
     error.with("pointer", "/path").with("path", shown(path))

@@ -2,6 +2,7 @@
 
 mod ended;
 mod live;
+mod session;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -25,6 +26,9 @@ use crate::{env, interrupt};
 const MAX_CODE: u64 = 128 << 20;
 
 pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    if let Some(id) = &args.session {
+        return session::run(id, args, config, printer);
+    }
     let program = program(args)?;
     let lang = match &program {
         Program::Code { language, .. } => Some(*language),

@@ -43,6 +43,13 @@ pub(crate) fn store() -> Option<PathBuf> {
     folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("store.db"))
 }
 
+/// The sockets of sessions.
+pub(crate) fn sessions() -> Option<PathBuf> {
+    let runtime = env::get_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = runtime.map(|folder| folder.join("toolpost"));
+    folder.or_else(|| folder_of("XDG_STATE_HOME", ".local/state")).map(|folder| folder.join("sessions"))
+}
+
 /// What can be found out again.
 pub(crate) fn cache() -> Option<PathBuf> {
     folder_of("XDG_CACHE_HOME", ".cache")

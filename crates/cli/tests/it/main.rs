@@ -15,6 +15,7 @@ mod look;
 mod options;
 mod provider;
 mod run;
+mod session;
 mod state;
 mod support;
 mod targets;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
-use crate::{call, config, exec, global, look, run, state, targets};
+use crate::{call, config, exec, global, look, run, session, state, targets};
 
 /// The test that holds an option: its name, and the file that it stands in.
 struct Held {
@@ -123,6 +123,12 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("exec", "--artifacts"), by!(exec::artifacts)),
         (("exec", "--allow-host"), by!(exec::allow_host)),
         (("exec", "--allow-address"), by!(exec::allow_address)),
+        (("exec", "--session"), by!(session::session)),
+        (("exec", "--fork"), by!(session::fork)),
+        (("exec", "--reset"), by!(session::reset)),
+        (("exec", "--interrupt"), by!(session::interrupt)),
+        (("exec", "--end"), by!(session::end)),
+        (("exec", "--keep"), by!(session::keep)),
         (("schema", "[NAME]"), by!(look::schema)),
         (("completions", "<SHELL>"), by!(look::shell)),
     ])

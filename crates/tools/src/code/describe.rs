@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use toolpost::format_duration;
-use toolpost_sandbox::{Reached, Verdict};
+use toolpost_sandbox::{Interruption, Reached, Verdict};
 
 use super::run::CodeResult;
 
@@ -40,6 +40,15 @@ pub(super) fn verdict(verdict: &Verdict) -> Option<String> {
         }
         Verdict::Output { limit } => format!("Stopped: it printed more than the limit of {}.", size(*limit)),
         Verdict::Denied { rule } => format!("Stopped: the sandbox does not allow this: {rule}."),
+        Verdict::Interrupted { by } => {
+            let why = match by {
+                Interruption::Wall => "it was not done in time",
+                Interruption::Cpu => "it used the processor time that it had",
+                Interruption::Output => "it printed more than it may",
+                _ => "the caller asked to",
+            };
+            format!("Interrupted: {why}. The session goes on, with what it had computed so far.")
+        }
         Verdict::Cancelled => "Stopped: the caller asked to.".to_owned(),
         other => format!("Ended: {other:?}."),
     })
@@ -136,6 +145,10 @@ mod tests {
                 "Stopped: a file would have grown beyond the limit of 2 KiB.",
             ),
             (Verdict::Output { limit: 2048 }, "Stopped: it printed more than the limit of 2 KiB."),
+            (
+                Verdict::Interrupted { by: Interruption::Wall },
+                "Interrupted: it was not done in time. The session goes on, with what it had computed so far.",
+            ),
             (Verdict::Cancelled, "Stopped: the caller asked to."),
         ] {
             assert_eq!(verdict(&ended).as_deref(), Some(expected));

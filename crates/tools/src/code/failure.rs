@@ -10,9 +10,12 @@ pub(super) fn of_sandbox(error: Error) -> ToolError {
         Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } => ToolError::permission(message),
         Error::UnknownLevel { .. } => ToolError::invalid_input(message).with("option", "level"),
         Error::UnknownLanguage { .. } => ToolError::invalid_input(message).with("pointer", "/language"),
+        Error::Build { .. } => ToolError::dependency(message),
         Error::ProgramNotFound { .. } => ToolError::not_found(message).with("pointer", "/argv/0"),
         Error::LanguageMissing { .. }
         | Error::ProgramNotStarted { .. }
+        | Error::SessionEnded { .. }
+        | Error::SessionRefused { .. }
         | Error::InvalidLimit { .. }
         | Error::Workspace { .. } => ToolError::precondition(message),
         Error::InvalidName { .. } => ToolError::invalid_input(message),

@@ -5,9 +5,10 @@ use std::task::{Context, Poll};
 
 use serde_json::{Value, json};
 use toolpost::{Artifact, Ctx, Evidence, ToolError, data, tool};
-use toolpost_sandbox::{Cancel, Language, Outcome, Program, Stdin, Workspace};
+use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Program, Stdin, Workspace};
 
 use super::output_log::OutputLog;
+use super::session::{CodeSession, Held};
 use super::{CodeSettings, describe, failure};
 use crate::WithText;
 use crate::files::Folder;
@@ -52,8 +53,13 @@ pub struct CodeResult {
 /// Run code in the sandbox.
 ///
 /// The code runs in the working folder: its files are there by name, and files that it writes stay. There is no
-/// network. The value of a last expression comes back as `value`, in any language also that of a printed line
-/// `::result JSON`. Code that fails is not an error of this tool: look at `exit_code`, `stderr` and `verdict`.
+/// network but to hosts that the operator allows. The value of a last expression comes back as `value`, in any language
+/// also that of a printed line `::result JSON`. Code that fails is not an error of this tool: look at `exit_code`,
+/// `stderr` and `verdict`.
+///
+/// With `session` the code runs in an interpreter that stays: variables, imports and files are there for the next call.
+/// A session has a folder of its own, a copy of the working folder when it begins; what it makes comes back with each
+/// call. A session can be forked, to try several ways from one point.
 #[tool(
     title = "Run code",
     category = "code_execution",
@@ -64,7 +70,8 @@ pub struct CodeResult {
     example = r#"{"language": "python", "code": "sum(range(10))"}"#
 )]
 pub fn run_code(
-    /// The language: "python", "javascript" or "bash".
+    /// The language: "python", "javascript", "typescript", "bash", "sh", "ruby", "perl", "go", "rust", "java", "c", "c++",
+    /// "r", "lua", "php" or "sqlite".
     #[arg(example = "python")]
     language: String,
     /// The source code.
@@ -75,10 +82,20 @@ pub fn run_code(
     timeout: Option<f64>,
     /// What the code can read from standard input.
     stdin: Option<String>,
+    /// Run it in an interpreter that stays. Python has such.
+    session: Option<CodeSession>,
     ctx: &Ctx,
 ) -> Result<WithText<CodeResult>, ToolError> {
     let language: Language = language.parse().map_err(failure::of_sandbox)?;
-    run(&Program::code(language, code), timeout, stdin, ctx)
+    match session {
+        None => run(&Program::code(language, code), timeout, stdin, ctx),
+        Some(_) if stdin.is_some() => {
+            Err(ToolError::invalid_input("code in a session has no standard input")
+                .with("pointer", "/stdin")
+                .suggest("Put the data into the code, or leave `session` out."))
+        }
+        Some(session) => run_cell(&session, language, &code, timeout, ctx),
+    }
 }
 
 /// Run a program with its arguments in the sandbox, without a shell.
@@ -118,14 +135,42 @@ fn run(
     stdin: Option<String>,
     ctx: &Ctx,
 ) -> Result<WithText<CodeResult>, ToolError> {
-    let settings = ctx.inject::<CodeSettings>().map(|settings| (*settings).clone()).unwrap_or_default();
-    let mut sandbox = settings.sandbox(ctx, timeout)?;
+    let mut sandbox = settings_of(ctx).sandbox(ctx, timeout)?;
     if let Some(text) = stdin {
         sandbox = sandbox.stdin(Stdin::Bytes(text.into_bytes()));
     }
     if let Some(folder) = Folder::find(ctx)? {
         sandbox = sandbox.workspace(Workspace::Host(folder.path()));
     }
+    let outcome = watched(ctx, |cancel, on_event| sandbox.run(program, cancel, on_event))?;
+    answer(&outcome, Vec::new())
+}
+
+/// Runs a cell in a session of the call's scope.
+fn run_cell(
+    asked: &CodeSession,
+    language: Language,
+    code: &str,
+    timeout: Option<f64>,
+    ctx: &Ctx,
+) -> Result<WithText<CodeResult>, ToolError> {
+    let settings = settings_of(ctx);
+    let held = Held::find(asked, language, &settings, timeout, ctx)?;
+    let limits = Held::limits(&settings, timeout, ctx)?;
+    let ended = watched(ctx, |cancel, on_event| held.session.run(code, &limits, cancel, on_event));
+    held.forget_if_ended();
+    answer(&ended?, held.notes)
+}
+
+fn settings_of(ctx: &Ctx) -> CodeSettings {
+    ctx.inject::<CodeSettings>().map(|settings| (*settings).clone()).unwrap_or_default()
+}
+
+/// Runs something that ends early when the caller asks to stop, and tells its output while it comes.
+fn watched(
+    ctx: &Ctx,
+    run: impl FnOnce(&Cancel, &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error>,
+) -> Result<Outcome, ToolError> {
     let cancel = Cancel::new();
     let asked = ctx.clone();
     let waker = cancel.waker(move || asked.is_cancelled());
@@ -135,12 +180,12 @@ fn run(
         return Err(ToolError::cancelled("the caller asked to stop before the program started"));
     }
     let mut log = OutputLog::new(ctx);
-    let outcome = sandbox.run(program, &cancel, &mut |event| log.take(event)).map_err(failure::of_sandbox)?;
+    let outcome = run(&cancel, &mut |event| log.take(event)).map_err(failure::of_sandbox)?;
     log.finish();
-    answer(&outcome)
+    Ok(outcome)
 }
 
-fn answer(outcome: &Outcome) -> Result<WithText<CodeResult>, ToolError> {
+fn answer(outcome: &Outcome, remarks: Vec<String>) -> Result<WithText<CodeResult>, ToolError> {
     let mut artifacts = Vec::with_capacity(outcome.artifacts.len());
     for file in &outcome.artifacts {
         // Taken now: a fresh workspace goes away, and in another the next run may put something else there.
@@ -170,7 +215,7 @@ fn answer(outcome: &Outcome) -> Result<WithText<CodeResult>, ToolError> {
     };
     let reached = outcome.report.reached.iter().filter_map(|reached| describe::reached(*reached));
     let notes: Vec<String> =
-        reached.map(ToOwned::to_owned).chain(outcome.report.notes.iter().cloned()).collect();
+        reached.map(ToOwned::to_owned).chain(outcome.report.notes.iter().cloned()).chain(remarks).collect();
     let text = describe::text(&result, describe::verdict(&outcome.verdict).as_deref(), &notes);
     let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
     Ok(WithText {

@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use toolpost::import::ResourceLimits;
 use toolpost::{Ctx, ToolError};
-use toolpost_sandbox::{Level, Limits, Sandbox};
+use toolpost_sandbox::{Backend, BuildCache, Egress, Level, Limits, Sandbox};
 
 use super::failure;
 
@@ -30,6 +31,15 @@ pub struct CodeSettings {
     pub search_path: Option<OsString>,
     /// Files and folders of the host that code may read at their own paths. Default none beyond what the level shows.
     pub read_only: Vec<PathBuf>,
+    /// The hosts that code may reach. Default none: there is no network.
+    pub egress: Option<Egress>,
+    /// Who runs code and programs. Default none: processes of this host, started for each call. A
+    /// [`toolpost_sandbox::Pool`] or a Docker backend stands here. Sessions are processes of this host in any case.
+    pub backend: Option<Arc<dyn Backend>>,
+    /// Where programs that were built are kept. Default none: code of a compiled language is built each time.
+    pub build_cache: Option<BuildCache>,
+    /// How many sessions one run or conversation may have at a time. Default 8; 0 allows none.
+    pub sessions: usize,
 }
 
 impl Default for CodeSettings {
@@ -41,6 +51,10 @@ impl Default for CodeSettings {
             longest_timeout: Duration::from_mins(5),
             search_path: None,
             read_only: Vec::new(),
+            egress: None,
+            backend: None,
+            build_cache: None,
+            sessions: 8,
         }
     }
 }
@@ -48,16 +62,35 @@ impl Default for CodeSettings {
 impl CodeSettings {
     /// A sandbox for one call: its level, its time, and what the operator allows.
     pub(super) fn sandbox(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Sandbox, ToolError> {
-        let asked = ctx.level().map(|name| name.parse::<Level>().map_err(failure::of_sandbox)).transpose()?;
-        let limits = self.tightened(ctx).with_wall(self.wall(ctx, timeout)?);
+        let limits = self.call_limits(ctx, timeout)?;
         let mut sandbox = Sandbox::new().limits(limits).allow_degraded(self.allow_degraded);
-        if let Some(level) = asked.max(self.level) {
+        if let Some(level) = self.asked_level(ctx)? {
             sandbox = sandbox.level(level);
         }
         if let Some(path) = &self.search_path {
             sandbox = sandbox.search_path(path);
         }
+        if let Some(egress) = &self.egress {
+            sandbox = sandbox.egress(egress.clone());
+        }
+        if let Some(backend) = &self.backend {
+            sandbox = sandbox.backend(Arc::clone(backend));
+        }
+        if let Some(cache) = &self.build_cache {
+            sandbox = sandbox.build_cache(cache.clone());
+        }
         Ok(self.read_only.iter().fold(sandbox, Sandbox::read_only))
+    }
+
+    /// The stricter of the levels that the operator and the call have named.
+    pub(super) fn asked_level(&self, ctx: &Ctx) -> Result<Option<Level>, ToolError> {
+        let asked = ctx.level().map(|name| name.parse::<Level>().map_err(failure::of_sandbox)).transpose()?;
+        Ok(asked.max(self.level))
+    }
+
+    /// The limits of one call, with its time.
+    pub(super) fn call_limits(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Limits, ToolError> {
+        Ok(self.tightened(ctx).with_wall(self.wall(ctx, timeout)?))
     }
 
     /// The operator's limits, or the smaller ones that the call brings.
@@ -109,6 +142,7 @@ mod tests {
     use super::*;
     use serde_json::json;
     use toolpost::{Call, Output, ToolSpec, tool_fn};
+    use toolpost_sandbox::{HostPattern, Processes};
     use toolpost_toolbox::Toolbox;
 
     /// The sandbox that a call gets, as text.
@@ -127,6 +161,7 @@ mod tests {
     async fn every_setting_reaches_the_sandbox() {
         let minute = Duration::from_mins(1);
         let plain = sandbox(CodeSettings::default(), None, minute).await;
+        let cache = tempfile::tempdir().unwrap();
         let settings = CodeSettings {
             level: Some(Level::Strict),
             allow_degraded: true,
@@ -134,6 +169,10 @@ mod tests {
             longest_timeout: minute,
             search_path: Some("/opt/bin".into()),
             read_only: vec!["/srv/data".into()],
+            egress: Some(Egress::new().allow(HostPattern::new("example.org").unwrap())),
+            backend: Some(Arc::new(Processes)),
+            build_cache: Some(BuildCache::at(cache.path().join("builds")).unwrap()),
+            sessions: 1,
         };
         let changed = sandbox(settings, Some(1.5), minute).await;
         for text in [
@@ -143,6 +182,9 @@ mod tests {
             "wall: 1.5s",
             "search_path: Some(\"/opt/bin\")",
             "read_only: [\"/srv/data\"]",
+            "example.org",
+            "backend: Some(Processes)",
+            "build_cache: Some(",
         ] {
             assert!(changed.contains(text) && !plain.contains(text), "{text}: {changed}");
         }

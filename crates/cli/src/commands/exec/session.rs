@@ -1,0 +1,121 @@
+//! `toolpost exec --session`: code for an interpreter that stays.
+
+use serde_json::json;
+
+use super::ended::Ended;
+use super::live::{Live, Stream};
+use crate::args::ExecArgs;
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::print::Printer;
+use crate::session::{self, Answer, Connection, Frame, Request};
+use crate::style::{FAINT, HINT, paint};
+use crate::wanted::Wanted;
+use toolpost_sandbox::Program;
+
+pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let code = match args.code {
+        None => None,
+        Some(_) => match super::program(args)? {
+            Program::Code { language, source } => Some((language, source)),
+            _ => None,
+        },
+    };
+    let wanted = Wanted::new(args, code.as_ref().map(|(language, _)| *language).or(args.lang), config)?;
+    if args.end {
+        there(id)?.demand(&Request::End)?;
+        printer.note(&format!("session {} ended", paint(HINT, id)));
+        return Ok(Exit::Ok);
+    }
+    if args.interrupt {
+        there(id)?.demand(&Request::Interrupt)?;
+        return Ok(Exit::Ok);
+    }
+    if let Some(fork) = &args.fork {
+        there(id)?.demand(&Request::Fork { id: fork.clone() })?;
+        printer.note(&format!("session {} forked into {}", paint(HINT, id), paint(HINT, fork)));
+    }
+    if args.reset {
+        there(id)?.demand(&Request::Reset)?;
+        printer.note(&format!("session {} has a fresh interpreter", paint(HINT, id)));
+    }
+    let Some((language, code)) = code else { return Ok(Exit::Ok) };
+    let id = args.fork.as_deref().unwrap_or(id);
+    let (connection, is_new) = session::begin(id, &wanted)?;
+    if is_new {
+        printer.note(&paint(FAINT, format!("session {id} begins")));
+    }
+    let attach = super::attachments(args)?
+        .into_iter()
+        .map(|(name, path)| {
+            let path = path.canonicalize().map_err(|error| Failure::file("the attachment", &path, &error))?;
+            Ok((name, path))
+        })
+        .collect::<Result<_, Failure>>()?;
+    let artifacts = match &args.artifacts {
+        None => None,
+        Some(folder) => {
+            let whole = std::path::absolute(folder);
+            Some(whole.map_err(|error| Failure::file("the folder", folder, &error))?)
+        }
+    };
+    let mut live = Live::new(printer);
+    live.start(json!({ "language": language.name(), "session": id }));
+    let request = Request::Run { wanted: Box::new(wanted), code, timeout: args.timeout, attach, artifacts };
+    let answer = supervised(id, &connection, &request, &mut live)?;
+    let Answer::Ended { outcome, files, trouble } = answer else {
+        return Err(Failure::new(Exit::Failed, "INTERNAL", "the holder of the session gave no outcome"));
+    };
+    if live.is_closed() {
+        return Ok(Exit::Ok);
+    }
+    Ended::read(outcome, files)?.close(live, trouble.map(Failure::from), printer)
+}
+
+/// The session of a name.
+fn there(id: &str) -> Result<Connection, Failure> {
+    session::find(id)?.ok_or_else(|| {
+        Failure::new(Exit::Failed, "NOT_FOUND", format!("there is no session `{id}`"))
+            .hint(format!("Begin one with code: `toolpost exec --session {id} --lang python -`."))
+    })
+}
+
+/// Runs the cell, while Ctrl-C is watched for on another thread: it stops the cell and not the session.
+fn supervised(
+    id: &str,
+    connection: &Connection,
+    request: &Request,
+    live: &mut Live,
+) -> Result<Answer, Failure> {
+    let runtime = super::super::runtime()?;
+    let interrupted = {
+        let _entered = runtime.enter();
+        interrupt::watch()?
+    };
+    let name = id.to_owned();
+    runtime.spawn(async move {
+        interrupted.cancelled().await;
+        // If it has gone, there is nothing to stop.
+        if let Ok(Some(session)) = session::find(&name) {
+            let _ = session.demand(&Request::Interrupt);
+        }
+    });
+    connection.ask(request)?;
+    let answer = connection.answer(&mut |frame| {
+        match frame {
+            Frame::Stdout(bytes) => live.take(Stream::Stdout, &bytes),
+            Frame::Stderr(bytes) => live.take(Stream::Stderr, &bytes),
+            Frame::Message(_) => {}
+        }
+        // A reader that has gone away has what it wanted.
+        if live.is_closed()
+            && let Ok(Some(session)) = session::find(id)
+        {
+            let _ = session.demand(&Request::Interrupt);
+        }
+    });
+    runtime.shutdown_background();
+    answer
+}

@@ -1,0 +1,267 @@
+//! `toolpost exec --session`: an interpreter that stays from one command to the next.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Finished, TestEnv, eventually};
+
+/// A home of its own, whose sessions end with the test.
+struct Sessions {
+    env: TestEnv,
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        for id in self.ids() {
+            self.env.run(["exec", "--session", &id, "--end"]);
+        }
+    }
+}
+
+impl Sessions {
+    /// `None`, told loudly, where no session can be had.
+    fn new(test: &str) -> Option<Self> {
+        let sessions = Self { env: TestEnv::new().leaving_files() };
+        let tried = sessions.cell("try", "1", &[]);
+        if tried.status.code() == Some(0) {
+            sessions.env.run(["exec", "--session", "try", "--end"]).ok();
+            return Some(sessions);
+        }
+        println!("SKIP {test}: this host has no sessions: {}", tried.err);
+        None
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.env.path("../home/.local/state/toolpost/sessions")
+    }
+
+    /// The sockets that there are.
+    fn ids(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.folder()).into_iter().flatten().flatten();
+        let mut ids: Vec<String> = entries
+            .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".sock")?.to_owned()))
+            .collect();
+        ids.sort();
+        ids
+    }
+
+    /// The holders of this home.
+    fn holders(&self) -> Vec<u32> {
+        let home = format!("HOME={}", self.env.path("../home").canonicalize().unwrap().display());
+        let ids = std::fs::read_dir("/proc").unwrap().flatten();
+        let read = |id: u32, file: &str| std::fs::read(format!("/proc/{id}/{file}")).unwrap_or_default();
+        ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter(|id| read(*id, "cmdline").split(|byte| *byte == 0).any(|word| word == b"hold-session"))
+            .filter(|id| {
+                read(*id, "environ").split(|byte| *byte == 0).any(|variable| {
+                    variable.ends_with(home.trim_start_matches("HOME=/").as_bytes())
+                        && variable.starts_with(b"HOME=")
+                })
+            })
+            .collect()
+    }
+
+    fn cell(&self, id: &str, code: &str, options: &[&str]) -> Finished {
+        let words = ["exec", "--json", "--session", id, "--lang", "python"];
+        self.env.run_with(code, words.iter().chain(options).chain(&["-"]))
+    }
+
+    /// The value of a cell that ends well.
+    #[track_caller]
+    fn value(&self, id: &str, code: &str) -> Value {
+        self.cell(id, code, &[]).ok().json()["value"].take()
+    }
+}
+
+#[test]
+pub(crate) fn session() {
+    let Some(sessions) = Sessions::new("session") else { return };
+    assert_eq!(sessions.value("one", "x = 20"), Value::Null);
+    assert_eq!(sessions.value("one", "x + 22"), 42);
+    // Another name is another interpreter.
+    let other = sessions.cell("two", "x", &[]).exit(1);
+    assert!(other.json()["stderr"]["text"].as_str().unwrap().contains("NameError"), "{other}");
+    // An error ends the cell and not the session.
+    sessions.cell("one", "1 / 0", &[]).exit(1);
+    assert_eq!(sessions.value("one", "x"), 20);
+    assert_eq!(sessions.ids(), ["one", "two"]);
+}
+
+#[test]
+pub(crate) fn end() {
+    let Some(sessions) = Sessions::new("end") else { return };
+    assert_eq!(sessions.value("one", "x = 1\nx"), 1);
+    assert_eq!(sessions.holders().len(), 1);
+    sessions.env.run(["exec", "--session", "one", "--end"]).ok();
+    assert_eq!(sessions.ids(), Vec::<String>::new());
+    eventually("the holder ends", || sessions.holders().is_empty());
+    let left: Vec<_> = std::fs::read_dir(sessions.env.path("../tmp")).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+    sessions.cell("one", "x", &[]).exit(1);
+    let gone = sessions.env.run(["exec", "--session", "never", "--end", "--json"]).exit(1);
+    assert_eq!(gone.error()["code"], "NOT_FOUND");
+}
+
+#[test]
+pub(crate) fn reset() {
+    let Some(sessions) = Sessions::new("reset") else { return };
+    sessions.value("one", "x = 1\nopen('kept.txt', 'w').write('kept')");
+    sessions.env.run(["exec", "--session", "one", "--reset"]).ok();
+    let fresh = "'x' in globals(), open('kept.txt').read()";
+    assert_eq!(sessions.value("one", fresh), json!([false, "kept"]));
+    // Before the code, in one command.
+    sessions.value("one", "x = 1");
+    assert_eq!(sessions.cell("one", "'x' in globals()", &["--reset"]).ok().json()["value"], false);
+}
+
+#[test]
+pub(crate) fn interrupt() {
+    let Some(sessions) = Sessions::new("interrupt") else { return };
+    sessions.value("one", "x = 1");
+    sessions.env.write("long.py", "print('begun', flush=True)\nimport time\ntime.sleep(100)");
+    let begun = Instant::now();
+    let running = sessions.env.start(["exec", "--json", "--session", "one", "long.py"]);
+    // Until the cell runs, there is nothing to stop.
+    eventually("the cell is busy", || sessions.cell("one", "1", &[]).status.code() != Some(0));
+    let busy = sessions.cell("one", "1", &[]).exit(1);
+    assert!(busy.error()["message"].as_str().unwrap().contains("running"), "{busy}");
+    sessions.env.run(["exec", "--session", "one", "--interrupt"]).ok();
+    let finished = running.finish();
+    assert_eq!(finished.json()["verdict"]["kind"], "interrupted", "{finished}");
+    assert!(begun.elapsed() < Duration::from_secs(50));
+    assert_eq!(sessions.value("one", "x"), 1);
+}
+
+#[test]
+fn ctrl_c_stops_the_cell_and_not_the_session() {
+    let Some(sessions) = Sessions::new("ctrl_c") else { return };
+    sessions.value("one", "x = 1");
+    sessions.env.write("long.py", "import time\ntime.sleep(100)");
+    let running = sessions.env.start(["exec", "--json", "--session", "one", "long.py"]);
+    eventually("the cell is busy", || sessions.cell("one", "1", &[]).status.code() != Some(0));
+    running.signal(rustix::process::Signal::INT);
+    let finished = running.finish().exit(130);
+    assert_eq!(finished.json()["verdict"]["kind"], "interrupted", "{finished}");
+    assert_eq!(sessions.value("one", "x"), 1);
+}
+
+#[test]
+fn a_command_that_is_killed_stops_its_cell() {
+    let Some(sessions) = Sessions::new("killed command") else { return };
+    sessions.value("one", "x = 1");
+    sessions.env.write("long.py", "import time\ntime.sleep(100)");
+    let mut running = sessions.env.start(["exec", "--json", "--session", "one", "long.py"]);
+    eventually("the cell is busy", || sessions.cell("one", "1", &[]).status.code() != Some(0));
+    running.child.kill().unwrap();
+    eventually("the session is free", || sessions.cell("one", "x", &[]).status.code() == Some(0));
+}
+
+#[test]
+pub(crate) fn fork() {
+    let Some(sessions) = Sessions::new("fork") else { return };
+    sessions.value("one", "x = 1\nopen('f.txt', 'w').write('parent')");
+    let forked = sessions.env.run(["exec", "--session", "one", "--fork", "two", "--json"]);
+    if forked.status.code() != Some(0) {
+        println!("SKIP fork: this host forks no sessions: {}", forked.err);
+        return;
+    }
+    assert_eq!(sessions.value("two", "x += 1; open('f.txt', 'w').write('child')\nx"), 2);
+    assert_eq!(sessions.value("one", "x, open('f.txt').read()"), json!([1, "parent"]));
+    // Fork, and run there, in one command.
+    assert_eq!(sessions.cell("one", "x + 41", &["--fork", "three"]).ok().json()["value"], 42);
+    let taken = sessions.env.run(["exec", "--session", "one", "--fork", "two", "--json"]).exit(1);
+    assert_eq!(taken.error()["code"], "CONFLICT");
+    // The end of the first is not that of its forks.
+    sessions.env.run(["exec", "--session", "one", "--end"]).ok();
+    assert_eq!(sessions.value("two", "x"), 2);
+    assert_eq!(sessions.ids(), ["three", "two"]);
+}
+
+#[test]
+pub(crate) fn keep() {
+    let Some(sessions) = Sessions::new("keep") else { return };
+    sessions.cell("one", "1", &["--keep", "400ms"]).ok();
+    eventually("the session ends by itself", || sessions.ids().is_empty() && sessions.holders().is_empty());
+    // The default is long.
+    sessions.cell("two", "1", &[]).ok();
+    std::thread::sleep(Duration::from_millis(900));
+    assert_eq!(sessions.ids(), ["two"]);
+}
+
+#[test]
+fn an_option_that_a_session_did_not_begin_with_is_refused() {
+    let Some(sessions) = Sessions::new("options of a session") else { return };
+    sessions.cell("one", "1", &["--memory", "400M"]).ok();
+    sessions.cell("one", "1", &["--memory", "400M"]).ok();
+    sessions.cell("one", "1", &[]).ok();
+    for options in [&["--memory", "300M"][..], &["--pids", "9"], &["--env", "A=1"]] {
+        let refused = sessions.cell("one", "1", options).exit(1).error();
+        assert_eq!(refused["code"], "PRECONDITION");
+        assert!(refused["message"].as_str().unwrap().contains(options[0]), "{refused}");
+    }
+    // How long a cell may take is said for each.
+    let slow = sessions.cell("one", "import time\ntime.sleep(100)", &["--timeout", "300ms"]).exit(4);
+    assert_eq!(slow.json()["verdict"]["kind"], "interrupted");
+}
+
+#[test]
+fn files_go_in_and_out_of_a_session() {
+    let Some(sessions) = Sessions::new("files of a session") else { return };
+    sessions.env.write("in.txt", "given");
+    let code = "open('out.txt', 'w').write(open('in.txt').read() + ' and taken')";
+    sessions.cell("one", code, &["--attach", "in.txt", "--artifacts", "kept"]).ok();
+    assert_eq!(sessions.env.read("kept/out.txt"), "given and taken");
+}
+
+#[test]
+fn output_of_a_cell_comes_while_it_runs() {
+    let Some(sessions) = Sessions::new("output of a cell") else { return };
+    sessions.env.write("talk.py", "import sys\nprint('one')\nprint('two', file=sys.stderr)\n40 + 2");
+    let plain = sessions.env.run(["exec", "--session", "one", "talk.py"]).ok();
+    assert_eq!(plain.out, "one\n");
+    assert!(plain.err.contains("two\n") && plain.err.contains("value: 42"), "{plain}");
+    let lines = sessions.env.run(["exec", "--format", "jsonl", "--session", "one", "talk.py"]).ok().lines();
+    lines.iter().for_each(|line| crate::support::fits("exec-event", line));
+    assert_eq!(lines[0]["session"], "one");
+    assert!(lines.iter().any(|line| line["type"] == "stdout" && line["text"] == "one\n"), "{lines:?}");
+    assert_eq!(lines.last().unwrap()["outcome"]["value"], 42);
+}
+
+#[test]
+fn a_holder_that_was_killed_leaves_nothing_in_the_way() {
+    let Some(sessions) = Sessions::new("killed holder") else { return };
+    sessions.value("one", "x = 1");
+    let [holder] = sessions.holders()[..] else { panic!("not one holder") };
+    let holder = rustix::process::Pid::from_raw(holder.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(holder, rustix::process::Signal::KILL).unwrap();
+    eventually("it is dead", || sessions.holders().is_empty());
+    let fresh = sessions.cell("one", "'x' in globals()", &[]).ok();
+    assert_eq!(fresh.json()["value"], false);
+}
+
+#[test]
+fn two_commands_at_once_begin_one_session() {
+    let Some(sessions) = Sessions::new("two commands at once") else { return };
+    sessions.env.write("code.py", "x = 1");
+    let begun: Vec<_> = (0..4).map(|_| sessions.env.start(["exec", "--session", "one", "code.py"])).collect();
+    // One of them runs, the others may find it busy.
+    assert!(begun.into_iter().map(|running| running.finish()).any(|ended| ended.status.success()));
+    assert_eq!(sessions.holders().len(), 1);
+}
+
+#[test]
+fn a_folder_that_others_can_enter_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let env = TestEnv::new();
+    let named = env.run(["exec", "--json", "--session", "../a", "--end"]).exit(2);
+    assert!(named.error()["hints"][0].as_str().unwrap().contains("letters"), "{named}");
+    let runtime = env.path("run");
+    let folder = runtime.join("toolpost/sessions");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let env = env.with("XDG_RUNTIME_DIR", &runtime);
+    let refused = env.run_with("1", ["exec", "--json", "--session", "a", "--lang", "python", "-"]).exit(2);
+    assert!(refused.error()["message"].as_str().unwrap().contains("nobody else"), "{refused}");
+}
