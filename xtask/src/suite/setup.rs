@@ -28,6 +28,9 @@ const OWN_TOOLS: &str = ".dev/tools";
 /// Where cargo-nextest then is.
 const OWN_NEXTEST: &str = ".dev/tools/bin/cargo-nextest";
 
+/// The interpreter of the environment that tests of the profile `data` share.
+const DATA_PYTHON: &str = ".dev/data-env/bin/python3";
+
 /// How long an installation may take. Without it the run goes on.
 const INSTALL_LIMIT: Duration = Duration::from_mins(12);
 
@@ -96,6 +99,94 @@ pub const NEEDS: &[Need] = &[
         needs_root: true,
         reason: "the descriptions that come along are tested with their programs",
         without: "the tests of those that are not installed are skipped by name",
+    },
+    Need {
+        name: "interpreters",
+        probe: &["sh", "-c", "for program in ruby lua5.4 php; do command -v $program || exit 1; done"],
+        install: &[
+            &["apt-get", "-qq", "update"],
+            &["apt-get", "-qq", "install", "--yes", "--no-install-recommends", "ruby", "lua5.4", "php-cli"],
+        ],
+        needs_root: true,
+        reason: "Ruby, Lua and PHP in the sandbox",
+        without: "the tests of those that are not installed are skipped by name",
+    },
+    Need {
+        name: "go",
+        probe: &["go", "version"],
+        install: &[
+            &["apt-get", "-qq", "update"],
+            &["apt-get", "-qq", "install", "--yes", "--no-install-recommends", "golang-go"],
+        ],
+        needs_root: true,
+        reason: "programs in Go, built in one sandbox and run in another",
+        without: "what builds Go is skipped",
+    },
+    Need {
+        name: "docker",
+        probe: &[
+            "sh",
+            "-c",
+            "for program in dockerd iptables busybox; do command -v $program || exit 1; done",
+        ],
+        install: &[
+            &["apt-get", "-qq", "update"],
+            &[
+                "apt-get",
+                "-qq",
+                "install",
+                "--yes",
+                "--no-install-recommends",
+                "docker.io",
+                "iptables",
+                "busybox-static",
+            ],
+        ],
+        needs_root: true,
+        reason: "the tests of the Docker backend start a daemon of their own",
+        without: "what needs a daemon is skipped",
+    },
+    Need {
+        name: "data environment",
+        // Found, not imported: that would take seconds.
+        probe: &[
+            DATA_PYTHON,
+            "-c",
+            "import importlib.util as u, sys\nsys.exit(any(u.find_spec(name) is None for name in \
+             'pandas numpy scipy sklearn statsmodels matplotlib pyarrow openpyxl xlrd PIL sympy mpmath tqdm \
+             dateutil pytz joblib'.split()))",
+        ],
+        install: &[
+            &["python3", "-m", "venv", ".dev/data-env"],
+            &[
+                DATA_PYTHON,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--only-binary=:all:",
+                "pandas",
+                "numpy",
+                "scipy",
+                "scikit-learn",
+                "statsmodels",
+                "matplotlib",
+                "pyarrow",
+                "openpyxl",
+                "xlrd",
+                "pillow",
+                "sympy",
+                "mpmath",
+                "tqdm",
+                "python-dateutil",
+                "pytz",
+                "joblib",
+            ],
+        ],
+        needs_root: false,
+        reason: "Python with what the profile `data` has",
+        without: "what computes with pandas, SciPy, SymPy and matplotlib is skipped",
     },
     Need {
         name: "llm_factory_toolkit",
