@@ -96,6 +96,8 @@ pub enum Interruption {
     Wall,
     /// The limit of processor time.
     Cpu,
+    /// The limit of time with neither output nor processor time.
+    Idle,
     /// The limit of output.
     Output,
 }

@@ -18,7 +18,7 @@ const FOLDER: Duration = Duration::from_millis(200);
 /// How often memory that no cgroup limits is, unless adding it up takes more than a tenth of that.
 const MEMORY: Duration = Duration::from_millis(50);
 /// Less processor time than this between two looks is none.
-const NOTHING: u64 = 1000;
+pub(super) const NOTHING: u64 = 1000;
 
 /// A look that is due from time to time.
 #[derive(Debug)]

@@ -15,6 +15,8 @@ pub struct CellLimits {
     pub wall: Duration,
     /// Processor time of everything in the session's sandbox while the cell runs. Default none: the wall time bounds it.
     pub cpu: Option<Duration>,
+    /// Time with neither output nor processor time. Default none.
+    pub idle: Option<Duration>,
     /// How long a cell that reached a limit has to obey the interrupt before its interpreter is killed. Default 1 s.
     pub grace: Duration,
     /// Bytes of standard output that are kept: the first and the last half. Default 1 MiB.
@@ -43,6 +45,7 @@ impl From<&Limits> for CellLimits {
         Self {
             wall: limits.wall,
             cpu: limits.cpu,
+            idle: limits.idle,
             grace: Duration::from_secs(1),
             stdout: limits.stdout,
             stderr: limits.stderr,
@@ -72,6 +75,7 @@ impl CellLimits {
     setters! { CellLimits:
         with_wall wall: Duration;
         with_cpu cpu: Option<Duration>;
+        with_idle idle: Option<Duration>;
         with_grace grace: Duration;
         with_stdout stdout: usize;
         with_stderr stderr: usize;
@@ -86,6 +90,7 @@ impl CellLimits {
         let limits = Limits {
             wall: self.wall,
             cpu: self.cpu,
+            idle: self.idle,
             stdout: self.stdout,
             stderr: self.stderr,
             output_total: self.output_total,
@@ -100,7 +105,8 @@ impl CellLimits {
 }
 
 /// The limits of a session, forks included. [`Limits`] of its sandbox hold for all that is in it together: memory,
-/// processes, and the workspace of each.
+/// processes, and the workspace of each. From level `strict` upward a session ends, with its forks, when the kernel has
+/// killed one of their processes for want of memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
@@ -179,6 +185,7 @@ mod tests {
         let cells = [
             (CellLimits::default().with_wall(zero), "wall"),
             (CellLimits::default().with_cpu(Some(zero)), "cpu"),
+            (CellLimits::default().with_idle(Some(zero)), "idle"),
             (CellLimits::default().with_grace(zero), "grace"),
             (CellLimits::default().with_stdout(0), "stdout"),
             (CellLimits::default().with_artifacts(0), "artifacts"),

@@ -238,6 +238,13 @@ fn processor_time_output_and_value_are_limited_for_each_cell() {
         let outcome = go("while True: pass", limits().with_cpu(Some(Duration::from_millis(300))));
         assert_eq!(outcome.verdict, Verdict::Interrupted { by: Interruption::Cpu }, "{mode:?}");
         assert!(outcome.usage.user >= Duration::from_millis(250), "{:?}", outcome.usage);
+        let idle = limits().with_idle(Some(Duration::from_millis(300)));
+        let outcome = go("import time\ntime.sleep(60)", idle.clone());
+        assert_eq!(outcome.verdict, Verdict::Interrupted { by: Interruption::Idle }, "{mode:?}");
+        assert_eq!(
+            go("for _ in range(20):\n    time.sleep(0.05)\n    print(1, flush=True)", idle).verdict,
+            Verdict::Ok
+        );
         // The time of one cell is not the next one's.
         let outcome = go("sum(range(1000))", limits().with_cpu(Some(Duration::from_millis(300))));
         assert_eq!(outcome.verdict, Verdict::Ok);

@@ -13,6 +13,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use super::super::attend;
 use super::super::capture::{Capture, ResultLine};
 use super::super::files::Over;
+use super::super::watch::NOTHING;
 use super::super::{files, tree};
 use super::family::{Family, Packet, buffer, receive};
 use super::frame::{self, Answer, End};
@@ -40,6 +41,7 @@ enum Reason {
     Cancelled,
     Wall,
     Cpu,
+    Idle,
     Output,
     Flood,
 }
@@ -60,6 +62,8 @@ struct Cell<'a> {
     on_event: &'a mut dyn FnMut(Event<'_>),
     since: Instant,
     cpu_before: u64,
+    /// When something was last done, and the output and processor time of then.
+    active: (Instant, u64, u64),
     stdout: Capture,
     stderr: Capture,
     result_line: ResultLine,
@@ -123,6 +127,7 @@ pub(super) fn run(
         on_event,
         since,
         cpu_before: processor_micros(&member.family),
+        active: (since, 0, 0),
         stdout: Capture::new(limits.stdout),
         stderr: Capture::new(limits.stderr),
         result_line: ResultLine::new(limits.value_bytes),
@@ -209,9 +214,9 @@ impl Cell<'_> {
                 Some(Reason::Output)
             } else if self.answer.is_flooded() {
                 Some(Reason::Flood)
-            } else if let Some(limit) = self.limits.cpu {
+            } else if self.limits.cpu.is_some() || self.limits.idle.is_some() {
                 let used = processor_micros(&self.member.family).saturating_sub(self.cpu_before);
-                (Duration::from_micros(used) >= limit).then_some(Reason::Cpu)
+                self.over(now, output, used)
             } else {
                 None
             };
@@ -240,6 +245,19 @@ impl Cell<'_> {
             }
             _ => {}
         }
+    }
+
+    /// Whether the limit of processor time, or of the time without any, is reached.
+    fn over(&mut self, now: Instant, output: u64, used: u64) -> Option<Reason> {
+        if self.limits.cpu.is_some_and(|limit| Duration::from_micros(used) >= limit) {
+            return Some(Reason::Cpu);
+        }
+        let (since, output_then, used_then) = self.active;
+        if output != output_then || used.saturating_sub(used_then) >= NOTHING {
+            self.active = (now, output, used);
+            return None;
+        }
+        self.limits.idle.filter(|limit| now.duration_since(since) >= *limit).map(|_| Reason::Idle)
     }
 
     fn send(&mut self) {
@@ -405,6 +423,7 @@ impl Cell<'_> {
         Some(match self.stop.as_ref().map(|stop| stop.reason) {
             Some(Reason::Wall) => "a cell exceeded its wall time and did not obey the interrupt".into(),
             Some(Reason::Cpu) => "a cell exceeded its processor time and did not obey the interrupt".into(),
+            Some(Reason::Idle) => "a cell was idle and did not obey the interrupt".into(),
             Some(Reason::Output) => "a cell wrote too much and did not obey the interrupt".into(),
             Some(Reason::Cancelled) => "a cell was cancelled and did not obey the interrupt".into(),
             Some(Reason::Flood) => "a cell flooded the control descriptor".into(),
@@ -446,6 +465,8 @@ impl Cell<'_> {
             Reason::Wall => Verdict::Timeout { limit_ms: millis(self.limits.wall) },
             Reason::Cpu if obeyed => interrupted(Interruption::Cpu),
             Reason::Cpu => Verdict::Cpu { limit_ms: millis(self.limits.cpu.unwrap_or_default()) },
+            Reason::Idle if obeyed => interrupted(Interruption::Idle),
+            Reason::Idle => Verdict::Idle { limit_ms: millis(self.limits.idle.unwrap_or_default()) },
             Reason::Output if obeyed => interrupted(Interruption::Output),
             Reason::Output => Verdict::Output { limit: self.limits.output_total },
             Reason::Flood => Verdict::Denied {
