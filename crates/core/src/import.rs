@@ -33,8 +33,10 @@ mod context;
 mod fields;
 mod limits;
 mod parameter;
+mod sandbox;
 mod schema;
 
 pub use self::context::call_of_context;
 pub use self::limits::{ResourceLimits, SecurityLevel};
+pub use self::sandbox::SandboxConfig;
 pub use self::schema::ImportedTool;

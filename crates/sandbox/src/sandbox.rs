@@ -16,7 +16,8 @@ pub const SYSTEM_SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sb
 
 /// Paths of a host workspace, directly in it, that other programs of the host execute or obey. They are read-only inside, also when
 /// they do not exist yet: then an empty placeholder stands there during the run. An existing `.git` cannot be
-/// renamed; where there is none, none can be made.
+/// renamed; where there is none, none can be made. Repositories beneath, as far as a bounded search finds them, are
+/// read-only as a whole.
 pub const PROTECTED_PATHS: [&str; 15] = [
     ".git/hooks",
     ".git/config",
@@ -417,8 +418,7 @@ fn check_variable(name: &str) -> Result<(), Error> {
 
 /// Whether a path, in lower case, is protected, or lies in a folder that is, or above one.
 fn is_protected(folded: &str) -> bool {
-    let first = folded.split('/').next().unwrap_or(folded);
-    first == ".git"
+    folded.split('/').any(|part| part == ".git")
         || PROTECTED_PATHS.iter().any(|path| {
             let path = path.to_lowercase();
             folded == path || folded.strip_prefix(&path).is_some_and(|rest| rest.starts_with('/'))

@@ -25,6 +25,7 @@ pub(crate) mod pool;
 mod prepare;
 #[cfg(feature = "docker")]
 mod profile;
+mod repositories;
 mod root;
 mod run;
 mod seccomp;

@@ -272,7 +272,15 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         Some(folder) => {
             folder.plan(&workspace, &|inner| under_old(inner), &mut tree.steps);
             // What cannot be written at all is protected with everything in it.
-            layers.push(Layer::ProtectedPaths);
+            match folder.missed() {
+                None => layers.push(Layer::ProtectedPaths),
+                Some(reason) => missing.push(MissingLayer {
+                    layer: Layer::ProtectedPaths,
+                    reason: format!(
+                        "what is at the top is protected, not every repository beneath: {reason}"
+                    ),
+                }),
+            }
             missing.push(MissingLayer {
                 layer: Layer::WorkspaceQuota,
                 reason: "a folder of the host is limited by its file system; only each file has a limit"

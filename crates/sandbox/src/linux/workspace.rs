@@ -7,17 +7,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, Timespec};
 use rustix::io::Errno;
 
 use super::files::{Owner, open_beneath};
 use super::launch::c_string;
+use super::repositories::{self, Repositories};
 use super::steps::{Step, attribute};
 use super::{Facts, identity};
 use crate::{Error, PROTECTED_PATHS};
 
 /// Placeholders of this process, by folder: how many runs use each, and which files were made.
 static PLACEHOLDERS: Mutex<BTreeMap<(u64, u64), Placeholders>> = Mutex::new(BTreeMap::new());
+
+/// The time of every placeholder: 1 January 1980, with a fraction of a second that nobody else has.
+const MARK: Timespec = Timespec { tv_sec: 315_532_800, tv_nsec: 0x2C6F_6F6C };
 
 #[derive(Debug, Default)]
 struct Placeholders {
@@ -35,6 +39,8 @@ pub(super) struct HostFolder {
     tree: Option<OwnedFd>,
     /// Protected paths that exist now: path and whether it is a folder.
     protected: Vec<(&'static str, bool)>,
+    /// Repositories below the top.
+    repositories: Repositories,
     guard: bool,
     read_only: bool,
 }
@@ -48,7 +54,9 @@ impl HostFolder {
     pub(super) fn open(given: &Path, facts: &Facts, masks: bool) -> Result<Self, Error> {
         let mut folder = Self::find(given, facts, false)?;
         if masks {
+            folder.remove_stale();
             folder.make_placeholders().map_err(|reason| refuse(given, reason))?;
+            folder.repositories = repositories::find(folder.descriptor());
         }
         Ok(folder)
     }
@@ -84,7 +92,16 @@ impl HostFolder {
         let descriptor = rustix::fs::open(&path, flags, Mode::empty())
             .map_err(|error| refuse(given, error.to_string()))?;
         let stat = rustix::fs::fstat(&descriptor).map_err(|error| refuse(given, error.to_string()))?;
-        Ok(Self { path, descriptor, stat, tree: None, protected: Vec::new(), guard: false, read_only })
+        Ok(Self {
+            path,
+            descriptor,
+            stat,
+            tree: None,
+            protected: Vec::new(),
+            repositories: Repositories::default(),
+            guard: false,
+            read_only,
+        })
     }
 
     /// The host is root and the program is not: the folder's files must become the program's.
@@ -163,6 +180,35 @@ impl HostFolder {
         }
     }
 
+    /// Why some repositories below the top may be unprotected.
+    pub(super) fn missed(&self) -> Option<&'static str> {
+        self.repositories.missed
+    }
+
+    /// Removes placeholders of a host program that was killed. They are known by their time, which no other program
+    /// gives, and by being empty; and they are nobody's only if no other run uses the folder.
+    fn remove_stale(&self) {
+        if rustix::fs::flock(&self.descriptor, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return;
+        }
+        for path in PROTECTED_PATHS.into_iter().chain([".git"]) {
+            let Ok(stat) = rustix::fs::statat(&self.descriptor, path, AtFlags::SYMLINK_NOFOLLOW) else {
+                continue;
+            };
+            if (stat.st_mtime, u64::from(stat.st_mtime_nsec as u32)) != (MARK.tv_sec, MARK.tv_nsec as u64) {
+                continue;
+            }
+            let flags = match FileType::from_raw_mode(stat.st_mode) {
+                // One that is not empty stays.
+                FileType::Directory => AtFlags::REMOVEDIR,
+                FileType::RegularFile if stat.st_size <= 2 => AtFlags::empty(),
+                _ => continue,
+            };
+            let _ = rustix::fs::unlinkat(&self.descriptor, path, flags);
+        }
+        let _ = rustix::fs::flock(&self.descriptor, FlockOperation::Unlock);
+    }
+
     fn make_placeholders(&mut self) -> Result<(), String> {
         // Other processes that use the folder hold the same lock; the last one may remove placeholders.
         let _ = rustix::fs::flock(&self.descriptor, FlockOperation::LockShared);
@@ -220,6 +266,9 @@ impl HostFolder {
                 rustix::io::write(&file, b".\n").map_err(fail)?;
             }
         }
+        let times = rustix::fs::Timestamps { last_access: MARK, last_modification: MARK };
+        // Where the file system cannot keep it, a placeholder that is left behind stays.
+        let _ = rustix::fs::utimensat(&self.descriptor, path, &times, AtFlags::SYMLINK_NOFOLLOW);
         let stat = rustix::fs::statat(&self.descriptor, path, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
         made.push((path, stat.st_ino, is_folder));
         Ok(is_folder)
@@ -247,6 +296,20 @@ impl HostFolder {
         if self.protected.iter().any(|(path, _)| path.starts_with(".git/")) {
             // A mount point cannot be renamed, and so not replaced with what it contains.
             steps.push(Step::Bind { source: place(&git), target: place(&git), attributes: no_extras });
+        }
+        for folder in repositories::above(&self.repositories.found) {
+            let inner = place(&target.join(folder));
+            steps.push(Step::Bind { source: inner.clone(), target: inner, attributes: no_extras });
+        }
+        for found in &self.repositories.found {
+            let inner = place(&target.join(&found.path));
+            steps.push(Step::Bind {
+                source: inner.clone(),
+                target: inner.clone(),
+                attributes: no_extras | attribute::READ_ONLY,
+            });
+            // Another run in the same folder may have put something else there meanwhile.
+            steps.push(Step::Verify { path: inner, device: found.device, inode: found.inode });
         }
         for (path, _) in &self.protected {
             let inner = place(&target.join(path));

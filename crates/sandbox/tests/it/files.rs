@@ -313,3 +313,78 @@ fn a_program_starts_in_a_folder_of_its_workspace() {
         assert_eq!(outcome.stdout.text(), "refused\n", "{mode:?}");
     }
 }
+
+#[test]
+fn repositories_beneath_a_folder_of_the_host_are_read_only_and_stay_where_they_are() {
+    for mode in Mode::available().into_iter().filter(|mode| *mode != Mode::Shared) {
+        let folder = open_folder();
+        let at = |path: &str| folder.path().join(path);
+        for path in ["sub/deep/.git/hooks", "other"] {
+            std::fs::create_dir_all(at(path)).unwrap();
+        }
+        std::fs::write(at("other/.git"), "gitdir: ../x\n").unwrap();
+        std::fs::write(at("sub/file"), "x").unwrap();
+        let sandbox = mode.sandbox().workspace(Workspace::Host(folder.path().to_owned()));
+        let code = "import os\ndone = []\ndef attempt(what, *arguments):\n    try:\n        what(*arguments)\n        done.append(arguments)\n    except OSError: pass\n\
+                    for path in ('sub/deep/.git/hooks/pre-commit', 'sub/deep/.git/config', 'other/.git'): attempt(open, path, 'w')\n\
+                    for path in ('sub/deep/.git', 'sub/deep', 'sub', 'other', 'other/.git'): attempt(os.rename, path, 'y')\n\
+                    attempt(os.remove, 'other/.git')\nattempt(os.rmdir, 'sub/deep/.git/hooks')\n\
+                    open('sub/file', 'w').write('new\\n')\nopen('sub/deep/file', 'w').write('new\\n')\ndone";
+        let outcome = python(&sandbox, code);
+        assert_eq!(outcome.value, Some(serde_json::json!([])), "{mode:?} {outcome:?}");
+        assert!(outcome.report.has(Layer::ProtectedPaths), "{outcome:?}");
+        assert!(!at("y").exists() && !at("sub/deep/.git/hooks/pre-commit").exists(), "{mode:?} {outcome:?}");
+        assert!(!at("sub/deep/.git/config").exists());
+        assert_eq!(std::fs::read_to_string(at("other/.git")).unwrap(), "gitdir: ../x\n");
+        assert_eq!(
+            std::fs::read_to_string(at("sub/file")).unwrap(),
+            "new\n",
+            "the rest stays writable: {outcome:?}"
+        );
+        assert_eq!(std::fs::read_to_string(at("sub/deep/file")).unwrap(), "new\n");
+        // Nor can an upload, whose name may come from a model, go there.
+        let upload = sandbox.file("sub/deep/.git/hooks/post-commit", Source::Bytes(b"x".into()));
+        assert!(run(&upload, &Program::argv(["true"])).is_err());
+    }
+}
+
+#[test]
+fn placeholders_of_a_killed_host_are_removed_at_the_next_start() {
+    let Some(mode) = Mode::available().into_iter().find(|mode| *mode != Mode::Shared) else { return };
+    let folder = open_folder();
+    let sandbox = mode.sandbox().workspace(Workspace::Host(folder.path().to_owned()));
+    // What the killed host had is made by a copy of a placeholder while one is there.
+    std::fs::write(folder.path().join("go"), "").unwrap();
+    let names = ["CLAUDE.md", ".mcp.json", ".bashrc", ".claude"];
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| bash(&sandbox, "while [ -e go ]; do sleep 0.05; done"));
+        crate::support::eventually("placeholders are there", || {
+            names.iter().all(|name| folder.path().join(name).exists())
+        });
+        let kept = folder.path().join("kept");
+        std::fs::create_dir(&kept).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "keeps what a killed host would leave")]
+        let copied = std::process::Command::new("cp")
+            .arg("-a")
+            .args(names.map(|name| folder.path().join(name)))
+            .arg(&kept)
+            .status()
+            .unwrap();
+        assert!(copied.success());
+        std::fs::remove_file(folder.path().join("go")).unwrap();
+        assert!(run.join().unwrap().verdict.is_ok());
+    });
+    for name in names {
+        assert!(!folder.path().join(name).exists(), "{name}");
+        std::fs::rename(folder.path().join("kept").join(name), folder.path().join(name)).unwrap();
+    }
+    // Empty files of somebody else are not placeholders.
+    std::fs::write(folder.path().join("AGENTS.md"), "").unwrap();
+    std::fs::create_dir(folder.path().join(".vscode")).unwrap();
+    let outcome = bash(&sandbox, "true");
+    assert!(outcome.verdict.is_ok(), "{outcome:?}");
+    for name in names {
+        assert!(!folder.path().join(name).exists(), "{name}");
+    }
+    assert!(folder.path().join("AGENTS.md").exists() && folder.path().join(".vscode").exists());
+}

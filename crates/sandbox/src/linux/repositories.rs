@@ -1,0 +1,132 @@
+//! Repositories beneath a folder of the host: they are found before a run and shown read-only, because other programs of
+//! the host execute what their hooks and settings say.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fd::BorrowedFd;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+
+use super::files::open_beneath;
+
+/// Entries that are looked at: a folder with more keeps its deeper repositories unprotected, which the report says.
+const MOST_ENTRIES: usize = 100_000;
+/// How deep.
+const MOST_DEPTH: usize = 16;
+/// Repositories that are protected; each costs a few mounts.
+const MOST_REPOSITORIES: usize = 64;
+
+/// A `.git` below the top.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Repository {
+    /// The path of the `.git`, relative to the folder.
+    pub(super) path: PathBuf,
+    pub(super) device: u64,
+    pub(super) inode: u64,
+}
+
+/// What was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Repositories {
+    pub(super) found: Vec<Repository>,
+    /// Why some may have been missed.
+    pub(super) missed: Option<&'static str>,
+}
+
+/// Looks for `.git` below the top of a folder, the nearest first. Links are not followed.
+pub(super) fn find(root: BorrowedFd<'_>) -> Repositories {
+    let mut repositories = Repositories::default();
+    let mut waiting = VecDeque::from([(PathBuf::new(), 0usize)]);
+    let mut seen = 0usize;
+    let mut buffer = Vec::with_capacity(8 << 10);
+    while let Some((folder, depth)) = waiting.pop_front() {
+        let place = if depth == 0 { Path::new(".") } else { &folder };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+        let Ok(descriptor) = open_beneath(root, place, flags, Mode::empty()) else {
+            repositories.missed = Some("a folder could not be opened");
+            continue;
+        };
+        let mut entries = rustix::fs::RawDir::new(&descriptor, buffer.spare_capacity_mut());
+        while let Some(Ok(entry)) = entries.next() {
+            let name = entry.file_name();
+            let bytes = name.to_bytes();
+            if bytes == b"." || bytes == b".." {
+                continue;
+            }
+            seen += 1;
+            if seen > MOST_ENTRIES {
+                repositories.missed = Some("it has more than 100,000 entries");
+                return repositories;
+            }
+            let is_git = bytes == b".git";
+            let kind = entry.file_type();
+            if !is_git && kind != FileType::Directory && kind != FileType::Unknown {
+                continue;
+            }
+            let Ok(stat) = rustix::fs::statat(&descriptor, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let path = folder.join(OsStr::from_bytes(bytes));
+            match FileType::from_raw_mode(stat.st_mode) {
+                // The one at the top has rules of its own.
+                _ if is_git && depth == 0 => {}
+                FileType::Directory | FileType::RegularFile if is_git => {
+                    if repositories.found.len() == MOST_REPOSITORIES {
+                        repositories.missed = Some("it has more than 64 repositories");
+                        return repositories;
+                    }
+                    repositories.found.push(Repository { path, device: stat.st_dev, inode: stat.st_ino });
+                }
+                _ if is_git => repositories.missed = Some("a `.git` is neither a file nor a folder"),
+                FileType::Directory if depth < MOST_DEPTH => waiting.push_back((path, depth + 1)),
+                FileType::Directory => repositories.missed = Some("it is deeper than 16 folders"),
+                _ => {}
+            }
+        }
+    }
+    repositories
+}
+
+/// The folders above the repositories, below the top, each once and the upper ones first. One that is a mount cannot be
+/// renamed, so that nothing else can take the place of a repository.
+pub(super) fn above(found: &[Repository]) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for repository in found {
+        let above: Vec<&Path> =
+            repository.path.ancestors().skip(1).filter(|folder| *folder != Path::new("")).collect();
+        for folder in above.into_iter().rev() {
+            if !folders.iter().any(|known| known == folder) {
+                folders.push(folder.to_owned());
+            }
+        }
+    }
+    folders.sort();
+    folders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd as _;
+
+    #[test]
+    fn repositories_are_found_below_the_top_and_not_through_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let make = |path: &str| std::fs::create_dir_all(folder.path().join(path)).unwrap();
+        for path in [".git/hooks", "a/.git", "a/b/c/.git", "other"] {
+            make(path);
+        }
+        std::fs::write(folder.path().join("other/.git"), "gitdir: ../x\n").unwrap();
+        std::os::unix::fs::symlink("a", folder.path().join("link")).unwrap();
+        let root = std::fs::File::open(folder.path()).unwrap();
+        let found = find(root.as_fd());
+        let mut paths: Vec<_> = found.found.iter().map(|found| found.path.display().to_string()).collect();
+        paths.sort();
+        assert_eq!(paths, ["a/.git", "a/b/c/.git", "other/.git"]);
+        assert_eq!(found.missed, None);
+        let above: Vec<_> = above(&found.found).iter().map(|path| path.display().to_string()).collect();
+        assert_eq!(above, ["a", "a/b", "a/b/c", "other"]);
+        make("d/1/2/3/4/5/6/7/8/9/10/11/12/13/14/15/16/17/18/.git");
+        assert!(find(root.as_fd()).missed.unwrap().contains("deeper"));
+    }
+}
