@@ -12,11 +12,6 @@ mod attack;
 mod backends;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod builds;
-#[expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "helpers of tests fail by panicking and skip loudly"
-)]
 mod detached;
 #[cfg(feature = "docker")]
 #[expect(
@@ -35,11 +30,7 @@ mod egress_attacks;
     reason = "helpers of tests fail by panicking and skip loudly"
 )]
 mod egress_clients;
-#[expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "helpers of tests fail by panicking and skip loudly"
-)]
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod egress_limits;
 mod egress_runs;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
