@@ -135,7 +135,7 @@ pub(crate) mod pool {
 
     pub(crate) enum Taken {
         #[expect(dead_code, reason = "only the Linux side makes it")]
-        Run(Result<Outcome, Error>),
+        Run(Box<Result<Outcome, Error>>),
         Cold(String),
     }
 

@@ -433,7 +433,7 @@ impl Backend for Pool {
         }
         match self.keeper.run(sandbox, program, cancel, until, on_event) {
             Taken::Run(result) => {
-                let outcome = result?;
+                let outcome = (*result)?;
                 let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
                 record.served += 1;
                 if record.latencies.len() >= MEASURED {

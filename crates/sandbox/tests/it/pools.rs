@@ -412,7 +412,9 @@ fn an_idle_pool_lets_its_spares_go_and_wakes_up() {
     let builder = Pool::builder(&sandbox).language(Language::Python).idle_shutdown(idle);
     let Some(pool) = ready("an_idle_pool_lets_its_spares_go_and_wakes_up", builder, 1) else { return };
     eventually("the spares are gone", || pool.metrics().ready == 0);
+    let forked = pool.metrics().forked;
     assert_eq!(served(&behind(&sandbox, &pool), &python("2")).value, Some(json!(2)));
+    assert!(pool.metrics().forked > forked);
 }
 
 #[test]
@@ -478,10 +480,10 @@ fn what_does_not_fit_runs_cold_and_says_why() {
         assert!(notes.contains("ran cold") && notes.contains(reason), "{notes}");
     }
     assert_eq!((pool.metrics().cold, pool.metrics().served), (5, 0));
-    let poor = strict().level(Level::Standard).host(Host::probe().without_namespaces());
-    let pool = Arc::new(Pool::builder(&poor).language(Language::Python).build().unwrap());
+    let bare = strict().level(Level::Standard).host(Host::probe().without_namespaces());
+    let pool = Arc::new(Pool::builder(&bare).language(Language::Python).build().unwrap());
     if Host::probe().without_namespaces().availability(Level::Standard).unwrap().available {
-        let outcome = run(&behind(&poor, &pool), &python("1")).unwrap();
+        let outcome = run(&behind(&bare, &pool), &python("1")).unwrap();
         assert!(outcome.report.notes.join("").contains("needs namespaces"), "{:?}", outcome.report.notes);
     }
 }

@@ -30,7 +30,7 @@ const AT_ONCE: usize = 4;
 /// What a request gets.
 pub(crate) enum Taken {
     /// It was run by a spare.
-    Run(Result<Outcome, Error>),
+    Run(Box<Result<Outcome, Error>>),
     /// It runs cold, and why.
     Cold(String),
 }
@@ -127,7 +127,7 @@ impl Keeper {
         let ready = match base.ready(sandbox, program) {
             Ok(Some(ready)) => ready,
             Ok(None) => return Taken::Cold("the pool does not show all that the program needs".into()),
-            Err(error) => return Taken::Run(Err(error)),
+            Err(error) => return Taken::Run(Box::new(Err(error))),
         };
         if let Program::Code { source, .. } = program
             && base.begins()
@@ -144,12 +144,12 @@ impl Keeper {
             };
             match spare.begin(base, sandbox, &ready) {
                 Ok(started) => {
-                    return Taken::Run(attend(started, sandbox, since, cancel, on_event));
+                    return Taken::Run(Box::new(attend(started, sandbox, since, cancel, on_event)));
                 }
                 Err(Error::Setup { step, .. }) if step.starts_with("tell spare") => {
                     self.shared.lock().counts.died += 1;
                 }
-                Err(error) => return Taken::Run(Err(error)),
+                Err(error) => return Taken::Run(Box::new(Err(error))),
             }
         }
         Taken::Cold("three spares died when they were told what to run".into())
@@ -352,7 +352,9 @@ impl<'a> Workshop<'a> {
             add(zygote.errors());
         }
         self.making.iter().flat_map(Making::descriptors).for_each(&mut add);
-        pidfds.iter().for_each(|pidfd| add(pidfd.as_fd()));
+        for pidfd in &pidfds {
+            add(pidfd.as_fd());
+        }
         let now = Instant::now();
         let mut most = Duration::from_secs(1);
         if has_work && self.not_before > now {
@@ -472,6 +474,8 @@ impl<'a> Workshop<'a> {
                             self.failures = 0;
                             let mut state = self.shared.lock();
                             state.unavailable = None;
+                            // A pool is not idle while it gets ready.
+                            state.last_used = Instant::now();
                             state.ready.push_back(spare);
                             drop(state);
                             self.shared.changed.notify_all();

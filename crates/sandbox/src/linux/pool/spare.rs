@@ -176,7 +176,6 @@ impl Making {
                     .map_or(0, u64::from_ne_bytes)
             };
             match (size, number(0) as u8, descriptor) {
-                (0, ..) => return Progress::Dead("it ended before it was ready".into()),
                 (48, b'W', Some(folder)) if self.folder.is_none() => self.folder = Some(folder),
                 (48, b'S', None) if !self.is_attended => self.is_attended = true,
                 (48, b'E', None) => {
@@ -186,7 +185,9 @@ impl Making {
                     let error = io::Error::from_raw_os_error(number(2) as i32);
                     return Progress::Dead(format!("{step}{subject}: {error}"));
                 }
-                (48, b'X', None) => return Progress::Dead("it ended before it was ready".into()),
+                (0, ..) | (48, b'X', None) => {
+                    return Progress::Dead("it ended before it was ready".into());
+                }
                 _ => return Progress::Dead("it sent what no child sends".into()),
             }
         }
@@ -349,7 +350,7 @@ impl Spare {
                 if sandbox.environment != base.sandbox.environment {
                     let list = variables(sandbox, None, ready, Path::new(plan::WORKSPACE), true);
                     let content: Vec<u8> =
-                        list.iter().flat_map(|entry| entry.as_bytes_with_nul()).copied().collect();
+                        list.iter().flat_map(|entry| entry.as_bytes_with_nul().to_vec()).collect();
                     environment = Some(launch::sealed(c"environment", &content, false).map_err(&fail)?);
                 }
                 let mut message = vec![b'G'];

@@ -170,7 +170,10 @@ impl Zygote {
     /// What the zygote is told, as a literal that it reads.
     fn config(base: &Base, load: &Load, recipe: &Recipe, namespaces: u64, driver: &[u8]) -> String {
         let list = |names: &mut dyn Iterator<Item = &str>| {
-            names.map(|name| format!("{}.decode(),", bytes(name.as_bytes()))).collect::<String>()
+            let mut list: Vec<String> = names.map(|name| bytes(name.as_bytes()) + ".decode()").collect();
+            // A list's last comma does no harm, and an empty list has none.
+            list.push(String::new());
+            list.join(",")
         };
         let flags = namespaces | libc::CLONE_PARENT as u64 | libc::CLONE_PIDFD as u64;
         let warm_up = load
