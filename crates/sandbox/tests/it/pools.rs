@@ -30,7 +30,7 @@ fn ready(name: &str, builder: PoolBuilder, spares: usize) -> Option<Arc<Pool>> {
             assert!(!Host::probe().availability(Level::Strict).unwrap().available, "{reason}");
             return None;
         }
-        assert!(start.elapsed() < Duration::from_secs(30), "{metrics:?}");
+        assert!(start.elapsed() < Duration::from_secs(60), "{metrics:?}");
         std::thread::sleep(Duration::from_millis(2));
     }
     Some(pool)
@@ -572,4 +572,52 @@ fn two_hundred_runs_leave_nothing_and_never_mix() {
     assert!(metrics.latency > Duration::ZERO && metrics.latency <= metrics.latency_99);
     drop(pooled);
     drop(pool);
+}
+
+/// The environment with the packages of the profile `data`, if the checkout has one.
+fn data() -> Option<Sandbox> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.dev/data-env/bin");
+    let folder = folder.canonicalize().ok()?;
+    Some(strict().search_path(format!("{}:/usr/bin:/bin", folder.display())))
+}
+
+#[test]
+fn a_pool_that_has_loaded_pandas_runs_an_analysis() {
+    let name = "a_pool_that_has_loaded_pandas_runs_an_analysis";
+    let Some(sandbox) = data() else {
+        println!("SKIP {name}: there is no environment with packages in .dev/data-env");
+        return;
+    };
+    let code = "import pandas as pd, numpy as np\n\
+        frame = pd.read_csv('in.csv')\n\
+        frame.groupby('key').value.sum().to_csv('out.csv')\n\
+        [frame.groupby('key').value.mean().to_dict(), int(np.random.randint(1 << 60))]";
+    let sandbox = sandbox.limits(quick().with_wall(Duration::from_secs(60)).with_memory(1 << 30));
+    let request = sandbox.clone().file("in.csv", Source::Bytes(b"key,value\na,1\na,3\nb,5\n".to_vec()));
+    let builder = Pool::builder(&sandbox)
+        .language(Language::Python)
+        .preload(toolpost_sandbox::DATA_MODULES)
+        .warm_up("import pandas as pd\npd.DataFrame({'a': [1, 1], 'b': [1, 2]}).groupby('a').b.sum()")
+        .ready_within(Duration::from_secs(30));
+    let Some(pool) = ready(name, builder, 2) else { return };
+    let metrics = pool.metrics();
+    if !metrics.preloaded.contains(&"pandas".to_owned()) {
+        println!("SKIP {name}: {:?}", metrics.missing);
+        return;
+    }
+    let pooled = behind(&request, &pool);
+    let mut numbers = Vec::new();
+    for _ in 0..4 {
+        let outcome = served(&pooled, &python(code));
+        let value = outcome.value.unwrap_or_else(|| panic!("{}", outcome.stderr.text()));
+        assert_eq!(value[0], json!({"a": 2.0, "b": 5.0}));
+        assert_eq!(outcome.artifacts[0].read().unwrap(), b"key,value\na,4\nb,5\n");
+        numbers.push(value[1].clone());
+    }
+    assert!(numbers.windows(2).all(|pair| pair[0] != pair[1]), "{numbers:?}");
+    for name in toolpost_sandbox::DATA_MODULES {
+        let is_named = metrics.missing.iter().any(|(missing, _)| missing == name);
+        assert!(is_named != metrics.preloaded.contains(&name.to_owned()), "{name} {metrics:?}");
+    }
+    println!("{metrics:?}");
 }

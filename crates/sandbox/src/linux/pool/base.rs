@@ -1,12 +1,13 @@
 //! What all spares of a pool have in common, and the steps that make them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::super::cgroup::Group;
 use super::super::files::Owner;
 use super::super::interpreter::Reach;
 use super::super::plan::{self, Confinement, INSIDE, Request, identity_map};
 use super::super::prepare::{choose, program_owner, setup, visible};
+use super::super::root::{self, SCRATCH};
 use super::super::steps::Step;
 use super::super::{Facts, identity, network, template, toolchain};
 use crate::ready::Payload;
@@ -194,6 +195,9 @@ impl Base {
                 | Step::Identity { .. } => {}
                 Step::Mount { target, kind, options, flags } => {
                     if has_root && own.contains(&target.to_bytes()) {
+                        if target.to_bytes() == b"/proc" {
+                            steps.extend(self.shown_again()?);
+                        }
                         let options = self.options(&options);
                         steps.push(Step::Mount { kind, target, options, flags });
                     }
@@ -224,6 +228,40 @@ impl Base {
             | libc::CLONE_NEWUTS
             | libc::CLONE_NEWNET) as u64;
         Ok(confinement)
+    }
+
+    /// What lies in a folder for short-lived files, and is shown all the same: the child's own folder hides it at first.
+    fn shown_again(&self) -> Result<Vec<Step>, Error> {
+        let mut steps = Vec::new();
+        let (mut made, mut bound): (Vec<PathBuf>, Vec<PathBuf>) = (Vec::new(), Vec::new());
+        for shown in self.ready.needs.iter().chain(&self.sandbox.read_only) {
+            let shown = shown.canonicalize().map_err(setup("show folder"))?;
+            let Some(scratch) =
+                SCRATCH.iter().map(|(folder, _)| *folder).find(|folder| shown.starts_with(folder))
+            else {
+                continue;
+            };
+            if bound.iter().any(|above| shown.starts_with(above)) {
+                continue;
+            }
+            bound.push(shown.clone());
+            if !shown.is_dir() {
+                let error = std::io::Error::other(format!("{}: no folder", shown.display()));
+                return Err(setup("show file in a folder for short-lived files")(error));
+            }
+            let mut above: Vec<_> =
+                shown.ancestors().take_while(|folder| *folder != Path::new(scratch)).collect();
+            above.reverse();
+            for folder in above {
+                if !made.iter().any(|made| made == folder) {
+                    steps.push(Step::Folder { path: root::path(folder), mode: 0o755 });
+                    made.push(folder.to_owned());
+                }
+            }
+            let path = root::path(&shown);
+            steps.push(Step::Bind { source: path.clone(), target: path, attributes: 0 });
+        }
+        Ok(steps)
     }
 
     /// The options of a mount without the host's numbers of users: the child is the user itself.

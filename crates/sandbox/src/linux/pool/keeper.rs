@@ -276,6 +276,8 @@ impl<'a> Workshop<'a> {
         if let Some(idle) = settings.idle
             && !state.asleep
             && state.waiting == 0
+            // While it gets ready it is not idle.
+            && (state.ready.len() >= settings.children || state.unavailable.is_some())
             && state.last_used.elapsed() >= idle
         {
             state.asleep = true;
@@ -474,7 +476,6 @@ impl<'a> Workshop<'a> {
                             self.failures = 0;
                             let mut state = self.shared.lock();
                             state.unavailable = None;
-                            // A pool is not idle while it gets ready.
                             state.last_used = Instant::now();
                             state.ready.push_back(spare);
                             drop(state);

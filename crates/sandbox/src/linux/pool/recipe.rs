@@ -43,7 +43,14 @@ struct Call {
 pub(super) struct Recipe {
     calls: Vec<Call>,
     joins: usize,
+    trees: usize,
 }
+
+const OPEN_TREE_CLONE: i32 = 1;
+const MOVE_EMPTY_PATH: i32 = 4;
+/// The results of calls for folders that are shown again; those before are for what is opened and closed.
+const FIRST_TREE: usize = 2;
+const MOST_TREES: usize = 14;
 
 fn text(text: &CStr) -> Argument {
     Argument::Bytes(text.to_bytes_with_nul().to_vec())
@@ -57,6 +64,20 @@ impl Recipe {
     /// Translates steps. A step that only a child of this process can carry out is refused by its name.
     pub(super) fn new(steps: &[Step]) -> Result<Self, &'static str> {
         let mut recipe = Self::default();
+        // What a later mount hides is taken before, and put above it.
+        for (index, step) in steps.iter().enumerate() {
+            if let Step::Bind { source, .. } = step {
+                let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC | libc::AT_RECURSIVE;
+                let arguments = vec![number(libc::AT_FDCWD), text(source), number(flags)];
+                let register = Some(FIRST_TREE + recipe.trees);
+                recipe.trees += 1;
+                recipe.calls.push(Call { step: index, number: libc::SYS_open_tree, arguments, register });
+            }
+        }
+        if recipe.trees > MOST_TREES {
+            return Err("show more folders among short-lived files than a zygote keeps");
+        }
+        recipe.trees = 0;
         for (index, step) in steps.iter().enumerate() {
             recipe.add(index, step)?;
         }
@@ -110,6 +131,22 @@ impl Recipe {
                     text(options),
                 ];
                 self.call(index, libc::SYS_mount, arguments);
+            }
+            Step::Folder { path, mode } => {
+                let arguments = vec![number(libc::AT_FDCWD), text(path), number(*mode)];
+                self.call(index, libc::SYS_mkdirat, arguments);
+            }
+            Step::Bind { target, .. } => {
+                let tree = Argument::Register(FIRST_TREE + self.trees);
+                self.trees += 1;
+                let arguments = vec![
+                    tree,
+                    Argument::Bytes(vec![0]),
+                    number(libc::AT_FDCWD),
+                    text(target),
+                    number(MOVE_EMPTY_PATH),
+                ];
+                self.call(index, libc::SYS_move_mount, arguments);
             }
             Step::SendFolder(path) => {
                 let path = Argument::Bytes(path.to_bytes().to_vec());

@@ -24,13 +24,15 @@ use crate::{Error, Report};
 
 const ZYGOTE: &str = include_str!("../../../drivers/zygote.py");
 /// Libraries of arithmetic start threads when they are loaded, unless they are told how many.
-const ONE_THREAD: [&str; 6] = [
-    "OPENBLAS_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "BLIS_NUM_THREADS",
+const ONE_THREAD: [(&str, &str); 7] = [
+    ("OPENBLAS_NUM_THREADS", "1"),
+    ("OMP_NUM_THREADS", "1"),
+    ("MKL_NUM_THREADS", "1"),
+    ("NUMEXPR_NUM_THREADS", "1"),
+    ("VECLIB_MAXIMUM_THREADS", "1"),
+    ("BLIS_NUM_THREADS", "1"),
+    // The allocator of pyarrow, which pandas loads.
+    ("JE_ARROW_MALLOC_CONF", "background_thread:false"),
 ];
 /// What is kept of what a zygote prints while it loads.
 const MOST_TEXT: usize = 4096;
@@ -142,7 +144,7 @@ impl Zygote {
         command.extend(arguments);
         command.push(c_string(ZYGOTE));
         let mut variables = variables(&base.sandbox, None, &base.ready, &confinement.workspace, true);
-        variables.extend(ONE_THREAD.map(|name| c_string(format!("{name}=1"))));
+        variables.extend(ONE_THREAD.map(|(name, value)| c_string(format!("{name}={value}"))));
         confinement
             .steps
             .push(Step::Exec { arguments: Pointers::new(command), environment: Pointers::new(variables) });
@@ -185,7 +187,7 @@ impl Zygote {
             "{{'preload':[{}],'environment':[{}],'driver':{}.decode(),'warm_up':{warm_up},'cpu':{cpu},'flags':{flags},\
              'clone':{},'prlimit':{},'close_range':{},'calls':{}}}",
             list(&mut load.modules.iter().map(String::as_str)),
-            list(&mut ONE_THREAD.into_iter()),
+            list(&mut ONE_THREAD.into_iter().map(|(name, _)| name)),
             bytes(driver),
             libc::SYS_clone,
             libc::SYS_prlimit64,
