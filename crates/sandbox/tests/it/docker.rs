@@ -1,6 +1,6 @@
 //! The Docker backend against a daemon of its own.
 
-mod daemon;
+pub(crate) mod daemon;
 mod errors;
 mod images;
 mod runs;

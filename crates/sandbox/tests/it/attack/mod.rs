@@ -31,6 +31,8 @@ pub(crate) struct Probe {
     pub(crate) expected: Expected,
     /// Where it has nothing to say, with the reason.
     pub(crate) not_for: &'static [(Who, &'static str)],
+    /// Whether the host's side of it works with cells of a session too.
+    pub(crate) is_for_cells: bool,
     /// Whether it takes about a second or more.
     pub(crate) is_slow: bool,
 }
@@ -62,14 +64,20 @@ pub(crate) enum Who {
 }
 
 const fn inside(row: u32, name: &'static str, code: &'static str, expected: Expected) -> Probe {
-    Probe { row, name, kind: Kind::Inside(code), expected, not_for: &[], is_slow: false }
+    Probe { row, name, kind: Kind::Inside(code), expected, not_for: &[], is_for_cells: false, is_slow: false }
 }
 
 const fn host(row: u32, name: &'static str, probe: fn(&Place<'_>) -> String, expected: Expected) -> Probe {
-    Probe { row, name, kind: Kind::Host(probe), expected, not_for: &[], is_slow: false }
+    Probe { row, name, kind: Kind::Host(probe), expected, not_for: &[], is_for_cells: false, is_slow: false }
 }
 
 impl Probe {
+    /// The same probe, which cells of a session can carry out.
+    const fn cells(mut self) -> Self {
+        self.is_for_cells = true;
+        self
+    }
+
     /// The same probe, which takes its time.
     const fn slow(mut self) -> Self {
         self.is_slow = true;

@@ -1,6 +1,11 @@
 //! The ways to run code here: a level on a backend, each a row.
 
-use toolpost_sandbox::{Error, Host, Language, Level, Limits, Outcome, Program, Sandbox};
+use std::sync::Arc;
+
+use toolpost_sandbox::{
+    Backend, CellLimits, Error, Event, Host, Language, Level, LevelAvailability, Limits, Outcome, Program,
+    Request, Sandbox, Session,
+};
 
 use super::world::World;
 use crate::support::{python, quick, run};
@@ -26,10 +31,96 @@ pub(crate) struct Place<'a> {
 type Open = fn(&Host, Level) -> Result<Sandbox, String>;
 
 /// The backends, each a row: name, and how a sandbox on it is made.
-const BACKENDS: &[(&str, Open)] = &[("process", process)];
+const BACKENDS: &[(&str, Open)] = &[
+    ("process", process),
+    ("session", session),
+    #[cfg(feature = "docker")]
+    ("docker", docker),
+];
 
 fn process(host: &Host, level: Level) -> Result<Sandbox, String> {
     Ok(Sandbox::new().level(level).host(host.clone()))
+}
+
+/// Every run is the first cell of a session of its own.
+fn session(host: &Host, level: Level) -> Result<Sandbox, String> {
+    if host.availability(level).is_none_or(|entry| !entry.available) {
+        return Err(format!("level `{level}` is not available"));
+    }
+    let backend = Sessions { host: host.clone(), level };
+    Ok(Sandbox::new().level(level).backend(Arc::new(backend)))
+}
+
+/// Sessions as a backend, so that the same probes meet them.
+#[derive(Debug)]
+struct Sessions {
+    host: Host,
+    level: Level,
+}
+
+impl Backend for Sessions {
+    fn name(&self) -> &'static str {
+        "session"
+    }
+
+    fn availability(&self, level: Level) -> LevelAvailability {
+        self.host.availability(level).unwrap().clone()
+    }
+
+    fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+        let mut sandbox = Sandbox::new()
+            .level(self.level)
+            .host(self.host.clone())
+            .limits(request.limits().clone())
+            .workspace(request.workspace().clone());
+        for (name, source) in request.files() {
+            sandbox = sandbox.file(name.clone(), source.clone());
+        }
+        for (name, value) in request.environment() {
+            sandbox = sandbox.env(name.clone(), value.clone());
+        }
+        let Program::Code { language, source, .. } = request.program() else {
+            return Err(Error::SessionRefused {
+                action: "run",
+                reason: "a session has cells".into(),
+                hint: "give code",
+            });
+        };
+        let session = Session::start(&sandbox, *language)?;
+        session.run(source, &CellLimits::from(request.limits()), request.cancel(), on_event)
+    }
+}
+
+/// Containers of a daemon of the tests' own. Only asked for whole: the image takes minutes.
+#[cfg(feature = "docker")]
+fn docker(host: &Host, level: Level) -> Result<Sandbox, String> {
+    use toolpost_sandbox::docker::image::Recipe;
+    use toolpost_sandbox::docker::{Docker, Options};
+    static DAEMON: std::sync::OnceLock<Result<Arc<crate::docker::daemon::Daemon>, String>> =
+        std::sync::OnceLock::new();
+    const IMAGE: &str = "toolpost/attacked:test";
+    if !super::is_complete() {
+        return Err("`cargo xtask attack` makes its image, which takes minutes".into());
+    }
+    if host.system != Host::probe().system || std::env::var_os("TOOLPOST_ATTACK_HOST").is_some() {
+        return Err("the daemon is not part of the poor host".into());
+    }
+    let daemon = DAEMON.get_or_init(|| {
+        let daemon = crate::docker::daemon::Daemon::start()?;
+        let recipe = Recipe::named("python").map_err(|error| error.to_string())?;
+        daemon
+            .images()
+            .build(&recipe, IMAGE, std::time::Duration::from_mins(10), &mut |_| {})
+            .map_err(|error| format!("the image was not built: {error}"))?;
+        Ok(Arc::new(daemon))
+    });
+    let daemon = daemon.as_ref().map_err(Clone::clone)?;
+    let docker = Docker::connect(&daemon.host, Options::new(IMAGE)).map_err(|error| error.to_string())?;
+    let entry = docker.availability(level);
+    if !entry.available {
+        return Err(entry.reason.unwrap_or_default());
+    }
+    Ok(Sandbox::new().level(level).backend(Arc::new(docker)))
 }
 
 impl Mode {

@@ -9,16 +9,16 @@ use crate::attack::{Place, Probe, Who, host};
 use crate::support::open_folder;
 
 pub(crate) const PROBES: &[Probe] = &[
-    host(12, "sparse artefact", sparse, all(OK)),
-    host(52, "links to files of the host as artefacts", links, all(OK)),
+    host(12, "sparse artefact", sparse, all(OK)).cells(),
+    host(52, "links to files of the host as artefacts", links, all(OK)).cells(),
     host(52, "export onto links", export_over_links, all(OK)),
-    host(53, "second names", second_names, all(OK)),
-    host(54, "names of artefacts", download_names, all(OK)),
-    host(55, "artefacts that are no files", no_files, all(OK)),
+    host(53, "second names", second_names, all(OK)).cells(),
+    host(54, "names of artefacts", download_names, all(OK)).cells(),
+    host(55, "artefacts that are no files", no_files, all(OK)).cells(),
     host(55, "artefacts that grow", growing, all(OK)).slow(),
-    host(56, "archives are data", archives, all(OK)).slow(),
-    host(56, "set-user-id bits", set_user_id, all(OK)),
-    host(51, "set-user-id programs left in a folder of the host", left_programs, all(OK)).not_for(&[
+    host(56, "archives are data", archives, all(OK)).cells().slow(),
+    host(56, "set-user-id bits", set_user_id, all(OK)).cells(),
+    host(51, "set-user-id programs left in a folder of the host", left_programs, all(OK)).cells().not_for(&[
         (Who::Shared, "a folder of the host is refused without masks"),
         (Who::Level("minimal"), "no boundary is promised for files"),
     ]),

@@ -49,7 +49,7 @@ pub(crate) const PROBES: &[Probe] = &[
         "def child():\n    import subprocess\n    fd = os.memfd_create('x')\n    os.write(fd, open('/bin/cat', 'rb').read())\n    r = subprocess.run([f'/proc/self/fd/{fd}', HOST + '/secret'], pass_fds=[fd], capture_output=True)\n    return 'allowed' if b'canary' in r.stdout else 'ok'\nchild()",
         all(OK).minimal(ANY),
     ),
-    host(65, "a second run sees nothing of the first", next_run, all(OK)).slow(),
+    host(65, "a second run sees nothing of the first", next_run, all(OK)).cells().slow(),
     inside(
         66,
         "control descriptors cannot be found",

@@ -2,6 +2,7 @@
 
 mod artefacts;
 mod backends;
+mod egress;
 mod files;
 mod kernel;
 mod lifecycles;
@@ -18,6 +19,7 @@ pub(crate) fn all() -> Vec<&'static Probe> {
     let mut probes: Vec<&Probe> = [
         artefacts::PROBES,
         backends::PROBES,
+        egress::PROBES,
         files::PROBES,
         kernel::PROBES,
         lifecycles::PROBES,
