@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use toolpost_sandbox::{Program, Source, Workspace};
+use toolpost_sandbox::{Cancel, CellLimits, Language, Pool, Program, Sandbox, Session, Source, Workspace};
 
 use crate::support::{Mode, run};
 
@@ -105,17 +105,124 @@ fn thousand_runs() {
     assert!(left.iter().all(|name| name == "a" || name == "file"), "placeholders are left: {left:?}");
 }
 
-/// In a process of its own, so that no other test holds anything meanwhile.
+/// Runs that end in every way: well, by their own failure, killed by a limit, cancelled, refused at set-up.
+fn one_of_every_end(sandbox: &Sandbox, number: usize) {
+    let code = match number % 6 {
+        0 => "open('file', 'w').write('x')\n1",
+        1 => "import os\nos.fork() or __import__('time').sleep(60)\nos._exit(3)",
+        2 => "1 / 0",
+        3 => "import os\nos.kill(os.getpid(), 9)",
+        4 => "while True: pass",
+        _ => "import time\ntime.sleep(60)",
+    };
+    let program = Program::code(Language::Python, code);
+    let sandbox = match number % 30 {
+        7 => sandbox.clone().file("a", Source::Path("/no/such/file".into())),
+        13 => sandbox.clone().directory("not-there"),
+        19 => sandbox.clone().file("a/b.txt", Source::Bytes(b"x".to_vec())),
+        _ => sandbox.clone(),
+    };
+    let cancel = Cancel::new();
+    if number % 6 < 4 {
+        let _ = sandbox.run(&program, &cancel, &mut |_| {});
+        return;
+    }
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| sandbox.run(&program, &cancel, &mut |_| {}));
+        std::thread::sleep(std::time::Duration::from_millis(number as u64 % 7));
+        cancel.cancel();
+        let _ = running.join();
+    });
+}
+
+/// What is left after `work`, once what ends by itself has ended.
+fn leaves_nothing(what: &str, work: impl Fn(usize)) {
+    work(30);
+    let settled = || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        holdings()
+    };
+    let before = settled();
+    work(1000);
+    let mut after = settled();
+    for _ in 0..20 {
+        if after == before {
+            break;
+        }
+        after = settled();
+    }
+    assert_eq!(before, after, "{what}");
+}
+
+fn every_end_on_every_backend() {
+    for mode in Mode::available() {
+        leaves_nothing(&format!("{mode:?}"), |runs| {
+            (0..runs / 3).for_each(|number| one_of_every_end(&mode.sandbox(), number));
+        });
+    }
+    let strict = Mode::Strict.sandbox();
+    if !Mode::available().contains(&Mode::Strict) {
+        println!("SKIP leaks of pools and sessions: level strict is not available");
+        return;
+    }
+    leaves_nothing("pool", |runs| {
+        let pool = Pool::builder(&strict).language(Language::Python).build().unwrap();
+        let pooled = strict.clone().backend(std::sync::Arc::new(pool));
+        (0..runs).for_each(|number| one_of_every_end(&pooled, number));
+    });
+    leaves_nothing("session", |runs| {
+        let limits = CellLimits::default().with_wall(std::time::Duration::from_millis(300));
+        for number in 0..runs / 20 {
+            let session = Session::start(&strict, Language::Python).unwrap();
+            for cell in 0..18 {
+                let code = ["x = 1", "open('file', 'w').write('x')", "1 / 0", "print('y' * 5000)"][cell % 4];
+                session.run(code, &limits, &Cancel::new(), &mut |_| {}).unwrap();
+            }
+            // Forks, and an end that the session did not choose.
+            if let Ok(forks) = session.fork(2) {
+                let _ = forks[0].run("import os\nos._exit(1)", &limits, &Cancel::new(), &mut |_| {});
+            }
+            let last =
+                if number % 2 == 0 { "import os\nos.kill(os.getpid(), 9)" } else { "while True: pass" };
+            let _ = session.run(last, &limits, &Cancel::new(), &mut |_| {});
+        }
+    });
+}
+
 #[test]
-fn a_thousand_runs_leave_nothing_behind() {
+fn runs_that_end_in_every_way_leave_nothing_behind_on_any_backend() {
+    if !crate::attack::is_complete() {
+        println!("SKIP leaks on every backend: `cargo xtask attack` makes its thousands of runs");
+        return;
+    }
+    let text = alone("leaks::helper_every_end");
+    assert!(text.contains("1 passed"), "{text}");
+}
+
+#[test]
+fn helper_every_end() {
+    // For runs_that_end_in_every_way_leave_nothing_behind_on_any_backend.
+    if crate::support::is_helper() {
+        every_end_on_every_backend();
+    }
+}
+
+/// Runs a test in a process of its own, so that no other one holds anything meanwhile.
+fn alone(test: &str) -> String {
     #[expect(clippy::disallowed_methods, reason = "the test program itself, alone")]
     let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "leaks::helper_thousand_runs", "--nocapture", "--test-threads", "1"])
+        .args(["--exact", test, "--nocapture", "--test-threads", "1"])
         .env(crate::support::HELPER, "1")
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+#[test]
+fn a_thousand_runs_leave_nothing_behind() {
+    let text = alone("leaks::helper_thousand_runs");
     assert!(text.contains("1 passed"), "{text}");
 }
 

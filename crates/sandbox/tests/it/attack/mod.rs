@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod expected;
+mod fuzz;
 #[expect(unsafe_code, reason = "a process is made poor between fork and exec")]
 pub(crate) mod hosts;
 mod lines;
@@ -49,6 +50,8 @@ pub(crate) enum Kind {
 /// A group of places to which a probe has nothing to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
+    /// A backend, by name.
+    Backend(&'static str),
     /// Every backend but this one.
     ButBackend(&'static str),
     /// A level, by name.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use toolpost_sandbox::{
-    Backend, CellLimits, Error, Event, Host, Language, Level, LevelAvailability, Limits, Outcome, Program,
-    Request, Sandbox, Session,
+    Backend, CellLimits, Error, Event, Host, Language, Level, LevelAvailability, Limits, Outcome, Pool,
+    Program, Request, Sandbox, Session,
 };
 
 use super::world::World;
@@ -33,6 +33,7 @@ type Open = fn(&Host, Level) -> Result<Sandbox, String>;
 /// The backends, each a row: name, and how a sandbox on it is made.
 const BACKENDS: &[(&str, Open)] = &[
     ("process", process),
+    ("pool", pool),
     ("session", session),
     #[cfg(feature = "docker")]
     ("docker", docker),
@@ -40,6 +41,20 @@ const BACKENDS: &[(&str, Open)] = &[
 
 fn process(host: &Host, level: Level) -> Result<Sandbox, String> {
     Ok(Sandbox::new().level(level).host(host.clone()))
+}
+
+/// Spares that a zygote of Python made ahead, with the limits of the attacks.
+fn pool(host: &Host, level: Level) -> Result<Sandbox, String> {
+    if host.availability(level).is_none_or(|entry| !entry.available) {
+        return Err(format!("level `{level}` is not available"));
+    }
+    let sandbox = Sandbox::new().level(level).host(host.clone()).limits(limits());
+    let pool = Pool::builder(&sandbox)
+        .language(Language::Python)
+        .preload(["json", "ctypes", "socket"])
+        .build()
+        .map_err(|error| error.to_string())?;
+    Ok(sandbox.backend(Arc::new(pool)))
 }
 
 /// Every run is the first cell of a session of its own.
@@ -71,7 +86,7 @@ impl Backend for Sessions {
         let mut sandbox = Sandbox::new()
             .level(self.level)
             .host(self.host.clone())
-            .limits(request.limits().clone())
+            .limits(request.limits(self.level))
             .workspace(request.workspace().clone());
         for (name, source) in request.files() {
             sandbox = sandbox.file(name.clone(), source.clone());
@@ -87,7 +102,7 @@ impl Backend for Sessions {
             });
         };
         let session = Session::start(&sandbox, *language)?;
-        session.run(source, &CellLimits::from(request.limits()), request.cancel(), on_event)
+        session.run(source, &CellLimits::from(&request.limits(self.level)), request.cancel(), on_event)
     }
 }
 
@@ -123,6 +138,16 @@ fn docker(host: &Host, level: Level) -> Result<Sandbox, String> {
     Ok(Sandbox::new().level(level).backend(Arc::new(docker)))
 }
 
+/// Limits under which attacks on resources end soon.
+fn limits() -> Limits {
+    quick()
+        .with_processes(30)
+        .with_memory(96 << 20)
+        .with_workspace_bytes(8 << 20)
+        .with_workspace_inodes(2000)
+        .with_file_size(1 << 30)
+}
+
 impl Mode {
     /// Every level on every backend.
     pub(crate) fn all() -> Vec<Self> {
@@ -137,6 +162,9 @@ impl Mode {
         let sandbox = (self.open)(host, self.level)?;
         let place = Place { mode: self, host, world, sandbox };
         match run(&place.sandbox(), &Program::code(Language::Python, "1")) {
+            Ok(outcome) if self.backend == "pool" && outcome.report.backend != "pool" => {
+                Err(outcome.report.notes.join("; "))
+            }
             Ok(outcome) if outcome.value == Some(1.into()) => Ok(place),
             Ok(outcome) => {
                 Err(format!("Python does not run: {:?} {}", outcome.verdict, outcome.stderr.text()))
@@ -149,23 +177,12 @@ impl Mode {
 impl Place<'_> {
     /// A sandbox of this mode with the limits of the attacks.
     pub(crate) fn sandbox(&self) -> Sandbox {
-        self.sandbox.clone().limits(self.limits())
-    }
-
-    /// Limits under which attacks on resources end soon.
-    #[expect(clippy::unused_self, reason = "a level may come to need others")]
-    pub(crate) fn limits(&self) -> Limits {
-        quick()
-            .with_processes(30)
-            .with_memory(96 << 20)
-            .with_workspace_bytes(8 << 20)
-            .with_workspace_inodes(2000)
-            .with_file_size(1 << 30)
+        self.sandbox.clone().limits(limits())
     }
 
     /// A sandbox with other limits.
     pub(crate) fn limited(&self, change: impl FnOnce(Limits) -> Limits) -> Sandbox {
-        self.sandbox.clone().limits(change(self.limits()))
+        self.sandbox.clone().limits(change(limits()))
     }
 
     /// Whether a run has namespaces of its own here.

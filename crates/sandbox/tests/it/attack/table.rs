@@ -32,24 +32,45 @@ fn every_row_has_a_probe() {
     }
 }
 
-/// Whether a probe is part of what every change must pass: on this host all but the slow ones, and those at one level.
-fn is_core(probe: &Probe, place: &Place<'_>, host: &str) -> bool {
-    let is_main = place.mode.backend == "process" && place.mode.level == Level::Strict;
-    let is_usual = is_main || (place.mode.backend == "process" && place.mode.level == Level::Standard);
-    match host {
-        HERE => is_main || !probe.is_slow && (is_usual || CORE.contains(&probe.row)),
-        _ => !probe.is_slow && CORE.contains(&probe.row),
+/// Whether a probe is run at a place. Whole, that is everything here, and on poor hosts all but what takes long and
+/// what pools and sessions share with cold runs. The core, which every change must pass, is everything at one level.
+fn is_wanted(probe: &Probe, place: &Place<'_>, host: &str) -> bool {
+    let is_core = CORE.contains(&probe.row) && !probe.is_slow;
+    let is_cold = place.mode.backend == "process";
+    match (host == HERE, is_complete()) {
+        (true, true) => true,
+        (false, true) => is_core || (is_cold && !probe.is_slow),
+        (true, false) => {
+            is_core
+                || is_cold
+                    && match place.mode.level {
+                        Level::Strict => true,
+                        Level::Standard => !probe.is_slow,
+                        _ => false,
+                    }
+        }
+        (false, false) => is_core,
     }
 }
 
 /// Runs every probe in one mode. Gives what was wrong.
 fn attack(place: &Place<'_>, host: &str, wrong: &mut Vec<String>) {
     for probe in probes::all() {
-        if !is_complete() && !is_core(probe, place, host) {
+        if !is_wanted(probe, place, host) {
             continue;
         }
         let reason =
             probe.not_for.iter().find(|(who, _)| applies(*who, place, host)).map(|(_, reason)| *reason);
+        let needs_programs = matches!(probe.kind, Kind::Host(_)) && !probe.is_for_cells;
+        let reason = match place.mode.backend {
+            "session" if needs_programs => Some(
+                "it needs a program, a request or a limit of its own; a session has cells, and tests of its own",
+            ),
+            "pool" if needs_programs => Some(
+                "it needs a program, a request or a limit of its own, which a pool runs cold: see `process`",
+            ),
+            _ => reason,
+        };
         let mut line = Line {
             row: probe.row,
             probe: probe.name,
@@ -112,6 +133,7 @@ fn carry_out(probe: &Probe, place: &Place<'_>) -> (String, String) {
 fn applies(who: Who, place: &Place<'_>, host: &str) -> bool {
     let is_shared = place.mode.level.name() == "standard" && !place.has_namespaces();
     match who {
+        Who::Backend(name) => place.mode.backend == name,
         Who::ButBackend(name) => place.mode.backend != name,
         Who::Level(name) => place.mode.level.name() == name,
         Who::Shared => is_shared,

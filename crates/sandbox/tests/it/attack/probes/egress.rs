@@ -92,11 +92,11 @@ fn round(place: &Place<'_>) -> String {
 fn secret(place: &Place<'_>) -> String {
     let server = Server::http(|_| page("inside"));
     let port = server.address.port();
-    let egress = leads_to(&server).allow(pattern(&format!("other.example:{port}"))).secret(Placeholder::new(
-        "API_KEY",
-        "s3cr3t-value",
-        pattern(&format!("example.org:{port}")),
-    ));
+    let egress = leads_to(&server).allow(pattern(&format!("other.example:{port}"))).secret(
+        Placeholder::new("API_KEY", "s3cr3t-value")
+            .host(pattern(&format!("example.org:{port}")))
+            .plain_http(true),
+    );
     let code = format!(
         "{ASK}key = os.environ['API_KEY']\n\
          for name in ('example.org', 'other.example'):\n    \

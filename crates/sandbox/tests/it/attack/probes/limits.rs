@@ -3,7 +3,7 @@
 use crate::attack::expected::{Answers, OK, REFUSED, all, of};
 use crate::attack::{Probe, Who, inside};
 
-const NO_MEMORY: Answers = &["EINVAL", "ENOSPC", "ENOMEM"];
+const NO_MEMORY: Answers = &["EINVAL", "ENOSPC", "ENOMEM", "ENOSYS"];
 
 pub(crate) const PROBES: &[Probe] = &[
     inside(
