@@ -19,16 +19,15 @@ const TESTS: [&str; 3] = ["attack", "leaks", "unprivileged"];
 /// Runs everything and writes the document. The answer is whether every answer was the expected one.
 pub fn run(root: &Path) -> Result<bool> {
     let program = build(root)?;
-    let mut task = Task::new(&program, &TESTS)
+    let task = Task::new(&program, &TESTS)
         .argument("--nocapture")
         .argument("--test-threads")
-        .argument("1")
+        .argument("2")
         .folder(&root.join("crates/sandbox"))
         .variable("TOOLPOST_ATTACK", "all")
         .variable("RUST_BACKTRACE", "0")
         .limit(Duration::from_mins(75));
     eprintln!("running `{}`: up to an hour", task.line());
-    task = task.argument("--show-output");
     let captured = task.capture()?;
     let report = Report::read(&captured.text);
     for line in captured.text.lines().chain(captured.errors.lines()) {
@@ -50,6 +49,8 @@ pub fn run(root: &Path) -> Result<bool> {
 /// Builds the tests of the sandbox and gives the program.
 fn build(root: &Path) -> Result<String> {
     let captured = Task::new("cargo", &["test", "--package", "toolpost-sandbox", "--test", "it", "--no-run"])
+        .argument("--features")
+        .argument("docker")
         .argument("--message-format=json")
         .folder(root)
         .capture()?;

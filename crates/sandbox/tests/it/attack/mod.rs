@@ -62,6 +62,8 @@ pub(crate) enum Who {
     PrivateRoot,
     /// Hosts that give namespaces.
     ButShared,
+    /// Hosts without Landlock.
+    WithoutLandlock,
     /// Poor hosts: the probe makes its own.
     PoorHosts,
 }

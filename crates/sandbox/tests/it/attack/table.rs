@@ -87,6 +87,13 @@ fn attack(place: &Place<'_>, host: &str, wrong: &mut Vec<String>) {
             continue;
         }
         let wanted = probe.expected.at(place.mode.level.name(), place.has_namespaces());
+        // A session tells that a signal ended its interpreter, not which call was refused.
+        let mut wanted = wanted;
+        if (place.mode.backend, place.mode.level) == ("session", Level::Maximum)
+            && wanted.contains(&"verdict:denied")
+        {
+            wanted.push("verdict:signal");
+        }
         let is_free = wanted.starts_with(ANY);
         let start = Instant::now();
         let (got, errors) = carry_out(probe, place);
@@ -133,6 +140,9 @@ fn carry_out(probe: &Probe, place: &Place<'_>) -> (String, String) {
 fn applies(who: Who, place: &Place<'_>, host: &str) -> bool {
     let is_shared = place.mode.level.name() == "standard" && !place.has_namespaces();
     match who {
+        Who::WithoutLandlock => {
+            !place.host.capabilities.iter().any(|entry| entry.name == "landlock" && entry.available)
+        }
         Who::Backend(name) => place.mode.backend == name,
         Who::ButBackend(name) => place.mode.backend != name,
         Who::Level(name) => place.mode.level.name() == name,

@@ -56,12 +56,52 @@ pub(crate) const PROBES: &[Probe] = &[
         "found = [n for n in range(3, 256) if n not in (4, 5) and attempt(lambda: os.fstat(n)) == 'allowed']\nfound = [n for n in found if not os.readlink(f'/proc/self/fd/{n}').startswith('/proc')]\n'ok' if not found else str([os.readlink(f'/proc/self/fd/{n}') for n in found])",
         all(OK),
     ),
-    host(68, "privileges by request", next_run, all(OK))
+    host(68, "what a container has of the host", container, all(OK))
+        .cells()
         .not_for(&[(Who::ButBackend("docker"), NO_CONTAINER)]),
-    host(69, "the daemon is gone", next_run, all(OK)).not_for(&[(Who::ButBackend("docker"), NO_CONTAINER)]),
+    host(69, "the daemon is not there, or says nothing", no_daemon, all(OK))
+        .not_for(&[(Who::ButBackend("docker"), NO_CONTAINER)]),
     host(70, "a level that the host cannot give", degraded, all(OK)),
     host(70, "what is reported as active is active", attested, of(OK, OK, OK, OK)),
 ];
+
+/// Whatever the image and the caller say, a container has no rights, no way out and nothing of the host.
+fn container(place: &Place<'_>) -> String {
+    let code = "status = dict(line.split(':\\t', 1) for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)\n\
+        wrong = []\n\
+        if int(status['CapEff'], 16) or int(status['CapBnd'], 16): wrong.append('capabilities')\n\
+        if status['NoNewPrivs'].strip() != '1': wrong.append('new privileges')\n\
+        if status['Seccomp'].strip() != '2': wrong.append('no filter')\n\
+        if os.getuid() == 0: wrong.append('root')\n\
+        if any(os.path.exists(p) for p in ('/var/run/docker.sock', '/run/docker.sock', HOST)): wrong.append('of the host')\n\
+        if attempt(lambda: open('/evil', 'w')) == 'allowed': wrong.append('writable root')\n\
+        names = [line.split(':')[0].strip() for line in open('/proc/net/dev').read().splitlines()[2:]]\n\
+        if [name for name in names if name != 'lo']: wrong.append(str(names))\n\
+        'ok' if not wrong else str(wrong)";
+    result_of(&Ok(place.attack(code)))
+}
+
+#[cfg(feature = "docker")]
+fn no_daemon(_place: &Place<'_>) -> String {
+    use toolpost_sandbox::docker::{Docker, DockerHost, Options};
+    let folder = tempfile::tempdir().unwrap();
+    let silent = folder.path().join("silent");
+    let _listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();
+    for socket in [folder.path().join("missing"), silent] {
+        let start = std::time::Instant::now();
+        let options = Options::new("x").patience(std::time::Duration::from_secs(1));
+        let result = Docker::connect(&DockerHost::Unix(socket.clone()), options);
+        if result.is_ok() || start.elapsed() > std::time::Duration::from_secs(6) {
+            return format!("{}: {:?} after {:?}", socket.display(), result.is_ok(), start.elapsed());
+        }
+    }
+    "ok".into()
+}
+
+#[cfg(not(feature = "docker"))]
+fn no_daemon(_place: &Place<'_>) -> String {
+    "this build has no such backend".into()
+}
 
 /// Run A leaves what it can; run B, which may be served by the same pool, looks for it.
 fn next_run(place: &Place<'_>) -> String {

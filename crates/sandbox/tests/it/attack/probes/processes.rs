@@ -48,7 +48,7 @@ pub(crate) const PROBES: &[Probe] = &[
         "write /proc/self/mem",
         "attempt(lambda: open('/proc/self/mem', 'r+b'))",
         all(REFUSED).minimal(ANY),
-    ),
+    ).not_for(&[(Who::WithoutLandlock, "a process may write to its own memory there, which is its own copy")]),
     inside(6, "write /proc/1/mem", "attempt(lambda: open('/proc/1/mem', 'r+b'))", all(REFUSED).minimal(ANY)),
     inside(
         7,
