@@ -91,6 +91,10 @@ pub(crate) enum Product {
 
 /// A program that may stand for a language.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(
+    any(not(target_os = "linux"), toolpost_simulate_other_host),
+    expect(dead_code, reason = "only the Linux side reads it")
+)]
 pub(crate) struct Runner {
     /// The name that is looked up.
     pub(crate) program: &'static str,
@@ -105,6 +109,10 @@ pub(crate) struct Runner {
 /// Stands for the path of the code in [`Way::Interpret`].
 pub(crate) const CODE_PATH: &str = "{code}";
 /// Stands for half of the memory limit, in MiB, in arguments for the Java machine.
+#[cfg_attr(
+    any(not(target_os = "linux"), toolpost_simulate_other_host),
+    expect(dead_code, reason = "only the Linux side reads it")
+)]
 pub(crate) const HEAP: &str = "{heap}";
 
 const PYTHON_DRIVER: &str = include_str!("../drivers/python.py");
