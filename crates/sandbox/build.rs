@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// The first process of a container.
 fn build_container(output: &str, target: &str) -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=shim/container.rs");
+    println!("cargo::rerun-if-changed=shim/container_system.rs");
     let program = Path::new(output).join("container");
     let reason = match target.split('-').next() {
         Some("x86_64" | "aarch64") if target.contains("-linux-") => {

@@ -17,85 +17,12 @@
 #![no_std]
 #![no_main]
 
-use core::arch::{asm, global_asm};
+use core::arch::global_asm;
 
-#[cfg(target_arch = "x86_64")]
-mod number {
-    pub const READ: usize = 0;
-    pub const WRITE: usize = 1;
-    pub const CLOSE: usize = 3;
-    pub const FSTAT: usize = 5;
-    pub const LSEEK: usize = 8;
-    pub const MMAP: usize = 9;
-    pub const SIGPROCMASK: usize = 14;
-    pub const CLONE: usize = 56;
-    pub const EXECVE: usize = 59;
-    pub const WAIT4: usize = 61;
-    pub const STATFS: usize = 137;
-    pub const KILL: usize = 62;
-    pub const FCNTL: usize = 72;
-    pub const CHDIR: usize = 80;
-    pub const SETSID: usize = 112;
-    pub const PRCTL: usize = 157;
-    pub const GETDENTS64: usize = 217;
-    pub const EXIT_GROUP: usize = 231;
-    pub const OPENAT: usize = 257;
-    pub const MKDIRAT: usize = 258;
-    pub const NEWFSTATAT: usize = 262;
-    pub const PPOLL: usize = 271;
-    pub const SIGNALFD4: usize = 289;
-    pub const DUP3: usize = 292;
-    pub const PIPE2: usize = 293;
-    pub const PRLIMIT64: usize = 302;
-    pub const MEMFD_CREATE: usize = 319;
-}
-#[cfg(target_arch = "aarch64")]
-mod number {
-    pub const READ: usize = 63;
-    pub const WRITE: usize = 64;
-    pub const CLOSE: usize = 57;
-    pub const FSTAT: usize = 80;
-    pub const LSEEK: usize = 62;
-    pub const MMAP: usize = 222;
-    pub const SIGPROCMASK: usize = 135;
-    pub const CLONE: usize = 220;
-    pub const EXECVE: usize = 221;
-    pub const WAIT4: usize = 260;
-    pub const STATFS: usize = 43;
-    pub const KILL: usize = 129;
-    pub const FCNTL: usize = 25;
-    pub const CHDIR: usize = 49;
-    pub const SETSID: usize = 157;
-    pub const PRCTL: usize = 167;
-    pub const GETDENTS64: usize = 61;
-    pub const EXIT_GROUP: usize = 94;
-    pub const OPENAT: usize = 56;
-    pub const MKDIRAT: usize = 34;
-    pub const NEWFSTATAT: usize = 79;
-    pub const PPOLL: usize = 73;
-    pub const SIGNALFD4: usize = 74;
-    pub const DUP3: usize = 24;
-    pub const PIPE2: usize = 59;
-    pub const PRLIMIT64: usize = 261;
-    pub const MEMFD_CREATE: usize = 279;
-}
-const CLOSE_RANGE: usize = 436;
+#[path = "container_system.rs"]
+mod system;
 
-#[cfg(target_arch = "x86_64")]
-mod flag {
-    pub const DIRECTORY: usize = 0o200_000;
-    pub const NOFOLLOW: usize = 0o400_000;
-}
-#[cfg(target_arch = "aarch64")]
-mod flag {
-    pub const DIRECTORY: usize = 0o40_000;
-    pub const NOFOLLOW: usize = 0o100_000;
-}
-const WRITE_ONLY: usize = 1;
-const CREATE_NEW: usize = 0o100 | 0o200;
-const NONBLOCK: usize = 0o4_000;
-const CLOEXEC: usize = 0o2_000_000;
-const HERE: usize = -100isize as usize;
+use system::*;
 
 /// The largest content of a frame from the host: a program's arguments and environment fit.
 const LARGEST: usize = 1_400_000;
@@ -118,85 +45,6 @@ global_asm!(
 );
 #[cfg(target_arch = "aarch64")]
 global_asm!(".globl _start", "_start:", "mov x0, sp", "bl {main}", "brk #1", main = sym main);
-
-/// One system call. Gives a negative error number, as the kernel does.
-#[cfg(target_arch = "x86_64")]
-fn call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
-    let result;
-    // SAFETY: every caller passes descriptors, numbers, or pointers to memory that outlives the call; the kernel
-    // clobbers only rcx and r11 besides the result.
-    unsafe {
-        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a, in("rsi") b, in("rdx") c,
-            in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    result
-}
-/// One system call. Gives a negative error number, as the kernel does.
-#[cfg(target_arch = "aarch64")]
-fn call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
-    let result;
-    // SAFETY: as above; the kernel keeps every other register.
-    unsafe {
-        asm!("svc #0", in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c, in("x3") d,
-            in("x4") e, in("x5") f, options(nostack));
-    }
-    result
-}
-
-fn exit(status: usize) -> ! {
-    loop {
-        call(number::EXIT_GROUP, status, 0, 0, 0, 0, 0);
-    }
-}
-
-fn close(descriptor: isize) {
-    if descriptor >= 0 {
-        call(number::CLOSE, descriptor as usize, 0, 0, 0, 0, 0);
-    }
-}
-
-fn read(descriptor: isize, buffer: &mut [u8]) -> isize {
-    call(number::READ, descriptor as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0)
-}
-
-/// `path` must end in a NUL.
-fn open(folder: usize, path: &[u8], flags: usize) -> isize {
-    call(number::OPENAT, folder, path.as_ptr() as usize, flags | CLOEXEC, 0o644, 0, 0)
-}
-
-/// Moves a descriptor above those that the program gets.
-fn high(descriptor: isize) -> isize {
-    if descriptor < 0 {
-        return descriptor;
-    }
-    let moved = call(number::FCNTL, descriptor as usize, 1030 /* F_DUPFD_CLOEXEC */, 10, 0, 0, 0);
-    close(descriptor);
-    moved
-}
-
-/// Memory of its own; the size is what may be touched, not what is used.
-fn memory(size: usize) -> &'static mut [u8] {
-    let at = call(number::MMAP, 0, size, 3, 0x22, usize::MAX, 0);
-    if at < 0 {
-        exit(4);
-    }
-    // SAFETY: the kernel has just mapped `size` bytes there, zeroed, for this process alone and for good.
-    unsafe { core::slice::from_raw_parts_mut(at as *mut u8, size) }
-}
-
-/// Writes everything, or ends: nobody listens any more.
-fn write(descriptor: usize, mut bytes: &[u8]) {
-    while !bytes.is_empty() {
-        let size = call(number::WRITE, descriptor, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0);
-        if size == -4 {
-            continue;
-        }
-        if size <= 0 {
-            exit(5);
-        }
-        bytes = &bytes[size as usize..];
-    }
-}
 
 /// A frame to the host. Its content stands at `frame[5..5 + size]`, so that one call writes all.
 fn send(kind: u8, frame: &mut [u8], size: usize) {
@@ -399,8 +247,7 @@ fn start(mut content: &[u8], code: isize, counters: Counters) -> Option<Program>
     let [output, output_child] = pipe();
     let [errors, errors_child] = pipe();
     let [value, value_child] = if has_code { pipe() } else { [-1, -1] };
-    let [input_child, input] =
-        if has_input { pipe() } else { [high(open(HERE, b"/dev/null\0", 0)), -1] };
+    let [input_child, input] = if has_input { pipe() } else { [high(open(HERE, b"/dev/null\0", 0)), -1] };
     let [report, report_child] = pipe();
     let (kills, refused, micros) = (counters.kills(), counters.refused(), counters.micros());
     let pid = call(number::CLONE, 17, 0, 0, 0, 0, 0);
@@ -708,8 +555,7 @@ fn give(path: &[u8], frame: &mut [u8]) {
 /// Writes a piece of an upload or of the code; false if that failed.
 fn store(descriptor: isize, mut bytes: &[u8]) -> isize {
     while !bytes.is_empty() {
-        let size =
-            call(number::WRITE, descriptor as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0);
+        let size = call(number::WRITE, descriptor as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0);
         if size < 0 {
             return size;
         }
@@ -723,8 +569,15 @@ extern "C" fn main(_at: *const usize) -> ! {
     call(number::PRCTL, 4, 0, 0, 0, 0, 0);
     let (all, child_signal) = (!0u64, 1u64 << 16);
     call(number::SIGPROCMASK, 2, &raw const all as usize, 0, 8, 0, 0);
-    let signals =
-        high(call(number::SIGNALFD4, usize::MAX, &raw const child_signal as usize, 8, CLOEXEC | NONBLOCK, 0, 0));
+    let signals = high(call(
+        number::SIGNALFD4,
+        usize::MAX,
+        &raw const child_signal as usize,
+        8,
+        CLOEXEC | NONBLOCK,
+        0,
+        0,
+    ));
     let buffer = memory(LARGEST + 5);
     let frame = memory(PIECE + 5 + LONGEST_PATH);
     let pending = memory(64 << 10);
@@ -760,7 +613,9 @@ extern "C" fn main(_at: *const usize) -> ! {
         waiting[1] = PollFd { descriptor: signals as i32, events: 1, returned: 0 };
         let mut patience = [i64::from(i32::MAX), 0];
         if let Some(program) = &program {
-            for (entry, stream) in waiting[2..5].iter_mut().zip([program.output, program.errors, program.value]) {
+            for (entry, stream) in
+                waiting[2..5].iter_mut().zip([program.output, program.errors, program.value])
+            {
                 *entry = PollFd { descriptor: stream as i32, events: 1, returned: 0 };
             }
             if program.input >= 0 && waiting_from < waiting_to {
@@ -848,12 +703,9 @@ extern "C" fn main(_at: *const usize) -> ! {
         filled += size as usize;
         let mut from = 0;
         while filled - from >= 5 {
-            let size = u32::from_le_bytes([
-                buffer[from + 1],
-                buffer[from + 2],
-                buffer[from + 3],
-                buffer[from + 4],
-            ]) as usize;
+            let size =
+                u32::from_le_bytes([buffer[from + 1], buffer[from + 2], buffer[from + 3], buffer[from + 4]])
+                    as usize;
             if size > LARGEST {
                 exit(10);
             }
@@ -940,64 +792,4 @@ extern "C" fn main(_at: *const usize) -> ! {
         buffer.copy_within(from..filled, 0);
         filled -= from;
     }
-}
-
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    exit(3)
-}
-
-/// The compiler's own library refers to it; nothing unwinds here.
-#[unsafe(no_mangle)]
-extern "C" fn rust_eh_personality() {}
-
-/// The compiler calls it for large copies. Volatile, so that it does not become a call of itself.
-#[unsafe(no_mangle)]
-extern "C" fn memcpy(target: *mut u8, source: *const u8, size: usize) -> *mut u8 {
-    for index in 0..size {
-        // SAFETY: the compiler's contract: both areas have `size` bytes.
-        unsafe { target.add(index).write_volatile(source.add(index).read()) };
-    }
-    target
-}
-
-/// The compiler calls it for copies within one area.
-#[unsafe(no_mangle)]
-extern "C" fn memmove(target: *mut u8, source: *const u8, size: usize) -> *mut u8 {
-    if (target as usize) <= source as usize {
-        return memcpy(target, source, size);
-    }
-    for index in (0..size).rev() {
-        // SAFETY: the compiler's contract: both areas have `size` bytes.
-        unsafe { target.add(index).write_volatile(source.add(index).read()) };
-    }
-    target
-}
-
-/// The compiler calls it for large initialisations.
-#[unsafe(no_mangle)]
-extern "C" fn memset(target: *mut u8, value: i32, size: usize) -> *mut u8 {
-    for index in 0..size {
-        // SAFETY: the compiler's contract: the area has `size` bytes.
-        unsafe { target.add(index).write_volatile(value as u8) };
-    }
-    target
-}
-
-/// The compiler calls it for comparisons.
-#[unsafe(no_mangle)]
-extern "C" fn bcmp(left: *const u8, right: *const u8, size: usize) -> i32 {
-    for index in 0..size {
-        // SAFETY: the compiler's contract: both areas have `size` bytes.
-        if unsafe { left.add(index).read_volatile() != right.add(index).read_volatile() } {
-            return 1;
-        }
-    }
-    0
-}
-
-/// The compiler calls it for comparisons; here only equality matters.
-#[unsafe(no_mangle)]
-extern "C" fn memcmp(left: *const u8, right: *const u8, size: usize) -> i32 {
-    bcmp(left, right, size)
 }

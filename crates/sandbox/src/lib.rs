@@ -54,6 +54,11 @@
 //! A [`Session`] is an interpreter that stays: cells build on each other, can be interrupted, and the live interpreter can
 //! be forked with its files. It lives in a sandbox of its own, under the same levels.
 //!
+//! # Other backends
+//!
+//! [`Sandbox::backend`] hands a run to something else than processes of this host: what implements [`Backend`]. With the
+//! feature `docker` there is `docker::Docker`, whose containers wait ready; `docker-tls` adds daemons behind TLS.
+//!
 //! # Invariants
 //!
 //! - A level that was named is given or refused, never silently lowered. A layer is in [`Report::layers`] only if the
