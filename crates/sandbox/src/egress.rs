@@ -2,12 +2,20 @@
 
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 mod address;
+#[cfg_attr(
+    any(not(target_os = "linux"), toolpost_simulate_other_host),
+    expect(dead_code, reason = "only the proxy uses all of it, which other hosts do not have")
+)]
 pub(crate) mod host;
 mod limits;
 mod log;
 mod policy;
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 pub(crate) mod proxy;
+#[cfg_attr(
+    any(not(target_os = "linux"), toolpost_simulate_other_host),
+    expect(dead_code, reason = "only the proxy uses all of it, which other hosts do not have")
+)]
 mod secret;
 
 use std::fmt;
@@ -73,15 +81,7 @@ pub struct Egress {
     pub(crate) secrets: Vec<Placeholder>,
     pub(crate) no_network: bool,
     pub(crate) upstream_authorization: Option<secret::Secret>,
-    #[cfg_attr(
-        any(not(target_os = "linux"), toolpost_simulate_other_host),
-        expect(dead_code, reason = "only the proxy reads it, which other hosts do not have")
-    )]
     pub(crate) resolver: Arc<dyn Resolve>,
-    #[cfg_attr(
-        any(not(target_os = "linux"), toolpost_simulate_other_host),
-        expect(dead_code, reason = "only the proxy reads it, which other hosts do not have")
-    )]
     pub(crate) sink: Option<Sink>,
     #[cfg(feature = "egress-tls")]
     pub(crate) authorities: Vec<Vec<u8>>,

@@ -80,7 +80,7 @@ fn pip_installs_from_an_index_on_the_hosts_loopback() {
                 )
                 .into_bytes()
             }
-            _ if path.ends_with(".whl") => {
+            _ if path.starts_with("/files/") => {
                 let head = format!(
                     "HTTP/1.1 200 OK\r\nContent-Type: application/zip\r\nContent-Length: {}\r\n\r\n",
                     wheel.len()
@@ -91,7 +91,7 @@ fn pip_installs_from_an_index_on_the_hosts_loopback() {
         }
     });
     let Some((level, sandbox)) = sandboxes("pip_installs_from_an_index").into_iter().nth(1) else { return };
-    let limits = Limits::for_level(level).with_wall(std::time::Duration::from_secs(60));
+    let limits = Limits::for_level(level).with_wall(std::time::Duration::from_mins(1));
     let sandbox = sandbox.limits(limits).egress(Egress::new().allow_address(server.address));
     let code = format!(
         "import runpy, sys, subprocess\n\
@@ -130,7 +130,7 @@ fn nodes_own_client_and_npm_go_through_the_proxy() {
         .into_bytes()
     });
     let Some((level, sandbox)) = sandboxes("nodes_own_client_and_npm").into_iter().nth(1) else { return };
-    let limits = Limits::for_level(level).with_wall(std::time::Duration::from_secs(60)).with_memory(2 << 30);
+    let limits = Limits::for_level(level).with_wall(std::time::Duration::from_mins(1)).with_memory(2 << 30);
     let sandbox = sandbox.limits(limits).egress(leads_to(&server));
     let url = format!("http://example.org:{}/", server.address.port());
     let code = format!(

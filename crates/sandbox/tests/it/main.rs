@@ -21,6 +21,11 @@ mod detached;
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
 mod docker;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests fail by panicking and skip loudly"
+)]
 mod egress;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod egress_attacks;
