@@ -17,7 +17,7 @@ pub(super) enum Deed {
     /// A cell ran.
     Cell {
         code: String,
-        limits: CellLimits,
+        limits: Box<CellLimits>,
         verdict: Verdict,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         value: Option<serde_json::Value>,
@@ -68,7 +68,7 @@ impl Log {
     pub(super) fn cell(&mut self, code: &str, limits: &CellLimits, outcome: &Outcome) {
         self.push(Deed::Cell {
             code: code.to_owned(),
-            limits: limits.clone(),
+            limits: Box::new(limits.clone()),
             verdict: outcome.verdict.clone(),
             value: outcome.value.clone(),
             stdout: crate::outcome::sha256(&outcome.stdout.bytes()),

@@ -90,7 +90,6 @@ mod sessions;
 )]
 mod sessions_data;
 #[expect(
-    clippy::unwrap_used,
     clippy::print_stdout,
     clippy::panic,
     reason = "a helper of tests fails by panicking and skips loudly"
