@@ -61,13 +61,18 @@ Examples:
   toolpost exec analysis.py --attach data.csv --artifacts out
   toolpost exec --lang python --timeout 5s --memory 256M - < script.txt
   toolpost exec --level strict -- sh -c 'id; ls /'
+  # An interpreter that stays: the second command finds what the first has left.
+  toolpost exec --session one --lang python - < first.py
+  toolpost exec --session one --lang python - < second.py
+  toolpost exec --session one --end
 
 The program's output is this command's output. If it fails itself, the exit status is 1; which one
 it had is told, and stands in `--format json`. A limit that it reached is exit status 4 or 6.";
 
 pub(crate) const EXEC_USAGE: &str = "\
 toolpost exec [OPTIONS] <CODE-FILE>
-       toolpost exec [OPTIONS] -- <COMMAND>...";
+       toolpost exec [OPTIONS] -- <COMMAND>...
+       toolpost exec --session <ID> [--fork <ID> | --reset | --interrupt | --end]";
 
 pub(crate) const DOCTOR: &str = "\
 Examples:
