@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::Complaint;
 use super::tables::{ALONE, DECISION_HEADINGS, TEST_FOLDERS, UNNAMED_SOURCES, UNSAFE_PACKAGES};
 use crate::Result;
+use crate::attack;
 use crate::bench::BENCHES;
 use crate::source::{Source, find_word};
 use crate::suite::examples::EXAMPLES;
@@ -19,6 +20,7 @@ pub(super) fn check(workspace: &Workspace, sources: &[Source]) -> Result<Vec<Com
     }
     complaints.extend(examples(workspace));
     complaints.extend(decisions(workspace));
+    complaints.extend(attacks(workspace));
     complaints.extend(alone(workspace)?);
     Ok(complaints)
 }
@@ -230,6 +232,23 @@ fn decisions(workspace: &Workspace) -> Vec<Complaint> {
         }
     }
     complaints
+}
+
+/// Every row of the attack table has an answer in the document that the run writes.
+fn attacks(workspace: &Workspace) -> Vec<Complaint> {
+    let Some(rows) = workspace.text(attack::ROWS) else { return Vec::new() };
+    let rows = attack::rows_of(&rows);
+    let answered = attack::answered(&workspace.text(attack::DOCUMENT).unwrap_or_default());
+    let missing: Vec<String> = rows.difference(&answered).map(u32::to_string).collect();
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    vec![Complaint::of(
+        "attack-table",
+        attack::DOCUMENT,
+        format!("the rows {} of the attack table have no answer", missing.join(", ")),
+        "run `cargo xtask attack`, which writes it",
+    )]
 }
 
 fn alone(workspace: &Workspace) -> Result<Vec<Complaint>> {
