@@ -578,6 +578,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::large_stack_arrays, reason = "a row for each option")]
     fn options_that_mean_nothing_are_refused() {
         let builder = || Pool::builder(&Sandbox::new()).language(Language::Python);
         let zero = Duration::ZERO;

@@ -84,6 +84,7 @@ fn reach_at(level: Level, facts: &Facts) -> Reach {
 }
 
 /// The workspace as the host holds it before the start.
+#[expect(clippy::large_enum_variant, reason = "there is one for each run, and it is not moved about")]
 pub(super) enum Place {
     /// The child makes it.
     Private,

@@ -30,7 +30,7 @@ fn ready(name: &str, builder: PoolBuilder, spares: usize) -> Option<Arc<Pool>> {
             assert!(!Host::probe().availability(Level::Strict).unwrap().available, "{reason}");
             return None;
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "{metrics:?}");
+        assert!(start.elapsed() < Duration::from_mins(1), "{metrics:?}");
         std::thread::sleep(Duration::from_millis(2));
     }
     Some(pool)
@@ -592,7 +592,7 @@ fn a_pool_that_has_loaded_pandas_runs_an_analysis() {
         frame = pd.read_csv('in.csv')\n\
         frame.groupby('key').value.sum().to_csv('out.csv')\n\
         [frame.groupby('key').value.mean().to_dict(), int(np.random.randint(1 << 60))]";
-    let sandbox = sandbox.limits(quick().with_wall(Duration::from_secs(60)).with_memory(1 << 30));
+    let sandbox = sandbox.limits(quick().with_wall(Duration::from_mins(1)).with_memory(1 << 30));
     let request = sandbox.clone().file("in.csv", Source::Bytes(b"key,value\na,1\na,3\nb,5\n".to_vec()));
     let builder = Pool::builder(&sandbox)
         .language(Language::Python)
