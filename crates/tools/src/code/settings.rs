@@ -70,7 +70,10 @@ impl CodeSettings {
         if let Some(path) = &self.search_path {
             sandbox = sandbox.search_path(path);
         }
-        if let Some(egress) = &self.egress {
+        let no_requests = ctx.inject::<ResourceLimits>().is_ok_and(|asked| asked.network_requests == Some(0));
+        if let Some(egress) = &self.egress
+            && !no_requests
+        {
             sandbox = sandbox.egress(egress.clone());
         }
         if let Some(backend) = &self.backend {
@@ -85,12 +88,21 @@ impl CodeSettings {
     /// The stricter of the levels that the operator and the call have named.
     pub(super) fn asked_level(&self, ctx: &Ctx) -> Result<Option<Level>, ToolError> {
         let asked = ctx.level().map(|name| name.parse::<Level>().map_err(failure::of_sandbox)).transpose()?;
-        Ok(asked.max(self.level))
+        // A call cannot ask for less than the best that the host can give.
+        Ok(asked.filter(|level| level.is_boundary()).max(self.level))
     }
 
     /// The limits of one call, with its time.
     pub(super) fn call_limits(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Limits, ToolError> {
-        Ok(self.tightened(ctx).with_wall(self.wall(ctx, timeout)?))
+        let mut limits = self.tightened(ctx).with_wall(self.wall(ctx, timeout)?);
+        if self.asked_level(ctx)? == Some(Level::Maximum) && self.limits == Limits::default() {
+            let wall = limits.wall;
+            limits = limits.tightened(&Limits::for_level(Level::Maximum));
+            if timeout.is_some() {
+                limits.wall = wall;
+            }
+        }
+        Ok(limits)
     }
 
     /// The operator's limits, or the smaller ones that the call brings.
@@ -105,6 +117,12 @@ impl CodeSettings {
         };
         let processes = asked.subprocesses.map(|others| others.saturating_add(1));
         limits.processes = processes.map_or(limits.processes, |processes| processes.min(limits.processes));
+        if let Some(requests) = asked.network_requests {
+            // With no requests at all there is no way out in the first place.
+            let requests = requests.max(1);
+            limits.requests = Some(limits.requests.map_or(requests, |own| own.min(requests)));
+            limits.connections = Some(limits.connections.map_or(requests, |own| own.min(requests)));
+        }
         limits
     }
 
