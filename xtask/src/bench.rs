@@ -20,20 +20,29 @@ pub struct Bench {
     pub folder: &'static str,
     /// The example's name.
     pub example: &'static str,
+    /// The features that it needs beyond the package's defaults, separated by commas; empty for none.
+    pub features: &'static str,
+}
+
+const fn bench(package: &'static str, folder: &'static str, example: &'static str) -> Bench {
+    Bench { package, folder, example, features: "" }
 }
 
 /// The bench programs.
 pub const BENCHES: &[Bench] = &[
-    Bench { package: "toolpost-sandbox", folder: "crates/sandbox", example: "spawn_cost" },
-    Bench { package: "toolpost-toolbox", folder: "crates/toolbox", example: "call_cost" },
-    Bench { package: "toolpost-toolbox", folder: "crates/toolbox", example: "search_cost" },
-    Bench { package: "toolpost-toolbox", folder: "crates/toolbox", example: "state_cost" },
-    Bench { package: "toolpost", folder: "crates/toolpost", example: "program_cost" },
-    Bench { package: "toolpost-store", folder: "crates/store", example: "commit_cost" },
-    Bench { package: "toolpost-exec", folder: "crates/exec", example: "worker_cost" },
-    Bench { package: "toolpost-exec", folder: "crates/exec", example: "program_calls" },
-    Bench { package: "toolpost-agent", folder: "crates/agent", example: "loop_cost" },
-    Bench { package: "toolpost-llm", folder: "crates/llm", example: "fold_speed" },
+    bench("toolpost-sandbox", "crates/sandbox", "spawn_cost"),
+    bench("toolpost-sandbox", "crates/sandbox", "pool_cost"),
+    bench("toolpost-sandbox", "crates/sandbox", "session_cost"),
+    Bench { features: "docker", ..bench("toolpost-sandbox", "crates/sandbox", "docker_cost") },
+    bench("toolpost-toolbox", "crates/toolbox", "call_cost"),
+    bench("toolpost-toolbox", "crates/toolbox", "search_cost"),
+    bench("toolpost-toolbox", "crates/toolbox", "state_cost"),
+    bench("toolpost", "crates/toolpost", "program_cost"),
+    bench("toolpost-store", "crates/store", "commit_cost"),
+    bench("toolpost-exec", "crates/exec", "worker_cost"),
+    bench("toolpost-exec", "crates/exec", "program_calls"),
+    bench("toolpost-agent", "crates/agent", "loop_cost"),
+    bench("toolpost-llm", "crates/llm", "fold_speed"),
 ];
 
 /// The peers that the figures are compared with and that the tests do not need. One that cannot be had leaves its rows out.
@@ -172,6 +181,8 @@ pub fn run(root: &Path) -> Result<bool> {
 
 fn measure(root: &Path, bench: &Bench) -> Result<(Vec<Row>, Value)> {
     let task = Task::new("cargo", &["run", "--quiet", "--release", "--package", bench.package])
+        .argument("--features")
+        .argument(bench.features)
         .argument("--example")
         .argument(bench.example)
         .argument("--")
