@@ -207,13 +207,13 @@ impl Drop for Daemon {
             if let Some(place) = line.split(' ').nth(1).filter(|place| place.starts_with(&prefix)) {
                 let _ = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);
             }
-            // Helpers that are ending may still write there.
-            for _ in 0..100 {
-                if std::fs::remove_dir_all(self.folder.path()).is_ok() || !self.folder.path().exists() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(20));
+        }
+        // Helpers that are ending may still write there.
+        for _ in 0..100 {
+            if std::fs::remove_dir_all(self.folder.path()).is_ok() || !self.folder.path().exists() {
+                break;
             }
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
