@@ -101,9 +101,9 @@ impl Scope {
         let mut owned = self.0.owned.0.lock().unwrap_or_else(PoisonError::into_inner);
         let held = owned.get(&TypeId::of::<T>()).cloned().and_then(|value| value.downcast().ok());
         held.unwrap_or_else(|| {
-            let made = Arc::new(make());
-            owned.insert(TypeId::of::<T>(), Arc::clone(&made) as Arc<dyn Any + Send + Sync>);
-            made
+            let value = Arc::new(make());
+            owned.insert(TypeId::of::<T>(), Arc::clone(&value) as Arc<dyn Any + Send + Sync>);
+            value
         })
     }
 

@@ -156,7 +156,9 @@ impl Holder {
             drop(self.changed.wait_timeout(work, next));
         }
         let members: Vec<Arc<Member>> = lock(&self.members).drain().map(|(_, member)| member).collect();
-        members.iter().for_each(|member| member.end());
+        for member in &members {
+            member.end();
+        }
         // Answers that are on their way get there; what is in the sandbox dies with this process.
         let begun = Instant::now();
         while lock(&self.work).0 > 0 && begun.elapsed() < LAST_ANSWERS {
@@ -174,13 +176,12 @@ impl Holder {
         let answer = match request {
             // Somebody looked whether the session is there.
             Ok(None) => None,
-            Ok(Some(request)) => Some(self.answer(member, request, stream).map_err(|failure| {
+            Ok(Some(request)) => Some(self.answer(member, request, stream).inspect_err(|failure| {
                 // It has nothing more to give, and the next command of this name shall begin anew.
                 if failure.code == SESSION_ENDED {
                     lock(&self.members).remove(&member.id);
                     member.end();
                 }
-                failure
             })),
             Err(error) => Some(Err(Failure::of_machine("the request", &error))),
         };

@@ -177,7 +177,9 @@ mod tests {
             Frame::message(&Request::Reset).unwrap(),
         ];
         let mut bytes = Vec::new();
-        frames.iter().for_each(|frame| frame.write(&mut bytes).unwrap());
+        for frame in &frames {
+            frame.write(&mut bytes).unwrap();
+        }
         let mut source = bytes.as_slice();
         for frame in &frames {
             assert_eq!(Frame::read(&mut source).unwrap().as_ref(), Some(frame));

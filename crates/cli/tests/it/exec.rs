@@ -338,7 +338,9 @@ fn output_is_told_line_by_line_while_the_program_runs() {
     let words = ["exec", "--format", "jsonl", "--artifacts", "out", "--", "sh", "-c", script];
     let finished = env.run(words).exit(1);
     let lines = finished.lines();
-    lines.iter().for_each(|line| fits("exec-event", line));
+    for line in &lines {
+        fits("exec-event", line);
+    }
     let kinds: Vec<&str> = lines.iter().filter_map(|line| line["type"].as_str()).collect();
     assert_eq!((kinds[0], kinds[kinds.len() - 2], kinds[kinds.len() - 1]), ("start", "artifact", "end"));
     assert_eq!(lines[0]["command"][0], "sh");

@@ -223,7 +223,9 @@ fn output_of_a_cell_comes_while_it_runs() {
     assert_eq!(plain.out, "one\n");
     assert!(plain.err.contains("two\n") && plain.err.contains("value: 42"), "{plain}");
     let lines = sessions.env.run(["exec", "--format", "jsonl", "--session", "one", "talk.py"]).ok().lines();
-    lines.iter().for_each(|line| crate::support::fits("exec-event", line));
+    for line in &lines {
+        crate::support::fits("exec-event", line);
+    }
     assert_eq!(lines[0]["session"], "one");
     assert!(lines.iter().any(|line| line["type"] == "stdout" && line["text"] == "one\n"), "{lines:?}");
     assert_eq!(lines.last().unwrap()["outcome"]["value"], 42);
@@ -247,7 +249,7 @@ fn two_commands_at_once_begin_one_session() {
     sessions.env.write("code.py", "x = 1");
     let begun: Vec<_> = (0..4).map(|_| sessions.env.start(["exec", "--session", "one", "code.py"])).collect();
     // One of them runs, the others may find it busy.
-    assert!(begun.into_iter().map(|running| running.finish()).any(|ended| ended.status.success()));
+    assert!(begun.into_iter().map(crate::support::Running::finish).any(|ended| ended.status.success()));
     assert_eq!(sessions.holders().len(), 1);
 }
 

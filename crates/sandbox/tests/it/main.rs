@@ -57,7 +57,11 @@ mod ladder;
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
 mod languages;
-#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a helper of tests fails by panicking and skips loudly"
+)]
 mod leaks;
 #[expect(
     clippy::unwrap_used,
@@ -65,6 +69,7 @@ mod leaks;
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
 mod levels;
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod limits;
 #[expect(
     clippy::unwrap_used,
@@ -75,7 +80,6 @@ mod packages;
 #[expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    clippy::panic,
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
 mod pools;

@@ -10,7 +10,6 @@ pub(super) fn of_sandbox(error: Error) -> ToolError {
         Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } => ToolError::permission(message),
         Error::UnknownLevel { .. } => ToolError::invalid_input(message).with("option", "level"),
         Error::UnknownLanguage { .. } => ToolError::invalid_input(message).with("pointer", "/language"),
-        Error::Build { .. } => ToolError::dependency(message),
         Error::ProgramNotFound { .. } => ToolError::not_found(message).with("pointer", "/argv/0"),
         Error::LanguageMissing { .. }
         | Error::ProgramNotStarted { .. }
@@ -20,7 +19,7 @@ pub(super) fn of_sandbox(error: Error) -> ToolError {
         | Error::Workspace { .. } => ToolError::precondition(message),
         Error::InvalidName { .. } => ToolError::invalid_input(message),
         Error::TooLarge { .. } => ToolError::limit(message),
-        Error::File { .. } | Error::Setup { .. } => ToolError::dependency(message),
+        Error::Build { .. } | Error::File { .. } | Error::Setup { .. } => ToolError::dependency(message),
         _ => ToolError::internal(message),
     };
     failed.suggest_maybe(hint).caused_by(error)
