@@ -1,37 +1,40 @@
 // Runs the code on descriptor 5 and writes the value of its last expression to descriptor 4 as JSON.
-const fs = require('fs');
-const source = fs.readFileSync(5, 'utf8');
-let value;
-// Packages that were asked for.
-const packages = process.argv.slice(1);
-module.paths.push(...packages);
-process.argv = [process.argv[0], 'main.js'];
-process.on('exit', () => {
-  let text;
-  try { text = JSON.stringify(value); } catch { return; }
-  if (text === undefined || text === 'null') return;
-  let data = Buffer.from(text);
-  while (data.length > 0) data = data.subarray(fs.writeSync(4, data));
-});
-const keep = (result) => {
-  if (result && typeof result.then === 'function') result.then((inner) => { value = inner; });
-  else value = result;
-};
-try {
-  keep(require('vm').runInThisContext(source, { filename: 'main.js' }));
-} catch (error) {
-  // Code with `import` or `await` at its top is a module.
-  if (!(error instanceof SyntaxError) || !/\b(import|export|await)\b/.test(source)) throw error;
-  if (packages.length > 0) {
-    // A module without a file finds no packages by itself.
-    const parents = packages.map((folder) => require('url').pathToFileURL(folder + '/../main.mjs').href);
-    const hook = `export async function resolve(name, context, next) {
-      for (const parentURL of ${JSON.stringify(parents)}) {
-        try { return await next(name, { ...context, parentURL }); } catch {}
-      }
-      return next(name, context);
-    }`;
-    require('module').register('data:text/javascript,' + encodeURIComponent(hook));
+// A block: the names in here are not those of the code.
+{
+  const fs = require('fs');
+  const source = fs.readFileSync(5, 'utf8');
+  let value;
+  // Packages that were asked for.
+  const packages = process.argv.slice(1);
+  module.paths.push(...packages);
+  process.argv = [process.argv[0], 'main.js'];
+  process.on('exit', () => {
+    let text;
+    try { text = JSON.stringify(value); } catch { return; }
+    if (text === undefined || text === 'null') return;
+    let data = Buffer.from(text);
+    while (data.length > 0) data = data.subarray(fs.writeSync(4, data));
+  });
+  const keep = (result) => {
+    if (result && typeof result.then === 'function') result.then((inner) => { value = inner; });
+    else value = result;
+  };
+  try {
+    keep(require('vm').runInThisContext(source, { filename: 'main.js' }));
+  } catch (error) {
+    // Code with `import` or `await` at its top is a module.
+    if (!(error instanceof SyntaxError) || !/\b(import|export|await)\b/.test(source)) throw error;
+    if (packages.length > 0) {
+      // A module without a file finds no packages by itself.
+      const parents = packages.map((folder) => require('url').pathToFileURL(folder + '/../main.mjs').href);
+      const hook = `export async function resolve(name, context, next) {
+        for (const parentURL of ${JSON.stringify(parents)}) {
+          try { return await next(name, { ...context, parentURL }); } catch {}
+        }
+        return next(name, context);
+      }`;
+      require('module').register('data:text/javascript,' + encodeURIComponent(hook));
+    }
+    import('data:text/javascript;base64,' + Buffer.from(source).toString('base64'));
   }
-  import('data:text/javascript;base64,' + Buffer.from(source).toString('base64'));
 }

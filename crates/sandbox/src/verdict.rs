@@ -185,6 +185,9 @@ pub enum Layer {
     TreeKill,
     /// The only way out of the network namespace is the run's own proxy, which holds the allowlist.
     Egress,
+    /// At level `minimal`, which shows the host's files: control groups and settings of the kernel cannot be written, and
+    /// for root only devices that every user may use can be opened. Higher levels show none of these.
+    KernelFiles,
 }
 
 /// A layer that is not active, and why.

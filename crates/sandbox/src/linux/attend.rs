@@ -13,8 +13,12 @@ use super::prepare::{Kept, Place, setup};
 use super::seccomp;
 use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
 use crate::{
-    Cancel, Changes, Error, Event, Layer, Level, Limits, Outcome, Reached, Report, Sandbox, Usage, Verdict,
+    Cancel, Changes, Error, Event, Layer, Level, Limits, MissingLayer, Outcome, Reached, Report, Sandbox,
+    Usage, Verdict,
 };
+
+/// The longest time between two looks of the kernel at processor time.
+const TICK: Duration = Duration::from_millis(10);
 
 /// A run whose child exists. Dropped, it is killed with everything that it started.
 pub(super) struct Started {
@@ -50,7 +54,7 @@ pub(super) fn attend(
     } = kept;
     let limits = &limits;
     let measured = match &place {
-        Place::Temporary(folder) => Some(folder.descriptor()),
+        Place::Temporary(folder) => measurable(folder.descriptor(), &mut report),
         _ => None,
     };
     let mut on_folder = |descriptor: BorrowedFd<'_>| {
@@ -165,6 +169,15 @@ pub(super) fn attend(
     })
 }
 
+/// A workspace that the host can measure. What it cannot measure it does not take for full: the report says so.
+pub(super) fn measurable<'a>(folder: BorrowedFd<'a>, report: &mut Report) -> Option<BorrowedFd<'a>> {
+    let Some(reason) = files::not_measurable(folder) else { return Some(folder) };
+    report.missing.retain(|missing| missing.layer != Layer::WorkspaceQuota);
+    let reason = format!("the workspace is neither limited nor measured: {reason}");
+    report.missing.push(MissingLayer { layer: Layer::WorkspaceQuota, reason });
+    None
+}
+
 pub(super) fn explain(failure: Failure, names: &[(&'static str, Option<String>)], program: &Path) -> Error {
     match failure {
         Failure::Host(error) => error,
@@ -249,7 +262,9 @@ fn verdict(
     let signal = libc::WTERMSIG(status.wait);
     let used = Duration::from_micros(finished.usage.user_micros + finished.usage.system_micros);
     match (signal, limits.cpu, cpu) {
-        (libc::SIGXCPU | libc::SIGKILL, Some(limit), Some(verdict)) if used >= limit => verdict,
+        // The kernel looks at its own, finer count: by what it tells afterwards a program may be a tick short.
+        (libc::SIGXCPU, Some(limit), Some(verdict)) if used + TICK >= limit => verdict,
+        (libc::SIGKILL, Some(limit), Some(verdict)) if used >= limit => verdict,
         (libc::SIGKILL, ..) if killed => Verdict::Memory { limit: limits.memory },
         (libc::SIGSYS, ..) if report.effective == Level::Maximum && !seccomp::can_tell() => Verdict::Denied {
             rule: "a system call that level `maximum` does not list (this host's kernel does not say which)"

@@ -41,9 +41,53 @@ pub(super) fn open_beneath(
         match rustix::fs::openat2(folder, path, flags, mode, beneath()) {
             // The kernel may ask for another attempt when something was renamed meanwhile.
             Err(Errno::AGAIN | Errno::INTR) => {}
+            // Before Linux 5.6 there is no such call, and the filters of older containers refuse what they do not know.
+            Err(Errno::NOSYS) => return open_by_parts(folder, path, flags, mode),
+            Err(Errno::PERM) if !opens_beneath() => return open_by_parts(folder, path, flags, mode),
             other => return other,
         }
     }
+}
+
+/// Whether the call that holds a path beneath a folder is there.
+fn opens_beneath() -> bool {
+    static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        rustix::fs::openat2(rustix::fs::CWD, "/", flags, Mode::empty(), ResolveFlags::empty()).is_ok()
+    })
+}
+
+/// The same one part of the path at a time, each opened in the folder before it: no part may be a link or go upwards, and
+/// all must be on the file system of the first folder.
+fn open_by_parts(folder: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    use std::path::Component;
+    let own = rustix::fs::fstat(folder)?.st_dev;
+    let same = |descriptor: OwnedFd| {
+        let stat = rustix::fs::fstat(&descriptor)?;
+        // With `O_PATH` a link is opened rather than refused.
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+            return Err(Errno::LOOP);
+        }
+        if stat.st_dev == own { Ok(descriptor) } else { Err(Errno::XDEV) }
+    };
+    let mut parts: Vec<&OsStr> = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(part) => parts.push(part),
+            Component::CurDir => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return Err(Errno::XDEV),
+        }
+    }
+    let last = parts.pop().unwrap_or(OsStr::new("."));
+    let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut parent: Option<OwnedFd> = None;
+    for part in parts {
+        let here = parent.as_ref().map_or(folder, |parent| parent.as_fd());
+        parent = Some(same(rustix::fs::openat(here, part, through, Mode::empty())?)?);
+    }
+    let here = parent.as_ref().map_or(folder, |parent| parent.as_fd());
+    same(rustix::fs::openat(here, last, flags, mode)?)
 }
 
 /// The workspace of a run, kept open for its artifacts.
@@ -270,14 +314,92 @@ pub(super) enum Over {
 /// Whether a workspace that the kernel does not limit holds more than it may. What cannot be counted counts as too
 /// much: else a program could hide its files there. `deleted` is the size of files that have no name any more.
 pub(super) fn over(root: BorrowedFd<'_>, limits: &Limits, deleted: u64) -> Option<Over> {
-    let listing = list(root);
-    let bytes: u64 =
-        listing.files.values().map(|entry| entry.blocks.unsigned_abs().saturating_mul(512)).sum();
-    if listing.files.len() as u64 > limits.workspace_inodes {
+    let measure = measure(root);
+    if measure.entries > limits.workspace_inodes {
         return Some(Over::Inodes);
     }
-    let is_more = listing.left_out.is_some() || bytes.saturating_add(deleted) > limits.workspace_bytes;
+    let is_more = measure.is_incomplete || measure.bytes.saturating_add(deleted) > limits.workspace_bytes;
     is_more.then_some(Over::Bytes)
+}
+
+/// What a folder holds.
+#[derive(Debug, Default)]
+struct Measure {
+    bytes: u64,
+    /// Files and folders.
+    entries: u64,
+    /// Whether something could not be counted.
+    is_incomplete: bool,
+}
+
+/// Adds up what is beneath a folder, however deep: folders on the way are opened from one another, so that no path gets
+/// too long. Bounded in number.
+fn measure(root: BorrowedFd<'_>) -> Measure {
+    /// A path of so many names is shorter than the longest that the kernel takes.
+    const STRIDE: usize = 12;
+    /// Folders that are kept open at once, to open others from.
+    const ANCHORS: usize = 128;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+    let mut measure = Measure::default();
+    let mut waiting: Vec<(Option<Arc<OwnedFd>>, PathBuf, usize)> = vec![(None, PathBuf::from("."), 0)];
+    let mut kept: Vec<std::sync::Weak<OwnedFd>> = Vec::new();
+    let mut buffer = Vec::with_capacity(8 << 10);
+    while let Some((anchor, folder, depth)) = waiting.pop() {
+        let from = anchor.as_ref().map_or(root, |anchor| anchor.as_fd());
+        let descriptor = match open_beneath(from, &folder, flags, Mode::empty()) {
+            Ok(descriptor) => Arc::new(descriptor),
+            // While the program runs a folder may go away.
+            Err(Errno::NOENT) => continue,
+            Err(_) => {
+                measure.is_incomplete = true;
+                continue;
+            }
+        };
+        let is_anchor = depth + 1 >= STRIDE;
+        let mut inner = Vec::new();
+        let mut entries = rustix::fs::RawDir::new(&*descriptor, buffer.spare_capacity_mut());
+        while let Some(Ok(entry)) = entries.next() {
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            measure.entries += 1;
+            if measure.entries > MAXIMUM_ENTRIES as u64 {
+                measure.is_incomplete = true;
+                return measure;
+            }
+            let Ok(stat) = rustix::fs::statat(&*descriptor, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+            else {
+                continue;
+            };
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                inner.push(OsStr::from_bytes(name).to_owned());
+            } else {
+                measure.bytes =
+                    measure.bytes.saturating_add(stat.st_blocks.unsigned_abs().saturating_mul(512));
+            }
+        }
+        if is_anchor && !inner.is_empty() {
+            kept.retain(|kept| kept.strong_count() > 0);
+            if kept.len() >= ANCHORS {
+                measure.is_incomplete = true;
+                continue;
+            }
+            kept.push(Arc::downgrade(&descriptor));
+            let anchored = inner.into_iter().map(|name| (Some(Arc::clone(&descriptor)), name.into(), 0));
+            waiting.extend(anchored);
+        } else {
+            waiting.extend(inner.into_iter().map(|name| (anchor.clone(), folder.join(name), depth + 1)));
+        }
+    }
+    measure
+}
+
+/// Why a folder cannot be measured from the host at all, if it cannot; asked before the program runs.
+pub(super) fn not_measurable(root: BorrowedFd<'_>) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+    let error = open_beneath(root, Path::new("."), flags, Mode::empty()).err()?;
+    Some(format!("the host cannot open its folder: {error}"))
 }
 
 /// What differs between two listings.
@@ -517,6 +639,44 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_without_the_call_is_held_beneath_the_folder_as_well() {
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("secret"), "host").unwrap();
+        let inside = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(inside.path().join("a/b")).unwrap();
+        std::fs::write(inside.path().join("a/b/file"), "own").unwrap();
+        std::os::unix::fs::symlink(outside.path(), inside.path().join("link")).unwrap();
+        std::os::unix::fs::symlink(outside.path().join("secret"), inside.path().join("a/last")).unwrap();
+        let folder = open(inside.path());
+        let read = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        for (path, flags, expected) in [
+            ("a/b/file", read, Ok(())),
+            (".", read | OFlags::DIRECTORY, Ok(())),
+            ("a/./b", read | OFlags::DIRECTORY, Ok(())),
+            ("link/secret", read, Err(Errno::NOTDIR)),
+            ("a/last", read, Err(Errno::LOOP)),
+            ("a/last", read | OFlags::PATH, Err(Errno::LOOP)),
+            ("a/../../secret", read, Err(Errno::XDEV)),
+            ("/etc/passwd", read, Err(Errno::XDEV)),
+            ("a/missing", read, Err(Errno::NOENT)),
+        ] {
+            let found = open_by_parts(folder.as_fd(), Path::new(path), flags, Mode::empty()).map(|_| ());
+            assert_eq!(found, expected, "{path}");
+        }
+        // Another file system beneath.
+        let root = open(Path::new("/"));
+        let found = open_by_parts(root.as_fd(), Path::new("proc/self/status"), read, Mode::empty());
+        assert_eq!(found.map(|_| ()), Err(Errno::XDEV));
+        let make = read | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mode = Mode::from_raw_mode(0o644);
+        assert!(open_by_parts(folder.as_fd(), Path::new("a/new"), make, mode).is_ok());
+        assert_eq!(
+            open_by_parts(folder.as_fd(), Path::new("a/last"), make, mode).map(|_| ()),
+            Err(Errno::EXIST)
+        );
+    }
+
+    #[test]
     fn only_plain_files_come_back_and_nothing_is_overwritten() {
         let secret = tempfile::NamedTempFile::new().unwrap();
         let inside = tempfile::tempdir().unwrap();
@@ -567,6 +727,30 @@ mod tests {
         }
         std::fs::create_dir_all(&deep).unwrap();
         assert!(list(open(folder.path()).as_fd()).left_out.is_some());
+    }
+
+    #[test]
+    fn what_is_nested_deep_is_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = "d".repeat(200);
+        let mut at = open(folder.path());
+        for _ in 0..700 {
+            rustix::fs::mkdirat(&at, &*name, Mode::from_raw_mode(0o755)).unwrap();
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            at = rustix::fs::openat(&at, &*name, flags, Mode::empty()).unwrap();
+        }
+        let before = measure(open(folder.path()).as_fd());
+        assert!(!before.is_incomplete && before.entries == 700, "{before:?}");
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&at, "file", flags, Mode::from_raw_mode(0o600)).unwrap();
+        rustix::io::write(&file, &[1u8; 100_000]).unwrap();
+        let after = measure(open(folder.path()).as_fd());
+        assert!(after.bytes >= 100_000 && after.entries == 701, "{after:?}");
+        assert_eq!(over(open(folder.path()).as_fd(), &Limits::default(), 0), None);
+        let small = Limits::default().with_workspace_bytes(50_000);
+        assert_eq!(over(open(folder.path()).as_fd(), &small, 0), Some(Over::Bytes));
+        let few = Limits::default().with_workspace_inodes(100);
+        assert_eq!(over(open(folder.path()).as_fd(), &few, 0), Some(Over::Inodes));
     }
 
     #[test]

@@ -218,15 +218,11 @@ impl Child {
 
     /// Kills the child. In a process namespace everything in it dies with it.
     pub(super) fn kill(&self) {
-        use rustix::process::{Pid, Signal, kill_process, pidfd_send_signal};
-        let sent = pidfd_send_signal(&self.pidfd, Signal::KILL);
-        // Old kernels and the filters of some containers refuse that call. Until the child is collected its number is
-        // its own.
-        if matches!(sent, Err(error) if error != rustix::io::Errno::SRCH)
-            && !self.reaped
-            && let Some(pid) = Pid::from_raw(self.pid)
-        {
-            let _ = kill_process(pid, Signal::KILL);
+        use rustix::process::Signal;
+        if self.reaped {
+            let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        } else {
+            super::tree::signal(self.pidfd.as_fd(), self.pid, Signal::KILL);
         }
     }
 

@@ -13,6 +13,7 @@ mod interpreter;
 mod java;
 #[expect(unsafe_code, reason = "raw system calls")]
 mod kernel;
+mod kernel_files;
 #[expect(unsafe_code, reason = "raw system calls")]
 mod landlock;
 #[expect(unsafe_code, reason = "clone, and descriptors that the kernel has just made")]

@@ -232,6 +232,9 @@ pub(super) fn prepare_with(
     if stay.as_ref().is_some_and(|stay| stay.forkable) {
         super::session::keep_root_change(&mut confinement);
     }
+    if stay.is_some() && level == Level::Maximum {
+        super::session::keep_own_domains(&mut confinement);
+    }
     let plan::Confinement {
         namespaces: flags,
         mut steps,

@@ -41,6 +41,24 @@ pub(super) fn is_zombie(pid: i32) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, numbers)| numbers.starts_with('Z'))
 }
 
+/// Sends a signal to a process by its descriptor. Old kernels and the filters of some containers refuse that: then by its
+/// number, which is its own as long as it lives, or as long as nobody has collected it.
+pub(super) fn signal(pidfd: BorrowedFd<'_>, pid: i32, signal: Signal) {
+    let sent = rustix::process::pidfd_send_signal(pidfd, signal);
+    // A process that has ended has a number that may belong to another one.
+    let has_ended = || {
+        let mut waiting = [rustix::event::PollFd::from_borrowed_fd(pidfd, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut waiting, Some(&now)).is_ok_and(|count| count > 0)
+    };
+    if matches!(sent, Err(error) if error != rustix::io::Errno::SRCH)
+        && !has_ended()
+        && let Some(pid) = Pid::from_raw(pid)
+    {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
 /// Kills the descendants of a process until there is none. All are stopped first, so that they cannot fork away.
 pub(super) fn kill_descendants(root: i32) {
     for _ in 0..200 {

@@ -8,7 +8,7 @@ use super::plan::{Confinement, Request, identity_map, start};
 use super::root::path;
 use super::seccomp::{self, Circumstances};
 use super::steps::Step;
-use super::{Facts, tree};
+use super::{Facts, kernel_files, tree};
 use crate::{Layer, Level, MissingLayer};
 
 /// Joins its groups, enters its folder and gets its limits; a process namespace holds it together where the host gives
@@ -52,9 +52,15 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
             confinement.layers.push(Layer::UserNamespace);
         }
     }
+    if level == Level::Minimal && own_namespaces {
+        flags |= libc::CLONE_NEWNS;
+    }
     confinement.namespaces = flags as u64;
     for tasks in group.take_joins() {
         confinement.steps.push(Step::Join(tasks));
+    }
+    if level == Level::Minimal {
+        confinement.kernel_files(facts);
     }
     let folder = start(&confinement.workspace, directory);
     confinement.steps.push(Step::Enter(path(&folder)));
@@ -72,6 +78,26 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
 }
 
 impl Confinement {
+    /// Keeps the program from the files by which it could leave its control groups or command the kernel: they belong to
+    /// root, and some to the host's user.
+    fn kernel_files(&mut self, facts: &Facts) {
+        if !self.own_namespaces {
+            self.missing.push(MissingLayer {
+                layer: Layer::KernelFiles,
+                reason: if facts.is_root() {
+                    "without a mount namespace the program can leave its control groups, and change settings and devices \
+                     that belong to root"
+                } else {
+                    "without a mount namespace the program can leave control groups that belong to the host's user"
+                }
+                .into(),
+            });
+            return;
+        }
+        self.steps.extend(kernel_files::steps(facts.is_root()));
+        self.layers.extend([Layer::MountNamespace, Layer::KernelFiles]);
+    }
+
     /// What level `minimal` takes away.
     fn minimal(&mut self, facts: &Facts) {
         self.lock_resources(facts);

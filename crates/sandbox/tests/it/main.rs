@@ -50,6 +50,13 @@ mod files;
     clippy::panic,
     reason = "helpers of tests fail by panicking and skip loudly"
 )]
+mod hardening;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking and skip loudly"
+)]
 mod ladder;
 #[expect(
     clippy::unwrap_used,

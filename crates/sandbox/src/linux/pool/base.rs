@@ -56,6 +56,9 @@ impl Base {
         if let Err(refusal) = &base.facts.namespaces {
             return Err(refuse(&format!("a pool needs namespaces ({refusal})")));
         }
+        if let Err(refusal) = &base.facts.process_files {
+            return Err(refuse(&format!("a pool needs a `/proc` of one's own ({refusal})")));
+        }
         if let Some(language) = language {
             let program = Program::Code { language, source: String::new() };
             base.ready = toolchain::ready(sandbox, &program, base.reach())?;

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::Signal;
 
 use super::super::attend;
 use super::super::capture::{Capture, ResultLine};
@@ -25,6 +25,8 @@ use crate::{Cancel, Changes, Event, Interruption, Layer, Limits, Outcome, Reache
 const LOOK: Duration = Duration::from_millis(25);
 /// After the end of a cell so much is still read of each stream: more than a pipe holds.
 const LAST_OUTPUT: usize = 1 << 20;
+/// A family of which the first process is dead says within this time why.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// An interrupt that came so early may have met an interpreter that had not begun.
 const EARLY: Duration = Duration::from_millis(50);
 
@@ -231,7 +233,7 @@ impl Cell<'_> {
                 self.member.kill();
             } else if stop.interrupts < due {
                 stop.interrupts = due;
-                let _ = pidfd_send_signal(&*self.member.pidfd, Signal::INT);
+                self.member.signal(Signal::INT);
             }
         }
         let wanted = self.calls.interrupt.load(Ordering::SeqCst);
@@ -240,7 +242,7 @@ impl Cell<'_> {
             Some((at, again)) if !*again && now.duration_since(*at) >= EARLY => {
                 *again = true;
                 if at.duration_since(self.since) < EARLY {
-                    let _ = pidfd_send_signal(&*self.member.pidfd, Signal::INT);
+                    self.member.signal(Signal::INT);
                 }
             }
             _ => {}
@@ -332,7 +334,10 @@ impl Cell<'_> {
         let family = std::sync::Arc::clone(&self.member.family);
         let remains = if self.is_dead && end.is_none() {
             // The origin may have died with it: then all are dead.
-            family.remains_within(Duration::from_millis(if self.was_killed { 0 } else { 20 }))
+            family.remains_within(Duration::from_millis(if self.was_killed { 0 } else { 20 })).or_else(|| {
+                // The host ends the family, and reads the last of its output before it says why.
+                (!self.was_killed && family.is_dying()).then(|| family.remains_within(LAST_WORDS)).flatten()
+            })
         } else {
             None
         };
@@ -497,6 +502,10 @@ impl Cell<'_> {
         }
         let signal = libc::WTERMSIG(status);
         let verdict = match signal {
+            // The host's own signal, and what it was for.
+            libc::SIGKILL if facts.by_host.is_some() => {
+                return (facts.by_host.clone().unwrap_or(Verdict::Signal { signal }), None);
+            }
             libc::SIGKILL if facts.killed => Verdict::Memory { limit: facts.limits.memory },
             libc::SIGSYS => Verdict::Denied { rule: "a system call that the level does not allow".into() },
             _ => Verdict::Signal { signal },

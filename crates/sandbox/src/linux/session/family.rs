@@ -19,12 +19,12 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
 
-use super::super::attend::{Started, explain};
+use super::super::attend::{Started, explain, measurable};
 use super::super::cgroup::Group;
 use super::super::files::{self, Folder, Listing, Owner};
 use super::super::prepare::{Place, Stay, level, prepare_with, setup};
 use super::super::supervise::{Ended, Finished, Supervision, supervise};
-use super::super::{Facts, allowlist, launch};
+use super::super::{Facts, allowlist, launch, tree};
 use super::frame::{self, HEAD, LARGEST};
 use super::member::Member;
 use crate::running::Pipes;
@@ -91,6 +91,11 @@ impl Family {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.remains.get()
+    }
+
+    /// Whether its first process, and so all of it, has ended or is about to.
+    pub(super) fn is_dying(&self) -> bool {
+        tree::is_zombie(self.pid)
     }
 
     /// Kills everything and waits until it is dead.
@@ -404,7 +409,7 @@ fn watch(
     };
     let stay = Stay { control: inside, arguments: &mut arguments, forkable };
     let prepared = prepare_with(sandbox, &Program::code(language, ""), true, Some(stay))?;
-    let (Started { mut running, streams, names, kept }, mut pipes) = prepared.start()?;
+    let (Started { mut running, streams, names, mut kept }, mut pipes) = prepared.start()?;
     if let Some(pipes) = &mut pipes {
         pipes.stdin = None;
     }
@@ -415,7 +420,9 @@ fn watch(
     match kept.place {
         Place::Private | Place::Plain(_) => {}
         Place::Temporary(temporary) => {
-            measured = Some(duplicate(temporary.descriptor())?);
+            if measurable(temporary.descriptor(), &mut kept.report).is_some() {
+                measured = Some(duplicate(temporary.descriptor())?);
+            }
             let descriptor = duplicate(temporary.descriptor())?;
             folder = Some((Folder { descriptor, _temporary: Some(temporary) }, kept.before));
         }

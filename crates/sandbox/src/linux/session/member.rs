@@ -11,7 +11,7 @@ use rustix::event::PollFlags;
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use super::super::files::{self, Folder, Listing};
 use super::super::prepare::setup;
@@ -331,6 +331,11 @@ impl Member {
         tree::descendants_without(self.pid, &others)
     }
 
+    /// Sends the interpreter a signal.
+    pub(super) fn signal(&self, signal: Signal) {
+        tree::signal(self.pidfd.as_fd(), self.pid, signal);
+    }
+
     /// Kills it with everything that it started.
     pub(super) fn kill(&self) {
         if self.family.remains().is_some() {
@@ -338,9 +343,9 @@ impl Member {
         }
         if !self.is_dead() {
             // Stopped first, so that it makes no further process meanwhile.
-            let _ = pidfd_send_signal(&*self.pidfd, Signal::STOP);
+            self.signal(Signal::STOP);
             kill_all(&|| self.processes());
-            let _ = pidfd_send_signal(&*self.pidfd, Signal::KILL);
+            self.signal(Signal::KILL);
             wait_for(self.pidfd.as_fd(), PollFlags::IN, Duration::from_millis(500));
         }
     }
@@ -354,7 +359,7 @@ impl Member {
             self.stopped = Stopped::Group;
             return;
         }
-        let _ = pidfd_send_signal(&*self.pidfd, Signal::STOP);
+        self.signal(Signal::STOP);
         signal_all(&self.processes(), Signal::STOP);
         self.stopped = Stopped::Signal;
     }
@@ -367,7 +372,7 @@ impl Member {
             }
             Stopped::Signal => {
                 signal_all(&self.processes(), Signal::CONT);
-                let _ = pidfd_send_signal(&*self.pidfd, Signal::CONT);
+                self.signal(Signal::CONT);
             }
         }
     }

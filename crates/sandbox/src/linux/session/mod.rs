@@ -37,7 +37,7 @@ pub(super) fn keep_root_change(confinement: &mut Confinement) {
     for step in &mut confinement.steps {
         match step {
             Step::DropCapabilities => *step = Step::KeepRootChange,
-            Step::Seccomp(filter) => *filter = allow_root_change(filter),
+            Step::Seccomp(filter) => *filter = allow(filter, &[libc::SYS_chroot]),
             Step::Landlock(landlock) => landlock.allow_writing_everywhere(),
             _ => {}
         }
@@ -56,12 +56,25 @@ pub(super) fn keep_root_change(confinement: &mut Confinement) {
     confinement.layers.retain(|layer| !lost.contains(layer));
 }
 
-/// The same filter with one call allowed first. Its first four instructions load the number of the call.
-fn allow_root_change(filter: &Arc<[sock_filter]>) -> Arc<[sock_filter]> {
+/// Lets the interpreters of a session put themselves under further Landlock rules at level `maximum` too, which refuses
+/// them to programs: so no member reaches another, nor the origin.
+pub(super) fn keep_own_domains(confinement: &mut Confinement) {
+    const LANDLOCK: [libc::c_long; 2] = [libc::SYS_landlock_create_ruleset, libc::SYS_landlock_restrict_self];
+    for step in &mut confinement.steps {
+        if let Step::Seccomp(filter) | Step::SeccompTelling(filter) = step {
+            *filter = allow(filter, &LANDLOCK);
+        }
+    }
+}
+
+/// The same filter with some calls allowed first. Its first four instructions load the number of the call.
+fn allow(filter: &Arc<[sock_filter]>, calls: &[libc::c_long]) -> Arc<[sock_filter]> {
     let (first, rest) = filter.split_at(filter.len().min(4));
     let mut all = first.to_vec();
-    all.push(sock_filter { code: 0x15, jt: 0, jf: 1, k: libc::SYS_chroot as u32 });
-    all.push(sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x7FFF_0000 });
+    for call in calls {
+        all.push(sock_filter { code: 0x15, jt: 0, jf: 1, k: *call as u32 });
+        all.push(sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x7FFF_0000 });
+    }
     all.extend_from_slice(rest);
     all.into()
 }
@@ -72,13 +85,12 @@ pub(crate) struct Interpreter(Member);
 
 /// What interrupts and kills a member from another thread.
 #[derive(Debug, Clone)]
-pub(crate) struct Handle(Arc<OwnedFd>);
+pub(crate) struct Handle(Arc<OwnedFd>, i32);
 
 impl Handle {
     /// Sends the signal that a keyboard would send.
     pub(crate) fn interrupt(&self) {
-        // The only error is that it has ended.
-        let _ = rustix::process::pidfd_send_signal(&*self.0, rustix::process::Signal::INT);
+        super::tree::signal(self.0.as_fd(), self.1, rustix::process::Signal::INT);
     }
 }
 
@@ -92,7 +104,7 @@ impl Interpreter {
     }
 
     pub(crate) fn handle(&self) -> Handle {
-        Handle(Arc::clone(&self.0.pidfd))
+        Handle(Arc::clone(&self.0.pidfd), self.0.pid)
     }
 
     /// Runs a cell. The second value says why the interpreter is gone, if it is.

@@ -25,6 +25,8 @@ pub(crate) struct Expected {
     pub(crate) may_kill: bool,
     /// At level `minimal` as root, where that differs: the program has root's files.
     as_root: Option<Answers>,
+    /// The same where the host gives namespaces.
+    as_root_apart: Option<Answers>,
 }
 
 /// The same answers at every level; level `maximum` may also kill for a system call.
@@ -35,7 +37,16 @@ pub(crate) const fn all(answers: Answers) -> Expected {
 /// Answers of the levels minimal, standard, standard without namespaces, strict. Level `maximum` answers as strict, or
 /// kills for a system call.
 pub(crate) const fn of(minimal: Answers, standard: Answers, shared: Answers, strict: Answers) -> Expected {
-    Expected { minimal, standard, shared, strict, maximum: strict, may_kill: true, as_root: None }
+    Expected {
+        minimal,
+        standard,
+        shared,
+        strict,
+        maximum: strict,
+        may_kill: true,
+        as_root: None,
+        as_root_apart: None,
+    }
 }
 
 impl Expected {
@@ -51,9 +62,18 @@ impl Expected {
         self
     }
 
+    /// Other answers at level `minimal` when the host program is root and the host gives namespaces.
+    pub(crate) const fn minimal_as_root_apart(mut self, answers: Answers) -> Self {
+        self.as_root_apart = Some(answers);
+        self
+    }
+
     /// What a level answers; `namespaces` is whether the host gives them.
     pub(crate) fn at(&self, level: &str, namespaces: bool) -> Vec<&'static str> {
         let (answers, killed): (Answers, Answers) = match (level, namespaces) {
+            ("minimal", true) if super::lines::user() == 0 => {
+                (self.as_root_apart.or(self.as_root).unwrap_or(self.minimal), &[])
+            }
             ("minimal", _) if super::lines::user() == 0 => (self.as_root.unwrap_or(self.minimal), &[]),
             ("minimal", _) => (self.minimal, &[]),
             ("standard", false) => (self.shared, &[]),

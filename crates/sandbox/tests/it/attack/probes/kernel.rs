@@ -1,6 +1,6 @@
 //! Rows 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 62.
 
-use crate::attack::expected::{ANY, Answers, INVISIBLE, NO_CALL, REFUSED, all, of};
+use crate::attack::expected::{ANY, Answers, INVISIBLE, NO_CALL, NO_WRITE, REFUSED, all, of};
 use crate::attack::{Probe, Who, inside};
 
 const GUARDED: Answers = &["EACCES", "ENOENT", "EPERM"];
@@ -43,25 +43,25 @@ pub(crate) const PROBES: &[Probe] = &[
         42,
         "control groups",
         "first(*[attempt(lambda: open('/sys/fs/cgroup/' + p, 'a')) for p in ('release_agent', 'memory/release_agent', 'cgroup.procs', 'pids/tasks')])",
-        of(REFUSED, INVISIBLE, REFUSED, INVISIBLE).minimal_as_root(ANY),
+        of(REFUSED, INVISIBLE, REFUSED, INVISIBLE).minimal_as_root(ANY).minimal_as_root_apart(NO_WRITE),
     ),
     inside(
         43,
         "core pattern",
         "attempt(lambda: open('/proc/sys/kernel/core_pattern', 'w'))",
-        of(REFUSED, INVISIBLE, REFUSED, INVISIBLE).minimal_as_root(ANY),
+        of(REFUSED, INVISIBLE, REFUSED, INVISIBLE).minimal_as_root(ANY).minimal_as_root_apart(NO_WRITE),
     ),
     inside(
         43,
         "uevent helper",
         "attempt(lambda: open('/sys/kernel/uevent_helper', 'w'))",
-        of(REFUSED, INVISIBLE, REFUSED, INVISIBLE),
+        of(NO_WRITE, INVISIBLE, REFUSED, INVISIBLE),
     ),
     inside(
         43,
         "sysrq",
         "attempt(lambda: open('/proc/sysrq-trigger', 'w'))",
-        of(&["EACCES", "ENOENT"], INVISIBLE, &["EACCES", "ENOENT"], INVISIBLE),
+        of(NO_WRITE, INVISIBLE, &["EACCES", "ENOENT"], INVISIBLE),
     ),
     inside(
         43,
@@ -73,7 +73,7 @@ pub(crate) const PROBES: &[Probe] = &[
         44,
         "devices",
         "first(*[attempt(lambda: open('/dev/' + d, 'rb')) for d in ('kvm', 'vda', 'mem', 'fuse', 'loop0', 'kmsg')])",
-        of(GUARDED, INVISIBLE, GUARDED, INVISIBLE).minimal_as_root(ANY),
+        of(GUARDED, INVISIBLE, GUARDED, INVISIBLE).minimal_as_root(ANY).minimal_as_root_apart(GUARDED),
     ),
     inside(44, "mknod", "attempt(lambda: os.mknod('node', 0o20600, os.makedev(1, 3)))", all(REFUSED)),
     inside(45, "TIOCSTI", "call(16, 0, 0x5412, b'x')", all(REFUSED)),

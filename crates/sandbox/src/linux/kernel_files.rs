@@ -1,0 +1,172 @@
+//! The files by which a program could command the kernel, made harmless in a mount namespace of its own: at level
+//! `minimal` a program of root has no capability, but many of these files ask for the user alone.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::mount::MountFlags;
+
+use super::launch::c_string;
+use super::root::path;
+use super::steps::{Step, attribute};
+
+/// What is shown read-only, with all that is mounted beneath.
+const SETTINGS: [&str; 9] = [
+    "/sys",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+    "/proc/irq",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/acpi",
+    "/proc/scsi",
+    "/proc/mtrr",
+];
+/// File systems that are the kernel's, wherever they are mounted.
+const OF_THE_KERNEL: [&str; 10] = [
+    "cgroup",
+    "cgroup2",
+    "sysfs",
+    "debugfs",
+    "tracefs",
+    "securityfs",
+    "configfs",
+    "bpf",
+    "pstore",
+    "binfmt_misc",
+];
+/// More devices than this are not kept.
+const MOST_DEVICES: usize = 64;
+/// Folders of devices deeper than this are not looked into.
+const DEEPEST: usize = 3;
+
+/// The steps, for a child that has a mount namespace and the right to change it.
+pub(super) fn steps(as_root: bool) -> Vec<Step> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut places: Vec<PathBuf> = SETTINGS.iter().map(PathBuf::from).collect();
+    places.extend(of_the_kernel(&mounts));
+    let mut steps = vec![Step::PrivateMounts];
+    let mut shown: Vec<PathBuf> = Vec::new();
+    for place in places {
+        let is_covered = shown.iter().any(|other| place.starts_with(other));
+        if is_covered || std::fs::symlink_metadata(&place).is_err() {
+            continue;
+        }
+        let (source, target) = (path(&place), path(&place));
+        steps.push(Step::Bind { source, target, attributes: attribute::READ_ONLY });
+        shown.push(place);
+    }
+    if as_root {
+        steps.extend(devices(Path::new("/dev")));
+    }
+    steps
+}
+
+/// Where the kernel's own file systems are mounted.
+fn of_the_kernel(mounts: &str) -> Vec<PathBuf> {
+    let place = |line: &str| {
+        let (place, kind) = line.split_once(" - ")?;
+        let kind = kind.split(' ').next()?;
+        OF_THE_KERNEL.contains(&kind).then(|| unescaped(place.split(' ').nth(4).unwrap_or_default()))
+    };
+    mounts.lines().filter_map(place).filter(|place| place.is_absolute()).collect()
+}
+
+/// A path of that table, in which some bytes are written as a backslash and three octal digits.
+fn unescaped(text: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, others)) = rest.split_first() {
+        let digits = others.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *first == b'\\') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = others.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                rest = others;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// Leaves of the devices those that every user of the host may read and write; the others cannot be opened, nor those
+/// that come later.
+fn devices(folder: &Path) -> Vec<Step> {
+    if !folder.is_dir() {
+        return Vec::new();
+    }
+    let bind = |place: &Path| Step::Bind { source: path(place), target: path(place), attributes: 0 };
+    let mut kept = Vec::new();
+    of_everybody(folder, 0, &mut kept);
+    let mut steps = vec![bind(folder)];
+    steps.extend(kept.iter().filter(|device| !device.ends_with("ptmx")).map(|device| bind(device)));
+    // Terminals of its own: those of the host belong to root as well.
+    let (terminals, maker) = (folder.join("pts"), folder.join("ptmx"));
+    if terminals.is_dir() {
+        steps.push(Step::Mount {
+            kind: c"devpts",
+            target: path(&terminals),
+            options: c_string("newinstance,ptmxmode=0666,mode=0620"),
+            flags: MountFlags::NOSUID | MountFlags::NOEXEC,
+        });
+        if std::fs::symlink_metadata(&maker).is_ok_and(|metadata| metadata.file_type().is_char_device()) {
+            let source = path(terminals.join("ptmx"));
+            steps.push(Step::Bind { source, target: path(&maker), attributes: 0 });
+        }
+    }
+    steps.push(Step::Attributes { path: path(folder), attributes: attribute::NO_DEVICES });
+    steps
+}
+
+fn of_everybody(folder: &Path, depth: usize, kept: &mut Vec<PathBuf>) {
+    let own = std::fs::metadata(folder).map(|metadata| metadata.dev());
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        if kept.len() >= MOST_DEVICES {
+            return;
+        }
+        let Ok(metadata) = entry.metadata() else { continue };
+        // What is mounted beneath keeps its own devices: terminals.
+        if own.as_ref().ok() != Some(&metadata.dev()) {
+            continue;
+        }
+        if metadata.is_dir() && depth < DEEPEST {
+            of_everybody(&entry.path(), depth + 1, kept);
+        } else if metadata.file_type().is_char_device() && metadata.mode() & 0o006 == 0o006 {
+            kept.push(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_of_the_kernel_are_found_wherever_they_are() {
+        let table = "1 0 0:1 / /sys rw - sysfs sysfs rw\n\
+            2 1 0:2 / /a\\040b/cg rw,nosuid shared:1 - cgroup2 cgroup rw\n\
+            3 1 8:1 / /home rw - ext4 /dev/vda rw\n\
+            4 1 0:3 / /old/pids rw - cgroup cgroup rw,pids\nnonsense\n";
+        let found = of_the_kernel(table);
+        assert_eq!(found, ["/sys", "/a b/cg", "/old/pids"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn harmless_devices_are_kept_and_disks_are_not() {
+        let mut kept = Vec::new();
+        of_everybody(Path::new("/dev"), 0, &mut kept);
+        for name in ["/dev/null", "/dev/zero", "/dev/urandom"] {
+            assert!(kept.contains(&PathBuf::from(name)), "{name}: {kept:?}");
+        }
+        for device in &kept {
+            let kind = std::fs::metadata(device).unwrap().file_type();
+            assert!(kind.is_char_device(), "{}", device.display());
+        }
+    }
+}
