@@ -87,13 +87,6 @@ fn attack(place: &Place<'_>, host: &str, wrong: &mut Vec<String>) {
             continue;
         }
         let wanted = probe.expected.at(place.mode.level.name(), place.has_namespaces());
-        // A session tells that a signal ended its interpreter, not which call was refused.
-        let mut wanted = wanted;
-        if (place.mode.backend, place.mode.level) == ("session", Level::Maximum)
-            && wanted.contains(&"verdict:denied")
-        {
-            wanted.push("verdict:signal");
-        }
         let is_free = wanted.starts_with(ANY);
         let start = Instant::now();
         let (got, errors) = carry_out(probe, place);
