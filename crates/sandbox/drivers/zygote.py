@@ -128,7 +128,9 @@ def _zygote():
             confine(host, joins)
             for source, target in ((null, 0), (null, 1), (null, 2), (socket, 3), (null, 4), (waiting, 5), (program, 6)):
                 os.dup2(source, target)
-            syscall(config["close_range"], number(7), number(0x7FFFFFFF), number(0))
+            if syscall(config["close_range"], number(7), number(0x7FFFFFFF), number(0)) < 0:
+                # This kernel closes one at a time.
+                os.closerange(7, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
             host.detach()
             child = os.fork()
         except BaseException as error:

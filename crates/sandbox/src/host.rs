@@ -114,6 +114,13 @@ impl Host {
         Self::from_facts(self.facts.with_landlock(abi))
     }
 
+    /// The same host that refuses to mount a `/proc` in a sandbox. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without_process_files(&self) -> Self {
+        Self::from_facts(self.facts.without_process_files())
+    }
+
     /// The same host without any cgroup. For tests.
     #[doc(hidden)]
     #[must_use]

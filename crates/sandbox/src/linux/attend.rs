@@ -262,8 +262,8 @@ fn verdict(
     let signal = libc::WTERMSIG(status.wait);
     let used = Duration::from_micros(finished.usage.user_micros + finished.usage.system_micros);
     match (signal, limits.cpu, cpu) {
-        // The kernel looks at its own, finer count: by what it tells afterwards a program may be a tick short.
-        (libc::SIGXCPU, Some(limit), Some(verdict)) if used + TICK >= limit => verdict,
+        // The kernel sends this by its count of whole ticks, and tells the exact time: on a busy machine that is less.
+        (libc::SIGXCPU, Some(limit), Some(verdict)) if used + limit / 5 + TICK >= limit => verdict,
         (libc::SIGKILL, Some(limit), Some(verdict)) if used >= limit => verdict,
         (libc::SIGKILL, ..) if killed => Verdict::Memory { limit: limits.memory },
         (libc::SIGSYS, ..) if report.effective == Level::Maximum && !seccomp::can_tell() => Verdict::Denied {

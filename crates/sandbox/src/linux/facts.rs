@@ -153,6 +153,11 @@ impl Facts {
         Self { landlock: abi.min(self.landlock), ..self.clone() }
     }
 
+    pub(crate) fn without_process_files(&self) -> Self {
+        let refusal = Refusal { step: "mount /proc".into(), error: libc::EPERM };
+        Self { process_files: Err(refusal), ..self.clone() }
+    }
+
     pub(crate) fn without_cgroups(&self) -> Self {
         Self { cgroups: Cgroups::default(), ..self.clone() }
     }

@@ -173,6 +173,36 @@ fn sessions_are_interrupted_where_signals_go_by_number() {
 }
 
 #[test]
+fn a_spare_has_no_further_descriptors_where_they_are_closed_one_by_one() {
+    const TEST: &str = "a_spare_has_no_further_descriptors_where_they_are_closed_one_by_one";
+    if !is_helper() {
+        let calls: &'static [(&[u32], i32)] = &[(&[436], libc::ENOSYS)];
+        again(&PoorHost { name: "a kernel without close_range", how: How::Process(calls, None) }, TEST);
+        return;
+    }
+    if !has_namespaces(TEST) {
+        return;
+    }
+    let sandbox = Mode::Strict.sandbox();
+    let pool = Pool::builder(&sandbox).language(Language::Python).build().unwrap();
+    let sandbox = sandbox.backend(std::sync::Arc::new(pool));
+    let code = "import os\nnames = sorted(int(name) for name in os.listdir('/proc/self/fd'))\n[name for name in names if name > 5 and os.path.exists(f'/proc/self/fd/{name}') and not os.readlink(f'/proc/self/fd/{name}').startswith('/proc')]";
+    let outcome = python(&sandbox, code);
+    assert_eq!(outcome.value, Some(json!([])), "{}", outcome.stderr.text());
+    assert_eq!(outcome.report.backend, "pool", "{:?}", outcome.report.notes);
+}
+
+#[test]
+fn a_second_of_processor_time_is_a_limit_and_no_signal() {
+    let Some(mode) = Mode::available().into_iter().next() else { return };
+    let sandbox = mode.sandbox().limits(quick().with_cpu(Duration::from_secs(1)));
+    for _ in 0..4 {
+        let outcome = python(&sandbox, "while True: pass");
+        assert_eq!(outcome.verdict, Verdict::Cpu { limit_ms: 1000 }, "{:?}", outcome.usage);
+    }
+}
+
+#[test]
 fn a_workspace_is_measured_without_openat2() {
     const TEST: &str = "a_workspace_is_measured_without_openat2";
     if !is_helper() {

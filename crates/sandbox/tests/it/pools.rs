@@ -350,13 +350,9 @@ fn spares_that_misbehave_before_they_are_ready_are_bounded_and_replaced() {
             "import os\nfor fd in range(3, 300):\n    try:\n        os.write(fd, b'X' * 48)\n    except OSError:\n        pass",
             "what no child sends",
         ),
-        ("kills its first process", "import os; os.kill(1, 9); os.kill(-1, 9)", ""),
     ] {
         let builder = Pool::builder(&sandbox).language(Language::Python).warm_up(warm_up).ready_within(limit);
         let pool = Arc::new(builder.build().unwrap());
-        if expected.is_empty() {
-            continue;
-        }
         eventually(name, || pool.metrics().unavailable.is_some_and(|reason| reason.contains(expected)));
         let outcome = run(&behind(&sandbox, &pool), &python("1 + 1")).unwrap();
         let notes = outcome.report.notes.join("\n");
@@ -365,6 +361,38 @@ fn spares_that_misbehave_before_they_are_ready_are_bounded_and_replaced() {
         let metrics = pool.metrics();
         assert!(metrics.died >= 3 && metrics.ready == 0 && metrics.cold == 1, "{name}: {metrics:?}");
     }
+}
+
+#[test]
+fn a_spare_cannot_end_its_first_process_nor_the_zygote() {
+    let sandbox = strict();
+    let warm_up = "import os\nfor pid in (1, -1):\n    for signal in (19, 15, 9):\n        try:\n            os.kill(pid, signal)\n        except OSError:\n            pass";
+    let builder = Pool::builder(&sandbox).language(Language::Python).warm_up(warm_up);
+    let Some(pool) = ready("a_spare_cannot_end_its_first_process_nor_the_zygote", builder, 1) else { return };
+    let pooled = behind(&sandbox, &pool);
+    for _ in 0..3 {
+        assert_eq!(served(&pooled, &python("1 + 1")).value, Some(json!(2)));
+    }
+    // The same from the code itself.
+    let outcome = served(&pooled, &python(&format!("{warm_up}\n3")));
+    assert_eq!((outcome.verdict, outcome.value), (Verdict::Ok, Some(json!(3))));
+    assert_eq!(served(&pooled, &python("4")).value, Some(json!(4)));
+    let metrics = pool.metrics();
+    assert_eq!((metrics.died, metrics.cold), (0, 0), "{metrics:?}");
+}
+
+#[test]
+fn a_host_without_proc_in_sandboxes_runs_cold_and_says_why() {
+    if !Host::probe().availability(Level::Strict).unwrap().available {
+        println!("SKIP a_host_without_proc_in_sandboxes_runs_cold_and_says_why: no namespaces");
+        return;
+    }
+    let sandbox = strict().host(Host::probe().without_process_files());
+    let pool = Arc::new(Pool::builder(&sandbox).language(Language::Python).build().unwrap());
+    let outcome = run(&behind(&sandbox, &pool), &python("1 + 1")).unwrap();
+    let notes = outcome.report.notes.join("\n");
+    assert_eq!((outcome.report.backend.as_str(), outcome.value), ("process", Some(json!(2))), "{notes}");
+    assert!(notes.contains("ran cold") && notes.contains("`/proc`"), "{notes}");
 }
 
 #[test]

@@ -54,8 +54,9 @@ impl World {
         let leaked = rustix::io::dup(std::fs::File::open(folder.path().join("secret")).unwrap()).unwrap();
         rustix::io::fcntl_setfd(&leaked, rustix::io::FdFlags::empty()).unwrap();
         #[expect(clippy::disallowed_methods, reason = "the process that attacks are aimed at")]
-        let mut command = std::process::Command::new("sleep");
-        command.arg("75001").env("CANARY", "secret").env_remove("CARGO");
+        let mut command = std::process::Command::new("cat");
+        // It ends with its input, which ends with this process, however that ends.
+        command.stdin(std::process::Stdio::piped()).env("CANARY", "secret").env_remove("CARGO");
         if super::lines::user() == 0 {
             // The identity that the code has. In a poor host it may not exist.
             command.uid(1_900_000_000).gid(1_900_000_000);
