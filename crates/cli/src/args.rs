@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
 use toolpost_core::{Priority, parse_duration};
 use toolpost_llm::Effort;
 use toolpost_sandbox::{Language, Level};
@@ -46,6 +47,9 @@ pub(crate) enum Command {
     /// Show what this host gives the sandbox, and how to mend what is missing.
     #[command(after_long_help = help::DOCTOR)]
     Doctor,
+    /// Make, list and remove what code with many packages runs in: environments of this host, Docker images.
+    #[command(subcommand, after_long_help = help::IMAGE)]
+    Image(ImageCommand),
     /// Print the JSON Schema of an output or a file format.
     #[command(after_long_help = help::SCHEMA)]
     Schema(SchemaArgs),
@@ -82,6 +86,16 @@ pub(crate) enum Format {
     Json,
     /// One JSON value a line, while it happens.
     Jsonl,
+}
+
+/// What runs code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Backend {
+    /// Processes of this host.
+    Process,
+    /// A container.
+    Docker,
 }
 
 /// Whether output is coloured.
@@ -378,6 +392,22 @@ pub(crate) struct ExecArgs {
     /// An address that the program may reach although it is not public, such as `127.0.0.1:8080`. May be repeated.
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Sandbox")]
     pub(crate) allow_address: Vec<std::net::SocketAddr>,
+    /// What runs it: processes of this host, or a container of the Docker daemon that DOCKER_HOST names. Default process.
+    #[arg(long, value_enum, value_name = "BACKEND", help_heading = "Sandbox")]
+    pub(crate) backend: Option<Backend>,
+    /// The runtime of the container, such as `runsc`; without it, the daemon's own.
+    #[arg(long, value_name = "RUNTIME", help_heading = "Sandbox", requires = "backend")]
+    pub(crate) runtime: Option<String>,
+    /// The image of the container. Default `toolpost/PROFILE`, and without a profile `toolpost/python`.
+    #[arg(long, value_name = "IMAGE", help_heading = "Sandbox", requires = "backend", conflicts_with = "profile")]
+    pub(crate) image: Option<String>,
+    /// Use the Python packages of a profile, such as `data`, that `toolpost image build` has made.
+    #[arg(long, value_name = "PROFILE", help_heading = "Sandbox")]
+    pub(crate) profile: Option<String>,
+    /// A package that the code uses, such as `requests==2.*`: of PyPI for Python, of npm for JavaScript and TypeScript;
+    /// it is installed once and kept. May be repeated.
+    #[arg(long, value_name = "PACKAGE", help_heading = "Sandbox", conflicts_with = "command")]
+    pub(crate) requirement: Vec<String>,
     /// Run the code in a live interpreter of this name, which stays for the next command; begun if there is none.
     #[arg(long, value_name = "ID", help_heading = "Session", conflicts_with_all = ["command", "stdin"])]
     pub(crate) session: Option<String>,
@@ -399,6 +429,43 @@ pub(crate) struct ExecArgs {
     /// Where files that the program made are put. Without it they are only listed.
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub(crate) artifacts: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Make one: an environment of this host with the packages of a profile, or an image of the Docker daemon.
+    #[command(after_long_help = help::IMAGE_BUILD)]
+    Build(ImageBuildArgs),
+    /// List those that were made.
+    Ls,
+    /// Remove one: an environment of this host, or an image of the Docker daemon.
+    Rm(ImageRmArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ImageBuildArgs {
+    /// Which one: `data`; of an image also `python` and `busybox`.
+    #[arg(value_name = "NAME", required_unless_present = "profile_file")]
+    pub(crate) name: Option<String>,
+    /// Make an environment of this host: the default; with `--docker`, both.
+    #[arg(long)]
+    pub(crate) local: bool,
+    /// Make an image of the Docker daemon, `toolpost/NAME`.
+    #[arg(long)]
+    pub(crate) docker: bool,
+    /// A file with packages of your own, one a line: the requirement, and the module that it brings if that has another
+    /// name. The environment has the name of the file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "docker"])]
+    pub(crate) profile_file: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ImageRmArgs {
+    /// Its name.
+    pub(crate) name: String,
+    /// Remove an image of the Docker daemon: `toolpost/NAME`, or the one of a whole name.
+    #[arg(long)]
+    pub(crate) docker: bool,
 }
 
 #[derive(Args, Debug)]

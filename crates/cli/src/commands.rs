@@ -5,6 +5,7 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod exec;
+pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod run;
 pub(crate) mod schema;
@@ -18,15 +19,16 @@ use std::time::Duration;
 
 use toolpost_core::{Approval, Caller, EventSink, Secret};
 use toolpost_exec::command::CommandSettings;
+use toolpost_sandbox::Cancel;
 use toolpost_toolbox::{Builder, Toolbox};
 use toolpost_tools::{CodeSettings, FileRoot, HttpSettings, SearchEngine, SearchSettings};
 
 use crate::args::Permission;
 use crate::config::Config;
-use crate::env;
 use crate::failure::Failure;
 use crate::store::LazyStore;
 use crate::target::Opened;
+use crate::{env, interrupt};
 
 /// The toolbox of a command: its tools, whom they may touch, and what is allowed without asking.
 async fn toolbox(
@@ -118,6 +120,24 @@ fn caller() -> Caller {
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.map_err(|error| Failure::of_machine("the threads of the command", &error))
+}
+
+/// Does something that blocks, while Ctrl-C is watched for on another thread.
+pub(crate) fn cancellable<T>(work: impl FnOnce(&Cancel) -> T) -> Result<T, Failure> {
+    let runtime = runtime()?;
+    let cancel = Cancel::new();
+    let asked = cancel.clone();
+    let interrupted = {
+        let _entered = runtime.enter();
+        interrupt::watch()?
+    };
+    runtime.spawn(async move {
+        interrupted.cancelled().await;
+        asked.cancel();
+    });
+    let done = work(&cancel);
+    runtime.shutdown_background();
+    Ok(done)
 }
 
 /// Ends the runtime. What is still at work was asked to stop: it gets a moment, so that no sandbox is left half taken

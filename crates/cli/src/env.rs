@@ -8,7 +8,7 @@ use crate::config::keys::KEYS;
 
 /// Name and meaning, as `toolpost help environment` prints them; the variables of settings stand in
 /// [`KEYS`](crate::config::keys::KEYS).
-pub(crate) const TABLE: [(&str, &str); 18] = [
+pub(crate) const TABLE: [(&str, &str); 26] = [
     ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models"),
     ("ANTHROPIC_BASE_URL", "where the Messages API is, instead of https://api.anthropic.com"),
     ("BRAVE_API_KEY", "the key of Brave Search, for `web_search`"),
@@ -19,12 +19,20 @@ pub(crate) const TABLE: [(&str, &str); 18] = [
     ("CLICOLOR_FORCE", "if it is set, not empty and not `0`, colours are used without a terminal too"),
     ("TERM", "`dumb`, or not set, means no colours unless they are forced"),
     ("COLUMNS", "how wide help is, where the terminal does not say it"),
+    ("DOCKER_HOST", "where the Docker daemon is, instead of unix:///var/run/docker.sock"),
+    ("DOCKER_TLS_VERIFY", "if it is set and not empty, the daemon of a tcp:// address is asked with TLS"),
+    ("DOCKER_CERT_PATH", "the folder with ca.pem, cert.pem and key.pem for that"),
+    ("PIP_INDEX_URL", "where Python packages are from, instead of https://pypi.org/simple"),
+    ("PIP_CERT", "a file with the certificates that this index is known by"),
+    ("PIP_FIND_LINKS", "a folder with Python packages, besides the index"),
+    ("npm_config_registry", "where npm packages are from, instead of https://registry.npmjs.org"),
     ("PATH", "where interpreters for sandboxed code are looked up"),
     ("TMPDIR", "where fresh working folders are made"),
     ("USER", "whom a run works for, in its records"),
-    ("HOME", "where the folders of the next four are, if they are not set"),
+    ("HOME", "where the folders of the next five are, if they are not set"),
     ("XDG_CONFIG_HOME", "where `toolpost/config.toml` is, instead of ~/.config"),
-    ("XDG_CACHE_HOME", "where what programs said of their tools is kept, instead of ~/.cache"),
+    ("XDG_DATA_HOME", "where environments of Python are, instead of ~/.local/share"),
+    ("XDG_CACHE_HOME", "where what can be had again is kept, such as packages for code, instead of ~/.cache"),
     ("XDG_RUNTIME_DIR", "where the sockets of sessions are, instead of the folder of XDG_STATE_HOME"),
     ("XDG_STATE_HOME", "where trusted files and the state of tools are kept, instead of ~/.local/state"),
 ];

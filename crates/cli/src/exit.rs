@@ -129,7 +129,9 @@ impl From<&toolpost_sandbox::Error> for Exit {
             | Error::Build { .. }
             | Error::SessionEnded { .. }
             | Error::SessionRefused { .. } => Self::Failed,
-            Error::Setup { .. } | Error::Backend { .. } => Self::Unreachable,
+            Error::Requirement { .. } => Self::Failed,
+            Error::Backend { .. } => crate::container::exit(error),
+            Error::Setup { .. } | Error::Overloaded { .. } => Self::Unreachable,
             _ => Self::Usage,
         }
     }

@@ -125,6 +125,8 @@ impl From<toolpost_sandbox::Error> for Failure {
     fn from(error: toolpost_sandbox::Error) -> Self {
         let code = match &error {
             toolpost_sandbox::Error::SessionEnded { .. } => "SESSION_ENDED",
+            toolpost_sandbox::Error::Requirement { .. } => "REQUIREMENT",
+            toolpost_sandbox::Error::Backend { .. } => "BACKEND",
             _ => "SANDBOX",
         };
         let mut failure = Self::new((&error).into(), code, error.to_string());

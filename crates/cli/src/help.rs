@@ -61,6 +61,8 @@ Examples:
   toolpost exec analysis.py --attach data.csv --artifacts out
   toolpost exec --lang python --timeout 5s --memory 256M - < script.txt
   toolpost exec --level strict -- sh -c 'id; ls /'
+  toolpost exec --requirement requests --lang python - < script.txt
+  toolpost exec --backend docker --runtime runsc --image python:3.13-slim analysis.py
   # An interpreter that stays: the second command finds what the first has left.
   toolpost exec --session one --lang python - < first.py
   toolpost exec --session one --lang python - < second.py
@@ -80,6 +82,22 @@ Examples:
   toolpost doctor --format json
 
 The exit status is 0 when at least one sandbox level can be given, else 5.";
+
+pub(crate) const IMAGE: &str = "\
+Examples:
+  toolpost image build data
+  toolpost exec --profile data analysis.py --attach data.csv
+  toolpost image ls
+  toolpost image rm data";
+
+pub(crate) const IMAGE_BUILD: &str = "\
+Examples:
+  toolpost image build data
+  toolpost image build --profile-file science.txt
+  toolpost image build python --docker
+
+Packages are from the index that `packages.index` of the settings or PIP_INDEX_URL names, and are
+installed in the sandbox. The environment is used with `toolpost exec --profile NAME`.";
 
 pub(crate) const SCHEMA: &str = "\
 Examples:
@@ -280,7 +298,7 @@ mod tests {
     fn every_example_is_a_command_line() {
         let mut seen = 0;
         for text in
-            [ROOT, RUN, CALL, TOOLS, EXEC, DOCTOR, SCHEMA, COMPLETIONS, INIT, STATE, CONFIG, TRUST, HELP]
+            [ROOT, RUN, CALL, TOOLS, EXEC, DOCTOR, IMAGE, IMAGE_BUILD, SCHEMA, COMPLETIONS, INIT, STATE, CONFIG, TRUST, HELP]
         {
             for line in text.lines().filter_map(|line| line.strip_prefix("  ")) {
                 let line = line.split_once(" | ").map_or(line, |(_, command)| command);
@@ -304,6 +322,8 @@ mod tests {
             TOOLS,
             EXEC,
             DOCTOR,
+            IMAGE,
+            IMAGE_BUILD,
             SCHEMA,
             COMPLETIONS,
             INIT,

@@ -19,12 +19,14 @@
 mod args;
 mod commands;
 mod config;
+mod container;
 mod env;
 mod exit;
 mod failure;
 mod help;
 mod interrupt;
 mod logs;
+mod packages;
 mod port;
 mod print;
 mod progress;
@@ -80,6 +82,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::Exec(args) => commands::exec::run(&args, &config, printer),
         Command::Doctor => commands::doctor::run(printer),
         Command::HoldSession => session::hold(),
+        Command::Image(command) => commands::image::run(&command, &config, printer),
         Command::Schema(args) => commands::schema::run(&args, printer),
         Command::Completions(args) => commands::completions::run(&args, printer),
         Command::Init(command) => commands::init::run(&command, printer),

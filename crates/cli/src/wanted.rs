@@ -4,17 +4,20 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolpost_sandbox::{BuildCache, Egress, HostPattern, Language, Level, Limits, Sandbox, Workspace};
 
-use crate::args::ExecArgs;
+use crate::args::{Backend, ExecArgs};
 use crate::commands::pair;
 use crate::config::{Config, places};
+use crate::container;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::packages::{self, Sources};
 
 /// What is wanted of the sandbox. Each field has the name of its option, and is empty if nobody said anything.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -36,6 +39,14 @@ pub(crate) struct Wanted {
     pub(crate) allow_host: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) allow_address: Vec<SocketAddr>,
+    pub(crate) backend: Option<Backend>,
+    pub(crate) runtime: Option<String>,
+    pub(crate) image: Option<String>,
+    pub(crate) profile: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) requirement: Vec<String>,
+    /// Where packages are from, if there are any.
+    pub(crate) sources: Option<Sources>,
     /// The setting: no connection leaves this machine.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) no_network: bool,
@@ -65,6 +76,12 @@ impl Wanted {
             workdir: args.workdir.as_ref().map(absolute).transpose()?,
             allow_host: args.allow_host.clone(),
             allow_address: args.allow_address.clone(),
+            backend: args.backend,
+            runtime: args.runtime.clone(),
+            image: args.image.clone(),
+            profile: args.profile.clone(),
+            requirement: args.requirement.clone(),
+            sources: (!args.requirement.is_empty()).then(|| Sources::read(config)).transpose()?,
             no_network: config.flag("no_network"),
             keep: args.keep,
         })
@@ -91,13 +108,15 @@ impl Wanted {
         search_path: OsString,
         timeout: Option<Duration>,
     ) -> Result<Sandbox, Failure> {
-        let mut sandbox = Sandbox::new()
-            .allow_degraded(self.allow_degraded)
-            .limits(self.limits(timeout))
-            .search_path(search_path);
+        let mut plain = Sandbox::new().allow_degraded(self.allow_degraded).search_path(search_path);
         if let Some(level) = self.level {
-            sandbox = sandbox.level(level);
+            plain = plain.level(level);
         }
+        let mut sandbox = match self.backend {
+            Some(Backend::Docker) => plain.backend(self.container()?),
+            _ => self.with_packages(plain)?,
+        };
+        sandbox = sandbox.limits(self.limits(timeout));
         if let Some(folder) = &self.workdir {
             sandbox = sandbox.workspace(Workspace::Host(folder.clone()));
         }
@@ -115,6 +134,37 @@ impl Wanted {
         Ok(self.env.iter().fold(sandbox, |sandbox, (name, value)| sandbox.env(name, value)))
     }
 
+    /// The container that it names.
+    fn container(&self) -> Result<Arc<dyn toolpost_sandbox::Backend>, Failure> {
+        if !self.requirement.is_empty() {
+            return Err(Failure::usage("`--requirement` cannot be had with `--backend docker`")
+                .hint("Name an image that has the packages with `--image`, or a profile with `--profile`."));
+        }
+        let image = self.image.clone().unwrap_or_else(|| {
+            container::tag(self.profile.as_deref().unwrap_or(container::DEFAULT_RECIPE))
+        });
+        container::backend(&image, self.runtime.as_deref())
+    }
+
+    /// The sandbox with the profile's environment and the packages.
+    fn with_packages(&self, mut sandbox: Sandbox) -> Result<Sandbox, Failure> {
+        for (option, is_given) in [("--runtime", self.runtime.is_some()), ("--image", self.image.is_some())] {
+            if is_given {
+                return Err(Failure::usage(format!("`{option}` is for a container"))
+                    .hint("Ask for one with `--backend docker`."));
+            }
+        }
+        if let Some(name) = &self.profile {
+            sandbox = packages::with_profile(sandbox, name)?;
+        }
+        if !self.requirement.is_empty() {
+            let sources = self.sources.clone().unwrap_or_default();
+            let installed = sources.install(&self.requirement, self.lang, &sandbox)?;
+            sandbox = sandbox.requirements(installed);
+        }
+        Ok(sandbox)
+    }
+
     /// Whether a session that was begun as `self` is what another command wants of it.
     ///
     /// # Errors
@@ -126,7 +176,8 @@ impl Wanted {
         };
         let own = fields(self);
         let differs = |(name, value): &(String, Value)| {
-            !value.is_null() && own.get(name).unwrap_or(&Value::Null) != value
+            // Where packages came from does not matter once they are there.
+            !value.is_null() && name != "sources" && own.get(name).unwrap_or(&Value::Null) != value
         };
         let Some((name, _)) = fields(other).into_iter().find(differs) else { return Ok(()) };
         let option = format!("--{}", name.replace('_', "-"));

@@ -10,7 +10,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use toolpost_sandbox::{Cancel, Language, Program, Sandbox, Source, Stdin};
+use toolpost_sandbox::{Language, Program, Sandbox, Source, Stdin};
 
 use self::ended::Ended;
 use self::live::Live;
@@ -20,7 +20,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::wanted::Wanted;
-use crate::{env, interrupt};
+use crate::env;
 
 /// The largest code file that is read; the sandbox refuses even that with a better sentence.
 const MAX_CODE: u64 = 128 << 20;
@@ -81,26 +81,16 @@ fn supervised(
     program: &Program,
     live: &mut Live,
 ) -> Result<toolpost_sandbox::Outcome, Failure> {
-    let runtime = super::runtime()?;
-    let cancel = Cancel::new();
-    let asked = cancel.clone();
-    let interrupted = {
-        let _entered = runtime.enter();
-        interrupt::watch()?
-    };
-    runtime.spawn(async move {
-        interrupted.cancelled().await;
-        asked.cancel();
-    });
     live.start(started(program));
-    let outcome = sandbox.run(program, &cancel, &mut |event| {
-        live.event(event);
-        // A reader that has gone away has what it wanted: the program need not go on.
-        if live.is_closed() {
-            cancel.cancel();
-        }
-    });
-    runtime.shutdown_background();
+    let outcome = super::cancellable(|cancel| {
+        sandbox.run(program, cancel, &mut |event| {
+            live.event(event);
+            // A reader that has gone away has what it wanted: the program need not go on.
+            if live.is_closed() {
+                cancel.cancel();
+            }
+        })
+    })?;
     Ok(outcome?)
 }
 

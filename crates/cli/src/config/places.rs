@@ -50,6 +50,11 @@ pub(crate) fn sessions() -> Option<PathBuf> {
     folder.or_else(|| folder_of("XDG_STATE_HOME", ".local/state")).map(|folder| folder.join("sessions"))
 }
 
+/// The environments of Python that `image build` makes.
+pub(crate) fn environments() -> Option<PathBuf> {
+    folder_of("XDG_DATA_HOME", ".local/share").map(|folder| folder.join("environments"))
+}
+
 /// What can be found out again.
 pub(crate) fn cache() -> Option<PathBuf> {
     folder_of("XDG_CACHE_HOME", ".cache")

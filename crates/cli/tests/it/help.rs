@@ -2,12 +2,13 @@
 
 use crate::support::TestEnv;
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "run",
     "call",
     "tools",
     "exec",
     "doctor",
+    "image",
     "schema",
     "completions",
     "init",

@@ -5,6 +5,10 @@
 mod bad_input;
 mod call;
 mod config;
+#[path = "../../../sandbox/tests/it/docker/daemon.rs"]
+#[expect(dead_code, reason = "the sandbox's own tests use the rest of it")]
+mod daemon;
+mod docker;
 mod environment;
 mod exec;
 mod global;
@@ -13,6 +17,7 @@ mod hostile;
 mod interrupt;
 mod look;
 mod options;
+mod packages;
 mod provider;
 mod run;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]

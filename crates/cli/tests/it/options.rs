@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
-use crate::{call, config, exec, global, look, run, session, state, targets};
+use crate::{call, config, docker, exec, global, look, packages, run, session, state, targets};
 
 /// The test that holds an option: its name, and the file that it stands in.
 struct Held {
@@ -123,6 +123,17 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("exec", "--artifacts"), by!(exec::artifacts)),
         (("exec", "--allow-host"), by!(exec::allow_host)),
         (("exec", "--allow-address"), by!(exec::allow_address)),
+        (("exec", "--backend"), by!(docker::backend)),
+        (("exec", "--runtime"), by!(docker::runtime)),
+        (("exec", "--image"), by!(docker::image)),
+        (("exec", "--profile"), by!(packages::profile)),
+        (("exec", "--requirement"), by!(packages::requirement)),
+        (("image build", "[NAME]"), by!(packages::name)),
+        (("image build", "--local"), by!(docker::local)),
+        (("image build", "--docker"), by!(docker::build_and_remove)),
+        (("image build", "--profile-file"), by!(packages::profile)),
+        (("image rm", "<NAME>"), by!(packages::profile)),
+        (("image rm", "--docker"), by!(docker::build_and_remove)),
         (("exec", "--session"), by!(session::session)),
         (("exec", "--fork"), by!(session::fork)),
         (("exec", "--reset"), by!(session::reset)),
@@ -173,6 +184,9 @@ fn every_option_has_a_test() {
         "config set",
         "config path",
         "trust",
+        "image build",
+        "image ls",
+        "image rm",
         "init tool",
         "state show",
         "state log",

@@ -254,7 +254,7 @@ fn two_commands_at_once_begin_one_session() {
 }
 
 #[test]
-fn a_folder_that_others_can_enter_is_refused() {
+pub(crate) fn a_folder_that_others_can_enter_is_refused() {
     use std::os::unix::fs::PermissionsExt as _;
     let env = TestEnv::new();
     let named = env.run(["exec", "--json", "--session", "../a", "--end"]).exit(2);

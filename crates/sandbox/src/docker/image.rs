@@ -182,6 +182,12 @@ impl Images {
         self.get(tag)
     }
 
+    /// The version of the daemon, and the runtimes that it has.
+    pub fn daemon(&self) -> Result<(String, Vec<String>), DockerError> {
+        let information = self.engine.information()?;
+        Ok((information.server, information.runtimes))
+    }
+
     /// What the daemon says about an image.
     pub fn get(&self, name: &str) -> Result<Image, DockerError> {
         check_tag(name)?;

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::ended::Ended;
 use super::live::{Live, Stream};
-use crate::args::ExecArgs;
+use crate::args::{Backend, ExecArgs};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -24,6 +24,10 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
         },
     };
     let wanted = Wanted::new(args, code.as_ref().map(|(language, _)| *language).or(args.lang), config)?;
+    if wanted.backend == Some(Backend::Docker) {
+        return Err(Failure::usage("a session is a process of this host: `--backend docker` cannot be had with `--session`")
+            .hint("Leave one of them out."));
+    }
     if args.end {
         there(id)?.demand(&Request::End)?;
         printer.note(&format!("session {} ended", paint(HINT, id)));

@@ -1,0 +1,201 @@
+//! Packages for code: where they come from, and where they are kept.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use toolpost_sandbox::{
+    Cancel, Egress, Environment, Error, Installed, Installer, Language, Profile, Requirements, Sandbox,
+};
+
+use crate::config::{Config, places};
+use crate::env;
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// Where packages are from: the settings, else the variables that `pip` and `npm` read themselves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Sources {
+    index: Option<String>,
+    registry: Option<String>,
+    certificate: Option<PathBuf>,
+    find_links: Option<PathBuf>,
+    no_network: bool,
+}
+
+impl Sources {
+    pub(crate) fn read(config: &Config) -> Result<Self, Failure> {
+        let path = |setting, variable, what: &str| {
+            let named = config.path(setting).or_else(|| env::get_os(variable).map(PathBuf::from));
+            let real =
+                named.map(|path| path.canonicalize().map_err(|error| Failure::file(what, &path, &error)));
+            real.transpose()
+        };
+        Ok(Self {
+            index: config.text("packages.index").or_else(|| env::get("PIP_INDEX_URL")),
+            registry: config.text("packages.registry").or_else(|| env::get("npm_config_registry")),
+            certificate: path("packages.certificate", "PIP_CERT", "the file of certificates")?,
+            find_links: path("packages.find_links", "PIP_FIND_LINKS", "the folder with packages")?,
+            no_network: config.flag("no_network"),
+        })
+    }
+
+    /// What installs packages of a language, confined as a sandbox is.
+    pub(crate) fn installer(&self, language: Language, sandbox: &Sandbox) -> Installer {
+        let address = if language == Language::Python { &self.index } else { &self.registry };
+        let named = address.as_deref().map(|address| addresses(address, self.no_network));
+        let named = named.unwrap_or_default();
+        let is_here = !named.is_empty() && named.iter().all(|address| address.ip().is_loopback());
+        // The operator named the index: it may be in a network of their own.
+        let own = named.into_iter().filter(|address| is_private(address.ip()));
+        let out = own.fold(Egress::new().no_network(self.no_network), Egress::allow_address);
+        let mut installer =
+            Installer::new(sandbox.clone().egress(out)).offline(self.no_network && !is_here);
+        if let Some(address) = address {
+            installer = installer.index(address);
+        }
+        if let Some(file) = &self.certificate {
+            installer = installer.certificate(file);
+        }
+        if let Some(folder) = &self.find_links {
+            installer = installer.find_links(folder);
+        }
+        installer
+    }
+
+    /// The same for programs that are started to build an image.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
+        [
+            ("PIP_INDEX_URL", self.index.as_ref().map(OsString::from)),
+            ("PIP_CERT", self.certificate.as_ref().map(OsString::from)),
+            ("PIP_FIND_LINKS", self.find_links.as_ref().map(OsString::from)),
+            ("https_proxy", env::get_os("HTTPS_PROXY")),
+            ("SSL_CERT_FILE", env::get_os("SSL_CERT_FILE")),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
+    }
+
+    /// Installs packages for code in a language, or finds them where they were installed before.
+    pub(crate) fn install(
+        &self,
+        packages: &[String],
+        language: Option<Language>,
+        sandbox: &Sandbox,
+    ) -> Result<Installed, Failure> {
+        let requirements = match language {
+            Some(Language::Python) => Requirements::python(packages)?,
+            Some(Language::JavaScript | Language::TypeScript) => Requirements::npm(packages)?,
+            other => {
+                let other = other.map_or("a command", Language::name);
+                return Err(Failure::usage(format!("`--requirement` cannot be had for {other}"))
+                    .hint("Packages are installed for code in python, javascript and typescript."));
+            }
+        };
+        let folder = places::cache().ok_or_else(places::no_home)?;
+        std::fs::create_dir_all(&folder).map_err(|error| Failure::file("the folder", &folder, &error))?;
+        self.installer(requirements.language(), sandbox)
+            .install(&requirements, &folder.join("packages"), &Cancel::new())
+            .map_err(|error| self.explained(error))
+    }
+
+    /// The error with what the settings have to do with it.
+    pub(crate) fn explained(&self, error: Error) -> Failure {
+        let is_missing = matches!(error, Error::Requirement { .. });
+        let failure = Failure::from(error);
+        if is_missing && self.no_network {
+            return failure.hint(
+                "`no_network` is set: packages come only from the folder that `packages.find_links` or PIP_FIND_LINKS names.",
+            );
+        }
+        if is_missing {
+            return failure.hint(
+                "Check its name and version; `packages.index` and `packages.registry` say where packages are from.",
+            );
+        }
+        failure
+    }
+}
+
+/// The addresses that the host of an index has. With `no_network` nobody is asked for them.
+fn addresses(address: &str, no_network: bool) -> Vec<SocketAddr> {
+    let (scheme, rest) = address.split_once("://").unwrap_or(("https", address));
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let port = if scheme == "http" { 80 } else { 443 };
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, text)) if !text.ends_with(']') => (name, text.parse().unwrap_or(port)),
+        _ => (host, port),
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = name.parse::<IpAddr>() {
+        return vec![SocketAddr::new(ip, port)];
+    }
+    if no_network && name != "localhost" {
+        return Vec::new();
+    }
+    (name, port).to_socket_addrs().map(Iterator::collect).unwrap_or_default()
+}
+
+/// Whether an address is of this machine or of a network of the operator's own.
+fn is_private(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local(),
+    }
+}
+
+/// Where the environments of profiles are.
+pub(crate) fn environments() -> Result<PathBuf, Failure> {
+    places::environments().ok_or_else(places::no_home)
+}
+
+/// The environment of a profile, if it was made.
+pub(crate) fn environment(name: &str) -> Result<Option<Environment>, Failure> {
+    Ok(Environment::list(&environments()?).into_iter().find(|environment| environment.name == name))
+}
+
+/// The sandbox with the environment of a profile; as it is, if its own Python has everything.
+pub(crate) fn with_profile(sandbox: Sandbox, name: &str) -> Result<Sandbox, Failure> {
+    if let Some(environment) = environment(name)? {
+        return Ok(sandbox.environment(&environment));
+    }
+    let precondition = |message: String| Failure::new(Exit::Failed, "PRECONDITION", message);
+    let Ok(profile) = Profile::named(name) else {
+        let known = Profile::NAMES.join(", ");
+        let failure = precondition(format!("there is no environment `{name}`"));
+        return Err(failure
+            .hint("`toolpost image ls` lists those that were made.")
+            .hint(format!("Make one: `toolpost image build --profile-file {name}.txt`; built in are {known}.")));
+    };
+    let missing = profile.missing(&sandbox)?;
+    if missing.is_empty() {
+        return Ok(sandbox);
+    }
+    let names: Vec<&str> = missing.iter().map(|package| package.requirement.as_str()).collect();
+    Err(precondition(format!("this host's Python has not all of `{name}`: missing are {}", names.join(", ")))
+        .hint(format!("Make an environment that has: `toolpost image build {name}`.")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_is_known_by_its_address() {
+        for (text, expected) in [
+            ("http://127.0.0.1:8080/simple", Some("127.0.0.1:8080")),
+            ("https://10.0.0.1/simple", Some("10.0.0.1:443")),
+            ("http://[::1]:99/", Some("[::1]:99")),
+            ("http://[::1]", Some("[::1]:80")),
+            ("https://pypi.example/simple", None),
+        ] {
+            let found = addresses(text, true);
+            assert_eq!(found.first().copied(), expected.map(|text| text.parse().unwrap()), "{text}");
+        }
+        assert!(addresses("http://localhost:1/", true).iter().all(|address| address.ip().is_loopback()));
+        assert!(is_private("10.1.2.3".parse().unwrap()) && !is_private("192.0.2.1".parse().unwrap()));
+    }
+}

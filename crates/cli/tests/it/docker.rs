@@ -1,0 +1,97 @@
+//! Containers: each option does what it says, against a daemon of our own.
+
+use std::sync::Arc;
+
+use crate::daemon::{Daemon, IMAGE};
+use crate::support::TestEnv;
+
+/// A world with a daemon and its image; none, loudly, where there is no daemon.
+fn with_daemon(test: &str) -> Option<(TestEnv, Arc<Daemon>)> {
+    let daemon = Daemon::get(test)?;
+    let env = TestEnv::new().with("DOCKER_HOST", daemon.host.to_string());
+    Some((env, daemon))
+}
+
+#[test]
+pub(crate) fn backend() {
+    let env = TestEnv::new().with("DOCKER_HOST", "unix:///no/daemon.sock");
+    assert_eq!(env.run(["exec", "--backend", "process", "--", "echo", "here"]).ok().out, "here\n");
+    let words = ["exec", "--json", "--backend", "docker", "--", "echo", "there"];
+    let gone = env.run(words).exit(4).error();
+    assert_eq!(gone["code"], "BACKEND");
+    assert!(gone["message"].as_str().unwrap().contains("/no/daemon.sock"), "{gone}");
+    let session = ["exec", "--json", "--backend", "docker", "--session", "a", "--lang", "python", "-"];
+    assert!(env.run_with("1", session).exit(2).error()["message"].to_string().contains("--session"));
+    let packages = ["exec", "--json", "--backend", "docker", "--requirement", "a", "--lang", "python", "-"];
+    assert!(env.run_with("1", packages).exit(2).error()["hints"].to_string().contains("--image"));
+}
+
+#[test]
+pub(crate) fn image() {
+    let env = TestEnv::new();
+    let refused = env.run(["exec", "--json", "--backend", "process", "--image", "a", "--", "true"]).exit(2);
+    assert!(refused.error()["message"].as_str().unwrap().contains("`--image`"), "{refused}");
+    let Some((env, _daemon)) = with_daemon("image") else { return };
+    let words = ["exec", "--json", "--backend", "docker", "--image", IMAGE, "--", "echo", "there"];
+    let outcome = env.run(words).ok().json();
+    assert_eq!((&outcome["stdout"]["text"], &outcome["report"]["backend"]), (&"there\n".into(), &"docker".into()));
+    // A profile, and nothing at all, name the images that `image build --docker` makes.
+    for (option, said) in [(&["--profile", "own"][..], "toolpost/own:latest"), (&[], "toolpost/python:latest")] {
+        let words = ["exec", "--json", "--backend", "docker"].iter().chain(option).chain(&["--", "true"]);
+        let missing = env.run(words).exit(2).error();
+        let message = missing["message"].as_str().unwrap();
+        assert!(message.contains(said) && message.contains("image build"), "{missing}");
+    }
+}
+
+#[test]
+pub(crate) fn runtime() {
+    let env = TestEnv::new();
+    let refused = env.run(["exec", "--json", "--backend", "process", "--runtime", "a", "--", "true"]).exit(2);
+    assert!(refused.error()["message"].as_str().unwrap().contains("`--runtime`"), "{refused}");
+    let Some((env, _daemon)) = with_daemon("runtime") else { return };
+    let words = ["exec", "--json", "--backend", "docker", "--image", IMAGE, "--runtime", "nosuch", "--", "true"];
+    let missing = env.run(words).exit(2).error();
+    let message = missing["message"].as_str().unwrap();
+    assert!(message.contains("`nosuch`") && message.contains("runc"), "{missing}");
+}
+
+#[test]
+pub(crate) fn build_and_remove() {
+    let Some((env, _daemon)) = with_daemon("build_and_remove") else { return };
+    let made = env.run(["image", "build", "busybox", "--docker", "--json"]).ok().json();
+    assert_eq!(made["image"]["name"], "toolpost/busybox:latest", "{made:#}");
+    let listed = env.run(["image", "ls"]).ok();
+    assert!(listed.out.contains("image toolpost/busybox:latest: busybox"), "{listed}");
+    env.run(["exec", "--backend", "docker", "--image", "toolpost/busybox:latest", "--", "true"]).ok();
+    env.run(["image", "rm", "busybox", "--docker"]).ok();
+    assert!(!env.run(["image", "ls"]).ok().out.contains("toolpost/busybox:latest"));
+    let gone = env.run(["image", "rm", "busybox", "--docker", "--json"]).exit(2).error();
+    assert!(gone["message"].as_str().unwrap().contains("toolpost/busybox:latest"), "{gone}");
+}
+
+/// With `--local` an environment is made too: of `busybox` there is none.
+#[test]
+pub(crate) fn local() {
+    let env = TestEnv::new().with("DOCKER_HOST", "unix:///no/daemon.sock");
+    env.run(["image", "build", "busybox", "--docker"]).exit(4);
+    let refused = env.run(["image", "build", "busybox", "--docker", "--local", "--json"]).exit(2).error();
+    assert!(refused["hints"].to_string().contains("--profile-file"), "{refused}");
+}
+
+#[test]
+pub(crate) fn host() {
+    let env = TestEnv::new().with("DOCKER_HOST", "ssh://somewhere");
+    let wrong = env.run(["exec", "--json", "--backend", "docker", "--", "true"]).exit(2).error();
+    assert!(wrong["message"].as_str().unwrap().contains("ssh://somewhere"), "{wrong}");
+}
+
+#[test]
+pub(crate) fn encryption() {
+    let env = TestEnv::new().with("DOCKER_HOST", "tcp://127.0.0.1:1").with("DOCKER_TLS_VERIFY", "1");
+    let words = ["exec", "--json", "--backend", "docker", "--", "true"];
+    let wrong = env.run(words).exit(2).error();
+    assert!(wrong["message"].as_str().unwrap().contains("DOCKER_CERT_PATH"), "{wrong}");
+    let wrong = env.with("DOCKER_CERT_PATH", "certificates").run(words).exit(2).error();
+    assert!(wrong["message"].as_str().unwrap().contains("certificates/ca.pem"), "{wrong}");
+}
