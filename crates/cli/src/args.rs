@@ -376,12 +376,21 @@ pub(crate) struct ExecArgs {
     /// Processors that may be busy at once, such as `0.5`.
     #[arg(long, value_name = "X", help_heading = "Sandbox")]
     pub(crate) cpu: Option<f32>,
+    /// Processor time of all processes together, such as `5s`. Without it, only the wall-clock time counts.
+    #[arg(long, value_name = "D", help_heading = "Sandbox", value_parser = parse_duration)]
+    pub(crate) cpu_time: Option<Duration>,
+    /// How long the program may do nothing at all, such as `10s`. Without it, as long as it runs.
+    #[arg(long, value_name = "D", help_heading = "Sandbox", value_parser = parse_duration)]
+    pub(crate) idle: Option<Duration>,
     /// Processes and threads at one time. Default 64.
     #[arg(long, value_name = "N", help_heading = "Sandbox")]
     pub(crate) pids: Option<u32>,
     /// How much of each output is kept, head and tail. Default 1M.
     #[arg(long, value_name = "SIZE", help_heading = "Sandbox", value_parser = size)]
     pub(crate) max_output: Option<u64>,
+    /// How much is printed in all before the program is stopped.
+    #[arg(long, value_name = "SIZE", help_heading = "Sandbox", value_parser = size)]
+    pub(crate) max_total_output: Option<u64>,
     /// The largest file. Default 100M.
     #[arg(long, value_name = "SIZE", help_heading = "Sandbox", value_parser = size)]
     pub(crate) max_file: Option<u64>,
@@ -399,7 +408,13 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "RUNTIME", help_heading = "Sandbox", requires = "backend")]
     pub(crate) runtime: Option<String>,
     /// The image of the container. Default `toolpost/PROFILE`, and without a profile `toolpost/python`.
-    #[arg(long, value_name = "IMAGE", help_heading = "Sandbox", requires = "backend", conflicts_with = "profile")]
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        help_heading = "Sandbox",
+        requires = "backend",
+        conflicts_with = "profile"
+    )]
     pub(crate) image: Option<String>,
     /// Use the Python packages of a profile, such as `data`, that `toolpost image build` has made.
     #[arg(long, value_name = "PROFILE", help_heading = "Sandbox")]

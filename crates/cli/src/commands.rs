@@ -28,7 +28,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::store::LazyStore;
 use crate::target::Opened;
-use crate::{env, interrupt};
+use crate::{env, interrupt, packages};
 
 /// The toolbox of a command: its tools, whom they may touch, and what is allowed without asking.
 async fn toolbox(
@@ -38,7 +38,21 @@ async fn toolbox(
     config: &Config,
     events: EventSink,
 ) -> Result<Toolbox, Failure> {
+    let names: Vec<String> = opened
+        .specs()
+        .iter()
+        .flat_map(|spec| {
+            std::iter::once(&spec.name)
+                .chain(spec.aliases.iter().map(|alias| &alias.name))
+                .cloned()
+                .collect::<Vec<_>>()
+        })
+        .collect();
     let mut settings = CodeSettings::default();
+    if names.iter().any(|name| name == "run_code") {
+        // Without a place everything is built each time, which is no reason to fail.
+        settings.build_cache = packages::build_cache().unwrap_or_default();
+    }
     settings.level = permission.level.or_else(|| config.choice("level"));
     settings.search_path = env::get_os("PATH");
     let mut commands = CommandSettings::default();
@@ -51,16 +65,6 @@ async fn toolbox(
         .provide(http(config))
         .provide(search(config))
         .on_event(move |event| events(event));
-    let names: Vec<String> = opened
-        .specs()
-        .iter()
-        .flat_map(|spec| {
-            std::iter::once(&spec.name)
-                .chain(spec.aliases.iter().map(|alias| &alias.name))
-                .cloned()
-                .collect::<Vec<_>>()
-        })
-        .collect();
     if permission.ask || config.flag("ask") {
         builder = builder.default_approval(Approval::Ask);
     }

@@ -112,7 +112,7 @@ impl From<&Verdict> for Exit {
             Verdict::Interrupted { by } => match by {
                 Interruption::Caller => Self::Interrupted,
                 Interruption::Wall => Self::Unreachable,
-                Interruption::Cpu | Interruption::Output => Self::Limit,
+                Interruption::Cpu | Interruption::Idle | Interruption::Output => Self::Limit,
                 _ => Self::Failed,
             },
             _ => Self::Failed,

@@ -247,9 +247,9 @@ fn settings() -> String {
     for key in KEYS {
         let default =
             if key.default.is_empty() { String::new() } else { format!(" (default {})", key.default) };
-        row(&mut text, key.name, 20, &format!("{}{default}", key.meaning));
+        row(&mut text, key.name, 22, &format!("{}{default}", key.meaning));
     }
-    row(&mut text, "targets.NAME", 20, "a target that `run`, `call` and `tools` then know by this name");
+    row(&mut text, "targets.NAME", 22, "a target that `run`, `call` and `tools` then know by this name");
     text.push_str(CONFIG_LAYERS);
     text
 }
@@ -297,9 +297,23 @@ mod tests {
     #[test]
     fn every_example_is_a_command_line() {
         let mut seen = 0;
-        for text in
-            [ROOT, RUN, CALL, TOOLS, EXEC, DOCTOR, IMAGE, IMAGE_BUILD, SCHEMA, COMPLETIONS, INIT, STATE, CONFIG, TRUST, HELP]
-        {
+        for text in [
+            ROOT,
+            RUN,
+            CALL,
+            TOOLS,
+            EXEC,
+            DOCTOR,
+            IMAGE,
+            IMAGE_BUILD,
+            SCHEMA,
+            COMPLETIONS,
+            INIT,
+            STATE,
+            CONFIG,
+            TRUST,
+            HELP,
+        ] {
             for line in text.lines().filter_map(|line| line.strip_prefix("  ")) {
                 let line = line.split_once(" | ").map_or(line, |(_, command)| command);
                 if line.starts_with('#') {

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use toolpost_sandbox::{
-    Cancel, Egress, Environment, Error, Installed, Installer, Language, Profile, Requirements, Sandbox,
+    BuildCache, Cancel, Egress, Environment, Error, Installed, Installer, Language, Profile, Requirements,
+    Sandbox,
 };
 
 use crate::config::{Config, places};
@@ -51,8 +52,7 @@ impl Sources {
         // The operator named the index: it may be in a network of their own.
         let own = named.into_iter().filter(|address| is_private(address.ip()));
         let out = own.fold(Egress::new().no_network(self.no_network), Egress::allow_address);
-        let mut installer =
-            Installer::new(sandbox.clone().egress(out)).offline(self.no_network && !is_here);
+        let mut installer = Installer::new(sandbox.clone().egress(out)).offline(self.no_network && !is_here);
         if let Some(address) = address {
             installer = installer.index(address);
         }
@@ -147,6 +147,13 @@ fn is_private(ip: IpAddr) -> bool {
     }
 }
 
+/// Where programs that were built are kept, if there is a place.
+pub(crate) fn build_cache() -> Result<Option<BuildCache>, Failure> {
+    let Some(cache) = places::cache() else { return Ok(None) };
+    std::fs::create_dir_all(&cache).map_err(|error| Failure::file("the folder", &cache, &error))?;
+    Ok(Some(BuildCache::at(cache.join("builds"))?))
+}
+
 /// Where the environments of profiles are.
 pub(crate) fn environments() -> Result<PathBuf, Failure> {
     places::environments().ok_or_else(places::no_home)
@@ -166,9 +173,9 @@ pub(crate) fn with_profile(sandbox: Sandbox, name: &str) -> Result<Sandbox, Fail
     let Ok(profile) = Profile::named(name) else {
         let known = Profile::NAMES.join(", ");
         let failure = precondition(format!("there is no environment `{name}`"));
-        return Err(failure
-            .hint("`toolpost image ls` lists those that were made.")
-            .hint(format!("Make one: `toolpost image build --profile-file {name}.txt`; built in are {known}.")));
+        return Err(failure.hint("`toolpost image ls` lists those that were made.").hint(format!(
+            "Make one: `toolpost image build --profile-file {name}.txt`; built in are {known}."
+        )));
     };
     let missing = profile.missing(&sandbox)?;
     if missing.is_empty() {

@@ -4,15 +4,24 @@ use std::time::Duration;
 
 use serde_json::Value;
 use toolpost_core::format_duration;
-use toolpost_sandbox::{Interruption, Verdict};
+use toolpost_sandbox::{Interruption, Level, Verdict};
 
 use crate::failure::Failure;
 
 /// The signal for a file that grew beyond its limit.
 const SIGXFSZ: i32 = 25;
 
+/// Which command ran the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ran {
+    /// `exec`, at this level.
+    Exec(Level),
+    /// A tool that `call` called.
+    Call,
+}
+
 /// What went wrong with a program, and the option that would have given it more; `None` if it ended well.
-pub(crate) fn failure(verdict: &Verdict) -> Option<Failure> {
+pub(crate) fn failure(verdict: &Verdict, ran: Ran) -> Option<Failure> {
     let (message, hint) = match verdict {
         Verdict::Ok => return None,
         Verdict::Exit { code } => (format!("the program ended with exit status {code}"), None),
@@ -25,10 +34,12 @@ pub(crate) fn failure(verdict: &Verdict) -> Option<Failure> {
             Some("--timeout D"),
         ),
         Verdict::Cpu { limit_ms } => {
-            (format!("the program was stopped: it had used {} of processor time", time(*limit_ms)), None)
+            let message =
+                format!("the program was stopped: it had used {} of processor time", time(*limit_ms));
+            (message, Some("--cpu-time D"))
         }
         Verdict::Idle { limit_ms } => {
-            (format!("the program was stopped: it did nothing for {}", time(*limit_ms)), None)
+            (format!("the program was stopped: it did nothing for {}", time(*limit_ms)), Some("--idle D"))
         }
         Verdict::Inodes { limit } => (
             format!("the program failed: it needed more than {limit} files and folders"),
@@ -49,11 +60,14 @@ pub(crate) fn failure(verdict: &Verdict) -> Option<Failure> {
             format!("the program failed: its files needed more room than {}", size(*limit)),
             Some("--workdir DIR"),
         ),
-        Verdict::Output { limit } => {
-            (format!("the program was stopped: it printed more than {}", size(*limit)), None)
-        }
+        Verdict::Output { limit } => (
+            format!("the program was stopped: it printed more than {}", size(*limit)),
+            Some("--max-total-output SIZE"),
+        ),
         Verdict::Denied { rule } => {
-            (format!("the program was stopped: the sandbox does not allow {rule}"), Some("--level standard"))
+            let message = format!("the program was stopped: the sandbox does not allow {rule}");
+            // Only that level ends a program for a call which others allow or refuse with an error.
+            (message, (ran == Ran::Exec(Level::Maximum)).then_some("--level strict"))
         }
         Verdict::Interrupted { by: Interruption::Caller } => {
             ("the code was interrupted, and the session goes on".to_owned(), None)
@@ -64,11 +78,16 @@ pub(crate) fn failure(verdict: &Verdict) -> Option<Failure> {
         ),
         Verdict::Interrupted { by: Interruption::Cpu } => (
             "the code was interrupted: it used too much processor time; the session goes on".to_owned(),
-            None,
+            Some("--cpu-time D"),
         ),
-        Verdict::Interrupted { by: Interruption::Output } => {
-            ("the code was interrupted: it printed too much; the session goes on".to_owned(), None)
-        }
+        Verdict::Interrupted { by: Interruption::Idle } => (
+            "the code was interrupted: it did nothing for too long; the session goes on".to_owned(),
+            Some("--idle D"),
+        ),
+        Verdict::Interrupted { by: Interruption::Output } => (
+            "the code was interrupted: it printed too much; the session goes on".to_owned(),
+            Some("--max-total-output SIZE"),
+        ),
         Verdict::Cancelled => ("the program was stopped, as was asked for".to_owned(), None),
         other => (format!("the program ended: {other:?}"), None),
     };
@@ -76,6 +95,9 @@ pub(crate) fn failure(verdict: &Verdict) -> Option<Failure> {
     let code = kind.get("kind").and_then(Value::as_str).unwrap_or("failed").to_uppercase();
     let failure = Failure::new(verdict.into(), &code, message);
     Some(match hint {
+        Some(option) if ran == Ran::Call => {
+            failure.hint(format!("`toolpost exec` gives a program more with `{option}`."))
+        }
         Some(option) => failure.hint(format!("If it may have more, say so with `{option}`.")),
         None => failure,
     })
@@ -101,26 +123,26 @@ mod tests {
 
     #[test]
     fn every_end_but_a_good_one_is_told() {
-        assert!(failure(&Verdict::Ok).is_none());
+        assert!(failure(&Verdict::Ok, Ran::Call).is_none());
         for (verdict, exit, code, message, hint) in [
             (Verdict::Exit { code: 9 }, Exit::Failed, "EXIT", "exit status 9", None),
             (Verdict::Signal { signal: 11 }, Exit::Failed, "SIGNAL", "signal 11", None),
             (Verdict::Signal { signal: 25 }, Exit::Failed, "SIGNAL", "too large", Some("--max-file")),
             (Verdict::Timeout { limit_ms: 2000 }, Exit::Unreachable, "TIMEOUT", "after 2", Some("--timeout")),
-            (Verdict::Cpu { limit_ms: 2000 }, Exit::Limit, "CPU", "processor time", None),
-            (Verdict::Idle { limit_ms: 2000 }, Exit::Limit, "IDLE", "did nothing for 2", None),
+            (Verdict::Cpu { limit_ms: 2000 }, Exit::Limit, "CPU", "processor time", Some("--cpu-time")),
+            (Verdict::Idle { limit_ms: 2000 }, Exit::Limit, "IDLE", "did nothing for 2", Some("--idle")),
             (Verdict::Inodes { limit: 40 }, Exit::Limit, "INODES", "40 files", Some("--workdir")),
             (Verdict::FileSize { limit: 2048 }, Exit::Limit, "FILE_SIZE", "beyond 2 KiB", Some("--max-file")),
             (Verdict::Memory { limit: 64 << 20 }, Exit::Limit, "MEMORY", "64 MiB", Some("--memory")),
             (Verdict::Processes { limit: 4 }, Exit::Limit, "PROCESSES", "4 processes", Some("--pids")),
             (Verdict::Disk { limit: 2048 }, Exit::Limit, "DISK", "2 KiB", Some("--workdir")),
-            (Verdict::Output { limit: 5 }, Exit::Limit, "OUTPUT", "5 bytes", None),
+            (Verdict::Output { limit: 5 }, Exit::Limit, "OUTPUT", "5 bytes", Some("--max-total-output")),
             (
                 Verdict::Denied { rule: "x".into() },
                 Exit::Denied,
                 "DENIED",
                 "does not allow x",
-                Some("--level"),
+                Some("--level strict"),
             ),
             (
                 Verdict::Interrupted { by: Interruption::Caller },
@@ -136,13 +158,30 @@ mod tests {
                 "not done in time",
                 Some("--timeout"),
             ),
+            (
+                Verdict::Interrupted { by: Interruption::Idle },
+                Exit::Limit,
+                "INTERRUPTED",
+                "nothing for too long",
+                Some("--idle"),
+            ),
             (Verdict::Cancelled, Exit::Interrupted, "CANCELLED", "asked for", None),
         ] {
-            let told = failure(&verdict).unwrap();
+            let told = failure(&verdict, Ran::Exec(Level::Maximum)).unwrap();
             assert_eq!((told.exit, told.code.as_str()), (exit, code));
             assert!(told.message.contains(message), "{told:?}");
             assert_eq!(!told.hints.is_empty(), hint.is_some(), "{told:?}");
             assert!(hint.is_none_or(|hint| told.hints[0].contains(hint)), "{told:?}");
         }
+    }
+    #[test]
+    fn an_option_is_named_only_where_it_helps() {
+        let denied = Verdict::Denied { rule: "x".into() };
+        for ran in [Ran::Exec(Level::Strict), Ran::Exec(Level::Standard), Ran::Call] {
+            assert!(failure(&denied, ran).unwrap().hints.is_empty(), "{ran:?}");
+        }
+        // A tool has no such option.
+        let hints = failure(&Verdict::Memory { limit: 1 }, Ran::Call).unwrap().hints;
+        assert!(hints[0].contains("`toolpost exec`") && hints[0].contains("`--memory SIZE`"), "{hints:?}");
     }
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use toolpost_sandbox::{BuildCache, Egress, HostPattern, Language, Level, Limits, Sandbox, Workspace};
+use toolpost_sandbox::{Egress, HostPattern, Language, Level, Limits, Sandbox, Workspace};
 
 use crate::args::{Backend, ExecArgs};
 use crate::commands::pair;
-use crate::config::{Config, places};
+use crate::config::Config;
 use crate::container;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -29,8 +29,11 @@ pub(crate) struct Wanted {
     pub(crate) allow_degraded: bool,
     pub(crate) memory: Option<u64>,
     pub(crate) cpu: Option<f32>,
+    pub(crate) cpu_time: Option<Duration>,
+    pub(crate) idle: Option<Duration>,
     pub(crate) pids: Option<u32>,
     pub(crate) max_output: Option<u64>,
+    pub(crate) max_total_output: Option<u64>,
     pub(crate) max_file: Option<u64>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) env: BTreeMap<String, String>,
@@ -69,8 +72,11 @@ impl Wanted {
             allow_degraded: args.allow_degraded,
             memory: args.memory,
             cpu: args.cpu,
+            cpu_time: args.cpu_time,
+            idle: args.idle,
             pids: args.pids,
             max_output: args.max_output,
+            max_total_output: args.max_total_output,
             max_file: args.max_file,
             env,
             workdir: args.workdir.as_ref().map(absolute).transpose()?,
@@ -93,6 +99,9 @@ impl Wanted {
         limits.wall = timeout.unwrap_or(limits.wall);
         limits.memory = self.memory.unwrap_or(limits.memory);
         limits.cpu_quota = self.cpu.or(limits.cpu_quota);
+        limits.cpu = self.cpu_time.or(limits.cpu);
+        limits.idle = self.idle.or(limits.idle);
+        limits.output_total = self.max_total_output.unwrap_or(limits.output_total);
         limits.processes = self.pids.unwrap_or(limits.processes);
         limits.file_size = self.max_file.unwrap_or(limits.file_size);
         if let Some(output) = self.max_output {
@@ -125,11 +134,9 @@ impl Wanted {
             sandbox = sandbox.egress(self.allow_address.iter().copied().fold(out, Egress::allow_address));
         }
         if self.lang.is_some_and(Language::is_compiled)
-            && let Some(cache) = places::cache()
+            && let Some(cache) = packages::build_cache()?
         {
-            let folder = cache.join("builds");
-            std::fs::create_dir_all(&cache).map_err(|error| Failure::file("the folder", &cache, &error))?;
-            sandbox = sandbox.build_cache(BuildCache::at(folder)?);
+            sandbox = sandbox.build_cache(cache);
         }
         Ok(self.env.iter().fold(sandbox, |sandbox, (name, value)| sandbox.env(name, value)))
     }
@@ -140,9 +147,10 @@ impl Wanted {
             return Err(Failure::usage("`--requirement` cannot be had with `--backend docker`")
                 .hint("Name an image that has the packages with `--image`, or a profile with `--profile`."));
         }
-        let image = self.image.clone().unwrap_or_else(|| {
-            container::tag(self.profile.as_deref().unwrap_or(container::DEFAULT_RECIPE))
-        });
+        let image = self
+            .image
+            .clone()
+            .unwrap_or_else(|| container::tag(self.profile.as_deref().unwrap_or(container::DEFAULT_RECIPE)));
         container::backend(&image, self.runtime.as_deref())
     }
 

@@ -104,7 +104,7 @@ fn tool(
                     .warn(&format!("the result is partial: {errors} of the things that it was to do failed"));
             }
             let judged = if runs_code { judged(&reply.record) } else { None };
-            judged.and_then(|judged| verdict::failure(&judged)).map_or(Ok(Exit::Ok), Err)
+            judged.and_then(|judged| verdict::failure(&judged, verdict::Ran::Call)).map_or(Ok(Exit::Ok), Err)
         }
         Err(error) => {
             let of_arguments = matches!(error.code(), Code::InvalidInput | Code::MissingParam);

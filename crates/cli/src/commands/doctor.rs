@@ -1,24 +1,43 @@
 //! `toolpost doctor`
 
-use serde_json::{Value, json};
-use toolpost_sandbox::{Host, LanguageStatus, Languages};
+use std::time::{Duration, Instant};
 
-use crate::env;
+use serde::Serialize;
+use serde_json::{Value, json};
+use toolpost_sandbox::{
+    Cancel, Egress, Error, Host, Language, LanguageStatus, Languages, Pool, Profile, Program, Sandbox,
+};
+
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::style::{BAD, GOOD, HINT, STRONG, WARN, paint};
+use crate::{container, env, packages};
+
+/// The profile that is looked for.
+const PROFILE: &str = "data";
+/// How long an interpreter may take to become ready.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(printer: &Printer) -> Result<Exit, Failure> {
     let host = Host::probe();
     let languages = host.languages(env::get_os("PATH").as_deref());
     let key = env::get("ANTHROPIC_API_KEY").is_some();
+    let mut sandbox = Sandbox::new();
+    if let Some(path) = env::get_os("PATH") {
+        sandbox = sandbox.search_path(path);
+    }
+    let features = [profile(&sandbox), pool(&sandbox), egress(&sandbox), docker()];
+    let apparmor = host.apparmor_restricts().then(|| std::env::current_exe().ok()).flatten();
+    let apparmor = apparmor.map(|program| host.apparmor_profile(&program));
     if !printer.is_text() {
         printer.json(&json!({
             "v": 1,
             "version": env!("CARGO_PKG_VERSION"),
             "host": host,
             "languages": languages.iter().map(told).collect::<Vec<_>>(),
+            "features": features,
+            "apparmor_profile": apparmor,
             "keys": { "anthropic": key },
         }))?;
         return Ok(verdict(host));
@@ -34,6 +53,13 @@ pub(crate) fn run(printer: &Printer) -> Result<Exit, Failure> {
         page.row(level.available, &level.level.to_string(), reason, level.fix.as_deref());
     }
     page.languages(&languages);
+    page.section("More", "");
+    for feature in &features {
+        page.row(feature.available, feature.name, &feature.reason, feature.fix.as_deref());
+    }
+    if let Some(profile) = &apparmor {
+        page.apparmor(profile);
+    }
     page.section("Keys", "");
     let fix = "set it for `anthropic/…` models";
     page.row(key, "ANTHROPIC_API_KEY", if key { "is set" } else { "is not set" }, Some(fix));
@@ -43,6 +69,94 @@ pub(crate) fn run(printer: &Printer) -> Result<Exit, Failure> {
 
 fn verdict(host: &Host) -> Exit {
     if host.best().is_some() { Exit::Ok } else { Exit::Denied }
+}
+
+/// A thing that this host can do or not: what was found, and what mends it.
+#[derive(Debug, Serialize)]
+struct Feature {
+    name: &'static str,
+    available: bool,
+    reason: String,
+    fix: Option<String>,
+}
+
+impl Feature {
+    fn new(name: &'static str, found: Result<String, String>, fix: impl Into<String>) -> Self {
+        let available = found.is_ok();
+        let (Ok(reason) | Err(reason)) = found;
+        Self { name, available, reason, fix: (!available).then(|| fix.into()) }
+    }
+}
+
+/// Whether code has the packages of the profile, from an environment or from the host's own Python.
+fn profile(sandbox: &Sandbox) -> Feature {
+    let found = match packages::environment(PROFILE) {
+        Ok(Some(environment)) => {
+            Ok(format!("there is an environment with {} packages", environment.installed.len()))
+        }
+        _ => missing(sandbox).map_err(|error| error.to_string()).and_then(|missing| {
+            if missing.is_empty() {
+                Ok("this host's Python has all of its packages".to_owned())
+            } else {
+                Err(format!("this host's Python has not: {}", missing.join(", ")))
+            }
+        }),
+    };
+    Feature::new("profile_data", found, format!("`toolpost image build {PROFILE}`"))
+}
+
+fn missing(sandbox: &Sandbox) -> Result<Vec<String>, Error> {
+    let profile = Profile::named(PROFILE)?;
+    let missing = profile.missing(sandbox)?;
+    Ok(missing.into_iter().map(|package| package.requirement.clone()).collect())
+}
+
+/// Whether a live Python can be forked for each run, found out by doing it once.
+fn pool(sandbox: &Sandbox) -> Feature {
+    let built = Pool::builder(sandbox).language(Language::Python).children(1).build();
+    let found = built.map_err(|error| error.to_string()).and_then(|pool| {
+        let begun = Instant::now();
+        loop {
+            let metrics = pool.metrics();
+            if metrics.ready > 0 {
+                return Ok("Python is forked for each run".to_owned());
+            }
+            if let Some(reason) = metrics.unavailable {
+                return Err(reason);
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err("no interpreter was ready in time".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    Feature::new(
+        "pool",
+        found,
+        "without it each run starts an interpreter of its own, some tens of milliseconds later",
+    )
+}
+
+/// Whether a program can be given an allowlist of hosts, found out by doing it once.
+fn egress(sandbox: &Sandbox) -> Feature {
+    let run =
+        sandbox.clone().egress(Egress::new()).run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {});
+    match run {
+        Ok(_) => Feature::new("egress", Ok("a program can be given an allowlist of hosts".into()), ""),
+        Err(Error::EgressUnavailable { reason, fix }) => Feature::new("egress", Err(reason), fix),
+        Err(error) => {
+            let fix = error.hint().unwrap_or_else(|| "see the levels above".into());
+            Feature::new("egress", Err(error.to_string()), fix)
+        }
+    }
+}
+
+/// Whether a Docker daemon answers.
+fn docker() -> Feature {
+    let found = container::look().map_err(|failure| failure.message);
+    let found = found
+        .map(|daemon| format!("Docker {} with the runtimes {}", daemon.version, daemon.runtimes.join(", ")));
+    Feature::new("docker", found, "only `--backend docker` needs it: start a daemon, or set DOCKER_HOST")
 }
 
 /// What is said of a language, in words.
@@ -85,6 +199,18 @@ impl Page {
         }
     }
 
+    /// The profile that mends it, and what is to be done with it.
+    fn apparmor(&mut self, profile: &str) {
+        self.section(
+            "AppArmor",
+            "keeps this program from user namespaces; a profile allows them to it alone",
+        );
+        let fix = "save it as `/etc/apparmor.d/toolpost`, then `apparmor_parser -r /etc/apparmor.d/toolpost`";
+        self.lines.push(format!("      {} {fix}", paint(HINT, "fix:")));
+        self.lines
+            .extend(profile.lines().map(|line| format!("      {}", crate::style::one_line(line, 4096))));
+    }
+
     /// Those that run, each with its version; those that do not, each with what to install.
     fn languages(&mut self, languages: &Languages) {
         let there = languages.iter().filter(|status| status.available).count();
@@ -93,5 +219,20 @@ impl Page {
             let fix = status.hint.unwrap_or("install it");
             self.row(status.available, status.language.name(), &detail(status), Some(fix));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_profile_of_apparmor_can_be_copied_from_the_page() {
+        let profile = Host::probe().apparmor_profile("/opt/toolpost".as_ref());
+        let mut page = Page::default();
+        page.apparmor(&profile);
+        let copied: Vec<&str> = page.lines[2..].iter().map(|line| line.trim_start()).collect();
+        assert_eq!(copied, profile.lines().map(str::trim_start).collect::<Vec<_>>());
+        assert!(copied.contains(&"userns,") && page.lines[1].contains("apparmor_parser -r"), "{copied:?}");
     }
 }

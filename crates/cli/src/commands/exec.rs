@@ -16,11 +16,11 @@ use self::ended::Ended;
 use self::live::Live;
 use crate::args::ExecArgs;
 use crate::config::Config;
+use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::wanted::Wanted;
-use crate::env;
 
 /// The largest code file that is read; the sandbox refuses even that with a better sentence.
 const MAX_CODE: u64 = 128 << 20;

@@ -52,17 +52,14 @@ fn build(args: &ImageBuildArgs, config: &Config, printer: &Printer) -> Result<Ex
     Ok(Exit::Ok)
 }
 
-fn make_environment(
-    profile: &Profile,
-    sources: &Sources,
-    printer: &Printer,
-) -> Result<Environment, Failure> {
+fn make_environment(profile: &Profile, sources: &Sources, printer: &Printer) -> Result<Environment, Failure> {
     let folder = packages::environments()?;
     if let Some(parent) = folder.parent() {
         std::fs::create_dir_all(parent).map_err(|error| Failure::file("the folder", parent, &error))?;
     }
     let count = profile.packages.len();
-    printer.note(&paint(FAINT, format!("installing {count} packages of `{}` and what they need", profile.name)));
+    printer
+        .note(&paint(FAINT, format!("installing {count} packages of `{}` and what they need", profile.name)));
     let sandbox = Sandbox::new().search_path(env::get_os("PATH").unwrap_or_default());
     let installer = sources.installer(Language::Python, &sandbox);
     let made = super::cancellable(|cancel| Environment::build(profile, &folder, &installer, cancel))?;

@@ -34,9 +34,14 @@ pub(crate) fn image() {
     let Some((env, _daemon)) = with_daemon("image") else { return };
     let words = ["exec", "--json", "--backend", "docker", "--image", IMAGE, "--", "echo", "there"];
     let outcome = env.run(words).ok().json();
-    assert_eq!((&outcome["stdout"]["text"], &outcome["report"]["backend"]), (&"there\n".into(), &"docker".into()));
+    assert_eq!(
+        (&outcome["stdout"]["text"], &outcome["report"]["backend"]),
+        (&"there\n".into(), &"docker".into())
+    );
     // A profile, and nothing at all, name the images that `image build --docker` makes.
-    for (option, said) in [(&["--profile", "own"][..], "toolpost/own:latest"), (&[], "toolpost/python:latest")] {
+    for (option, said) in
+        [(&["--profile", "own"][..], "toolpost/own:latest"), (&[], "toolpost/python:latest")]
+    {
         let words = ["exec", "--json", "--backend", "docker"].iter().chain(option).chain(&["--", "true"]);
         let missing = env.run(words).exit(2).error();
         let message = missing["message"].as_str().unwrap();
@@ -50,7 +55,8 @@ pub(crate) fn runtime() {
     let refused = env.run(["exec", "--json", "--backend", "process", "--runtime", "a", "--", "true"]).exit(2);
     assert!(refused.error()["message"].as_str().unwrap().contains("`--runtime`"), "{refused}");
     let Some((env, _daemon)) = with_daemon("runtime") else { return };
-    let words = ["exec", "--json", "--backend", "docker", "--image", IMAGE, "--runtime", "nosuch", "--", "true"];
+    let words =
+        ["exec", "--json", "--backend", "docker", "--image", IMAGE, "--runtime", "nosuch", "--", "true"];
     let missing = env.run(words).exit(2).error();
     let message = missing["message"].as_str().unwrap();
     assert!(message.contains("`nosuch`") && message.contains("runc"), "{missing}");

@@ -237,6 +237,33 @@ pub(crate) fn max_output() {
 }
 
 #[test]
+pub(crate) fn cpu_time() {
+    let env = TestEnv::new();
+    let words = ["exec", "--json", "--cpu-time", "300ms", "--", "sh", "-c", "while :; do :; done"];
+    let finished = env.run(words).exit(6);
+    assert_eq!(finished.json()["verdict"]["kind"], "cpu", "{finished}");
+    assert!(finished.error()["hints"][0].as_str().unwrap().contains("--cpu-time"), "{finished}");
+}
+
+#[test]
+pub(crate) fn idle() {
+    let env = TestEnv::new();
+    let finished = env.run(["exec", "--json", "--idle", "300ms", "--", "sleep", "100"]).exit(6);
+    assert_eq!(finished.json()["verdict"]["kind"], "idle", "{finished}");
+    assert!(finished.error()["hints"][0].as_str().unwrap().contains("--idle"), "{finished}");
+}
+
+#[test]
+pub(crate) fn max_total_output() {
+    let env = TestEnv::new();
+    let words =
+        ["exec", "--json", "--max-total-output", "64K", "--", "sh", "-c", "while :; do echo more; done"];
+    let finished = env.run(words).exit(6);
+    assert_eq!(finished.json()["verdict"]["kind"], "output", "{finished}");
+    assert!(finished.error()["hints"][0].as_str().unwrap().contains("--max-total-output"), "{finished}");
+}
+
+#[test]
 pub(crate) fn max_file() {
     let env = TestEnv::new();
     let write = ["--", "sh", "-c", "head -c 200000 /dev/zero > big && echo written"];

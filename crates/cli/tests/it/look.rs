@@ -137,6 +137,33 @@ fn doctor_says_what_there_is() {
 }
 
 #[test]
+fn doctor_says_what_mends_each_feature() {
+    let env = TestEnv::new().with("DOCKER_HOST", "unix:///no/daemon.sock").with("PATH", "/nonexistent");
+    let told = env.run(["doctor", "--json"]).ok().json();
+    let page = env.run(["doctor"]).ok().out;
+    for (name, reason, fix) in [
+        ("profile_data", "python", "`toolpost image build data`"),
+        ("pool", "", "starts an interpreter"),
+        ("docker", "/no/daemon.sock", "DOCKER_HOST"),
+    ] {
+        let features = told["features"].as_array().unwrap();
+        let feature = features.iter().find(|feature| feature["name"] == name).unwrap();
+        assert_eq!(feature["available"], false, "{feature}");
+        assert!(feature["reason"].as_str().unwrap().contains(reason), "{feature}");
+        assert!(feature["fix"].as_str().unwrap().contains(fix), "{feature}");
+        assert!(page.contains(&format!("! {name}: ")) && page.contains(fix), "{page}");
+    }
+    // With interpreters there are the same rows, and what was found stands in them.
+    let told = TestEnv::new().run(["doctor", "--json"]).ok().json();
+    let strict = toolpost_sandbox::Host::probe().best() == Some(toolpost_sandbox::Level::Strict);
+    for name in ["pool", "egress"] {
+        let features = told["features"].as_array().unwrap();
+        let feature = features.iter().find(|feature| feature["name"] == name).unwrap();
+        assert!(feature["available"] == true || !strict, "{feature}");
+    }
+}
+
+#[test]
 fn doctor_names_every_language_with_its_version_or_what_to_install() {
     let env = TestEnv::new();
     let told = env.run(["doctor", "--json"]).ok().json();

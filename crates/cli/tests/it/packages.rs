@@ -11,7 +11,8 @@ use crate::support::TestEnv;
 /// A world with two wheels in the folder `links`: `hello-toolpost` 1.0 and 2.0. None, loudly, where nothing installs.
 fn with_wheels(test: &str) -> Option<TestEnv> {
     let env = TestEnv::new();
-    let probe = env.run_with("import pip, venv, ensurepip", ["exec", "--level", "strict", "--lang", "python", "-"]);
+    let probe =
+        env.run_with("import pip, venv, ensurepip", ["exec", "--level", "strict", "--lang", "python", "-"]);
     if !probe.status.success() {
         println!("SKIP {test}: no level strict, or no Python with pip and venv");
         return None;
@@ -41,7 +42,8 @@ pub(crate) fn requirement() {
     let newest = ["exec", "--requirement", "hello-toolpost", "--lang", "python", "-"];
     assert_eq!(env.run_with(USES, newest).ok().out, "2.0\n");
     env.run_with(USES, ["exec", "--lang", "python", "-"]).exit(1);
-    let wrong = env.run_with("1", ["exec", "--json", "--requirement", "no-such-toolpost", "--lang", "python", "-"]);
+    let wrong =
+        env.run_with("1", ["exec", "--json", "--requirement", "no-such-toolpost", "--lang", "python", "-"]);
     let error = wrong.exit(1).error();
     assert_eq!(error["code"], "REQUIREMENT");
     assert!(error["message"].as_str().unwrap().contains("no-such-toolpost"), "{error}");
@@ -85,7 +87,8 @@ pub(crate) fn certificate() {
     let words = ["exec", "--requirement", "hello-toolpost", "--lang", "python", "-"];
     let error = env.run_with("1", words).exit(2);
     assert!(error.err.contains("`missing.pem`"), "{error}");
-    let error = env.run_with("1", words.iter().chain(&["--config", "packages.certificate=other.pem"])).exit(2);
+    let error =
+        env.run_with("1", words.iter().chain(&["--config", "packages.certificate=other.pem"])).exit(2);
     assert!(error.err.contains("other.pem"), "{error}");
 }
 
@@ -188,4 +191,25 @@ pub(crate) fn name() {
     let error = env.run(["image", "build", "dat", "--json"]).exit(2).error();
     assert!(error["message"].as_str().unwrap().contains("`data`"), "{error}");
     assert!(error["hints"].to_string().contains("--profile-file"), "{error}");
+}
+
+/// The second call takes from the cache what the first has built.
+#[test]
+fn what_a_call_builds_is_kept() {
+    let env = TestEnv::new();
+    let cache = env.path("cache");
+    let env = env.with("XDG_CACHE_HOME", cache.clone());
+    let code = "code=#include <stdio.h>\nint main(void) { puts(\"built\"); return 0; }";
+    let words = ["call", "run_code", "language=c", code];
+    let first = env.run(words);
+    if !first.status.success() && first.err.contains("no `") {
+        println!("SKIP what_a_call_builds_is_kept: no compiler");
+        return;
+    }
+    assert!(first.ok().out.contains("built"));
+    let kept = || std::fs::read_dir(cache.join("toolpost/builds")).unwrap().count();
+    let before = kept();
+    assert!(before > 0);
+    assert!(env.run(words).ok().out.contains("built"));
+    assert_eq!(kept(), before);
 }

@@ -48,7 +48,7 @@ impl Ended {
         printer: &Printer,
     ) -> Result<Exit, Failure> {
         self.tell(live, printer)?;
-        match trouble.or_else(|| verdict::failure(&self.verdict)) {
+        match trouble.or_else(|| verdict::failure(&self.verdict, verdict::Ran::Exec(self.report.effective))) {
             Some(failure) => Err(failure),
             None => Ok(Exit::Ok),
         }

@@ -25,8 +25,10 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
     };
     let wanted = Wanted::new(args, code.as_ref().map(|(language, _)| *language).or(args.lang), config)?;
     if wanted.backend == Some(Backend::Docker) {
-        return Err(Failure::usage("a session is a process of this host: `--backend docker` cannot be had with `--session`")
-            .hint("Leave one of them out."));
+        return Err(Failure::usage(
+            "a session is a process of this host: `--backend docker` cannot be had with `--session`",
+        )
+        .hint("Leave one of them out."));
     }
     if args.end {
         there(id)?.demand(&Request::End)?;
