@@ -401,7 +401,7 @@ pub(crate) struct ExecArgs {
     /// An address that the program may reach although it is not public, such as `127.0.0.1:8080`. May be repeated.
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Sandbox")]
     pub(crate) allow_address: Vec<std::net::SocketAddr>,
-    /// What runs it: processes of this host, or a container of the Docker daemon that DOCKER_HOST names. Default process.
+    /// What runs it: processes of this host, or a container of the Docker daemon that `DOCKER_HOST` names. Default process.
     #[arg(long, value_enum, value_name = "BACKEND", help_heading = "Sandbox")]
     pub(crate) backend: Option<Backend>,
     /// The runtime of the container, such as `runsc`; without it, the daemon's own.
@@ -419,8 +419,8 @@ pub(crate) struct ExecArgs {
     /// Use the Python packages of a profile, such as `data`, that `toolpost image build` has made.
     #[arg(long, value_name = "PROFILE", help_heading = "Sandbox")]
     pub(crate) profile: Option<String>,
-    /// A package that the code uses, such as `requests==2.*`: of PyPI for Python, of npm for JavaScript and TypeScript;
-    /// it is installed once and kept. May be repeated.
+    /// A package that the code uses, such as `requests==2.*`: for Python by `pip`, for JavaScript and TypeScript by `npm`; it
+    /// is installed once and kept. May be repeated.
     #[arg(long, value_name = "PACKAGE", help_heading = "Sandbox", conflicts_with = "command")]
     pub(crate) requirement: Vec<String>,
     /// Run the code in a live interpreter of this name, which stays for the next command; begun if there is none.

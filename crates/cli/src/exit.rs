@@ -127,9 +127,9 @@ impl From<&toolpost_sandbox::Error> for Exit {
             Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } => Self::Denied,
             Error::LanguageMissing { .. }
             | Error::Build { .. }
+            | Error::Requirement { .. }
             | Error::SessionEnded { .. }
             | Error::SessionRefused { .. } => Self::Failed,
-            Error::Requirement { .. } => Self::Failed,
             Error::Backend { .. } => crate::container::exit(error),
             Error::Setup { .. } | Error::Overloaded { .. } => Self::Unreachable,
             _ => Self::Usage,

@@ -74,7 +74,7 @@ it had is told, and stands in `--format json`. A limit that it reached is exit s
 pub(crate) const EXEC_USAGE: &str = "\
 toolpost exec [OPTIONS] <CODE-FILE>
        toolpost exec [OPTIONS] -- <COMMAND>...
-       toolpost exec --session <ID> [--fork <ID> | --reset | --interrupt | --end]";
+       toolpost exec --session <ID> [OPTIONS] [CODE-FILE]";
 
 pub(crate) const DOCTOR: &str = "\
 Examples:

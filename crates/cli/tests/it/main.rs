@@ -7,6 +7,7 @@ mod call;
 mod config;
 #[path = "../../../sandbox/tests/it/docker/daemon.rs"]
 #[expect(dead_code, reason = "the sandbox's own tests use the rest of it")]
+#[expect(clippy::print_stdout, reason = "a test that is left out says so")]
 mod daemon;
 mod docker;
 mod environment;

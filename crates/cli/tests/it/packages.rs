@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::support::TestEnv;
 
 /// A world with two wheels in the folder `links`: `hello-toolpost` 1.0 and 2.0. None, loudly, where nothing installs.
+#[expect(clippy::print_stdout, reason = "a test that is left out says so")]
 fn with_wheels(test: &str) -> Option<TestEnv> {
     let env = TestEnv::new();
     let probe =

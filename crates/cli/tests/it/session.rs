@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{Finished, TestEnv, eventually};
+use crate::support::{Finished, Running, TestEnv, eventually};
 
 /// A home of its own, whose sessions end with the test.
 struct Sessions {
@@ -116,15 +116,28 @@ pub(crate) fn reset() {
     assert_eq!(sessions.cell("one", "'x' in globals()", &["--reset"]).ok().json()["value"], false);
 }
 
+/// Starts `long.py` in the session `one`, and waits until it runs there: before, there is nothing to stop.
+fn busy(sessions: &Sessions) -> Running {
+    let begun = Instant::now();
+    loop {
+        let mut running = sessions.env.start(["exec", "--json", "--session", "one", "long.py"]);
+        // A cell that asks whether it runs may come first, and is then what runs.
+        while running.child.try_wait().unwrap().is_none() {
+            if !sessions.cell("one", "1", &[]).status.success() {
+                return running;
+            }
+            assert!(begun.elapsed() < Duration::from_mins(1), "the cell never runs");
+        }
+    }
+}
+
 #[test]
 pub(crate) fn interrupt() {
     let Some(sessions) = Sessions::new("interrupt") else { return };
     sessions.value("one", "x = 1");
     sessions.env.write("long.py", "print('begun', flush=True)\nimport time\ntime.sleep(100)");
     let begun = Instant::now();
-    let running = sessions.env.start(["exec", "--json", "--session", "one", "long.py"]);
-    // Until the cell runs, there is nothing to stop.
-    eventually("the cell is busy", || sessions.cell("one", "1", &[]).status.code() != Some(0));
+    let running = busy(&sessions);
     let busy = sessions.cell("one", "1", &[]).exit(1);
     assert!(busy.error()["message"].as_str().unwrap().contains("running"), "{busy}");
     sessions.env.run(["exec", "--session", "one", "--interrupt"]).ok();
@@ -139,8 +152,7 @@ fn ctrl_c_stops_the_cell_and_not_the_session() {
     let Some(sessions) = Sessions::new("ctrl_c") else { return };
     sessions.value("one", "x = 1");
     sessions.env.write("long.py", "import time\ntime.sleep(100)");
-    let running = sessions.env.start(["exec", "--json", "--session", "one", "long.py"]);
-    eventually("the cell is busy", || sessions.cell("one", "1", &[]).status.code() != Some(0));
+    let running = busy(&sessions);
     running.signal(rustix::process::Signal::INT);
     let finished = running.finish().exit(130);
     assert_eq!(finished.json()["verdict"]["kind"], "interrupted", "{finished}");
@@ -152,8 +164,7 @@ fn a_command_that_is_killed_stops_its_cell() {
     let Some(sessions) = Sessions::new("killed command") else { return };
     sessions.value("one", "x = 1");
     sessions.env.write("long.py", "import time\ntime.sleep(100)");
-    let mut running = sessions.env.start(["exec", "--json", "--session", "one", "long.py"]);
-    eventually("the cell is busy", || sessions.cell("one", "1", &[]).status.code() != Some(0));
+    let mut running = busy(&sessions);
     running.child.kill().unwrap();
     eventually("the session is free", || sessions.cell("one", "x", &[]).status.code() == Some(0));
 }
