@@ -743,7 +743,7 @@ mod tests {
         assert!(!before.is_incomplete && before.entries == 700, "{before:?}");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&at, "file", flags, Mode::from_raw_mode(0o600)).unwrap();
-        rustix::io::write(&file, &[1u8; 100_000]).unwrap();
+        rustix::io::write(&file, &vec![1u8; 100_000]).unwrap();
         let after = measure(open(folder.path()).as_fd());
         assert!(after.bytes >= 100_000 && after.entries == 701, "{after:?}");
         assert_eq!(over(open(folder.path()).as_fd(), &Limits::default(), 0), None);

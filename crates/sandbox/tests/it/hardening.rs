@@ -13,18 +13,17 @@ use crate::attack::hosts::{How, PoorHost, command};
 use crate::sessions::{limits, run as cell, value};
 use crate::support::{HELPER, Mode, is_helper, python, quick, run};
 
-/// Starts this very test as a program of its own on a poor host, and gives what it printed.
-fn again(host: &PoorHost, test: &str) -> String {
+/// Starts this very test as a program of its own on a poor host.
+fn again(host: &PoorHost, test: &str) {
     let mut command = command(host, &std::env::current_exe().unwrap()).unwrap();
     let output = command
         .args(["--exact", &format!("hardening::{test}"), "--nocapture"])
         .env(HELPER, "1")
         .output()
         .unwrap();
-    let text =
+    let printed =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    text
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
 }
 
 fn has_namespaces(test: &str) -> bool {

@@ -47,7 +47,6 @@ mod files;
 #[expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    clippy::panic,
     reason = "helpers of tests fail by panicking and skip loudly"
 )]
 mod hardening;

@@ -142,10 +142,15 @@ fn docker(host: &Host, level: Level) -> Result<Sandbox, String> {
     Ok(Sandbox::new().level(level).backend(Arc::new(docker)))
 }
 
-/// Limits under which attacks on resources end soon. A single file may be as large as by default, which is more than the
-/// workspace holds: so the attacks meet the limit of the workspace.
+/// Limits under which attacks on resources end soon. A single file may be larger than the workspace, which holds less in
+/// blocks: so that attacks meet the limit of the workspace, and files of holes alone can be made.
 fn limits() -> Limits {
-    quick().with_processes(30).with_memory(96 << 20).with_workspace_bytes(8 << 20).with_workspace_inodes(2000)
+    quick()
+        .with_processes(30)
+        .with_memory(96 << 20)
+        .with_workspace_bytes(8 << 20)
+        .with_workspace_inodes(2000)
+        .with_file_size(1 << 30)
 }
 
 impl Mode {

@@ -51,12 +51,7 @@ pub(crate) const PROBES: &[Probe] = &[
         "attempt(lambda: open('/proc/sys/kernel/core_pattern', 'w'))",
         of(REFUSED, INVISIBLE, REFUSED, INVISIBLE).minimal_as_root(ANY).minimal_as_root_apart(NO_WRITE),
     ),
-    inside(
-        43,
-        "uevent helper",
-        "attempt(lambda: open('/sys/kernel/uevent_helper', 'w'))",
-        of(NO_WRITE, INVISIBLE, REFUSED, INVISIBLE),
-    ),
+    inside(43, "uevent helper", "attempt(lambda: open('/sys/kernel/uevent_helper', 'w'))", all(NO_WRITE)),
     inside(
         43,
         "sysrq",
