@@ -277,7 +277,11 @@ fn folders_nested_deep_end_no_session() {
         let code =
             format!("import os\nfor _ in range({count}):\n    os.mkdir('d' * 200)\n    os.chdir('d' * 200)");
         let outcome = cell(&session, &code);
-        let ended = matches!(outcome.verdict, Verdict::Ok | Verdict::Exit { .. } | Verdict::Inodes { .. });
+        // Under load the cell is interrupted in time; what counts is that the session lives on.
+        let ended = matches!(
+            outcome.verdict,
+            Verdict::Ok | Verdict::Exit { .. } | Verdict::Inodes { .. } | Verdict::Interrupted { .. }
+        );
         assert!(ended, "{mode:?} {:?} {:?}", outcome.verdict, outcome.report.notes);
         assert_eq!(session.ended(), None, "{mode:?}");
     }
