@@ -1,11 +1,11 @@
 //! What the operator allows code to do.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolpost::import::ResourceLimits;
+use toolpost::import::{ResourceLimits, SandboxConfig};
 use toolpost::{Ctx, ToolError};
 use toolpost_sandbox::{Backend, BuildCache, Egress, Level, Limits, Sandbox};
 
@@ -31,6 +31,8 @@ pub struct CodeSettings {
     pub search_path: Option<OsString>,
     /// Files and folders of the host that code may read at their own paths. Default none beyond what the level shows.
     pub read_only: Vec<PathBuf>,
+    /// Variables of the otherwise clean environment. Default none. Those that make a program run other code are refused.
+    pub environment: Vec<(String, OsString)>,
     /// The hosts that code may reach. Default none: there is no network.
     pub egress: Option<Egress>,
     /// Who runs code and programs. Default none: processes of this host, started for each call. A
@@ -51,6 +53,7 @@ impl Default for CodeSettings {
             longest_timeout: Duration::from_mins(5),
             search_path: None,
             read_only: Vec::new(),
+            environment: Vec::new(),
             egress: None,
             backend: None,
             build_cache: None,
@@ -59,13 +62,58 @@ impl Default for CodeSettings {
     }
 }
 
+/// Folders of the host that every level shows, and so cannot be blocked.
+const ALWAYS_SHOWN: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store"];
+
 impl CodeSettings {
+    /// The settings that another framework's sandbox configuration asks for. Paths that it blocks are out of reach
+    /// because only what level `strict` shows and what it allows is there.
+    ///
+    /// # Errors
+    /// `INVALID_INPUT` for a blocked path that every level shows, or that lies above one.
+    pub fn from_config(config: &SandboxConfig) -> Result<Self, ToolError> {
+        for path in &config.blocked {
+            let shown = ALWAYS_SHOWN
+                .iter()
+                .find(|shown| path.starts_with(shown) || Path::new(shown).starts_with(path));
+            if let Some(shown) = shown {
+                return Err(ToolError::invalid_input(format!(
+                    "`blocked_paths`: `{}` cannot be blocked, because interpreters need `{shown}`",
+                    path.display()
+                ))
+                .with("pointer", "/blocked_paths"));
+            }
+        }
+        let limits = Limits::for_level(Level::Strict)
+            .with_memory(config.memory)
+            .with_cpu_quota(config.cpu)
+            .with_wall(config.time)
+            .with_descriptors(config.descriptors)
+            .with_processes(config.processes);
+        limits.check().map_err(failure::of_sandbox)?;
+        Ok(Self {
+            level: Some(Level::Strict),
+            limits,
+            longest_timeout: config.time,
+            read_only: config.allowed.clone(),
+            environment: config
+                .environment
+                .iter()
+                .map(|(name, value)| (name.clone(), value.into()))
+                .collect(),
+            ..Self::default()
+        })
+    }
+
     /// A sandbox for one call: its level, its time, and what the operator allows.
     pub(super) fn sandbox(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Sandbox, ToolError> {
         let limits = self.call_limits(ctx, timeout)?;
         let mut sandbox = Sandbox::new().limits(limits).allow_degraded(self.allow_degraded);
         if let Some(level) = self.asked_level(ctx)? {
             sandbox = sandbox.level(level);
+        }
+        for (name, value) in &self.environment {
+            sandbox = sandbox.env(name, value);
         }
         if let Some(path) = &self.search_path {
             sandbox = sandbox.search_path(path);
@@ -187,6 +235,7 @@ mod tests {
             longest_timeout: minute,
             search_path: Some("/opt/bin".into()),
             read_only: vec!["/srv/data".into()],
+            environment: vec![("MODE".into(), "test".into())],
             egress: Some(Egress::new().allow(HostPattern::new("example.org").unwrap())),
             backend: Some(Arc::new(Processes)),
             build_cache: Some(BuildCache::at(cache.path().join("builds")).unwrap()),
@@ -200,6 +249,7 @@ mod tests {
             "wall: 1.5s",
             "search_path: Some(\"/opt/bin\")",
             "read_only: [\"/srv/data\"]",
+            "environment: [(\"MODE\", \"test\")]",
             "example.org",
             "backend: Some(Processes)",
             "build_cache: Some(",
@@ -213,5 +263,99 @@ mod tests {
     async fn a_run_ends_a_little_before_its_call() {
         let text = sandbox(CodeSettings::default(), None, Duration::from_secs(4)).await;
         assert!(text.contains("wall: 3.5") || text.contains("wall: 3.4"), "{text}");
+    }
+
+    /// The sandbox of a call that brings limits and a level in the other vocabulary, as text.
+    async fn asked(settings: CodeSettings, security: serde_json::Value) -> String {
+        let tool = tool_fn(ToolSpec::new("look", "Look."), move |_, ctx| {
+            let text = settings.sandbox(&ctx, None).map(|sandbox| format!("{sandbox:?}"));
+            async move { Ok(Output::text(text?)) }
+        });
+        let toolbox = Toolbox::builder().tool(tool).build().unwrap();
+        let security = toolpost::import::SecurityLevel::from_json(&security).unwrap();
+        toolbox
+            .call(security.apply(Call::new("look", json!({}))))
+            .await
+            .result
+            .unwrap()
+            .model_text()
+            .into_owned()
+    }
+
+    #[tokio::test]
+    async fn a_call_names_all_four_levels_and_never_a_looser_one() {
+        let own = |level| CodeSettings { level, ..CodeSettings::default() };
+        for (settings, name, expected) in [
+            (own(None), "minimal", "level: None"),
+            (own(None), "standard", "level: Some(Standard)"),
+            (own(None), "strict", "level: Some(Strict)"),
+            (own(None), "maximum", "level: Some(Maximum)"),
+            (own(Some(Level::Strict)), "minimal", "level: Some(Strict)"),
+            (own(Some(Level::Minimal)), "minimal", "level: Some(Minimal)"),
+            (own(Some(Level::Minimal)), "strict", "level: Some(Strict)"),
+        ] {
+            let text = asked(settings, json!({ "level": name })).await;
+            assert!(text.contains(expected), "{name}: {text}");
+        }
+        let small = format!("memory: {}", Limits::for_level(Level::Maximum).memory);
+        assert!(asked(own(None), json!({ "level": "maximum" })).await.contains(&small));
+        assert!(!asked(own(None), json!({ "level": "strict" })).await.contains(&small));
+        let chosen =
+            CodeSettings { limits: Limits::default().with_memory(300 << 20), ..CodeSettings::default() };
+        let text = asked(chosen, json!({ "level": "maximum" })).await;
+        assert!(text.contains("memory: 314572800"), "what the operator set holds: {text}");
+    }
+
+    #[tokio::test]
+    async fn every_limit_of_a_call_reaches_the_sandbox() {
+        let limits = json!({
+            "max_memory_mb": 7, "max_cpu_percent": 30, "max_execution_time_seconds": 9, "max_file_size_mb": 3,
+            "max_network_requests": 5, "max_subprocess_count": 2,
+        });
+        let plain = asked(CodeSettings::default(), json!({ "level": "strict" })).await;
+        let text =
+            asked(CodeSettings::default(), json!({ "level": "strict", "resource_limits": limits })).await;
+        for part in [
+            "memory: 7340032",
+            "cpu_quota: Some(0.3)",
+            "wall: 8.",
+            "file_size: 3145728",
+            "requests: Some(5)",
+            "connections: Some(5)",
+            "processes: 3",
+        ] {
+            assert!(text.contains(part) && !plain.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn every_field_of_a_sandbox_configuration_reaches_the_sandbox() {
+        let settings = |value| CodeSettings::from_config(&SandboxConfig::from_json(&value).unwrap());
+        let plain = sandbox(CodeSettings::default(), None, Duration::from_mins(1)).await;
+        let config = json!({
+            "max_memory_mb": 9, "max_cpu_percent": 40, "max_execution_time": 3, "max_file_descriptors": 33,
+            "max_processes": 5, "allowed_paths": ["/srv/data"], "blocked_paths": ["/home"],
+            "environment_variables": { "MODE": "test" },
+        });
+        let text = sandbox(settings(config).unwrap(), None, Duration::from_mins(1)).await;
+        for part in [
+            "level: Some(Strict)",
+            "memory: 9437184",
+            "cpu_quota: Some(0.4)",
+            "wall: 3s",
+            "descriptors: 33",
+            "processes: 5",
+            "read_only: [\"/srv/data\"]",
+            "environment: [(\"MODE\", \"test\")]",
+        ] {
+            assert!(text.contains(part) && !plain.contains(part), "{part}: {text}");
+        }
+        for path in ["/usr/lib", "/"] {
+            let error = settings(json!({ "blocked_paths": [path] })).unwrap_err();
+            assert!(error.message().contains("cannot be blocked"), "{error}");
+        }
+        assert!(
+            settings(json!({ "max_file_descriptors": 3 })).unwrap_err().message().contains("descriptors")
+        );
     }
 }
