@@ -14,14 +14,21 @@
 //!
 //! # Levels
 //!
-//! | | `standard` | `strict` |
-//! |---|---|---|
-//! | namespaces (user, mount, pid, ipc, uts, cgroup, net) | where the host gives them | required |
-//! | what exists | `/usr`, `/bin`, `/lib*`, `/etc`, `/opt`, the workspace, what the caller shows | the same without `/opt`, with a generated `/etc` |
-//! | where a host workspace is | at its own path | at `/workspace` |
-//! | Landlock | required where namespaces are missing | where the kernel has it |
-//! | network | none, but for [`Sandbox::egress`] where namespaces are given | none, but for [`Sandbox::egress`] |
-//! | seccomp, no capabilities, no new privileges, limits, clean environment | always | always |
+//! | | `minimal` | `standard` | `strict` |
+//! |---|---|---|---|
+//! | what it promises | limits, and an end that takes everything along; no boundary | no file of a user, no other process, no network | the same, and nothing of the host exists inside but what is named here |
+//! | namespaces (user, mount, pid, ipc, uts, cgroup, net) | those that hold the run together | where the host gives them | required |
+//! | what exists | the host's files, for the host's user | `/usr`, `/bin`, `/lib*`, `/etc`, `/opt`, the workspace, what the caller shows | the same without `/opt`, with a generated `/etc` |
+//! | where a host workspace is | at its own path | at its own path | at `/workspace` |
+//! | Landlock | none for files | required where namespaces are missing | where the kernel has it |
+//! | network | the host's | none, but for [`Sandbox::egress`] where namespaces are given | none, but for [`Sandbox::egress`] |
+//! | seccomp | a short list of refusals | the reviewed refusals | the same |
+//! | no capabilities, no new privileges, limits, clean environment | always | always | always |
+//!
+//! `maximum` is `strict` with a list of the system calls that are allowed, where any other ends the run, and with tiny
+//! limits. In processes of this host it has the host's kernel, and the report says so; a second one comes with the Docker
+//! backend and a runtime such as `runsc`. `minimal` has to be named; it is never what a lower level falls back to. The
+//! limits of each level are a table of their own: [`Limits::for_level`].
 //!
 //! Without namespaces `standard` runs in the host's root: Landlock leaves the system folders and the workspace, sockets
 //! are refused altogether, and a subreaper with Landlock's signal scope holds the processes together. What it cannot
@@ -127,7 +134,7 @@ pub use level::Level;
 pub use limits::Limits;
 pub use outcome::{Artifact, Captured, Changes, Event, Outcome};
 pub use platform::BuildCache;
-pub use pool::{DATA_MODULES, Pool, PoolBuilder, PoolMetrics};
+pub use pool::{Pool, PoolBuilder, PoolMetrics};
 pub use program::{Program, Source, Stdin, Workspace};
 pub use ready::{Build, Ready};
 pub use requirements::Requirements;

@@ -15,26 +15,6 @@ use crate::{
     Workspace,
 };
 
-/// The modules of the profile `data`: what analyses of data load, by the names under which Python imports them.
-pub const DATA_MODULES: [&str; 16] = [
-    "numpy",
-    "pandas",
-    "scipy",
-    "sklearn",
-    "statsmodels",
-    "matplotlib",
-    "pyarrow",
-    "openpyxl",
-    "xlrd",
-    "PIL",
-    "sympy",
-    "mpmath",
-    "tqdm",
-    "dateutil",
-    "pytz",
-    "joblib",
-];
-
 /// Durations from which the quantiles of the latency are taken: the last ones.
 const MEASURED: usize = 1024;
 /// Variables that an interpreter, or a library of arithmetic, reads when it starts: a spare has done so already.
@@ -88,7 +68,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets the modules that Python loads before it is copied, for example [`DATA_MODULES`]. Default none. What is not
+    /// Sets the modules that Python loads before it is copied, for example those of a
+    /// profile ([`crate::Profile::modules`]). Default none. What is not
     /// installed, cannot be loaded, or starts threads when it is loaded (a copy would miss them) is left out and named in
     /// [`PoolMetrics::missing`].
     #[must_use]

@@ -22,26 +22,6 @@ const RECIPE: &str = "toolpost.recipe";
 /// Entries in the folder of an image.
 const MOST_ENTRIES: usize = 500_000;
 
-/// What the recipe `data` installs: what data analysis by a model most often needs.
-pub const DATA_PACKAGES: [&str; 16] = [
-    "pandas",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "statsmodels",
-    "matplotlib",
-    "pyarrow",
-    "openpyxl",
-    "xlrd",
-    "pillow",
-    "sympy",
-    "mpmath",
-    "tqdm",
-    "python-dateutil",
-    "pytz",
-    "joblib",
-];
-
 /// How an image is built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -58,7 +38,7 @@ pub enum Recipe {
         /// The mirror; none is the default of `debootstrap`.
         mirror: Option<String>,
     },
-    /// The same with [`DATA_PACKAGES`], installed by `pip` of this machine from its configured index.
+    /// The same with the packages of the profile `data` ([`crate::Profile::named`]), installed by `pip` of this machine from its configured index.
     Data {
         /// The release.
         release: String,
@@ -327,7 +307,8 @@ fn fill(
             .map(str::to_owned)
             .into();
             arguments.push(target.display().to_string());
-            arguments.extend(DATA_PACKAGES.map(str::to_owned));
+            let profile = crate::Profile::named("data")?;
+            arguments.extend(profile.packages.into_iter().map(|package| package.requirement));
             commands.run("python3", &arguments)?;
             // The interpreter runs isolated and looks at no variable: a path file in its own folder shows the way.
             let place = root.join(format!("usr/local/lib/python{version}/dist-packages"));

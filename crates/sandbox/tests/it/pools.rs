@@ -622,9 +622,10 @@ fn a_pool_that_has_loaded_pandas_runs_an_analysis() {
         [frame.groupby('key').value.mean().to_dict(), int(np.random.randint(1 << 60))]";
     let sandbox = sandbox.limits(quick().with_wall(Duration::from_mins(1)).with_memory(1 << 30));
     let request = sandbox.clone().file("in.csv", Source::Bytes(b"key,value\na,1\na,3\nb,5\n".to_vec()));
+    let profile = toolpost_sandbox::Profile::named("data").unwrap();
     let builder = Pool::builder(&sandbox)
         .language(Language::Python)
-        .preload(toolpost_sandbox::DATA_MODULES)
+        .preload(profile.modules())
         .warm_up("import pandas as pd\npd.DataFrame({'a': [1, 1], 'b': [1, 2]}).groupby('a').b.sum()")
         .ready_within(Duration::from_secs(30));
     let Some(pool) = ready(name, builder, 2) else { return };
@@ -643,7 +644,7 @@ fn a_pool_that_has_loaded_pandas_runs_an_analysis() {
         numbers.push(value[1].clone());
     }
     assert!(numbers.windows(2).all(|pair| pair[0] != pair[1]), "{numbers:?}");
-    for name in toolpost_sandbox::DATA_MODULES {
+    for name in profile.modules() {
         let is_named = metrics.missing.iter().any(|(missing, _)| missing == name);
         assert!(is_named != metrics.preloaded.contains(&name.to_owned()), "{name} {metrics:?}");
     }
