@@ -307,7 +307,9 @@ fn fill(
             .map(str::to_owned)
             .into();
             arguments.push(target.display().to_string());
-            let profile = crate::Profile::named("data")?;
+            let profile = crate::Profile::named("data").map_err(|error| {
+                self::file("read", Path::new("the profile `data`"), io::Error::other(error.to_string()))
+            })?;
             arguments.extend(profile.packages.into_iter().map(|package| package.requirement));
             commands.run("python3", &arguments)?;
             // The interpreter runs isolated and looks at no variable: a path file in its own folder shows the way.
