@@ -336,6 +336,9 @@ mod tests {
 
     #[test]
     fn days_are_dates() {
-        assert_eq!((date(0), date(20_779)), ("1970-01-01".into(), "2026-11-22".into()));
+        assert_eq!(
+            (crate::bench::date(0), crate::bench::date(20_779)),
+            ("1970-01-01".into(), "2026-11-22".into())
+        );
     }
 }
