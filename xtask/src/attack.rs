@@ -13,6 +13,8 @@ use crate::command::Task;
 pub const DOCUMENT: &str = "docs/attacks.md";
 /// Where its rows are.
 pub const ROWS: &str = "crates/sandbox/tests/it/attack/rows.rs";
+/// What stands at a row that a run did not reach.
+const NOT_RUN: &str = "not run";
 /// Which tests belong to it: the table, what stays behind, and all of that again as an ordinary user.
 const TESTS: [&str; 3] = ["attack", "leaks", "unprivileged"];
 
@@ -43,7 +45,8 @@ pub fn run(root: &Path) -> Result<bool> {
     fs::write(root.join(DOCUMENT), text).map_err(|error| format!("cannot write {DOCUMENT}: {error}"))?;
     let counts = report.counts();
     println!("{counts}; see {DOCUMENT}");
-    Ok(captured.success && counts.wrong == 0)
+    let is_whole = report.rows.keys().all(|row| report.lines.keys().any(|answer| answer.row == *row));
+    Ok(captured.success && counts.wrong == 0 && is_whole)
 }
 
 /// Builds the tests of the sandbox and gives the program.
@@ -197,14 +200,18 @@ impl Report {
                     .map(|(_, places)| places.len())
                     .sum()
             };
+            let is_run = self.lines.keys().any(|answer| answer.row == *number);
+            let (held, wrong) = if is_run {
+                (of("held").to_string(), of("wrong").to_string())
+            } else {
+                (NOT_RUN.to_owned(), NOT_RUN.to_owned())
+            };
             let specified: Vec<String> = row.specified.iter().map(|letter| cell(letter)).collect();
             let _ = writeln!(
                 text,
-                "| {number} | {} | {} | {} | {} |",
+                "| {number} | {} | {} | {held} | {wrong} |",
                 cell(&row.attack),
                 specified.join(" | "),
-                of("held"),
-                of("wrong")
             );
         }
         text.push_str("\n## What was run\n\n| row | probe | level | backend | expected | got | user | hosts |\n|---|---|---|---|---|---|---|---|\n");
@@ -295,10 +302,12 @@ pub fn rows_of(text: &str) -> BTreeSet<u32> {
         .collect()
 }
 
-/// The rows for which the document has an answer that was run, or a reason.
+/// The rows for which the document has an answer that was run, a reason, or the words that the run did not reach them.
 pub fn answered(document: &str) -> BTreeSet<u32> {
-    let results = document.split("\n## What was run\n").nth(1).unwrap_or_default();
-    results.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next()?.parse().ok()).collect()
+    let number = |line: &str| line.strip_prefix("| ")?.split(" |").next()?.parse().ok();
+    let (rows, results) = document.split_once("\n## What was run\n").unwrap_or_default();
+    let unreached = rows.lines().filter(|line| line.ends_with(&format!("| {NOT_RUN} |")));
+    results.lines().chain(unreached).filter_map(number).collect()
 }
 
 #[cfg(test)]
@@ -306,6 +315,7 @@ mod tests {
     use super::*;
 
     const PRINTED: &str = "test x ... \nATTACK ROW\t1\tread | /etc/shadow\tA\tE\tI\tI\n\
+        ATTACK ROW\t3\tnot reached\tA\tE\tI\tI\n\
         ATTACK\t1\tread it\tstrict\tprocess\tthis host\t0\tENOENT\tENOENT\theld\t12\n\
         ATTACK\t1\tread it\tstrict\tprocess\tthis host\t65534\tENOENT\tENOENT\theld\t12\n\
         ATTACK\t1\tread it\tstandard\tprocess\tno Landlock\t0\tEACCES\tallowed\twrong\t12\n\
@@ -324,7 +334,8 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
-        assert_eq!(answered(&text), BTreeSet::from([1, 2]));
+        assert_eq!(answered(&text), BTreeSet::from([1, 2, 3]));
+        assert!(text.contains("| 3 | not reached | A | E | I | I | not run | not run |"), "{text}");
     }
 
     #[test]
