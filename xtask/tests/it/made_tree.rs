@@ -35,7 +35,7 @@ impl MadeTree {
         tree.write("docs/decisions/0001-first.md", "# First\n\n## What\n\n## Why\n\n## What was tried\n");
         for example in EXAMPLES {
             match example.path.strip_suffix(".rs") {
-                Some(_) => tree.write(example.path, "//! An example.\n"),
+                Some(_) => tree.write(example.path, "//! An example.\n\nfn main() {}\n"),
                 None => tree.write(&format!("{}/README.md", example.path), "# An example\n"),
             }
         }

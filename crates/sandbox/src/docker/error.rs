@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::level::shorten;
 
 /// Why the daemon, an image or a container could not be used. Each comes within a time limit
-/// ([`crate::docker::Docker::patience`]).
+/// ([`crate::docker::Options::patience`]).
 ///
 /// A run gives it inside [`crate::Error::Backend`]; [`DockerError::of`] finds it there.
 #[derive(Debug, thiserror::Error)]
