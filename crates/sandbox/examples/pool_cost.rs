@@ -1,4 +1,6 @@
-//! What a run in a pool costs. Prints JSON: `cargo run --release -p toolpost-sandbox --example pool_cost [SEARCH_PATH]`.
+//! What a run in a pool costs: `cargo run --release -p toolpost-sandbox --example pool_cost -- [--json] [SEARCH_PATH]`.
+//! Prints JSON: the rows of `cargo xtask bench`, or with everything that was counted. The search path is by default the
+//! system's, after an environment with data packages in `.dev/data-env`.
 //!
 //! Times are from the request to the outcome, of requests one after another with a short pause in between, in which the
 //! pool makes the next spare; `rate` is from as many threads as there are processors, without a pause.
@@ -19,10 +21,40 @@ const GROUP_BY: &str = "import pandas as pd\n\
 fn sandbox() -> Sandbox {
     let sandbox =
         Sandbox::new().level(Level::Strict).limits(Limits::default().with_wall(Duration::from_secs(30)));
-    match std::env::args().nth(1) {
-        Some(path) => sandbox.search_path(path),
-        None => sandbox,
+    let own = std::env::args().skip(1).find(|argument| argument != "--json");
+    let environment = std::path::Path::new(".dev/data-env/bin").canonicalize();
+    match (own, environment) {
+        (Some(path), _) => sandbox.search_path(path),
+        (None, Ok(path)) => {
+            sandbox.search_path(format!("{}:{}", path.display(), toolpost_sandbox::SYSTEM_SEARCH_PATH))
+        }
+        (None, Err(_)) => sandbox,
     }
+}
+
+/// The rows of a result, with what is promised.
+fn rows(result: &Value) -> Vec<Value> {
+    let name = result["name"].as_str().unwrap_or_default();
+    if let Some(rate) = result["per_second"].as_f64() {
+        return vec![
+            json!({ "name": name, "value": rate, "unit": "runs/s", "promise": "≥ 300/s", "promise_min": 300 }),
+        ];
+    }
+    let row = |part: &str| {
+        let value = result["ms"][part].as_f64()?;
+        let most = match (name, part) {
+            ("print(1), pool", "p50") => Some(1.5),
+            ("group-by, pool with warm-up", "p50") => Some(5.0),
+            _ => None,
+        };
+        let mut row = json!({ "name": format!("{name}, {part}"), "value": value, "unit": "ms" });
+        if let Some(most) = most {
+            row["promise"] = json!(format!("≤ {most} ms"));
+            row["promise_max"] = json!(most);
+        }
+        Some(row)
+    };
+    ["p10", "p50"].into_iter().filter_map(row).collect()
 }
 
 /// Waits until the pool has its spares, or says why it has none.
@@ -145,5 +177,13 @@ fn main() {
         ),
         rate("print(1), pool, rate", plain(), &sandbox, &python("print(1)"), 1000),
     ];
-    println!("{}", serde_json::to_string_pretty(&json!({ "pool_cost": results })).unwrap_or_default());
+    if std::env::args().any(|argument| argument == "--json") {
+        let left_out: Vec<&Value> = results.iter().filter(|result| result["error"].is_string()).collect();
+        println!(
+            "{}",
+            json!({ "rows": results.iter().flat_map(rows).collect::<Vec<_>>(), "left_out": left_out })
+        );
+    } else {
+        println!("{}", serde_json::to_string_pretty(&json!({ "pool_cost": results })).unwrap_or_default());
+    }
 }

@@ -74,7 +74,12 @@ fn main() -> Result<(), Failure> {
     add("plain_true", plain(&["/bin/true"]));
     for level in Level::ALL {
         if Host::probe().availability(level).is_some_and(|entry| entry.available) {
-            let name = if level == Level::Strict { "strict_true" } else { "standard_true" };
+            let name = match level {
+                Level::Minimal => "minimal_true",
+                Level::Strict => "strict_true",
+                Level::Maximum => "maximum_true",
+                _ => "standard_true",
+            };
             add(name, confined(level, Program::argv(["/bin/true"])));
         }
     }
