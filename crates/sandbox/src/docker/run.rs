@@ -13,7 +13,7 @@ use super::error::DockerError;
 use super::spare::{Ready, why_gone};
 use crate::language::{CODE_PATH, Runner, Way};
 use crate::level::shorten;
-use crate::platform::{Capture, ResultLine, open_regular};
+use crate::platform::{Capture, ResultLine, differences, open_regular, value};
 use crate::sandbox::check_file_name;
 use crate::{
     Artifact, Changes, Error, Event, Language, Limits, Outcome, Program, Reached, Report, Request,
@@ -108,7 +108,12 @@ impl Run<'_> {
         let mut outcome = Outcome::new(verdict, self.report.clone());
         outcome.usage = usage;
         outcome.exit_code = exit_code;
-        outcome.value = value(&finished.value, finished.value_overflowed, finished.line, &mut outcome.report);
+        outcome.value = value(
+            &finished.value,
+            finished.value_overflowed,
+            finished.line.finish().as_deref(),
+            &mut outcome.report,
+        );
         outcome.stdout = finished.stdout.finish();
         outcome.stderr = finished.stderr.finish();
         for (captured, reached) in [(&outcome.stdout, Reached::Stdout), (&outcome.stderr, Reached::Stderr)] {
@@ -124,7 +129,7 @@ impl Run<'_> {
         }
         if end.is_some() {
             let after = self.list()?;
-            outcome.changes = compare(&before, &after);
+            outcome.changes = differences(&before.files, &after.files, after.left_out.is_none());
             if let Some(reason) = after.left_out {
                 outcome.report.reached.push(Reached::Changes);
                 outcome.report.notes.push(format!("not every file is listed: {reason}"));
@@ -722,43 +727,4 @@ fn refused_upload(frame: &Frame, what: &str) -> Error {
 
 fn known(end: Option<&Frame>, index: usize) -> Option<u64> {
     end.map(|end| end.number(index)).filter(|number| *number != u64::MAX)
-}
-
-fn compare(before: &Listing, after: &Listing) -> Changes {
-    let mut changes = Changes::default();
-    for (path, entry) in &after.files {
-        match before.files.get(path) {
-            None => changes.new.push(path.clone()),
-            Some(old) if old != entry => changes.changed.push(path.clone()),
-            Some(_) => {}
-        }
-    }
-    if after.left_out.is_none() {
-        changes.deleted =
-            before.files.keys().filter(|path| !after.files.contains_key(*path)).cloned().collect();
-    }
-    changes
-}
-
-/// The value: an explicit result line, else what the interpreter found.
-fn value(bytes: &[u8], overflowed: bool, line: ResultLine, report: &mut Report) -> Option<serde_json::Value> {
-    if overflowed {
-        report.reached.push(Reached::Value);
-    }
-    if let Some(line) = line.finish() {
-        match serde_json::from_slice(&line) {
-            Ok(value) => return Some(value),
-            Err(error) => report.notes.push(format!("the line `::result` is not JSON: {error}")),
-        }
-    }
-    if bytes.is_empty() || overflowed {
-        return None;
-    }
-    match serde_json::from_slice(bytes) {
-        Ok(value) => Some(value),
-        Err(error) => {
-            report.notes.push(format!("the value is not JSON: {error}"));
-            None
-        }
-    }
 }

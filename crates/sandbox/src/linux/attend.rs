@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use super::allowlist;
+use super::capture::value;
 use super::cgroup::Group;
 use super::files::{self, Folder, Over};
 use super::launch;
@@ -115,8 +116,9 @@ pub(super) fn attend(
         largest_process: finished.status.map_or(0, |status| status.largest),
         peak_memory: running.group.peak_memory(),
     };
-    let value = value(&finished, &mut report)
-        .or_else(|| language.filter(|_| verdict.is_ok())?.printed_value(&finished.stdout));
+    let value =
+        value(&finished.value, finished.value_overflowed, finished.result_line.as_deref(), &mut report)
+            .or_else(|| language.filter(|_| verdict.is_ok())?.printed_value(&finished.stdout));
     if finished.stdout.dropped > 0 {
         report.reached.push(Reached::Stdout);
     }
@@ -274,29 +276,6 @@ fn verdict(
             Verdict::Denied { rule: "system calls of another machine or interface (int 0x80, x32)".into() }
         }
         _ => Verdict::Signal { signal },
-    }
-}
-
-/// The value: an explicit result line, else what the interpreter found.
-fn value(finished: &Finished, report: &mut Report) -> Option<serde_json::Value> {
-    if finished.value_overflowed {
-        report.reached.push(Reached::Value);
-    }
-    if let Some(line) = &finished.result_line {
-        match serde_json::from_slice(line) {
-            Ok(value) => return Some(value),
-            Err(error) => report.notes.push(format!("the line `::result` is not JSON: {error}")),
-        }
-    }
-    if finished.value.is_empty() || finished.value_overflowed {
-        return None;
-    }
-    match serde_json::from_slice(&finished.value) {
-        Ok(value) => Some(value),
-        Err(error) => {
-            report.notes.push(format!("the value is not JSON: {error}"));
-            None
-        }
     }
 }
 

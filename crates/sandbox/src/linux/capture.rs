@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::Captured;
+use crate::{Captured, Reached, Report};
 
 /// Keeps the first and the last bytes of a stream.
 #[derive(Debug)]
@@ -102,6 +102,34 @@ impl ResultLine {
     pub(crate) fn finish(mut self) -> Option<Vec<u8>> {
         self.end_line();
         self.found
+    }
+}
+
+/// The value: an explicit result line, else what the interpreter found.
+pub(crate) fn value(
+    bytes: &[u8],
+    overflowed: bool,
+    line: Option<&[u8]>,
+    report: &mut Report,
+) -> Option<serde_json::Value> {
+    if overflowed {
+        report.reached.push(Reached::Value);
+    }
+    if let Some(line) = line {
+        match serde_json::from_slice(line) {
+            Ok(value) => return Some(value),
+            Err(error) => report.notes.push(format!("the line `::result` is not JSON: {error}")),
+        }
+    }
+    if bytes.is_empty() || overflowed {
+        return None;
+    }
+    match serde_json::from_slice(bytes) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            report.notes.push(format!("the value is not JSON: {error}"));
+            None
+        }
     }
 }
 

@@ -404,17 +404,25 @@ pub(super) fn not_measurable(root: BorrowedFd<'_>) -> Option<String> {
 
 /// What differs between two listings.
 pub(super) fn compare(before: &Listing, after: &Listing) -> Changes {
+    differences(&before.files, &after.files, after.left_out.is_none())
+}
+
+/// What differs between two sets of files. Only if the second one is whole, what is not in it is gone.
+pub(crate) fn differences<E: PartialEq>(
+    before: &BTreeMap<PathBuf, E>,
+    after: &BTreeMap<PathBuf, E>,
+    is_whole: bool,
+) -> Changes {
     let mut changes = Changes::default();
-    for (path, entry) in &after.files {
-        match before.files.get(path) {
+    for (path, entry) in after {
+        match before.get(path) {
             None => changes.new.push(path.clone()),
             Some(old) if old != entry => changes.changed.push(path.clone()),
             Some(_) => {}
         }
     }
-    if after.left_out.is_none() {
-        changes.deleted =
-            before.files.keys().filter(|path| !after.files.contains_key(*path)).cloned().collect();
+    if is_whole {
+        changes.deleted = before.keys().filter(|path| !after.contains_key(*path)).cloned().collect();
     }
     changes
 }

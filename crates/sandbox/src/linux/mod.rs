@@ -54,6 +54,7 @@ pub(crate) use toolchain::{build, detect, installer};
 
 #[cfg(feature = "docker")]
 pub(crate) use {
-    capture::{Capture, ResultLine},
+    capture::{Capture, ResultLine, value},
+    files::differences,
     profile::profile,
 };
