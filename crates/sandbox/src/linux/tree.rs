@@ -41,6 +41,27 @@ pub(super) fn is_zombie(pid: i32) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, numbers)| numbers.starts_with('Z'))
 }
 
+/// Whether a process has ended or is about to: the first process of a namespace is at its end before the others are killed,
+/// and is a zombie only after them.
+pub(super) fn is_ending(pid: i32) -> bool {
+    const EXITING: u32 = 4;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return true };
+    let mut fields = rest.split(' ');
+    let is_zombie = fields.next().is_none_or(|state| state.starts_with(['Z', 'X']));
+    let flags: u32 = fields.nth(5).and_then(|flags| flags.parse().ok()).unwrap_or(0);
+    is_zombie || flags & EXITING != 0 || is_being_killed(pid)
+}
+
+/// Whether the signal that kills waits for a process.
+fn is_being_killed(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status
+        .lines()
+        .filter_map(|line| line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:")))
+        .any(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 1 << 8 != 0))
+}
+
 /// Sends a signal to a process by its descriptor. Old kernels and the filters of some containers refuse that: then by its
 /// number, which is its own as long as it lives, or as long as nobody has collected it.
 pub(super) fn signal(pidfd: BorrowedFd<'_>, pid: i32, signal: Signal) {
@@ -175,7 +196,12 @@ mod tests {
         assert!(descendants(own).contains(&pid));
         assert!(count_of_user(rustix::process::getuid().as_raw()) >= 2);
         assert!(!descendants(pid).contains(&own));
+        assert!(!is_ending(pid));
         child.kill().unwrap();
+        // Not collected yet: it is there, and at its end.
+        while !is_ending(pid) {
+            std::thread::yield_now();
+        }
         child.wait().unwrap();
         assert!(!descendants(own).contains(&pid));
     }

@@ -95,7 +95,7 @@ impl Family {
 
     /// Whether its first process, and so all of it, has ended or is about to.
     pub(super) fn is_dying(&self) -> bool {
-        tree::is_zombie(self.pid)
+        tree::is_ending(self.pid)
     }
 
     /// Kills everything and waits until it is dead.
