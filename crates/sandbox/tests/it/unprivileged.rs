@@ -1,29 +1,95 @@
-//! When the tests run as root, everything again as an ordinary user.
+//! When the tests run as root, those again as an ordinary user whose answers depend on who runs them; `cargo xtask attack`
+//! runs everything again.
+
+/// Which modules are run again as an ordinary user, and why or why not. A test holds that each module is named.
+const MODULES: &[(&str, bool, &str)] = &[
+    ("attack", true, "what the user's own rights reach"),
+    ("backends", false, "an example of the trait, which starts no sandbox of its own"),
+    ("builds", false, "builds are runs: `runs`, `files` and `languages` hold what the user changes in them"),
+    ("detached", false, "services are runs that are left alone: `starts` holds the start"),
+    ("docker", false, "a daemon of its own needs root"),
+    ("egress", true, "the network namespace is made without root's rights; this module has the servers"),
+    ("egress_attacks", false, "the proxy is the host's own thread: it parses the same for everybody"),
+    ("egress_clients", false, "as `egress_attacks`"),
+    ("egress_limits", false, "as `egress_attacks`"),
+    ("egress_runs", true, "the way out of a namespace that a user owns"),
+    ("egress_secrets", false, "as `egress_attacks`"),
+    ("egress_tls", false, "as `egress_attacks`"),
+    ("files", true, "owners and rights of what goes in and comes back"),
+    ("hardening", true, "what the kernel gives to a user without rights"),
+    ("ladder", true, "each rung is another one without root's rights"),
+    ("languages", false, "which interpreters are found is a matter of their places"),
+    ("leaks", true, "control groups, folders and mounts are made in other ways"),
+    ("levels", true, "the layers of each level are made in other ways"),
+    ("limits", true, "control groups and limits count by user"),
+    ("packages", false, "an installer is a run with a way out: `egress_runs` and `files`"),
+    ("pools", true, "spares are made in other ways"),
+    ("roots", true, "mounts and identities"),
+    ("runs", true, "the run itself"),
+    ("sessions", true, "members and their roots are made in other ways"),
+    ("sessions_data", false, "the packages of the profile: `sessions` holds the session"),
+    ("sessions_forks", true, "forks copy mounts that the user owns"),
+    ("sessions_hostile", true, "as `attack`"),
+    ("starts", true, "helpers and control groups are made in other ways"),
+    ("support", false, "it has no tests"),
+    ("typescript", false, "a run of an interpreter"),
+    ("unprivileged", false, "this one"),
+];
+
+/// What the test program is told to leave out.
+fn left_out() -> Vec<String> {
+    let is_complete = crate::attack::is_complete();
+    MODULES
+        .iter()
+        .filter(|(name, again, _)| *name == "unprivileged" || !(is_complete || *again))
+        .flat_map(|(name, ..)| ["--skip".to_owned(), format!("{name}::")])
+        .collect()
+}
 
 #[test]
-fn everything_again_as_an_ordinary_user() {
+fn every_module_of_these_tests_is_run_again_or_says_why_not() {
+    let declared: Vec<&str> = include_str!("main.rs")
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("mod ")?.strip_suffix(';'))
+        .collect();
+    let named: Vec<&str> = MODULES.iter().map(|(name, ..)| *name).collect();
+    assert_eq!(declared, named, "each module has a line here, in the order of main.rs");
+    assert!(MODULES.iter().all(|(.., reason)| !reason.is_empty()));
+}
+
+#[test]
+fn everything_that_depends_on_the_user_again_as_an_ordinary_one() {
+    const NAME: &str = "everything_that_depends_on_the_user_again_as_an_ordinary_one";
     use std::os::unix::fs::MetadataExt as _;
     use std::os::unix::process::CommandExt as _;
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
-        println!("SKIP everything_again_as_an_ordinary_user: this is an ordinary user already");
+        println!("SKIP {NAME}: this is an ordinary user already");
         return;
     }
     let program = std::env::current_exe().unwrap();
     #[expect(clippy::disallowed_methods, reason = "the test program itself, as another user")]
     let mut command = std::process::Command::new(&program);
     command
-        .args(["--skip", "unprivileged", "--test-threads", "2", "--nocapture"])
-        // The attack table alone is asked for whole.
-        .args(if crate::attack::is_complete() { &["attack", "leaks"][..] } else { &[] })
+        .args(left_out())
+        .args(["--test-threads", "2", "--nocapture"])
         .current_dir("/")
         .env("TMPDIR", "/tmp");
     let output = match command.uid(65_534).gid(65_534).output() {
         Ok(output) => output,
         Err(error) => {
-            println!("SKIP everything_again_as_an_ordinary_user: {}: {error}", program.display());
+            println!("SKIP {NAME}: {}: {error}", program.display());
             return;
         }
     };
-    println!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "as user 65534: {}", output.status);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    println!("{printed}{errors}");
+    // What failed stands at the end, where a log that is cut off still has it.
+    let failed: Vec<&str> = errors.lines().chain(printed.lines()).filter(|line| is_failure(line)).collect();
+    assert!(output.status.success(), "as user 65534: {}\n{}", output.status, failed.join("\n"));
+}
+
+/// A line that says which test failed, or why.
+fn is_failure(line: &str) -> bool {
+    line.ends_with("... FAILED") || line.contains("panicked at") || line.starts_with("row ")
 }

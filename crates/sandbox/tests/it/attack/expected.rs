@@ -27,6 +27,10 @@ pub(crate) struct Expected {
     as_root: Option<Answers>,
     /// The same where the host gives namespaces.
     as_root_apart: Option<Answers>,
+    /// From level `standard` upward in a container, where that differs.
+    container: Option<Answers>,
+    /// At level `maximum` in a container, which has a kernel of its own, where that differs.
+    own_kernel: Option<Answers>,
 }
 
 /// The same answers at every level; level `maximum` may also kill for a system call.
@@ -46,6 +50,8 @@ pub(crate) const fn of(minimal: Answers, standard: Answers, shared: Answers, str
         may_kill: true,
         as_root: None,
         as_root_apart: None,
+        container: None,
+        own_kernel: None,
     }
 }
 
@@ -68,18 +74,36 @@ impl Expected {
         self
     }
 
-    /// What a level answers; `namespaces` is whether the host gives them.
-    pub(crate) fn at(&self, level: &str, namespaces: bool) -> Vec<&'static str> {
+    /// Other answers from level `standard` upward in a container, which has files of its own where others see none.
+    pub(crate) const fn in_container(mut self, answers: Answers) -> Self {
+        self.container = Some(answers);
+        self
+    }
+
+    /// Other answers at level `maximum` in a container: its kernel is its own, and what it allows is nothing of the host's.
+    pub(crate) const fn in_own_kernel(mut self, answers: Answers) -> Self {
+        self.own_kernel = Some(answers);
+        self
+    }
+
+    /// What a level answers on a backend; `namespaces` is whether the host gives them.
+    pub(crate) fn at(&self, backend: &str, level: &str, namespaces: bool) -> Vec<&'static str> {
+        let in_container = self.container.filter(|_| backend == "docker");
+        let in_own_kernel = self.own_kernel.filter(|_| backend == "docker").or(in_container);
         let (answers, killed): (Answers, Answers) = match (level, namespaces) {
             ("minimal", true) if super::lines::user() == 0 => {
                 (self.as_root_apart.or(self.as_root).unwrap_or(self.minimal), &[])
             }
             ("minimal", _) if super::lines::user() == 0 => (self.as_root.unwrap_or(self.minimal), &[]),
             ("minimal", _) => (self.minimal, &[]),
+            ("standard" | "strict", _) if in_container.is_some() => (in_container.unwrap_or(OK), &[]),
             ("standard", false) => (self.shared, &[]),
             ("standard", true) => (self.standard, &[]),
             ("strict", _) => (self.strict, &[]),
-            _ => (self.maximum, if self.may_kill && self.maximum != OK { KILLED } else { &[] }),
+            _ => (
+                in_own_kernel.unwrap_or(self.maximum),
+                if self.may_kill && self.maximum != OK { KILLED } else { &[] },
+            ),
         };
         answers.iter().chain(killed).copied().collect()
     }

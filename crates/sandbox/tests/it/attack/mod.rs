@@ -5,6 +5,8 @@
 mod bad_input;
 mod expected;
 mod fuzz;
+mod fuzz_artefacts;
+mod fuzz_egress;
 #[expect(unsafe_code, reason = "a process is made poor between fork and exec")]
 pub(crate) mod hosts;
 mod lines;
@@ -13,8 +15,9 @@ mod modes;
 mod older;
 mod probes;
 mod rows;
+mod selection;
 mod table;
-mod world;
+pub(crate) mod world;
 
 pub(crate) use expected::{ANY, Expected};
 pub(crate) use lines::is_complete;
@@ -64,6 +67,8 @@ pub(crate) enum Who {
     ButShared,
     /// Hosts without Landlock.
     WithoutLandlock,
+    /// Sessions that can fork: Landlock's file rules name files that exist, and those of a fork are made later.
+    ForkingSessions,
     /// Poor hosts: the probe makes its own.
     PoorHosts,
 }

@@ -8,7 +8,7 @@ use toolpost_sandbox::{
 };
 
 use super::world::World;
-use crate::support::{python, quick, run};
+use crate::support::{quick, run};
 
 /// A level on a backend.
 #[derive(Debug)]
@@ -27,8 +27,29 @@ pub(crate) struct Place<'a> {
     sandbox: Sandbox,
 }
 
-/// Makes the sandbox, or says what the machine lacks.
-type Open = fn(&Host, Level) -> Result<Sandbox, String>;
+/// Why a mode is not there.
+#[derive(Debug)]
+pub(crate) enum Absence {
+    /// The level is refused, with the reason: what row 70 asks for.
+    Refused(String),
+    /// This machine, or this run of the tests, has not got it.
+    NotHere(String),
+    /// It should be there.
+    Broken(String),
+}
+
+impl Absence {
+    /// An error of the crate: only that the host cannot give a level is a refusal.
+    fn of(error: &Error) -> Self {
+        match error {
+            Error::LevelUnavailable { .. } => Self::Refused(error.to_string()),
+            _ => Self::Broken(error.to_string()),
+        }
+    }
+}
+
+/// Makes the sandbox with limits, or says what is missing.
+type Open = fn(&Host, Level, Limits, &World) -> Result<Sandbox, Absence>;
 
 /// The backends, each a row: name, and how a sandbox on it is made.
 const BACKENDS: &[(&str, Open)] = &[
@@ -40,31 +61,43 @@ const BACKENDS: &[(&str, Open)] = &[
 ];
 
 #[expect(clippy::unnecessary_wraps, reason = "every mode has this form")]
-fn process(host: &Host, level: Level) -> Result<Sandbox, String> {
-    Ok(Sandbox::new().level(level).host(host.clone()))
+fn process(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandbox, Absence> {
+    Ok(Sandbox::new().level(level).host(host.clone()).limits(limits))
 }
 
-/// Spares that a zygote of Python made ahead, with the limits of the attacks.
-fn pool(host: &Host, level: Level) -> Result<Sandbox, String> {
-    if host.availability(level).is_none_or(|entry| !entry.available) {
-        return Err(format!("level `{level}` is not available"));
+/// The error of a level that a host cannot give.
+fn refused(host: &Host, level: Level) -> Option<Absence> {
+    let entry = host.availability(level)?;
+    (!entry.available).then(|| Absence::Refused(entry.reason.clone().unwrap_or_default()))
+}
+
+/// Spares that a zygote of Python made ahead.
+fn pool(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandbox, Absence> {
+    if let Some(absence) = refused(host, level) {
+        return Err(absence);
     }
-    let sandbox = Sandbox::new().level(level).host(host.clone()).limits(limits());
+    if !matches!(level, Level::Standard | Level::Strict) {
+        return Err(Absence::NotHere("a pool gives the levels `standard` and `strict`".into()));
+    }
+    if host.availability(Level::Strict).is_some_and(|entry| !entry.available) {
+        return Err(Absence::NotHere("a pool needs namespaces".into()));
+    }
+    let sandbox = Sandbox::new().level(level).host(host.clone()).limits(limits);
     let pool = Pool::builder(&sandbox)
         .language(Language::Python)
         .preload(["json", "ctypes", "socket"])
         .build()
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| Absence::of(&error))?;
     Ok(sandbox.backend(Arc::new(pool)))
 }
 
 /// Every run is the first cell of a session of its own.
-fn session(host: &Host, level: Level) -> Result<Sandbox, String> {
-    if host.availability(level).is_none_or(|entry| !entry.available) {
-        return Err(format!("level `{level}` is not available"));
+fn session(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandbox, Absence> {
+    if let Some(absence) = refused(host, level) {
+        return Err(absence);
     }
     let backend = Sessions { host: host.clone(), level };
-    Ok(Sandbox::new().level(level).backend(Arc::new(backend)))
+    Ok(Sandbox::new().level(level).limits(limits).backend(Arc::new(backend)))
 }
 
 /// Sessions as a backend, so that the same probes meet them.
@@ -109,42 +142,30 @@ impl Backend for Sessions {
 
 /// Containers of a daemon of the tests' own. Only asked for whole: the image takes minutes.
 #[cfg(feature = "docker")]
-fn docker(host: &Host, level: Level) -> Result<Sandbox, String> {
-    use toolpost_sandbox::docker::image::Recipe;
-    use toolpost_sandbox::docker::{Docker, Options};
-    static DAEMON: std::sync::OnceLock<Result<Arc<crate::docker::daemon::Daemon>, String>> =
-        std::sync::OnceLock::new();
-    const IMAGE: &str = "toolpost/attacked:test";
+fn docker(host: &Host, level: Level, limits: Limits, world: &World) -> Result<Sandbox, Absence> {
+    use toolpost_sandbox::docker::{Docker, DockerHost, Options};
     if !super::is_complete() {
-        return Err("`cargo xtask attack` makes its image, which takes minutes".into());
+        return Err(Absence::NotHere("`cargo xtask attack` makes its image, which takes minutes".into()));
     }
     #[expect(clippy::disallowed_methods, reason = "the suite tells its own child so")]
     let is_child = std::env::var_os("TOOLPOST_ATTACK_HOST").is_some();
     // A host that is poor by facts has the same name: the daemon has what it lacks.
     if format!("{host:?}") != format!("{:?}", Host::probe()) || is_child {
-        return Err("the daemon is not part of the poor host".into());
+        return Err(Absence::NotHere("the daemon is not part of the poor host".into()));
     }
-    let daemon = DAEMON.get_or_init(|| {
-        let daemon = crate::docker::daemon::Daemon::start()?;
-        let recipe = Recipe::named("python").map_err(|error| error.to_string())?;
-        daemon
-            .images()
-            .build(&recipe, IMAGE, std::time::Duration::from_mins(10), &mut |_| {})
-            .map_err(|error| format!("the image was not built: {error}"))?;
-        Ok(Arc::new(daemon))
-    });
-    let daemon = daemon.as_ref().map_err(Clone::clone)?;
-    let docker = Docker::connect(&daemon.host, Options::new(IMAGE)).map_err(|error| error.to_string())?;
+    let socket = world.docker_socket().map_err(Absence::NotHere)?;
+    let docker = Docker::connect(&DockerHost::Unix(socket), Options::new(super::world::ATTACKED))
+        .map_err(|error| Absence::Broken(error.to_string()))?;
     let entry = docker.availability(level);
     if !entry.available {
-        return Err(entry.reason.unwrap_or_default());
+        return Err(Absence::Refused(entry.reason.unwrap_or_default()));
     }
-    Ok(Sandbox::new().level(level).backend(Arc::new(docker)))
+    Ok(Sandbox::new().level(level).limits(limits).backend(Arc::new(docker)))
 }
 
 /// Limits under which attacks on resources end soon. A single file may be larger than the workspace, which holds less in
 /// blocks: so that attacks meet the limit of the workspace, and files of holes alone can be made.
-fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     quick()
         .with_processes(30)
         .with_memory(96 << 20)
@@ -163,26 +184,36 @@ impl Mode {
     }
 
     /// The mode on a host, or why it is not there.
-    pub(crate) fn on<'a>(&'a self, host: &'a Host, world: &'a World) -> Result<Place<'a>, String> {
-        let sandbox = (self.open)(host, self.level)?;
-        let place = Place { mode: self, host, world, sandbox };
-        match run(&place.sandbox(), &Program::code(Language::Python, "1")) {
+    pub(crate) fn on<'a>(&'a self, host: &'a Host, world: &'a World) -> Result<Place<'a>, Absence> {
+        self.limited(host, world, limits())
+    }
+
+    /// The same with other limits, which a pool has for good.
+    pub(crate) fn limited<'a>(
+        &'a self,
+        host: &'a Host,
+        world: &'a World,
+        limits: Limits,
+    ) -> Result<Place<'a>, Absence> {
+        let sandbox = (self.open)(host, self.level, limits, world)?;
+        match run(&sandbox, &Program::code(Language::Python, "1")) {
             Ok(outcome) if self.backend == "pool" && outcome.report.backend != "pool" => {
-                Err(outcome.report.notes.join("; "))
+                Err(Absence::Broken(outcome.report.notes.join("; ")))
             }
-            Ok(outcome) if outcome.value == Some(1.into()) => Ok(place),
+            Ok(outcome) if outcome.value == Some(1.into()) => Ok(Place { mode: self, host, world, sandbox }),
             Ok(outcome) => {
-                Err(format!("Python does not run: {:?} {}", outcome.verdict, outcome.stderr.text()))
+                let said = outcome.stderr.text();
+                Err(Absence::Broken(format!("Python does not run: {:?} {said}", outcome.verdict)))
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(Absence::of(&error)),
         }
     }
 }
 
 impl Place<'_> {
-    /// A sandbox of this mode with the limits of the attacks.
+    /// A sandbox of this mode with its limits.
     pub(crate) fn sandbox(&self) -> Sandbox {
-        self.sandbox.clone().limits(limits())
+        self.sandbox.clone()
     }
 
     /// A sandbox with other limits.
@@ -195,9 +226,15 @@ impl Place<'_> {
         self.host.availability(Level::Strict).is_some_and(|entry| entry.available)
     }
 
-    /// Runs code that begins with the prelude.
+    /// Runs code that begins with the prelude, which must be a run.
     pub(crate) fn attack(&self, code: &str) -> Outcome {
-        python(&self.sandbox(), &format!("{}{code}", self.world.prelude()))
+        self.try_attack(code).unwrap()
+    }
+
+    /// The same where the run may be an error.
+    pub(crate) fn try_attack(&self, code: &str) -> Result<Outcome, Error> {
+        let code = format!("{}{code}", self.world.prelude());
+        run(&self.sandbox(), &Program::code(Language::Python, code))
     }
 }
 

@@ -1,23 +1,25 @@
 //! Runs the table and says what came out.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use toolpost_sandbox::{Host, Level};
+use toolpost_sandbox::Host;
 
 use super::hosts::{self, HOSTS, How};
-use super::lines::{Line, Result, is_complete, user};
+use super::lines::{Line, Result, user};
+use super::modes::{Absence, result_of};
 use super::probes;
 use super::rows::ROWS;
+use super::selection::{HERE, is_host_wanted, is_mode_wanted, is_wanted};
 use super::world::World;
-use super::{ANY, Kind, Mode, Place, Probe, Who, answer_of};
+use super::{ANY, Kind, Mode, Place, Probe, Who};
 use crate::support::{HELPER, eventually, is_helper, is_running};
 
-const HERE: &str = "this host";
 /// Which poor host a helper process is on.
 const HOST: &str = "TOOLPOST_ATTACK_HOST";
-/// Rows that are the core of the table on other backends and levels, and on poor hosts.
-const CORE: [u32; 10] = [2, 3, 5, 25, 26, 31, 39, 53, 66, 70];
+/// How many probes are tried at once, where they neither measure nor fill anything.
+const AT_ONCE: usize = 4;
 
 #[test]
 fn every_row_has_a_probe() {
@@ -30,88 +32,104 @@ fn every_row_has_a_probe() {
         assert_eq!(row.number as usize, index + 1, "{}", row.attack);
         row.print();
     }
-}
-
-/// Whether a probe is run at a place. Whole, that is everything here, and on poor hosts all but what takes long and
-/// what pools and sessions share with cold runs. The core, which every change must pass, is everything at one level.
-fn is_wanted(probe: &Probe, place: &Place<'_>, host: &str) -> bool {
-    let is_core = CORE.contains(&probe.row) && !probe.is_slow;
-    let is_cold = place.mode.backend == "process";
-    match (host == HERE, is_complete()) {
-        (true, true) => true,
-        (false, true) => is_core || (is_cold && !probe.is_slow),
-        (true, false) => {
-            is_core
-                || is_cold
-                    && match place.mode.level {
-                        Level::Strict => true,
-                        Level::Standard => !probe.is_slow,
-                        _ => false,
-                    }
-        }
-        (false, false) => is_core,
+    // The parts into which `cargo xtask attack` cuts the table.
+    for backend in Mode::all().iter().map(|mode| mode.backend).collect::<BTreeSet<_>>() {
+        println!("\nATTACK PART\tattack::table::the_attack_table_holds_here\t{backend}");
+    }
+    for poor in HOSTS {
+        let test = match poor.how {
+            How::Facts(_) => "the_attack_table_holds_on_hosts_with_fewer_facts",
+            How::Process(..) => "the_attack_table_holds_on_poor_hosts",
+        };
+        println!("\nATTACK PART\tattack::table::{test}\t{}", poor.name);
+    }
+    // What the rows were tried on. Reasons name folders and kernels of their own; whether it is there is the fact.
+    for capability in &Host::probe().capabilities {
+        println!("\nATTACK FACT\t{}\t{}\t{}", capability.name, user(), capability.available);
     }
 }
 
-/// Runs every probe in one mode. Gives what was wrong.
-fn attack(place: &Place<'_>, host: &str, wrong: &mut Vec<String>) {
-    for probe in probes::all() {
-        if !is_wanted(probe, place, host) {
-            continue;
+/// Runs every wanted probe in one mode. Gives what was wrong.
+fn attack(place: &Place<'_>, host: &str) -> Vec<String> {
+    let wanted = probes::all().into_iter().filter(|probe| is_wanted(probe, place, host));
+    let (slow, quick): (Vec<&Probe>, Vec<&Probe>) = wanted.partition(|probe| probe.is_slow);
+    let queue = Mutex::new(quick.into_iter());
+    let wrong = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let next = queue.lock().unwrap().next();
+                    let Some(probe) = next else { break };
+                    let found = attack_once(probe, place, host);
+                    wrong.lock().unwrap().extend(found);
+                }
+            });
         }
-        let reason =
-            probe.not_for.iter().find(|(who, _)| applies(*who, place, host)).map(|(_, reason)| *reason);
-        let needs_programs = matches!(probe.kind, Kind::Host(_)) && !probe.is_for_cells;
-        let reason = match place.mode.backend {
-            "session" if needs_programs => Some(
-                "it needs a program, a request or a limit of its own; a session has cells, and tests of its own",
-            ),
-            "pool" if needs_programs => Some(
-                "it needs a program, a request or a limit of its own, which a pool runs cold: see `process`",
-            ),
-            _ => reason,
-        };
-        let mut line = Line {
-            row: probe.row,
-            probe: probe.name,
-            level: place.mode.level.name(),
-            backend: place.mode.backend,
-            host,
-            expected: String::new(),
-            got: reason.unwrap_or_default(),
-            result: Result::NotThere,
-            took: Duration::ZERO,
-        };
-        if reason.is_some() {
-            line.print();
-            continue;
-        }
-        let wanted = probe.expected.at(place.mode.level.name(), place.has_namespaces());
-        let is_free = wanted.starts_with(ANY);
-        let start = Instant::now();
-        let (got, errors) = carry_out(probe, place);
-        line.took = start.elapsed();
-        if let Some(reason) = got.strip_prefix("not tried: ") {
-            line.got = reason;
-            line.print();
-            continue;
-        }
-        let held = is_free || wanted.contains(&got.as_str());
-        line.expected = if is_free { "allowed, no promise".into() } else { wanted.join(" or ") };
-        line.got = &got;
-        line.result = if held { Result::Held } else { Result::Wrong };
+    });
+    let mut wrong = wrong.into_inner().unwrap();
+    wrong.extend(slow.into_iter().filter_map(|probe| attack_once(probe, place, host)));
+    wrong
+}
+
+/// Runs a probe in one mode, and prints what came out. Gives what was wrong.
+fn attack_once(probe: &Probe, place: &Place<'_>, host: &str) -> Option<String> {
+    let mut line = Line {
+        row: probe.row,
+        probe: probe.name,
+        level: place.mode.level.name(),
+        backend: place.mode.backend,
+        host,
+        expected: String::new(),
+        got: "",
+        result: Result::NotThere,
+        took: Duration::ZERO,
+    };
+    if let Some(reason) = silent(probe, place, host) {
+        line.got = reason;
         line.print();
-        if !held {
-            wrong.push(format!(
-                "row {} `{}` at {} on {}, {host}, user {}: {got}, expected {wanted:?}\n{errors}",
-                probe.row,
-                probe.name,
-                place.mode.level,
-                place.mode.backend,
-                user()
-            ));
+        return None;
+    }
+    let wanted = probe.expected.at(place.mode.backend, place.mode.level.name(), place.has_namespaces());
+    let is_free = wanted.starts_with(ANY);
+    let start = Instant::now();
+    let (got, errors) = carry_out(probe, place);
+    line.took = start.elapsed();
+    if let Some(reason) = got.strip_prefix("not tried: ") {
+        line.got = reason;
+        line.print();
+        return None;
+    }
+    let is_unharmed = place.world.is_unharmed();
+    let held = is_unharmed && (is_free || wanted.contains(&got.as_str()));
+    line.expected = if is_free { "allowed, no promise".into() } else { wanted.join(" or ") };
+    line.got = &got;
+    line.result = if held { Result::Held } else { Result::Wrong };
+    line.print();
+    (!held).then(|| {
+        format!(
+            "row {} `{}` at {} on {}, {host}, user {}: {got}, expected {wanted:?}, the process of the host {}\n{errors}",
+            probe.row,
+            probe.name,
+            place.mode.level,
+            place.mode.backend,
+            user(),
+            if is_unharmed { "lives" } else { "was killed" }
+        )
+    })
+}
+
+/// Why a probe has nothing to say at a place.
+fn silent(probe: &Probe, place: &Place<'_>, host: &str) -> Option<&'static str> {
+    let needs_programs = matches!(probe.kind, Kind::Host(_)) && !probe.is_for_cells;
+    match place.mode.backend {
+        "session" if needs_programs => Some(
+            "it needs a program, a request or a limit of its own; a session has cells, and tests of its own",
+        ),
+        "pool" if needs_programs => {
+            Some("it needs a program, a request or a limit of its own, which a pool runs cold: see `process`")
         }
-        assert!(place.world.is_unharmed(), "row {} killed a process of the host", probe.row);
+        _ => probe.not_for.iter().find(|(who, _)| applies(*who, place, host)).map(|(_, reason)| *reason),
     }
 }
 
@@ -119,8 +137,12 @@ fn attack(place: &Place<'_>, host: &str, wrong: &mut Vec<String>) {
 fn carry_out(probe: &Probe, place: &Place<'_>) -> (String, String) {
     match probe.kind {
         Kind::Inside(code) => {
-            let outcome = place.attack(code);
-            (answer_of(&outcome), outcome.stderr.text())
+            let result = place.try_attack(code);
+            let said = match &result {
+                Ok(outcome) => outcome.stderr.text(),
+                Err(error) => error.to_string(),
+            };
+            (result_of(&result), said)
         }
         Kind::Host(attack) => {
             // One that panics must not hide the others.
@@ -136,6 +158,10 @@ fn applies(who: Who, place: &Place<'_>, host: &str) -> bool {
         Who::WithoutLandlock => {
             !place.host.capabilities.iter().any(|entry| entry.name == "landlock" && entry.available)
         }
+        Who::ForkingSessions => {
+            let level = place.mode.level.name();
+            place.mode.backend == "session" && ["standard", "strict"].contains(&level) && !is_shared
+        }
         Who::Backend(name) => place.mode.backend == name,
         Who::ButBackend(name) => place.mode.backend != name,
         Who::Level(name) => place.mode.level.name() == name,
@@ -146,32 +172,42 @@ fn applies(who: Who, place: &Place<'_>, host: &str) -> bool {
     }
 }
 
+/// Prints why a mode is not there. Gives what is wrong with that.
+fn absent(mode: &Mode, host: &str, absence: &Absence) -> Option<String> {
+    let (reason, result) = match absence {
+        Absence::Refused(reason) => (reason, Result::Held),
+        Absence::NotHere(reason) => (reason, Result::NotThere),
+        Absence::Broken(reason) => (reason, Result::Wrong),
+    };
+    let place = format!("attacks at {} on {}, {host}", mode.level, mode.backend);
+    println!("SKIP {place}: {reason}");
+    let line = Line {
+        row: 70,
+        probe: "a level is given, or refused with the reason",
+        level: mode.level.name(),
+        backend: mode.backend,
+        host,
+        expected: if result == Result::NotThere { String::new() } else { "given or refused".into() },
+        got: reason,
+        result,
+        took: Duration::ZERO,
+    };
+    line.print();
+    (result == Result::Wrong).then(|| format!("{place}: {reason}"))
+}
+
 /// Runs the table in every mode that a host gives.
 fn attack_all(host: &Host, name: &str) {
     let world = World::new();
     let mut wrong = Vec::new();
     let mut modes = 0;
-    for mode in Mode::all() {
+    for mode in Mode::all().into_iter().filter(|mode| is_mode_wanted(mode, name)) {
         match mode.on(host, &world) {
             Ok(place) => {
                 modes += 1;
-                attack(&place, name, &mut wrong);
+                wrong.extend(attack(&place, name));
             }
-            Err(reason) => {
-                println!("SKIP attacks at {} on {}, {name}: {reason}", mode.level, mode.backend);
-                let refused = Line {
-                    row: 70,
-                    probe: "the level is refused, with the reason",
-                    level: mode.level.name(),
-                    backend: mode.backend,
-                    host: name,
-                    expected: "refused".into(),
-                    got: &reason,
-                    result: Result::Held,
-                    took: Duration::ZERO,
-                };
-                refused.print();
-            }
+            Err(absence) => wrong.extend(absent(&mode, name, &absence)),
         }
     }
     if modes == 0 {
@@ -190,6 +226,9 @@ fn the_attack_table_holds_here() {
 fn the_attack_table_holds_on_hosts_with_fewer_facts() {
     for poor in HOSTS {
         let How::Facts(change) = poor.how else { continue };
+        if !is_host_wanted(poor.name) {
+            continue;
+        }
         attack_all(&change(Host::probe()), poor.name);
     }
 }
@@ -199,6 +238,9 @@ fn the_attack_table_holds_on_poor_hosts() {
     let program = std::env::current_exe().unwrap();
     let mut failed = Vec::new();
     for poor in HOSTS {
+        if !is_host_wanted(poor.name) {
+            continue;
+        }
         let Some(mut command) = hosts::command(poor, &program) else { continue };
         let output = command
             .args(["--exact", "attack::table::helper_on_a_poor_host", "--nocapture", "--test-threads", "1"])

@@ -8,6 +8,14 @@ use std::sync::Mutex;
 
 use crate::support::open_folder;
 
+/// The image of the containers that are attacked.
+#[cfg(feature = "docker")]
+pub(crate) const ATTACKED: &str = "toolpost/attacked:test";
+
+/// Where the daemon of the parent is.
+#[cfg(feature = "docker")]
+pub(crate) const DAEMON: &str = "TOOLPOST_ATTACK_DAEMON";
+
 /// Targets of attacks. They live as long as this.
 #[derive(Debug)]
 pub(crate) struct World {
@@ -20,6 +28,8 @@ pub(crate) struct World {
     _abstract: UnixListener,
     _tcp: std::net::TcpListener,
     _leaked: rustix::fd::OwnedFd,
+    #[cfg(feature = "docker")]
+    daemon: std::sync::OnceLock<Result<crate::docker::daemon::Daemon, String>>,
 }
 
 /// The words of every probe.
@@ -71,6 +81,8 @@ impl World {
             _abstract: UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap(),
             _tcp: tcp,
             _leaked: leaked,
+            #[cfg(feature = "docker")]
+            daemon: std::sync::OnceLock::new(),
             folder,
         }
     }
@@ -95,6 +107,42 @@ impl World {
             self.port,
             serde_json::to_string(&names).unwrap()
         )
+    }
+
+    /// The socket of a daemon with the image [`ATTACKED`], made at the first call, or why there is none. A helper process
+    /// uses its parent's.
+    #[cfg(feature = "docker")]
+    pub(crate) fn docker_socket(&self) -> Result<std::path::PathBuf, String> {
+        use toolpost_sandbox::docker::DockerHost;
+        #[expect(clippy::disallowed_methods, reason = "the parent test says where it is")]
+        if let Some(socket) = std::env::var_os(DAEMON) {
+            return Ok(socket.into());
+        }
+        match &self.daemon().as_ref().map_err(Clone::clone)?.host {
+            DockerHost::Unix(socket) => Ok(socket.clone()),
+            other => Err(format!("the daemon of the tests has a unix socket, not {other:?}")),
+        }
+    }
+
+    #[cfg(feature = "docker")]
+    fn daemon(&self) -> &Result<crate::docker::daemon::Daemon, String> {
+        use toolpost_sandbox::docker::image::Recipe;
+        self.daemon.get_or_init(|| {
+            let daemon = crate::docker::daemon::Daemon::start()?;
+            let recipe = Recipe::named("python").map_err(|error| error.to_string())?;
+            daemon
+                .images()
+                .build(&recipe, ATTACKED, std::time::Duration::from_mins(10), &mut |_| {})
+                .map_err(|error| format!("the image was not built: {error}"))?;
+            Ok(daemon)
+        })
+    }
+
+    /// The containers of the daemon, if it was started.
+    #[cfg(feature = "docker")]
+    pub(crate) fn containers(&self) -> Vec<String> {
+        let daemon = self.daemon.get().and_then(|daemon| daemon.as_ref().ok());
+        daemon.map(crate::docker::daemon::Daemon::containers).unwrap_or_default()
     }
 
     /// Whether the process of the host still lives.

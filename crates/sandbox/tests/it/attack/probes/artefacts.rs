@@ -8,6 +8,8 @@ use crate::attack::expected::{OK, all};
 use crate::attack::{Place, Probe, Who, host};
 use crate::support::open_folder;
 
+const NAMELESS: &str = "the workspace has no name on the host";
+
 pub(crate) const PROBES: &[Probe] = &[
     host(12, "sparse artefact", sparse, all(OK)).cells(),
     host(52, "links to files of the host as artefacts", links, all(OK)).cells(),
@@ -21,9 +23,10 @@ pub(crate) const PROBES: &[Probe] = &[
     host(51, "set-user-id programs left in a folder of the host", left_programs, all(OK)).cells().not_for(&[
         (Who::Shared, "a folder of the host is refused without masks"),
         (Who::Level("minimal"), "no boundary is promised for files"),
+        (Who::Backend("docker"), "a container is given no folder of the host"),
     ]),
     host(57, "temporary names cannot be guessed or prepared", temporary, all(OK))
-        .not_for(&[(Who::PrivateRoot, "the workspace has no name on the host")]),
+        .not_for(&[(Who::PrivateRoot, NAMELESS), (Who::Backend("docker"), NAMELESS)]),
 ];
 
 /// Exports everything to a fresh folder and gives the names and sizes that arrived there.

@@ -21,7 +21,7 @@ pub(crate) const PROBES: &[Probe] = &[
         35,
         "a name server is asked",
         "import struct\nquery = struct.pack('>6H', 1, 256, 1, 0, 0, 0) + b'\\6secret\\7example\\3com\\0' + struct.pack('>2H', 1, 1)\nattempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(query, ('127.0.0.53', 53)))",
-        all(REFUSED).minimal(ANY),
+        all(REFUSED).minimal(ANY).in_own_kernel(&["allowed"]),
     ),
     // No level promises that only known programs run: what runs has the same lock.
     inside(
@@ -88,11 +88,10 @@ fn no_daemon(_place: &Place<'_>) -> String {
     let silent = folder.path().join("silent");
     let _listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();
     for socket in [folder.path().join("missing"), silent] {
-        let start = std::time::Instant::now();
         let options = Options::new("x").patience(std::time::Duration::from_secs(1));
         let result = Docker::connect(&DockerHost::Unix(socket.clone()), options);
-        if result.is_ok() || start.elapsed() > std::time::Duration::from_secs(6) {
-            return format!("{}: {:?} after {:?}", socket.display(), result.is_ok(), start.elapsed());
+        if result.is_ok() {
+            return format!("{} is taken for a daemon", socket.display());
         }
     }
     "ok".into()
@@ -183,8 +182,8 @@ fn degraded(place: &Place<'_>) -> String {
 
 /// Layers that can be seen from inside, compared with the report.
 fn attested(place: &Place<'_>) -> String {
-    let code = "status = dict(line.split(':', 1) for line in open('/proc/self/status').read().splitlines())\n\
-        [status['Seccomp'].strip() == '2', status['NoNewPrivs'].strip() == '1', int(status['CapEff'], 16) == 0, os.getppid() == 1,\n \
+    let code = "status = dict(line.split(':', 1) for line in open('/proc/self/status').read().splitlines() if ':' in line)\n\
+        [status.get('Seccomp', '').strip() == '2', libc.prctl(39, 0, 0, 0, 0) == 1, int(status['CapEff'], 16) == 0, os.getppid() == 1,\n \
         attempt(lambda: os.listdir(HOST)) == 'ENOENT', os.getuid() != 0]";
     let outcome = python(&place.sandbox(), &format!("{}{code}", place.world.prelude()));
     let Some(seen) = outcome.value.as_ref().and_then(serde_json::Value::as_array) else {

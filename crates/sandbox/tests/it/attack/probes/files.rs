@@ -8,7 +8,8 @@ pub(crate) const PROBES: &[Probe] = &[
         1,
         "read /etc/shadow",
         "attempt(lambda: open('/etc/shadow'))",
-        of(ANY, REFUSED, REFUSED, INVISIBLE),
+        // The image has one of its own.
+        of(ANY, REFUSED, REFUSED, INVISIBLE).in_container(REFUSED),
     ),
     inside(
         2,
@@ -20,7 +21,8 @@ pub(crate) const PROBES: &[Probe] = &[
         2,
         "list a home folder",
         "first(*[attempt(lambda: os.listdir(p)) for p in ('/root', '/home')])",
-        of(ANY, INVISIBLE, REFUSED, INVISIBLE),
+        // The image has an empty one of its own.
+        of(ANY, INVISIBLE, REFUSED, INVISIBLE).in_container(&["allowed"]),
     ),
     inside(
         46,
@@ -31,7 +33,7 @@ pub(crate) const PROBES: &[Probe] = &[
     inside(
         47,
         "out of the working folder",
-        "def up():\n    try: return os.listdir('/proc/self/cwd/../..')\n    except OSError: return []\n'allowed' if {'work', 'root', '.host'} & set(up()) else 'ok'",
+        "found = [p for p in ('/proc/self/cwd/..', '/proc/self/cwd/../..') if attempt(lambda: open(p + HOST + '/secret')) == 'allowed']\n'ok' if not found else str(found)",
         all(OK).minimal(ANY),
     ),
     inside(

@@ -10,20 +10,21 @@ pub(crate) const PROBES: &[Probe] = &[
         26,
         "TCP",
         "attempt(lambda: socket.socket(socket.AF_INET).connect(('127.0.0.1', PORT)))",
-        all(REFUSED).minimal(ANY),
+        // Its own loopback, on which nobody listens.
+        all(REFUSED).minimal(ANY).in_own_kernel(&["ECONNREFUSED"]),
     ),
     inside(
         26,
         "TCP, metadata address",
         "attempt(lambda: socket.socket(socket.AF_INET).connect(('169.254.169.254', 80)))",
-        all(REFUSED).minimal(ANY),
+        all(REFUSED).minimal(ANY).in_own_kernel(&["EHOSTUNREACH", "ENETUNREACH"]),
     )
     .not_for(&[(Who::Level("minimal"), LEAVES)]),
     inside(
         27,
         "UDP",
         "attempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 53)))",
-        all(REFUSED).minimal(ANY),
+        all(REFUSED).minimal(ANY).in_own_kernel(&["allowed"]),
     ),
     inside(
         27,
@@ -36,7 +37,7 @@ pub(crate) const PROBES: &[Probe] = &[
         28,
         "ping socket",
         "attempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 1))",
-        all(REFUSED).minimal(ANY),
+        all(REFUSED).minimal(ANY).in_own_kernel(&["allowed"]),
     ),
     inside(
         28,
@@ -54,17 +55,27 @@ pub(crate) const PROBES: &[Probe] = &[
         28,
         "netlink",
         "attempt(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))",
-        all(REFUSED).minimal(ANY),
+        all(REFUSED).minimal(ANY).in_own_kernel(&["allowed"]),
     ),
     inside(
         28,
         "kernel crypto",
         "attempt(lambda: socket.socket(38, socket.SOCK_SEQPACKET))",
-        all(REFUSED).minimal(ANY),
+        all(REFUSED).minimal(ANY).in_own_kernel(&["EAFNOSUPPORT"]),
     ),
-    inside(28, "bluetooth", "attempt(lambda: socket.socket(31, socket.SOCK_RAW))", all(REFUSED).minimal(ANY)),
-    inside(29, "vsock", "attempt(lambda: socket.socket(40, socket.SOCK_STREAM))", all(REFUSED)),
-    inside(30, "io_uring", "call(425, 8, 0)", all(NO_CALL)),
+    inside(
+        28,
+        "bluetooth",
+        "attempt(lambda: socket.socket(31, socket.SOCK_RAW))",
+        all(REFUSED).minimal(ANY).in_own_kernel(&["EAFNOSUPPORT"]),
+    ),
+    inside(
+        29,
+        "vsock",
+        "attempt(lambda: socket.socket(40, socket.SOCK_STREAM))",
+        all(REFUSED).in_own_kernel(&["EAFNOSUPPORT"]),
+    ),
+    inside(30, "io_uring", "call(425, 8, 0)", all(NO_CALL).in_own_kernel(&["EFAULT", "ENOSYS"])),
     inside(
         31,
         "unix socket of the host by path",

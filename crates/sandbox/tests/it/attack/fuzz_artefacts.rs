@@ -1,0 +1,125 @@
+//! Random names and kinds of files that programs leave: what comes back has a harmless name, stays in the folder that it is
+//! exported to, and is the bytes that it was, an archive too.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+
+use toolpost_sandbox::{Host, Language, Level, Program, Sandbox};
+
+use super::fuzz::{Random, for_a_while};
+use crate::support::{quick, run};
+
+/// Pieces of names as Python writes bytes.
+const PIECES: &[&str] = &[
+    "a",
+    "B",
+    "..",
+    ".",
+    "-",
+    " ",
+    "CON",
+    "nul",
+    ".txt",
+    "\\xc3\\xa9",
+    "e\\xcc\\x81",
+    "\\xff\\xfe",
+    "\\n",
+    "\\r",
+    "\\x1b[2J",
+    "\\xe2\\x80\\xae",
+    "\\xe2\\x80\\x8b",
+    "\\\\",
+    "%2e",
+    "~",
+    "$HOME",
+    "`id`",
+    ":",
+    "*",
+    "COM1",
+    "\\x7f",
+    "/",
+    "/",
+    "x' * 60 + b'y",
+];
+
+/// What makes a file, with its name as `n`.
+const KINDS: &[&str] = &[
+    "open(n, 'wb').write(n)",
+    "open(n, 'wb').write(b'PK\\x03\\x04' + n)",
+    "os.symlink('/etc/passwd', n)",
+    "os.symlink('..', n)",
+    "os.mkfifo(n)",
+    "os.link(b'good', n)",
+    "os.makedirs(n)",
+    "open(n, 'wb').truncate(1 << 28)",
+    "os.chmod(n, 0)",
+    "socket.socket(socket.AF_UNIX).bind(n)",
+];
+
+/// A program that makes some files; what fails is left out.
+fn program(random: &mut Random) -> String {
+    let mut code = "import os, socket\nopen('good', 'w').write('good')\n".to_owned();
+    for _ in 0..12 {
+        let name: String = (0..=random.below(5)).map(|_| random.pick(PIECES)).collect();
+        let kind = random.pick(KINDS);
+        let _ = write!(
+            code,
+            "n = b'{name}'\ntry:\n    if os.path.dirname(n) and b'..' not in n and not n.startswith(b'/'): os.makedirs(os.path.dirname(n), exist_ok=True)\n    {kind}\nexcept (OSError, ValueError): pass\n"
+        );
+    }
+    code
+}
+
+/// The files below a folder, with their content.
+fn below(folder: &std::path::Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(next) = waiting.pop() {
+        for entry in std::fs::read_dir(next).unwrap().flatten() {
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                waiting.push(entry.path());
+                continue;
+            }
+            assert!(kind.is_file(), "{entry:?}");
+            let path = entry.path();
+            let name = path.strip_prefix(folder).unwrap().as_os_str().as_bytes().to_vec();
+            found.insert(name, std::fs::read(path).unwrap());
+        }
+    }
+    found
+}
+
+#[test]
+fn whatever_names_a_program_makes_what_comes_back_is_harmless_and_whole() {
+    let available = Host::probe().availability(Level::Strict).is_some_and(|entry| entry.available);
+    let level = if available { Level::Strict } else { Level::Standard };
+    let sandbox = Sandbox::new().level(level).limits(quick().with_artifacts(100));
+    for_a_while("names of artefacts", |random| {
+        let code = program(random);
+        let outcome = run(&sandbox, &Program::code(Language::Python, code.clone())).unwrap();
+        let outer = tempfile::tempdir().unwrap();
+        let target = outer.path().join("target");
+        std::fs::create_dir(&target).unwrap();
+        let result = outcome.export(&target);
+        let beside: Vec<_> = std::fs::read_dir(outer.path()).unwrap().flatten().collect();
+        assert_eq!(beside.len(), 1, "{beside:?} {code}");
+        let found = below(&target);
+        // One name may be a file here and a folder there on a host that knows no case: then the export says so.
+        assert!(result.is_err() || found.len() == outcome.artifacts.len(), "{found:?} {code}");
+        for artifact in &outcome.artifacts {
+            let name = &artifact.path;
+            let harmless = name
+                .split('/')
+                .all(|part| !matches!(part, "" | "." | "..") && part.len() <= 255 && !part.starts_with('-'))
+                && !name.contains(['\\', '\0', '\n', '\r', '\u{1b}', '\u{202e}', '\u{200b}', '\u{7f}']);
+            assert!(harmless, "{name:?} came back from {code}");
+            let content = artifact.read().unwrap();
+            assert_eq!(content.len() as u64, artifact.size);
+            if result.is_ok() {
+                assert_eq!(found.get(name.as_bytes()), Some(&content), "{name:?} {code}");
+            }
+        }
+    });
+}
