@@ -1,13 +1,20 @@
 //! The attack table of the sandbox: runs it whole, as root and as an ordinary user, and writes `docs/attacks.md`.
+//!
+//! It is run in parts, each a program of its own that writes what it found to `.dev/attack`. Named parts can be run again
+//! alone; the document is made of what every part found last, and says so where another build of the tests found it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+mod report;
+
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::Result;
 use crate::command::Task;
+
+pub use report::{Counts, Report, Run};
 
 /// Where the table is written.
 pub const DOCUMENT: &str = "docs/attacks.md";
@@ -15,38 +22,193 @@ pub const DOCUMENT: &str = "docs/attacks.md";
 pub const ROWS: &str = "crates/sandbox/tests/it/attack/rows.rs";
 /// What stands at a row that a run did not reach.
 const NOT_RUN: &str = "not run";
-/// Which tests belong to it: the table, what stays behind, and all of that again as an ordinary user.
-const TESTS: [&str; 3] = ["attack", "leaks", "unprivileged"];
+/// Where the parts are kept.
+const FOLDER: &str = ".dev/attack";
+/// The test that prints the rows, the parts and the facts of the host.
+const PLAN: &str = "attack::table::every_row_has_a_probe";
+/// The user that root becomes.
+const NOBODY: u32 = 65_534;
+/// How many parts run at once.
+const AT_ONCE: usize = 2;
 
-/// Runs everything and writes the document. The answer is whether every answer was the expected one.
-pub fn run(root: &Path) -> Result<bool> {
+/// A piece of the run: some tests, as a user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Part {
+    name: String,
+    user: u32,
+    arguments: Vec<String>,
+    /// The backend or the poor host, for a part of the table.
+    place: Option<String>,
+}
+
+impl Part {
+    fn new(name: &str, user: u32, arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        Self { name: format!("{name}, as user {user}"), user, arguments, place: None }
+    }
+
+    fn file(&self, folder: &Path) -> PathBuf {
+        let name: String =
+            self.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        folder.join(format!("{name}.log"))
+    }
+
+    /// Runs it and keeps what it printed, under a line that says by what and when.
+    fn run(&self, root: &Path, program: &str, build: &str) -> Result<bool> {
+        let mut task = Task::new(program, &[])
+            .folder(Path::new("/"))
+            .variable("TOOLPOST_ATTACK", "all")
+            .variable("TMPDIR", "/tmp")
+            .variable("RUST_BACKTRACE", "0")
+            .limit(Duration::from_hours(1));
+        for argument in
+            self.arguments.iter().map(String::as_str).chain(["--nocapture", "--test-threads", "2"])
+        {
+            task = task.argument(argument);
+        }
+        if let Some(place) = &self.place {
+            task = task.variable("TOOLPOST_ATTACK_PLACE", place);
+        }
+        if own_user()? != self.user {
+            task = task.user(self.user);
+        }
+        let begin = Instant::now();
+        let captured = task.capture()?;
+        let seconds = begin.elapsed().as_secs();
+        let end = if captured.success { "passed" } else { "failed" };
+        let file = self.file(&root.join(FOLDER));
+        let text = format!(
+            "ATTACK RUN\t{}\t{}\t{build}\t{}\t{end}\t{seconds}\n{}\n{}",
+            self.name,
+            self.user,
+            today(),
+            captured.text,
+            captured.errors
+        );
+        fs::write(&file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        eprintln!("[{seconds:5} s] {}: {end}", self.name);
+        Ok(captured.success)
+    }
+}
+
+/// Runs everything, or the parts whose names contain one of the words, and writes the document. The answer is whether every
+/// part was run by this build, passed, and gave the expected answers.
+pub fn run(root: &Path, words: &[String]) -> Result<bool> {
     let program = build(root)?;
-    let task = Task::new(&program, &TESTS)
-        .argument("--nocapture")
-        .argument("--test-threads")
-        .argument("2")
-        .folder(&root.join("crates/sandbox"))
-        .variable("TOOLPOST_ATTACK", "all")
-        .variable("RUST_BACKTRACE", "0")
-        .limit(Duration::from_mins(75));
-    eprintln!("running `{}`: up to an hour", task.line());
-    let captured = task.capture()?;
-    let report = Report::read(&captured.text);
-    for line in captured.text.lines().chain(captured.errors.lines()) {
-        if !line.starts_with("ATTACK") && !line.trim().is_empty() {
-            println!("{line}");
+    let build = fingerprint(&program)?;
+    let folder = root.join(FOLDER);
+    if words.is_empty() && folder.exists() {
+        fs::remove_dir_all(&folder).map_err(|error| format!("cannot clear {FOLDER}: {error}"))?;
+    }
+    fs::create_dir_all(&folder).map_err(|error| format!("cannot make {FOLDER}: {error}"))?;
+    let user = own_user()?;
+    let users = if user == 0 { vec![0, NOBODY] } else { vec![user] };
+    let mut parts: Vec<Part> =
+        users.iter().map(|&user| Part::new("the rows", user, &["--exact", PLAN])).collect();
+    for part in &parts {
+        part.run(root, &program, &build)?;
+    }
+    let plan = fs::read_to_string(parts[0].file(&folder)).unwrap_or_default();
+    parts.extend(plan_of(&plan, &users));
+    let wanted: Vec<&Part> = parts
+        .iter()
+        .skip(users.len())
+        .filter(|part| words.is_empty() || words.iter().any(|word| part.name.contains(word.as_str())))
+        .collect();
+    if wanted.is_empty() {
+        let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+        return Err(format!("no part has {} in its name; there are: {}", words.join(", "), names.join("; ")));
+    }
+    eprintln!("{} parts, {AT_ONCE} at once: up to an hour for all", wanted.len());
+    run_all(&wanted, root, &program, &build)?;
+    let mut report = Report::default();
+    for part in &parts {
+        match fs::read_to_string(part.file(&folder)) {
+            Ok(text) => report.add(&text),
+            Err(_) => report.runs.push(Run::missing(&part.name, part.user)),
         }
     }
-    if report.lines.is_empty() {
-        return Err("the tests printed no line of the table".into());
-    }
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let text = report.document(&today(), kernel.trim());
+    let text = report.document(&today(), &kernel(), &build);
     fs::write(root.join(DOCUMENT), text).map_err(|error| format!("cannot write {DOCUMENT}: {error}"))?;
     let counts = report.counts();
+    for (part, line) in report.trouble() {
+        println!("{part}: {line}");
+    }
     println!("{counts}; see {DOCUMENT}");
-    let is_whole = report.rows.keys().all(|row| report.lines.keys().any(|answer| answer.row == *row));
-    Ok(captured.success && counts.wrong == 0 && is_whole)
+    Ok(report.is_good(&build))
+}
+
+/// Runs parts, some at once. One that cannot be started fails all, after the others.
+fn run_all(parts: &[&Part], root: &Path, program: &str, build: &str) -> Result<()> {
+    let queue = Mutex::new(parts.iter());
+    let errors = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let next = queue.lock().map(|mut queue| queue.next()).unwrap_or_default();
+                    let Some(part) = next else { break };
+                    if let Err(error) = part.run(root, program, build)
+                        && let Ok(mut errors) = errors.lock()
+                    {
+                        errors.push(error);
+                    }
+                }
+            });
+        }
+    });
+    let errors = errors.into_inner().unwrap_or_default();
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
+}
+
+/// The parts that the tests name, and the tests beside the table; those that take longest first.
+fn plan_of(printed: &str, users: &[u32]) -> Vec<Part> {
+    const TABLE: &str = "attack::table::the_attack_table";
+    let mut parts = Vec::new();
+    for &user in users {
+        parts.push(Part::new("what stays behind", user, &["leaks::"]));
+        parts.push(Part::new("mixing, fuzzing, bad input", user, &["attack::", "--skip", TABLE]));
+    }
+    for line in printed.lines() {
+        let mut fields = line.split('\t');
+        let (Some("ATTACK PART"), Some(test), Some(place)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        for &user in users {
+            let name = if test.ends_with("_here") { format!("this host: {place}") } else { place.to_owned() };
+            let part = Part::new(&name, user, &["--exact", test]);
+            parts.push(Part { place: Some(place.to_owned()), ..part });
+        }
+    }
+    if users.len() > 1 {
+        let others = ["--skip", "attack::", "--skip", "leaks::", "--skip", "unprivileged::"];
+        parts.push(Part::new("every other test", NOBODY, &others));
+    }
+    // A container takes ten times as long as any other run: what has them begins first.
+    parts.sort_by_key(|part| part.place.as_deref() != Some("docker"));
+    parts
+}
+
+/// The user who runs this.
+fn own_user() -> Result<u32> {
+    let captured = Task::new("id", &["-u"]).capture()?;
+    captured.text.trim().parse().map_err(|_| format!("`id -u` says `{}`", captured.text.trim()))
+}
+
+/// A number of the tests' program, by which results of another build are known.
+fn fingerprint(program: &str) -> Result<String> {
+    use std::hash::Hasher as _;
+    let bytes = fs::read(program).map_err(|error| format!("cannot read {program}: {error}"))?;
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(&bytes);
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+/// The release of the kernel without what a distributor or a cloud adds.
+fn kernel() -> String {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.trim().split('-').next().unwrap_or_default().to_owned()
 }
 
 /// Builds the tests of the sandbox and gives the program.
@@ -68,225 +230,6 @@ fn build(root: &Path) -> Result<String> {
 fn today() -> String {
     let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() / 86_400);
     crate::bench::date(days)
-}
-
-/// One row of the specification.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Row {
-    attack: String,
-    specified: Vec<String>,
-}
-
-/// What a probe was and came to, without where.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Answer {
-    row: u32,
-    probe: String,
-    level: String,
-    backend: String,
-    expected: String,
-    got: String,
-    result: String,
-}
-
-/// What the tests printed.
-#[derive(Debug, Default)]
-pub struct Report {
-    rows: BTreeMap<u32, Row>,
-    /// Each answer with the users and hosts that gave it.
-    lines: BTreeMap<Answer, BTreeSet<(u32, String)>>,
-    hosts: Vec<String>,
-}
-
-/// How many probes were run, and how they came out.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Runs that answered as expected, or where nothing is promised.
-    pub held: usize,
-    /// Others.
-    pub wrong: usize,
-    /// Probes that have nothing to say somewhere.
-    pub silent: usize,
-}
-
-impl std::fmt::Display for Counts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { held, wrong, silent } = self;
-        write!(f, "{} probes run: {held} held, {wrong} wrong; {silent} had nothing to say", held + wrong)
-    }
-}
-
-impl Report {
-    /// Reads the lines `ATTACK…` out of what the tests printed.
-    pub fn read(text: &str) -> Self {
-        let mut report = Self::default();
-        for line in text.lines() {
-            let mut fields = line.split('\t');
-            match fields.next() {
-                Some("ATTACK ROW") => report.add_row(&fields.collect::<Vec<_>>()),
-                Some("ATTACK") => report.add_line(&fields.collect::<Vec<_>>()),
-                _ => {}
-            }
-        }
-        report
-    }
-
-    fn add_row(&mut self, fields: &[&str]) {
-        if let [number, attack, specified @ ..] = fields
-            && let Ok(number) = number.parse()
-        {
-            let specified = specified.iter().map(|&letter| letter.to_owned()).collect();
-            self.rows.insert(number, Row { attack: (*attack).to_owned(), specified });
-        }
-    }
-
-    fn add_line(&mut self, fields: &[&str]) {
-        let [row, probe, level, backend, host, user, expected, got, result, ..] = fields else { return };
-        let (Ok(row), Ok(user)) = (row.parse(), user.parse()) else { return };
-        if !self.hosts.iter().any(|known| known == host) {
-            self.hosts.push((*host).to_owned());
-        }
-        let text = |field: &&str| (*field).to_owned();
-        let answer = Answer {
-            row,
-            probe: text(probe),
-            level: text(level),
-            backend: text(backend),
-            expected: text(expected),
-            got: text(got),
-            result: text(result),
-        };
-        self.lines.entry(answer).or_default().insert((user, text(host)));
-    }
-
-    /// The counts of all lines.
-    pub fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
-        for (answer, places) in &self.lines {
-            match answer.result.as_str() {
-                "held" => counts.held += places.len(),
-                "wrong" => counts.wrong += places.len(),
-                _ => counts.silent += places.len(),
-            }
-        }
-        counts
-    }
-
-    /// The document.
-    pub fn document(&self, date: &str, kernel: &str) -> String {
-        let mut text = String::new();
-        let counts = self.counts();
-        let users: BTreeSet<u32> = self.lines.values().flatten().map(|(user, _)| *user).collect();
-        let users: Vec<String> = users.iter().map(u32::to_string).collect();
-        let _ = write!(
-            text,
-            "# The attack table\n\nWritten by `cargo xtask attack` from a run on {date}, Linux {kernel}, x86-64, as the users {}. Do not edit it.\n\n{counts}.\n\n",
-            users.join(" and ")
-        );
-        text.push_str(
-            "Specified: `A` allowed and documented, `E` refused with an error, `I` invisible, `L` capped and reported, `K` killed with a reason, `ok` the host is not fooled, `-` no promise.\n\
-             A probe is one way to carry an attack out; `verdict:` is what the run was ended with, `error:` a request that was refused. Where nothing is promised, what was got is shown and not compared.\n\n\
-             ## Hosts\n\n| | host |\n|---|---|\n",
-        );
-        for (index, host) in self.hosts.iter().enumerate() {
-            let _ = writeln!(text, "| {} | {} |", letter(index), cell(host));
-        }
-        text.push_str("\n## Rows\n\n| row | attack | minimal | standard | strict | maximum | held | wrong |\n|---|---|---|---|---|---|---|---|\n");
-        for (number, row) in &self.rows {
-            let of = |result: &str| -> usize {
-                self.lines
-                    .iter()
-                    .filter(|(answer, _)| answer.row == *number && answer.result == result)
-                    .map(|(_, places)| places.len())
-                    .sum()
-            };
-            let is_run = self.lines.keys().any(|answer| answer.row == *number);
-            let (held, wrong) = if is_run {
-                (of("held").to_string(), of("wrong").to_string())
-            } else {
-                (NOT_RUN.to_owned(), NOT_RUN.to_owned())
-            };
-            let specified: Vec<String> = row.specified.iter().map(|letter| cell(letter)).collect();
-            let _ = writeln!(
-                text,
-                "| {number} | {} | {} | {held} | {wrong} |",
-                cell(&row.attack),
-                specified.join(" | "),
-            );
-        }
-        text.push_str("\n## What was run\n\n| row | probe | level | backend | expected | got | user | hosts |\n|---|---|---|---|---|---|---|---|\n");
-        for (answer, places) in self.lines.iter().filter(|(answer, _)| answer.result != "nothing to say") {
-            let got =
-                if answer.result == "wrong" { format!("**{}**", answer.got) } else { answer.got.clone() };
-            let _ = writeln!(
-                text,
-                "| {} | {} | {} | {} | {} | {} | {} |",
-                answer.row,
-                cell(&answer.probe),
-                answer.level,
-                answer.backend,
-                cell(&answer.expected),
-                cell(&got),
-                self.places(places)
-            );
-        }
-        text.push_str("\n## Where a row has nothing to say\n\n| row | probe | level | backend | reason | user | hosts |\n|---|---|---|---|---|---|---|\n");
-        for (answer, places) in self.lines.iter().filter(|(answer, _)| answer.result == "nothing to say") {
-            let _ = writeln!(
-                text,
-                "| {} | {} | {} | {} | {} | {} |",
-                answer.row,
-                cell(&answer.probe),
-                answer.level,
-                answer.backend,
-                cell(&answer.got),
-                self.places(places)
-            );
-        }
-        text
-    }
-
-    /// The cells `user | hosts`.
-    fn places(&self, places: &BTreeSet<(u32, String)>) -> String {
-        let mut of_user: BTreeMap<u32, Vec<String>> = BTreeMap::new();
-        for (user, host) in places {
-            let index = self.hosts.iter().position(|known| known == host).unwrap_or_default();
-            of_user.entry(*user).or_default().push(letter(index));
-        }
-        for hosts in of_user.values_mut() {
-            hosts.sort();
-        }
-        let users: Vec<String> = of_user.keys().map(u32::to_string).collect();
-        let hosts: BTreeSet<String> = of_user.values().map(|hosts| hosts.concat()).collect();
-        let hosts: Vec<String> = if hosts.len() == 1 {
-            hosts.into_iter().collect()
-        } else {
-            of_user.iter().map(|(user, hosts)| format!("{} ({user})", hosts.concat())).collect()
-        };
-        format!("{} | {}", users.join(", "), hosts.join(", "))
-    }
-}
-
-fn letter(index: usize) -> String {
-    char::from_u32('a' as u32 + u32::try_from(index).unwrap_or_default()).unwrap_or('?').to_string()
-}
-
-/// Text that ends no cell and tells nothing of this machine: folders of the tests are left out.
-fn cell(text: &str) -> String {
-    const MOST: usize = 160;
-    let words: Vec<String> = text
-        .split(' ')
-        .map(|word| match word.find("/tmp/").or_else(|| word.find("/proc/")) {
-            Some(at) if word.len() > at + 12 => format!("{}…", &word[..at]),
-            _ => word.to_owned(),
-        })
-        .collect();
-    let mut cell: String =
-        words.join(" ").replace('|', "\\|").replace('<', "&lt;").chars().take(MOST).collect();
-    if text.chars().count() > MOST {
-        cell.push('…');
-    }
-    cell
 }
 
 /// The numbers of the rows that a file of rows names.
@@ -314,28 +257,31 @@ pub fn answered(document: &str) -> BTreeSet<u32> {
 mod tests {
     use super::*;
 
-    const PRINTED: &str = "test x ... \nATTACK ROW\t1\tread | /etc/shadow\tA\tE\tI\tI\n\
-        ATTACK ROW\t3\tnot reached\tA\tE\tI\tI\n\
-        ATTACK\t1\tread it\tstrict\tprocess\tthis host\t0\tENOENT\tENOENT\theld\t12\n\
-        ATTACK\t1\tread it\tstrict\tprocess\tthis host\t65534\tENOENT\tENOENT\theld\t12\n\
-        ATTACK\t1\tread it\tstandard\tprocess\tno Landlock\t0\tEACCES\tallowed\twrong\t12\n\
-        ATTACK\t2\tfill\tminimal\tprocess\tthis host\t0\t\tits own files\tnothing to say\t0\n";
-
     #[test]
-    fn what_was_printed_becomes_a_table() {
-        let report = Report::read(PRINTED);
-        assert_eq!(report.counts(), Counts { held: 2, wrong: 1, silent: 1 });
-        let text = report.document("2026-11-22", "6.18.0");
-        for line in [
-            "| 1 | read \\| /etc/shadow | A | E | I | I | 2 | 1 |",
-            "| 1 | read it | strict | process | ENOENT | ENOENT | 0, 65534 | a |",
-            "| 1 | read it | standard | process | EACCES | **allowed** | 0 | b |",
-            "| 2 | fill | minimal | process | its own files | 0 | a |",
-        ] {
-            assert!(text.contains(line), "{line}\n{text}");
-        }
-        assert_eq!(answered(&text), BTreeSet::from([1, 2, 3]));
-        assert!(text.contains("| 3 | not reached | A | E | I | I | not run | not run |"), "{text}");
+    fn the_parts_are_those_that_the_tests_name_for_each_user_and_the_rest() {
+        let printed = "x\nATTACK PART\tattack::table::the_attack_table_holds_here\tpool\n\
+            ATTACK PART\tattack::table::the_attack_table_holds_on_poor_hosts\ta kernel of 2019\n";
+        let names = |users: &[u32]| -> Vec<String> {
+            plan_of(printed, users).into_iter().map(|part| part.name).collect()
+        };
+        assert_eq!(
+            names(&[0, NOBODY]),
+            [
+                "what stays behind, as user 0",
+                "mixing, fuzzing, bad input, as user 0",
+                "what stays behind, as user 65534",
+                "mixing, fuzzing, bad input, as user 65534",
+                "this host: pool, as user 0",
+                "this host: pool, as user 65534",
+                "a kernel of 2019, as user 0",
+                "a kernel of 2019, as user 65534",
+                "every other test, as user 65534",
+            ]
+        );
+        assert_eq!(names(&[1000]).len(), 4);
+        let parts = plan_of(printed, &[0]);
+        assert_eq!(parts[2].place.as_deref(), Some("pool"));
+        assert_eq!(parts[2].arguments, ["--exact", "attack::table::the_attack_table_holds_here"]);
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub struct Task {
     folder: Option<PathBuf>,
     environment: Vec<(String, String)>,
     limit: Duration,
+    user: Option<u32>,
 }
 
 /// What a captured program left.
@@ -51,6 +52,7 @@ impl Task {
             folder: None,
             environment: Vec::new(),
             limit: Duration::from_mins(20),
+            user: None,
         }
     }
 
@@ -79,6 +81,13 @@ impl Task {
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// Makes it run as another user, which only root can.
+    #[must_use]
+    pub fn user(mut self, user: u32) -> Self {
+        self.user = Some(user);
         self
     }
 
@@ -147,6 +156,11 @@ impl Task {
         }
         if let Some(folder) = &self.folder {
             command.current_dir(folder);
+        }
+        #[cfg(unix)]
+        if let Some(user) = self.user {
+            std::os::unix::process::CommandExt::gid(&mut command, user);
+            std::os::unix::process::CommandExt::uid(&mut command, user);
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command

@@ -16,10 +16,17 @@ use xtask::{Result, attack, bench, suite, tidy};
 /// A chore: its name, what it does, and how; the answer is whether all is well.
 type Chore = (&'static str, &'static str, fn(&Path) -> Result<bool>);
 
+/// The chore that takes words: names of its parts.
+const ATTACK: &str = "attack";
+
 const CHORES: &[Chore] = &[
     ("test", "set up what is needed and run all that a change must pass", suite::run),
     ("tidy", "hold the rules of the tree: layers, sizes, documentation, names in CI", check_tidy),
-    ("attack", "run the whole attack table of the sandbox and write docs/attacks.md", attack::run),
+    (
+        ATTACK,
+        "run the whole attack table of the sandbox, or the parts whose names have these WORDS, and write docs/attacks.md",
+        |root| attack::run(root, &[]),
+    ),
     ("bench", "measure the promises with numbers into benches/results", bench::run),
     ("help", "print this page", |_| Ok(help())),
 ];
@@ -30,6 +37,7 @@ fn main() -> ExitCode {
         [] => "help",
         [name] if name == "--help" || name == "-h" => "help",
         [name] => name,
+        [name, words @ ..] if name == ATTACK => return end(attack::run(&xtask::root(), words)),
         [name, extra, ..] => {
             eprintln!("error: `{name}` takes no arguments, found `{extra}`; leave it out");
             return ExitCode::from(2);
@@ -44,7 +52,11 @@ fn main() -> ExitCode {
         }
         return ExitCode::from(2);
     };
-    match chore(&xtask::root()) {
+    end(chore(&xtask::root()))
+}
+
+fn end(result: Result<bool>) -> ExitCode {
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
