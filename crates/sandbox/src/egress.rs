@@ -1,6 +1,5 @@
 //! The way out: which hosts a program may reach, and how much.
 
-#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 mod address;
 #[cfg_attr(
     any(not(target_os = "linux"), toolpost_simulate_other_host),
@@ -23,6 +22,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+pub use address::{AddressRule, address_rule};
 pub use host::HostPattern;
 pub use limits::EgressLimits;
 pub use log::{EgressEvent, EgressKind, EgressLog, EgressRefusal};

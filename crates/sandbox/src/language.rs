@@ -116,8 +116,11 @@ pub(crate) const CODE_PATH: &str = "{code}";
 pub(crate) const HEAP: &str = "{heap}";
 
 const PYTHON_DRIVER: &str = include_str!("../drivers/python.py");
-const JAVASCRIPT_DRIVER: &str = include_str!("../drivers/javascript.js");
-const TYPESCRIPT_DRIVER: &str = include_str!("../drivers/typescript.js");
+/// One driver for both: they differ in the name of the code and in how it becomes JavaScript.
+const JAVASCRIPT_DRIVER: &str =
+    concat!("(", include_str!("../drivers/node.js"), ")('main.js', (code) => code)");
+const TYPESCRIPT_DRIVER: &str =
+    concat!("(", include_str!("../drivers/node.js"), ")('main.ts', require('module').stripTypeScriptTypes)");
 const RUBY_DRIVER: &str = include_str!("../drivers/ruby.rb");
 const R_DRIVER: &str = include_str!("../drivers/r.R");
 /// After a line break: the interpreter takes no argument for code that begins with a dash, as a comment does.

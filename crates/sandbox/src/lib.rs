@@ -79,8 +79,8 @@
 //!   library. Proven on Linux x86-64; the aarch64 source is unproven.
 //! - Between clone and exec the child only carries out steps that were computed before: no allocation, no lock.
 //!
-//! Deliberately absent: network access but through [`Sandbox::egress`], terminals, tools, models, schemas, async runtimes (a run blocks its
-//! thread), reading the environment of the host (except the folder for temporary files), and a name for
+//! Deliberately absent: network access but through [`Sandbox::egress`], terminals, tools, models, schemas, async runtimes
+//! (a run blocks its thread), reading the environment of the host (except the folder for temporary files), and a name for
 //! [`Level::Unconfined`]: only code can ask for it.
 
 mod backend;
@@ -121,8 +121,8 @@ pub use detached::{Detached, start_detached};
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 pub use egress::EgressProxy;
 pub use egress::{
-    Egress, EgressEvent, EgressKind, EgressLimits, EgressLog, EgressPolicy, EgressRefusal, HostPattern,
-    Placeholder, Resolve, SecretPolicy,
+    AddressRule, Egress, EgressEvent, EgressKind, EgressLimits, EgressLog, EgressPolicy, EgressRefusal,
+    HostPattern, Placeholder, Resolve, SecretPolicy, address_rule,
 };
 pub use environment::{Environment, Profile, ProfilePackage};
 pub use error::Error;

@@ -1,6 +1,5 @@
 //! Requests to other machines, to those addresses that may be asked.
 
-mod address;
 mod request;
 mod secrets;
 mod session;

@@ -1,25 +1,40 @@
 //! Which addresses belong to nobody outside.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+use std::net::UdpSocket;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Why an address is not asked: the name of the rule and a sentence's end.
-pub(crate) type Rule = (&'static str, &'static str);
+/// Why an address is not asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AddressRule {
+    /// Its name, such as `loopback` or `metadata`.
+    pub name: &'static str,
+    /// The end of a sentence that begins with the address, such as "is this machine itself".
+    pub reason: &'static str,
+}
 
-const LOOPBACK: Rule = ("loopback", "is this machine itself");
-const UNSPECIFIED: Rule = ("unspecified", "means this machine itself");
-const PRIVATE: Rule = ("private", "belongs to a private network");
-const LINK_LOCAL: Rule =
-    ("link_local", "belongs to the local link, where clouds keep the credentials of a machine");
-const METADATA: Rule = ("metadata", "is where a cloud keeps the credentials of a machine");
-const SHARED: Rule = ("shared", "belongs to the network of a provider");
-const MULTICAST: Rule = ("multicast", "is a group of machines");
-const BROADCAST: Rule = ("broadcast", "is every machine of the local network");
-const RESERVED: Rule = ("reserved", "is no public address");
+const fn because(name: &'static str, reason: &'static str) -> AddressRule {
+    AddressRule { name, reason }
+}
+
+const LOOPBACK: AddressRule = because("loopback", "is this machine itself");
+const UNSPECIFIED: AddressRule = because("unspecified", "means this machine itself");
+const PRIVATE: AddressRule = because("private", "belongs to a private network");
+const LINK_LOCAL: AddressRule =
+    because("link_local", "belongs to the local link, where clouds keep the credentials of a machine");
+const METADATA: AddressRule = because("metadata", "is where a cloud keeps the credentials of a machine");
+const SHARED: AddressRule = because("shared", "belongs to the network of a provider");
+const MULTICAST: AddressRule = because("multicast", "is a group of machines");
+const BROADCAST: AddressRule = because("broadcast", "is every machine of the local network");
+const RESERVED: AddressRule = because("reserved", "is no public address");
 
 /// The rule against an address that this machine itself has.
-pub(crate) const OWN: Rule = ("own", "is this machine itself");
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+pub(crate) const OWN: AddressRule = because("own", "is this machine itself");
 
 /// Whether packets to an address would come back to this machine. Nothing is sent to find it out.
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 pub(crate) fn is_own(address: IpAddr) -> bool {
     let any: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -40,15 +55,23 @@ pub(crate) fn is_own(address: IpAddr) -> bool {
 const METADATA_V4: [Ipv4Addr; 3] =
     [Ipv4Addr::new(169, 254, 169, 254), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(100, 100, 100, 200)];
 
-/// The rule against an address; `None` if it is a public one.
-pub(crate) fn rule(address: IpAddr) -> Option<Rule> {
+/// The rule against an address; `None` if it is a public one. An IPv4 address inside an IPv6 one (mapped, NAT64, 6to4) has
+/// the rule of the inner one. Sources: the special-purpose registries of IANA, and what the clouds document.
+///
+/// ```
+/// let rule = toolpost_sandbox::address_rule("169.254.169.254".parse()?).expect("no public address");
+/// assert_eq!(rule.name, "metadata");
+/// assert_eq!(toolpost_sandbox::address_rule("1.1.1.1".parse()?), None);
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+pub fn address_rule(address: IpAddr) -> Option<AddressRule> {
     match address {
         IpAddr::V4(address) => rule_v4(address),
         IpAddr::V6(address) => rule_v6(address),
     }
 }
 
-fn rule_v4(address: Ipv4Addr) -> Option<Rule> {
+fn rule_v4(address: Ipv4Addr) -> Option<AddressRule> {
     if METADATA_V4.contains(&address) {
         return Some(METADATA);
     }
@@ -71,7 +94,7 @@ fn rule_v4(address: Ipv4Addr) -> Option<Rule> {
     })
 }
 
-fn rule_v6(address: Ipv6Addr) -> Option<Rule> {
+fn rule_v6(address: Ipv6Addr) -> Option<AddressRule> {
     let segments = address.segments();
     let embedded = |high: u16, low: u16| {
         let [a, b] = high.to_be_bytes();
@@ -142,7 +165,11 @@ mod tests {
             ("100::1", "reserved"),
             ("5f00::1", "reserved"),
         ] {
-            assert_eq!(rule(address.parse().unwrap()).map(|rule| rule.0), Some(expected), "{address}");
+            assert_eq!(
+                address_rule(address.parse().unwrap()).map(|rule| rule.name),
+                Some(expected),
+                "{address}"
+            );
         }
     }
 
@@ -163,7 +190,7 @@ mod tests {
             "64:ff9b::808:808",
             "2001:4860:4860::8888",
         ] {
-            assert_eq!(rule(address.parse().unwrap()), None, "{address}");
+            assert_eq!(address_rule(address.parse().unwrap()), None, "{address}");
         }
     }
 
@@ -172,13 +199,14 @@ mod tests {
         // Every first and second number, and a sample of the rest.
         for bits in (0..=u16::MAX).map(|high| u32::from(high).wrapping_mul(65_543)) {
             let [a, b, c, d] = bits.to_be_bytes();
-            let plain = rule(IpAddr::from([a, b, c, d]));
+            let plain = address_rule(IpAddr::from([a, b, c, d]));
             for text in [format!("::ffff:{a}.{b}.{c}.{d}"), format!("64:ff9b::{a}.{b}.{c}.{d}")] {
-                assert_eq!(rule(text.parse().unwrap()), plain, "{text}");
+                assert_eq!(address_rule(text.parse().unwrap()), plain, "{text}");
             }
         }
     }
 
+    #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
     #[test]
     fn an_address_of_this_machine_is_known() {
         assert!(is_own("127.0.0.1".parse().unwrap()));

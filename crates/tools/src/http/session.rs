@@ -17,9 +17,9 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use toolpost::import::ResourceLimits;
 use toolpost::{Ctx, Inject, ToolError};
+use toolpost_sandbox::{AddressRule, address_rule};
 
 use super::HttpSettings;
-use super::address::rule;
 use super::secrets::without_credentials;
 
 /// How many addresses of a name are looked at.
@@ -224,8 +224,8 @@ impl<'a> Session<'a> {
         }
         if !self.settings.allows(host, port) {
             // One bad address among good ones is how a name is bent towards the inside: none of them is taken.
-            if let Some((address, (rule, reason))) =
-                addresses.iter().find_map(|address| Some((address, rule(*address)?)))
+            if let Some((address, AddressRule { name: rule, reason, .. })) =
+                addresses.iter().find_map(|address| Some((address, address_rule(*address)?)))
             {
                 let what = if literal.is_some() {
                     format!("its address {reason}")

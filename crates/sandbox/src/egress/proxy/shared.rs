@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::super::Egress;
-use super::super::address;
+use super::super::address::{self, AddressRule};
 use super::super::host::{Host, HostPattern, Target};
 use super::super::log::{EgressEvent, EgressKind, EgressLog, EgressRefusal};
 use super::vault::Vault;
@@ -219,7 +219,9 @@ impl Shared {
             return Ok(());
         }
         let option = match target.host {
-            Host::Address(address) if address::rule(address).is_some() || address::is_own(address) => {
+            Host::Address(address)
+                if address::address_rule(address).is_some() || address::is_own(address) =>
+            {
                 format!("--allow-address {target}")
             }
             _ => format!("--allow-host {}", HostPattern::text_for(target)),
@@ -269,8 +271,9 @@ impl Shared {
     fn check_address(&self, target: &Target, address: IpAddr) -> Result<(), Trouble> {
         let at = SocketAddr::new(address, target.port);
         if !self.egress.policy.addresses.contains(&at) {
-            let rule = address::rule(address).or_else(|| address::is_own(address).then_some(address::OWN));
-            if let Some((_, meaning)) = rule {
+            let rule =
+                address::address_rule(address).or_else(|| address::is_own(address).then_some(address::OWN));
+            if let Some(AddressRule { reason: meaning, .. }) = rule {
                 let leads = match target.host {
                     Host::Name(_) => format!("{} leads to {address}, which {meaning}", target.host),
                     Host::Address(_) => format!("{address} {meaning}"),

@@ -1,14 +1,13 @@
-// Takes the types out of the code on descriptor 5, runs the rest, and writes the value of its last expression to
-// descriptor 4 as JSON.
-// A block: the names in here are not those of the code.
-{
+// Runs the code on descriptor 5, called `name`, after `plain` made JavaScript of it, and writes the value of its last
+// expression to descriptor 4 as JSON. A function: the names in here are not those of the code.
+(name, plain) => {
   const fs = require('fs');
-  const source = require('module').stripTypeScriptTypes(fs.readFileSync(5, 'utf8'));
+  const source = plain(fs.readFileSync(5, 'utf8'));
   let value;
   // Packages that were asked for.
   const packages = process.argv.slice(1);
   module.paths.push(...packages);
-  process.argv = [process.argv[0], 'main.ts'];
+  process.argv = [process.argv[0], name];
   process.on('exit', () => {
     let text;
     try { text = JSON.stringify(value); } catch { return; }
@@ -21,7 +20,7 @@
     else value = result;
   };
   try {
-    keep(require('vm').runInThisContext(source, { filename: 'main.ts' }));
+    keep(require('vm').runInThisContext(source, { filename: name }));
   } catch (error) {
     // Code with `import` or `await` at its top is a module.
     if (!(error instanceof SyntaxError) || !/\b(import|export|await)\b/.test(source)) throw error;
