@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod alone;
+mod good_use;
 mod misuse;
 mod program;
 #[cfg(feature = "workers")]

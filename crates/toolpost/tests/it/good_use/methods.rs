@@ -1,3 +1,5 @@
+//! Methods as tools.
+
 use toolpost::{ToolError, Toolbox, tools};
 
 struct Shop;
@@ -15,6 +17,7 @@ impl Shop {
     }
 }
 
-fn main() {
+#[test]
+fn methods_of_a_value() {
     assert_eq!(Toolbox::builder().tools(Shop).build().unwrap().specs().len(), 1);
 }

@@ -1,3 +1,5 @@
+//! Parameters that are parts of documents.
+
 use std::collections::BTreeMap;
 
 use toolpost::{Ctx, ToolError, data, tool, tools};
@@ -62,7 +64,8 @@ impl Counters {
     }
 }
 
-fn main() {
+#[test]
+fn parameters_that_are_state() {
     let mut count = 1;
     assert_eq!(Counters.add(&mut count, "a".into()), 2);
     assert_eq!(highest::run(&mut 3, "a".into(), 2), 3);

@@ -1,3 +1,5 @@
+//! Functions as tools.
+
 use toolpost::{Ctx, Inject, Output, Timeout, ToolError, tool};
 
 /// No parameters, no result.
@@ -43,7 +45,8 @@ async fn seconds() {}
 #[cfg(any())]
 fn absent(nothing: Nothing) {}
 
-fn main() {
+#[test]
+fn functions_with_all_kinds_of_parameters() {
     let toolbox = toolpost::Toolbox::builder()
         .tool(nothing)
         .tool(many)

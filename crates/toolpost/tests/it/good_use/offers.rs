@@ -1,3 +1,5 @@
+//! Prompts and resources.
+
 use toolpost::{Ctx, Toolbox, prompt, resource, tool};
 
 /// A note.
@@ -18,6 +20,7 @@ async fn count(ctx: &Ctx) -> bool {
     ctx.is_dry_run()
 }
 
-fn main() {
+#[test]
+fn prompts_and_resources() {
     let _ = Toolbox::builder().resource(note).prompt(review).tool(count).build().unwrap();
 }
