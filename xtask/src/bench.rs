@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::Result;
 use crate::command::Task;
-use crate::suite::setup::{self, Need};
+use crate::suite::setup::{self, Install, Need};
 
 /// A bench program: an example of a crate that prints one JSON object
 /// `{"rows": [{"name", "value", "unit", "promise"?, "promise_max"?, "promise_min"?}]}`.
@@ -49,7 +49,7 @@ pub const BENCHES: &[Bench] = &[
 const PEERS: &[Need] = &[Need {
     name: "sandbox-runtime",
     probe: &["test", "-e", ".dev/peers/node_modules/.bin/srt"],
-    install: &[&[
+    install: Install::Commands(&[&[
         "npm",
         "install",
         "--silent",
@@ -58,8 +58,7 @@ const PEERS: &[Need] = &[Need {
         "--prefix",
         ".dev/peers",
         "@anthropic-ai/sandbox-runtime",
-    ]],
-    needs_root: false,
+    ]]),
     reason: "a peer of the sandbox",
     without: "its start is not measured",
 }];
@@ -132,6 +131,7 @@ pub fn rows(text: &str) -> Result<Vec<Row>> {
 ///
 /// The answer is whether every program ran and every promise holds.
 pub fn run(root: &Path) -> Result<bool> {
+    setup::provide(root, setup::TOOLCHAIN);
     setup::provide(root, setup::NEEDS);
     setup::provide(root, PEERS);
     let mut programs = Vec::new();

@@ -7,6 +7,7 @@ pub mod setup;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Result;
@@ -21,16 +22,24 @@ use setup::Tools;
 /// The answer is whether nothing failed. Fails only where the checkout cannot be read or `.dev` cannot be written.
 pub fn run(root: &Path) -> Result<bool> {
     let begin = Instant::now();
-    let tools = setup::prepare(root);
-    step("set-up", begin, "done");
-    let tally = steps(root, &tools)?;
+    setup::provide(root, setup::TOOLCHAIN);
+    // Downloads wait for the network, compilers for the processor: the tests' own needs come in beside the lints.
+    let tally = thread::scope(|scope| {
+        let prepared = scope.spawn(|| {
+            let tools = setup::prepare(root);
+            step("set-up", begin, "done");
+            tools
+        });
+        steps(root, || prepared.join().map_err(|_| "the set-up panicked".into()))
+    })?;
     eprintln!("{:.0} s in all", begin.elapsed().as_secs_f64());
     print!("{tally}");
     Ok(tally.failed.is_empty())
 }
 
-/// Runs every step on the checkout at `root`, with a line for each on standard error.
-pub fn steps(root: &Path, tools: &Tools) -> Result<Tally> {
+/// Runs every step on the checkout at `root`, with a line for each on standard error. What the tests need is asked for
+/// when they begin.
+pub fn steps(root: &Path, tools: impl FnOnce() -> Result<Tools>) -> Result<Tally> {
     let workspace = Workspace::read(root)?;
     let suite =
         Suite { root: root.to_owned(), logs: root.join(".dev/log"), target: workspace.target.clone() };
@@ -44,7 +53,8 @@ pub fn steps(root: &Path, tools: &Tools) -> Result<Tally> {
         &["clippy", "--workspace", "--all-targets", "--keep-going", "--", "-D", "warnings"],
         &[],
     );
-    timed(&mut tally, "tests", |tally| suite.tests(tools, tally));
+    let tools = tools()?;
+    timed(&mut tally, "tests", |tally| suite.tests(&tools, tally));
     timed(&mut tally, "documentation tests", |tally| suite.documentation_tests(tally));
     suite.status(
         &mut tally,

@@ -12,14 +12,23 @@ pub struct Need {
     pub name: &'static str,
     /// The command that ends with 0 where it is there.
     pub probe: &'static [&'static str],
-    /// The commands that install it, one after another; none where it is the developer's choice.
-    pub install: &'static [&'static [&'static str]],
-    /// Whether installing needs root.
-    pub needs_root: bool,
+    /// How it is installed.
+    pub install: Install,
     /// What it is for.
     pub reason: &'static str,
     /// What is lost without it.
     pub without: &'static str,
+}
+
+/// How something is installed.
+#[derive(Debug)]
+pub enum Install {
+    /// Not at all: it is the developer's choice.
+    Left,
+    /// As these packages of Debian, which needs root. What is missing is installed in one go.
+    Packages(&'static [&'static str]),
+    /// By these commands, one after another.
+    Commands(&'static [&'static [&'static str]]),
 }
 
 /// Where tools are put that the machine does not have.
@@ -34,91 +43,65 @@ const DATA_PYTHON: &str = ".dev/data-env/bin/python3";
 /// How long an installation may take. Without it the run goes on.
 const INSTALL_LIMIT: Duration = Duration::from_mins(12);
 
-/// What the tests need. The toolchain, Git and Python are taken for granted.
-pub const NEEDS: &[Need] = &[
+/// What the first steps need.
+pub const TOOLCHAIN: &[Need] = &[
     Need {
         name: "clippy",
         probe: &["cargo", "clippy", "--version"],
-        install: &[&["rustup", "component", "add", "clippy"]],
-        needs_root: false,
+        install: Install::Commands(&[&["rustup", "component", "add", "clippy"]]),
         reason: "the lints",
         without: "the step `clippy` fails",
     },
     Need {
         name: "rustfmt",
         probe: &["cargo", "fmt", "--version"],
-        install: &[&["rustup", "component", "add", "rustfmt"]],
-        needs_root: false,
+        install: Install::Commands(&[&["rustup", "component", "add", "rustfmt"]]),
         reason: "the format",
         without: "the step `format` fails",
     },
+];
+
+/// What the tests need. The toolchain, Git and Python are taken for granted.
+pub const NEEDS: &[Need] = &[
     Need {
         name: "bubblewrap",
         probe: &["bwrap", "--version"],
-        install: &[
-            &["apt-get", "-qq", "update"],
-            &["apt-get", "-qq", "install", "--yes", "--no-install-recommends", "bubblewrap"],
-        ],
-        needs_root: true,
+        install: Install::Packages(&["bubblewrap"]),
         reason: "the peer that the sandbox is compared with",
         without: "what compares with it is skipped",
     },
     Need {
         name: "node",
         probe: &["node", "--version"],
-        install: &[],
-        needs_root: false,
+        install: Install::Left,
         reason: "JavaScript in the sandbox",
         without: "what runs JavaScript is skipped",
     },
     Need {
         name: "python3",
         probe: &["python3", "--version"],
-        install: &[],
-        needs_root: false,
+        install: Install::Left,
         reason: "Python in the sandbox",
         without: "what runs Python is skipped",
     },
     Need {
         name: "described programs",
         probe: &["sh", "-c", "for program in rg jq sqlite3 file; do command -v $program || exit 1; done"],
-        install: &[
-            &["apt-get", "-qq", "update"],
-            &[
-                "apt-get",
-                "-qq",
-                "install",
-                "--yes",
-                "--no-install-recommends",
-                "ripgrep",
-                "jq",
-                "sqlite3",
-                "file",
-            ],
-        ],
-        needs_root: true,
+        install: Install::Packages(&["ripgrep", "jq", "sqlite3", "file"]),
         reason: "the descriptions that come along are tested with their programs",
         without: "the tests of those that are not installed are skipped by name",
     },
     Need {
         name: "interpreters",
         probe: &["sh", "-c", "for program in ruby lua5.4 php; do command -v $program || exit 1; done"],
-        install: &[
-            &["apt-get", "-qq", "update"],
-            &["apt-get", "-qq", "install", "--yes", "--no-install-recommends", "ruby", "lua5.4", "php-cli"],
-        ],
-        needs_root: true,
+        install: Install::Packages(&["ruby", "lua5.4", "php-cli"]),
         reason: "Ruby, Lua and PHP in the sandbox",
         without: "the tests of those that are not installed are skipped by name",
     },
     Need {
         name: "go",
         probe: &["go", "version"],
-        install: &[
-            &["apt-get", "-qq", "update"],
-            &["apt-get", "-qq", "install", "--yes", "--no-install-recommends", "golang-go"],
-        ],
-        needs_root: true,
+        install: Install::Packages(&["golang-go"]),
         reason: "programs in Go, built in one sandbox and run in another",
         without: "what builds Go is skipped",
     },
@@ -129,20 +112,7 @@ pub const NEEDS: &[Need] = &[
             "-c",
             "for program in dockerd iptables busybox; do command -v $program || exit 1; done",
         ],
-        install: &[
-            &["apt-get", "-qq", "update"],
-            &[
-                "apt-get",
-                "-qq",
-                "install",
-                "--yes",
-                "--no-install-recommends",
-                "docker.io",
-                "iptables",
-                "busybox-static",
-            ],
-        ],
-        needs_root: true,
+        install: Install::Packages(&["docker.io", "iptables", "busybox-static"]),
         reason: "the tests of the Docker backend start a daemon of their own",
         without: "what needs a daemon is skipped",
     },
@@ -156,7 +126,7 @@ pub const NEEDS: &[Need] = &[
              'pandas numpy scipy sklearn statsmodels matplotlib pyarrow openpyxl xlrd PIL sympy mpmath tqdm \
              dateutil pytz joblib'.split()))",
         ],
-        install: &[
+        install: Install::Commands(&[
             &["python3", "-m", "venv", ".dev/data-env"],
             &[
                 DATA_PYTHON,
@@ -183,8 +153,7 @@ pub const NEEDS: &[Need] = &[
                 "pytz",
                 "joblib",
             ],
-        ],
-        needs_root: false,
+        ]),
         reason: "Python with what the profile `data` has",
         without: "what computes with pandas, SciPy, SymPy and matplotlib is skipped",
     },
@@ -196,8 +165,11 @@ pub const NEEDS: &[Need] = &[
             "-c",
             "test crates/toolbox/tests/data/golden.py -ot .dev/llm_factory_toolkit/golden.json",
         ],
-        install: &[&["python3", "crates/toolbox/tests/data/golden.py", ".dev/llm_factory_toolkit"]],
-        needs_root: false,
+        install: Install::Commands(&[&[
+            "python3",
+            "crates/toolbox/tests/data/golden.py",
+            ".dev/llm_factory_toolkit",
+        ]]),
         reason: "the answers that the catalog is compared with",
         without: "what compares with them is skipped",
     },
@@ -210,7 +182,7 @@ pub struct Tools {
     pub nextest: Option<Vec<String>>,
 }
 
-/// Makes ready what can be made ready, and says on standard error what cannot.
+/// Makes ready what the tests need, as far as it can be made ready, and says on standard error what cannot.
 pub fn prepare(root: &Path) -> Tools {
     provide(root, NEEDS);
     Tools { nextest: find_nextest(root).or_else(|| install_nextest(root)) }
@@ -218,8 +190,22 @@ pub fn prepare(root: &Path) -> Tools {
 
 /// Installs what is missing and can be installed, and says on standard error what is still missing.
 pub fn provide(root: &Path, needs: &[Need]) {
-    for need in needs {
-        if there(root, need.probe) {
+    let missing: Vec<&Need> = needs.iter().filter(|need| !there(root, need.probe)).collect();
+    let packages: Vec<&str> = missing
+        .iter()
+        .filter_map(|need| if let Install::Packages(packages) = need.install { Some(packages) } else { None })
+        .flatten()
+        .copied()
+        .collect();
+    if !packages.is_empty()
+        && is_root(root)
+        && let Err(error) = update(root).and_then(|()| install_packages(root, &packages))
+    {
+        // One package that does not exist must not take the others along: each need tries once more for itself.
+        eprintln!("{error}");
+    }
+    for need in missing {
+        if matches!(need.install, Install::Packages(_)) && there(root, need.probe) {
             continue;
         }
         let missing = match install(root, need) {
@@ -243,27 +229,37 @@ fn there(root: &Path, probe: &[&str]) -> bool {
 }
 
 fn install(root: &Path, need: &Need) -> Result<(), String> {
-    if need.install.is_empty() {
-        return Err("it is not installed, and installing it is left to you".to_owned());
-    }
-    if need.needs_root && !is_root(root) {
-        return Err("it is not installed, and installing it needs root".to_owned());
-    }
-    for command in need.install {
-        let Some(task) = task(root, command) else { continue };
-        let task = task.limit(INSTALL_LIMIT).variable("DEBIAN_FRONTEND", "noninteractive");
-        eprintln!("installing {}: `{}`", need.name, task.line());
-        let captured = task.capture()?;
-        if !captured.success {
-            let errors = captured.errors.trim();
-            return Err(format!(
-                "`{}` failed: {}",
-                task.line(),
-                errors.lines().last().unwrap_or("no message")
-            ));
+    match need.install {
+        Install::Left => Err("it is not installed, and installing it is left to you".to_owned()),
+        Install::Packages(_) if !is_root(root) => {
+            Err("it is not installed, and installing it needs root".to_owned())
         }
+        Install::Packages(packages) => install_packages(root, packages),
+        Install::Commands(commands) => commands.iter().try_for_each(|command| run(root, need.name, command)),
     }
-    Ok(())
+}
+
+/// Asks which packages there are.
+fn update(root: &Path) -> Result<(), String> {
+    run(root, "the list of packages", &["apt-get", "-qq", "update"])
+}
+
+fn install_packages(root: &Path, packages: &[&str]) -> Result<(), String> {
+    let mut command = vec!["apt-get", "-qq", "install", "--yes", "--no-install-recommends"];
+    command.extend(packages);
+    run(root, "packages", &command)
+}
+
+fn run(root: &Path, what: &str, command: &[&str]) -> Result<(), String> {
+    let Some(task) = task(root, command) else { return Ok(()) };
+    let task = task.limit(INSTALL_LIMIT).variable("DEBIAN_FRONTEND", "noninteractive");
+    eprintln!("installing {what}: `{}`", task.line());
+    let captured = task.capture()?;
+    if captured.success {
+        return Ok(());
+    }
+    let errors = captured.errors.trim();
+    Err(format!("`{}` failed: {}", task.line(), errors.lines().last().unwrap_or("no message")))
 }
 
 fn is_root(root: &Path) -> bool {

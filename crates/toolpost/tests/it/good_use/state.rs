@@ -52,7 +52,11 @@ impl Counters {
 
     /// A method.
     #[tool(conflict = "merge", merge = Self::sum)]
-    fn add(&self, #[state(id = "counters/{owner}", path = "/by_name/{name}")] count: &mut u64, name: String) -> u64 {
+    fn add(
+        &self,
+        #[state(id = "counters/{owner}", path = "/by_name/{name}")] count: &mut u64,
+        name: String,
+    ) -> u64 {
         *count += 1;
         *count
     }
