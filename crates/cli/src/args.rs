@@ -98,6 +98,19 @@ pub(crate) enum Backend {
     Docker,
 }
 
+/// Whether the image of a container is fetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Pull {
+    /// Never.
+    #[default]
+    Never,
+    /// If the daemon does not have it.
+    Missing,
+    /// Before the run.
+    Always,
+}
+
 /// Whether output is coloured.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum Color {
@@ -401,6 +414,10 @@ pub(crate) struct ExecArgs {
     /// An address that the program may reach although it is not public, such as `127.0.0.1:8080`. May be repeated.
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Sandbox")]
     pub(crate) allow_address: Vec<std::net::SocketAddr>,
+    /// A file that says which hosts the program may reach, how much, and with which secrets: TOML or JSON. Other options
+    /// add to it.
+    #[arg(long, value_name = "FILE", help_heading = "Sandbox")]
+    pub(crate) egress_policy: Option<PathBuf>,
     /// What runs it: processes of this host, or a container of the Docker daemon that `DOCKER_HOST` names. Default process.
     #[arg(long, value_enum, value_name = "BACKEND", help_heading = "Sandbox")]
     pub(crate) backend: Option<Backend>,
@@ -416,6 +433,9 @@ pub(crate) struct ExecArgs {
         conflicts_with = "profile"
     )]
     pub(crate) image: Option<String>,
+    /// Whether the image is fetched from its registry: never, missing or always. Default never.
+    #[arg(long, value_name = "POLICY", help_heading = "Sandbox", requires = "backend")]
+    pub(crate) pull: Option<Pull>,
     /// Use the Python packages of a profile, such as `data`, that `toolpost image build` has made.
     #[arg(long, value_name = "PROFILE", help_heading = "Sandbox")]
     pub(crate) profile: Option<String>,

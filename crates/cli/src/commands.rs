@@ -25,10 +25,11 @@ use toolpost_tools::{CodeSettings, FileRoot, HttpSettings, SearchEngine, SearchS
 
 use crate::args::Permission;
 use crate::config::Config;
+use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::store::LazyStore;
 use crate::target::Opened;
-use crate::{env, interrupt, packages};
+use crate::{egress, env, interrupt, packages};
 
 /// The toolbox of a command: its tools, whom they may touch, and what is allowed without asking.
 async fn toolbox(
@@ -54,6 +55,9 @@ async fn toolbox(
         settings.build_cache = packages::build_cache().unwrap_or_default();
     }
     settings.level = permission.level.or_else(|| config.choice("level"));
+    if let Some(path) = config.path("egress_policy") {
+        settings.egress = Some(egress::open(&egress::read(&path)?, config.flag("no_network"))?);
+    }
     settings.search_path = env::get_os("PATH");
     let mut commands = CommandSettings::default();
     commands.level = settings.level;
@@ -142,6 +146,24 @@ pub(crate) fn cancellable<T>(work: impl FnOnce(&Cancel) -> T) -> Result<T, Failu
     let done = work(&cancel);
     runtime.shutdown_background();
     Ok(done)
+}
+
+/// The same for what installs packages: an installation that was asked to stop is no failure of a package.
+pub(crate) fn installing<T>(
+    work: impl FnOnce(&Cancel) -> Result<T, toolpost_sandbox::Error>,
+    explained: impl FnOnce(toolpost_sandbox::Error) -> Failure,
+) -> Result<T, Failure> {
+    let (made, was_stopped) = cancellable(|cancel| (work(cancel), cancel.is_cancelled()))?;
+    made.map_err(|error| {
+        if was_stopped {
+            return Failure::new(
+                Exit::Interrupted,
+                "CANCELLED",
+                "the installation was stopped; nothing of it stays",
+            );
+        }
+        explained(error)
+    })
 }
 
 /// Ends the runtime. What is still at work was asked to stop: it gets a moment, so that no sandbox is left half taken

@@ -3,6 +3,7 @@
 
 pub(crate) mod dotenv;
 mod file;
+pub(crate) use file::toml_value;
 pub(crate) mod keys;
 pub(crate) mod places;
 pub(crate) mod trust;

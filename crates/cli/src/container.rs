@@ -30,11 +30,11 @@ pub(crate) use self::daemon::{backend, build, exit, list, look, remove};
 #[cfg(target_os = "linux")]
 mod daemon {
     use std::ffi::OsString;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
     use toolpost_sandbox::docker::image::{Image, Images, Recipe};
-    use toolpost_sandbox::docker::{Docker, DockerError, DockerHost, Options};
+    use toolpost_sandbox::docker::{Docker, DockerError, DockerHost, Login, Options, Pull};
     use toolpost_sandbox::{Backend, Error};
 
     use super::{BUILD_LIMIT, Daemon, Duration, Exit, PATIENCE, SOON};
@@ -53,14 +53,41 @@ mod daemon {
     }
 
     /// Containers of an image, one for each run.
-    pub(crate) fn backend(image: &str, runtime: Option<&str>) -> Result<Arc<dyn Backend>, Failure> {
+    pub(crate) fn backend(
+        image: &str,
+        runtime: Option<&str>,
+        pull: crate::args::Pull,
+    ) -> Result<Arc<dyn Backend>, Failure> {
         // The command ends with its run: nothing is kept ready for another one.
         let mut options = Options::new(image).spares(0).patience(PATIENCE);
+        options = options.pull(match pull {
+            crate::args::Pull::Never => Pull::Never,
+            crate::args::Pull::Missing => Pull::Missing,
+            crate::args::Pull::Always => Pull::Always,
+        });
+        if options.pull != Pull::Never
+            && let Some(login) = login(image)?
+        {
+            options = options.login(login);
+        }
         if let Some(runtime) = runtime {
             options = options.runtime(runtime);
         }
         let docker = Docker::connect(&host()?, options).map_err(Error::from)?;
         Ok(Arc::new(docker))
+    }
+
+    /// What `docker login` has kept for the registry of an image.
+    fn login(image: &str) -> Result<Option<Login>, Failure> {
+        let folder = env::get_os("DOCKER_CONFIG")
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(env::get_os("HOME")?).join(".docker")));
+        let Some(path) = folder.map(|folder| folder.join("config.json")) else { return Ok(None) };
+        match std::fs::read_to_string(&path) {
+            Ok(content) => Ok(Login::from_config(&content, image).map_err(Error::from)?),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Failure::file("the logins of Docker", &path, &error)),
+        }
     }
 
     fn images(patience: Duration) -> Result<Images, Failure> {
@@ -102,6 +129,7 @@ mod daemon {
                 DockerError::Address { .. }
                 | DockerError::ImageMissing { .. }
                 | DockerError::ImageUnusable { .. }
+                | DockerError::LoginRefused { .. }
                 | DockerError::RuntimeMissing { .. }
                 | DockerError::Unsupported { .. }
                 | DockerError::File { .. },
@@ -127,7 +155,11 @@ mod daemon {
         Err(Failure::usage("containers are for hosts with Linux").hint("Run the command on one."))
     }
 
-    pub(crate) fn backend(_image: &str, _runtime: Option<&str>) -> Result<Arc<dyn Backend>, Failure> {
+    pub(crate) fn backend(
+        _image: &str,
+        _runtime: Option<&str>,
+        _pull: crate::args::Pull,
+    ) -> Result<Arc<dyn Backend>, Failure> {
         refused()
     }
 

@@ -8,7 +8,7 @@ use crate::config::keys::KEYS;
 
 /// Name and meaning, as `toolpost help environment` prints them; the variables of settings stand in
 /// [`KEYS`](crate::config::keys::KEYS).
-pub(crate) const TABLE: [(&str, &str); 26] = [
+pub(crate) const TABLE: [(&str, &str); 27] = [
     ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models"),
     ("ANTHROPIC_BASE_URL", "where the Messages API is, instead of https://api.anthropic.com"),
     ("BRAVE_API_KEY", "the key of Brave Search, for `web_search`"),
@@ -22,6 +22,7 @@ pub(crate) const TABLE: [(&str, &str); 26] = [
     ("DOCKER_HOST", "where the Docker daemon is, instead of unix:///var/run/docker.sock"),
     ("DOCKER_TLS_VERIFY", "if it is set and not empty, the daemon of a tcp:// address is asked with TLS"),
     ("DOCKER_CERT_PATH", "the folder with ca.pem, cert.pem and key.pem for that"),
+    ("DOCKER_CONFIG", "the folder with config.json, where `docker login` keeps logins, instead of ~/.docker"),
     ("PIP_INDEX_URL", "where Python packages are from, instead of https://pypi.org/simple"),
     ("PIP_CERT", "a file with the certificates that this index is known by"),
     ("PIP_FIND_LINKS", "a folder with Python packages, besides the index"),
@@ -49,6 +50,13 @@ pub(crate) fn fill(variables: BTreeMap<String, String>) {
 /// The value of a variable of the table; `None` if it is unset, empty, or not text.
 pub(crate) fn get(name: &'static str) -> Option<String> {
     get_os(name)?.into_string().ok()
+}
+
+/// The value of a variable that the operator names in a policy; `None` if it is unset, empty, or not text.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+pub(crate) fn secret(name: &str) -> Option<String> {
+    let own = std::env::var(name).ok().filter(|value| !value.is_empty());
+    own.or_else(|| FILES.get()?.get(name).filter(|value| !value.is_empty()).cloned())
 }
 
 /// The value of a variable of the table, text or not; `None` if it is unset or empty.

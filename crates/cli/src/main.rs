@@ -20,6 +20,7 @@ mod args;
 mod commands;
 mod config;
 mod container;
+mod egress;
 mod env;
 mod exit;
 mod failure;

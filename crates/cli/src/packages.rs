@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use toolpost_sandbox::{
-    BuildCache, Cancel, Egress, Environment, Error, Installed, Installer, Language, Profile, Requirements,
-    Sandbox,
+    BuildCache, Egress, Environment, Error, Installed, Installer, Language, Profile, Requirements, Sandbox,
 };
 
+use crate::commands;
 use crate::config::{Config, places};
 use crate::env;
 use crate::exit::Exit;
@@ -97,9 +97,11 @@ impl Sources {
         };
         let folder = places::cache().ok_or_else(places::no_home)?;
         std::fs::create_dir_all(&folder).map_err(|error| Failure::file("the folder", &folder, &error))?;
-        self.installer(requirements.language(), sandbox)
-            .install(&requirements, &folder.join("packages"), &Cancel::new())
-            .map_err(|error| self.explained(error))
+        let installer = self.installer(requirements.language(), sandbox);
+        commands::installing(
+            |cancel| installer.install(&requirements, &folder.join("packages"), cancel),
+            |error| self.explained(error),
+        )
     }
 
     /// The error with what the settings have to do with it.
@@ -113,7 +115,7 @@ impl Sources {
         }
         if is_missing {
             return failure.hint(
-                "Check its name and version; `packages.index` and `packages.registry` say where packages are from.",
+                "Check its name and version; `packages.index` and `packages.registry` say where packages are from, and let an index that they name be in a network of your own.",
             );
         }
         failure

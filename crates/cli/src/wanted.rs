@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use toolpost_sandbox::{Egress, HostPattern, Language, Level, Limits, Sandbox, Workspace};
+use toolpost_sandbox::{Egress, EgressPolicy, HostPattern, Language, Level, Limits, Sandbox, Workspace};
 
-use crate::args::{Backend, ExecArgs};
+use crate::args::{Backend, ExecArgs, Pull};
 use crate::commands::pair;
 use crate::config::Config;
 use crate::container;
+use crate::egress;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::packages::{self, Sources};
@@ -42,9 +43,11 @@ pub(crate) struct Wanted {
     pub(crate) allow_host: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) allow_address: Vec<SocketAddr>,
+    pub(crate) egress_policy: Option<EgressPolicy>,
     pub(crate) backend: Option<Backend>,
     pub(crate) runtime: Option<String>,
     pub(crate) image: Option<String>,
+    pub(crate) pull: Option<Pull>,
     pub(crate) profile: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) requirement: Vec<String>,
@@ -82,9 +85,11 @@ impl Wanted {
             workdir: args.workdir.as_ref().map(absolute).transpose()?,
             allow_host: args.allow_host.clone(),
             allow_address: args.allow_address.clone(),
+            egress_policy: args.egress_policy.as_deref().map(egress::read).transpose()?,
             backend: args.backend,
             runtime: args.runtime.clone(),
             image: args.image.clone(),
+            pull: args.pull,
             profile: args.profile.clone(),
             requirement: args.requirement.clone(),
             sources: (!args.requirement.is_empty()).then(|| Sources::read(config)).transpose()?,
@@ -129,9 +134,8 @@ impl Wanted {
         if let Some(folder) = &self.workdir {
             sandbox = sandbox.workspace(Workspace::Host(folder.clone()));
         }
-        if !self.allow_host.is_empty() || !self.allow_address.is_empty() {
-            let out = egress(&self.allow_host, self.no_network)?;
-            sandbox = sandbox.egress(self.allow_address.iter().copied().fold(out, Egress::allow_address));
+        if let Some(out) = self.egress()? {
+            sandbox = sandbox.egress(out);
         }
         if self.lang.is_some_and(Language::is_compiled)
             && let Some(cache) = packages::build_cache()?
@@ -139,6 +143,20 @@ impl Wanted {
             sandbox = sandbox.build_cache(cache);
         }
         Ok(self.env.iter().fold(sandbox, |sandbox, (name, value)| sandbox.env(name, value)))
+    }
+
+    /// The way out that the policy and the options give together; none is no network.
+    fn egress(&self) -> Result<Option<Egress>, Failure> {
+        let begun = match &self.egress_policy {
+            Some(policy) => egress::open(policy, self.no_network)?,
+            None if self.allow_host.is_empty() && self.allow_address.is_empty() => return Ok(None),
+            None => Egress::new().no_network(self.no_network),
+        };
+        let out = self
+            .allow_host
+            .iter()
+            .try_fold(begun, |out, host| Ok::<_, Failure>(out.allow(HostPattern::new(host)?)))?;
+        Ok(Some(self.allow_address.iter().copied().fold(out, Egress::allow_address)))
     }
 
     /// The container that it names.
@@ -151,12 +169,16 @@ impl Wanted {
             .image
             .clone()
             .unwrap_or_else(|| container::tag(self.profile.as_deref().unwrap_or(container::DEFAULT_RECIPE)));
-        container::backend(&image, self.runtime.as_deref())
+        container::backend(&image, self.runtime.as_deref(), self.pull.unwrap_or_default())
     }
 
     /// The sandbox with the profile's environment and the packages.
     fn with_packages(&self, mut sandbox: Sandbox) -> Result<Sandbox, Failure> {
-        for (option, is_given) in [("--runtime", self.runtime.is_some()), ("--image", self.image.is_some())] {
+        for (option, is_given) in [
+            ("--runtime", self.runtime.is_some()),
+            ("--image", self.image.is_some()),
+            ("--pull", self.pull.is_some()),
+        ] {
             if is_given {
                 return Err(Failure::usage(format!("`{option}` is for a container"))
                     .hint("Ask for one with `--backend docker`."));
@@ -204,12 +226,6 @@ impl Wanted {
             "Leave `{option}` out, name another session, or end this one: `toolpost exec --session {id} --end`."
         )))
     }
-}
-
-/// The way out to these hosts: names, and patterns such as `*.example.org`.
-pub(crate) fn egress(hosts: &[String], no_network: bool) -> Result<Egress, Failure> {
-    let out = Egress::new().no_network(no_network);
-    hosts.iter().try_fold(out, |out, host| Ok(out.allow(HostPattern::new(host)?)))
 }
 
 #[cfg(test)]

@@ -52,6 +52,7 @@ mod error;
 mod host;
 mod http;
 pub mod image;
+mod login;
 mod run;
 mod spare;
 mod tar;
@@ -60,6 +61,7 @@ mod tls;
 
 pub use error::DockerError;
 pub use host::{Certificates, DockerHost};
+pub use login::Login;
 
 use crate::{
     Backend, Error, Event, Level, LevelAvailability, Limits, Outcome, Report, Request, Sandbox, Workspace,
@@ -112,6 +114,8 @@ pub struct Options {
     pub runtime: Option<String>,
     /// Whether the image is fetched. Default [`Pull::Never`].
     pub pull: Pull,
+    /// Who fetches it, where its registry wants a login. Default nobody.
+    pub login: Option<Login>,
     /// How long fetching an image may take. Default 10 minutes.
     pub pull_within: Duration,
     /// How many containers wait ready after a run, for the next ones of the same limits. Default 1; 0 makes a container
@@ -128,6 +132,7 @@ impl Options {
             image: image.into(),
             runtime: None,
             pull: Pull::default(),
+            login: None,
             pull_within: Duration::from_mins(10),
             spares: 1,
             patience: Duration::from_secs(30),
@@ -145,6 +150,13 @@ impl Options {
     #[must_use]
     pub fn pull(mut self, pull: Pull) -> Self {
         self.pull = pull;
+        self
+    }
+
+    /// Sets [`Options::login`].
+    #[must_use]
+    pub fn login(mut self, login: Login) -> Self {
+        self.login = Some(login);
         self
     }
 
@@ -271,7 +283,7 @@ impl Docker {
             Pull::Always => true,
         };
         if fetch {
-            engine.pull(name, self.inner.options.pull_within)?;
+            engine.pull(name, self.inner.options.login.as_ref(), self.inner.options.pull_within)?;
             base = engine.image(name)?;
         }
         let base = base.ok_or_else(|| DockerError::ImageMissing { image: crate::level::shorten(name) })?;

@@ -80,6 +80,8 @@ pub struct Egress {
     pub(crate) policy: EgressPolicy,
     pub(crate) secrets: Vec<Placeholder>,
     pub(crate) no_network: bool,
+    /// Whether a name may lead to an address for documents and benchmarks, as where a gateway stands in for it.
+    pub(crate) stand_ins: bool,
     pub(crate) upstream_authorization: Option<secret::Secret>,
     pub(crate) resolver: Arc<dyn Resolve>,
     pub(crate) sink: Option<Sink>,
@@ -93,6 +95,7 @@ impl Default for Egress {
             policy: EgressPolicy::default(),
             secrets: Vec::new(),
             no_network: false,
+            stand_ins: false,
             upstream_authorization: None,
             resolver: Arc::new(SystemResolver),
             sink: None,
@@ -109,6 +112,7 @@ impl fmt::Debug for Egress {
             .field("policy", &self.policy)
             .field("secrets", &self.secrets)
             .field("no_network", &self.no_network)
+            .field("stand_ins", &self.stand_ins)
             .finish_non_exhaustive()
     }
 }

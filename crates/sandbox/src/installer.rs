@@ -135,7 +135,8 @@ impl Installer {
 
     /// Packages come from the public index of their language. Of the sandbox are used: level, host, search path, limits
     /// if it has any (else [`Limits::for_builds`] with 10 minutes), and of its [`crate::Egress`] the addresses, refusals,
-    /// limits and proxy; the only names that may be reached are those of the index ([`Installer::hosts`]).
+    /// limits and proxy; the only names that may be reached are those of the index ([`Installer::hosts`]). They may also lead
+    /// to addresses for documents and benchmarks (such as `203.0.113.0/24`), with which a gateway stands in for names.
     pub fn new(sandbox: Sandbox) -> Self {
         Self {
             sandbox,
@@ -280,6 +281,8 @@ impl Installer {
         let egress = (!hosts.is_empty()).then(|| {
             let mut egress = self.sandbox.egress.clone().unwrap_or_default();
             egress.policy.raw.clear();
+            // The client checks the certificate of the index, whoever hands it on.
+            egress.stand_ins = true;
             egress.policy.allow =
                 hosts.iter().map(|host| HostPattern::new(host)).collect::<Result<_, _>>()?;
             Ok::<_, Error>(egress)
@@ -602,6 +605,11 @@ pub(crate) fn failed(packages: &[String], outcome: &Outcome) -> Error {
     if !matches!(outcome.verdict, Verdict::Exit { .. }) {
         reason = format!("{:?} {reason}", outcome.verdict);
     }
+    let refusals = outcome.report.egress.iter().flat_map(|log| &log.events);
+    if let Some(refused) = refusals.filter_map(|event| event.refused.as_ref()).next() {
+        // What the client says of it is only that it found nothing.
+        reason = format!("{}; {reason}", refused.message);
+    }
     if text.contains("No module named pip") {
         reason = "this Python has no pip; install it, for example `apt-get install python3-pip`".into();
     }
@@ -639,6 +647,20 @@ mod tests {
         let Error::Requirement { package, reason } = failed(&packages, &outcome) else { panic!() };
         assert_eq!(package, "no-such==2");
         assert!(reason.contains("No matching distribution"), "{reason}");
+        let refused: crate::EgressLog = serde_json::from_value(serde_json::json!({
+            "connections": 1, "requests": 1, "refused": 1, "bytes_up": 0, "bytes_down": 0, "limits_reached": [],
+            "events_left_out": 0, "events": [{
+                "at_ms": 0, "duration_ms": 0, "kind": "connect", "target": "pypi.org:443", "method": null,
+                "address": null, "status": 403, "bytes_up": 0, "bytes_down": 0, "secrets": [], "failure": null,
+                "refused": { "rule": "private", "message": "the address 10.0.0.1 belongs to a private network", "option": null },
+            }],
+        }))
+        .unwrap();
+        outcome.report.egress = Some(refused);
+        let Error::Requirement { package, reason } = failed(&packages, &outcome) else { panic!() };
+        assert_eq!(package, "no-such==2");
+        assert!(reason.starts_with("the address 10.0.0.1 belongs to a private network; ERROR"), "{reason}");
+        outcome.report.egress = None;
         outcome.stderr = crate::Captured::keep(b"something else", 4096);
         let Error::Requirement { package, .. } = failed(&packages, &outcome) else { panic!() };
         assert_eq!(package, "good==1, no-such==2");

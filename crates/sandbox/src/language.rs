@@ -106,6 +106,13 @@ pub(crate) struct Runner {
     pub(crate) way: Way,
 }
 
+/// The variable that says where matplotlib keeps its list of fonts, and a folder for it that goes with the run: in the
+/// workspace it would be among the artifacts. A variable of the caller counts more.
+#[cfg_attr(
+    any(not(target_os = "linux"), toolpost_simulate_other_host),
+    expect(dead_code, reason = "only the Linux side reads it")
+)]
+pub(crate) const FIGURES: (&str, &str) = ("MPLCONFIGDIR", "/tmp/.matplotlib");
 /// Stands for the path of the code in [`Way::Interpret`].
 pub(crate) const CODE_PATH: &str = "{code}";
 /// Stands for half of the memory limit, in MiB, in arguments for the Java machine.

@@ -110,10 +110,10 @@ pub const NEEDS: &[Need] = &[
         probe: &[
             "sh",
             "-c",
-            "for program in dockerd iptables busybox; do command -v $program || exit 1; done",
+            "for program in dockerd iptables busybox docker-registry; do command -v $program || exit 1; done",
         ],
-        install: Install::Packages(&["docker.io", "iptables", "busybox-static"]),
-        reason: "the tests of the Docker backend start a daemon of their own",
+        install: Install::Packages(&["docker.io", "docker-registry", "iptables", "busybox-static"]),
+        reason: "the tests of the Docker backend start a daemon, and a registry, of their own",
         without: "what needs a daemon is skipped",
     },
     Need {

@@ -62,8 +62,10 @@ fn make_environment(profile: &Profile, sources: &Sources, printer: &Printer) -> 
         .note(&paint(FAINT, format!("installing {count} packages of `{}` and what they need", profile.name)));
     let sandbox = Sandbox::new().search_path(env::get_os("PATH").unwrap_or_default());
     let installer = sources.installer(Language::Python, &sandbox);
-    let made = super::cancellable(|cancel| Environment::build(profile, &folder, &installer, cancel))?;
-    made.map_err(|error| sources.explained(error))
+    super::installing(
+        |cancel| Environment::build(profile, &folder, &installer, cancel),
+        |error| sources.explained(error),
+    )
 }
 
 fn list(printer: &Printer) -> Result<Exit, Failure> {

@@ -146,8 +146,25 @@ fn json(item: &Item) -> Value {
     match item {
         Item::Value(found) => value(found),
         Item::None => Value::Null,
-        Item::Table(_) | Item::ArrayOfTables(_) => Value::Object(serde_json::Map::new()),
+        Item::Table(table) => {
+            Value::Object(table.iter().map(|(name, item)| (name.to_owned(), json(item))).collect())
+        }
+        Item::ArrayOfTables(tables) => tables
+            .iter()
+            .map(|table| {
+                Value::Object(table.iter().map(|(name, item)| (name.to_owned(), json(item))).collect())
+            })
+            .collect(),
     }
+}
+
+/// The value of a whole file in TOML.
+///
+/// # Errors
+/// Where the text is no TOML, and why.
+pub(crate) fn toml_value(text: &str) -> Result<Value, String> {
+    let document = Document::parse(text).map_err(|error| error.to_string())?;
+    Ok(json(document.as_item()))
 }
 
 #[cfg(test)]

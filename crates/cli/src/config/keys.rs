@@ -105,6 +105,14 @@ pub(crate) const KEYS: &[Key] = &[
         "hosts that `http_request` may ask although they are not public",
     ),
     key(
+        "egress_policy",
+        Path,
+        "TOOLPOST_EGRESS_POLICY",
+        Waits,
+        "",
+        "a file with the hosts that `run_code` may reach: TOML or JSON",
+    ),
+    key(
         "packages.index",
         Text,
         "TOOLPOST_PACKAGES_INDEX",

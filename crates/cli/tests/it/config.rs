@@ -34,6 +34,7 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("max_time", limits),
         ("no_network", no_network),
         ("http.allow_hosts", allowed_hosts),
+        ("egress_policy", egress_policy),
         ("packages.index", crate::packages::index),
         ("packages.registry", crate::packages::registry),
         ("packages.certificate", crate::packages::certificate),
@@ -100,6 +101,28 @@ pub(crate) fn config_option() {
         let wrong = env.run(SUM.iter().chain(&["--config", pair])).exit(2);
         assert!(wrong.err.contains(said), "{wrong}");
     }
+}
+
+#[test]
+fn egress_policy() {
+    let server = LoopbackProvider::start(vec![Reply::never()]).unwrap();
+    let address = server.base_url().trim_start_matches("http://").to_owned();
+    let env = TestEnv::new();
+    env.write("way.toml", format!("addresses = [\"{address}\"]\n"));
+    let code = format!(
+        "code=import socket, urllib.request as r\nsocket.setdefaulttimeout(1)\ntry: r.urlopen('http://{address}/')\nexcept Exception: pass"
+    );
+    let words = ["call", "run_code", "language=python", &code];
+    env.run(words);
+    assert_eq!(server.connections(), 0);
+    let finished = env.run(words.iter().chain(&["--config", "egress_policy=way.toml"]));
+    if finished.status.code() == Some(5) {
+        println!("SKIP egress_policy: {}", finished.err);
+        return;
+    }
+    assert!(server.connections() > 0, "{finished}");
+    let wrong = env.run(words.iter().chain(&["--config", "egress_policy=other.toml"])).exit(2);
+    assert!(wrong.err.contains("`other.toml`"), "{wrong}");
 }
 
 #[test]

@@ -50,6 +50,48 @@ pub(crate) fn image() {
 }
 
 #[test]
+pub(crate) fn pull() {
+    let env = TestEnv::new();
+    let words = |backend: &'static str, pull: &'static str| {
+        [
+            "exec",
+            "--json",
+            "--backend",
+            backend,
+            "--image",
+            "127.0.0.1:1/nothing",
+            "--pull",
+            pull,
+            "--",
+            "true",
+        ]
+    };
+    let refused =
+        env.run(["exec", "--json", "--backend", "process", "--pull", "missing", "--", "true"]).exit(2);
+    assert!(refused.error()["message"].as_str().unwrap().contains("`--pull`"), "{refused}");
+    let Some((env, _daemon)) = with_daemon("pull") else { return };
+    let missing = env.run(words("docker", "never")).exit(2).error();
+    assert!(missing["message"].as_str().unwrap().contains("is not there"), "{missing}");
+    for policy in ["missing", "always"] {
+        let asked = env.run(words("docker", policy)).exit(4).error();
+        assert!(asked["message"].as_str().unwrap().contains("could not be pulled"), "{asked}");
+    }
+}
+
+/// Only where an image is fetched.
+#[test]
+pub(crate) fn logins() {
+    let env = TestEnv::new().with("DOCKER_HOST", "unix:///no/daemon.sock").with("DOCKER_CONFIG", "logins");
+    std::fs::create_dir(env.path("logins")).unwrap();
+    env.write("logins/config.json", r#"{"auths": {"registry.example": {"auth": "?"}}}"#);
+    let words = ["exec", "--json", "--backend", "docker", "--image", "registry.example/a", "--", "true"];
+    env.run(words).exit(4);
+    let words = words.map(|word| if word == "--json" { "--pull=missing" } else { word });
+    let wrong = env.run(words).exit(2);
+    assert!(wrong.err.contains("registry.example/a") && wrong.err.contains("docker login"), "{wrong}");
+}
+
+#[test]
 pub(crate) fn runtime() {
     let env = TestEnv::new();
     let refused = env.run(["exec", "--json", "--backend", "process", "--runtime", "a", "--", "true"]).exit(2);

@@ -19,6 +19,7 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("DOCKER_HOST", crate::docker::host),
         ("DOCKER_TLS_VERIFY", crate::docker::encryption),
         ("DOCKER_CERT_PATH", crate::docker::encryption),
+        ("DOCKER_CONFIG", crate::docker::logins),
         ("PIP_INDEX_URL", crate::packages::index),
         ("PIP_CERT", crate::packages::certificate),
         ("PIP_FIND_LINKS", crate::packages::find_links),

@@ -342,6 +342,56 @@ pub(crate) fn allow_host() {
 }
 
 #[test]
+pub(crate) fn egress_policy() {
+    let env = TestEnv::new();
+    let address = asking(&env);
+    env.write("policy.toml", format!("addresses = [\"{address}\"]\n"));
+    let answered = env.run(["exec", "--egress-policy", "policy.toml", "ask.py"]);
+    if answered.status.code() == Some(5) {
+        println!("SKIP egress_policy: {}", answered.err);
+        return;
+    }
+    assert_eq!(answered.ok().out, "hello\n");
+    // Its limits hold, and what options allow is added.
+    let code = format!(
+        "import urllib.request as r\nfor _ in range(2): print(r.urlopen('http://{address}/', timeout=5).status)"
+    );
+    env.write("twice.py", code);
+    env.write("policy.json", r#"{"limits": {"requests": 1}}"#);
+    let words = ["exec", "--egress-policy", "policy.json", "--allow-address", &address, "twice.py"];
+    let once = env.run(words).exit(1);
+    assert!(once.out == "200\n" && once.err.contains("429"), "{once}");
+    // The value of a secret is in the environment, and only there.
+    env.write("secret.toml", "[[secrets]]\nvariable = \"API_TOKEN\"\nhosts = [\"api.example.org\"]\n");
+    let secret = ["exec", "--egress-policy", "secret.toml", "--", "sh", "-c", "echo $API_TOKEN"];
+    let missing = env.run(secret).exit(2);
+    assert!(missing.err.contains("`API_TOKEN`"), "{missing}");
+    let shown = TestEnv::new().with("API_TOKEN", "a-secret-value");
+    shown.write("secret.toml", "[[secrets]]\nvariable = \"API_TOKEN\"\nhosts = [\"api.example.org\"]\n");
+    let shown = shown.run(secret).ok();
+    assert!(shown.out.len() > 8 && !shown.out.contains("a-secret-value"), "{shown}");
+}
+
+#[test]
+fn a_policy_that_cannot_be_used_is_an_error_that_names_file_place_and_fix() {
+    let env = TestEnv::new();
+    for (name, content, said) in [
+        ("a.toml", "alow = [\"x.org\"]\n", &["`a.toml`", "`alow`", "unknown field", "`allow`"][..]),
+        ("b.json", r#"{"limits": {"requests": "x"}}"#, &["`b.json`", "`limits.requests`", "\"x\""]),
+        ("c.toml", "allow = [\n", &["`c.toml`", "not TOML"]),
+        ("d.json", "{", &["`d.json`", "not JSON"]),
+        ("e.yaml", "", &["`e.yaml`", "`.toml` or `.json`"]),
+        ("f.toml", "[limits]\nrequests = 0\n", &["egress.requests"]),
+    ] {
+        env.write(name, content);
+        let wrong = env.run(["exec", "--egress-policy", name, "--", "true"]).exit(2);
+        assert!(said.iter().all(|part| wrong.err.contains(part)), "{name}: {wrong}");
+    }
+    let wrong = env.run(["exec", "--egress-policy", "nothing.toml", "--", "true"]).exit(2);
+    assert!(wrong.err.contains("`nothing.toml`"), "{wrong}");
+}
+
+#[test]
 fn what_is_built_once_is_not_built_again() {
     let env = TestEnv::new();
     env.write("sum.c", "#include <stdio.h>\nint main(void) { puts(\"42\"); return 0; }");

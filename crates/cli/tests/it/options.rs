@@ -126,6 +126,8 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("exec", "--artifacts"), by!(exec::artifacts)),
         (("exec", "--allow-host"), by!(exec::allow_host)),
         (("exec", "--allow-address"), by!(exec::allow_address)),
+        (("exec", "--egress-policy"), by!(exec::egress_policy)),
+        (("exec", "--pull"), by!(docker::pull)),
         (("exec", "--backend"), by!(docker::backend)),
         (("exec", "--runtime"), by!(docker::runtime)),
         (("exec", "--image"), by!(docker::image)),

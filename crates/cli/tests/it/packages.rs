@@ -131,6 +131,38 @@ pub(crate) fn index() {
     assert_eq!(asked.try_iter().next(), None);
 }
 
+/// An index that never answers keeps nobody who wants to end.
+#[test]
+fn ctrl_c_ends_an_installation_and_leaves_nothing() {
+    use crate::support::{eventually, processes};
+    let test = "ctrl_c_ends_an_installation_and_leaves_nothing";
+    let Some(env) = with_wheels(test) else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (sender, asked) = channel();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming().flatten() {
+            kept.push(stream);
+            let _ = sender.send(());
+        }
+    });
+    let env = env.without("PIP_FIND_LINKS").with("PIP_INDEX_URL", format!("http://{address}/simple"));
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
+        let running =
+            env.start(["exec", "--json", "--requirement", "hello-toolpost", "--lang", "python", "/dev/null"]);
+        asked.recv_timeout(std::time::Duration::from_mins(1)).unwrap();
+        running.signal(signal);
+        let finished = running.finish().exit(130);
+        assert_eq!(finished.error()["code"], "CANCELLED", "{finished}");
+        eventually("no client is left", || processes(&address).is_empty());
+        let left = std::fs::read_dir(env.path("../home/.cache/toolpost/packages")).unwrap().flatten();
+        let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+        assert!(left.iter().all(|name| name.to_string_lossy().starts_with("lock-")), "{left:?}");
+        while asked.try_recv().is_ok() {}
+    }
+}
+
 #[test]
 pub(crate) fn registry() {
     let env = TestEnv::new();

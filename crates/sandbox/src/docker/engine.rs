@@ -9,6 +9,7 @@ use super::connection::Connection;
 use super::error::DockerError;
 use super::host::DockerHost;
 use super::http::{self, Answer, Body};
+use super::login::{Login, registry};
 use crate::level::shorten;
 
 /// The oldest version of the interface with what is asked for here (Docker 20.10), and the newest that was read.
@@ -260,10 +261,14 @@ impl Engine {
     }
 
     /// Fetches an image from its registry.
-    pub(super) fn pull(&self, name: &str, limit: Duration) -> Result<(), DockerError> {
+    pub(super) fn pull(&self, name: &str, login: Option<&Login>, limit: Duration) -> Result<(), DockerError> {
         let (image, tag) = split_tag(name);
         let path = format!("/images/create?fromImage={}&tag={}", encode(image), encode(tag));
-        self.progress("pull an image", &path, Body::None, limit).map_err(|error| match error {
+        let header = login.map(|login| login.header(name)).unwrap_or_default();
+        self.progress("pull an image", &path, Body::None, limit, &header).map_err(|error| match error {
+            DockerError::Refused { message: reason, .. } if is_of_login(&reason) => {
+                DockerError::LoginRefused { image: shorten(name), registry: shorten(registry(name)), reason }
+            }
             DockerError::Refused { message: reason, .. } => {
                 DockerError::NotPulled { image: shorten(name), reason }
             }
@@ -285,7 +290,7 @@ impl Engine {
             path.push_str("&changes=");
             path.push_str(&encode(change));
         }
-        self.progress("import an image", &path, Body::Archive(archive), limit)
+        self.progress("import an image", &path, Body::Archive(archive), limit, "")
     }
 
     /// Takes the name from an image, and removes it with its last name.
@@ -300,7 +305,14 @@ impl Engine {
     }
 
     /// A call that reports its progress line by line; an error may be among the lines of a success.
-    fn progress(&self, action: &str, path: &str, body: Body<'_>, limit: Duration) -> Result<(), DockerError> {
+    fn progress(
+        &self,
+        action: &str,
+        path: &str,
+        body: Body<'_>,
+        limit: Duration,
+        headers: &str,
+    ) -> Result<(), DockerError> {
         const LONGEST_LINE: usize = 256 << 10;
         let mut line = Vec::new();
         let mut message: Option<String> = None;
@@ -312,17 +324,18 @@ impl Engine {
             }
         };
         let path = format!("{}{path}", self.version);
-        let (status, _) = http::stream(&self.host, action, "POST", &path, body, limit, &mut |piece| {
-            for byte in piece {
-                if *byte == b'\n' {
-                    look(&line);
-                    line.clear();
-                } else if line.len() < LONGEST_LINE {
-                    line.push(*byte);
+        let (status, _) =
+            http::stream(&self.host, action, "POST", &path, body, limit, headers, &mut |piece| {
+                for byte in piece {
+                    if *byte == b'\n' {
+                        look(&line);
+                        line.clear();
+                    } else if line.len() < LONGEST_LINE {
+                        line.push(*byte);
+                    }
                 }
-            }
-            Ok(())
-        })?;
+                Ok(())
+            })?;
         look(&line);
         if status >= 400 || message.is_some() {
             let message = message.unwrap_or_else(|| "no reason was given".into());
@@ -332,8 +345,22 @@ impl Engine {
     }
 }
 
-/// The name and the version of `name:version`; without one it is `latest`. A port is no version.
+/// Whether a reason that the daemon hands on is about who asked.
+fn is_of_login(reason: &str) -> bool {
+    let reason = reason.to_ascii_lowercase();
+    ["unauthorized", "authentication required", "no basic auth credentials", "access denied"]
+        .iter()
+        .any(|words| reason.contains(words))
+}
+
+/// The name and the version of `name:version` or `name@digest`; without one it is `latest`. A port is no version.
 pub(super) fn split_tag(name: &str) -> (&str, &str) {
+    if let Some((image, digest)) = name.split_once('@') {
+        // A tag beside a digest counts for nothing.
+        let image =
+            image.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).map_or(image, |(image, _)| image);
+        return (image, digest);
+    }
     match name.rsplit_once(':') {
         Some((image, tag)) if !tag.contains('/') => (image, tag),
         _ => (name, "latest"),
@@ -429,6 +456,8 @@ mod tests {
             ("a/b:1.2", ("a/b", "1.2")),
             ("localhost:5000/a", ("localhost:5000/a", "latest")),
             ("localhost:5000/a:x", ("localhost:5000/a", "x")),
+            ("localhost:5000/a@sha256:00", ("localhost:5000/a", "sha256:00")),
+            ("localhost:5000/a:x@sha256:00", ("localhost:5000/a", "sha256:00")),
         ] {
             assert_eq!(split_tag(name), expected);
         }

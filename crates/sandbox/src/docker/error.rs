@@ -73,6 +73,18 @@ pub enum DockerError {
         /// The registry's or the daemon's reason.
         reason: String,
     },
+    /// The registry of the image does not give it to whoever asked: it wants a login, or refused the one that was shown.
+    #[error(
+        "image `{image}` could not be pulled: the registry `{registry}` refused the login ({reason}); check name and password, by `docker login {registry}`"
+    )]
+    LoginRefused {
+        /// The image.
+        image: String,
+        /// Its registry.
+        registry: String,
+        /// The registry's reason.
+        reason: String,
+    },
     /// The image cannot be used.
     #[error("image `{image}` cannot be used: {reason}")]
     ImageUnusable {

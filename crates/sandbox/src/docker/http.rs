@@ -64,7 +64,7 @@ pub(super) fn request(
     limit: Duration,
 ) -> Result<Answer, DockerError> {
     let mut content = Vec::new();
-    let head = stream(host, action, method, path, body, limit, &mut |piece| {
+    let head = stream(host, action, method, path, body, limit, "", &mut |piece| {
         if content.len() + piece.len() > LARGEST_ANSWER {
             return Err(DockerError::protocol(action, "the answer is longer than 32 MiB"));
         }
@@ -74,7 +74,7 @@ pub(super) fn request(
     Ok(Answer { status: head.0, body: content, version: head.1 })
 }
 
-/// The same, with the body handed over in pieces. Gives the status and the version.
+/// The same, with further headers, and with the body handed over in pieces. Gives the status and the version.
 pub(super) fn stream(
     host: &DockerHost,
     action: &str,
@@ -82,10 +82,11 @@ pub(super) fn stream(
     path: &str,
     body: Body<'_>,
     limit: Duration,
+    headers: &str,
     each: &mut dyn FnMut(&[u8]) -> Result<(), DockerError>,
 ) -> Result<(u16, Option<String>), DockerError> {
     let mut exchange = Exchange::open(host, action, limit)?;
-    exchange.send(method, path, body, "Connection: close\r\n")?;
+    exchange.send(method, path, body, &format!("Connection: close\r\n{headers}"))?;
     let head = exchange.head()?;
     if method != "HEAD" && !matches!(head.status, 204 | 304) {
         exchange.body(&head.extent, each)?;

@@ -14,6 +14,7 @@ use super::container;
 use super::engine::Engine;
 use super::error::DockerError;
 use super::host::DockerHost;
+use super::login::Login;
 use super::tar;
 use crate::level::shorten;
 
@@ -204,10 +205,10 @@ impl Images {
         Ok(images)
     }
 
-    /// Fetches an image from its registry within a time.
-    pub fn pull(&self, name: &str, limit: Duration) -> Result<Image, DockerError> {
+    /// Fetches an image from its registry within a time, and with a login if the registry wants one.
+    pub fn pull(&self, name: &str, login: Option<&Login>, limit: Duration) -> Result<Image, DockerError> {
         check_tag(name)?;
-        self.engine.pull(name, limit)?;
+        self.engine.pull(name, login, limit)?;
         self.get(name)
     }
 

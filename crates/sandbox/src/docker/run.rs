@@ -11,7 +11,7 @@ use super::Docker;
 use super::channel::{Channel, Frame, Waited};
 use super::error::DockerError;
 use super::spare::{Ready, why_gone};
-use crate::language::{CODE_PATH, Runner, Way};
+use crate::language::{CODE_PATH, FIGURES, Runner, Way};
 use crate::level::shorten;
 use crate::platform::{Capture, ResultLine, differences, open_regular, value};
 use crate::sandbox::check_file_name;
@@ -368,6 +368,10 @@ impl Run<'_> {
             ("USER", OsStr::new("sandbox")),
             ("TERM", OsStr::new("dumb")),
         ];
+        let (figures, place) = FIGURES;
+        if matches!(self.request.program(), Program::Code { language: Language::Python, .. }) {
+            variables.push((figures, OsStr::new(place)));
+        }
         for (name, value) in self.request.environment() {
             variables.retain(|(other, _)| other != name);
             variables.push((name, value));

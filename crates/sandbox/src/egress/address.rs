@@ -71,6 +71,14 @@ pub fn address_rule(address: IpAddr) -> Option<AddressRule> {
     }
 }
 
+/// Whether an address is one for documents and benchmarks, which no machine has. A gateway that stands in for names
+/// (a VPN with made-up answers, a mirror under the name of what it mirrors) gives such addresses.
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+pub(crate) fn is_stand_in(address: IpAddr) -> bool {
+    let IpAddr::V4(address) = address else { return false };
+    matches!(address.octets(), [192, 0, 2, _] | [198, 18..=19, ..] | [198, 51, 100, _] | [203, 0, 113, _])
+}
+
 fn rule_v4(address: Ipv4Addr) -> Option<AddressRule> {
     if METADATA_V4.contains(&address) {
         return Some(METADATA);
@@ -123,6 +131,20 @@ fn rule_v6(address: Ipv6Addr) -> Option<AddressRule> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+    #[test]
+    fn stand_ins_are_among_the_reserved_addresses() {
+        for address in ["192.0.2.1", "198.18.0.1", "198.19.255.255", "198.51.100.7", "203.0.113.80"] {
+            let address = address.parse().unwrap();
+            assert!(is_stand_in(address) && address_rule(address) == Some(RESERVED), "{address}");
+        }
+        for address in
+            ["192.0.0.1", "198.17.0.1", "198.20.0.1", "240.0.0.1", "10.0.0.1", "169.254.169.254", "::1"]
+        {
+            assert!(!is_stand_in(address.parse().unwrap()), "{address}");
+        }
+    }
 
     #[test]
     fn addresses_of_the_inside_are_refused_however_they_are_written() {

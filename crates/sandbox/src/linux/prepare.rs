@@ -22,7 +22,7 @@ use super::workspace::HostFolder;
 use super::{Facts, identity, network, template, toolchain, unconfined};
 use crate::egress::PORT;
 use crate::egress::proxy::Armed;
-use crate::language::HEAP;
+use crate::language::{FIGURES, HEAP};
 use crate::ready::Payload;
 use crate::running::Pipes;
 use crate::{
@@ -515,6 +515,13 @@ pub(super) fn variables(
         _ => workspace.to_owned(),
     };
     let mut own = sandbox.environment.clone();
+    let (name, folder) = FIGURES;
+    // Where there is no other place to write to, it stays in the workspace.
+    let is_elsewhere = scratch != workspace && sandbox.level != Some(Level::Unconfined);
+    if ready.language == Some(Language::Python) && is_elsewhere && own.iter().all(|(other, _)| other != name)
+    {
+        own.push((name.to_owned(), folder.into()));
+    }
     if let Some(egress) = egress {
         let inside = (std::net::Ipv4Addr::LOCALHOST, PORT).into();
         own.extend(egress.variables(inside).into_iter().map(|(name, value)| (name, value.into())));

@@ -3,6 +3,7 @@
 pub(crate) mod daemon;
 mod errors;
 mod images;
+mod registry;
 mod runs;
 #[cfg(feature = "docker-tls")]
 mod tls;

@@ -103,11 +103,36 @@ fn the_environment_is_clean_and_the_callers_values_arrive() {
             &mode.sandbox().env("TOKEN_NAME", "a b=c"),
             "import os\nprint(os.getcwd())\n[sorted(os.environ), os.environ['TOKEN_NAME'], os.environ['HOME'] == os.getcwd()]",
         );
-        let expected =
-            json!([["HOME", "LANG", "PATH", "TERM", "TMPDIR", "TOKEN_NAME", "USER"], "a b=c", true]);
+        // Where there is a folder for it besides the workspace.
+        let figures = (mode != Mode::Shared).then_some("MPLCONFIGDIR");
+        let mut names = vec!["HOME", "LANG"];
+        names.extend(figures);
+        names.extend(["PATH", "TERM", "TMPDIR", "TOKEN_NAME", "USER"]);
+        let expected = json!([names, "a b=c", true]);
         assert_eq!(outcome.value.unwrap(), expected, "{mode:?}");
         if mode == Mode::Strict {
             assert_eq!(outcome.stdout.text(), "/workspace\n");
+        }
+    }
+}
+
+#[test]
+fn what_matplotlib_keeps_is_no_artifact_unless_the_caller_says_where() {
+    // What the library does with the variable when it is first imported.
+    let code = "import os\nplace = os.environ['MPLCONFIGDIR']\nos.makedirs(place, exist_ok=True)\n\
+        open(place + '/fontlist.json', 'w').write('x')\nopen('figure.png', 'w').write('x')\nplace";
+    for mode in Mode::available().into_iter().filter(|mode| *mode != Mode::Shared) {
+        let sandbox = mode.sandbox();
+        let pool = toolpost_sandbox::Pool::builder(&sandbox).language(Language::Python).children(1).build();
+        let pooled = pool.map(|pool| sandbox.clone().backend(std::sync::Arc::new(pool)));
+        for sandbox in std::iter::once(sandbox).chain(pooled) {
+            let made = |outcome: &toolpost_sandbox::Outcome| -> Vec<String> {
+                outcome.artifacts.iter().map(|artifact| artifact.path.clone()).collect()
+            };
+            let outcome = python(&sandbox, code);
+            assert_eq!(made(&outcome), ["figure.png"], "{mode:?} {:?}", outcome.value);
+            let outcome = python(&sandbox.env("MPLCONFIGDIR", "mine"), code);
+            assert_eq!(made(&outcome), ["figure.png", "mine/fontlist.json"], "{mode:?}");
         }
     }
 }

@@ -270,7 +270,9 @@ impl Shared {
 
     fn check_address(&self, target: &Target, address: IpAddr) -> Result<(), Trouble> {
         let at = SocketAddr::new(address, target.port);
-        if !self.egress.policy.addresses.contains(&at) {
+        let is_stand_in =
+            self.egress.stand_ins && matches!(target.host, Host::Name(_)) && address::is_stand_in(address);
+        if !is_stand_in && !self.egress.policy.addresses.contains(&at) {
             let rule =
                 address::address_rule(address).or_else(|| address::is_own(address).then_some(address::OWN));
             if let Some(AddressRule { reason: meaning, .. }) = rule {
@@ -411,6 +413,34 @@ fn millis(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A resolver with one answer for every name.
+    #[derive(Debug)]
+    struct One(IpAddr);
+
+    impl crate::Resolve for One {
+        fn resolve(&self, _name: &str) -> std::io::Result<Vec<IpAddr>> {
+            Ok(vec![self.0])
+        }
+    }
+
+    #[test]
+    fn a_stand_in_is_asked_under_its_name_and_only_where_that_was_said() {
+        let routed = |stand_ins: bool, leads_to: &str, asked: &str| {
+            let mut egress = Egress::new()
+                .allow(HostPattern::new("pypi.org").unwrap())
+                .allow(HostPattern::new("203.0.113.80").unwrap())
+                .resolver(Arc::new(One(leads_to.parse().unwrap())));
+            egress.stand_ins = stand_ins;
+            let shared = Shared::new(egress, Vault::new(&[]).unwrap(), Arc::new(Stop::new().unwrap()), None);
+            shared.route(&Target::parse(asked.as_bytes(), Some(443)).unwrap()).is_ok()
+        };
+        assert!(routed(true, "203.0.113.80", "pypi.org"));
+        assert!(!routed(false, "203.0.113.80", "pypi.org"));
+        assert!(!routed(true, "203.0.113.80", "203.0.113.80"), "not as an address");
+        assert!(!routed(true, "10.0.0.1", "pypi.org") && !routed(true, "169.254.169.254", "pypi.org"));
+        assert!(!routed(true, "203.0.113.80", "example.org"), "the list of hosts holds");
+    }
 
     #[test]
     fn a_bucket_makes_those_wait_who_take_more_than_it_has() {

@@ -200,7 +200,7 @@ fn adapted(sandbox: &Sandbox, limits: &Limits) -> Sandbox {
     let set = [
         ("MPLBACKEND", "Agg"),
         // What libraries keep for themselves is no artifact.
-        ("MPLCONFIGDIR", "/tmp/.matplotlib"),
+        crate::language::FIGURES,
         ("XDG_CACHE_HOME", "/tmp/.cache"),
         // Large pages: a fork copies the tables of the memory, which are 500 times smaller with them.
         ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),

@@ -139,12 +139,17 @@ impl Daemon {
 
     /// Calls the daemon as `docker` would, by a request of HTTP/1.0. Gives the body.
     pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> String {
+        self.request_with(method, path, "", body)
+    }
+
+    /// The same with further headers, each with its line end.
+    pub(crate) fn request_with(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
         use std::io::{Read as _, Write as _};
         let DockerHost::Unix(socket) = &self.host else { panic!("a unix socket") };
         let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
         write!(
             stream,
-            "{method} /v1.41{path} HTTP/1.0\r\nHost: d\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            "{method} /v1.41{path} HTTP/1.0\r\nHost: d\r\n{headers}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         )
         .unwrap();

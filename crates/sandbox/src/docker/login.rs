@@ -1,0 +1,139 @@
+//! Who fetches an image: the name and password for a registry.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use super::error::DockerError;
+use crate::level::shorten;
+
+/// The key of Docker's own registry in its configuration.
+const OWN_REGISTRY: &str = "https://index.docker.io/v1/";
+
+/// A name and a password for the registry of an image. They go to the daemon, which shows them to that registry alone;
+/// they are in no error, log or debug output.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Login {
+    name: String,
+    password: String,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Login").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Login {
+    /// A name and a password.
+    pub fn new(name: impl Into<String>, password: impl Into<String>) -> Self {
+        Self { name: name.into(), password: password.into() }
+    }
+
+    /// The login for the registry of an image in the content of Docker's `config.json`, as `docker login` writes it;
+    /// none if it has none. Programs that keep logins (`credsStore`, `credHelpers`) are not started.
+    ///
+    /// # Errors
+    /// [`DockerError::Unsupported`] if the content is not what `docker login` writes.
+    pub fn from_config(content: &str, image: &str) -> Result<Option<Self>, DockerError> {
+        let unusable = |reason: &str| DockerError::Unsupported {
+            what: format!("the login for `{}`", shorten(image)),
+            reason: format!("{reason}; write `config.json` anew by `docker login`"),
+        };
+        let config: Value =
+            serde_json::from_str(content).map_err(|_| unusable("`config.json` is not JSON"))?;
+        let registry = registry(image);
+        let entry = &config["auths"][registry];
+        let Some(encoded) = entry["auth"].as_str() else { return Ok(None) };
+        let decoded = decode(encoded).and_then(|bytes| String::from_utf8(bytes).ok());
+        let decoded = decoded.ok_or_else(|| unusable("its `auth` is not base64 of text"))?;
+        let (name, password) =
+            decoded.split_once(':').ok_or_else(|| unusable("its `auth` has no password"))?;
+        Ok(Some(Self::new(name, password.trim_end_matches('\0'))))
+    }
+
+    /// The header that the daemon takes.
+    pub(super) fn header(&self, image: &str) -> String {
+        let text =
+            json!({ "username": self.name, "password": self.password, "serveraddress": registry(image) });
+        format!("X-Registry-Auth: {}\r\n", encode(text.to_string().as_bytes()))
+    }
+}
+
+/// The registry in the name of an image: what stands before the first `/`, if it can be a host.
+pub(super) fn registry(image: &str) -> &str {
+    match image.split_once('/') {
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
+        _ => OWN_REGISTRY,
+    }
+}
+
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// Base64 of the form for addresses, with padding.
+fn encode(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for block in bytes.chunks(3) {
+        let number =
+            block.iter().fold(0u32, |number, byte| number << 8 | u32::from(*byte)) << (8 * (3 - block.len()));
+        for place in 0..4 {
+            let letter = LETTERS[(number >> (18 - 6 * place) & 63) as usize];
+            text.push(if place <= block.len() { char::from(letter) } else { '=' });
+        }
+    }
+    text
+}
+
+/// Base64 of either form, padded or not.
+fn decode(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut number, mut bits) = (0u32, 0u32);
+    for letter in text.trim_end_matches('=').bytes() {
+        let letter = match letter {
+            b'+' => b'-',
+            b'/' => b'_',
+            other => other,
+        };
+        let value = LETTERS.iter().position(|known| *known == letter)?;
+        number = number << 6 | u32::try_from(value).ok()?;
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((number >> bits & 255) as u8);
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_goes_both_ways() {
+        for (bytes, text) in [
+            (&b""[..], ""),
+            (b"u", "dQ=="),
+            (b"us", "dXM="),
+            (b"user:pass", "dXNlcjpwYXNz"),
+            (&[251, 255, 254], "-__-"),
+        ] {
+            assert_eq!(encode(bytes), text);
+            assert_eq!(decode(text).unwrap(), bytes);
+        }
+        assert_eq!(decode("+//+").unwrap(), [251, 255, 254]);
+        assert_eq!(decode("a b"), None);
+    }
+
+    #[test]
+    fn a_login_is_found_by_the_registry_of_the_image_and_shown_nowhere() {
+        let content = r#"{"auths": {"localhost:5000": {"auth": "dXNlcjpwYXNz"}, "https://index.docker.io/v1/": {"auth": "bWU6eA=="}, "bad.example": {"auth": "!"}}}"#;
+        let find = |image: &str| Login::from_config(content, image);
+        assert_eq!(find("localhost:5000/a/b:1").unwrap(), Some(Login::new("user", "pass")));
+        assert_eq!(find("python:3.11-slim").unwrap(), Some(Login::new("me", "x")));
+        assert_eq!(find("library/python").unwrap(), Some(Login::new("me", "x")));
+        assert_eq!(find("ghcr.io/a/b").unwrap(), None);
+        assert!(find("bad.example/a").is_err() && Login::from_config("[", "a").is_err());
+        assert!(!format!("{:?}", Login::new("user", "secret-word")).contains("secret-word"));
+    }
+}
