@@ -4,11 +4,11 @@
 def _start():
     import os, sys
     import _ast, _imp, _signal, _socket
-    import gc, json, linecache, traceback
+    import gc, json, linecache, select, traceback
 
     CONTROL, LARGEST, HEAD = 4, 60000, 17
     NOBODY = bytes(16)
-    SYSTEM_CALLS = {"x86_64": (126, 157, 444, 446), "aarch64": (91, 167, 444, 446)}
+    SYSTEM_CALLS = {"x86_64": (126, 157, 444, 446, 445), "aarch64": (91, 167, 444, 446, 445)}
     options = json.loads(sys.argv[1])
     write, close, exit, getpid = os.write, os.close, os._exit, os.getpid
 
@@ -29,6 +29,11 @@ def _start():
         loop = None
         cells = []
         socket = None
+        # The large pages that are still to be made, the size of the memory when all were, and whether some is shared.
+        blocks = None
+        settled = 0
+        shares = False
+        rules = None
 
     # Raw system calls: Python has no name for them.
     try:
@@ -38,13 +43,44 @@ def _start():
     except Exception:
         ctypes = library = machine = None
 
-    def right_to_change_root(effective):
+    if library is not None:
         # capset, version 3: effective, permitted, inheritable, twice. Inherited by no program.
         bit = 1 << 18
-        header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-        sets = (ctypes.c_uint32 * 6)(bit if effective else 0, bit, 0, 0, 0, 0)
-        if library.syscall(machine[0], header, sets) != 0:
+        HEADER = (ctypes.c_uint32 * 2)(0x20080522, 0)
+        SETS = {on: (ctypes.c_uint32 * 6)(bit if on else 0, bit, 0, 0, 0, 0) for on in (False, True)}
+
+    def right_to_change_root(effective):
+        if library.syscall(machine[0], HEADER, SETS[effective]) != 0:
             raise OSError(ctypes.get_errno(), "capset")
+
+    def lock_files(payload, folders):
+        # Landlock's rules for files, as the host computed them, and for the folders that forks will write to, some at a
+        # time. Every member inherits them.
+        wanted = json.loads(payload)
+        if len(folders) != wanted["folders"]:
+            raise OSError("%d folders came, expected %d" % (len(folders), wanted["folders"]))
+
+        def add(folder, allowed):
+            rule = allowed.to_bytes(8, sys.byteorder) + folder.to_bytes(4, sys.byteorder)
+            if library.syscall(machine[4], State.rules, 1, rule, 0) != 0:
+                raise OSError(ctypes.get_errno(), "landlock_add_rule")
+
+        if State.rules is None:
+            values = (ctypes.c_uint64 * 1)(wanted["handled"])
+            rules = library.syscall(machine[2], values, 8, 0)
+            if rules < 0:
+                raise OSError(ctypes.get_errno(), "landlock_create_ruleset")
+            State.rules = rules
+            for path, allowed in wanted["rules"]:
+                folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
+                add(folder, allowed)
+                close(folder)
+        for folder in folders:
+            add(folder, wanted["write"])
+        if wanted["last"]:
+            if library.syscall(machine[3], State.rules, 0) != 0:
+                raise OSError(ctypes.get_errno(), "landlock_restrict_self")
+            close(State.rules)
 
     def enter_domain():
         # A Landlock domain of its own: no signal and no look into other members, nor into the origin.
@@ -99,7 +135,7 @@ def _start():
 
     def receive():
         while True:
-            data, ancillary, _, _ = State.socket.recvmsg(LARGEST + HEAD, 64, 0x40000000)
+            data, ancillary, _, _ = State.socket.recvmsg(LARGEST + HEAD, 1200, 0x40000000)
             if not data:
                 exit(0)
             descriptors = []
@@ -137,7 +173,8 @@ def _start():
         for descriptor in (control, out, error):
             close(descriptor)
         open_socket()
-        os.setsid()
+        # A group and not a session of its own: the kernel would make it wait like a program of somebody else.
+        os.setpgid(0, 0)
         catch_interrupts()
         if len(descriptors) > 3:
             try:
@@ -153,6 +190,11 @@ def _start():
                 os.chdir(here)
             except OSError:
                 os.chdir(options["workspace"])
+        send(b"H", NOBODY)
+        settle()
+
+    def settle():
+        # What must be done before the first cell, while the host goes on.
         enter_domain()
         # What came before the fork is shared memory as long as nobody touches it: the collector shall not.
         gc.freeze()
@@ -162,7 +204,6 @@ def _start():
                 random.seed()
             except Exception:
                 pass
-        send(b"H", NOBODY)
 
     def spawn(nonce, descriptors):
         # Gives whether this is the new member.
@@ -197,6 +238,62 @@ def _start():
         return False
 
     # From here on: a member.
+
+    # Large pages: a fork copies the tables of the memory, which are 500 times smaller with them. The C library asks for
+    # them where it gets much at once; what the allocator of small objects has got is moved into them while nobody waits.
+    SMALL = os.sysconf("SC_PAGESIZE")
+    try:
+        with open("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size") as file:
+            LARGE = int(file.read())
+        LARGE = LARGE if ctypes and SMALL < LARGE <= 1 << 25 else 0
+    except (OSError, ValueError):
+        LARGE = 0
+    LITTLE = sys.byteorder == "little"
+    WAITING = select.poll()
+    WAITING.register(CONTROL, select.POLLIN)
+
+    def memory():
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * SMALL
+
+    def large_blocks():
+        # The parts of the own memory that one large page could hold, and that nearly fill it already: at most one part
+        # in sixteen is added. What a fork shares with another member, or has in a file, stays as it is.
+        with open("/proc/self/maps") as file:
+            areas = [line.split() for line in file]
+        pages = LARGE // SMALL
+        with open("/proc/self/pagemap", "rb", 0) as file:
+            for area in areas:
+                if area[1] != "rw-p" or area[4] != "0" or area[5:] not in ([], ["[heap]"]):
+                    continue
+                start, end = (int(place, 16) for place in area[0].split("-"))
+                for place in range(-(-start // LARGE) * LARGE, end - LARGE + 1, LARGE):
+                    state = os.pread(file.fileno(), pages * 8, place // SMALL * 8)[7 if LITTLE else 0 :: 8]
+                    # Present, of no file, and mapped here alone; the other is mapped elsewhere too.
+                    if state.count(0x80):
+                        State.shares = True
+                    elif state.count(0x81) >= pages - pages // 16:
+                        yield place
+
+    def use_idle_time():
+        # After a cell, and until the host has something to say.
+        try:
+            if State.blocks is None:
+                if abs(memory() - State.settled) < 2 * LARGE or WAITING.poll(50):
+                    return
+                State.blocks, State.shares = large_blocks(), False
+            for place in State.blocks:
+                # Linux 6.1 knows this advice. Without memory for it, or none within the limit, all stays as it is.
+                if library.madvise(ctypes.c_void_p(place), ctypes.c_size_t(LARGE), 25) != 0:
+                    if ctypes.get_errno() in (12, 16):
+                        break
+                if WAITING.poll(0):
+                    return
+            if not State.shares:
+                State.settled = memory()
+        except (OSError, ValueError):
+            State.settled = 1 << 62
+        State.blocks = None
 
     def await_result(coroutine):
         import asyncio
@@ -407,6 +504,8 @@ def _start():
         parts, total = [], 0
         while True:
             try:
+                if LARGE:
+                    use_idle_time()
                 kind, nonce, payload, descriptors = receive()
                 reap()
                 if kind == b"B":
@@ -415,6 +514,7 @@ def _start():
                 elif kind == b"P":
                     parts.append(payload)
                 elif kind == b"C" and len(payload) >= 8:
+                    State.blocks = None
                     number = int.from_bytes(payload[:4], "little")
                     most = int.from_bytes(payload[4:8], "little")
                     source, parts = b"".join(parts) + payload[8:], []
@@ -427,7 +527,15 @@ def _start():
         while True:
             kind, nonce, payload, descriptors = receive()
             reap()
-            if kind == b"B" and spawn(nonce, descriptors):
+            if kind == b"L":
+                try:
+                    lock_files(payload, descriptors)
+                    send(b"R", nonce)
+                except Exception as error:
+                    send(b"R", nonce, repr(error).encode("utf-8", "replace")[:1000])
+                for descriptor in descriptors:
+                    close(descriptor)
+            elif kind == b"B" and spawn(nonce, descriptors):
                 return member()
 
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)

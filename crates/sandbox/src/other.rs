@@ -270,10 +270,6 @@ impl Interpreter {
         match *self {}
     }
 
-    pub(crate) fn replace(&mut self, _name: &str, _content: &[u8]) -> Result<(), Error> {
-        match *self {}
-    }
-
     pub(crate) fn remove(&mut self, _name: &str) -> Result<(), Error> {
         match *self {}
     }

@@ -99,8 +99,12 @@ struct State {
 }
 
 impl State {
-    /// The interpreter, ready to work.
-    fn interpreter(&mut self) -> Result<&mut Interpreter, Error> {
+    fn gone() -> Error {
+        Error::SessionEnded { reason: "its interpreter is gone".into() }
+    }
+
+    /// Finds out whether the interpreter is there.
+    fn check(&mut self) -> Result<(), Error> {
         if self.ended.is_none() {
             self.ended = match &self.interpreter {
                 Some(interpreter) => interpreter.ended(),
@@ -111,6 +115,12 @@ impl State {
             self.interpreter = None;
             return Err(Error::SessionEnded { reason });
         }
+        Ok(())
+    }
+
+    /// The interpreter, ready to work.
+    fn interpreter(&mut self) -> Result<&mut Interpreter, Error> {
+        self.check()?;
         self.last_used = Instant::now();
         match &mut self.interpreter {
             Some(interpreter) => {
@@ -119,7 +129,7 @@ impl State {
                 }
                 Ok(interpreter)
             }
-            None => Err(Error::SessionEnded { reason: "its interpreter is gone".into() }),
+            None => Err(Self::gone()),
         }
     }
 
@@ -180,6 +190,13 @@ impl Session {
     }
 
     fn state(&self, action: &'static str) -> Result<MutexGuard<'_, State>, Error> {
+        let mut state = self.look(action)?;
+        state.last_used = Instant::now();
+        Ok(state)
+    }
+
+    /// The state, without a use of the session.
+    fn look(&self, action: &'static str) -> Result<MutexGuard<'_, State>, Error> {
         match self.inner.state.try_lock() {
             Ok(state) => Ok(state),
             Err(TryLockError::WouldBlock) if self.inner.is_running.load(Ordering::SeqCst) => {
@@ -191,9 +208,7 @@ impl Session {
             }
             // The keeper, or another thread that only asks: soon over.
             Err(TryLockError::WouldBlock) => {
-                let mut state = self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
-                state.last_used = Instant::now();
-                Ok(state)
+                Ok(self.inner.state.lock().unwrap_or_else(PoisonError::into_inner))
             }
             Err(TryLockError::Poisoned(poisoned)) => {
                 let mut state = poisoned.into_inner();
@@ -220,11 +235,14 @@ impl Session {
     }
 
     /// What confines the session. The same is in each outcome.
+    /// Asking does not use the session: it may go on to idle, and stays frozen.
     pub fn report(&self) -> Result<Report, Error> {
-        Ok(self.state("a report")?.interpreter()?.report())
+        let mut state = self.look("a report")?;
+        state.check()?;
+        state.interpreter.as_ref().map(Interpreter::report).ok_or_else(State::gone)
     }
 
-    /// Why no cell can be run any more, if none can.
+    /// Why no cell can be run any more, if none can. Asking does not use the session.
     pub fn ended(&self) -> Option<String> {
         let state = self.inner.state.try_lock().ok()?;
         state.ended.clone().or_else(|| state.interpreter.as_ref()?.ended())
@@ -332,8 +350,9 @@ impl Session {
         self.inner.state.try_lock().is_ok_and(|state| state.is_frozen)
     }
 
-    /// Puts a file into the workspace. The name is a relative path without `..`; a file that exists is never overwritten,
-    /// and no symbolic link is followed. It is no change of the next cell.
+    /// Puts a file into the workspace. The name is a relative path without `..`. A file or link that has the name is
+    /// replaced, a folder is an error, and no symbolic link is followed. It is no change of the next cell. A program that
+    /// has the old file open keeps the old content.
     pub fn upload(&self, name: &str, source: &Source) -> Result<(), Error> {
         check_file_name(name)?;
         let content = content(source)?;

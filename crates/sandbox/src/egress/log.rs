@@ -84,6 +84,23 @@ pub struct EgressLog {
 }
 
 impl EgressLog {
+    /// What came after an earlier state of the same log.
+    #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+    pub(crate) fn since(self, earlier: Option<&Self>) -> Self {
+        let Some(earlier) = earlier else { return self };
+        let Self { events, limits_reached, .. } = self;
+        Self {
+            connections: self.connections.saturating_sub(earlier.connections),
+            requests: self.requests.saturating_sub(earlier.requests),
+            refused: self.refused.saturating_sub(earlier.refused),
+            bytes_up: self.bytes_up.saturating_sub(earlier.bytes_up),
+            bytes_down: self.bytes_down.saturating_sub(earlier.bytes_down),
+            limits_reached,
+            events: events.into_iter().skip(earlier.events.len()).collect(),
+            events_left_out: self.events_left_out.saturating_sub(earlier.events_left_out),
+        }
+    }
+
     /// The limits of the run that were reached.
     #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
     pub(crate) fn reached(&self) -> Vec<crate::Reached> {

@@ -429,6 +429,16 @@ impl Group {
         let (Version::Two, folder) = self.places.get("cpu")? else { return None };
         Some(keyed(&fs::read_to_string(folder.join("cpu.stat")).ok()?, "usage_usec"))
     }
+
+    /// How much of it was in the kernel, in microseconds.
+    pub(super) fn system_micros(&self) -> Option<u64> {
+        if let Some((Version::One, folder)) = self.places.get("cpuacct") {
+            let nanos = fs::read_to_string(folder.join("cpuacct.usage_sys")).ok()?;
+            return Some(nanos.trim().parse::<u64>().ok()? / 1000);
+        }
+        let (Version::Two, folder) = self.places.get("cpu")? else { return None };
+        Some(keyed(&fs::read_to_string(folder.join("cpu.stat")).ok()?, "system_usec"))
+    }
 }
 
 impl Drop for Group {

@@ -100,6 +100,11 @@ impl Landlock {
         }
     }
 
+    /// What is allowed beneath a folder that may be written.
+    pub(super) fn writing(&self) -> u64 {
+        self.allowed(Access::Write)
+    }
+
     /// The version of the running kernel, 0 if it has none.
     pub(super) fn kernel_version() -> u32 {
         // SAFETY: with the version flag the kernel reads no memory.

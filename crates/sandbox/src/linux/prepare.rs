@@ -15,6 +15,7 @@ use super::files::{self, Listing, Owner};
 use super::interpreter::Reach;
 use super::launch::{self, Plan, c_string, high};
 use super::plan::{self, Request, Visible};
+use super::session::FileRules;
 use super::steps::{Pointers, Step};
 use super::supervise::{Feed, Running, Streams};
 use super::temporary::TemporaryFolder;
@@ -141,6 +142,8 @@ pub(super) struct Stay<'a> {
     pub(super) control: OwnedFd,
     /// What the interpreter is given instead of code, made from the place of its workspace.
     pub(super) arguments: &'a mut dyn FnMut(&Path) -> Vec<OsString>,
+    /// Gets the rules for files that the interpreter is still to be put under, if it can be forked.
+    pub(super) rules: &'a mut Option<FileRules>,
     /// Whether it keeps the right to change its root, without which a fork cannot have a workspace of its own.
     pub(super) forkable: bool,
 }
@@ -155,7 +158,7 @@ pub(super) fn prepare_with(
     sandbox: &Sandbox,
     program: &Program,
     is_live: bool,
-    stay: Option<Stay<'_>>,
+    mut stay: Option<Stay<'_>>,
 ) -> Result<Prepared, Error> {
     let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
     let facts = &host.facts;
@@ -229,8 +232,8 @@ pub(super) fn prepare_with(
     };
     let mut confinement =
         if confined { plan::confinement(request) } else { unconfined::confinement(request) };
-    if stay.as_ref().is_some_and(|stay| stay.forkable) {
-        super::session::keep_root_change(&mut confinement);
+    if let Some(stay) = stay.as_mut().filter(|stay| stay.forkable) {
+        *stay.rules = super::session::keep_root_change(&mut confinement);
     }
     if stay.is_some() && level == Level::Maximum {
         super::session::keep_own_domains(&mut confinement);

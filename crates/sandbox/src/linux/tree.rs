@@ -99,15 +99,30 @@ pub(super) fn kill_descendants(root: i32) {
 
 /// The processor time of a process and all its descendants in microseconds, ended children included.
 pub(super) fn processor_micros(root: i32) -> u64 {
+    times(root).iter().sum()
+}
+
+/// The same spent in the kernel alone.
+pub(super) fn system_micros(root: i32) -> u64 {
+    let [_, system] = times(root);
+    system
+}
+
+/// The processor time in programs and in the kernel.
+fn times(root: i32) -> [u64; 2] {
     let ticks = rustix::param::clock_ticks_per_second().max(1);
-    let mut total = 0;
+    let mut total = [0; 2];
     for pid in descendants(root).into_iter().chain([root]) {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name in parentheses may hold anything; the numbers come behind the last one.
+        // The name in parentheses may hold anything; the numbers come behind the last one: own time, that of children.
         let Some((_, numbers)) = stat.rsplit_once(") ") else { continue };
-        total += numbers.split(' ').skip(11).take(4).filter_map(|text| text.parse::<u64>().ok()).sum::<u64>();
+        for (place, text) in numbers.split(' ').skip(11).take(4).enumerate() {
+            if let Some(sum) = total.get_mut(place % 2) {
+                *sum += text.parse::<u64>().unwrap_or(0);
+            }
+        }
     }
-    total * 1_000_000 / ticks
+    total.map(|time| time * 1_000_000 / ticks)
 }
 
 /// The bytes of files without a name that the descendants of a process keep open, on the file system of a folder.

@@ -232,7 +232,7 @@ impl Session {
             if sha256(&content) != kept.sha256 {
                 return Err(bad(&path, "its content is not what was saved"));
             }
-            interpreter.replace(&kept.path, &content)?;
+            interpreter.upload(&kept.path, &Source::Bytes(content))?;
         }
         Ok(())
     }

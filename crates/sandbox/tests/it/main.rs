@@ -99,6 +99,7 @@ mod sessions;
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
 mod sessions_data;
+mod sessions_egress;
 #[expect(
     clippy::print_stdout,
     clippy::panic,
@@ -107,6 +108,8 @@ mod sessions_data;
 mod sessions_forks;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod sessions_hostile;
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+mod sessions_idle;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod starts;
 #[expect(

@@ -141,7 +141,10 @@ fn artifacts_and_changes_are_those_of_the_cell() {
         assert_eq!(files, ["b.txt", "given/data.csv"]);
         assert_eq!(session.download("b.txt", 100).unwrap(), b"two!");
         assert!(matches!(session.download("b.txt", 3), Err(Error::TooLarge { .. })));
-        assert!(session.upload("b.txt", &Source::Bytes(vec![])).is_err(), "nothing is overwritten");
+        session.upload("b.txt", &Source::Bytes(b"second".to_vec())).unwrap();
+        assert_eq!(session.download("b.txt", 100).unwrap(), b"second");
+        assert!(session.upload("given", &Source::Bytes(vec![])).is_err(), "a folder is not replaced");
+        assert_eq!(session.download("given/data.csv", 100).unwrap(), b"a,b\n1,2\n");
         for name in ["../x", "/etc/passwd", "a/../b", ""] {
             assert!(session.upload(name, &Source::Bytes(vec![])).is_err());
             assert!(session.download(name, 100).is_err());
@@ -150,6 +153,11 @@ fn artifacts_and_changes_are_those_of_the_cell() {
         assert!(
             session.download("link", 10_000).is_err() && session.download("root/etc/passwd", 10_000).is_err()
         );
+        let before = std::fs::read("/etc/passwd").unwrap();
+        session.upload("link", &Source::Bytes(b"mine".to_vec())).unwrap();
+        assert_eq!(session.download("link", 100).unwrap(), b"mine", "the link is replaced, not followed");
+        assert_eq!(std::fs::read("/etc/passwd").unwrap(), before);
+        assert!(session.upload("root/x", &Source::Bytes(vec![])).is_err());
     }
 }
 
@@ -237,7 +245,9 @@ fn processor_time_output_and_value_are_limited_for_each_cell() {
             |code: &str, limits: CellLimits| session.run(code, &limits, &Cancel::new(), &mut |_| {}).unwrap();
         let outcome = go("while True: pass", limits().with_cpu(Some(Duration::from_millis(300))));
         assert_eq!(outcome.verdict, Verdict::Interrupted { by: Interruption::Cpu }, "{mode:?}");
-        assert!(outcome.usage.user >= Duration::from_millis(250), "{:?}", outcome.usage);
+        assert!(outcome.usage.user + outcome.usage.system >= Duration::from_millis(250), "{:?}", outcome.usage);
+        let outcome = go("import os\nfor _ in range(60000): os.stat('/')", limits());
+        assert!(outcome.usage.system >= Duration::from_millis(10), "{mode:?} {:?}", outcome.usage);
         let idle = limits().with_idle(Some(Duration::from_millis(300)));
         let outcome = go("import time\ntime.sleep(60)", idle.clone());
         assert_eq!(outcome.verdict, Verdict::Interrupted { by: Interruption::Idle }, "{mode:?}");
@@ -425,7 +435,9 @@ fn a_host_folder_is_the_workspace_and_cannot_be_forked() {
         assert_eq!(outcome.changes.new, [std::path::PathBuf::from("made")], "{mode:?}");
         assert_eq!(std::fs::read_to_string(folder.path().join("made")).unwrap(), "g!");
         assert!(run(&session, "open('CLAUDE.md', 'w')").stderr.text().contains("Error"));
-        assert!(matches!(session.fork(1), Err(Error::SessionRefused { .. })));
+        let error = session.fork(1).unwrap_err();
+        assert!(matches!(error, Error::SessionRefused { .. }) && error.hint().is_some(), "{error}");
+        assert!(error.to_string().contains("a folder of the host, which is not copied"), "{error}");
         drop(session);
         assert!(!folder.path().join("CLAUDE.md").exists());
     }

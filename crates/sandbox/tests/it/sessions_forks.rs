@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use serde_json::json;
-use toolpost_sandbox::{Cancel, Error, Language, Reset, Session, SessionLimits, Source, Verdict};
+use toolpost_sandbox::{
+    Cancel, Error, Language, Level, Reset, Sandbox, Session, SessionLimits, Source, Verdict,
+};
 
 use crate::sessions::{limits, run, start, value};
 use crate::support::{Mode, eventually, is_running};
@@ -143,6 +145,83 @@ fn a_fork_reaches_neither_the_processes_nor_the_files_of_the_others() {
             .collect();
         assert_eq!(sets, ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"], "{mode:?}");
         assert!(run(&session, "os.chroot('/')").stderr.text().contains("PermissionError"));
+    }
+}
+
+#[test]
+fn landlock_holds_in_a_session_that_can_be_forked_and_in_its_forks() {
+    use toolpost_sandbox::Layer;
+    for mode in Mode::available() {
+        let Some(session) = forkable(mode) else { continue };
+        let report = session.report().unwrap();
+        let missing = report.missing.iter().find(|missing| missing.layer == Layer::LandlockFiles);
+        if let Some(missing) = missing.filter(|missing| missing.reason.contains("Linux 5.13")) {
+            println!("SKIP landlock_holds {mode:?}: {}", missing.reason);
+            return;
+        }
+        assert!(report.has(Layer::LandlockFiles), "{mode:?} {:?}", report.missing);
+        assert!(report.missing.iter().all(|missing| missing.layer != Layer::LandlockFiles));
+        let fork = session.fork(1).unwrap().pop().unwrap();
+        let second = fork.fork(1).unwrap().pop().unwrap();
+        let code = "import os\ndef refused(path, flags=os.O_WRONLY):\n    try: os.close(os.open(path, flags))\n    \
+            except OSError as error: return type(error).__name__\n    return 'open'\n\
+            [refused('/proc/self/mem'), refused('/proc/self/comm'), refused('/proc/self/oom_score_adj'), \
+             refused('/dev/null'), refused('mine', os.O_WRONLY | os.O_CREAT), refused('/tmp/mine', os.O_WRONLY | os.O_CREAT), \
+             os.rename('mine', 'yours'), os.mkdir('d'), os.rename('yours', 'd/yours'), os.remove('d/yours'), os.rmdir('d'), \
+             [line.split()[1] for line in open('/proc/self/status') if line.startswith('CapEff')]]";
+        let no = "PermissionError";
+        let expected =
+            json!([no, no, no, "open", "open", "open", null, null, null, null, null, ["0000000000000000"]]);
+        for (who, one) in [("first", &session), ("fork", &fork), ("fork of a fork", &second)] {
+            assert_eq!(value(one, code), expected, "{mode:?} {who}");
+        }
+        fork.reset(Reset::Fresh).unwrap();
+        assert_eq!(value(&fork, code), expected, "{mode:?} after a reset");
+    }
+}
+
+#[test]
+fn the_place_of_a_fork_that_ended_is_clean_for_the_next() {
+    let Some(mode) = Mode::available().into_iter().find(|mode| forkable(*mode).is_some()) else { return };
+    let settings = SessionLimits::default().with_forks(1);
+    let session = Session::start_with(&mode.sandbox(), Language::Python, &settings).unwrap();
+    run(&session, "import os, subprocess\nopen('mine', 'w').write('mine')");
+    for round in 0..4 {
+        let fork = session.fork(1).unwrap().pop().unwrap();
+        assert_eq!(value(&fork, "[sorted(os.listdir('.')), os.listdir('/tmp')]"), json!([["mine"], []]), "{round}");
+        // A program that left its parent, folders without rights, and a workspace without any.
+        run(
+            &fork,
+            "open('/tmp/left', 'w').write('x')\nos.makedirs('deep/er')\nos.chmod('deep', 0)\n\
+             subprocess.run(['sh', '-c', 'setsid sleep 64.125 &'])\nos.chmod('.', 0)",
+        );
+        assert!(is_running("sleep 64.125"), "{round}");
+        drop(fork);
+        eventually("what a fork left is dead", || !is_running("sleep 64.125"));
+    }
+    assert_eq!(value(&session, "sorted(os.listdir('.'))"), json!(["mine"]));
+}
+
+#[test]
+fn where_nothing_can_be_forked_the_reason_is_told() {
+    let host = toolpost_sandbox::Host::probe();
+    for (level, reason) in [
+        (Level::Minimal, "among the host's files"),
+        (Level::Maximum, "no capability"),
+    ] {
+        if !host.availability(level).is_some_and(|entry| entry.available) {
+            println!("SKIP where_nothing_can_be_forked {level}: this host does not give it");
+            continue;
+        }
+        let sandbox = Sandbox::new().level(level).limits(crate::support::quick());
+        let session = Session::start(&sandbox, Language::Python).unwrap();
+        let error = session.fork(1).unwrap_err();
+        let is_refused = matches!(error, Error::SessionRefused { .. });
+        // On a host without namespaces that comes first.
+        let text = error.to_string();
+        assert!(is_refused && (text.contains(reason) || text.contains("namespaces")), "{level}: {error}");
+        assert!(error.hint().unwrap().contains("`strict`"), "{error}");
+        assert_eq!(value(&session, "1 + 1"), json!(2), "{level}: the session goes on");
     }
 }
 

@@ -11,13 +11,14 @@ use rustix::net::SendFlags;
 use rustix::process::Signal;
 
 use super::super::attend;
-use super::super::capture::{Capture, ResultLine};
+use super::super::capture::{self, Capture, ResultLine};
 use super::super::files::Over;
 use super::super::watch::NOTHING;
 use super::super::{files, tree};
 use super::family::{Family, Packet, buffer, receive};
 use super::frame::{self, Answer, End};
 use super::member::{Member, nonce};
+use crate::egress::EgressLog;
 use crate::session::CellLimits;
 use crate::{Cancel, Changes, Event, Interruption, Layer, Limits, Outcome, Reached, Report, Usage, Verdict};
 
@@ -64,6 +65,8 @@ struct Cell<'a> {
     on_event: &'a mut dyn FnMut(Event<'_>),
     since: Instant,
     cpu_before: u64,
+    system_before: u64,
+    egress_before: Option<EgressLog>,
     /// When something was last done, and the output and processor time of then.
     active: (Instant, u64, u64),
     stdout: Capture,
@@ -81,6 +84,11 @@ struct Cell<'a> {
 
 fn processor_micros(family: &Family) -> u64 {
     family.group.processor_micros().unwrap_or_else(|| tree::processor_micros(family.pid))
+}
+
+/// The part of it that was spent in the kernel.
+fn system_micros(family: &Family) -> u64 {
+    family.group.system_micros().unwrap_or_else(|| tree::system_micros(family.pid))
 }
 
 /// Throws away what is in a pipe, and gives how much it was.
@@ -129,6 +137,8 @@ pub(super) fn run(
         on_event,
         since,
         cpu_before: processor_micros(&member.family),
+        system_before: system_micros(&member.family),
+        egress_before: member.family.egress(),
         active: (since, 0, 0),
         stdout: Capture::new(limits.stdout),
         stderr: Capture::new(limits.stderr),
@@ -342,6 +352,7 @@ impl Cell<'_> {
             None
         };
         let used = processor_micros(&family).saturating_sub(self.cpu_before);
+        let system = system_micros(&family).saturating_sub(self.system_before).min(used);
         let now = match remains {
             Some(remains) => (remains.memory_kills, remains.refused),
             None => (family.group.memory_kills(), family.group.refused_processes()),
@@ -368,15 +379,15 @@ impl Cell<'_> {
         let (verdict, exit_code) = self.verdict(end, &facts, &mut report);
         let reason = self.why_gone(end);
         let Self { answer, stdout, stderr, result_line, .. } = self;
-        let value = answer.finish(&mut report.reached, &mut report.notes);
-        let value = match result_line.finish().map(|line| serde_json::from_slice(&line)) {
-            Some(Ok(value)) => Some(value),
-            Some(Err(error)) => {
-                report.notes.push(format!("the line `::result` is not JSON: {error}"));
-                value
-            }
-            None => value,
-        };
+        let (bytes, overflowed) = answer.finish(&mut report.notes);
+        let line = result_line.finish();
+        let value = capture::value(&bytes, overflowed, line.as_deref(), &mut report);
+        if let Some(log) = family.egress_at_end() {
+            let log = log.since(self.egress_before.as_ref());
+            report.reached.extend(log.reached());
+            report.notes.extend(log.notes());
+            report.egress = Some(log);
+        }
         let (stdout, stderr) = (stdout.finish(), stderr.finish());
         for (captured, limit) in [(&stdout, Reached::Stdout), (&stderr, Reached::Stderr)] {
             if captured.dropped > 0 {
@@ -402,8 +413,8 @@ impl Cell<'_> {
         }
         let usage = Usage {
             wall,
-            user: Duration::from_micros(used),
-            system: Duration::ZERO,
+            user: Duration::from_micros(used - system),
+            system: Duration::from_micros(system),
             largest_process: 0,
             peak_memory: family.group.peak_memory(),
         };

@@ -6,7 +6,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -26,11 +26,13 @@ use super::super::prepare::{Place, Stay, level, prepare_with, setup};
 use super::super::supervise::{Ended, Finished, Supervision, supervise};
 use super::super::{Facts, allowlist, launch, tree};
 use super::frame::{self, HEAD, LARGEST};
-use super::member::Member;
+use super::member::{Member, nonce, send};
+use super::{FileRules, roots};
+use crate::egress::{EgressLog, EgressProxy};
 use crate::running::Pipes;
 use crate::session::SessionLimits;
 use crate::{
-    Cancel, Error, Event, Host, Language, Layer, Level, Limits, Program, Report, Sandbox, Stdin, Verdict,
+    Cancel, Error, Event, Host, Language, Layer, Level, Limits, MissingLayer, Program, Report, Sandbox, Stdin, Verdict,
     Workspace,
 };
 
@@ -67,6 +69,10 @@ pub(super) struct Family {
     pub(super) facts: Facts,
     /// Why no member can be forked, if none can.
     pub(super) not_forkable: Option<String>,
+    /// The mount namespaces in which forks can live, each with an empty workspace, as far as nobody does.
+    pub(super) rooms: Mutex<Vec<Arc<OwnedFd>>>,
+    /// The way out, if there is one.
+    way_out: WayOut,
     /// Who makes members that have run nothing.
     pub(super) origin: Mutex<OwnedFd>,
     pub(super) origin_pid: i32,
@@ -117,6 +123,91 @@ impl Drop for Family {
     }
 }
 
+type WayOut = Arc<Mutex<Option<EgressProxy>>>;
+
+impl Family {
+    /// What went through the way out so far.
+    pub(super) fn egress(&self) -> Option<EgressLog> {
+        self.way_out.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(EgressProxy::log)
+    }
+
+    /// The same at the end of a cell: what is over for the program is in the log a moment later.
+    pub(super) fn egress_at_end(&self) -> Option<EgressLog> {
+        const MOMENT: Duration = Duration::from_millis(50);
+        let until = Instant::now() + MOMENT;
+        loop {
+            let log = self.egress()?;
+            let is_whole = log.events.len() as u64 + log.events_left_out >= log.requests;
+            if is_whole || Instant::now() >= until {
+                return Some(log);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Makes the places of forks, and puts the origin under the rules for files, theirs included.
+    fn make_room(&mut self, rules: &FileRules) {
+        // One more than may live at one time beside the first member, which may end before them.
+        let made = roots::reserve(self, self.most_members);
+        let folders = match made {
+            Ok((rooms, folders)) => {
+                self.rooms = Mutex::new(rooms);
+                folders
+            }
+            Err(error) => {
+                self.not_forkable = Some(error.to_string());
+                Vec::new()
+            }
+        };
+        match self.lock_files(rules, &folders) {
+            Ok(()) => {
+                self.report.layers.push(Layer::LandlockFiles);
+                self.report.layers.sort_unstable();
+            }
+            Err(error) => {
+                let reason = format!("the rules for files could not be enforced: {error}");
+                self.report.missing.push(MissingLayer { layer: Layer::LandlockFiles, reason });
+            }
+        }
+    }
+
+    fn lock_files(&self, rules: &FileRules, folders: &[OwnedFd]) -> Result<(), Error> {
+        /// So many descriptors go with one packet: a session may have few.
+        const AT_ONCE: usize = 16;
+        let fail = |reason: String| setup("enforce landlock")(io::Error::other(reason));
+        let origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts: Vec<&[OwnedFd]> = folders.chunks(AT_ONCE).collect();
+        if parts.is_empty() {
+            parts.push(&[]);
+        }
+        let mut buffer = buffer();
+        let count = parts.len();
+        for (number, part) in parts.into_iter().enumerate() {
+            let name = nonce()?;
+            let payload = rules.describe(part.len(), number + 1 == count);
+            let descriptors: Vec<BorrowedFd<'_>> = part.iter().map(OwnedFd::as_fd).collect();
+            send(&origin, &frame::encode(frame::ask::LOCK, &name, &payload), &descriptors)?;
+            if !wait_for(origin.as_fd(), PollFlags::IN, READY_WITHIN) {
+                return Err(fail("no answer came".into()));
+            }
+            let Packet::From(size, sender) = receive(&origin, &mut buffer) else {
+                return Err(fail("the interpreter has ended".into()));
+            };
+            let answer = buffer.get(..size).and_then(frame::decode).filter(|answer| {
+                sender == self.origin_pid && answer.letter == frame::tell::READY && answer.nonce == name
+            });
+            match answer {
+                Some(answer) if answer.payload.is_empty() => {}
+                Some(answer) => {
+                    return Err(fail(crate::level::shorten(&String::from_utf8_lossy(answer.payload))));
+                }
+                None => return Err(fail("another answer came".into())),
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What the watching thread tells who started it.
 enum News {
     Started(Box<Beginning>),
@@ -135,6 +226,7 @@ struct Beginning {
     is_private: bool,
     placeholders: Vec<&'static str>,
     pipes: Option<Pipes>,
+    rules: Option<FileRules>,
 }
 
 /// A socket of packets: the host's end, to which the kernel adds who sent a packet, and the other.
@@ -222,10 +314,12 @@ fn not_forkable(sandbox: &Sandbox, facts: &Facts, level: Level, limits: &Session
         "the limit `forks` is 0"
     } else if facts.namespaces.is_err() || (facts.is_root() && !facts.user_namespaces) {
         "this host refuses the namespaces in which a fork gets a workspace of its own"
-    } else if level > Level::Strict || !level.is_boundary() {
-        "its level gives a fork no workspace of its own; levels `standard` and `strict` do"
+    } else if level > Level::Strict {
+        "level `maximum` leaves an interpreter no capability, and a fork needs the right to change its own root"
+    } else if !level.is_boundary() {
+        "at level `minimal` an interpreter works among the host's files, which cannot be copied"
     } else if !matches!(sandbox.workspace, Workspace::Fresh) {
-        "only a session with a fresh workspace is copied"
+        "its workspace is a folder of the host, which is not copied for a fork; only a fresh workspace is"
     } else {
         return None;
     };
@@ -249,18 +343,18 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
     let (control, inside) = socket_pair()?;
     let cancel = Cancel::new();
     let remains = Arc::new(OnceLock::new());
-    let has_way_out = Arc::new(AtomicBool::new(false));
+    let way_out = WayOut::default();
     let (sender, news) = sync_channel(2);
     // The first process dies with the thread that made it: it gets one that lives as long as it does.
     let supervisor = {
-        let has_way_out = Arc::clone(&has_way_out);
+        let way_out = Arc::clone(&way_out);
         let (sandbox, cancel, remains) = (adapted(sandbox, &of_all), cancel.clone(), Arc::clone(&remains));
         let (forkable, total) = (not_forkable.is_none(), limits.total);
         std::thread::Builder::new()
             .name("sandbox session".into())
             .spawn(move || {
                 let watched =
-                    watch(&sandbox, language, inside, forkable, total, &cancel, &sender, &has_way_out);
+                    watch(&sandbox, language, inside, forkable, total, &cancel, &sender, &way_out);
                 let left = watched.unwrap_or_else(|error| {
                     let left = Remains { reason: error.to_string(), ..Remains::default() };
                     // Nobody waits for it if the session was already given away.
@@ -274,19 +368,19 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
     };
     let mut supervisor = Supervisor { handle: Some(supervisor), cancel };
     let beginning = begin(&news)?;
-    let Beginning { pid, group, mut report, workspace, owner, folder, is_private, placeholders, pipes } =
+    let Beginning { pid, group, mut report, workspace, owner, folder, is_private, placeholders, pipes, rules } =
         *beginning;
     let folder = match folder {
         None if is_private => Some(first_folder(&news)?),
         other => other,
     };
     let origin_pid = ready(&control, pipes, &news)?;
-    if has_way_out.load(Ordering::SeqCst) {
+    if way_out.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
         report.layers.push(Layer::Egress);
         report.layers.sort_unstable();
     }
     let (handle, cancel) = supervisor.keep();
-    let family = Arc::new(Family {
+    let mut family = Family {
         cancel,
         supervisor: Mutex::new(handle),
         remains,
@@ -298,12 +392,18 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
         owner,
         facts,
         not_forkable,
+        rooms: Mutex::default(),
+        way_out,
         origin: Mutex::new(control),
         origin_pid,
         pids: Mutex::default(),
         members: AtomicUsize::new(0),
         most_members: limits.forks as usize + 1,
-    });
+    };
+    if let Some(rules) = rules {
+        family.make_room(&rules);
+    }
+    let family = Arc::new(family);
     let (folder, before) =
         folder.map_or((None, Listing::default()), |(folder, before)| (Some(Arc::new(folder)), before));
     Member::first(&family, folder, before, placeholders)
@@ -392,7 +492,7 @@ fn watch(
     total: Option<Duration>,
     cancel: &Cancel,
     sender: &SyncSender<News>,
-    has_way_out: &AtomicBool,
+    way_out: &WayOut,
 ) -> Result<Remains, Error> {
     let since = Instant::now();
     let mut workspace = PathBuf::new();
@@ -407,7 +507,8 @@ fn watch(
         });
         ["-I", "-c", DRIVER, &options.to_string()].map(OsString::from).to_vec()
     };
-    let stay = Stay { control: inside, arguments: &mut arguments, forkable };
+    let mut rules = None;
+    let stay = Stay { control: inside, arguments: &mut arguments, rules: &mut rules, forkable };
     let prepared = prepare_with(sandbox, &Program::code(language, ""), true, Some(stay))?;
     let (Started { mut running, streams, names, mut kept }, mut pipes) = prepared.start()?;
     if let Some(pipes) = &mut pipes {
@@ -447,6 +548,7 @@ fn watch(
         is_private,
         placeholders: kept.placeholders,
         pipes,
+        rules,
     };
     // If nobody waits any more, the flag is set and the loop below ends at once.
     let _ = sender.send(News::Started(Box::new(beginning)));
@@ -458,12 +560,12 @@ fn watch(
         let _ = sender.send(News::Folder(duplicate(descriptor)?, files::list(descriptor)));
         Ok(())
     };
-    let (mut armed, mut proxy) = (kept.egress, None);
+    let mut armed = kept.egress;
     let mut on_listener = |listener: OwnedFd| {
         if let Some(armed) = armed.take() {
             let started = armed.start(listener.into(), own.network_bytes);
-            proxy = Some(started.map_err(setup("start egress proxy"))?);
-            has_way_out.store(true, Ordering::SeqCst);
+            let proxy = started.map_err(setup("start egress proxy"))?;
+            *way_out.lock().unwrap_or_else(PoisonError::into_inner) = Some(proxy);
         }
         Ok(())
     };
@@ -487,7 +589,8 @@ fn watch(
         verdict: None,
     };
     drop(running);
-    // Its log is nobody's any more.
+    // What is still asked of it is answered by nobody. The last cell has its log by then, or has none.
+    let proxy = way_out.lock().unwrap_or_else(PoisonError::into_inner).take();
     drop(proxy);
     drop(guard);
     let Finished { ended, .. } = finished.map_err(|failure| explain(failure, &names, &kept.program))?;

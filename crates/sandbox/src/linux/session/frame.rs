@@ -4,8 +4,6 @@
 //! their borders, so a packet that hostile code writes spoils no other. The kernel says which process sent a packet; one
 //! that is not from the interpreter, or does not name the running request, is counted and dropped.
 
-use crate::Reached;
-
 /// The most bytes behind the head of one packet.
 pub(super) const LARGEST: usize = 60_000;
 /// The letter and the request's name.
@@ -26,6 +24,8 @@ pub(super) mod ask {
     pub(in super::super) const PART: u8 = b'P';
     /// The rest of a cell's source, behind its number and the limit of its value.
     pub(in super::super) const CELL: u8 = b'C';
+    /// Puts the origin under rules for files; folders come with it.
+    pub(in super::super) const LOCK: u8 = b'L';
     /// Makes a new member by forking; descriptors come with it.
     pub(in super::super) const FORK: u8 = b'B';
 }
@@ -159,30 +159,14 @@ impl Answer {
         self.stray + self.left_out > MAXIMUM_STRAY
     }
 
-    /// The value, and remarks for the report.
-    pub(super) fn finish(
-        self,
-        reached: &mut Vec<Reached>,
-        notes: &mut Vec<String>,
-    ) -> Option<serde_json::Value> {
+    /// The bytes of the value and whether there were too many; remarks go to the report.
+    pub(super) fn finish(self, notes: &mut Vec<String>) -> (Vec<u8>, bool) {
         notes.extend(self.notes);
         if self.stray > 0 {
             notes.push(format!("{} packets on the control descriptor belonged to nothing", self.stray));
         }
-        if self.overflowed {
-            reached.push(Reached::Value);
-            return None;
-        }
-        if self.value.is_empty() || self.end != Some(End::Done) {
-            return None;
-        }
-        match serde_json::from_slice(&self.value) {
-            Ok(value) => Some(value),
-            Err(error) => {
-                notes.push(format!("the value is not JSON: {error}"));
-                None
-            }
-        }
+        // Of a cell that did not come to its end there is none.
+        if self.end == Some(End::Done) { (self.value, self.overflowed) } else { (Vec::new(), false) }
     }
 }
 
@@ -222,9 +206,13 @@ mod tests {
     fn a_value_in_parts_arrives_whole_and_packets_round_trip() {
         let (done, end) = answer(&[(b'V', b"[1, "), (b'N', b"a\x1b remark"), (b'V', b"2]"), (b'E', b"o\0")]);
         assert_eq!(end, Some(End::Done));
-        let (mut reached, mut notes) = (vec![], vec![]);
-        assert_eq!(done.finish(&mut reached, &mut notes), Some(serde_json::json!([1, 2])));
-        assert_eq!((reached, notes), (vec![], vec!["a remark".to_owned()]));
+        let mut notes = vec![];
+        assert_eq!(done.finish(&mut notes), (b"[1, 2]".to_vec(), false));
+        assert_eq!(notes, ["a remark"]);
+        let (raised, _) = answer(&[(b'V', b"1"), (b'E', b"x\0")]);
+        assert_eq!(raised.finish(&mut notes), (vec![], false));
+        let (large, _) = answer(&[(b'V', &[b'1'; 101]), (b'E', b"o\0")]);
+        assert!(large.finish(&mut notes).1);
         assert_eq!(answer(&[(b'E', b"q\x03")]).1, Some(End::Exited(3)));
 
         for length in [0, 1, LARGEST - 9, LARGEST - 8, LARGEST - 7, 3 * LARGEST] {
@@ -276,10 +264,9 @@ mod tests {
             }
             assert!(answer.value.len() <= 4096 && answer.notes.len() <= MAXIMUM_NOTES, "round {round}");
             assert!(answer.notes.iter().all(|note| note.len() <= 3 * MAXIMUM_NOTE));
-            let (mut reached, mut notes) = (vec![], vec![]);
-            let overflowed = answer.overflowed;
-            let value = answer.finish(&mut reached, &mut notes);
-            assert!(!(overflowed && value.is_some()));
+            let mut notes = vec![];
+            let (value, _) = answer.finish(&mut notes);
+            assert!(value.len() <= 4096);
             assert!(notes.len() <= MAXIMUM_NOTES + 2);
         }
         let mut flooded = Answer::new(NONCE, 10);

@@ -157,8 +157,9 @@ fn refusal(asked: &OwnedFd, nonce: &Nonce, buffer: &mut [u8]) -> Result<(), Erro
     Ok(())
 }
 
-fn send(socket: &OwnedFd, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+/// Sends a packet with at most 16 descriptors.
+pub(super) fn send(socket: &OwnedFd, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(failed("too many descriptors"));
@@ -397,7 +398,7 @@ fn signal_all(pids: &[i32], signal: Signal) {
 }
 
 /// Kills processes until there is none, new ones too; after 200 rounds what is left dies with the family.
-fn kill_all(find: &dyn Fn() -> Vec<i32>) {
+pub(super) fn kill_all(find: &dyn Fn() -> Vec<i32>) {
     for _ in 0..200 {
         // Who is dead already waits for a parent that may be stopped.
         let found: Vec<i32> = find().into_iter().filter(|pid| !tree::is_zombie(*pid)).collect();

@@ -11,6 +11,7 @@ mod frame;
 mod member;
 mod roots;
 
+use std::ffi::CString;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,32 +29,59 @@ pub(crate) use cell::Calls;
 
 /// Leaves the interpreter the right to change its own root, by which a fork gets a workspace of its own at the same
 /// path. It reaches nothing but the sandbox's own mounts with it, and no program that it starts inherits it.
-pub(super) fn keep_root_change(confinement: &mut Confinement) {
+///
+/// Gives the rules for files, which the first interpreter enforces on itself when the folders of its forks are there.
+pub(super) fn keep_root_change(confinement: &mut Confinement) -> Option<FileRules> {
     // The bounding set limits what can be kept.
     let place = confinement.steps.iter().position(|step| matches!(step, Step::DropBounding));
     confinement.steps.insert(place.unwrap_or(0), Step::InheritRootChange);
-    let reason =
-        "a session that can be forked keeps the right to change its own root; `forks = 0` takes it away";
+    let mut rules = None;
     for step in &mut confinement.steps {
         match step {
             Step::DropCapabilities => *step = Step::KeepRootChange,
             Step::Seccomp(filter) => *filter = allow(filter, &[libc::SYS_chroot]),
-            Step::Landlock(landlock) => landlock.allow_writing_everywhere(),
+            Step::Landlock(landlock) => {
+                let ([handled, ..], paths) = landlock.parts();
+                let text = |path: CString| path.to_string_lossy().into_owned();
+                rules = Some(FileRules {
+                    handled,
+                    paths: paths.into_iter().map(|(path, allowed)| (text(path), allowed)).collect(),
+                    write: landlock.writing(),
+                });
+                landlock.allow_writing_everywhere();
+            }
             _ => {}
         }
     }
+    confinement.missing.push(MissingLayer {
+        layer: Layer::NoCapabilities,
+        reason: "a session that can be forked keeps the right to change its own root, not in effect and for no other \
+                 program; `forks = 0` takes it away"
+            .to_owned(),
+    });
     let lost = [Layer::NoCapabilities, Layer::LandlockFiles];
-    confinement.missing.retain(|missing| !lost.contains(&missing.layer));
-    confinement.missing.extend(lost.map(|layer| MissingLayer {
-        layer,
-        reason: match layer {
-            Layer::NoCapabilities => reason.to_owned(),
-            _ => "a fork's workspace is a file system that Landlock cannot know beforehand; mounts and owners decide \
-                  what can be written; `forks = 0` brings it back"
-                .to_owned(),
-        },
-    }));
     confinement.layers.retain(|layer| !lost.contains(layer));
+    rules
+}
+
+/// What Landlock allows beneath which folder, in the kernel's bits.
+#[derive(Debug)]
+pub(super) struct FileRules {
+    handled: u64,
+    paths: Vec<(String, u64)>,
+    /// What is allowed beneath a folder that may be written.
+    write: u64,
+}
+
+impl FileRules {
+    /// What the interpreter is told, with so many folders that it may write to, and whether they are the last.
+    fn describe(&self, folders: usize, is_last: bool) -> Vec<u8> {
+        let Self { handled, paths, write } = self;
+        let text = serde_json::json!({
+            "handled": handled, "rules": paths, "write": write, "folders": folders, "last": is_last,
+        });
+        text.to_string().into_bytes()
+    }
 }
 
 /// Lets the interpreters of a session put themselves under further Landlock rules at level `maximum` too, which refuses
@@ -127,7 +155,7 @@ impl Interpreter {
 
     /// Forks the interpreter with its files.
     pub(crate) fn fork(&mut self, count: usize) -> Result<Vec<Self>, Error> {
-        let roots = roots::make(&self.0, count)?;
+        let roots = roots::take(&self.0, count)?;
         roots.into_iter().map(|root| self.0.fork(root).map(Self)).collect()
     }
 
@@ -144,8 +172,11 @@ impl Interpreter {
         self.0.ended()
     }
 
+    /// Writes a file. One that is there is replaced, and so is a link; a folder is not.
     pub(crate) fn upload(&mut self, name: &str, source: &Source) -> Result<(), Error> {
         let folder = self.0.folder("upload")?;
+        crate::sandbox::check_file_name(name)?;
+        copy::remove(folder.descriptor.as_fd(), Path::new(name));
         let files = [(name.to_owned(), source.clone())];
         files::upload(folder.descriptor.as_fd(), &files, &self.0.family.limits, self.0.family.owner)?;
         self.0.before = self.0.list();
@@ -180,14 +211,6 @@ impl Interpreter {
         let mut content = Vec::new();
         std::io::Read::read_to_end(&mut std::io::Read::take(file, size), &mut content).map_err(fail)?;
         Ok(content)
-    }
-
-    /// Writes a file, also where one is already.
-    pub(crate) fn replace(&mut self, name: &str, content: &[u8]) -> Result<(), Error> {
-        let folder = self.0.folder("restore")?;
-        crate::sandbox::check_file_name(name)?;
-        copy::remove(folder.descriptor.as_fd(), Path::new(name));
-        self.upload(name, &Source::Bytes(content.to_vec()))
     }
 
     /// Removes a file.

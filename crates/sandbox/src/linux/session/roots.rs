@@ -1,13 +1,15 @@
 //! A root of its own for each fork: the same folders at the same paths, with other files in the workspace and in
 //! `/tmp`.
 //!
-//! A helper of the host enters the member's mount namespace, makes a copy of it, mounts empty file systems over the two
-//! folders and hands the copy out. The fork changes its root to the copy's: what it reaches from there is its own, and
-//! no path leads to the files of another member.
+//! At the start of a family a helper of the host enters its mount namespace, makes copies of it, mounts empty file
+//! systems over the two folders of each and hands the copies out: so Landlock can know them before any code runs. A fork
+//! changes its root to one of them: what it reaches from there is its own, and no path leads to the files of another
+//! member. When it has ended, what it left is removed, and the next one gets the place.
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rustix::event::PollFlags;
@@ -16,21 +18,23 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
+use super::super::files;
 use super::super::launch::{self, Plan, high};
 use super::super::plan::is_dumpable;
 use super::super::prepare::setup;
 use super::super::root::{path, temporary};
 use super::super::steps::Step;
+use super::super::tree;
 use super::copy;
 use super::family::{Family, wait_for};
-use super::member::Member;
+use super::member::{Member, kill_all};
 use crate::Error;
 
 /// A helper that has handed nothing out after this time never will.
 const MADE_WITHIN: Duration = Duration::from_secs(5);
 const SCRATCH: &str = "/tmp";
 
-/// The root of a fork.
+/// The root of a fork. Dropped, it kills what still lives there, empties it and gives it back.
 #[derive(Debug)]
 pub(super) struct Root {
     /// The root folder itself.
@@ -39,27 +43,71 @@ pub(super) struct Root {
     scratch: OwnedFd,
     /// The namespace that keeps the mounts.
     mounts: Arc<OwnedFd>,
+    family: Arc<Family>,
+}
+
+impl Root {
+    /// Whether its folder for short-lived files is its own.
+    fn owns_scratch(&self) -> bool {
+        !shows_in_scratch(&self.family)
+    }
+
+    /// The processes of the family that have it as their root: their workspace is this one.
+    fn users(&self) -> Vec<i32> {
+        let Ok(own) = rustix::fs::fstat(&self.workspace) else { return Vec::new() };
+        let inner = self.family.workspace.strip_prefix("/").unwrap_or(&self.family.workspace);
+        let mut found = tree::descendants(self.family.pid);
+        found.retain(|pid| {
+            let place = Path::new("/proc").join(pid.to_string()).join("root").join(inner);
+            rustix::fs::stat(&place).is_ok_and(|stat| stat.st_dev == own.st_dev)
+        });
+        found
+    }
+
+    /// Whether nothing of the last fork is left.
+    fn clear(&self) -> bool {
+        kill_all(&|| self.users());
+        let mut folders = vec![(&self.workspace, 0o755)];
+        if self.owns_scratch() {
+            folders.push((&self.scratch, 0o1777));
+        }
+        self.users().is_empty()
+            && folders.into_iter().all(|(folder, mode)| {
+                copy::empty(folder.as_fd());
+                rustix::fs::fchmod(folder, Mode::from_raw_mode(mode)).is_ok()
+                    && files::list(folder.as_fd()).files.is_empty()
+            })
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        if self.family.remains().is_none() && self.clear() {
+            let mut rooms = self.family.rooms.lock().unwrap_or_else(PoisonError::into_inner);
+            rooms.push(Arc::clone(&self.mounts));
+        }
+    }
 }
 
 fn open(path: &str) -> io::Result<OwnedFd> {
     high(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The steps into a member's mount namespace, with the right to change it.
-fn enter(member: &Member) -> io::Result<(Vec<Step>, Arc<OwnedFd>)> {
-    let family: &Family = &member.family;
-    let of_first = |kind: &str| open(&format!("/proc/{}/ns/{kind}", family.pid));
+/// The steps into a namespace of the family's first process, with the right to change it.
+fn enter(family: &Family, mounts: &Arc<OwnedFd>) -> io::Result<Vec<Step>> {
     let mut steps = Vec::new();
     if !family.facts.is_root() {
         // The memory may be the host's own, which entering marks as not to be looked into.
-        steps.extend([Step::EnterUser(of_first("user")?), Step::Dumpable(is_dumpable())]);
+        let users = open(&format!("/proc/{}/ns/user", family.pid))?;
+        steps.extend([Step::EnterUser(users), Step::Dumpable(is_dumpable())]);
     }
-    let mounts = match &member.root {
-        Some(root) => Arc::clone(&root.mounts),
-        None => Arc::new(of_first("mnt")?),
-    };
-    steps.push(Step::EnterMounts(Arc::clone(&mounts)));
-    Ok((steps, mounts))
+    steps.push(Step::EnterMounts(Arc::clone(mounts)));
+    Ok(steps)
+}
+
+/// The mount namespace of the first member.
+fn first(family: &Family) -> io::Result<Arc<OwnedFd>> {
+    Ok(Arc::new(open(&format!("/proc/{}/ns/mnt", family.pid))?))
 }
 
 /// Whether something of the host is shown beneath the folder for short-lived files: then all members share that folder,
@@ -111,30 +159,23 @@ fn run(mut steps: Vec<Step>, count: usize) -> Result<Vec<OwnedFd>, Error> {
 
 /// The folder for short-lived files of a member.
 pub(super) fn scratch(member: &Member) -> Result<OwnedFd, Error> {
+    let fail = setup("find scratch");
     if let Some(root) = &member.root {
-        return launch::duplicate(root.scratch.as_fd()).map_err(setup("find scratch"));
+        return launch::duplicate(root.scratch.as_fd()).map_err(fail);
     }
-    let (mut steps, _) = enter(member).map_err(setup("find scratch"))?;
+    let family: &Family = &member.family;
+    let steps = first(family).and_then(|mounts| enter(family, &mounts));
+    let mut steps = steps.map_err(&fail)?;
     steps.push(Step::SendFolder(path(SCRATCH)));
-    run(steps, 1)?.pop().ok_or_else(|| setup("find scratch")(io::ErrorKind::NotFound.into()))
+    run(steps, 1)?.pop().ok_or_else(|| fail(io::ErrorKind::NotFound.into()))
 }
 
-/// Makes roots for forks of a member, filled with its files.
-pub(super) fn make(member: &Member, count: usize) -> Result<Vec<Root>, Error> {
-    let family: &Family = &member.family;
-    let refuse = |reason: String, hint| Error::SessionRefused { action: "fork", reason, hint };
-    if let Some(reason) = &family.not_forkable {
-        return Err(refuse(
-            reason.clone(),
-            "start a session of Python with a fresh workspace, at level `standard` or `strict`, with `forks` above 0",
-        ));
-    }
-    if member.is_deepest() {
-        return Err(refuse("it is the fork of a fork, 12 deep".into(), "fork an earlier session"));
-    }
-    let shares_scratch = shows_in_scratch(family);
-    let (enter, mounts) = enter(member).map_err(setup("enter mount namespace"))?;
-    let mut steps = enter;
+/// Makes so many namespaces for forks, and gives them with the folders in them that can be written.
+pub(super) fn reserve(family: &Family, count: usize) -> Result<(Vec<Arc<OwnedFd>>, Vec<OwnedFd>), Error> {
+    let fail = setup("copy mounts");
+    let owns_scratch = !shows_in_scratch(family);
+    let mounts = first(family).map_err(&fail)?;
+    let mut steps = enter(family, &mounts).map_err(&fail)?;
     let owner =
         family.owner.map_or(String::new(), |owner| format!(",uid={},gid={}", owner.user, owner.group));
     let (size, inodes) = (family.limits.workspace_bytes, family.limits.workspace_inodes);
@@ -149,27 +190,50 @@ pub(super) fn make(member: &Member, count: usize) -> Result<Vec<Root>, Error> {
             options: launch::c_string(format!("size={size},nr_inodes={inodes},mode=755{owner}")),
             flags: MountFlags::NOSUID | MountFlags::NODEV,
         });
-        if !shares_scratch {
+        if owns_scratch {
             steps.push(temporary(SCRATCH.as_ref(), size, inodes, false));
         }
         steps.push(Step::SendFolder(path(&family.workspace)));
         steps.push(Step::SendFolder(path(SCRATCH)));
-        steps.push(Step::SendFolder(path("/")));
-        let processes = open("/proc").map_err(setup("hand over mount namespace"))?;
-        steps.push(Step::SendMounts(processes));
+        steps.push(Step::SendMounts(open("/proc").map_err(&fail)?));
     }
-    let mut found = run(steps, count * 4)?.into_iter();
+    let mut found = run(steps, count * 3)?.into_iter();
+    let (mut rooms, mut folders) = (Vec::with_capacity(count), Vec::with_capacity(2 * count));
+    while let (Some(workspace), Some(scratch), Some(mounts)) = (found.next(), found.next(), found.next()) {
+        rooms.push(Arc::new(mounts));
+        folders.extend([workspace, scratch]);
+    }
+    Ok((rooms, folders))
+}
+
+/// Takes roots for forks of a member, filled with its files.
+pub(super) fn take(member: &Member, count: usize) -> Result<Vec<Root>, Error> {
+    let family = &member.family;
+    let refuse = |reason: String, hint| Error::SessionRefused { action: "fork", reason, hint };
+    if let Some(reason) = &family.not_forkable {
+        return Err(refuse(
+            reason.clone(),
+            "start a session of Python with a fresh workspace, at level `standard` or `strict`, with `forks` above 0",
+        ));
+    }
+    if member.is_deepest() {
+        return Err(refuse("it is the fork of a fork, 12 deep".into(), "fork an earlier session"));
+    }
     let mut roots = Vec::with_capacity(count);
-    while let (Some(workspace), Some(scratch), Some(directory), Some(mounts)) =
-        (found.next(), found.next(), found.next(), found.next())
-    {
-        roots.push(Root { directory, workspace, scratch, mounts: Arc::new(mounts) });
+    for _ in 0..count {
+        let room = family.rooms.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let Some(mounts) = room else {
+            let most = family.most_members;
+            let reason = format!("there are already {most} interpreters in its family");
+            return Err(refuse(reason, "end some of them, or raise the limit `forks`"));
+        };
+        roots.push(open_root(family, mounts)?);
     }
     let from_workspace = member.folder("fork")?;
     let from_scratch = scratch(member)?;
     for root in &roots {
         let workspaces = (from_workspace.descriptor.as_fd(), root.workspace.as_fd());
-        let scratches = (!shares_scratch).then(|| (from_scratch.as_fd(), root.scratch.as_fd()));
+        let scratches = root.owns_scratch().then(|| (from_scratch.as_fd(), root.scratch.as_fd()));
         for (from, to) in [Some(workspaces), scratches].into_iter().flatten() {
             copy::tree(from, to, family.owner).map_err(|reason| {
                 refuse(
@@ -180,4 +244,18 @@ pub(super) fn make(member: &Member, count: usize) -> Result<Vec<Root>, Error> {
         }
     }
     Ok(roots)
+}
+
+/// Opens the folders of a namespace that was made before.
+fn open_root(family: &Arc<Family>, mounts: Arc<OwnedFd>) -> Result<Root, Error> {
+    let fail = setup("enter mount namespace");
+    let mut steps = enter(family, &mounts).map_err(&fail)?;
+    steps.push(Step::SendFolder(path(&family.workspace)));
+    steps.push(Step::SendFolder(path(SCRATCH)));
+    steps.push(Step::SendFolder(path("/")));
+    let mut found = run(steps, 3)?.into_iter();
+    let (Some(workspace), Some(scratch), Some(directory)) = (found.next(), found.next(), found.next()) else {
+        return Err(fail(io::ErrorKind::NotFound.into()));
+    };
+    Ok(Root { directory, workspace, scratch, mounts, family: Arc::clone(family) })
 }
