@@ -86,10 +86,17 @@ def _start():
         # A Landlock domain of its own: no signal and no look into other members, nor into the origin.
         if library is None:
             return
-        for attributes, size in (((0, 0, 3), 24), ((1 << 11, 0, 0), 8)):
+        # Moving files from folder to folder is refused by every domain that does not allow it.
+        move = 1 << 13
+        for attributes, size in (((move, 0, 3), 24), ((1 << 11 | move, 0, 0), 8), ((1 << 11, 0, 0), 8)):
             values = (ctypes.c_uint64 * 3)(*attributes)
             rules = library.syscall(machine[2], values, size, 0)
             if rules >= 0:
+                if attributes[0] & move:
+                    root = os.open("/", os.O_PATH | os.O_CLOEXEC)
+                    rule = move.to_bytes(8, sys.byteorder) + root.to_bytes(4, sys.byteorder)
+                    library.syscall(machine[4], rules, 1, rule, 0)
+                    close(root)
                 library.syscall(machine[3], rules, 0)
                 close(rules)
                 return

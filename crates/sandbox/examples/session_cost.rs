@@ -68,6 +68,25 @@ fn forks(mebibytes: usize, samples: usize, rows: &mut Vec<Row>) -> Result<(), Fa
     Ok(())
 }
 
+/// Forks of an interpreter that holds small objects, whose pages are small until it has had time to merge them.
+fn small_objects(mebibytes: usize, samples: usize, rows: &mut Vec<Row>) -> Result<(), Failure> {
+    let session = Session::start(&sandbox(), Language::Python)?;
+    run(&session, &format!("held = [n * 1000003 for n in range({mebibytes} * 1024 * 1024 // 40)]"))?;
+    for (when, time) in [("at once", Duration::ZERO), ("after 10 s", Duration::from_secs(10))] {
+        std::thread::sleep(time);
+        let mut inner = Vec::new();
+        timed(samples, || {
+            inner.extend(session.fork(1)?.first().and_then(Session::fork_time));
+            Ok(())
+        })?;
+        let name = format!("session fork at {mebibytes} MiB of small objects, {when}");
+        rows.push(Row { name, samples: inner, promise: None });
+        // What forks shared is looked at again after a cell.
+        run(&session, "1")?;
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let json = arguments.iter().any(|argument| argument == "--json");
@@ -94,6 +113,9 @@ fn main() -> Result<(), Failure> {
         {
             left_out.push(format!("forks at {mebibytes} MiB: {error}"));
         }
+    }
+    if let Err(error) = small_objects(512, samples / 10, &mut rows) {
+        left_out.push(format!("forks at 512 MiB of small objects: {error}"));
     }
     let mut text = String::new();
     for Row { name, samples, promise } in &mut rows {

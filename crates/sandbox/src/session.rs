@@ -58,7 +58,15 @@ pub enum Reset {
 /// killed: the verdict says which of the two came about. A session whose interpreter is gone answers with
 /// [`Error::SessionEnded`].
 ///
+/// In JavaScript an error that nobody catches ends the cell that runs, also one of a timer; `let` and `const` of a cell
+/// cannot be declared again; a reset also empties `/tmp`. With a way out, the log in an outcome is that of the whole
+/// family while the cell ran.
+///
 /// # Forks
+///
+/// Its time is that of copying the tables of its memory: large allocations (arrays, `bytes`) have large pages at once,
+/// small objects after some seconds without a cell, in which up to a sixteenth is added to the memory. Sessions of
+/// JavaScript cannot be forked.
 ///
 /// A fork has the memory, the files and `/tmp` of its parent as they were, each of its own from then on; `/tmp` stays
 /// shared where something of the host is shown beneath it. Open files stay shared, and threads and programs that a cell left behind are not copied. Random numbers differ. All members of a
@@ -147,7 +155,8 @@ impl Session {
 
     /// Starts a session. Level, limits, files, environment, workspace and directory are the sandbox's;
     /// [`Sandbox::stdin`] has no effect, and neither have those [`crate::Limits`] that [`CellLimits`] sets for each cell.
-    /// [`Language::Python`] can be had; another language is refused with [`Error::SessionRefused`].
+    /// [`Language::Python`] and [`Language::JavaScript`] can be had; another language is refused with
+    /// [`Error::SessionRefused`].
     pub fn start_with(sandbox: &Sandbox, language: Language, limits: &SessionLimits) -> Result<Self, Error> {
         limits.check()?;
         sandbox.check_settings()?;

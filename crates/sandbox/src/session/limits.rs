@@ -120,7 +120,7 @@ pub struct SessionLimits {
     /// Cells. Default 10,000.
     pub cells: u32,
     /// Forks that live at one time, those of forks included. Default 8; 0 leaves the interpreter no right to be forked,
-    /// and all of its layers.
+    /// and all of its layers. Each costs a descriptor of the host and a tenth of a millisecond at the start.
     pub forks: u32,
 }
 

@@ -110,6 +110,13 @@ mod sessions_forks;
 mod sessions_hostile;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod sessions_idle;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::panic,
+    reason = "a helper of tests fails by panicking and skips loudly"
+)]
+mod sessions_javascript;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod starts;
 #[expect(

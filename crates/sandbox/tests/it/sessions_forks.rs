@@ -188,7 +188,11 @@ fn the_place_of_a_fork_that_ended_is_clean_for_the_next() {
     run(&session, "import os, subprocess\nopen('mine', 'w').write('mine')");
     for round in 0..4 {
         let fork = session.fork(1).unwrap().pop().unwrap();
-        assert_eq!(value(&fork, "[sorted(os.listdir('.')), os.listdir('/tmp')]"), json!([["mine"], []]), "{round}");
+        assert_eq!(
+            value(&fork, "[sorted(os.listdir('.')), os.listdir('/tmp')]"),
+            json!([["mine"], []]),
+            "{round}"
+        );
         // A program that left its parent, folders without rights, and a workspace without any.
         run(
             &fork,
@@ -205,10 +209,7 @@ fn the_place_of_a_fork_that_ended_is_clean_for_the_next() {
 #[test]
 fn where_nothing_can_be_forked_the_reason_is_told() {
     let host = toolpost_sandbox::Host::probe();
-    for (level, reason) in [
-        (Level::Minimal, "among the host's files"),
-        (Level::Maximum, "no capability"),
-    ] {
+    for (level, reason) in [(Level::Minimal, "among the host's files"), (Level::Maximum, "no capability")] {
         if !host.availability(level).is_some_and(|entry| entry.available) {
             println!("SKIP where_nothing_can_be_forked {level}: this host does not give it");
             continue;

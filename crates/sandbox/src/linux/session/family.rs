@@ -32,11 +32,12 @@ use crate::egress::{EgressLog, EgressProxy};
 use crate::running::Pipes;
 use crate::session::SessionLimits;
 use crate::{
-    Cancel, Error, Event, Host, Language, Layer, Level, Limits, MissingLayer, Program, Report, Sandbox, Stdin, Verdict,
-    Workspace,
+    Cancel, Error, Event, Host, Language, Layer, Level, Limits, MissingLayer, Program, Report, Sandbox,
+    Stdin, Verdict, Workspace,
 };
 
-const DRIVER: &str = include_str!("../../../drivers/session.py");
+const PYTHON: &str = include_str!("../../../drivers/session.py");
+const JAVASCRIPT: &str = include_str!("../../../drivers/session.js");
 /// An interpreter that is not ready after this time never will be.
 pub(super) const READY_WITHIN: Duration = Duration::from_secs(20);
 /// What is kept of the errors of an interpreter that did not start.
@@ -50,6 +51,8 @@ pub(super) struct Remains {
     pub(super) refused: u64,
     /// The verdict on the cell that ended it.
     pub(super) verdict: Option<Verdict>,
+    /// How its main program ended, in the form of `wait`.
+    pub(super) status: Option<i32>,
 }
 
 /// One sandbox with everything that lives in it. Dropped, it dies.
@@ -73,7 +76,9 @@ pub(super) struct Family {
     pub(super) rooms: Mutex<Vec<Arc<OwnedFd>>>,
     /// The way out, if there is one.
     way_out: WayOut,
-    /// Who makes members that have run nothing.
+    /// What it was started with, for one that is started in its place.
+    pub(super) start: (Sandbox, Language, SessionLimits),
+    /// Who makes members that have run nothing. Without forks the one member is in its place.
     pub(super) origin: Mutex<OwnedFd>,
     pub(super) origin_pid: i32,
     /// The interpreters of the members.
@@ -309,8 +314,16 @@ fn adapted(sandbox: &Sandbox, limits: &Limits) -> Sandbox {
 }
 
 /// Why an interpreter in this sandbox cannot be forked, if it cannot.
-fn not_forkable(sandbox: &Sandbox, facts: &Facts, level: Level, limits: &SessionLimits) -> Option<String> {
-    let reason = if limits.forks == 0 {
+fn not_forkable(
+    sandbox: &Sandbox,
+    language: Language,
+    facts: &Facts,
+    level: Level,
+    limits: &SessionLimits,
+) -> Option<String> {
+    let reason = if !has_origin(language) {
+        "Node.js has threads, of which a fork would copy one; an interpreter of python can be forked"
+    } else if limits.forks == 0 {
         "the limit `forks` is 0"
     } else if facts.namespaces.is_err() || (facts.is_root() && !facts.user_namespaces) {
         "this host refuses the namespaces in which a fork gets a workspace of its own"
@@ -326,19 +339,24 @@ fn not_forkable(sandbox: &Sandbox, facts: &Facts, level: Level, limits: &Session
     Some(reason.to_owned())
 }
 
+/// Whether members are forks of an interpreter that runs nothing itself.
+fn has_origin(language: Language) -> bool {
+    language == Language::Python
+}
+
 /// Starts a family and its first member.
 pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimits) -> Result<Member, Error> {
-    if language != Language::Python {
+    if !matches!(language, Language::Python | Language::JavaScript) {
         return Err(Error::SessionRefused {
             action: "a session",
-            reason: format!("no interpreter of {language} stays; those of python do"),
-            hint: "run the code by itself, or start a session of python",
+            reason: format!("no interpreter of {language} stays; those of python and javascript do"),
+            hint: "run the code by itself, or start a session of python or javascript",
         });
     }
     let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
     let facts = host.facts.clone();
     let level = level(sandbox)?;
-    let not_forkable = not_forkable(sandbox, &facts, level, limits);
+    let not_forkable = not_forkable(sandbox, language, &facts, level, limits);
     let of_all = sandbox.limits_at(level);
     let (control, inside) = socket_pair()?;
     let cancel = Cancel::new();
@@ -353,8 +371,7 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
         std::thread::Builder::new()
             .name("sandbox session".into())
             .spawn(move || {
-                let watched =
-                    watch(&sandbox, language, inside, forkable, total, &cancel, &sender, &way_out);
+                let watched = watch(&sandbox, language, inside, forkable, total, &cancel, &sender, &way_out);
                 let left = watched.unwrap_or_else(|error| {
                     let left = Remains { reason: error.to_string(), ..Remains::default() };
                     // Nobody waits for it if the session was already given away.
@@ -368,17 +385,32 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
     };
     let mut supervisor = Supervisor { handle: Some(supervisor), cancel };
     let beginning = begin(&news)?;
-    let Beginning { pid, group, mut report, workspace, owner, folder, is_private, placeholders, pipes, rules } =
-        *beginning;
+    let Beginning {
+        pid,
+        group,
+        mut report,
+        workspace,
+        owner,
+        folder,
+        is_private,
+        placeholders,
+        pipes,
+        rules,
+    } = *beginning;
     let folder = match folder {
         None if is_private => Some(first_folder(&news)?),
         other => other,
     };
-    let origin_pid = ready(&control, pipes, &news)?;
+    let (origin_pid, pipes) = ready(&control, pipes, &news)?;
     if way_out.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
         report.layers.push(Layer::Egress);
         report.layers.sort_unstable();
     }
+    // The one member talks over the socket of the origin.
+    let lone = match pipes.filter(|_| !has_origin(language)) {
+        Some(pipes) => Some((launch::duplicate(control.as_fd()).map_err(setup("keep socket"))?, pipes)),
+        None => None,
+    };
     let (handle, cancel) = supervisor.keep();
     let mut family = Family {
         cancel,
@@ -394,6 +426,7 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
         not_forkable,
         rooms: Mutex::default(),
         way_out,
+        start: (sandbox.clone(), language, limits.clone()),
         origin: Mutex::new(control),
         origin_pid,
         pids: Mutex::default(),
@@ -406,7 +439,10 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
     let family = Arc::new(family);
     let (folder, before) =
         folder.map_or((None, Listing::default()), |(folder, before)| (Some(Arc::new(folder)), before));
-    Member::first(&family, folder, before, placeholders)
+    match lone {
+        Some((socket, pipes)) => Member::lone(&family, socket, pipes, folder, before, placeholders),
+        None => Member::first(&family, folder, before, placeholders),
+    }
 }
 
 /// The thread until its family takes it over: dropped before, it ends what it started.
@@ -456,7 +492,11 @@ fn first_folder(news: &Receiver<News>) -> Result<(Folder, Listing), Error> {
 }
 
 /// Waits for the origin and gives its number. What it complains about is part of the error.
-fn ready(control: &OwnedFd, pipes: Option<Pipes>, news: &Receiver<News>) -> Result<i32, Error> {
+fn ready(
+    control: &OwnedFd,
+    pipes: Option<Pipes>,
+    news: &Receiver<News>,
+) -> Result<(i32, Option<Pipes>), Error> {
     let fail = setup("start interpreter");
     let mut buffer = buffer();
     if wait_for(control.as_fd(), PollFlags::IN, READY_WITHIN)
@@ -464,7 +504,7 @@ fn ready(control: &OwnedFd, pipes: Option<Pipes>, news: &Receiver<News>) -> Resu
         && let Some(frame) = buffer.get(..size).and_then(frame::decode)
         && frame.letter == frame::tell::READY
     {
-        return Ok(sender);
+        return Ok((sender, pipes));
     }
     if let Ok(News::Failed(error)) = news.recv_timeout(Duration::from_secs(1)) {
         return Err(error);
@@ -505,7 +545,11 @@ fn watch(
             "packages": sandbox.packages.iter().filter(|packages| packages.serves(language))
                 .map(|packages| text(&packages.modules())).collect::<Vec<_>>(),
         });
-        ["-I", "-c", DRIVER, &options.to_string()].map(OsString::from).to_vec()
+        let options = options.to_string();
+        match language {
+            Language::JavaScript => ["-e", JAVASCRIPT, &options].map(OsString::from).to_vec(),
+            _ => ["-I", "-c", PYTHON, &options].map(OsString::from).to_vec(),
+        }
     };
     let mut rules = None;
     let stay = Stay { control: inside, arguments: &mut arguments, rules: &mut rules, forkable };
@@ -587,13 +631,15 @@ fn watch(
         memory_kills: running.group.memory_kills(),
         refused: running.group.refused_processes(),
         verdict: None,
+        status: None,
     };
     drop(running);
     // What is still asked of it is answered by nobody. The last cell has its log by then, or has none.
     let proxy = way_out.lock().unwrap_or_else(PoisonError::into_inner).take();
     drop(proxy);
     drop(guard);
-    let Finished { ended, .. } = finished.map_err(|failure| explain(failure, &names, &kept.program))?;
+    let Finished { ended, status, .. } =
+        finished.map_err(|failure| explain(failure, &names, &kept.program))?;
     let verdict = match ended {
         Some(Ended::Memory) => Some(Verdict::Memory { limit: own.memory }),
         Some(Ended::Processes) => Some(Verdict::Processes { limit: own.processes }),
@@ -615,7 +661,7 @@ fn watch(
         (_, Some(_)) => "it was ended by the host program".into(),
         (_, None) => "its first interpreter died".into(),
     };
-    Ok(Remains { reason, verdict, ..remains })
+    Ok(Remains { reason, verdict, status: status.map(|status| status.wait), ..remains })
 }
 
 /// Counts a member of a family as long as it lives.

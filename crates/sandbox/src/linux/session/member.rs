@@ -20,7 +20,8 @@ use super::copy;
 use super::family::{Family, Packet, Seat, buffer, receive, socket_pair, wait_for};
 use super::frame::{self, Nonce};
 use super::roots::{self, Root};
-use crate::Error;
+use crate::running::Pipes;
+use crate::{Error, Sandbox, Workspace};
 
 /// A fork that is not there after this time never will be: code that runs at a fork may hang.
 const FORKED_WITHIN: Duration = Duration::from_secs(5);
@@ -54,6 +55,8 @@ pub(super) struct Member {
     pub(super) before: Listing,
     placeholders: Vec<&'static str>,
     depth: usize,
+    /// Whether the family has no origin, and so begins anew with it.
+    is_lone: bool,
     stopped: Stopped,
     pub(super) fork_time: Duration,
     /// What the kernel had counted after the last cell: processes killed for want of memory, and processes refused.
@@ -186,6 +189,33 @@ impl Member {
         Ok(Self::new(born, seat, family, folder, None, before, placeholders, 1))
     }
 
+    /// The one member of a family that has no origin: its main program.
+    pub(super) fn lone(
+        family: &Arc<Family>,
+        socket: OwnedFd,
+        pipes: Pipes,
+        folder: Option<Arc<Folder>>,
+        before: Listing,
+        placeholders: Vec<&'static str>,
+    ) -> Result<Self, Error> {
+        let seat = Seat::take(family)?;
+        let fail = setup("start interpreter");
+        let pid = family.origin_pid;
+        let process = Pid::from_raw(pid).ok_or_else(|| failed("the interpreter has no number"))?;
+        let pidfd = pidfd_open(process, PidfdFlags::empty()).map_err(|error| fail(error.into()))?;
+        if !tree::descendants(family.pid).contains(&pid) {
+            return Err(failed("the interpreter died at once"));
+        }
+        let (stdout, stderr) = (OwnedFd::from(pipes.stdout), OwnedFd::from(pipes.stderr));
+        for stream in [&stdout, &stderr] {
+            rustix::io::ioctl_fionbio(stream, true).map_err(|error| fail(error.into()))?;
+        }
+        let born = Born { socket, pid, pidfd, stdout, stderr, time: Duration::ZERO };
+        let mut member = Self::new(born, seat, family, folder, None, before, placeholders, 1);
+        member.is_lone = true;
+        Ok(member)
+    }
+
     #[expect(clippy::too_many_arguments, reason = "the fields, in one place")]
     fn new(
         born: Born,
@@ -211,6 +241,7 @@ impl Member {
             before,
             placeholders,
             depth,
+            is_lone: false,
             stopped: Stopped::No,
             fork_time: time,
             counted: (family.group.memory_kills(), family.group.refused_processes()),
@@ -240,6 +271,9 @@ impl Member {
         self.thaw();
         if let Some(reason) = self.family.remains().map(|remains| remains.reason.clone()) {
             return Err(Error::SessionEnded { reason });
+        }
+        if self.is_lone {
+            return self.begin_anew(fresh);
         }
         self.kill();
         if self.family.members.load(Ordering::SeqCst) == 1 {
@@ -273,6 +307,27 @@ impl Member {
         Ok(())
     }
 
+    /// Puts a new family in the place of this one, with the files of its workspace.
+    fn begin_anew(&mut self, fresh: bool) -> Result<(), Error> {
+        let (sandbox, language, limits) = &self.family.start;
+        // The first files are among those that are there, or are gone with them.
+        let sandbox = Sandbox { files: Vec::new(), ..sandbox.clone() };
+        self.family.end();
+        let next = super::family::start(&sandbox, *language, limits)?;
+        if let (Some(from), Some(to)) = (&self.folder, &next.folder) {
+            let is_same = matches!(sandbox.workspace, Workspace::Host(_));
+            if is_same && fresh {
+                copy::empty(to.descriptor.as_fd());
+            } else if !is_same && !fresh {
+                copy::tree(from.descriptor.as_fd(), to.descriptor.as_fd(), next.family.owner)
+                    .map_err(|reason| failed(format!("the files could not be copied: {reason}")))?;
+            }
+        }
+        *self = next;
+        self.before = self.list();
+        Ok(())
+    }
+
     /// The workspace as a folder that can be written.
     pub(super) fn folder(&self, action: &'static str) -> Result<&Arc<Folder>, Error> {
         self.folder.as_ref().ok_or_else(|| Error::SessionRefused {
@@ -301,7 +356,8 @@ impl Member {
 
     /// How the interpreter ended, in the form of `wait`. None while nobody knows: another process may have asked first.
     pub(super) fn status(&self) -> Option<i32> {
-        self.status_of_zombie().or_else(|| kernel::exit_status(self.pidfd.as_fd()))
+        let of_main = || self.family.remains().and_then(|remains| remains.status).filter(|_| self.is_lone);
+        self.status_of_zombie().or_else(|| kernel::exit_status(self.pidfd.as_fd())).or_else(of_main)
     }
 
     fn status_of_zombie(&self) -> Option<i32> {

@@ -87,7 +87,8 @@ impl FileRules {
 /// Lets the interpreters of a session put themselves under further Landlock rules at level `maximum` too, which refuses
 /// them to programs: so no member reaches another, nor the origin.
 pub(super) fn keep_own_domains(confinement: &mut Confinement) {
-    const LANDLOCK: [libc::c_long; 2] = [libc::SYS_landlock_create_ruleset, libc::SYS_landlock_restrict_self];
+    const LANDLOCK: [libc::c_long; 3] =
+        [libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule, libc::SYS_landlock_restrict_self];
     for step in &mut confinement.steps {
         if let Step::Seccomp(filter) | Step::SeccompTelling(filter) = step {
             *filter = allow(filter, &LANDLOCK);
