@@ -76,7 +76,8 @@ fn check(kind: &Kind<'_>, bytes: u64) {
     );
     let outcome = python(&sandbox, &code);
     let way = place.mode;
-    if bytes > *memory {
+    // The runtime of the tests' daemon limits no memory.
+    if bytes > *memory && !place.has_own_kernel() {
         // The larger one's memory is not for the smaller.
         let proved =
             !outcome.report.has(Layer::MemoryLimit) || matches!(outcome.verdict, Verdict::Memory { .. });

@@ -57,6 +57,8 @@ pub(crate) enum Who {
     Backend(&'static str),
     /// Every backend but this one.
     ButBackend(&'static str),
+    /// Containers with a kernel of their own, whose processes are not the host's.
+    OwnKernel,
     /// A level, by name.
     Level(&'static str),
     /// Hosts on which the run shares the namespaces.

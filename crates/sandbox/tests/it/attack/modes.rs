@@ -221,6 +221,11 @@ impl Place<'_> {
         self.sandbox.clone().limits(change(limits()))
     }
 
+    /// Whether a run has a kernel of its own.
+    pub(crate) fn has_own_kernel(&self) -> bool {
+        self.mode.backend == "docker" && self.mode.level == Level::Maximum
+    }
+
     /// Whether a run has namespaces of its own here.
     pub(crate) fn has_namespaces(&self) -> bool {
         self.host.availability(Level::Strict).is_some_and(|entry| entry.available)

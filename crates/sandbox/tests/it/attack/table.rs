@@ -162,6 +162,7 @@ fn applies(who: Who, place: &Place<'_>, host: &str) -> bool {
             let level = place.mode.level.name();
             place.mode.backend == "session" && ["standard", "strict"].contains(&level) && !is_shared
         }
+        Who::OwnKernel => place.has_own_kernel(),
         Who::Backend(name) => place.mode.backend == name,
         Who::ButBackend(name) => place.mode.backend != name,
         Who::Level(name) => place.mode.level.name() == name,

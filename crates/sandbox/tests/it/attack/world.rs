@@ -6,6 +6,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::sync::Mutex;
 
+#[cfg(feature = "docker")]
+use std::sync::{Arc, Weak};
+
+#[cfg(feature = "docker")]
+use crate::docker::daemon::Daemon;
 use crate::support::open_folder;
 
 /// The image of the containers that are attacked.
@@ -29,7 +34,7 @@ pub(crate) struct World {
     _tcp: std::net::TcpListener,
     _leaked: rustix::fd::OwnedFd,
     #[cfg(feature = "docker")]
-    daemon: std::sync::OnceLock<Result<crate::docker::daemon::Daemon, String>>,
+    daemon: std::sync::OnceLock<Result<Arc<Daemon>, String>>,
 }
 
 /// The words of every probe.
@@ -125,15 +130,23 @@ impl World {
     }
 
     #[cfg(feature = "docker")]
-    fn daemon(&self) -> &Result<crate::docker::daemon::Daemon, String> {
+    fn daemon(&self) -> &Result<Arc<Daemon>, String> {
         use toolpost_sandbox::docker::image::Recipe;
+        // Tests that run at once share it: the image takes minutes.
+        static SHARED: Mutex<Weak<Daemon>> = Mutex::new(Weak::new());
         self.daemon.get_or_init(|| {
-            let daemon = crate::docker::daemon::Daemon::start()?;
+            let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if let Some(daemon) = shared.upgrade() {
+                return Ok(daemon);
+            }
+            let daemon = Daemon::start()?;
             let recipe = Recipe::named("python").map_err(|error| error.to_string())?;
             daemon
                 .images()
-                .build(&recipe, ATTACKED, std::time::Duration::from_mins(10), &mut |_| {})
+                .build(&recipe, ATTACKED, std::time::Duration::from_mins(20), &mut |_| {})
                 .map_err(|error| format!("the image was not built: {error}"))?;
+            let daemon = Arc::new(daemon);
+            *shared = Arc::downgrade(&daemon);
             Ok(daemon)
         })
     }
@@ -142,7 +155,7 @@ impl World {
     #[cfg(feature = "docker")]
     pub(crate) fn containers(&self) -> Vec<String> {
         let daemon = self.daemon.get().and_then(|daemon| daemon.as_ref().ok());
-        daemon.map(crate::docker::daemon::Daemon::containers).unwrap_or_default()
+        daemon.map(|daemon| daemon.containers()).unwrap_or_default()
     }
 
     /// Whether the process of the host still lives.

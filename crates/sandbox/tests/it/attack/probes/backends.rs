@@ -70,15 +70,17 @@ fn container(place: &Place<'_>) -> String {
     let code = "status = dict(line.split(':\\t', 1) for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)\n\
         wrong = []\n\
         if int(status['CapEff'], 16) or int(status['CapBnd'], 16): wrong.append('capabilities')\n\
-        if status['NoNewPrivs'].strip() != '1': wrong.append('new privileges')\n\
-        if status['Seccomp'].strip() != '2': wrong.append('no filter')\n\
+        if libc.prctl(39, 0, 0, 0, 0) != 1: wrong.append('new privileges')\n\
+        if not OWN_KERNEL and status.get('Seccomp', '').strip() != '2': wrong.append('no filter')\n\
         if os.getuid() == 0: wrong.append('root')\n\
         if any(os.path.exists(p) for p in ('/var/run/docker.sock', '/run/docker.sock', HOST)): wrong.append('of the host')\n\
         if attempt(lambda: open('/evil', 'w')) == 'allowed': wrong.append('writable root')\n\
         names = [line.split(':')[0].strip() for line in open('/proc/net/dev').read().splitlines()[2:]]\n\
         if [name for name in names if name != 'lo']: wrong.append(str(names))\n\
         'ok' if not wrong else str(wrong)";
-    result_of(&Ok(place.attack(code)))
+    // A kernel of its own stands where the filter of the others does.
+    let code = code.replace("OWN_KERNEL", if place.has_own_kernel() { "True" } else { "False" });
+    result_of(&Ok(place.attack(&code)))
 }
 
 #[cfg(feature = "docker")]

@@ -9,14 +9,20 @@ use crate::attack::modes::{error_of, verdict_of};
 use crate::attack::{Mode, Place, Probe, Who, host};
 use crate::support::{HELPER, bash, eventually, is_running, python, run};
 
+const UNSEEN: (Who, &str) =
+    (Who::OwnKernel, "its processes are not the host's: nobody sees whether they live");
+
 pub(crate) const PROBES: &[Probe] = &[
     host(8, "bash fork bomb ends", bash_bomb, all(OK)).slow(),
     host(19, "orphans of a double fork", orphans, all(OK)).slow(),
     host(20, "ignores signals, stops itself", stubborn, all(OK)).slow(),
-    host(22, "the host is killed", killed_host, all(OK)).slow().not_for(&[(
-        Who::PoorHosts,
-        "the helper that is killed would have to make the poor host again; row 22 of `limits` and `starts` covers it",
-    )]),
+    host(22, "the host is killed", killed_host, all(OK)).slow().not_for(&[
+        (
+            Who::PoorHosts,
+            "the helper that is killed would have to make the poor host again; row 22 of `limits` and `starts` covers it",
+        ),
+        UNSEEN,
+    ]),
     host(24, "spin in a hundred threads", spin, all(&["verdict:cpu"])).slow(),
     host(62, "sleeps over the limit", oversleep, all(&["verdict:timeout"])).slow(),
     host(63, "processor time spread over children", spread, all(&["verdict:cpu"])).slow(),
@@ -24,7 +30,7 @@ pub(crate) const PROBES: &[Probe] = &[
     host(64, "exit status and signals of limits", spoof, all(OK)),
     host(64, "kills the first process", kill_first, all(OK).minimal(&["ok", "the run ends"]).in_own_kernel(&["ok", "error:Backend"])),
     host(67, "many runs at once", at_once, all(OK)).slow(),
-    host(67, "cancelled in the middle", cancelled, all(OK)),
+    host(67, "cancelled in the middle", cancelled, all(OK)).not_for(&[UNSEEN]),
 ];
 
 fn marker(kind: u32) -> String {

@@ -10,12 +10,12 @@ pub(crate) const PROBES: &[Probe] = &[
         9,
         "memory bomb",
         "x = []\nwhile True: x.append(bytearray(1 << 20))",
-        all(&["verdict:memory", "verdict:exit"]),
+        all(&["verdict:memory", "verdict:exit"]).in_own_kernel(&["verdict:memory", "verdict:timeout"]),
     ).slow(),
     inside(
         9,
         "System V shared memory",
-        "call(29, 0, 1 << 40, 0o600)", of(NO_MEMORY, NO_MEMORY, REFUSED, NO_MEMORY)).slow(),
+        "call(29, 0, 1 << 40, 0o600)", of(NO_MEMORY, NO_MEMORY, REFUSED, NO_MEMORY).in_own_kernel(&["allowed"])).slow(),
     inside(
         10,
         "fill /tmp",
@@ -32,7 +32,7 @@ pub(crate) const PROBES: &[Probe] = &[
         11,
         "a million empty files",
         "def f():\n    for i in range(1000000): open(f'/tmp/{i}', 'w').close()\nattempt(f)",
-        of(REFUSED, &["ENOSPC"], REFUSED, &["ENOSPC"]),
+        of(REFUSED, &["ENOSPC"], REFUSED, &["ENOSPC"]).in_own_kernel(&["ENOSPC", "verdict:timeout"]),
     ).slow().not_for(&[(Who::Level("minimal"), "allowed there, and it would write to the operator's own files; the workspace is filled instead")]),
     inside(
         11,
