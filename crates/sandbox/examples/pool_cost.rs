@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use toolpost_sandbox::{Cancel, Language, Level, Limits, Pool, PoolBuilder, Program, Sandbox};
+use toolpost_sandbox::{Cancel, Language, Level, Limits, Pool, PoolBuilder, Program, Sandbox, Workspace};
 
 const GROUP_BY: &str = "import pandas as pd\n\
     frame = pd.DataFrame({'key': ['a', 'b', 'c', 'd'] * 250, 'value': range(1000)})\n\
@@ -155,6 +155,9 @@ fn main() {
     let python = |code: &str| Program::code(Language::Python, code);
     let plain = || Pool::builder(&sandbox).language(Language::Python);
     let data = || plain().preload(["numpy", "pandas"]).warm_up(GROUP_BY);
+    let folder = tempfile::tempdir().ok();
+    let place = folder.as_ref().map_or_else(std::env::temp_dir, |folder| folder.path().to_owned());
+    let within = sandbox.clone().workspace(Workspace::Host(place));
     let javascript = Program::code(Language::JavaScript, "console.log(1)");
     let bash = Program::code(Language::Bash, "echo 1");
     let argv = Program::argv(["/bin/true"]);
@@ -163,6 +166,21 @@ fn main() {
         serial("strict true, pool", Pool::builder(&sandbox), &sandbox, &argv, 100),
         cold("print(1), cold", &sandbox, &python("print(1)"), 20),
         serial("print(1), pool", plain(), &sandbox, &python("print(1)"), 200),
+        cold("print(1) in a folder of the host, cold", &within, &python("print(1)"), 20),
+        serial(
+            "print(1) in a folder of the host, pool",
+            plain().host_folders(true),
+            &within,
+            &python("print(1)"),
+            200,
+        ),
+        serial(
+            "print(1), pool that takes folders",
+            plain().host_folders(true),
+            &sandbox,
+            &python("print(1)"),
+            200,
+        ),
         serial("print(1), pool with pandas", data(), &sandbox, &python("print(1)"), 100),
         cold("group-by, cold", &sandbox, &python(GROUP_BY), 3),
         serial("group-by, pool with warm-up", data(), &sandbox, &python(GROUP_BY), 100),
@@ -177,6 +195,7 @@ fn main() {
         ),
         rate("print(1), pool, rate", plain(), &sandbox, &python("print(1)"), 1000),
     ];
+    drop(folder);
     if std::env::args().any(|argument| argument == "--json") {
         let left_out: Vec<&Value> = results.iter().filter(|result| result["error"].is_string()).collect();
         println!(

@@ -39,6 +39,7 @@ pub(crate) struct PoolSettings {
     pub(crate) idle: Option<Duration>,
     pub(crate) ready_within: Duration,
     pub(crate) load_within: Duration,
+    pub(crate) host_folders: bool,
 }
 
 /// What a keeper has counted.
@@ -58,6 +59,7 @@ pub struct PoolBuilder {
     settings: PoolSettings,
     queue: usize,
     wait: Duration,
+    spare_within: Option<Duration>,
 }
 
 impl PoolBuilder {
@@ -87,6 +89,15 @@ impl PoolBuilder {
         self
     }
 
+    /// Sets whether a folder of the host can be the workspace of a run in a spare ([`Workspace::Host`], at level
+    /// `strict`). Default no: such requests run cold. Each spare is then locked by Landlock when it has its workspace and
+    /// before it gets its code, which costs each run some 0.2 ms; a warm-up runs before.
+    #[must_use]
+    pub fn host_folders(mut self, host_folders: bool) -> Self {
+        self.settings.host_folders = host_folders;
+        self
+    }
+
     /// Sets how many spares are kept ready. Default 2.
     #[must_use]
     pub fn children(mut self, children: usize) -> Self {
@@ -113,6 +124,14 @@ impl PoolBuilder {
     #[must_use]
     pub fn wait_limit(mut self, wait: Duration) -> Self {
         self.wait = wait;
+        self
+    }
+
+    /// Sets how long a request whose turn it is waits for a spare before it runs cold; zero is not at all. Default: what
+    /// [`PoolBuilder::wait_limit`] leaves.
+    #[must_use]
+    pub fn spare_within(mut self, time: Duration) -> Self {
+        self.spare_within = Some(time);
         self
     }
 
@@ -157,10 +176,22 @@ impl PoolBuilder {
     /// runs everything cold, and [`PoolMetrics::unavailable`] and the reports say why.
     ///
     /// # Errors
-    /// [`Error::InvalidLimit`] for a number or time of zero, [`Error::InvalidName`] for a module that is no name or a
-    /// preload or warm-up for another language than Python, and what [`Sandbox::check_settings`] refuses.
+    /// [`Error::InvalidLimit`] for a number or time of zero, [`Error::InvalidName`] for a module that is no name or an
+    /// option of Python for another language, and what [`Sandbox::check_settings`] refuses.
     pub fn build(self) -> Result<Pool, Error> {
-        let Self { settings, queue, wait } = self;
+        self.check()?;
+        let Self { settings, queue, wait, spare_within } = self;
+        let gate = Gate { most: settings.most, queue, state: Mutex::default(), changed: Condvar::new() };
+        let keeper = Keeper::start(settings.clone());
+        Ok(Pool { keeper, settings, wait, spare_within, gate, record: Mutex::default() })
+    }
+
+    /// Looks at the options without starting anything.
+    ///
+    /// # Errors
+    /// Those of [`PoolBuilder::build`].
+    pub fn check(&self) -> Result<(), Error> {
+        let settings = &self.settings;
         settings.sandbox.check_settings()?;
         let times = [
             ("rotate_every", settings.rotate_every),
@@ -192,6 +223,13 @@ impl PoolBuilder {
             if settings.warm_up.is_some() {
                 return refuse("option", "warm_up", "only a pool of Python warms its children up");
             }
+            if settings.host_folders {
+                return refuse(
+                    "option",
+                    "host_folders",
+                    "only a pool of Python attaches folders of the host",
+                );
+            }
         }
         if settings.preload.len() > MOST_MODULES {
             return refuse("option", "preload", "it has more than 256 modules");
@@ -209,8 +247,7 @@ impl PoolBuilder {
         if settings.warm_up.as_ref().is_some_and(|code| code.contains('\0')) {
             return refuse("option", "warm_up", "it has a NUL byte");
         }
-        let gate = Gate { most: settings.most, queue, state: Mutex::default(), changed: Condvar::new() };
-        Ok(Pool { keeper: Keeper::start(settings.clone()), settings, wait, gate, record: Mutex::default() })
+        Ok(())
     }
 }
 
@@ -223,9 +260,12 @@ impl PoolBuilder {
 /// - **JavaScript**: the interpreter is started ahead and waits for the end of its code.
 /// - **Every other language, and arguments**: a locked sandbox waits and is told which program to become.
 ///
-/// A request that does not fit (another level, other limits of the kernel, a folder of the host as workspace, another
-/// language, other things to show) runs cold, by [`Processes`], and its report's notes say why. The same goes for a host
-/// that cannot have the pool. What differs from a cold run of Python: arithmetic has one thread, and the hash secrets and
+/// With [`PoolBuilder::host_folders`] a folder of the host as workspace is attached to the spare that gets the program,
+/// protected as in a cold run. What a warm-up left in the spare's own workspace is not there then.
+///
+/// A request that does not fit (another level, other limits of the kernel, a folder of the host that is only read,
+/// another language, other things to show) runs cold, by [`Processes`], and its report's notes say why. The same goes
+/// for a host that cannot have the pool. What differs from a cold run of Python: arithmetic has one thread, and the hash secrets and
 /// the address layout are those of the zygote until it is replaced.
 ///
 /// ```no_run
@@ -246,6 +286,7 @@ impl PoolBuilder {
 pub struct Pool {
     settings: PoolSettings,
     wait: Duration,
+    spare_within: Option<Duration>,
     gate: Gate,
     record: Mutex<Record>,
     keeper: Keeper,
@@ -260,6 +301,9 @@ struct Record {
 }
 
 impl Pool {
+    /// How the note begins in the report of a run that no spare served; the reason follows.
+    pub const COLD: &'static str = "it ran cold, not in a spare of the pool";
+
     /// A pool for runs with these settings, with the defaults of every option.
     pub fn builder(sandbox: &Sandbox) -> PoolBuilder {
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -279,9 +323,11 @@ impl Pool {
                 idle: Some(Duration::from_mins(10)),
                 ready_within: Duration::from_secs(10),
                 load_within: Duration::from_mins(1),
+                host_folders: false,
             },
             queue: 64,
             wait: Duration::from_secs(10),
+            spare_within: None,
         }
     }
 
@@ -328,8 +374,14 @@ impl Pool {
         if sandbox.egress.is_some() {
             return Some("the run is to have a way out".into());
         }
-        if !matches!(sandbox.workspace, Workspace::Fresh) {
-            return Some("the workspace is a folder of the host".into());
+        if matches!(sandbox.workspace, Workspace::ReadOnlyHost(_)) {
+            return Some("the workspace is a folder of the host that is only read".into());
+        }
+        if matches!(sandbox.workspace, Workspace::Host(_)) && !self.settings.host_folders {
+            return Some(
+                "the workspace is a folder of the host, which spares get with `PoolBuilder::host_folders`"
+                    .into(),
+            );
         }
         let level = own.level.unwrap_or(Level::Strict);
         if in_kernel(sandbox.limits_at(level), &own.limits_at(level)) != own.limits_at(level) {
@@ -370,7 +422,7 @@ impl Pool {
     ) -> Result<Outcome, Error> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner).cold += 1;
         let mut outcome = Processes.run(request, on_event)?;
-        outcome.report.notes.push(format!("it ran cold, not in a spare of the pool: {reason}"));
+        outcome.report.notes.push(format!("{}: {reason}", Self::COLD));
         Ok(outcome)
     }
 }
@@ -412,6 +464,10 @@ impl Backend for Pool {
         if let Some(reason) = self.misfit(sandbox, program) {
             return self.cold(request, &reason, on_event);
         }
+        let until = self
+            .spare_within
+            .and_then(|within| Instant::now().checked_add(within))
+            .map_or(until, |sooner| sooner.min(until));
         match self.keeper.run(sandbox, program, cancel, until, on_event) {
             Taken::Run(result) => {
                 let outcome = (*result)?;
@@ -548,7 +604,14 @@ mod tests {
         assert!(misfit(sandbox.clone().limits(limits().with_cpu(Duration::from_secs(1)))).contains("limits"));
         assert!(misfit(sandbox.clone().level(Level::Standard)).contains("level"));
         assert!(misfit(sandbox.clone().allow_degraded(true)).contains("level"));
-        assert!(misfit(sandbox.clone().workspace(Workspace::Host("/x".into()))).contains("workspace"));
+        let within = sandbox.clone().workspace(Workspace::Host("/x".into()));
+        assert!(misfit(within.clone()).contains("host_folders"));
+        let attaching =
+            Pool::builder(&sandbox).language(Language::Python).host_folders(true).build().unwrap();
+        assert_eq!(attaching.misfit(&within, &python), None);
+        assert!(
+            misfit(sandbox.clone().workspace(Workspace::ReadOnlyHost("/x".into()))).contains("workspace")
+        );
         assert!(misfit(sandbox.clone().read_only("/opt")).contains("shown"));
         assert!(misfit(sandbox.clone().search_path("/opt/bin")).contains("shown"));
         assert!(misfit(sandbox.clone().env("PYTHONHASHSEED", "0")).contains("variables"));
@@ -576,6 +639,7 @@ mod tests {
             ("warm_up", builder().warm_up("a\0")),
             ("json", builder().language(Language::Bash).preload(["json"])),
             ("warm_up", builder().language(Language::Bash).warm_up("1")),
+            ("host_folders", builder().language(Language::Bash).host_folders(true)),
         ] {
             let error = builder.build().unwrap_err().to_string();
             assert!(error.contains(&format!("`{name}`")), "{error}");

@@ -271,21 +271,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     match host {
         Some(folder) => {
             folder.plan(&workspace, &|inner| under_old(inner), &mut tree.steps);
-            // What cannot be written at all is protected with everything in it.
-            match folder.missed() {
-                None => layers.push(Layer::ProtectedPaths),
-                Some(reason) => missing.push(MissingLayer {
-                    layer: Layer::ProtectedPaths,
-                    reason: format!(
-                        "what is at the top is protected, not every repository beneath: {reason}"
-                    ),
-                }),
-            }
-            missing.push(MissingLayer {
-                layer: Layer::WorkspaceQuota,
-                reason: "a folder of the host is limited by its file system; only each file has a limit"
-                    .into(),
-            });
+            describe(folder, &mut layers, &mut missing);
         }
         None => {
             let owner = if as_root { format!(",uid={0},gid={0}", facts.unprivileged) } else { String::new() };
@@ -352,6 +338,22 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     };
     confinement.lock(facts, limits, group, counted, rules);
     confinement
+}
+
+/// What a folder of the host as workspace amounts to.
+pub(super) fn describe(folder: &HostFolder, layers: &mut Vec<Layer>, missing: &mut Vec<MissingLayer>) {
+    // What cannot be written at all is protected with everything in it.
+    match folder.missed() {
+        None => layers.push(Layer::ProtectedPaths),
+        Some(reason) => missing.push(MissingLayer {
+            layer: Layer::ProtectedPaths,
+            reason: format!("what is at the top is protected, not every repository beneath: {reason}"),
+        }),
+    }
+    missing.push(MissingLayer {
+        layer: Layer::WorkspaceQuota,
+        reason: "a folder of the host is limited by its file system; only each file has a limit".into(),
+    });
 }
 
 /// What stands at `/proc` where the kernel refuses to mount one: nothing but the code at the path by which programs read

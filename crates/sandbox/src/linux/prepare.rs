@@ -185,12 +185,7 @@ pub(super) fn prepare_with(
         Place::Host(folder) if folder.is_read_only() => {}
         Place::Host(folder) => {
             let owner = (confined && facts.is_root()).then(|| folder.owner());
-            files::upload(folder.descriptor(), &sandbox.files, limits, owner)?;
-            if !is_live {
-                before = files::list(folder.descriptor());
-            }
-            placeholders = folder.placeholders();
-            before.leave_out(&placeholders);
+            (before, placeholders) = fill(folder, sandbox, limits, owner, !is_live)?;
         }
     }
     let child_waits = matches!(place, Place::Private) && !sandbox.files.is_empty();
@@ -289,6 +284,21 @@ pub(super) fn prepare_with(
         folder: None,
     };
     Ok(Prepared { plan, streams, pipes, kept, group, own_namespaces })
+}
+
+/// Puts the request's files into a folder of the host, and gives what is there then and which of it are placeholders.
+pub(super) fn fill(
+    folder: &HostFolder,
+    sandbox: &Sandbox,
+    limits: &Limits,
+    owner: Option<Owner>,
+    lists: bool,
+) -> Result<(Listing, Vec<&'static str>), Error> {
+    files::upload(folder.descriptor(), &sandbox.files, limits, owner)?;
+    let mut before = if lists { files::list(folder.descriptor()) } else { Listing::default() };
+    let placeholders = folder.placeholders();
+    before.leave_out(&placeholders);
+    Ok((before, placeholders))
 }
 
 impl Prepared {

@@ -78,6 +78,8 @@ pub(super) enum Step {
     Bind { source: CString, target: CString, attributes: u64 },
     /// Attaches a detached mount that the host made.
     Attach { tree: OwnedFd, target: CString },
+    /// Shows a folder of this mount namespace, with everything mounted beneath, in another one, which it enters.
+    Carry { source: CString, attributes: u64, mounts: OwnedFd, target: CString },
     /// Refuses if a path is not the file that the host saw.
     Verify { path: CString, device: u64, inode: u64 },
     /// Changes the attributes of one mount.
@@ -159,7 +161,7 @@ impl Step {
             Self::Executable(_) => "make executable",
             Self::Link { .. } => "make link",
             Self::Bind { .. } => "bind folder",
-            Self::Attach { .. } => "attach workspace",
+            Self::Attach { .. } | Self::Carry { .. } => "attach workspace",
             Self::Verify { .. } => "verify path",
             Self::Attributes { .. } => "set mount attributes",
             Self::Freeze => "make root read-only",
@@ -198,7 +200,10 @@ impl Step {
             | Self::Executable(path)
             | Self::SendFolder(path)
             | Self::Enter(path) => path,
-            Self::Mount { target, .. } | Self::Bind { target, .. } | Self::Attach { target, .. } => target,
+            Self::Mount { target, .. }
+            | Self::Bind { target, .. }
+            | Self::Carry { target, .. }
+            | Self::Attach { target, .. } => target,
             _ => return None,
         };
         Some(path.to_string_lossy().into_owned())
@@ -284,6 +289,7 @@ pub(super) fn set_attributes(
     .map(|_| ())
 }
 
+const EMPTY_PATH: i32 = 0x1000;
 const RECURSIVE: i32 = 0x8000;
 /// The number of the capability to change the own root.
 const CHANGE_ROOT: u32 = 18;
@@ -330,13 +336,23 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
                 MountAttributes { set: *attributes, clear: 0, propagation: 0, user_namespace: 0 };
             set_attributes(CWD, target, RECURSIVE, &attributes)
         }
-        Step::Attach { tree, target } => rustix::mount::move_mount(
-            tree,
-            c"",
-            CWD,
-            target.as_c_str(),
-            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-        ),
+        Step::Attach { tree, target } => attach(tree, target),
+        Step::Carry { source, attributes, mounts, target } => {
+            use rustix::mount::OpenTreeFlags;
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE
+                | OpenTreeFlags::OPEN_TREE_CLOEXEC
+                | OpenTreeFlags::AT_RECURSIVE;
+            let tree = rustix::mount::open_tree(CWD, source.as_c_str(), flags)?;
+            let attributes = MountAttributes {
+                set: *attributes,
+                clear: 0,
+                propagation: MountPropagationFlags::PRIVATE.bits().into(),
+                user_namespace: 0,
+            };
+            set_attributes(tree.as_fd(), c"", EMPTY_PATH | RECURSIVE, &attributes)?;
+            enter(mounts, libc::CLONE_NEWNS)?;
+            attach(&tree, target)
+        }
         Step::Verify { path, device, inode } => {
             let found = rustix::fs::lstat(path.as_c_str())?;
             if (found.st_dev, found.st_ino) == (*device, *inode) { Ok(()) } else { Err(Errno::STALE) }
@@ -558,6 +574,11 @@ fn listen(port: u16, control: BorrowedFd<'_>) -> Result<(), Errno> {
     if send(control, &message, Some(socket.as_fd())) { Ok(()) } else { Err(Errno::PIPE) }
 }
 
+fn attach(tree: &OwnedFd, target: &CStr) -> Result<(), Errno> {
+    rustix::mount::move_mount(tree, c"", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+/// A namespace, or a process that lives in one of this kind.
 fn enter(namespace: &OwnedFd, kind: i32) -> Result<(), Errno> {
     // SAFETY: this process has one thread; the kernel checks the kind.
     check(unsafe { libc::syscall(libc::SYS_setns, namespace.as_raw_fd(), kind) }).map(|_| ())

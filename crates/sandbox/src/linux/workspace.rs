@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, Timespec};
@@ -22,6 +22,8 @@ static PLACEHOLDERS: Mutex<BTreeMap<(u64, u64), Placeholders>> = Mutex::new(BTre
 
 /// The time of every placeholder: 1 January 1980, with a fraction of a second that nobody else has.
 const MARK: Timespec = Timespec { tv_sec: 315_532_800, tv_nsec: 0x2C6F_6F6C };
+
+const NO_EXTRAS: u64 = attribute::NO_SETUID | attribute::NO_DEVICES;
 
 #[derive(Debug, Default)]
 struct Placeholders {
@@ -282,15 +284,41 @@ impl HostFolder {
         steps: &mut Vec<Step>,
     ) {
         let place = |inner: &Path| c_string(inner.as_os_str().as_bytes());
-        let no_extras = attribute::NO_SETUID | attribute::NO_DEVICES;
         match self.tree.take() {
             Some(tree) => steps.push(Step::Attach { tree, target: place(target) }),
             None => steps.push(Step::Bind {
                 source: under_old(&self.path),
                 target: place(target),
-                attributes: no_extras | if self.read_only { attribute::READ_ONLY } else { 0 },
+                attributes: self.attributes(),
             }),
         }
+        self.protect(target, steps);
+    }
+
+    fn attributes(&self) -> u64 {
+        NO_EXTRAS | if self.read_only { attribute::READ_ONLY } else { 0 }
+    }
+
+    /// Adds the steps of another process that show the folder in a mount namespace which it has the right to change.
+    pub(super) fn plan_for(&mut self, mounts: OwnedFd, target: &Path, steps: &mut Vec<Step>) {
+        let place = |inner: &Path| c_string(inner.as_os_str().as_bytes());
+        match self.tree.take() {
+            Some(tree) => steps
+                .extend([Step::EnterMounts(Arc::new(mounts)), Step::Attach { tree, target: place(target) }]),
+            None => steps.push(Step::Carry {
+                source: place(&self.path),
+                attributes: self.attributes(),
+                mounts,
+                target: place(target),
+            }),
+        }
+        self.protect(target, steps);
+    }
+
+    /// Adds the steps that make sure of the folder and make its protected paths read-only.
+    fn protect(&self, target: &Path, steps: &mut Vec<Step>) {
+        let place = |inner: &Path| c_string(inner.as_os_str().as_bytes());
+        let no_extras = NO_EXTRAS;
         steps.push(Step::Verify { path: place(target), device: self.stat.st_dev, inode: self.stat.st_ino });
         let git = target.join(".git");
         if self.protected.iter().any(|(path, _)| path.starts_with(".git/")) {

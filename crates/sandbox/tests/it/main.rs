@@ -88,6 +88,18 @@ mod packages;
     clippy::print_stdout,
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
+mod pool_failures;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a helper of tests fails by panicking and skips loudly"
+)]
+mod pool_folders;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a helper of tests fails by panicking and skips loudly"
+)]
 mod pools;
 mod roots;
 mod runs;

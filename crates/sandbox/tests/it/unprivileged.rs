@@ -23,6 +23,8 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("levels", true, "the layers of each level are made in other ways"),
     ("limits", true, "control groups and limits count by user"),
     ("packages", false, "an installer is a run with a way out: `egress_runs` and `files`"),
+    ("pool_failures", true, "as `pools`"),
+    ("pool_folders", true, "a folder is attached from a namespace that the user owns"),
     ("pools", true, "spares are made in other ways"),
     ("roots", true, "mounts and identities"),
     ("runs", true, "the run itself"),

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use super::super::cgroup::Group;
 use super::super::files::Owner;
 use super::super::interpreter::Reach;
+use super::super::landlock::Landlock;
 use super::super::plan::{self, Confinement, INSIDE, Request, identity_map};
 use super::super::prepare::{choose, program_owner, setup, visible};
 use super::super::root::{self, SCRATCH};
 use super::super::steps::Step;
 use super::super::{Facts, identity, network, template, toolchain};
+use crate::pool::PoolSettings;
 use crate::ready::Payload;
 use crate::{Error, Host, Language, Level, Limits, Program, Ready, Report, Sandbox};
 
@@ -22,13 +24,18 @@ pub(super) struct Base {
     degraded: bool,
     pub(super) limits: Limits,
     pub(super) language: Option<Language>,
+    /// Whether a folder of the host can become the workspace of a spare, which is locked when it has it. At level
+    /// `standard` a folder stands at its own path, for which the root of a spare has no place.
+    pub(super) attaches: bool,
     /// The interpreter with its arguments, or nothing that has to be shown.
     pub(super) ready: Ready,
 }
 
 impl Base {
     /// Looks up the level and the interpreter, as a run would.
-    pub(super) fn new(sandbox: &Sandbox, language: Option<Language>) -> Result<Self, Error> {
+    pub(super) fn new(settings: &PoolSettings) -> Result<Self, Error> {
+        let PoolSettings { sandbox, language, host_folders, .. } = settings;
+        let language = *language;
         let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
         let (level, degraded) = choose(sandbox, host)?;
         let facts = host.facts.clone();
@@ -38,6 +45,7 @@ impl Base {
             degraded,
             limits: sandbox.limits_at(level),
             language,
+            attaches: *host_folders && level == Level::Strict,
             ready: Ready {
                 path: PathBuf::new(),
                 needs: Vec::new(),
@@ -167,12 +175,14 @@ impl Base {
     }
 
     /// What a child of the zygote does: the steps of a cold run that do not belong to the root, which it inherits.
-    pub(super) fn child(&self, group: &mut Group) -> Result<Confinement, Error> {
+    /// What Landlock is to hold comes beside if a folder of the host may come first.
+    pub(super) fn child(&self, group: &mut Group) -> Result<(Confinement, Option<Landlock>), Error> {
         let mut confinement = self.confinement(group, false, false)?;
         let all = std::mem::take(&mut confinement.steps);
         let entered = all.iter().rposition(|step| matches!(step, Step::Enter(_)));
         let own: Vec<&[u8]> = vec![b"/tmp", b"/dev/shm", b"/proc", plan::WORKSPACE.as_bytes()];
         let mut has_root = false;
+        let mut late = None;
         let mut steps = Vec::new();
         if group.take_born().is_some() {
             // The host moves it to its group meanwhile.
@@ -220,6 +230,8 @@ impl Base {
                 Step::Limit { resource, soft, hard } if resource == libc::RLIMIT_CPU => {
                     steps.push(Step::Limit { resource, soft: soft + WARM_UP, hard: hard + WARM_UP });
                 }
+                // A rule is about the folder that is there when it is made.
+                Step::Landlock(landlock) if self.attaches => late = Some(landlock),
                 Step::Unshare(flags) => steps.push(Step::Unshare(flags & !libc::CLONE_NEWNS)),
                 other => steps.push(other),
             }
@@ -230,7 +242,7 @@ impl Base {
             | libc::CLONE_NEWIPC
             | libc::CLONE_NEWUTS
             | libc::CLONE_NEWNET) as u64;
-        Ok(confinement)
+        Ok((confinement, late))
     }
 
     /// What lies in a folder for short-lived files, and is shown all the same: the child's own folder hides it at first.

@@ -12,10 +12,11 @@ use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use super::super::attend::attend;
 use super::base::Base;
+use super::folder;
 use super::spare::{Making, Progress, Spare, code_fits};
 use super::zygote::{Hello, Load, Word, Zygote};
 use crate::pool::{PoolCounts, PoolSettings};
-use crate::{Cancel, Error, Event, Outcome, Program, Sandbox};
+use crate::{Cancel, Error, Event, Outcome, Program, Sandbox, Workspace};
 
 /// After a failure the next attempt waits this long, and twice as long after each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -80,7 +81,7 @@ impl Shared {
 impl Keeper {
     /// Starts the thread, which makes the first spares at once.
     pub(crate) fn start(settings: PoolSettings) -> Self {
-        let base = Base::new(&settings.sandbox, settings.language).map_err(|error| error.to_string());
+        let base = Base::new(&settings).map_err(|error| error.to_string());
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
         let unavailable = base.as_ref().err().cloned();
         let state = State {
@@ -129,6 +130,11 @@ impl Keeper {
             Ok(None) => return Taken::Cold("the pool does not show all that the program needs".into()),
             Err(error) => return Taken::Run(Box::new(Err(error))),
         };
+        if matches!(sandbox.workspace, Workspace::Host(_)) && !base.attaches {
+            let reason =
+                "at level `standard` a folder of the host stands at its own path, which spares do not have";
+            return Taken::Cold(reason.into());
+        }
         if let Program::Code { source, .. } = program
             && base.begins()
             && !code_fits(source)
@@ -148,6 +154,9 @@ impl Keeper {
                 }
                 Err(Error::Setup { step, .. }) if step.starts_with("tell spare") => {
                     self.shared.lock().counts.died += 1;
+                }
+                Err(Error::Setup { step, source }) if step == folder::STEP => {
+                    return Taken::Cold(format!("this host cannot attach a folder to a spare: {source}"));
                 }
                 Err(error) => return Taken::Run(Box::new(Err(error))),
             }

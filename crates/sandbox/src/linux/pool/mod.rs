@@ -1,6 +1,7 @@
 //! Sandboxes that are made ahead and told later what to run.
 
 mod base;
+mod folder;
 mod keeper;
 mod recipe;
 mod spare;

@@ -17,14 +17,16 @@ use super::super::files::{self, Listing};
 use super::super::launch::{self, Child, Plan};
 use super::super::plan;
 use super::super::prepare::{
-    Ends, Kept, Place, arguments, descriptors, not_blocking, pipe, setup, streams, variables,
+    Ends, Kept, Place, arguments, descriptors, fill, not_blocking, pipe, setup, streams, variables,
 };
 use super::super::steps::{Pointers, Step};
 use super::super::supervise::{Feed, Running, Streams};
 use super::super::tree;
+use super::super::workspace::HostFolder;
 use super::base::Base;
+use super::folder;
 use super::zygote::{Zygote, adopt, null, receive, send};
-use crate::{Error, Ready, Report, Sandbox, Stdin};
+use crate::{Error, Layer, Ready, Report, Sandbox, Stdin, Workspace};
 
 /// Room for the code of an interpreter that was started ahead: the most that an ordinary user gets.
 const PIPE: usize = 1 << 20;
@@ -295,18 +297,31 @@ impl Spare {
     pub(super) fn begin(mut self, base: &Base, sandbox: &Sandbox, ready: &Ready) -> Result<Started, Error> {
         let limits = sandbox.limits_at(base.level);
         let owner = base.owner();
-        files::upload(self.folder.as_fd(), &sandbox.files, &limits, owner)?;
-        let mut before = Listing::default();
-        if self.is_warm || !sandbox.files.is_empty() {
-            before = files::list(self.folder.as_fd());
+        let (mut before, mut placeholders) = (Listing::default(), Vec::new());
+        let host = match &sandbox.workspace {
+            Workspace::Host(path) => Some(self.attach(base, path)?),
+            _ => None,
+        };
+        if let Told::Zygote { zygote, order } = &self.told
+            && let Some(landlock) = &zygote.landlock
+        {
+            folder::lock(order, landlock)?;
+        }
+        if let Some(folder) = &host {
+            let owner = base.facts.is_root().then(|| folder.owner());
+            (before, placeholders) = fill(folder, sandbox, &limits, owner, true)?;
+        } else {
+            files::upload(self.folder.as_fd(), &sandbox.files, &limits, owner)?;
+            if self.is_warm || !sandbox.files.is_empty() {
+                before = files::list(self.folder.as_fd());
+            }
         }
         if let Some(directory) = &sandbox.directory {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            files::open_beneath(self.folder.as_fd(), Path::new(directory), flags, Mode::empty()).map_err(
-                |error| {
-                    setup("enter workspace")(io::Error::new(error.kind(), format!("{directory}: {error}")))
-                },
-            )?;
+            let folder = host.as_ref().map_or(self.folder.as_fd(), HostFolder::descriptor);
+            files::open_beneath(folder, Path::new(directory), flags, Mode::empty()).map_err(|error| {
+                setup("enter workspace")(io::Error::new(error.kind(), format!("{directory}: {error}")))
+            })?;
         }
         if limits.cpu.is_some() || limits.idle.is_some() {
             self.spent = self
@@ -323,10 +338,11 @@ impl Spare {
             _ => None,
         });
         report.requested = sandbox.level;
+        let folder = host.is_none().then_some(folder);
         let kept = Kept {
-            place: Place::Private,
+            place: host.map_or(Place::Private, Place::Host),
             before,
-            placeholders: Vec::new(),
+            placeholders,
             child_waits: false,
             owner,
             report,
@@ -335,9 +351,27 @@ impl Spare {
             language: ready.language,
             limits,
             egress: None,
-            folder: Some(folder),
+            folder,
         };
         Ok(Started { running, streams, names, kept })
+    }
+
+    /// Makes a folder of the host its workspace, protected as in a cold run.
+    fn attach(&mut self, base: &Base, path: &Path) -> Result<HostFolder, Error> {
+        let mut folder = HostFolder::open(path, &base.facts, true)?;
+        let process = self.running.child.pidfd.as_fd();
+        let owner = match &self.told {
+            Told::Zygote { zygote, .. } => zygote.pidfd(),
+            _ => process,
+        };
+        folder::attach(base, &mut folder, process, owner)?;
+        let Report { layers, missing, .. } = &mut self.report;
+        layers.retain(|layer| *layer != Layer::WorkspaceQuota);
+        let mut first = Vec::new();
+        plan::describe(&folder, layers, &mut first);
+        layers.sort_unstable();
+        missing.splice(0..0, first);
+        Ok(folder)
     }
 
     fn tell(&mut self, base: &Base, sandbox: &Sandbox, ready: &Ready) -> Result<Streams, Error> {
@@ -354,10 +388,11 @@ impl Spare {
                     environment = Some(launch::sealed(c"environment", &content, false).map_err(&fail)?);
                 }
                 let mut message = vec![b'G'];
-                if let Some(directory) = &sandbox.directory {
-                    message.extend(
-                        plan::start(Path::new(plan::WORKSPACE), Some(directory)).as_os_str().as_bytes(),
-                    );
+                let is_fresh = matches!(sandbox.workspace, Workspace::Fresh);
+                // It is in the fresh one already.
+                if sandbox.directory.is_some() || !is_fresh {
+                    let folder = plan::start(Path::new(plan::WORKSPACE), sandbox.directory.as_deref());
+                    message.extend(folder.as_os_str().as_bytes());
                 }
                 let handed: Vec<BorrowedFd<'_>> = stdio
                     .iter()

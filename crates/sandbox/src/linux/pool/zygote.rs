@@ -14,6 +14,7 @@ use rustix::net::{
 };
 
 use super::super::cgroup::Group;
+use super::super::landlock::Landlock;
 use super::super::launch::{self, Child, Plan, c_string, high};
 use super::super::prepare::{Ends, arguments, descriptors, not_blocking, pipe, setup, variables};
 use super::super::steps::{Pointers, Step};
@@ -79,6 +80,8 @@ pub(super) struct Zygote {
     pub(super) report: Report,
     /// The names of the steps of its children.
     pub(super) names: Vec<(&'static str, Option<String>)>,
+    /// What Landlock is to hold in its children, if they are told so when their workspace is there.
+    pub(super) landlock: Option<Landlock>,
     pub(super) born: Instant,
     pub(super) forked: AtomicU64,
 }
@@ -110,7 +113,7 @@ impl Zygote {
         let fail = setup("start zygote");
         // What its children will be, as a cold run would be.
         let mut group = Group::create(&base.facts.cgroups, &base.limits, false);
-        let child = base.child(&mut group)?;
+        let (child, landlock) = base.child(&mut group)?;
         drop(group);
         let recipe = Recipe::new(&child.steps)
             .map_err(|step| fail(io::Error::other(format!("no zygote can do this step: {step}"))))?;
@@ -164,6 +167,7 @@ impl Zygote {
             waits: child.steps.iter().any(|step| matches!(step, Step::Await)),
             report,
             names,
+            landlock,
             born: Instant::now(),
             forked: AtomicU64::new(0),
         }))
@@ -218,6 +222,11 @@ impl Zygote {
     /// Whether a child waits until it was moved to its group.
     pub(super) fn child_waits(&self) -> bool {
         self.waits
+    }
+
+    /// A process that lives in the user namespace of the zygote.
+    pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.running.child.pidfd.as_fd()
     }
 
     pub(super) fn channel(&self) -> BorrowedFd<'_> {

@@ -86,6 +86,8 @@ fn pool(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandbox,
     let pool = Pool::builder(&sandbox)
         .language(Language::Python)
         .preload(["json", "ctypes", "socket"])
+        // At level strict: those that are locked last. At level standard they are locked as they are made.
+        .host_folders(true)
         .build()
         .map_err(|error| Absence::of(&error))?;
     Ok(sandbox.backend(Arc::new(pool)))

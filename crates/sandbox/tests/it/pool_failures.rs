@@ -1,0 +1,202 @@
+//! Pools whose parts are slow, too many, or killed from outside: runs go on or end honestly, and all is replaced.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use toolpost_sandbox::{Cancel, Event, Language, Outcome, Pool, Sandbox, Verdict};
+
+use crate::pools::{behind, python, python_pool, ready, served, strict};
+use crate::support::{eventually, open_folder, run};
+
+/// A virtual environment whose Python has one module more. None, loudly, if its Python is not found in a sandbox.
+fn with_module(test: &str, name: &str, source: &str) -> Option<(tempfile::TempDir, Sandbox)> {
+    let look = "import sys\n[sys.version_info[0], sys.version_info[1], sys.executable]";
+    let value = run(&strict(), &python(look)).ok().and_then(|outcome| outcome.value);
+    let Some(value) = value else {
+        println!("SKIP {test}: there is no Python");
+        return None;
+    };
+    let folder = open_folder();
+    let packages = folder.path().join(format!("lib/python{}.{}/site-packages", value[0], value[1]));
+    std::fs::create_dir_all(&packages).unwrap();
+    std::fs::create_dir(folder.path().join("bin")).unwrap();
+    let real = PathBuf::from(value[2].as_str().unwrap());
+    std::os::unix::fs::symlink(&real, folder.path().join("bin/python3")).unwrap();
+    let home = format!("home = {}\n", real.parent().unwrap().display());
+    std::fs::write(folder.path().join("pyvenv.cfg"), home).unwrap();
+    std::fs::write(packages.join(format!("{name}.py")), source).unwrap();
+    let path = format!("{}:/usr/bin:/bin", folder.path().join("bin").display());
+    let sandbox = strict().search_path(path);
+    let found = run(
+        &sandbox,
+        &python(&format!("import importlib.util\nimportlib.util.find_spec('{name}') is not None")),
+    );
+    if found.ok().and_then(|outcome| outcome.value) != Some(json!(true)) {
+        println!("SKIP {test}: this Python makes no virtual environment of links");
+        return None;
+    }
+    Some((folder, sandbox))
+}
+
+#[test]
+fn a_zygote_that_loads_too_long_is_ended_and_runs_go_on() {
+    let test = "a_zygote_that_loads_too_long_is_ended_and_runs_go_on";
+    if python_pool(test, &strict()).is_none() {
+        return;
+    }
+    let Some((_folder, sandbox)) = with_module(test, "slow_to_load", "import time\ntime.sleep(600)\n") else {
+        return;
+    };
+    let builder = Pool::builder(&sandbox).language(Language::Python).preload(["slow_to_load"]);
+    let pool = Arc::new(builder.load_within(Duration::from_millis(400)).build().unwrap());
+    let begun = Instant::now();
+    let outcome = run(&behind(&sandbox, &pool), &python("1 + 1")).unwrap();
+    let notes = outcome.report.notes.join("\n");
+    assert_eq!((outcome.report.backend.as_str(), outcome.value), ("process", Some(json!(2))));
+    assert!(notes.contains("did not load in time"), "{notes}");
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert!(pool.metrics().unavailable.is_some_and(|reason| reason.contains("did not load in time")));
+    let dropped = Instant::now();
+    drop(pool);
+    assert!(dropped.elapsed() < Duration::from_secs(10), "{:?}", dropped.elapsed());
+}
+
+#[test]
+fn a_request_waits_for_a_spare_as_long_as_it_was_told_to() {
+    let test = "a_request_waits_for_a_spare_as_long_as_it_was_told_to";
+    if python_pool(test, &strict()).is_none() {
+        return;
+    }
+    let Some((_folder, sandbox)) = with_module(test, "slow_to_load", "import time\ntime.sleep(600)\n") else {
+        return;
+    };
+    for (within, least) in [(Duration::ZERO, 0.0), (Duration::from_secs(2), 2.0)] {
+        let builder = Pool::builder(&sandbox).language(Language::Python).preload(["slow_to_load"]);
+        let pool =
+            Arc::new(builder.spare_within(within).wait_limit(Duration::from_secs(40)).build().unwrap());
+        let begun = Instant::now();
+        let outcome = run(&behind(&sandbox, &pool), &python("1 + 1")).unwrap();
+        let took = begun.elapsed().as_secs_f64();
+        assert!(outcome.report.notes.join("\n").contains("no spare was ready in time"));
+        assert!(took >= least && took < 25.0, "{within:?}: {took} s");
+    }
+}
+
+#[test]
+fn a_pool_runs_as_many_at_a_time_as_it_was_told_to() {
+    let sandbox = strict();
+    let test = "a_pool_runs_as_many_at_a_time_as_it_was_told_to";
+    let builder = Pool::builder(&sandbox).language(Language::Python).most(2);
+    let Some(pool) = ready(test, builder, 2) else { return };
+    let pooled = behind(&sandbox, &pool);
+    let cancel = Cancel::new();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| pooled.run(&python("import time; time.sleep(20)"), &cancel, &mut |_| {}).unwrap());
+        }
+        eventually("two run and one waits", || {
+            let metrics = pool.metrics();
+            (metrics.running, metrics.waiting) == (2, 1)
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(pool.metrics().running, 2);
+        cancel.cancel();
+    });
+}
+
+/// The processes of a pool whose variables have a mark: its zygote, and the first process that the zygote lives under.
+fn zygote(mark: &str) -> Option<(Pid, Pid)> {
+    let read = |pid: i32, file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let text = |pid: i32, file: &str| String::from_utf8_lossy(&read(pid, file)).into_owned();
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    for pid in pids {
+        if !text(pid, "cmdline").contains("Loads modules once") || !text(pid, "environ").contains(mark) {
+            continue;
+        }
+        let status = text(pid, "status");
+        let parent =
+            status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse::<i32>().ok()?;
+        // A child of the zygote lives under a first process of its own.
+        if text(parent, "cmdline").starts_with("p\0") {
+            return Some((Pid::from_raw(pid)?, Pid::from_raw(parent)?));
+        }
+    }
+    None
+}
+
+/// Runs code that waits for a moment, does something meanwhile, and gives its outcome.
+fn meanwhile(sandbox: &Sandbox, act: impl FnOnce()) -> Outcome {
+    let code = python(
+        "import time\nprint('begun', flush=True)\ntime.sleep(1.5)\nopen('end.txt', 'w').write('e')\n'ended'",
+    );
+    let (sender, begun) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            sandbox.run(&code, &Cancel::new(), &mut |event| {
+                if matches!(event, Event::Stdout(_)) {
+                    let _ = sender.send(());
+                }
+            })
+        });
+        begun.recv_timeout(Duration::from_secs(20)).unwrap();
+        act();
+        running.join().unwrap().unwrap()
+    })
+}
+
+#[test]
+fn a_zygote_that_is_killed_from_outside_takes_no_run_with_it_and_is_replaced() {
+    let test = "a_zygote_that_is_killed_from_outside_takes_no_run_with_it_and_is_replaced";
+    let mark = "zygote-that-is-killed";
+    let sandbox = strict().env("TOOLPOST_TEST_MARK", mark);
+    let Some(pool) = python_pool(test, &sandbox) else { return };
+    let pooled = behind(&sandbox, &pool);
+    let Some((before, _)) = zygote(mark) else {
+        println!("SKIP {test}: the zygote's variables cannot be read here");
+        return;
+    };
+    let outcome = meanwhile(&pooled, || {
+        // Spares wait while it is killed.
+        eventually("spares wait", || pool.metrics().ready == 2);
+        kill_process(before, Signal::KILL).unwrap();
+        eventually("it is noticed", || pool.metrics().restarted == 1);
+    });
+    assert_eq!((&outcome.verdict, &outcome.value), (&Verdict::Ok, &Some(json!("ended"))));
+    assert_eq!(outcome.artifacts[0].path, "end.txt");
+    eventually("there is another", || zygote(mark).is_some_and(|(now, _)| now != before));
+    for _ in 0..4 {
+        assert_eq!(served(&pooled, &python("7")).value, Some(json!(7)));
+    }
+    let metrics = pool.metrics();
+    assert_eq!((metrics.restarted, metrics.cold, metrics.unavailable), (1, 0, None));
+}
+
+#[test]
+fn a_first_process_that_is_killed_from_outside_ends_its_runs_honestly() {
+    let test = "a_first_process_that_is_killed_from_outside_ends_its_runs_honestly";
+    let mark = "first-process-that-is-killed";
+    let sandbox = strict().env("TOOLPOST_TEST_MARK", mark);
+    let Some(pool) = python_pool(test, &sandbox) else { return };
+    let pooled = behind(&sandbox, &pool);
+    let Some((_, first)) = zygote(mark) else {
+        println!("SKIP {test}: the zygote's variables cannot be read here");
+        return;
+    };
+    let outcome = meanwhile(&pooled, || {
+        eventually("spares wait", || pool.metrics().ready == 2);
+        kill_process(first, Signal::KILL).unwrap();
+    });
+    assert_eq!(outcome.verdict, Verdict::Signal { signal: libc::SIGKILL }, "{outcome:?}");
+    assert_eq!((outcome.exit_code, &outcome.value), (None, &None));
+    assert!(outcome.report.notes.join("\n").contains("killed from outside"), "{:?}", outcome.report.notes);
+    assert!(outcome.stdout.text().contains("begun"));
+    assert_eq!(run(&pooled, &python("7")).unwrap().value, Some(json!(7)));
+    eventually("spares are there again", || pool.metrics().ready > 0);
+    assert_eq!(served(&pooled, &python("8")).value, Some(json!(8)));
+    let metrics = pool.metrics();
+    assert!(metrics.restarted == 1 && metrics.died >= 2 && metrics.unavailable.is_none(), "{metrics:?}");
+}
