@@ -28,15 +28,21 @@ pub(crate) const PROBES: &[Probe] = &[
 ];
 
 fn flood(place: &Place<'_>) -> String {
-    let sandbox =
-        place.limited(|limits| limits.with_output_total(30 << 20).with_stdout(1000).with_stderr(1000));
+    let sandbox = place.limited(|limits| {
+        // How long so many bytes take is the machine's affair.
+        limits
+            .with_output_total(30 << 20)
+            .with_stdout(1000)
+            .with_stderr(1000)
+            .with_wall(Duration::from_mins(5))
+    });
     let outcome = bash(&sandbox, "yes & yes >&2");
     assert!(outcome.stdout.bytes().len() < 2000, "{outcome:?}");
     verdict_of(&outcome)
 }
 
 fn endless_line(place: &Place<'_>) -> String {
-    let sandbox = place.limited(|limits| limits.with_stdout(4096));
+    let sandbox = place.limited(|limits| limits.with_stdout(4096).with_wall(Duration::from_mins(5)));
     let outcome = bash(&sandbox, "head -c 20000000 /dev/zero | tr '\\0' x");
     let kept = outcome.stdout.head.len() + outcome.stdout.tail.len();
     if outcome.verdict.is_ok() && kept == 4096 && outcome.stdout.dropped == 20_000_000 - 4096 {
