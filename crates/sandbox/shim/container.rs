@@ -5,7 +5,7 @@
 //! files, starts one program, hands its output on, kills and reaps everything when it ends, and gives files back. The
 //! end of its input is the host's end: then it ends, and the kernel kills the whole container with it.
 //!
-//! From the host: `F` opens an upload (its path), `D` writes to it, `C` appends to the code, `S` starts the program, `I`
+//! From the host: `F` opens an upload (its path), `D` writes to it, `X` lets it be executed, `C` appends to the code, `S` starts the program, `I`
 //! is input for it (only after `i`), `E` is the end of the input, `K` kills everything, `T` asks for the processor time, `L` asks for a list of the
 //! workspace, `G` for the content of a file (its path).
 //!
@@ -479,7 +479,8 @@ fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
             // Inode, kind, names, size, and the times of the content and of the state.
             let numbers = [
                 found[1],
-                u64::from(mode & 0o170_000),
+                // And whether its owner may execute it.
+                u64::from(mode & 0o170_100),
                 links,
                 found[6],
                 found[11],
@@ -730,6 +731,9 @@ extern "C" fn main(_at: *const usize) -> ! {
                         upload = -1;
                         send_numbers(b'z', &[(-result) as u64]);
                     }
+                }
+                b'X' if upload >= 0 => {
+                    call(number::FCHMOD, upload as usize, 0o755, 0, 0, 0, 0);
                 }
                 b'C' => {
                     if code < 0 {

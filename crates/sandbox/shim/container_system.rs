@@ -17,6 +17,7 @@ pub(crate) mod number {
     pub(crate) const STATFS: usize = 137;
     pub(crate) const KILL: usize = 62;
     pub(crate) const FCNTL: usize = 72;
+    pub(crate) const FCHMOD: usize = 91;
     pub(crate) const CHDIR: usize = 80;
     pub(crate) const SETSID: usize = 112;
     pub(crate) const PRCTL: usize = 157;
@@ -47,6 +48,7 @@ pub(crate) mod number {
     pub(crate) const STATFS: usize = 43;
     pub(crate) const KILL: usize = 129;
     pub(crate) const FCNTL: usize = 25;
+    pub(crate) const FCHMOD: usize = 52;
     pub(crate) const CHDIR: usize = 49;
     pub(crate) const SETSID: usize = 157;
     pub(crate) const PRCTL: usize = 167;

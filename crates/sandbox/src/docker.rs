@@ -34,16 +34,33 @@
 //! file systems of limited size. After each start the kernel's own words about it (`/proc/self/status`, mounts,
 //! interfaces, control groups) are read inside; what must hold and does not ends in [`DockerError::NotConfined`].
 //!
-//! A folder of the host as workspace, [`crate::Sandbox::read_only`] and code in compiled languages are refused
-//! ([`DockerError::Unsupported`]): a container shares no files with the host. Upload files instead.
+//! # Files of the host
+//!
+//! - A folder as workspace ([`Workspace::Host`]) is copied into the container before the run, and what is new, changed or
+//!   gone is copied back after it. So the program never holds a file of the host, the limit of the workspace counts, and
+//!   the daemon may be on another machine. What comes back belongs to the folder's owner; it is only written where
+//!   nobody else changed anything meanwhile, and never to what the host's programs would run or believe
+//!   ([`crate::PROTECTED_PATHS`], anything in a `.git`). Links, special files and empty folders are not copied; the report
+//!   says what was left out.
+//! - [`crate::Sandbox::read_only`] and [`Workspace::ReadOnlyHost`] are bound into the container, read-only, without what is
+//!   mounted beneath them; that they cannot be written is read inside. The program is user 65534 there, so only what
+//!   everybody may read is shown, and a daemon on another machine refuses it.
+//!
+//! # Compiled languages
+//!
+//! The compiler of the image builds the code in one container, and the program runs in another, which never had the
+//! compiler's files. Without a compiler in the image the answer is [`Error::LanguageMissing`].
+//!
+//! Packages ([`crate::Sandbox::requirements`]), an allowlist of hosts and sessions are refused: they belong to the backend
+//! `process`.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 mod attest;
+mod build;
 mod channel;
 mod connection;
 mod container;
@@ -54,6 +71,7 @@ mod http;
 pub mod image;
 mod login;
 mod run;
+mod shown;
 mod spare;
 mod tar;
 #[cfg(feature = "docker-tls")]
@@ -66,9 +84,14 @@ pub use login::Login;
 use crate::{
     Backend, Error, Event, Level, LevelAvailability, Limits, Outcome, Report, Request, Sandbox, Workspace,
 };
+use build::Compiled;
 use container::{Kind, Prepared};
 use engine::{Engine, Information};
+use shown::Shown;
 use spare::Keeper;
+
+use crate::Program;
+use crate::platform::CopiedFolder;
 
 /// The name of this backend.
 const NAME: &str = "docker";
@@ -230,7 +253,8 @@ impl Docker {
     pub fn warm(&self, sandbox: &Sandbox, spares: usize) -> Result<usize, Error> {
         let spares = spares.min(64);
         let level = sandbox.level.unwrap_or(Level::Strict);
-        let kind = self.kind(level, &sandbox.limits_at(level))?;
+        let shown = Shown::all(&sandbox.read_only, &sandbox.workspace, self.engine().host())?;
+        let kind = self.kind(level, &sandbox.limits_at(level), shown)?;
         let keeper = &self.inner.keeper;
         keeper.want(&kind, spares);
         let limit = self.inner.options.patience.saturating_mul(u32::try_from(spares).unwrap_or(u32::MAX));
@@ -292,7 +316,7 @@ impl Docker {
         Ok(prepared)
     }
 
-    fn kind(&self, level: Level, limits: &Limits) -> Result<Kind, Error> {
+    fn kind(&self, level: Level, limits: &Limits, shown: Vec<Shown>) -> Result<Kind, Error> {
         let is_strongest = level == Level::Maximum;
         let runtime = self.inner.options.runtime.clone().or_else(|| {
             (is_strongest && self.inner.information.runtimes.iter().any(|name| name == OWN_KERNEL))
@@ -300,7 +324,7 @@ impl Docker {
         });
         // A container gives everything that `strict` asks for, also where less was asked for.
         let level = if is_strongest { level } else { Level::Strict };
-        Ok(Kind::new(self.prepared()?.id, runtime, level, limits))
+        Ok(Kind::new(self.prepared()?.id, runtime, level, limits, shown))
     }
 }
 
@@ -333,12 +357,39 @@ impl Backend for Docker {
             let (reason, fix) = (reason.unwrap_or_default(), fix.unwrap_or_default());
             return Err(Error::LevelUnavailable { level, reason, fix });
         }
-        refuse_host_paths(request)?;
+        refuse_packages(request)?;
         let limits = request.limits(level);
-        let kind = self.kind(level, &limits)?;
+        let shown = Shown::all(request.read_only(), request.workspace(), self.engine().host())?;
+        let kind = self.kind(level, &limits, shown)?;
+        let folder = match request.workspace() {
+            Workspace::Host(path) => Some(CopiedFolder::open(path)?),
+            _ => None,
+        };
+        let built = match request.program() {
+            Program::Code { language, .. } if language.is_compiled() && kind.shows_workspace() => {
+                return Err(DockerError::Unsupported {
+                    what: format!("code in {language} beside a workspace that is only read"),
+                    reason: "the program needs a place of the container's own; use `Workspace::Host`".into(),
+                }
+                .into());
+            }
+            Program::Code { language, source } if language.is_compiled() => {
+                match build::compile(self, request, *language, source)? {
+                    Compiled::Built(built) => Some(built),
+                    Compiled::Failed(outcome) => return Ok(*outcome),
+                }
+            }
+            _ => None,
+        };
         let search_path = self.prepared()?.search_path;
         let keeper = &self.inner.keeper;
         let mut report = Report::new(NAME, wanted, level);
+        if let Some(built) = &built {
+            report.notes.extend(built.notes.iter().cloned());
+        }
+        for shown in &kind.shown {
+            report.notes.push(format!("the host's `{}` is shown, read-only, to user 65534", shown.target()));
+        }
         let ready = match keeper.take(&kind) {
             Some(ready) => ready,
             None => {
@@ -361,7 +412,8 @@ impl Backend for Docker {
                 "no second kernel: the runtime `{runtime}` shares that of the machine; `--runtime runsc` has one"
             ));
         }
-        let run = run::Run { docker: self, request, ready, limits, report, search_path, started };
+        let run =
+            run::Run { docker: self, request, ready, limits, report, search_path, started, folder, built };
         let outcome = run.finish(on_event);
         if outcome.is_ok() {
             guard.done();
@@ -390,22 +442,14 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// A container shares no files with the host.
-fn refuse_host_paths(request: &Request<'_>) -> Result<(), Error> {
-    let refuse = |what: &str, path: &Path| {
-        Err(DockerError::Unsupported {
-            what: format!("{what} `{}`", crate::level::shorten(&path.display().to_string())),
-            reason: "a container shares no files with the host; upload files, or use the backend `process`"
-                .into(),
-        }
-        .into())
-    };
-    match (request.workspace(), request.read_only().first()) {
-        (Workspace::Host(path) | Workspace::ReadOnlyHost(path), _) => refuse("the workspace", path),
-        (_, Some(path)) => refuse("the path", path),
-        _ => match request.packages().first() {
-            Some(packages) => refuse("packages in", &packages.modules()),
-            None => Ok(()),
-        },
+/// Packages were installed for the interpreters of this host.
+fn refuse_packages(request: &Request<'_>) -> Result<(), Error> {
+    let Some(packages) = request.packages().first() else { return Ok(()) };
+    Err(DockerError::Unsupported {
+        what: format!("packages in `{}`", crate::level::shorten(&packages.modules().display().to_string())),
+        reason: "they are for the interpreters of this host; name an image that has them (`--image`, `--profile`), \
+                 or use the backend `process`"
+            .into(),
     }
+    .into())
 }

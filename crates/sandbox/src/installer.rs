@@ -605,8 +605,8 @@ pub(crate) fn failed(packages: &[String], outcome: &Outcome) -> Error {
     if !matches!(outcome.verdict, Verdict::Exit { .. }) {
         reason = format!("{:?} {reason}", outcome.verdict);
     }
-    let refusals = outcome.report.egress.iter().flat_map(|log| &log.events);
-    if let Some(refused) = refusals.filter_map(|event| event.refused.as_ref()).next() {
+    let mut events = outcome.report.egress.iter().flat_map(|log| &log.events);
+    if let Some(refused) = events.find_map(|event| event.refused.as_ref()) {
         // What the client says of it is only that it found nothing.
         reason = format!("{}; {reason}", refused.message);
     }

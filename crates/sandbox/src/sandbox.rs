@@ -417,7 +417,7 @@ fn check_variable(name: &str) -> Result<(), Error> {
 }
 
 /// Whether a path, in lower case, is protected, or lies in a folder that is, or above one.
-fn is_protected(folded: &str) -> bool {
+pub(crate) fn is_protected(folded: &str) -> bool {
     folded.split('/').any(|part| part == ".git")
         || PROTECTED_PATHS.iter().any(|path| {
             let path = path.to_lowercase();

@@ -95,11 +95,18 @@ impl Facts {
         let workspace = self.mount("/workspace").is_some_and(|(options, kind)| {
             kind == "tmpfs" && options.split(',').any(|option| option.starts_with("size="))
         });
-        if workspace || !own_kernel {
+        let shows_workspace = kind.shows_workspace();
+        if !shows_workspace && (workspace || !own_kernel) {
             has(Layer::WorkspaceQuota, workspace, "its workspace has no limit");
         }
         let alone = self.text(INTERFACES).lines().skip(2).all(|line| line.trim().starts_with("lo:"));
         has(Layer::NetworkNamespace, alone, "it has a network");
+        let is_read_only = |place: &str| {
+            self.mount(place).is_some_and(|(options, _)| options.split(',').any(|option| option == "ro"))
+        };
+        if kind.shown.iter().any(|shown| !is_read_only(&shown.place())) {
+            weak.push("a path of the host can be written");
+        }
         if !weak.is_empty() {
             return Err(DockerError::NotConfined { reason: weak.join("; ") });
         }
@@ -133,7 +140,7 @@ impl Facts {
                 PROCESSORS.iter().find_map(|place| self.text(*place).split_whitespace().next()?.parse().ok());
             limit(Layer::CpuQuota, shown, (f64::from(quota) * 100_000.0).ceil() as u64 + 1);
         }
-        if own_kernel && !workspace {
+        if own_kernel && !workspace && !shows_workspace {
             report.missing.push(MissingLayer {
                 layer: Layer::WorkspaceQuota,
                 reason: "asked of the daemon; the runtime's kernel does not show it".into(),
@@ -189,7 +196,7 @@ mod tests {
     }
 
     fn judge(facts: &Facts) -> Result<Report, DockerError> {
-        let kind = Kind::new(String::new(), None, Level::Strict, &Limits::default());
+        let kind = Kind::new(String::new(), None, Level::Strict, &Limits::default(), Vec::new());
         let mut report = Report::new("docker", None, Level::Strict);
         facts.fill(&kind, true, &mut report).map(|()| report)
     }

@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::engine::{Engine, ImageFacts};
 use super::error::DockerError;
+use super::shown::Shown;
 use super::tar;
 use crate::level::shorten;
 use crate::{Level, Limits};
@@ -41,10 +42,18 @@ pub(super) struct Kind {
     pub(super) cpu_quota: Option<f32>,
     pub(super) workspace_bytes: u64,
     pub(super) workspace_inodes: u64,
+    /// What of the host it shows, read-only.
+    pub(super) shown: Vec<Shown>,
 }
 
 impl Kind {
-    pub(super) fn new(image: String, runtime: Option<String>, level: Level, limits: &Limits) -> Self {
+    pub(super) fn new(
+        image: String,
+        runtime: Option<String>,
+        level: Level,
+        limits: &Limits,
+        shown: Vec<Shown>,
+    ) -> Self {
         Self {
             image,
             runtime,
@@ -54,10 +63,17 @@ impl Kind {
             cpu_quota: limits.cpu_quota,
             workspace_bytes: limits.workspace_bytes,
             workspace_inodes: limits.workspace_inodes,
+            shown,
         }
     }
 
-    /// The settings in the form of the interface. No path of the host is in them, and nothing that a tool says.
+    /// Whether the workspace is a folder of the host, which is only read.
+    pub(super) fn shows_workspace(&self) -> bool {
+        self.shown.iter().any(Shown::is_workspace)
+    }
+
+    /// The settings in the form of the interface. No path of the host is in them but those that the operator shows, and
+    /// nothing that a tool says.
     pub(super) fn settings(&self) -> Value {
         let folder = |extra: &str| {
             format!(
@@ -65,11 +81,18 @@ impl Kind {
                 self.workspace_bytes, self.workspace_inodes
             )
         };
+        let mut temporary = json!({
+            "/tmp": folder("mode=1777,noexec"),
+            "/dev/shm": folder("mode=1777,noexec"),
+        });
+        if !self.shows_workspace() {
+            temporary["/workspace"] = folder("mode=0755,exec").into();
+        }
         // One more than the program may have: the first process.
         let processes = u64::from(self.processes) + 1;
         let host = json!({
             "Binds": [],
-            "Mounts": [],
+            "Mounts": self.shown.iter().map(Shown::settings).collect::<Vec<_>>(),
             "NetworkMode": "none",
             "ReadonlyRootfs": true,
             "Privileged": false,
@@ -94,11 +117,7 @@ impl Kind {
                 { "Name": "msgqueue", "Soft": 65536, "Hard": 65536 },
                 { "Name": "nofile", "Soft": 4096, "Hard": 4096 },
             ],
-            "Tmpfs": {
-                "/workspace": folder("mode=0755,exec"),
-                "/tmp": folder("mode=1777,noexec"),
-                "/dev/shm": folder("mode=1777,noexec"),
-            },
+            "Tmpfs": temporary,
             "RestartPolicy": { "Name": "no" },
             "AutoRemove": false,
             "Init": false,
@@ -270,7 +289,7 @@ mod tests {
 
     #[test]
     fn settings_share_nothing_with_the_host() {
-        let kind = Kind::new("sha256:x".into(), None, Level::Strict, &Limits::default());
+        let kind = Kind::new("sha256:x".into(), None, Level::Strict, &Limits::default(), Vec::new());
         let settings = kind.settings();
         let host = &settings["HostConfig"];
         for (name, expected) in [

@@ -75,6 +75,7 @@ pub(super) fn request(
 }
 
 /// The same, with further headers, and with the body handed over in pieces. Gives the status and the version.
+#[expect(clippy::too_many_arguments, reason = "one request in one call, from two places")]
 pub(super) fn stream(
     host: &DockerHost,
     action: &str,

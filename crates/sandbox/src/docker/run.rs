@@ -7,13 +7,16 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+mod folder;
+
 use super::Docker;
+use super::build::Built;
 use super::channel::{Channel, Frame, Waited};
 use super::error::DockerError;
 use super::spare::{Ready, why_gone};
-use crate::language::{CODE_PATH, FIGURES, Runner, Way};
+use crate::language::{CODE_PATH, FIGURES, Way};
 use crate::level::shorten;
-use crate::platform::{Capture, ResultLine, differences, open_regular, value};
+use crate::platform::{Capture, CopiedFolder, ResultLine, differences, open_regular, value};
 use crate::sandbox::check_file_name;
 use crate::{
     Artifact, Changes, Error, Event, Language, Limits, Outcome, Program, Reached, Report, Request,
@@ -43,7 +46,11 @@ struct Entry {
 
 impl Entry {
     fn is_regular(self) -> bool {
-        self.numbers[1] == u64::from(libc::S_IFREG)
+        self.numbers[1] & u64::from(libc::S_IFMT) == u64::from(libc::S_IFREG)
+    }
+
+    fn is_executable(self) -> bool {
+        self.numbers[1] & 0o100 != 0
     }
 
     fn names(self) -> u64 {
@@ -74,6 +81,10 @@ pub(super) struct Run<'a> {
     pub(super) report: Report,
     pub(super) search_path: Option<String>,
     pub(super) started: Instant,
+    /// The workspace, if it is a folder of the host.
+    pub(super) folder: Option<CopiedFolder>,
+    /// What was built of the code, if it is of a compiled language.
+    pub(super) built: Option<Built>,
 }
 
 /// What the loop found out.
@@ -90,8 +101,10 @@ struct Finished {
 
 impl Run<'_> {
     pub(super) fn finish(mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+        self.copy_in()?;
         self.upload()?;
-        let before = if self.request.files().is_empty() { Listing::default() } else { self.list()? };
+        let is_empty = self.request.files().is_empty() && self.folder.is_none() && self.built.is_none();
+        let before = if is_empty { Listing::default() } else { self.list()? };
         self.start()?;
         let mut finished = self.attend(on_event)?;
         let limits = self.limits.clone();
@@ -134,6 +147,7 @@ impl Run<'_> {
                 outcome.report.reached.push(Reached::Changes);
                 outcome.report.notes.push(format!("not every file is listed: {reason}"));
             }
+            self.copy_back(&outcome.changes, &after, &mut outcome.report)?;
             outcome.artifacts = self.collect(&outcome.changes, &after, &mut outcome.report)?;
             let largest =
                 after.files.values().any(|entry| entry.is_regular() && entry.size() == limits.file_size);
@@ -233,21 +247,37 @@ impl Run<'_> {
                         return Err(too_large(size));
                     }
                     // A file that grows meanwhile gives what it had.
-                    let mut file = file.take(size);
-                    let mut block = vec![0u8; PIECE];
-                    loop {
-                        let size = file.read(&mut block).map_err(fail)?;
-                        if size == 0 {
-                            break;
-                        }
-                        self.make_room()?;
-                        let piece = block.get(..size).unwrap_or_default();
-                        self.channel().send(b'D', piece);
-                    }
+                    self.send_content(file.take(size), path)?;
                 }
             }
         }
+        if let Some(built) = &self.built {
+            let (name, content) = (built.name.clone(), std::sync::Arc::clone(&built.content));
+            self.send_file(name.as_bytes(), &*content, Path::new(&name))?;
+            self.channel().send(b'X', &[]);
+        }
         Ok(())
+    }
+
+    /// Sends a file; `from` is what an error names.
+    fn send_file(&mut self, name: &[u8], content: impl Read, from: &Path) -> Result<(), Error> {
+        self.make_room()?;
+        self.channel().send(b'F', name);
+        self.send_content(content, from)
+    }
+
+    fn send_content(&mut self, mut content: impl Read, from: &Path) -> Result<(), Error> {
+        let mut block = vec![0u8; PIECE];
+        loop {
+            let fail = |source| Error::File { action: "read upload", path: from.to_owned(), source };
+            let size = content.read(&mut block).map_err(fail)?;
+            if size == 0 {
+                return Ok(());
+            }
+            self.make_room()?;
+            let piece = block.get(..size).unwrap_or_default();
+            self.channel().send(b'D', piece);
+        }
     }
 
     /// The files of the workspace. Also the proof that all uploads arrived.
@@ -261,6 +291,9 @@ impl Run<'_> {
                 b'f' if listing.files.len() <= MOST => {
                     let numbers = std::array::from_fn(|index| frame.number(index));
                     let name = frame.content.get(64..).unwrap_or_default();
+                    if self.built.as_ref().is_some_and(|built| built.name.as_bytes() == name) {
+                        continue;
+                    }
                     listing.files.insert(OsStr::from_bytes(name).into(), Entry { numbers });
                 }
                 b'l' => {
@@ -282,18 +315,21 @@ impl Run<'_> {
 
     /// Starts the program, with the first of its interpreters that the image has.
     fn start(&mut self) -> Result<(), Error> {
+        if let Some(built) = &self.built {
+            let arguments = built.arguments.clone();
+            let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
+            return self
+                .launch(&arguments, None)?
+                .map_or(Ok(()), |error| Err(not_started(error, arguments[0])));
+        }
         match self.request.program() {
             Program::Argv(arguments) => {
                 let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
                 self.launch(&arguments, None)?.map_or(Ok(()), |error| Err(not_started(error, arguments[0])))
             }
             Program::Code { language, source } => {
-                let mut compiled = None;
                 for runner in language.runners() {
-                    let Way::Interpret { arguments } = runner.way else {
-                        compiled = Some(runner);
-                        continue;
-                    };
+                    let Way::Interpret { arguments } = runner.way else { continue };
                     let mut all: Vec<&[u8]> = vec![runner.program.as_bytes()];
                     all.extend(arguments.iter().map(|argument| {
                         if *argument == CODE_PATH { CODE.as_bytes() } else { argument.as_bytes() }
@@ -304,7 +340,7 @@ impl Run<'_> {
                         Some(error) => return Err(not_started(error, runner.program.as_bytes())),
                     }
                 }
-                Err(self.no_language(*language, compiled))
+                Err(self.no_language(*language))
             }
             // What else there is was made for this host.
             _ => Err(DockerError::Unsupported {
@@ -315,16 +351,7 @@ impl Run<'_> {
         }
     }
 
-    fn no_language(&self, language: Language, compiled: Option<&Runner>) -> Error {
-        if compiled.is_some() && language.is_compiled() {
-            return DockerError::Unsupported {
-                what: format!("code in {language}"),
-                reason: "compiled languages are built on this host only; use the backend `process`, or upload the \
-                         source and run the compiler of the image as a program"
-                    .into(),
-            }
-            .into();
-        }
+    fn no_language(&self, language: Language) -> Error {
         Error::LanguageMissing {
             language,
             program: language.program_names(),
@@ -642,7 +669,12 @@ impl Run<'_> {
 
     /// The content of a file: exactly as much as the list said.
     fn fetch(&mut self, name: &str, size: u64) -> Result<Result<Artifact, String>, Error> {
-        self.channel().send(b'G', name.as_bytes());
+        let content = self.fetch_bytes(name.as_bytes(), size)?;
+        Ok(content.and_then(|content| Artifact::from_bytes(name, content).map_err(|error| error.to_string())))
+    }
+
+    fn fetch_bytes(&mut self, name: &[u8], size: u64) -> Result<Result<Vec<u8>, String>, Error> {
+        self.channel().send(b'G', name);
         let mut content: Vec<u8> = Vec::new();
         let mut is_other = false;
         loop {
@@ -659,7 +691,7 @@ impl Run<'_> {
                 b'g' if is_other || content.len() as u64 != size => {
                     return Ok(Err("its size changed while it was read".into()));
                 }
-                b'g' => return Ok(Artifact::from_bytes(name, content).map_err(|error| error.to_string())),
+                b'g' => return Ok(Ok(content)),
                 _ => {}
             }
         }

@@ -32,7 +32,7 @@ pub struct BuildCache {
 }
 
 /// An entry that nobody else makes at the moment.
-pub(super) struct Slot<'a> {
+pub(crate) struct Slot<'a> {
     cache: &'a BuildCache,
     path: PathBuf,
     /// Whether an entry was there and could not be trusted.
@@ -41,7 +41,7 @@ pub(super) struct Slot<'a> {
 }
 
 /// What the cache has for a key.
-pub(super) enum Lookup<'a> {
+pub(crate) enum Lookup<'a> {
     Found(Arc<[u8]>),
     Missing(Slot<'a>),
 }
@@ -95,7 +95,7 @@ impl BuildCache {
 
     /// Gives the entry of a key, or the right to make it. Waits while another builds it: until `cancel`, and at most
     /// `wait`, after which nothing is found and nothing kept.
-    pub(super) fn lookup(
+    pub(crate) fn lookup(
         &self,
         key: &str,
         cancel: &Cancel,
@@ -169,7 +169,7 @@ impl BuildCache {
 
 impl Slot<'_> {
     /// Keeps what was built. An entry larger than the whole cache is not kept.
-    pub(super) fn keep(self, content: &[u8]) -> Result<(), Error> {
+    pub(crate) fn keep(self, content: &[u8]) -> Result<(), Error> {
         if content.len() as u64 > self.cache.maximum_bytes {
             return Ok(());
         }
@@ -231,7 +231,7 @@ fn read(path: &Path) -> io::Result<Option<Arc<[u8]>>> {
 }
 
 /// Bytes as lower-case hexadecimal.
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
         text

@@ -219,6 +219,17 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    pub(super) fn of(stat: &rustix::fs::Stat) -> Self {
+        Self {
+            size: stat.st_size,
+            blocks: stat.st_blocks,
+            inode: stat.st_ino,
+            modified: (stat.st_mtime, stat.st_mtime_nsec),
+            changed: (stat.st_ctime, stat.st_ctime_nsec),
+            is_regular: FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
+        }
+    }
+
     /// The size in bytes.
     pub(super) fn size(&self) -> u64 {
         self.size.unsigned_abs()
@@ -290,15 +301,7 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
                 }
                 continue;
             }
-            let entry = Entry {
-                size: stat.st_size,
-                blocks: stat.st_blocks,
-                inode: stat.st_ino,
-                modified: (stat.st_mtime, stat.st_mtime_nsec),
-                changed: (stat.st_ctime, stat.st_ctime_nsec),
-                is_regular: kind == FileType::RegularFile,
-            };
-            listing.files.insert(path, entry);
+            listing.files.insert(path, Entry::of(&stat));
         }
     }
     listing

@@ -2,15 +2,15 @@
 
 /// The names that Java's own tools need.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Names {
+pub(crate) struct Names {
     /// The file must have the name of the public type.
-    pub(super) file: String,
+    pub(crate) file: String,
     /// The class with `main`, with its package.
-    pub(super) main: String,
+    pub(crate) main: String,
 }
 
 /// Finds the names. Code that has none of it is left to the compiler's own message.
-pub(super) fn names(source: &str) -> Names {
+pub(crate) fn names(source: &str) -> Names {
     let words = words(source);
     let mut package = String::new();
     let mut depth = 0usize;

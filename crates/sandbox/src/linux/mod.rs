@@ -5,6 +5,8 @@ mod attend;
 mod build_cache;
 mod capture;
 mod cgroup;
+#[cfg(feature = "docker")]
+mod copied;
 mod detached;
 mod facts;
 mod files;
@@ -54,7 +56,11 @@ pub(crate) use toolchain::{build, detect, installer};
 
 #[cfg(feature = "docker")]
 pub(crate) use {
+    build_cache::{Lookup, hexadecimal},
     capture::{Capture, ResultLine, value},
+    copied::CopiedFolder,
     files::differences,
+    java::{Names as JavaNames, names as java_names},
     profile::profile,
+    toolchain::heap,
 };

@@ -327,7 +327,7 @@ fn compile(
 }
 
 /// Half of the memory limit in MiB, for the heap of a Java machine, which needs memory besides.
-pub(super) fn heap(limits: &Limits) -> String {
+pub(crate) fn heap(limits: &Limits) -> String {
     (limits.memory / 2 / (1 << 20)).clamp(8, 1 << 20).to_string()
 }
 

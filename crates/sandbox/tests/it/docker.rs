@@ -2,6 +2,7 @@
 
 pub(crate) mod daemon;
 mod errors;
+mod folders;
 mod images;
 mod registry;
 mod runs;

@@ -23,7 +23,7 @@ pub(crate) const PROBES: &[Probe] = &[
     host(51, "set-user-id programs left in a folder of the host", left_programs, all(OK)).cells().not_for(&[
         (Who::Shared, "a folder of the host is refused without masks"),
         (Who::Level("minimal"), "no boundary is promised for files"),
-        (Who::Backend("docker"), "a container is given no folder of the host"),
+        (Who::Backend("docker"), "a container is given a copy of the folder"),
     ]),
     host(57, "temporary names cannot be guessed or prepared", temporary, all(OK))
         .not_for(&[(Who::PrivateRoot, NAMELESS), (Who::Backend("docker"), NAMELESS)]),

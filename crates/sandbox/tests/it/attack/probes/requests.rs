@@ -12,7 +12,7 @@ use crate::support::{open_folder, python, run};
 const NEEDS_MASKS: &str =
     "without a mount namespace a folder of the host is refused; see `a folder of the host without masks`";
 
-const NO_FOLDER: (Who, &str) = (Who::Backend("docker"), "a container is given no folder of the host");
+const NO_FOLDER: (Who, &str) = (Who::Backend("docker"), "a container is given a copy of the folder");
 
 pub(crate) const PROBES: &[Probe] = &[
     host(48, "the workspace is swapped for a link during the start", swapped, all(OK)).slow().not_for(&[

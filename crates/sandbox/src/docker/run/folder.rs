@@ -1,0 +1,118 @@
+//! A folder of the host as workspace: its files are copied in before, and what changed is copied back after.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use super::{Listing, Read as _, Run};
+use crate::level::shorten;
+use crate::{Changes, Error, Report, Workspace};
+
+/// Notes of one kind; what is more is counted.
+const MOST_NOTES: usize = 20;
+
+impl Run<'_> {
+    /// Copies the files of the folder into the workspace.
+    pub(super) fn copy_in(&mut self) -> Result<(), Error> {
+        let Some(folder) = self.folder.take() else { return Ok(()) };
+        let Workspace::Host(place) = self.request.workspace() else { return Ok(()) };
+        let limit = self.limits.workspace_bytes;
+        let files = folder.files();
+        let size = files.iter().fold(0u64, |sum, (_, size)| sum.saturating_add(*size));
+        if size > limit {
+            let hint = "raise the limit `workspace_bytes`, or use the backend `process`";
+            return Err(Error::TooLarge { what: "workspace", size, maximum: limit, hint });
+        }
+        let mut refused = Notes::default();
+        for (path, size) in files {
+            let (file, is_executable) = match folder.read(&path) {
+                Ok(opened) => opened,
+                Err(error) => {
+                    refused.add(&path, &error.to_string());
+                    continue;
+                }
+            };
+            self.send_file(path.as_os_str().as_bytes(), file.take(size), &place.join(&path))?;
+            if is_executable {
+                self.channel().send(b'X', &[]);
+            }
+        }
+        refused.tell("is not copied into the container", &mut self.report);
+        if folder.others() > 0 {
+            let count = folder.others();
+            self.report
+                .notes
+                .push(format!("{count} links and other special files are not copied into the container"));
+        }
+        self.report
+            .notes
+            .push("the workspace is a copy of the folder; what changed in it is copied back".into());
+        self.folder = Some(folder);
+        Ok(())
+    }
+
+    /// Copies back what is new, changed or gone.
+    pub(super) fn copy_back(
+        &mut self,
+        changes: &Changes,
+        after: &Listing,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        let Some(folder) = self.folder.take() else { return Ok(()) };
+        let mut refused = Notes::default();
+        let mut left = self.limits.workspace_bytes;
+        for (path, entry) in &after.files {
+            let is_new = changes.new.contains(path) || changes.changed.contains(path) || !folder.had(path);
+            if !is_new {
+                continue;
+            }
+            if !entry.is_regular() || entry.names() != 1 {
+                refused.add(path, "it is not a regular file with one name");
+            } else if entry.size() > left {
+                // A sparse file may say more than the workspace has.
+                refused.add(path, "it is larger than the workspace may be");
+            } else {
+                left -= entry.size();
+                let written = match self.fetch_bytes(path.as_os_str().as_bytes(), entry.size())? {
+                    Ok(content) => folder.write(path, &content, entry.is_executable()),
+                    Err(reason) => Err(reason),
+                };
+                if let Err(reason) = written {
+                    refused.add(path, &reason);
+                }
+            }
+        }
+        for path in changes.deleted.iter().filter(|path| folder.had(path)) {
+            if let Err(reason) = folder.remove(path) {
+                refused.add(path, &reason);
+            }
+        }
+        refused.tell("is not copied back", report);
+        Ok(())
+    }
+}
+
+/// What was left out, and why.
+#[derive(Debug, Default)]
+struct Notes {
+    lines: Vec<(String, String)>,
+    more: usize,
+}
+
+impl Notes {
+    fn add(&mut self, path: &Path, reason: &str) {
+        if self.lines.len() < MOST_NOTES {
+            self.lines.push((shorten(&path.to_string_lossy()), reason.to_owned()));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn tell(self, what: &str, report: &mut Report) {
+        report
+            .notes
+            .extend(self.lines.into_iter().map(|(name, reason)| format!("`{name}` {what}: {reason}")));
+        if self.more > 0 {
+            report.notes.push(format!("{} more files: the same", self.more));
+        }
+    }
+}
