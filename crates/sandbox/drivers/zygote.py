@@ -1,6 +1,6 @@
 # Loads modules once and makes children that wait for code, each in a sandbox of its own. Descriptor 4 is the socket to
-# the host, descriptor 5 a file with what the host computed: a Python literal. A child carries the host's recipe out call
-# by call, makes the process that will run the code, and becomes the first process of the sandbox.
+# the host, descriptor 5 a file with what the host computed: a Python literal. The host's code that makes the children
+# (`shim/fork.rs`) is loaded and called; it comes back in each child, in its sandbox.
 def _zygote():
     import _socket, ctypes, gc, io, linecache, os, sys, traceback
     import _ast, atexit, json, threading
@@ -12,8 +12,8 @@ def _zygote():
     syscall.restype = ctypes.c_long
     # What the host hands over must not take a place of the child's.
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    while os.dup(null) < 16:
-        pass
+    while null < 16:
+        null = os.dup(null)
     channel = _socket.socket(fileno=os.dup(4))
     driver = compile(config["driver"], "<string>", "exec")
     warm_up = config["warm_up"] and compile(config["warm_up"], "<warm-up>", "exec")
@@ -40,131 +40,121 @@ def _zygote():
         # A copy of a process with threads would miss them: the host starts again without this one.
         os._exit(0)
 
-    def number(value):
-        return ctypes.c_long(value)
-
-    class Patched:
-        # A structure in which a descriptor stands that is known only in the child.
-        def __init__(self, content, at, register):
-            self.buffer, self.at, self.register = ctypes.create_string_buffer(content, len(content)), at, register
-
-    keep = []
-
-    def argument(kind, *rest):
-        if kind == "n":
-            return number(rest[0])
-        if kind == "b":
-            keep.append(ctypes.create_string_buffer(rest[0], len(rest[0])))
-            return keep[-1]
-        if kind == "f":
-            # The kernel's struct sock_fprog.
-            keep.append(ctypes.create_string_buffer(rest[0], len(rest[0])))
-            pointer = ctypes.addressof(keep[-1]).to_bytes(8, order)
-            header = (len(rest[0]) // 8).to_bytes(2, order) + bytes(6) + pointer
-            keep.append(ctypes.create_string_buffer(header, 16))
-            return keep[-1]
-        if kind == "p":
-            return Patched(*rest)
-        return (kind, rest[0])
-
-    calls = []
-    for step, name, arguments, register in config["calls"]:
-        made = [argument(*entry) for entry in arguments]
-        plain = not any(isinstance(entry, (tuple, Patched)) for entry in made)
-        calls.append((step, name, tuple(made), register, plain))
-
-    def message(*numbers):
-        return b"".join(entry.to_bytes(8, order) for entry in (numbers + (0,) * 6)[:6])
-
-    def rights(descriptors):
-        data = b"".join(entry.to_bytes(4, order) for entry in descriptors)
-        return [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, data)]
+    def rights(content):
+        return [int.from_bytes(content[at : at + 4], order) for at in range(0, len(content) // 4 * 4, 4)]
 
     def receive(source, most):
         data, ancillary, _, _ = source.recvmsg(65536, _socket.CMSG_SPACE(most * 4), _socket.MSG_CMSG_CLOEXEC)
         found = []
         for level, kind, content in ancillary:
             if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
-                found += [int.from_bytes(content[at : at + 4], order) for at in range(0, len(content) // 4 * 4, 4)]
+                found += rights(content)
         return data, found
 
-    program = receive(channel, 1)[1][0]
+    program, fork = receive(channel, 2)[1]
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t) + (ctypes.c_int,) * 3 + (ctypes.c_long,)
 
-    def confine(host, joins):
-        registers = [0] * 16
-        for step, name, arguments, register, plain in calls:
-            if plain:
-                result = syscall(name, *arguments)
-            elif name == -1:
-                folder = os.open(arguments[0][1], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                host.sendmsg([message(ord("W"))], rights([folder]))
-                continue
-            elif name == -2:
-                if not host.recv(1):
-                    os._exit(0)
-                continue
-            else:
-                values = []
-                for entry in arguments:
-                    if isinstance(entry, Patched):
-                        descriptor = registers[entry.register].to_bytes(4, order)
-                        ctypes.memmove(ctypes.byref(entry.buffer, entry.at), descriptor, 4)
-                        entry = entry.buffer
-                    elif isinstance(entry, tuple):
-                        entry = number(registers[entry[1]] if entry[0] == "r" else joins[entry[1]])
-                    values.append(entry)
-                result = syscall(name, *values)
-            if result < 0:
-                host.send(message(ord("E"), step, ctypes.get_errno()))
-                os._exit(1)
-            if register is not None:
-                registers[register] = result
+    def memory(size, access, flags, file):
+        at = libc.mmap(None, size, access, flags, file, 0)
+        if at == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), "mmap")
+        return at
 
-    def first_process(descriptors):
-        # In the child: becomes the first process of the sandbox, and gives true in the one that will run code.
-        socket, waiting, *joins = descriptors
-        host = _socket.socket(fileno=os.dup(socket))
+    def sequences():
+        # Where the libc has its restartable sequences, if it has any.
         try:
-            confine(host, joins)
-            for source, target in ((null, 0), (null, 1), (null, 2), (socket, 3), (null, 4), (waiting, 5), (program, 6)):
-                os.dup2(source, target)
-            if syscall(config["close_range"], number(7), number(0x7FFFFFFF), number(0)) < 0:
-                # This kernel closes one at a time.
-                os.closerange(7, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
-            host.detach()
-            child = os.fork()
-        except BaseException as error:
-            host.send(message(ord("E"), 1 << 20, getattr(error, "errno", None) or 71))
-            os._exit(1)
-        if child == 0:
-            os.close(3)
-            os.close(6)
-            return
-        for other in (0, 1, 2, 4, 5, 6):
-            os.set_inheritable(other, False)
-        os.execve(6, ["a", str(child)], {})
+            if ctypes.c_uint.in_dll(libc, "__rseq_size").value:
+                return ctypes.c_ssize_t.in_dll(libc, "__rseq_offset").value
+        except ValueError:
+            pass
+        return 0
 
-    def serve():
-        pidfd = ctypes.c_int(-1)
-        while True:
-            data, descriptors = receive(channel, 8)
-            if not data:
-                os._exit(0)
-            flags = number(config["flags"])
-            child = syscall(config["clone"], flags, number(0), ctypes.byref(pidfd), number(0), number(0))
-            if child == 0:
-                return first_process(descriptors)
-            if child < 0:
-                channel.send(b"N" + data[1:9] + ctypes.get_errno().to_bytes(4, order))
-            else:
-                channel.sendmsg([b"C" + data[1:9]], rights([pidfd.value]))
-                os.close(pidfd.value)
-            for descriptor in descriptors:
-                os.close(descriptor)
+    def enlarge():
+        # Memory in pieces of 2 MiB is copied into a child with one entry of a table, and not with 512. A kernel that
+        # cannot do so leaves it as it is.
+        piece, collapse = 1 << 21, 25
+        with open("/proc/self/maps") as file:
+            lines = [line.split() for line in file]
+        for place, access, *_, name in [entry if len(entry) > 5 else entry + [""] for entry in lines]:
+            if access == "rw-p" and name in ("", "[heap]"):
+                start, end = (int(number, 16) for number in place.split("-"))
+                for at in range(-(-start // piece) * piece, end - piece + 1, piece):
+                    syscall(config["madvise"], ctypes.c_long(at), ctypes.c_long(piece), ctypes.c_long(collapse))
 
+    # `Order` of `shim/fork.rs`: readable and executable code, a readable and writable stack, both private.
+    stack = 1 << 18
+    calls = ctypes.create_string_buffer(config["calls"], len(config["calls"]))
+    code = memory(config["size"], 5, 2, fork)
+    top = memory(stack, 3, 0x22, -1) + stack
+    libc_fork = ctypes.cast(libc.fork, ctypes.c_void_p).value
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    fields = (0, config["flags"], top, channel.fileno(), program, null, ctypes.addressof(calls), config["count"])
+    fields += (libc_fork, sequences(), highest + 16) + (0,) * 5
+    task = (ctypes.c_ssize_t * len(fields))(*fields)
+    serve = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(code + config["entry"])
+
+    def stream(at, mode, name, like):
+        binary = open(at, mode + "b", closefd=False)
+        binary.raw.name = name
+        text = io.TextIOWrapper(binary, like.encoding, like.errors, "\n")
+        text.mode = mode
+        return text
+
+    def own_streams():
+        # A stream learns when it is made what kind of file it has: pipes, as the run's.
+        kept = [os.dup(1), os.dup(2)]
+        for end in os.pipe():
+            os.dup2(end, 1)
+            os.dup2(end, 2)
+            os.close(end)
+        made = stream(1, "w", "<stdout>", sys.stdout), stream(2, "w", "<stderr>", sys.stderr)
+        for target, source in enumerate(kept, 1):
+            os.dup2(source, target)
+            os.close(source)
+        return made
+
+    def rehearse():
+        # Runs the driver with a line of the host's, so that the pages that every run writes to are copied already.
+        kept = sys.argv, list(sys.path), sys.modules["__main__"]
+        place, (code, end) = os.dup(5), os.pipe()
+        os.write(end, b"print(1)\n1")
+        os.close(end)
+        os.dup2(code, 5)
+        os.close(code)
+        try:
+            exec(driver, {"__name__": "__main__", "__builtins__": __builtins__})
+            sys.stdout.flush()
+        except BaseException:
+            # The run copies its pages itself then.
+            pass
+        sys.argv, sys.path[:], sys.modules["__main__"] = kept
+        os.dup2(place, 5, False)
+        os.close(place)
+
+    def swap(pair):
+        before = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = pair
+        return before
+
+    streams = own_streams()
+    # What the interpreter remembers of code that ran often is the same in all children, and none has to write it.
+    os.dup2(null, 4)
+    os.dup2(null, 5)
+    before = swap(streams)
+    for _ in range(20):
+        rehearse()
+    swap(before)
+    # What the code loads comes later, and is emptied at its end.
+    known = set(sys.modules)
+    known.discard("__main__")
     gc.collect()
     gc.freeze()
-    serve()
+    enlarge()
+    ctypes.pythonapi.PyOS_BeforeFork()
+    if not serve(ctypes.addressof(task)):
+        os._exit(0)
+    ctypes.pythonapi.PyOS_AfterFork_Child()
 
     # From here on in a child of a child, in its sandbox.
     host = _socket.socket(fileno=5)
@@ -176,13 +166,6 @@ def _zygote():
             sys.modules["random"].seed()
         if numpy_random is not None:
             numpy_random.seed()
-
-    def stream(at, mode, name, like):
-        binary = open(at, mode + "b", closefd=False)
-        binary.raw.name = name
-        text = io.TextIOWrapper(binary, like.encoding, like.errors, "\n")
-        text.mode = mode
-        return text
 
     def lock(content):
         # The workspace is what it will be: Landlock is put in force as in a cold run. The system calls have the same
@@ -217,15 +200,12 @@ def _zygote():
             host.send(b"B" + f"{type(error).__name__}: {error}".encode("utf-8", "replace")[:300])
             os._exit(1)
         reseed()
-    # The streams learn now what kind of file they have: pipes, as the run's.
-    for end in os.pipe():
-        os.dup2(end, 1)
-        os.dup2(end, 2)
-        os.close(end)
-    sys.stdout = sys.__stdout__ = stream(1, "w", "<stdout>", sys.stdout)
-    sys.stderr = sys.__stderr__ = stream(2, "w", "<stderr>", sys.stderr)
-    known = set(sys.modules)
-    known.discard("__main__")
+        known.update(sys.modules)
+        known.discard("__main__")
+    sys.stdout = sys.__stdout__ = streams[0]
+    sys.stderr = sys.__stderr__ = streams[1]
+    rehearse()
+    loaded = len(sys.modules), next(reversed(sys.modules))
     gc.collect()
     gc.freeze()
     host.send(b"R" + round(sum(os.times()[:2]) * 1e6).to_bytes(8, order))
@@ -255,8 +235,9 @@ def _zygote():
         os.chdir(data[1:])
     if config["cpu"]:
         soft = int(sum(os.times()[:2]) + config["cpu"]) + 1
+        none = ctypes.c_long(0)
         limit = soft.to_bytes(8, order) + (soft + 1).to_bytes(8, order)
-        syscall(config["prlimit"], number(0), number(0), ctypes.create_string_buffer(limit, 16), number(0))
+        syscall(config["prlimit"], none, none, ctypes.create_string_buffer(limit, 16), none)
 
     status = 0
     try:
@@ -288,7 +269,9 @@ def _zygote():
         return failed
 
     failed = flush(("stdout", "stderr"))
-    for name in [name for name in sys.modules if name not in known]:
+    # A name that was taken out and put in again stands at the end, and all are looked at.
+    same = loaded == (len(sys.modules), next(reversed(sys.modules), None))
+    for name in ["__main__"] if same else [name for name in sys.modules if name not in known]:
         module = sys.modules.get(name)
         names = getattr(module, "__dict__", None)
         if names is None or not isinstance(names, dict):

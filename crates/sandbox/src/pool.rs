@@ -268,6 +268,10 @@ impl PoolBuilder {
 /// for a host that cannot have the pool. What differs from a cold run of Python: arithmetic has one thread, and the hash secrets and
 /// the address layout are those of the zygote until it is replaced.
 ///
+/// When a run returns, everything that its program started is dead. What the sandbox itself was made of (its first
+/// process, which is killed, its namespaces and its control groups) may go a moment later, at most 64 runs at a time;
+/// dropping the pool waits for all of it.
+///
 /// ```no_run
 /// use std::sync::Arc;
 /// use toolpost_sandbox::{Cancel, Language, Pool, Program, Sandbox};

@@ -158,6 +158,11 @@ pub(super) fn attend(
         }
         artifacts = files::collect(folder, &changes, &after, limits, &mut report);
     }
+    if finished.is_alone
+        && let Some(cleaner) = running.cleaner.take()
+    {
+        cleaner.clean(running);
+    }
     Ok(Outcome {
         verdict,
         exit_code,

@@ -420,6 +420,11 @@ impl Group {
         self.read("memory", "memory.max_usage_in_bytes", "memory.peak")?.trim().parse().ok()
     }
 
+    /// How many processes there are in the group, those included that nobody has collected.
+    pub(super) fn processes(&self) -> Option<u64> {
+        self.read("pids", "pids.current", "pids.current")?.trim().parse().ok()
+    }
+
     /// The processor time so far, in microseconds.
     pub(super) fn processor_micros(&self) -> Option<u64> {
         if let Some((Version::One, folder)) = self.places.get("cpuacct") {

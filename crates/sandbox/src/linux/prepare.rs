@@ -307,7 +307,7 @@ impl Prepared {
         let Self { plan, streams, pipes, kept, group, own_namespaces } = self;
         let child = launch::start(&plan).map_err(setup("start child in namespaces"))?;
         let names = plan.steps.iter().map(|step| (step.name(), step.subject())).collect();
-        let running = Running { child, own_namespaces, group };
+        let running = Running { child, own_namespaces, group, cleaner: None };
         Ok((Started { running, streams, names, kept }, pipes))
     }
 }

@@ -3,6 +3,7 @@
 
 use std::io::Read as _;
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -78,9 +79,26 @@ pub(super) struct Running {
     pub(super) child: Child,
     pub(super) own_namespaces: bool,
     pub(super) group: Group,
+    /// Who takes apart what is left once everything that the program started is dead; otherwise the run does.
+    pub(super) cleaner: Option<Arc<dyn Cleaner>>,
+}
+
+/// Takes apart what is left of a run in which nobody is alive but the first process, which has reported its last: that
+/// process, its namespaces and its control group.
+pub(super) trait Cleaner: std::fmt::Debug + Send + Sync {
+    fn clean(&self, running: Running);
 }
 
 impl Running {
+    /// Whether the kernel counts nobody in the group but the first process, and the run may be taken apart later. The
+    /// first process is not asked: it runs under the program's own lock.
+    fn is_alone(&self) -> bool {
+        self.cleaner.is_some()
+            && self.own_namespaces
+            && self.child.is_adopted()
+            && self.group.processes().is_some_and(|count| count <= 1)
+    }
+
     fn kill_all(&self) {
         if self.own_namespaces {
             self.child.kill();
@@ -116,6 +134,8 @@ pub(super) struct Finished {
     pub(super) value_overflowed: bool,
     /// The workspace that the child made.
     pub(super) folder: Option<OwnedFd>,
+    /// Whether the first process may still be on its way out.
+    pub(super) is_alone: bool,
 }
 
 /// A step of the set-up that failed, or the start of the program.
@@ -186,7 +206,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
     let mut failure: Option<Failure> = None;
     let mut folder: Option<OwnedFd> = None;
     let mut ways = Ways { control_open: true, listener: None };
-    let mut dead = false;
+    let (mut dead, mut is_alone) = (false, false);
     let mut drain_until: Option<Instant> = None;
     let mut buffer = vec![0u8; 16 << 10];
     let mut watch = Watch::new(limits, level, running, measured);
@@ -249,6 +269,11 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
                 Message::NotStarted(error) => failure = Some(Failure::Program(error)),
                 Message::Ended(found) => {
                     status.get_or_insert(found);
+                    if ended.is_none() && failure.is_none() && running.is_alone() {
+                        (dead, is_alone, ways.control_open) = (true, true, false);
+                        streams.stdin = None;
+                        drain_until = Some(Instant::now() + DRAIN);
+                    }
                     if !running.own_namespaces {
                         running.kill_all();
                     }
@@ -336,7 +361,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         }
     }
 
-    let mut usage = running.child.reap();
+    let mut usage = if is_alone { ChildUsage::default() } else { running.child.reap() };
     if running.child.is_adopted() {
         usage = usage_of_adopted(running, status, killed_after);
     }
@@ -356,6 +381,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         value,
         value_overflowed,
         folder,
+        is_alone,
     })
 }
 

@@ -491,6 +491,20 @@ fn a_run_in_a_spare_is_cancelled_with_everything_that_it_started() {
 }
 
 #[test]
+fn when_a_run_in_a_spare_returns_nothing_that_it_started_is_alive() {
+    let sandbox = strict();
+    let Some(pool) = python_pool("when_a_run_in_a_spare_returns", &sandbox) else { return };
+    let pooled = behind(&sandbox, &pool);
+    // It has left the session and holds no stream, so that only the namespace's end ends it.
+    let code = "import os\nread, write = os.pipe()\nos.set_inheritable(write, False)\nif os.fork() == 0:\n    os.setsid()\n    for number in range(3):\n        os.close(number)\n    os.close(4)\n    os.execvp('sleep', ['sleep', '76542'])\nos.close(write)\nos.read(read, 1)";
+    for round in 0..5 {
+        assert!(served(&pooled, &python(code)).verdict.is_ok());
+        assert!(!crate::support::is_running("sleep 76542"), "round {round}");
+        assert!(served(&pooled, &python("print(1)")).verdict.is_ok());
+    }
+}
+
+#[test]
 fn what_does_not_fit_runs_cold_and_says_why() {
     let sandbox = strict();
     let Some(pool) = python_pool("what_does_not_fit_runs_cold_and_says_why", &sandbox) else { return };

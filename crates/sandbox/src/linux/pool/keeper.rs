@@ -9,8 +9,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use super::super::attend::attend;
+use super::super::supervise::{Cleaner, Running};
 use super::base::Base;
 use super::folder;
 use super::spare::{Making, Progress, Spare, code_fits};
@@ -27,6 +31,10 @@ const PATIENCE: u32 = 3;
 const MOST_THREADED: usize = 32;
 /// Spares that are made at the same time.
 const AT_ONCE: usize = 4;
+/// A run is not disturbed for so long by the making of what replaces its spare, unless no other is ready.
+const QUIET: Duration = Duration::from_millis(5);
+/// So many runs are taken apart after their answer; one more is taken apart before.
+const MOST_LEFT: usize = 64;
 
 /// What a request gets.
 pub(crate) enum Taken {
@@ -50,11 +58,17 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     wake: Option<OwnedFd>,
+    /// Wakes the thread a moment after the last spare was taken.
+    timer: Option<OwnedFd>,
 }
 
 #[derive(Debug)]
 struct State {
     ready: VecDeque<Spare>,
+    /// When the spares were taken whose runs go on.
+    taken: VecDeque<Instant>,
+    /// Runs that have their answer, and whose first process is on its way out.
+    left: Vec<Running>,
     stop: bool,
     asleep: bool,
     /// Requests that wait for a spare.
@@ -76,6 +90,30 @@ impl Shared {
             let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
         }
     }
+
+    /// Wakes the thread later.
+    fn wake_after(&self, pause: Duration) {
+        let Some(timer) = &self.timer else { return self.wake() };
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = Timespec { tv_sec: 0, tv_nsec: pause.subsec_nanos().into() };
+        let setting = Itimerspec { it_interval: none, it_value: value };
+        if timerfd_settime(timer, TimerfdTimerFlags::empty(), &setting).is_err() {
+            self.wake();
+        }
+    }
+}
+
+impl Cleaner for Shared {
+    fn clean(&self, running: Running) {
+        running.child.kill();
+        let mut state = self.lock();
+        if state.left.len() < MOST_LEFT {
+            state.left.push(running);
+        } else {
+            drop(state);
+            drop(running);
+        }
+    }
 }
 
 impl Keeper {
@@ -83,9 +121,13 @@ impl Keeper {
     pub(crate) fn start(settings: PoolSettings) -> Self {
         let base = Base::new(&settings).map_err(|error| error.to_string());
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok();
         let unavailable = base.as_ref().err().cloned();
         let state = State {
             ready: VecDeque::new(),
+            taken: VecDeque::new(),
+            left: Vec::new(),
             stop: false,
             asleep: false,
             waiting: 0,
@@ -93,8 +135,14 @@ impl Keeper {
             last_used: Instant::now(),
             counts: PoolCounts::default(),
         };
-        let shared =
-            Arc::new(Shared { settings, base, state: Mutex::new(state), changed: Condvar::new(), wake });
+        let shared = Arc::new(Shared {
+            settings,
+            base,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            wake,
+            timer,
+        });
         let mut thread = None;
         if shared.base.is_ok() {
             let theirs = Arc::clone(&shared);
@@ -148,17 +196,19 @@ impl Keeper {
                 Ok(spare) => spare,
                 Err(reason) => return Taken::Cold(reason),
             };
-            match spare.begin(base, sandbox, &ready) {
-                Ok(started) => {
-                    return Taken::Run(Box::new(attend(started, sandbox, since, cancel, on_event)));
-                }
-                Err(Error::Setup { step, .. }) if step.starts_with("tell spare") => {
-                    self.shared.lock().counts.died += 1;
-                }
+            let cleaner: Arc<dyn Cleaner> = Arc::<Shared>::clone(&self.shared);
+            let result = match spare.begin(base, sandbox, &ready, cleaner) {
+                Ok(started) => Some(attend(started, sandbox, since, cancel, on_event)),
+                Err(Error::Setup { step, .. }) if step.starts_with("tell spare") => None,
                 Err(Error::Setup { step, source }) if step == folder::STEP => {
+                    self.ended(false);
                     return Taken::Cold(format!("this host cannot attach a folder to a spare: {source}"));
                 }
-                Err(error) => return Taken::Run(Box::new(Err(error))),
+                Err(error) => Some(Err(error)),
+            };
+            self.ended(result.is_none());
+            if let Some(result) = result {
+                return Taken::Run(Box::new(result));
             }
         }
         Taken::Cold("three spares died when they were told what to run".into())
@@ -174,12 +224,29 @@ impl Keeper {
         }
         let (mut state, taken) = self.wait_for_one(state, cancel, until);
         state.waiting -= 1;
-        state.last_used = Instant::now();
-        drop(state);
+        let now = Instant::now();
+        state.last_used = now;
+        let is_last = state.ready.is_empty();
         if taken.is_ok() {
-            self.shared.wake();
+            state.taken.push_back(now);
+        }
+        drop(state);
+        match (&taken, is_last) {
+            (Ok(_), true) => self.shared.wake(),
+            (Ok(_), false) => self.shared.wake_after(QUIET),
+            (Err(_), _) => {}
         }
         taken
+    }
+
+    /// A run has its answer: what replaces its spare can be made, and what is left of it taken apart.
+    fn ended(&self, has_died: bool) {
+        let mut state = self.shared.lock();
+        // The first one: those that go on for long no longer hold anything back.
+        state.taken.pop_front();
+        state.counts.died += u64::from(has_died);
+        drop(state);
+        self.shared.wake();
     }
 
     fn wait_for_one<'a>(
@@ -222,7 +289,10 @@ impl Drop for Keeper {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        self.shared.lock().ready.clear();
+        let mut state = self.shared.lock();
+        let (ready, left) = (std::mem::take(&mut state.ready), std::mem::take(&mut state.left));
+        drop(state);
+        drop((ready, left));
     }
 }
 
@@ -230,6 +300,8 @@ impl Drop for Keeper {
 struct Workshop<'a> {
     shared: &'a Shared,
     making: Vec<Making>,
+    /// Runs whose first process is on its way out.
+    left: Vec<Running>,
     zygote: Option<Arc<Zygote>>,
     /// The one that has not loaded yet.
     next: Option<Arc<Zygote>>,
@@ -248,6 +320,7 @@ impl<'a> Workshop<'a> {
         Self {
             shared,
             making: Vec::new(),
+            left: Vec::new(),
             zygote: None,
             next: None,
             complaint: Vec::new(),
@@ -268,6 +341,7 @@ impl<'a> Workshop<'a> {
             self.wait();
             self.hear();
             self.collect(base);
+            self.left.retain(|running| !is_readable(running.child.pidfd.as_fd()));
         }
     }
 
@@ -282,6 +356,7 @@ impl<'a> Workshop<'a> {
         state.ready.retain(|spare| !is_readable(spare.pidfd()));
         let died = before - state.ready.len();
         state.counts.died += died as u64;
+        self.left.append(&mut state.left);
         if let Some(idle) = settings.idle
             && !state.asleep
             && state.waiting == 0
@@ -299,7 +374,9 @@ impl<'a> Workshop<'a> {
             (self.zygote, self.next) = (None, None);
             return Some(0);
         }
-        Some(settings.children.saturating_sub(state.ready.len() + self.making.len()))
+        state.taken.retain(|taken| taken.elapsed() < QUIET);
+        let later = if state.ready.is_empty() { 0 } else { state.taken.len() };
+        Some(settings.children.saturating_sub(state.ready.len() + self.making.len() + later))
     }
 
     fn make(&mut self, base: &Base, wanted: usize) {
@@ -356,7 +433,7 @@ impl<'a> Workshop<'a> {
         drop(state);
         let mut waiting: Vec<PollFd<'_>> = Vec::new();
         let mut add = |descriptor| waiting.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
-        self.shared.wake.iter().for_each(|wake| add(wake.as_fd()));
+        self.shared.wake.iter().chain(&self.shared.timer).for_each(|wake| add(wake.as_fd()));
         for zygote in self.zygote.iter().chain(&self.next) {
             add(zygote.channel());
             add(zygote.control());
@@ -365,6 +442,9 @@ impl<'a> Workshop<'a> {
         self.making.iter().flat_map(Making::descriptors).for_each(&mut add);
         for pidfd in &pidfds {
             add(pidfd.as_fd());
+        }
+        for running in &self.left {
+            add(running.child.pidfd.as_fd());
         }
         let now = Instant::now();
         let mut most = Duration::from_secs(1);
@@ -378,7 +458,7 @@ impl<'a> Workshop<'a> {
         let most = most.max(Duration::from_millis(1));
         let timeout = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
         let _ = poll(&mut waiting, Some(&timeout));
-        if let Some(wake) = &self.shared.wake {
+        for wake in self.shared.wake.iter().chain(&self.shared.timer) {
             let _ = rustix::io::read(wake, &mut [0u8; 8]);
         }
     }

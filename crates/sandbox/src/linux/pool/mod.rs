@@ -2,6 +2,7 @@
 
 mod base;
 mod folder;
+mod fork;
 mod keeper;
 mod recipe;
 mod spare;

@@ -1,5 +1,5 @@
-//! Steps as raw system calls, for a child that a zygote makes: number, arguments and the memory that they point to, written
-//! as a literal that the zygote reads.
+//! Steps as raw system calls, for a child that a zygote makes: number, arguments and the memory that they point to, in the
+//! form that `shim/fork.rs` carries out.
 
 use std::ffi::CStr;
 use std::fmt::Write as _;
@@ -149,11 +149,10 @@ impl Recipe {
                 self.call(index, libc::SYS_move_mount, arguments);
             }
             Step::SendFolder(path) => {
-                let path = Argument::Bytes(path.to_bytes().to_vec());
                 self.calls.push(Call {
                     step: index,
                     number: SEND_FOLDER,
-                    arguments: vec![path],
+                    arguments: vec![text(path)],
                     register: None,
                 });
             }
@@ -216,45 +215,96 @@ impl Recipe {
         Ok(())
     }
 
-    /// The list as the zygote reads it.
-    pub(super) fn literal(&self) -> String {
-        let mut out = String::from("[");
+    /// The list as `shim/fork.rs` reads it, and how many calls it has: the calls, and then what they point to.
+    pub(super) fn content(&self) -> (Vec<u8>, usize) {
+        let mut written = Written::default();
         for call in &self.calls {
-            let _ = write!(out, "({},{},[", call.step, call.number);
-            for argument in &call.arguments {
-                match argument {
-                    Argument::Number(value) => {
-                        let _ = write!(out, "('n',{value}),");
-                    }
-                    Argument::Bytes(content) if call.number == SEND_FOLDER => {
-                        let _ = write!(out, "('s',{}),", bytes(content));
-                    }
-                    Argument::Bytes(content) => {
-                        let _ = write!(out, "('b',{}),", bytes(content));
-                    }
-                    Argument::Filter(content) => {
-                        let _ = write!(out, "('f',{}),", bytes(content));
-                    }
-                    Argument::Register(register) => {
-                        let _ = write!(out, "('r',{register}),");
-                    }
-                    Argument::Join(join) => {
-                        let _ = write!(out, "('j',{join}),");
-                    }
-                    Argument::Patched { content, at, register } => {
-                        let _ = write!(out, "('p',{},{at},{register}),", bytes(content));
-                    }
-                }
-            }
-            match call.register {
-                Some(register) => {
-                    let _ = write!(out, "],{register}),");
-                }
-                None => out.push_str("],None),"),
+            written.add(call);
+        }
+        let mut content = Vec::with_capacity(written.calls.len() * CALL + written.data.len());
+        let places = written.calls.len() * CALL;
+        for line in &written.calls {
+            content.extend((line.step as u64).to_ne_bytes());
+            content.extend(line.number.to_ne_bytes());
+            content.extend(line.register.map_or(0, |register| register as u64 + 1).to_ne_bytes());
+            content.extend(line.arguments.map(|(kind, _)| kind));
+            content.extend([0; 2]);
+            for (kind, value) in line.arguments {
+                let value = if kind == PLACE { value + places as i64 } else { value };
+                content.extend(value.to_ne_bytes());
             }
         }
-        out.push(']');
-        out
+        content.extend(written.data);
+        (content, written.calls.len())
+    }
+}
+
+/// The size of a call in the list.
+const CALL: usize = 80;
+/// Puts a descriptor at a place.
+const PATCH: i64 = -3;
+/// Puts a pointer at a place.
+const POINT: i64 = -4;
+/// The kinds of arguments that are no numbers: a place, a result, a descriptor that comes with the order.
+const PLACE: u8 = 1;
+const RESULT: u8 = 2;
+const HANDED: u8 = 3;
+
+/// A call with its arguments in the form of the list.
+#[derive(Debug)]
+struct Line {
+    step: usize,
+    number: i64,
+    register: Option<usize>,
+    arguments: [(u8, i64); 6],
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    calls: Vec<Line>,
+    data: Vec<u8>,
+}
+
+impl Written {
+    /// Where bytes stand, in numbers of 8 bytes.
+    fn place(&mut self, content: &[u8]) -> (u8, i64) {
+        let at = self.data.len();
+        self.data.extend_from_slice(content);
+        self.data.resize(self.data.len().next_multiple_of(8), 0);
+        (PLACE, at as i64)
+    }
+
+    fn add(&mut self, call: &Call) {
+        let mut arguments = [(0u8, 0i64); 6];
+        for (written, argument) in arguments.iter_mut().zip(&call.arguments) {
+            *written = match argument {
+                Argument::Number(value) => (0, *value),
+                Argument::Bytes(content) => self.place(content),
+                Argument::Register(register) => (RESULT, *register as i64),
+                Argument::Join(join) => (HANDED, *join as i64),
+                Argument::Filter(content) => {
+                    // The kernel's struct sock_fprog.
+                    let (_, filter) = self.place(content);
+                    let length = (content.len() / 8) as u64;
+                    let (_, head) = self.place(&[length.to_ne_bytes(), [0; 8]].concat());
+                    self.put(call.step, POINT, head + 8, (PLACE, filter));
+                    (PLACE, head)
+                }
+                Argument::Patched { content, at, register } => {
+                    let (_, place) = self.place(content);
+                    self.put(call.step, PATCH, place + *at as i64, (RESULT, *register as i64));
+                    (PLACE, place)
+                }
+            };
+        }
+        self.calls.push(Line { step: call.step, number: call.number, register: call.register, arguments });
+    }
+
+    /// A line that writes to the list itself before the next call.
+    fn put(&mut self, step: usize, number: i64, at: i64, what: (u8, i64)) {
+        let none = (0, 0);
+        let arguments = [(PLACE, at), what, none, none, none, none];
+        self.calls.push(Line { step, number, register: None, arguments });
     }
 }
 
@@ -298,10 +348,11 @@ mod tests {
     fn a_step_of_the_hosts_own_child_is_refused_by_name() {
         assert_eq!(Recipe::new(&[Step::Freeze]).unwrap_err(), "make root read-only");
         let recipe = Recipe::new(&[Step::Enter(c"/workspace".to_owned()), Step::Await]).unwrap();
-        let chdir = libc::SYS_chdir;
-        assert_eq!(
-            recipe.literal(),
-            format!("[(0,{chdir},[('b',b'/workspace\\x00'),],None),(1,-2,[],None),]")
-        );
+        let (content, count) = recipe.content();
+        assert_eq!(count, 2);
+        let number = |at: usize| i64::from_ne_bytes(content[at..at + 8].try_into().unwrap());
+        assert_eq!((number(0), number(8), number(16), content[24]), (0, libc::SYS_chdir, 0, PLACE));
+        assert_eq!((number(CALL), number(CALL + 8), content[CALL + 24]), (1, AWAIT, 0));
+        assert_eq!(&content[number(32) as usize..], b"/workspace\0\0\0\0\0\0");
     }
 }

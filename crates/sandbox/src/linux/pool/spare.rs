@@ -20,7 +20,7 @@ use super::super::prepare::{
     Ends, Kept, Place, arguments, descriptors, fill, not_blocking, pipe, setup, streams, variables,
 };
 use super::super::steps::{Pointers, Step};
-use super::super::supervise::{Feed, Running, Streams};
+use super::super::supervise::{Cleaner, Feed, Running, Streams};
 use super::super::tree;
 use super::super::workspace::HostFolder;
 use super::base::Base;
@@ -205,7 +205,7 @@ impl Making {
         let fail = setup("finish spare");
         let lost = || fail(io::Error::other("it is not ready"));
         let child = self.child.ok_or_else(lost)?;
-        let running = Running { child, own_namespaces: true, group: self.group };
+        let running = Running { child, own_namespaces: true, group: self.group, cleaner: None };
         let told = match (self.zygote, self.order) {
             (Some(zygote), Some(order)) => Told::Zygote { zygote, order },
             _ => Told::Waiting,
@@ -294,7 +294,13 @@ impl Spare {
 
     /// Puts the files there, tells it what to run, and gives it as a run that has started. Whatever fails here happened
     /// before the program's first instruction.
-    pub(super) fn begin(mut self, base: &Base, sandbox: &Sandbox, ready: &Ready) -> Result<Started, Error> {
+    pub(super) fn begin(
+        mut self,
+        base: &Base,
+        sandbox: &Sandbox,
+        ready: &Ready,
+        cleaner: Arc<dyn Cleaner>,
+    ) -> Result<Started, Error> {
         let limits = sandbox.limits_at(base.level);
         let owner = base.owner();
         let (mut before, mut placeholders) = (Listing::default(), Vec::new());
@@ -302,6 +308,8 @@ impl Spare {
             Workspace::Host(path) => Some(self.attach(base, path)?),
             _ => None,
         };
+        // What stands in a folder of the host for the run goes when the sandbox does, not before.
+        let cleaner = host.is_none().then_some(cleaner);
         if let Told::Zygote { zygote, order } = &self.told
             && let Some(landlock) = &zygote.landlock
         {
@@ -332,6 +340,7 @@ impl Spare {
         }
         let streams = self.tell(base, sandbox, ready)?;
         let Self { mut running, folder, spent, mut report, names, told, .. } = self;
+        running.cleaner = cleaner;
         running.child.begin(spent);
         running.child.keep(match told {
             Told::Zygote { zygote, .. } => Some(Box::new(zygote)),

@@ -20,6 +20,7 @@ use super::super::prepare::{Ends, arguments, descriptors, not_blocking, pipe, se
 use super::super::steps::{Pointers, Step};
 use super::super::supervise::Running;
 use super::base::Base;
+use super::fork;
 use super::recipe::{Recipe, bytes};
 use crate::{Error, Report};
 
@@ -132,7 +133,8 @@ impl Zygote {
         let mut arguments = arguments(&base.ready, &base.limits);
         let driver =
             arguments.pop().ok_or_else(|| fail(io::Error::other("the interpreter has no driver")))?;
-        let config = Self::config(base, load, &recipe, child.namespaces, driver.as_bytes());
+        let (fork, size, entry) = fork::image().map_err(setup("load what makes children"))?;
+        let config = Self::config(base, load, &recipe, child.namespaces, driver.as_bytes(), (size, entry));
         let config = launch::sealed(c"zygote", config.as_bytes(), false).map_err(&fail)?;
         confinement.steps.push(descriptors(Ends {
             stdio: [
@@ -158,9 +160,9 @@ impl Zygote {
         };
         let child_process = launch::start(&plan).map_err(&fail)?;
         let program = launch::first_process().map_err(setup("load first process"))?;
-        send(&channel, b"P", &[program]).map_err(|error| fail(error.into()))?;
+        send(&channel, b"P", &[program, fork]).map_err(|error| fail(error.into()))?;
         Ok(Arc::new(Self {
-            running: Running { child: child_process, own_namespaces: true, group },
+            running: Running { child: child_process, own_namespaces: true, group, cleaner: None },
             channel,
             errors,
             joins: recipe.joins(),
@@ -174,14 +176,22 @@ impl Zygote {
     }
 
     /// What the zygote is told, as a literal that it reads.
-    fn config(base: &Base, load: &Load, recipe: &Recipe, namespaces: u64, driver: &[u8]) -> String {
+    fn config(
+        base: &Base,
+        load: &Load,
+        recipe: &Recipe,
+        namespaces: u64,
+        driver: &[u8],
+        (size, entry): (usize, usize),
+    ) -> String {
         let list = |names: &mut dyn Iterator<Item = &str>| {
             let mut list: Vec<String> = names.map(|name| bytes(name.as_bytes()) + ".decode()").collect();
             // A list's last comma does no harm, and an empty list has none.
             list.push(String::new());
             list.join(",")
         };
-        let flags = namespaces | libc::CLONE_PARENT as u64 | libc::CLONE_PIDFD as u64;
+        let flags = namespaces | (libc::CLONE_PARENT | libc::CLONE_VM | libc::CLONE_VFORK) as u64;
+        let (calls, count) = recipe.content();
         let warm_up = load
             .warm_up
             .as_ref()
@@ -189,14 +199,13 @@ impl Zygote {
         let cpu = base.limits.cpu.map_or("None".to_owned(), |limit| limit.as_secs_f64().to_string());
         format!(
             "{{'preload':[{}],'environment':[{}],'driver':{}.decode(),'warm_up':{warm_up},'cpu':{cpu},'flags':{flags},\
-             'clone':{},'prlimit':{},'close_range':{},'calls':{}}}",
+             'prlimit':{},'madvise':{},'calls':{},'count':{count},'size':{size},'entry':{entry}}}",
             list(&mut load.modules.iter().map(String::as_str)),
             list(&mut ONE_THREAD.into_iter().map(|(name, _)| name)),
             bytes(driver),
-            libc::SYS_clone,
             libc::SYS_prlimit64,
-            libc::SYS_close_range,
-            recipe.literal(),
+            libc::SYS_madvise,
+            bytes(&calls),
         )
     }
 
