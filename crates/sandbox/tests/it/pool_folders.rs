@@ -215,15 +215,15 @@ fn no_folder_is_seen_by_another_run_nor_stays() {
         "import os\nfound = [os.path.join(base, name) for top in ('/workspace', '/tmp', '/dev/shm') for base, _, names in os.walk(top) for name in names]\n\
          [found, [line.split()[3] for line in open('/proc/self/mountinfo')]]",
     );
-    let text = |outcome: &Outcome| outcome.value.clone().unwrap().to_string();
+    let seen = |outcome: &Outcome| outcome.value.clone().unwrap().to_string();
     for _ in 0..3 {
         let outcome = served(&behind(&within(&sandbox, first.path()), &pool), &look);
-        assert!(text(&outcome).contains("secret-of-the-first"), "{}", text(&outcome));
+        assert!(seen(&outcome).contains("secret-of-the-first"), "{}", seen(&outcome));
         let name = first.path().file_name().unwrap().to_str().unwrap();
         for other in [within(&sandbox, second.path()), sandbox.clone()] {
             let outcome = served(&behind(&other, &pool), &look);
-            assert!(!text(&outcome).contains("secret-of-the-first"), "{}", text(&outcome));
-            assert!(!text(&outcome).contains(name), "{}", text(&outcome));
+            assert!(!seen(&outcome).contains("secret-of-the-first"), "{}", seen(&outcome));
+            assert!(!seen(&outcome).contains(name), "{}", seen(&outcome));
         }
     }
     // A run that goes on while others come and go.
