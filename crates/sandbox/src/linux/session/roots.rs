@@ -73,9 +73,10 @@ impl Root {
         }
         self.users().is_empty()
             && folders.into_iter().all(|(folder, mode)| {
+                // First its rights, without which an ordinary user cannot empty it.
+                let has_rights = rustix::fs::fchmod(folder, Mode::from_raw_mode(mode)).is_ok();
                 copy::empty(folder.as_fd());
-                rustix::fs::fchmod(folder, Mode::from_raw_mode(mode)).is_ok()
-                    && files::list(folder.as_fd()).files.is_empty()
+                has_rights && files::list(folder.as_fd()).files.is_empty()
             })
     }
 }
