@@ -23,10 +23,6 @@ const MOST_MODULES: usize = 256;
 
 /// What a keeper works by.
 #[derive(Debug, Clone)]
-#[cfg_attr(
-    any(not(target_os = "linux"), toolpost_simulate_other_host),
-    expect(dead_code, reason = "only the Linux side reads all of it")
-)]
 pub(crate) struct PoolSettings {
     pub(crate) sandbox: Sandbox,
     pub(crate) language: Option<Language>,
