@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use toolpost_core::{Approval, Caller, EventSink, Secret};
 use toolpost_exec::command::CommandSettings;
-use toolpost_sandbox::Cancel;
+use toolpost_sandbox::{Cancel, Profile};
 use toolpost_toolbox::{Builder, Toolbox};
-use toolpost_tools::{CodeSettings, FileRoot, HttpSettings, SearchEngine, SearchSettings};
+use toolpost_tools::{CodePool, CodeSettings, FileRoot, HttpSettings, SearchEngine, SearchSettings};
 
 use crate::args::Permission;
 use crate::config::Config;
@@ -37,6 +37,7 @@ async fn toolbox(
     folder: &Path,
     permission: &Permission,
     config: &Config,
+    pool: Option<CodePool>,
     events: EventSink,
 ) -> Result<Toolbox, Failure> {
     let names: Vec<String> = opened
@@ -50,10 +51,6 @@ async fn toolbox(
         })
         .collect();
     let mut settings = CodeSettings::default();
-    if names.iter().any(|name| name == "run_code") {
-        // Without a place everything is built each time, which is no reason to fail.
-        settings.build_cache = packages::build_cache().unwrap_or_default();
-    }
     settings.level = permission.level.or_else(|| config.choice("level"));
     if let Some(path) = config.path("egress_policy") {
         settings.egress = Some(egress::open(&egress::read(&path)?, config.flag("no_network"))?);
@@ -62,6 +59,14 @@ async fn toolbox(
     let mut commands = CommandSettings::default();
     commands.level = settings.level;
     commands.search_path.clone_from(&settings.search_path);
+    if names.iter().any(|name| name == "run_code") {
+        // Without a place everything is built each time, which is no reason to fail.
+        settings.build_cache = packages::build_cache().unwrap_or_default();
+        settings.pool = pool;
+        if let Some(name) = config.text("code.profile") {
+            settings.search_path = packages::search_path(settings.search_path, &name)?;
+        }
+    }
     let mut builder: Builder = Toolbox::builder()
         .provide(FileRoot::new(folder))
         .provide(settings)
@@ -88,6 +93,23 @@ async fn toolbox(
     }
     let store = LazyStore::new(crate::store::path(config)?);
     opened.into_toolbox(builder.store(Arc::new(store))).await
+}
+
+/// The Pythons that a command with many calls keeps ready, unless the settings say that there are none.
+fn code_pool(config: &Config) -> Result<Option<CodePool>, Failure> {
+    let Some(children) = config.spares("code.pool", CodePool::CHILDREN) else { return Ok(None) };
+    let pool = CodePool::new().children(children).preload(preload(config));
+    pool.check()?;
+    Ok(Some(pool))
+}
+
+/// The modules that are loaded ahead; a profile stands for its own.
+fn preload(config: &Config) -> Vec<String> {
+    let modules = |name: String| match Profile::named(&name) {
+        Ok(profile) => profile.modules().map(str::to_owned).collect(),
+        Err(_) => vec![name],
+    };
+    config.texts("code.preload").into_iter().flat_map(modules).collect()
 }
 
 /// Where requests of tools may go.

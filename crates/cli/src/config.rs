@@ -230,6 +230,15 @@ impl Config {
         })
     }
 
+    /// How many are kept ready, if any: those of the setting, or the usual number.
+    pub(crate) fn spares(&self, name: &'static str, usual: usize) -> Option<usize> {
+        match self.value(name) {
+            Some(Value::Bool(false)) => None,
+            Some(Value::Number(number)) => number.as_u64().and_then(|number| usize::try_from(number).ok()),
+            _ => Some(usual),
+        }
+    }
+
     /// A number that may have a fraction.
     pub(crate) fn fraction(&self, name: &'static str) -> Option<f64> {
         self.value(name)?.as_f64()

@@ -81,7 +81,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::Call(args) => commands::call::run(&args, &config, printer),
         Command::Tools(args) => commands::tools::run(&args, &config, printer),
         Command::Exec(args) => commands::exec::run(&args, &config, printer),
-        Command::Doctor => commands::doctor::run(printer),
+        Command::Doctor => commands::doctor::run(&config, printer),
         Command::HoldSession => session::hold(),
         Command::Image(command) => commands::image::run(&command, &config, printer),
         Command::Schema(args) => commands::schema::run(&args, printer),

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use toolpost_sandbox::{
-    BuildCache, Egress, Environment, Error, Installed, Installer, Language, Profile, Requirements, Sandbox,
+    BuildCache, Egress, Environment, Error, Installed, Installer, Language, Profile, Requirements,
+    SYSTEM_SEARCH_PATH, Sandbox,
 };
 
 use crate::commands;
@@ -186,6 +187,21 @@ pub(crate) fn with_profile(sandbox: Sandbox, name: &str) -> Result<Sandbox, Fail
     let names: Vec<&str> = missing.iter().map(|package| package.requirement.as_str()).collect();
     Err(precondition(format!("this host's Python has not all of `{name}`: missing are {}", names.join(", ")))
         .hint(format!("Make an environment that has: `toolpost image build {name}`.")))
+}
+
+/// Where interpreters are looked up when code is to have the packages of a profile.
+pub(crate) fn search_path(own: Option<OsString>, name: &str) -> Result<Option<OsString>, Failure> {
+    if let Some(environment) = environment(name)? {
+        let own = own.unwrap_or_else(|| SYSTEM_SEARCH_PATH.into());
+        let mut search = environment.programs().into_os_string();
+        search.push(":");
+        search.push(own);
+        return Ok(Some(search));
+    }
+    let sandbox = Sandbox::new();
+    // Its own Python has everything, or this fails.
+    with_profile(own.iter().fold(sandbox, Sandbox::search_path), name)?;
+    Ok(own)
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 mod describe;
 mod failure;
 mod output_log;
+mod pool;
 mod run;
 mod session;
 mod settings;
 
+pub use self::pool::CodePool;
 pub use self::run::{CodeArtifact, CodeResult, run_code, run_command};
 pub use self::session::CodeSession;
 pub use self::settings::CodeSettings;

@@ -44,7 +44,7 @@ use std::sync::Arc;
 use toolpost::{Alias, Tool, with_aliases};
 
 pub use self::arithmetic::{Calculated, calculate};
-pub use self::code::{CodeArtifact, CodeResult, CodeSession, CodeSettings, run_code, run_command};
+pub use self::code::{CodeArtifact, CodePool, CodeResult, CodeSession, CodeSettings, run_code, run_command};
 pub use self::files::{
     EntryKind, FileRoot, FileText, Listing, ListingEntry, PROTECTED_PATHS, WrittenFile, list_directory,
     read_file, write_file,

@@ -60,8 +60,10 @@ fn tool(
 ) -> Result<Exit, Failure> {
     let (name, rest) = chosen(args, &opened)?;
     let model = args.model.as_deref().map(|model| super::run::open_model(model, config)).transpose()?;
-    let toolbox =
-        runtime.block_on(super::toolbox(opened, folder, &args.permission, config, events(args, printer)))?;
+    // One call is over before anything that is made ahead would be used.
+    let pool = None;
+    let toolbox = super::toolbox(opened, folder, &args.permission, config, pool, events(args, printer));
+    let toolbox = runtime.block_on(toolbox)?;
     let spec = toolbox.spec(&name);
     // Executables and descriptions have said themselves what the end of their process means.
     let runs_code = spec

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use toolpost_sandbox::{
     Cancel, Egress, Error, Host, Language, LanguageStatus, Languages, Pool, Profile, Program, Sandbox,
 };
+use toolpost_tools::CodePool;
 
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
@@ -19,7 +21,7 @@ const PROFILE: &str = "data";
 /// How long an interpreter may take to become ready.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(crate) fn run(printer: &Printer) -> Result<Exit, Failure> {
+pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let host = Host::probe();
     let languages = host.languages(env::get_os("PATH").as_deref());
     let key = env::get("ANTHROPIC_API_KEY").is_some();
@@ -27,7 +29,7 @@ pub(crate) fn run(printer: &Printer) -> Result<Exit, Failure> {
     if let Some(path) = env::get_os("PATH") {
         sandbox = sandbox.search_path(path);
     }
-    let features = [profile(&sandbox), pool(&sandbox), egress(&sandbox), docker()];
+    let features = [profile(&sandbox), pool(&sandbox, config), egress(&sandbox), docker()];
     let apparmor = host.apparmor_restricts().then(|| std::env::current_exe().ok()).flatten();
     let apparmor = apparmor.map(|program| host.apparmor_profile(&program));
     if !printer.is_text() {
@@ -111,15 +113,38 @@ fn missing(sandbox: &Sandbox) -> Result<Vec<String>, Error> {
     Ok(missing.into_iter().map(|package| package.requirement.clone()).collect())
 }
 
-/// Whether a live Python can be forked for each run, found out by doing it once.
-fn pool(sandbox: &Sandbox) -> Feature {
-    let built = Pool::builder(sandbox).language(Language::Python).children(1).build();
+/// Whether a live Python can be forked for each run, found out by doing it once, and what the settings say about it.
+fn pool(sandbox: &Sandbox, config: &Config) -> Feature {
+    let kept = match config.spares("code.pool", CodePool::CHILDREN) {
+        Some(number) => format!("Python is forked for each run; `run` keeps {number} ready (`code.pool`)"),
+        None => "Python can be forked for each run; `run` starts one each time, because `code.pool` is false"
+            .to_owned(),
+    };
+    let sandbox = match config.text("code.profile").map(|name| packages::with_profile(sandbox.clone(), &name))
+    {
+        Some(Ok(sandbox)) => sandbox,
+        Some(Err(failure)) => {
+            let reason = format!("`code.profile`: {}", failure.message);
+            return Feature::new("pool", Err(reason), "`toolpost image build` makes an environment");
+        }
+        None => sandbox.clone(),
+    };
+    let built = Pool::builder(&sandbox)
+        .language(Language::Python)
+        .children(1)
+        .preload(super::preload(config))
+        .build();
     let found = built.map_err(|error| error.to_string()).and_then(|pool| {
         let begun = Instant::now();
         loop {
             let metrics = pool.metrics();
             if metrics.ready > 0 {
-                return Ok("Python is forked for each run".to_owned());
+                let missing: Vec<String> =
+                    metrics.missing.iter().map(|(name, why)| format!("`{name}` ({why})")).collect();
+                if missing.is_empty() {
+                    return Ok(kept.clone());
+                }
+                return Ok(format!("{kept}; not loaded from `code.preload`: {}", missing.join(", ")));
             }
             if let Some(reason) = metrics.unavailable {
                 return Err(reason);

@@ -51,7 +51,8 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let toolbox = runtime.block_on(async {
         let opened = target::open(&targets, config, args.permission.level, true).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
-        super::toolbox(opened, workspace.path(), &args.permission, config, Arc::clone(&events)).await
+        let pool = super::code_pool(config)?;
+        super::toolbox(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events)).await
     })?;
     // The first thing that is written: from here on only the run itself can fail.
     let model = recorded(args, model, key)?;

@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     Temperature,
     /// A duration such as `90s`.
     Duration,
+    /// true, false, or how many from 1 to 256.
+    Spares,
     /// One of these words.
     Choice(&'static [&'static str]),
 }
@@ -68,7 +70,7 @@ const fn key(
 const LEVELS: &[&str] = &["minimal", "standard", "strict", "maximum"];
 const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh", "max"];
 
-use Kind::{Choice, Count, Flag, Path, Temperature, Text, Texts};
+use Kind::{Choice, Count, Flag, Path, Spares, Temperature, Text, Texts};
 use Untrusted::{Acts, ActsIfTrue, Waits};
 
 /// The settings. A row with the kind, a reader and a test each: see `tests/it/config.rs`.
@@ -95,6 +97,30 @@ pub(crate) const KEYS: &[Key] = &[
         ActsIfTrue,
         "false",
         "no connection leaves this machine; any text but `0` and `false` means it",
+    ),
+    key(
+        "code.pool",
+        Spares,
+        "TOOLPOST_CODE_POOL",
+        Waits,
+        "true",
+        "whether `run` keeps Pythons ready for code, and how many (true is 2)",
+    ),
+    key(
+        "code.preload",
+        Texts,
+        "TOOLPOST_CODE_PRELOAD",
+        Waits,
+        "",
+        "modules that these Pythons have loaded; `data` stands for those of the profile",
+    ),
+    key(
+        "code.profile",
+        Text,
+        "TOOLPOST_CODE_PROFILE",
+        Waits,
+        "",
+        "the packages of code in `run` and `call`, such as `data`: see `toolpost help image`",
     ),
     key(
         "http.allow_hosts",
@@ -218,6 +244,10 @@ impl Key {
             (Kind::Text | Kind::Path, Value::String(_)) | (Kind::Flag, Value::Bool(_)) => true,
             (Kind::Texts, Value::Array(items)) => items.iter().all(Value::is_string),
             (Kind::Count, Value::Number(number)) => number.as_u64().is_some_and(|number| number >= 1),
+            (Kind::Spares, Value::Bool(_)) => true,
+            (Kind::Spares, Value::Number(number)) => {
+                number.as_u64().is_some_and(|number| (1..=256).contains(&number))
+            }
             (Kind::Temperature, Value::Number(number)) => {
                 number.as_f64().is_some_and(|number| (0.0..=2.0).contains(&number))
             }
@@ -237,7 +267,7 @@ impl Key {
     pub(crate) fn parse(&self, text: &str) -> Result<Value, String> {
         let value = match self.kind {
             Kind::Texts => text.split(',').map(str::trim).filter(|text| !text.is_empty()).collect(),
-            Kind::Flag | Kind::Count | Kind::Temperature => {
+            Kind::Flag | Kind::Count | Kind::Spares | Kind::Temperature => {
                 serde_json::from_str(text.trim()).unwrap_or_else(|_| text.into())
             }
             _ => text.into(),
@@ -252,6 +282,7 @@ impl Key {
             Kind::Path => "a path".into(),
             Kind::Flag => "true or false".into(),
             Kind::Count => "a whole number from 1".into(),
+            Kind::Spares => "true, false or a whole number from 1 to 256".into(),
             Kind::Temperature => "a number from 0 to 2".into(),
             Kind::Duration => "a duration such as \"90s\" or \"5m\"".into(),
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
@@ -281,6 +312,8 @@ mod tests {
             ("tools", json!(["a"]), json!([1])),
             ("ask", json!(true), json!("true")),
             ("max_tokens", json!(1), json!(0)),
+            ("code.pool", json!(false), json!(0)),
+            ("code.pool", json!(256), json!(257)),
             ("temperature", json!(2), json!(2.1)),
             ("max_time", json!("90s"), json!("0s")),
             ("level", json!("strict"), json!("stric")),

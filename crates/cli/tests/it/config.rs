@@ -33,6 +33,9 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("max_tokens", limits),
         ("max_time", limits),
         ("no_network", no_network),
+        ("code.pool", pool),
+        ("code.preload", preload),
+        ("code.profile", profile),
         ("http.allow_hosts", allowed_hosts),
         ("egress_policy", egress_policy),
         ("packages.index", crate::packages::index),
@@ -74,9 +77,10 @@ fn sample(name: &str) -> &'static str {
         "ask" | "no_network" => "true",
         "temperature" => "0.5",
         "effort" => "high",
-        "tools" | "allow" | "http.allow_hosts" => "a,b",
+        "tools" | "allow" | "http.allow_hosts" | "code.preload" => "a,b",
         "search.engine" => "brave",
         "level" => "standard",
+        "code.pool" => "3",
         "max_time" => "90s",
         "format" => "jsonl",
         "color" => "never",
@@ -232,6 +236,120 @@ fn no_network() {
         .without("TOOLPOST_NO_NETWORK");
     let words = ["run", "-p", "hi", "--json", "--config", "no_network=true"];
     assert_eq!(env.run(words).exit(5).error()["code"], "NETWORK_FORBIDDEN");
+}
+
+/// Who ran each of so many runs of the same Python code, and what an expression was there. As long as the module was not
+/// loaded ahead, a run takes a second: time in which a pool gets ready.
+fn backends(
+    env: &TestEnv,
+    count: usize,
+    module: &str,
+    then: &str,
+    settings: &[&str],
+) -> Vec<(String, Value)> {
+    let code = format!(
+        "import json, sys, time\nahead = '{module}' in sys.modules\nif not ahead: time.sleep(1)\n\
+         open('log.txt', 'a').write(json.dumps({then}) + '\\n')"
+    );
+    let call = json!({ "calls": [{ "tool": "run_code", "args": { "language": "python", "code": code } }] });
+    let turns: Vec<Value> = std::iter::repeat_n(call, count).chain([json!({ "text": "done" })]).collect();
+    env.write("script.yaml", json!({ "turns": turns }).to_string());
+    env.write("mine/log.txt", "");
+    let mut words = vec!["run", "-p", "go", "--model", "script:script.yaml", "--level", "strict", "--json"];
+    words.extend(["--workdir", "mine"]);
+    for setting in settings {
+        words.extend(["--config", setting]);
+    }
+    let record = env.run(words).ok().json();
+    let backend = |call: &Value| call["sandbox"]["report"]["backend"].as_str().unwrap().to_owned();
+    let backends: Vec<String> = record["tool_calls"].as_array().unwrap().iter().map(backend).collect();
+    let log = env.read("mine/log.txt");
+    let values: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((backends.len(), values.len()), (count, count), "{record}");
+    backends.into_iter().zip(values).collect()
+}
+
+/// Whether code in Python can be forked on this host, at level strict.
+fn has_pool(test: &str) -> bool {
+    let features = TestEnv::new().run(["doctor", "--json"]).json()["features"].clone();
+    let pool = features.as_array().unwrap().iter().find(|feature| feature["name"] == "pool").unwrap().clone();
+    if pool["available"] != true {
+        println!("SKIP {test}: {}", pool["reason"]);
+    }
+    pool["available"] == true
+}
+
+#[test]
+fn pool() {
+    let env = TestEnv::new();
+    let feature = |words: &[&str]| {
+        let told = env.run(["doctor", "--json"].iter().chain(words)).json();
+        told["features"].as_array().unwrap().iter().find(|row| row["name"] == "pool").unwrap().clone()
+    };
+    for words in ["code.pool=0", "code.pool=257", "code.pool=many"] {
+        let wrong = env.run(SUM.iter().chain(&["--config", words])).exit(2);
+        assert!(wrong.err.contains("from 1 to 256"), "{wrong}");
+    }
+    if !has_pool("pool") {
+        return;
+    }
+    for (words, said) in [
+        (&[][..], "keeps 2 ready"),
+        (&["--config", "code.pool=5"][..], "keeps 5 ready"),
+        (&["--config", "code.pool=false"][..], "starts one each time"),
+    ] {
+        let feature = feature(words);
+        assert!(feature["reason"].as_str().unwrap().contains(said), "{feature}");
+    }
+    let kept = backends(&env, 20, "colorsys", "1", &["code.preload=colorsys"]);
+    assert_eq!(kept[0].0, "process", "the first one does not wait for a pool");
+    assert!(kept.iter().any(|(backend, _)| backend == "pool"), "{kept:?}");
+    let none = backends(&env, 3, "colorsys", "1", &["code.preload=colorsys", "code.pool=false"]);
+    assert!(none.iter().all(|(backend, _)| backend == "process"), "{none:?}");
+}
+
+#[test]
+fn preload() {
+    let env = TestEnv::new();
+    env.write("hello.yaml", "turns:\n  - text: hello\n");
+    let words = ["run", "-p", "hi", "--model", "script:hello.yaml", "--config", "code.preload=a b"];
+    let wrong = env.run(words).exit(2);
+    assert!(wrong.err.contains("`a b`"), "{wrong}");
+    if !has_pool("preload") {
+        return;
+    }
+    let settings = ["code.preload=colorsys,no_such_module"];
+    let kept = backends(&env, 20, "colorsys", "ahead", &settings);
+    assert!(kept.iter().any(|(backend, _)| backend == "pool"), "{kept:?}");
+    for (backend, value) in kept {
+        assert_eq!(value, json!(backend == "pool"));
+    }
+    let page = env.run(["doctor", "--config", "code.preload=colorsys,no_such_module"]).out;
+    assert!(page.contains("not loaded from `code.preload`: `no_such_module`"), "{page}");
+}
+
+#[test]
+fn profile() {
+    let wrong =
+        TestEnv::new().run(["call", "run_code", "language=python", "code=1", "--config", "code.profile=dat"]);
+    assert!(wrong.exit(1).err.contains("`dat`"));
+    let Some(env) = crate::packages::with_wheels("profile") else { return };
+    env.write("own.txt", "hello-toolpost hello_toolpost\n");
+    env.run(["image", "build", "--profile-file", "own.txt"]).ok();
+    let code = "code=import hello_toolpost\nprint(hello_toolpost.VALUE)";
+    let words = ["call", "run_code", "language=python", code];
+    env.run(words).exit(1);
+    assert_eq!(env.run(words.iter().chain(&["--config", "code.profile=own"])).ok().out, "2.0\n");
+    if !has_pool("profile") {
+        return;
+    }
+    let settings = ["code.profile=own", "code.preload=hello_toolpost"];
+    let then = "[ahead, __import__('hello_toolpost').VALUE]";
+    let kept = backends(&env, 20, "hello_toolpost", then, &settings);
+    assert!(kept.iter().any(|(backend, _)| backend == "pool"), "{kept:?}");
+    for (backend, value) in kept {
+        assert_eq!(value, json!([backend == "pool", 2.0]));
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::support::TestEnv;
 
 /// A world with two wheels in the folder `links`: `hello-toolpost` 1.0 and 2.0. None, loudly, where nothing installs.
 #[expect(clippy::print_stdout, reason = "a test that is left out says so")]
-fn with_wheels(test: &str) -> Option<TestEnv> {
+pub(crate) fn with_wheels(test: &str) -> Option<TestEnv> {
     let env = TestEnv::new();
     let probe =
         env.run_with("import pip, venv, ensurepip", ["exec", "--level", "strict", "--lang", "python", "-"]);

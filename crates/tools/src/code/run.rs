@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use serde_json::{Value, json};
 use toolpost::{Artifact, Ctx, Evidence, ToolError, data, tool};
-use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Program, Stdin, Workspace};
+use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Pool, Program, Stdin, Workspace};
 
 use super::output_log::OutputLog;
 use super::session::{CodeSession, Held};
@@ -135,14 +135,19 @@ fn run(
     stdin: Option<String>,
     ctx: &Ctx,
 ) -> Result<WithText<CodeResult>, ToolError> {
-    let mut sandbox = settings_of(ctx).sandbox(ctx, timeout)?;
+    let settings = settings_of(ctx);
+    let mut sandbox = settings.sandbox(ctx, timeout)?;
     if let Some(text) = stdin {
         sandbox = sandbox.stdin(Stdin::Bytes(text.into_bytes()));
     }
     if let Some(folder) = Folder::find(ctx)? {
         sandbox = sandbox.workspace(Workspace::Host(folder.path()));
     }
-    let outcome = watched(ctx, |cancel, on_event| sandbox.run(program, cancel, on_event))?;
+    let pool = settings.pool.as_ref().filter(|_| settings.backend.is_none() && settings.egress.is_none());
+    let outcome = watched(ctx, |cancel, on_event| match pool {
+        Some(pool) => pool.run(|| settings.ahead(), &sandbox, program, cancel, on_event),
+        None => sandbox.run(program, cancel, on_event),
+    })?;
     answer(&outcome, Vec::new())
 }
 
@@ -214,8 +219,9 @@ fn answer(outcome: &Outcome, remarks: Vec<String>) -> Result<WithText<CodeResult
         level: outcome.report.effective.name().to_owned(),
     };
     let reached = outcome.report.reached.iter().filter_map(|reached| describe::reached(*reached));
-    let notes: Vec<String> =
-        reached.map(ToOwned::to_owned).chain(outcome.report.notes.iter().cloned()).chain(remarks).collect();
+    // How fast it was is nothing to a model; the evidence has it.
+    let notes = outcome.report.notes.iter().filter(|note| !note.starts_with(Pool::COLD)).cloned();
+    let notes: Vec<String> = reached.map(ToOwned::to_owned).chain(notes).chain(remarks).collect();
     let text = describe::text(&result, describe::verdict(&outcome.verdict).as_deref(), &notes);
     let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
     Ok(WithText {

@@ -9,7 +9,7 @@ use toolpost::import::{ResourceLimits, SandboxConfig};
 use toolpost::{Ctx, ToolError};
 use toolpost_sandbox::{Backend, BuildCache, Egress, Level, Limits, Sandbox};
 
-use super::failure;
+use super::{CodePool, failure};
 
 /// What the operator allows code to do, given by type: `Toolbox::builder().provide(CodeSettings::default())`. Without
 /// it the defaults hold. A call can only tighten it.
@@ -38,6 +38,9 @@ pub struct CodeSettings {
     /// Who runs code and programs. Default none: processes of this host, started for each call. A
     /// [`toolpost_sandbox::Pool`] or a Docker backend stands here. Sessions are processes of this host in any case.
     pub backend: Option<Arc<dyn Backend>>,
+    /// Pythons that are made ahead for `run_code`. Default none: each run starts one. It serves level `strict` without
+    /// `egress`; with a [`CodeSettings::backend`] it is not used.
+    pub pool: Option<CodePool>,
     /// Where programs that were built are kept. Default none: code of a compiled language is built each time.
     pub build_cache: Option<BuildCache>,
     /// How many sessions one run or conversation may have at a time. Default 8; 0 allows none.
@@ -56,6 +59,7 @@ impl Default for CodeSettings {
             environment: Vec::new(),
             egress: None,
             backend: None,
+            pool: None,
             build_cache: None,
             sessions: 8,
         }
@@ -107,17 +111,7 @@ impl CodeSettings {
 
     /// A sandbox for one call: its level, its time, and what the operator allows.
     pub(super) fn sandbox(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Sandbox, ToolError> {
-        let limits = self.call_limits(ctx, timeout)?;
-        let mut sandbox = Sandbox::new().limits(limits).allow_degraded(self.allow_degraded);
-        if let Some(level) = self.asked_level(ctx)? {
-            sandbox = sandbox.level(level);
-        }
-        for (name, value) in &self.environment {
-            sandbox = sandbox.env(name, value);
-        }
-        if let Some(path) = &self.search_path {
-            sandbox = sandbox.search_path(path);
-        }
+        let mut sandbox = self.plain(self.call_limits(ctx, timeout)?, self.asked_level(ctx)?);
         let no_requests = ctx.inject::<ResourceLimits>().is_ok_and(|asked| asked.network_requests == Some(0));
         if let Some(egress) = &self.egress
             && !no_requests
@@ -130,7 +124,26 @@ impl CodeSettings {
         if let Some(cache) = &self.build_cache {
             sandbox = sandbox.build_cache(cache.clone());
         }
-        Ok(self.read_only.iter().fold(sandbox, Sandbox::read_only))
+        Ok(sandbox)
+    }
+
+    /// A sandbox for no call in particular, for what is made ahead.
+    pub(super) fn ahead(&self) -> Sandbox {
+        self.plain(self.limits.clone(), self.level)
+    }
+
+    fn plain(&self, limits: Limits, level: Option<Level>) -> Sandbox {
+        let mut sandbox = Sandbox::new().limits(limits).allow_degraded(self.allow_degraded);
+        if let Some(level) = level {
+            sandbox = sandbox.level(level);
+        }
+        for (name, value) in &self.environment {
+            sandbox = sandbox.env(name, value);
+        }
+        if let Some(path) = &self.search_path {
+            sandbox = sandbox.search_path(path);
+        }
+        self.read_only.iter().fold(sandbox, Sandbox::read_only)
     }
 
     /// The stricter of the levels that the operator and the call have named.
@@ -238,6 +251,7 @@ mod tests {
             environment: vec![("MODE".into(), "test".into())],
             egress: Some(Egress::new().allow(HostPattern::new("example.org").unwrap())),
             backend: Some(Arc::new(Processes)),
+            pool: None,
             build_cache: Some(BuildCache::at(cache.path().join("builds")).unwrap()),
             sessions: 1,
         };

@@ -12,6 +12,7 @@ mod arithmetic;
 #[cfg(feature = "http")]
 mod certificates;
 mod code;
+mod code_pool;
 mod code_sessions;
 mod encodings;
 mod hashing;

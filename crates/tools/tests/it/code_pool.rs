@@ -1,0 +1,159 @@
+//! `run_code` with Pythons that are made ahead.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use toolpost_sandbox::{Egress, Host, Level};
+use toolpost_tools::{CodePool, CodeSettings};
+
+use crate::support::Bench;
+
+fn settings(pool: &CodePool) -> CodeSettings {
+    let mut settings = CodeSettings::default();
+    settings.pool = Some(pool.clone());
+    settings
+}
+
+/// A toolbox with these settings; none, loudly, where the host has no level strict or no Python.
+fn bench(test: &str, settings: CodeSettings) -> Option<Bench> {
+    let host = Host::probe();
+    let strict = host.availability(Level::Strict).is_some_and(|entry| entry.available);
+    let languages = host.languages(None);
+    if !strict || !languages.iter().any(|found| found.language.name() == "python" && found.available) {
+        println!("SKIP {test}: no level strict, or no Python");
+        return None;
+    }
+    Some(Bench::with(|builder| builder.provide(settings)))
+}
+
+/// Who ran a piece of code, and its value.
+async fn ran(bench: &Bench, code: &str) -> (String, Value) {
+    let reply = bench.reply("run_code", json!({"language": "python", "code": code})).await;
+    let report = &reply.record.sandbox.as_ref().unwrap()["report"];
+    let value = reply.result.unwrap().structured.unwrap()["value"].clone();
+    (report["backend"].as_str().unwrap().to_owned(), value)
+}
+
+/// Waits until the pool has its Pythons; false, loudly, where it can have none.
+async fn ready(test: &str, pool: &CodePool, children: usize) -> bool {
+    let begun = Instant::now();
+    loop {
+        let metrics = pool.metrics().unwrap();
+        if metrics.ready == children {
+            return true;
+        }
+        if let Some(reason) = metrics.unavailable {
+            println!("SKIP {test}: {reason}");
+            return false;
+        }
+        assert!(begun.elapsed() < Duration::from_mins(1), "{metrics:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_first_run_is_ordinary_and_the_next_ones_are_forked() {
+    let test = "the_first_run_is_ordinary_and_the_next_ones_are_forked";
+    let pool = CodePool::new().children(3).preload(["colorsys"]);
+    let Some(bench) = bench(test, settings(&pool)) else { return };
+    let code = "import os, sys\nopen('made.txt', 'a').write('x')\n['colorsys' in sys.modules, os.getcwd(), sorted(os.listdir('.'))]";
+    bench.put("in.txt", "there");
+    assert!(pool.metrics().is_none(), "nothing is made before it is needed");
+    bench.run("run_code", json!({"language": "sh", "code": "true"})).await.unwrap();
+    assert!(pool.metrics().is_none());
+    let (backend, value) = ran(&bench, code).await;
+    assert_eq!((backend.as_str(), &value[0]), ("process", &json!(false)));
+    if !ready(test, &pool, 3).await {
+        return;
+    }
+    let (backend, value) = ran(&bench, code).await;
+    assert_eq!(backend, "pool");
+    assert_eq!(value, json!([true, value[1], ["in.txt", "made.txt"]]));
+    assert_eq!(std::fs::read_to_string(bench.path("made.txt")).unwrap(), "xx");
+    assert_eq!(pool.metrics().unwrap().served, 1);
+    // A call with less than the others runs all the same, and a model hears nothing of how it was run.
+    let mut call = bench.call("run_code", json!({"language": "python", "code": "1"}));
+    call.options.level = Some("maximum".into());
+    let reply = bench.toolbox.call(call).await;
+    let record = reply.record.sandbox.as_ref().unwrap();
+    assert!(record["report"]["notes"].to_string().contains("cold"), "{record}");
+    let output = reply.result.unwrap();
+    assert!(!output.model_text().contains("cold"), "{}", output.model_text());
+}
+
+#[tokio::test]
+async fn calls_do_not_wait_for_a_pool_that_is_made() {
+    let test = "calls_do_not_wait_for_a_pool_that_is_made";
+    let Some(plain) = bench(test, CodeSettings::default()) else { return };
+    let found = ran(&plain, "import sys\n[*sys.version_info[:2], sys.executable]").await.1;
+    // A virtual environment with a module that takes its time.
+    let folder = tempfile::tempdir().unwrap();
+    let packages = folder.path().join(format!("lib/python{}.{}/site-packages", found[0], found[1]));
+    std::fs::create_dir_all(&packages).unwrap();
+    std::fs::create_dir(folder.path().join("bin")).unwrap();
+    std::fs::write(packages.join("slow_to_load.py"), "import time\ntime.sleep(300)\n").unwrap();
+    let python = Path::new(found[2].as_str().unwrap());
+    std::os::unix::fs::symlink(python, folder.path().join("bin/python3")).unwrap();
+    let home = format!("home = {}\n", python.parent().unwrap().display());
+    std::fs::write(folder.path().join("pyvenv.cfg"), home).unwrap();
+    let pool = CodePool::new().preload(["slow_to_load"]);
+    let mut settings = settings(&pool);
+    settings.search_path = Some(format!("{}/bin:/usr/bin:/bin", folder.path().display()).into());
+    let bench = Bench::with(|builder| builder.provide(settings));
+    let begun = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(ran(&bench, "1").await.0, "process");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    let metrics = pool.metrics().unwrap();
+    assert_eq!((metrics.ready, metrics.missing.len(), metrics.cold), (0, 0, 2), "{metrics:?}");
+}
+
+#[tokio::test]
+async fn what_a_pool_cannot_serve_makes_none() {
+    let test = "what_a_pool_cannot_serve_makes_none";
+    let pool = CodePool::new();
+    let mut standard = settings(&pool);
+    standard.level = Some(Level::Standard);
+    let mut egress = settings(&pool);
+    egress.egress = Some(Egress::new());
+    for settings in [standard, egress] {
+        let Some(bench) = bench(test, settings) else { return };
+        assert_eq!(ran(&bench, "1").await.0, "process");
+        assert!(pool.metrics().is_none());
+    }
+    for wrong in
+        [CodePool::new().children(0), CodePool::new().children(257), CodePool::new().preload(["a b"])]
+    {
+        wrong.check().unwrap_err();
+        let Some(bench) = bench(test, settings(&wrong)) else { return };
+        assert_eq!(ran(&bench, "1").await.0, "process");
+        assert!(wrong.refused().is_some() && wrong.metrics().is_none());
+        assert_eq!(ran(&bench, "2").await.1, json!(2));
+    }
+    pool.check().unwrap();
+}
+
+#[tokio::test]
+async fn a_pool_ends_with_its_toolbox() {
+    let test = "a_pool_ends_with_its_toolbox";
+    let pool = CodePool::new().preload(["colorsys"]);
+    let Some(bench) = bench(test, settings(&pool)) else { return };
+    ran(&bench, "1").await;
+    if !ready(test, &pool, CodePool::CHILDREN).await {
+        return;
+    }
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        tasks
+            .filter(|task| {
+                std::fs::read(task.path().join("comm")).is_ok_and(|name| name == b"toolpost-pool\n")
+            })
+            .count()
+    };
+    let before = threads();
+    assert!(before > 0);
+    drop((bench, pool));
+    assert_eq!(threads(), before - 1);
+}
