@@ -256,8 +256,15 @@ impl Keeper {
         until: Instant,
     ) -> (MutexGuard<'a, State>, Result<Spare, String>) {
         loop {
-            if let Some(spare) = state.ready.pop_front() {
-                return (state, Ok(spare));
+            while let Some(spare) = state.ready.pop_front() {
+                if !spare.is_lost() {
+                    return (state, Ok(spare));
+                }
+                state.counts.died += 1;
+                // Its end is waited for, which nobody else has to.
+                drop(state);
+                drop(spare);
+                state = self.shared.lock();
             }
             if let Some(reason) = &state.unavailable {
                 let reason = reason.clone();

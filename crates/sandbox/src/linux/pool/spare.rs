@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -255,6 +256,19 @@ impl Spare {
     /// Whether it is a child of this zygote.
     pub(super) fn is_of(&self, other: &Arc<Zygote>) -> bool {
         matches!(&self.told, Told::Zygote { zygote, .. } if Arc::ptr_eq(zygote, other))
+    }
+
+    /// Whether it dies, or is about to: the kernel kills all children of a zygote with the zygote's first process, whose
+    /// descriptors it closes before.
+    pub(super) fn is_lost(&self) -> bool {
+        let hung_up = |descriptor: BorrowedFd<'_>| {
+            let mut waiting = [PollFd::from_borrowed_fd(descriptor, PollFlags::empty())];
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut waiting, Some(&now)).is_ok_and(|count| count > 0)
+        };
+        let of_zygote = |zygote: &Zygote| hung_up(zygote.control());
+        matches!(&self.told, Told::Zygote { zygote, .. } if of_zygote(zygote))
+            || hung_up(self.running.child.control.as_fd())
     }
 
     /// Tells a waiting sandbox to start the pool's interpreter, whose code comes later.
