@@ -241,10 +241,9 @@ impl Key {
     /// What was expected.
     pub(crate) fn check(&self, value: Value) -> Result<Value, String> {
         let good = match (self.kind, &value) {
-            (Kind::Text | Kind::Path, Value::String(_)) | (Kind::Flag, Value::Bool(_)) => true,
+            (Kind::Text | Kind::Path, Value::String(_)) | (Kind::Flag | Kind::Spares, Value::Bool(_)) => true,
             (Kind::Texts, Value::Array(items)) => items.iter().all(Value::is_string),
             (Kind::Count, Value::Number(number)) => number.as_u64().is_some_and(|number| number >= 1),
-            (Kind::Spares, Value::Bool(_)) => true,
             (Kind::Spares, Value::Number(number)) => {
                 number.as_u64().is_some_and(|number| (1..=256).contains(&number))
             }

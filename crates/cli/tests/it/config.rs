@@ -270,6 +270,7 @@ fn backends(
 }
 
 /// Whether code in Python can be forked on this host, at level strict.
+#[expect(clippy::print_stdout, reason = "a test that is left out says so")]
 fn has_pool(test: &str) -> bool {
     let features = TestEnv::new().run(["doctor", "--json"]).json()["features"].clone();
     let pool = features.as_array().unwrap().iter().find(|feature| feature["name"] == "pool").unwrap().clone();

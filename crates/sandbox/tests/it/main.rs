@@ -89,11 +89,7 @@ mod packages;
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
 mod pool_failures;
-#[expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a helper of tests fails by panicking and skips loudly"
-)]
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod pool_folders;
 #[expect(
     clippy::unwrap_used,

@@ -1,5 +1,6 @@
 //! Pools and folders of the host: a folder that is attached to a spare is what a cold run has, and no other spare sees it.
 
+use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -175,12 +176,14 @@ fn protected_paths_of_an_attached_folder_cannot_be_written() {
         "import os\nopen('evil', 'w').close()\nallowed = []\ndef attempt(name, action):\n    try:\n        action(); allowed.append(name)\n    except OSError: pass\n",
     );
     for path in PROTECTED_PATHS.into_iter().chain(["inner/.git"]) {
-        code.push_str(&format!(
+        writeln!(
+            code,
             "attempt('write {path}', lambda: open('{path}', 'w').write('evil'))\n\
              attempt('inside {path}', lambda: open('{path}/evil', 'w').write('evil'))\n\
              attempt('rename {path}', lambda: os.rename('{path}', 'moved'))\n\
-             attempt('replace {path}', lambda: os.replace('evil', '{path}'))\n"
-        ));
+             attempt('replace {path}', lambda: os.replace('evil', '{path}'))"
+        )
+        .unwrap();
     }
     code.push_str("allowed");
     for with_repository in [false, true] {

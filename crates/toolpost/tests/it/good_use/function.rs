@@ -25,7 +25,7 @@ fn many(
 /// A result of another error type.
 #[tool]
 async fn io() -> std::io::Result<String> {
-    Ok(std::fs::read_to_string("x")?)
+    std::fs::read_to_string("x")
 }
 
 type Answer<T> = Result<T, std::fmt::Error>;

@@ -2,7 +2,9 @@
 
 use toolpost::{ToolError, Toolbox, tools};
 
-struct Shop;
+struct Shop {
+    price: usize,
+}
 
 #[tools(category = "shop", group = "shop.orders")]
 impl Shop {
@@ -13,11 +15,11 @@ impl Shop {
     }
 
     fn price(&self, item: &str) -> usize {
-        item.len()
+        self.price * item.len()
     }
 }
 
 #[test]
 fn methods_of_a_value() {
-    assert_eq!(Toolbox::builder().tools(Shop).build().unwrap().specs().len(), 1);
+    assert_eq!(Toolbox::builder().tools(Shop { price: 2 }).build().unwrap().specs().len(), 1);
 }

@@ -42,7 +42,9 @@ fn highest(#[state(id = "scores", path = "/{name}")] score: &mut i64, name: Stri
     *score
 }
 
-struct Counters;
+struct Counters {
+    step: u64,
+}
 
 #[tools]
 impl Counters {
@@ -57,7 +59,7 @@ impl Counters {
         #[state(id = "counters/{owner}", path = "/by_name/{name}")] count: &mut u64,
         name: String,
     ) -> u64 {
-        *count += 1;
+        *count += self.step;
         *count
     }
 
@@ -71,7 +73,13 @@ impl Counters {
 #[test]
 fn parameters_that_are_state() {
     let mut count = 1;
-    assert_eq!(Counters.add(&mut count, "a".into()), 2);
+    assert_eq!(Counters { step: 1 }.add(&mut count, "a".into()), 2);
     assert_eq!(highest::run(&mut 3, "a".into(), 2), 3);
-    let _ = toolpost::Toolbox::builder().tool(all).tool(parts).tool(highest).tools(Counters).build().unwrap();
+    let _ = toolpost::Toolbox::builder()
+        .tool(all)
+        .tool(parts)
+        .tool(highest)
+        .tools(Counters { step: 1 })
+        .build()
+        .unwrap();
 }
