@@ -76,7 +76,8 @@ fn check(value: &Value) -> Result<EgressPolicy, Wrong> {
         let Err(error) = reads(alone(name, value.clone())) else { continue };
         // The innermost value that is wrong by itself.
         let (place, error) = match value {
-            Value::Array(items) => items
+            // A list that is wrong without an item is wrong by its name.
+            Value::Array(items) if reads(alone(name, Value::Array(Vec::new()))).is_ok() => items
                 .iter()
                 .enumerate()
                 .find_map(|(index, item)| {

@@ -87,7 +87,7 @@ impl PoolBuilder {
 
     /// Sets whether a folder of the host can be the workspace of a run in a spare ([`Workspace::Host`], at level
     /// `strict`). Default no: such requests run cold. Each spare is then locked by Landlock when it has its workspace and
-    /// before it gets its code, which costs each run some 0.2 ms; a warm-up runs before.
+    /// before it gets its code; a warm-up runs before.
     #[must_use]
     pub fn host_folders(mut self, host_folders: bool) -> Self {
         self.settings.host_folders = host_folders;

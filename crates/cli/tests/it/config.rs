@@ -340,7 +340,7 @@ fn profile() {
     let code = "code=import hello_toolpost\nprint(hello_toolpost.VALUE)";
     let words = ["call", "run_code", "language=python", code];
     env.run(words).exit(1);
-    assert_eq!(env.run(words.iter().chain(&["--config", "code.profile=own"])).ok().out, "2.0\n");
+    assert_eq!(env.run(words.iter().chain(&["--config", "code.profile=own"])).ok().out, "stdout:\n2.0\n");
     if !has_pool("profile") {
         return;
     }
