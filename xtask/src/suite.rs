@@ -100,7 +100,7 @@ fn timed(tally: &mut Tally, name: &str, run: impl FnOnce(&mut Tally) -> Result<(
 
 impl Suite {
     fn cargo(&self, arguments: &[&str]) -> Task {
-        Task::new("cargo", arguments).folder(&self.root).limit(Duration::from_mins(25))
+        Task::new("cargo", arguments).folder(&self.root).limit(Duration::from_mins(40))
     }
 
     /// A step that is one Cargo command, which passes or fails as a whole.
@@ -128,7 +128,7 @@ impl Suite {
             fs::remove_file(&file).map_err(|error| format!("cannot remove {}: {error}", file.display()))?;
         }
         let (program, first) = nextest.split_first().ok_or("no nextest")?;
-        let mut task = Task::new(program, &[]).folder(&self.root).limit(Duration::from_mins(25));
+        let mut task = Task::new(program, &[]).folder(&self.root).limit(Duration::from_mins(40));
         for argument in first.iter().map(String::as_str).chain(["run", "--workspace", "--profile", "ci"]) {
             task = task.argument(argument);
         }
