@@ -37,7 +37,7 @@
 //! - [`main`] makes an executable of a toolbox, which any program can call; [`Program`] says more of it.
 //! - `worker_entry` lets tools run in processes of their own (feature `workers`).
 //! - Behind features: `sandbox` runs processes under confinement, `tools` has the built-in tools, `llm` the models,
-//!   `agent` the loop; `full` is all of them.
+//!   `agent` the loop, `mcp` the Model Context Protocol; `full` is all of them.
 //!
 //! # Invariants
 //!
@@ -89,3 +89,7 @@ pub use toolpost_llm as llm;
 /// The agentic loop.
 #[cfg(feature = "agent")]
 pub use toolpost_agent as agent;
+
+/// The Model Context Protocol, both halves.
+#[cfg(feature = "mcp")]
+pub use toolpost_mcp as mcp;

@@ -1,0 +1,1 @@
+//! Servers of the protocol as sources of tools.

@@ -1,0 +1,1 @@
+//! What servers send, as tools, outputs, errors, resources and prompts.

@@ -1,0 +1,1 @@
+//! Tools, outputs, errors, resources and prompts, as clients read them.

@@ -1,0 +1,1 @@
+//! Tools, resources and prompts for clients of the protocol.
