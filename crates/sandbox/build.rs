@@ -1,76 +1,90 @@
-//! Builds the first process of every sandbox (`shim/init.rs`): a static program without any library, embedded by the
-//! crate; and in the same way what makes the children of a zygote (`shim/fork.rs`). Where it cannot be built the crate still builds, and no level is available, with the reason.
+//! Builds the programs that the crate embeds: static code without any library, a few kilobytes each. Where one cannot be
+//! built the crate still builds, and what needs the program is not available, with the reason.
 
 use std::error::Error;
 use std::path::Path;
 use std::process::Command;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo::rustc-check-cfg=cfg(toolpost_simulate_other_host)");
-    println!("cargo::rerun-if-changed=shim/init.rs");
-    println!("cargo::rerun-if-changed=build.rs");
-    let output = variable("OUT_DIR")?;
-    let target = variable("TARGET")?;
-    let program = Path::new(&output).join("init");
-    let reason = match target.split('-').next() {
-        Some("x86_64" | "aarch64") if target.contains("-linux-") => {
-            build(&target, "shim/init.rs", &program, STANDS)?
-        }
-        _ => Some(format!("the first process of a sandbox is not written for {target}")),
-    };
-    if let Some(reason) = &reason {
-        std::fs::write(&program, [])?;
-        println!("cargo::warning=no sandbox level will be available: {reason}");
-    }
-    println!("cargo::rustc-env=TOOLPOST_SANDBOX_INIT={}", program.display());
-    println!("cargo::rustc-env=TOOLPOST_SANDBOX_INIT_MISSING={}", reason.unwrap_or_default());
-    build_fork(&output, &target)?;
-    if variable("CARGO_FEATURE_DOCKER").is_ok() {
-        build_container(&output, &target)?;
-    }
-    Ok(())
+/// A program of `shim/`.
+struct Shim {
+    /// Its file, without the ending, and what its file is called for the crate.
+    name: &'static str,
+    variable: &'static str,
+    /// How its code stands in memory.
+    model: &'static str,
+    /// Its files beside `bare.rs`.
+    files: &'static [&'static str],
+    /// What it is, and what there is none of without it.
+    is: &'static str,
+    lost: &'static str,
+    /// The feature that needs it, as cargo names it here.
+    feature: Option<&'static str>,
 }
 
-/// A program whose code stands at one address.
+/// At one address.
 const STANDS: &str = "-Crelocation-model=static";
-/// Code that stands anywhere, without anything that would have to be put right.
+/// Anywhere, without anything that would have to be put right.
 const FLOATS: &str = "-Crelocation-model=pic";
 
-/// What makes the children of a zygote. Without it pools of Python run cold.
-fn build_fork(output: &str, target: &str) -> Result<(), Box<dyn Error>> {
-    println!("cargo::rerun-if-changed=shim/fork.rs");
-    let program = Path::new(output).join("fork");
-    let is_known = matches!(target.split('-').next(), Some("x86_64" | "aarch64"));
-    if !is_known || !target.contains("-linux-") || build(target, "shim/fork.rs", &program, FLOATS)?.is_some()
-    {
-        std::fs::write(&program, [])?;
-    }
-    println!("cargo::rustc-env=TOOLPOST_SANDBOX_FORK={}", program.display());
-    Ok(())
-}
+const SHIMS: &[Shim] = &[
+    Shim {
+        name: "init",
+        variable: "TOOLPOST_SANDBOX_INIT",
+        model: STANDS,
+        files: &["init.rs"],
+        is: "the first process of a sandbox",
+        lost: "no sandbox level will be available",
+        feature: None,
+    },
+    Shim {
+        name: "fork",
+        variable: "TOOLPOST_SANDBOX_FORK",
+        model: FLOATS,
+        files: &["fork.rs"],
+        is: "what makes the children of a zygote",
+        lost: "pools of Python will run cold",
+        feature: None,
+    },
+    Shim {
+        name: "container",
+        variable: "TOOLPOST_SANDBOX_CONTAINER",
+        model: STANDS,
+        files: &["container.rs", "container_system.rs"],
+        is: "the first process of a container",
+        lost: "the Docker backend will not be available",
+        feature: Some("CARGO_FEATURE_DOCKER"),
+    },
+];
 
-/// The first process of a container.
-fn build_container(output: &str, target: &str) -> Result<(), Box<dyn Error>> {
-    println!("cargo::rerun-if-changed=shim/container.rs");
-    println!("cargo::rerun-if-changed=shim/container_system.rs");
-    let program = Path::new(output).join("container");
-    let reason = match target.split('-').next() {
-        Some("x86_64" | "aarch64") if target.contains("-linux-") => {
-            build(target, "shim/container.rs", &program, STANDS)?
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rustc-check-cfg=cfg(toolpost_simulate_other_host)");
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=shim/bare.rs");
+    let output = variable("OUT_DIR")?;
+    let target = variable("TARGET")?;
+    let is_known =
+        matches!(target.split('-').next(), Some("x86_64" | "aarch64")) && target.contains("-linux-");
+    for shim in SHIMS.iter().filter(|shim| shim.feature.is_none_or(|feature| variable(feature).is_ok())) {
+        for file in shim.files {
+            println!("cargo::rerun-if-changed=shim/{file}");
         }
-        _ => Some(format!("the first process of a container is not written for {target}")),
-    };
-    if let Some(reason) = &reason {
-        std::fs::write(&program, [])?;
-        println!("cargo::warning=the Docker backend will not be available: {reason}");
+        let program = Path::new(&output).join(shim.name);
+        let reason = match is_known {
+            true => build(&target, shim, &program)?,
+            false => Some(format!("{} is not written for {target}", shim.is)),
+        };
+        if let Some(reason) = &reason {
+            std::fs::write(&program, [])?;
+            println!("cargo::warning={}: {reason}", shim.lost);
+        }
+        println!("cargo::rustc-env={}={}", shim.variable, program.display());
+        println!("cargo::rustc-env={}_MISSING={}", shim.variable, reason.unwrap_or_default());
     }
-    println!("cargo::rustc-env=TOOLPOST_SANDBOX_CONTAINER={}", program.display());
-    println!("cargo::rustc-env=TOOLPOST_SANDBOX_CONTAINER_MISSING={}", reason.unwrap_or_default());
     Ok(())
 }
 
 /// Gives the reason if the program could not be built.
-fn build(target: &str, source: &str, program: &Path, model: &str) -> Result<Option<String>, Box<dyn Error>> {
+fn build(target: &str, shim: &Shim, program: &Path) -> Result<Option<String>, Box<dyn Error>> {
     let compiler = variable("RUSTC")?;
     let mut failures = Vec::new();
     // The usual C compiler as linker, then the linker that comes with the toolchain.
@@ -83,14 +97,14 @@ fn build(target: &str, source: &str, program: &Path, model: &str) -> Result<Opti
         };
         #[expect(clippy::disallowed_methods, reason = "a build script starts the compiler")]
         let result = Command::new(&compiler)
-            .args(["--edition=2024", "--crate-type=bin", "--crate-name=init", "--target", target])
-            .args(["-Cpanic=abort", "-Copt-level=s", model, "-Cstrip=symbols"])
+            .args(["--edition=2024", "--crate-type=bin", "--crate-name", shim.name, "--target", target])
+            .args(["-Cpanic=abort", "-Copt-level=s", shim.model, "-Cstrip=symbols"])
             .args(["-Coverflow-checks=off", "-Cdebug-assertions=off", "-Cforce-unwind-tables=no"])
             .args(linker)
             .args(link_arguments)
             .arg("-o")
             .arg(program)
-            .arg(source)
+            .arg(format!("shim/{}.rs", shim.name))
             .env_remove("RUSTC_WORKSPACE_WRAPPER")
             .env_remove("CARGO_ENCODED_RUSTFLAGS")
             .output();
@@ -100,7 +114,7 @@ fn build(target: &str, source: &str, program: &Path, model: &str) -> Result<Opti
             Err(error) => failures.push(error.to_string()),
         }
     }
-    Ok(Some(format!("the compiler could not build its first process ({})", failures.join("; "))))
+    Ok(Some(format!("the compiler could not build {} ({})", shim.is, failures.join("; "))))
 }
 
 fn first_line(text: &[u8]) -> String {

@@ -5,23 +5,25 @@
 //! files, starts one program, hands its output on, kills and reaps everything when it ends, and gives files back. The
 //! end of its input is the host's end: then it ends, and the kernel kills the whole container with it.
 //!
-//! From the host: `F` opens an upload (its path), `D` writes to it, `X` lets it be executed, `C` appends to the code, `S` starts the program, `I`
-//! is input for it (only after `i`), `E` is the end of the input, `K` kills everything, `T` asks for the processor time, `L` asks for a list of the
-//! workspace, `G` for the content of a file (its path).
+//! From the host: `F` opens an upload (its path), `D` writes to it, `X` lets it be executed, `C` appends to the code,
+//! `S` starts the program, `I` is input for it (only after `i`), `E` is the end of the input, `K` kills everything, `T`
+//! asks for the processor time, `L` asks for a list of the workspace, `G` for the content of a file (its path).
 //!
 //! To the host: `a` is one of the facts (its number, its text), `R` means ready, `n` the program did not start (stage
-//! and error), `s` it did, `o`, `e` and `v` are output, errors and value, `i` asks for input, `c` says that the limit of processor
-//! time was reached, `x` that everything is dead (numbers), `f` is one entry of the list, `l` the end of the list (what was left out, whether no byte, no entry is free), `d` a
-//! piece of a file, `g` its end (a number: 0 or the error), `z` a failed upload (the error), `t` the processor time.
+//! and error), `s` it did, `o`, `e` and `v` are output, errors and value, `i` asks for input, `c` says that the limit
+//! of processor time was reached, `x` that everything is dead (numbers), `f` is one entry of the list, `l` the end of
+//! the list (what was left out, whether no byte, no entry is free), `d` a piece of a file, `g` its end (a number: 0 or
+//! the error), `z` a failed upload (the error), `t` the processor time.
 
 #![no_std]
 #![no_main]
 
-use core::arch::global_asm;
-
+#[macro_use]
+mod bare;
 #[path = "container_system.rs"]
 mod system;
 
+use bare::{CLOSE_RANGE, call, exit, number};
 use system::*;
 
 /// The largest content of a frame from the host: a program's arguments and environment fit.
@@ -32,19 +34,7 @@ const DEEPEST: usize = 48;
 const MOST_ENTRIES: u64 = 20_000;
 const LONGEST_PATH: usize = 4096;
 
-#[cfg(target_arch = "x86_64")]
-global_asm!(
-    ".globl _start",
-    "_start:",
-    "xor ebp, ebp",
-    "mov rdi, rsp",
-    "and rsp, -16",
-    "call {main}",
-    "ud2",
-    main = sym main
-);
-#[cfg(target_arch = "aarch64")]
-global_asm!(".globl _start", "_start:", "mov x0, sp", "bl {main}", "brk #1", main = sym main);
+begin!(main);
 
 /// A frame to the host. Its content stands at `frame[5..5 + size]`, so that one call writes all.
 fn send(kind: u8, frame: &mut [u8], size: usize) {
@@ -106,7 +96,7 @@ impl Counters {
     /// The number behind a word of a file, or the first number if the file has no words. `u64::MAX` is unknown.
     fn value(descriptor: isize, word: &[u8]) -> u64 {
         let mut text = [0u8; 1024];
-        if descriptor < 0 || call(number::LSEEK, descriptor as usize, 0, 0, 0, 0, 0) < 0 {
+        if descriptor < 0 || call(number::LSEEK, [descriptor as usize]) < 0 {
             return u64::MAX;
         }
         let size = read(descriptor, &mut text);
@@ -141,7 +131,7 @@ impl Counters {
     /// Microseconds of processor time.
     fn micros(self) -> u64 {
         let mut first = [0u8; 1];
-        if self.time < 0 || call(number::LSEEK, self.time as usize, 0, 0, 0, 0, 0) < 0 {
+        if self.time < 0 || call(number::LSEEK, [self.time as usize]) < 0 {
             return u64::MAX;
         }
         let is_plain = read(self.time, &mut first) == 1 && first[0].is_ascii_digit();
@@ -199,14 +189,14 @@ fn take_text<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
 
 fn pipe() -> [isize; 2] {
     let mut ends = [0i32; 2];
-    if call(number::PIPE2, ends.as_mut_ptr() as usize, CLOEXEC, 0, 0, 0, 0) < 0 {
+    if call(number::PIPE2, [ends.as_mut_ptr() as usize, CLOEXEC]) < 0 {
         exit(8);
     }
     [high(ends[0] as isize), high(ends[1] as isize)]
 }
 
 fn not_blocking(descriptor: isize) {
-    call(number::FCNTL, descriptor as usize, 4 /* F_SETFL */, NONBLOCK, 0, 0, 0);
+    call(number::FCNTL, [descriptor as usize, 4 /* F_SETFL */, NONBLOCK]);
 }
 
 /// Starts the program of a frame `S`: the limits (count, then resource, soft, hard), the limit of processor time in
@@ -250,18 +240,18 @@ fn start(mut content: &[u8], code: isize, counters: Counters) -> Option<Program>
     let [input_child, input] = if has_input { pipe() } else { [high(open(HERE, b"/dev/null\0", 0)), -1] };
     let [report, report_child] = pipe();
     let (kills, refused, micros) = (counters.kills(), counters.refused(), counters.micros());
-    let pid = call(number::CLONE, 17, 0, 0, 0, 0, 0);
+    let pid = call(number::CLONE, [17]);
     if pid == 0 {
         let fail = |stage: u8, error: isize| -> ! {
             write(report_child as usize, &[stage, (-error) as u8]);
             exit(127)
         };
-        call(number::SETSID, 0, 0, 0, 0, 0, 0);
+        call(number::SETSID, []);
         let duplicate = |from: isize, to: usize| {
             if from >= 0 {
-                call(number::DUP3, from as usize, to, 0, 0, 0, 0);
+                call(number::DUP3, [from as usize, to]);
             } else {
-                call(number::CLOSE, to, 0, 0, 0, 0, 0);
+                call(number::CLOSE, [to]);
             }
         };
         duplicate(input_child, 0);
@@ -271,22 +261,21 @@ fn start(mut content: &[u8], code: isize, counters: Counters) -> Option<Program>
         duplicate(value_child, 4);
         duplicate(if has_code { code } else { -1 }, 5);
         // Everything else closes itself with the start of the program; what has no such mark is closed now.
-        call(CLOSE_RANGE, 6, u32::MAX as usize, 4 /* CLOSE_RANGE_CLOEXEC */, 0, 0, 0);
-        let error = call(number::CHDIR, folder.as_ptr() as usize, 0, 0, 0, 0, 0);
+        call(CLOSE_RANGE, [6, u32::MAX as usize, 4 /* CLOSE_RANGE_CLOEXEC */]);
+        let error = call(number::CHDIR, [folder.as_ptr() as usize]);
         if error < 0 {
             fail(b'd', error);
         }
         for limit in &limits[..count] {
-            let error = call(number::PRLIMIT64, 0, limit[0] as usize, limit[1..].as_ptr() as usize, 0, 0, 0);
+            let error = call(number::PRLIMIT64, [0, limit[0] as usize, limit[1..].as_ptr() as usize]);
             if error < 0 {
                 fail(b'l', error);
             }
         }
         let none = 0u64;
-        call(number::SIGPROCMASK, 2, &raw const none as usize, 0, 8, 0, 0);
-        let execute = |path: &[u8]| {
-            call(number::EXECVE, path.as_ptr() as usize, argument_table, variable_table, 0, 0, 0)
-        };
+        call(number::SIGPROCMASK, [2, &raw const none as usize, 0, 8]);
+        let execute =
+            |path: &[u8]| call(number::EXECVE, [path.as_ptr() as usize, argument_table, variable_table]);
         if first.contains(&b'/') {
             fail(b'p', execute(first));
         }
@@ -364,7 +353,7 @@ fn hand_on(stream: &mut isize, kind: u8, frame: &mut [u8]) {
 
 fn kill_all() {
     // As the first process: everyone but itself.
-    call(number::KILL, usize::MAX, 9, 0, 0, 0, 0);
+    call(number::KILL, [usize::MAX, 9]);
 }
 
 /// Collects the dead.
@@ -373,7 +362,7 @@ fn reap(program: &mut Option<Program>) {
         let mut status = 0i32;
         let mut usage = [0u64; 18];
         let (at, usage_at) = (&raw mut status as usize, usage.as_mut_ptr() as usize);
-        let pid = call(number::WAIT4, usize::MAX, at, 1 | 0x4000_0000, usage_at, 0, 0);
+        let pid = call(number::WAIT4, [usize::MAX, at, 1 | 0x4000_0000, usage_at]);
         let Some(program) = program else {
             if pid <= 0 {
                 return;
@@ -406,7 +395,7 @@ fn reap(program: &mut Option<Program>) {
 fn stat(folder: usize, name: *const u8) -> Option<[u64; 18]> {
     let mut bytes = [0u64; 18];
     let at = bytes.as_mut_ptr() as usize;
-    (call(number::NEWFSTATAT, folder, name as usize, at, 0x100, 0, 0) >= 0).then_some(bytes)
+    (call(number::NEWFSTATAT, [folder, name as usize, at, 0x100]) >= 0).then_some(bytes)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -427,7 +416,7 @@ fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
     let mut entries = [0u64; 512];
     loop {
         let at = entries.as_mut_ptr() as usize;
-        let size = call(number::GETDENTS64, folder as usize, at, size_of_val(&entries), 0, 0, 0);
+        let size = call(number::GETDENTS64, [folder as usize, at, size_of_val(&entries)]);
         if size <= 0 {
             break;
         }
@@ -512,7 +501,7 @@ fn open_inside(path: &[u8], new: bool) -> isize {
         part[name.len()] = 0;
         let is_last = parts.peek().is_none();
         if !is_last && new {
-            call(number::MKDIRAT, folder as usize, part.as_ptr() as usize, 0o755, 0, 0, 0);
+            call(number::MKDIRAT, [folder as usize, part.as_ptr() as usize, 0o755]);
         }
         let flags = match (is_last, new) {
             (false, _) => flag::DIRECTORY | flag::NOFOLLOW,
@@ -537,7 +526,7 @@ fn give(path: &[u8], frame: &mut [u8]) {
         return;
     }
     let mut found = [0u64; 18];
-    let stated = call(number::FSTAT, file as usize, found.as_mut_ptr() as usize, 0, 0, 0, 0);
+    let stated = call(number::FSTAT, [file as usize, found.as_mut_ptr() as usize]);
     let (mode, links) = MODE_AND_LINKS(&found);
     let mut error = if stated < 0 || mode & 0o170_000 != 0o100_000 || links != 1 { 22 } else { 0 };
     // Nothing runs any more, so its size holds; a sparse file is bounded by what the host asks for.
@@ -556,7 +545,7 @@ fn give(path: &[u8], frame: &mut [u8]) {
 /// Writes a piece of an upload or of the code; false if that failed.
 fn store(descriptor: isize, mut bytes: &[u8]) -> isize {
     while !bytes.is_empty() {
-        let size = call(number::WRITE, descriptor as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0);
+        let size = call(number::WRITE, [descriptor as usize, bytes.as_ptr() as usize, bytes.len()]);
         if size < 0 {
             return size;
         }
@@ -567,18 +556,11 @@ fn store(descriptor: isize, mut bytes: &[u8]) -> isize {
 
 extern "C" fn main(_at: *const usize) -> ! {
     // Not dumpable: no process inside may look into this one.
-    call(number::PRCTL, 4, 0, 0, 0, 0, 0);
+    call(number::PRCTL, [4]);
     let (all, child_signal) = (!0u64, 1u64 << 16);
-    call(number::SIGPROCMASK, 2, &raw const all as usize, 0, 8, 0, 0);
-    let signals = high(call(
-        number::SIGNALFD4,
-        usize::MAX,
-        &raw const child_signal as usize,
-        8,
-        CLOEXEC | NONBLOCK,
-        0,
-        0,
-    ));
+    call(number::SIGPROCMASK, [2, &raw const all as usize, 0, 8]);
+    let signals =
+        high(call(number::SIGNALFD4, [usize::MAX, &raw const child_signal as usize, 8, CLOEXEC | NONBLOCK]));
     let buffer = memory(LARGEST + 5);
     let frame = memory(PIECE + 5 + LONGEST_PATH);
     let pending = memory(64 << 10);
@@ -626,7 +608,7 @@ extern "C" fn main(_at: *const usize) -> ! {
                 patience = [0, 20_000_000];
             }
         }
-        call(number::PPOLL, waiting.as_mut_ptr() as usize, 6, patience.as_ptr() as usize, 0, 8, 0);
+        call(number::PPOLL, [waiting.as_mut_ptr() as usize, 6, patience.as_ptr() as usize, 0, 8]);
         if waiting[1].returned != 0 {
             let mut ignored = [0u8; 128];
             while read(signals, &mut ignored) > 0 {}
@@ -645,7 +627,7 @@ extern "C" fn main(_at: *const usize) -> ! {
             if waiting[5].returned != 0 {
                 let at = pending[waiting_from..].as_ptr() as usize;
                 let size = waiting_to - waiting_from;
-                let written = call(number::WRITE, running.input as usize, at, size, 0, 0, 0);
+                let written = call(number::WRITE, [running.input as usize, at, size]);
                 if written > 0 {
                     waiting_from += written as usize;
                     if waiting_from == waiting_to && !input_ends {
@@ -733,11 +715,11 @@ extern "C" fn main(_at: *const usize) -> ! {
                     }
                 }
                 b'X' if upload >= 0 => {
-                    call(number::FCHMOD, upload as usize, 0o755, 0, 0, 0, 0);
+                    call(number::FCHMOD, [upload as usize, 0o755]);
                 }
                 b'C' => {
                     if code < 0 {
-                        code = high(call(number::MEMFD_CREATE, c"code".as_ptr() as usize, 1, 0, 0, 0, 0));
+                        code = high(call(number::MEMFD_CREATE, [c"code".as_ptr() as usize, 1]));
                     }
                     if code < 0 {
                         // The policy of the strongest level has no such files: one without a name.
@@ -752,7 +734,7 @@ extern "C" fn main(_at: *const usize) -> ! {
                     close(upload);
                     upload = -1;
                     if code >= 0 {
-                        call(number::LSEEK, code as usize, 0, 0, 0, 0, 0);
+                        call(number::LSEEK, [code as usize]);
                     }
                     (waiting_from, waiting_to, input_ends) = (0, 0, false);
                     program = start(content, code, counters);
@@ -784,7 +766,7 @@ extern "C" fn main(_at: *const usize) -> ! {
                     let left_out = list.left_out;
                     let mut space = [0u64; 32];
                     let (at, path) = (space.as_mut_ptr() as usize, c"/workspace".as_ptr() as usize);
-                    let known = call(number::STATFS, path, at, 0, 0, 0, 0) >= 0;
+                    let known = call(number::STATFS, [path, at]) >= 0;
                     // A file system that counts nothing says 0 for all.
                     let is_none = |left: u64, all: u64| u64::from(known && left == 0 && all > 0);
                     send_numbers(b'l', &[left_out, is_none(space[4], space[2]), is_none(space[6], space[5])]);

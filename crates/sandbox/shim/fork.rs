@@ -11,40 +11,11 @@
 #![no_std]
 #![no_main]
 
+mod bare;
+
 use core::arch::{asm, global_asm};
 
-#[cfg(target_arch = "x86_64")]
-mod number {
-    pub const READ: usize = 0;
-    pub const WRITE: usize = 1;
-    pub const CLOSE: usize = 3;
-    pub const GETPID: usize = 39;
-    pub const SENDMSG: usize = 46;
-    pub const RECVMSG: usize = 47;
-    pub const FCNTL: usize = 72;
-    pub const EXIT_GROUP: usize = 231;
-    pub const OPENAT: usize = 257;
-    pub const DUP3: usize = 292;
-    pub const EXECVEAT: usize = 322;
-    pub const RSEQ: usize = 334;
-}
-#[cfg(target_arch = "aarch64")]
-mod number {
-    pub const READ: usize = 63;
-    pub const WRITE: usize = 64;
-    pub const CLOSE: usize = 57;
-    pub const GETPID: usize = 172;
-    pub const SENDMSG: usize = 211;
-    pub const RECVMSG: usize = 212;
-    pub const FCNTL: usize = 25;
-    pub const EXIT_GROUP: usize = 94;
-    pub const OPENAT: usize = 56;
-    pub const DUP3: usize = 24;
-    pub const EXECVEAT: usize = 281;
-    pub const RSEQ: usize = 293;
-}
-const PIDFD_OPEN: usize = 434;
-const CLOSE_RANGE: usize = 436;
+use bare::{CLOSE_RANGE, PIDFD_OPEN, call, exit, number};
 
 /// The most descriptors that come with an order: two sockets and those of the control groups.
 const DESCRIPTORS: usize = 8;
@@ -213,37 +184,8 @@ global_asm!(
     next = sym next, made = sym made, first_process = sym first_process,
 );
 
-/// One system call. Gives a negative error number, as the kernel does.
-#[cfg(target_arch = "x86_64")]
-fn call(number: usize, a: [usize; 6]) -> isize {
-    let result;
-    // SAFETY: the kernel clobbers only rcx and r11 besides the result; pointers are checked by the callers.
-    unsafe {
-        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
-            in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    result
-}
-/// One system call. Gives a negative error number, as the kernel does.
-#[cfg(target_arch = "aarch64")]
-fn call(number: usize, a: [usize; 6]) -> isize {
-    let result;
-    // SAFETY: as above; the kernel keeps every other register.
-    unsafe {
-        asm!("svc #0", in("x8") number, inlateout("x0") a[0] as isize => result, in("x1") a[1], in("x2") a[2],
-            in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack));
-    }
-    result
-}
-
 fn close(descriptor: usize) {
-    call(number::CLOSE, [descriptor, 0, 0, 0, 0, 0]);
-}
-
-fn exit(status: usize) -> ! {
-    loop {
-        call(number::EXIT_GROUP, [status, 0, 0, 0, 0, 0]);
-    }
+    call(number::CLOSE, [descriptor]);
 }
 
 #[repr(C)]
@@ -279,13 +221,13 @@ fn send(to: usize, content: &[u8], descriptor: usize) -> isize {
         control_size: size_of_val(&control),
         flags: 0,
     };
-    call(number::SENDMSG, [to, &raw const header as usize, 0x4000 /* MSG_NOSIGNAL */, 0, 0, 0])
+    call(number::SENDMSG, [to, &raw const header as usize, 0x4000 /* MSG_NOSIGNAL */])
 }
 
 /// Tells the host in which step the child failed, and ends.
 fn fail(control: usize, step: usize, error: isize) -> ! {
     let message = [u64::from(b'E'), step as u64, -error as u64, 0, 0, 0];
-    call(number::WRITE, [control, message.as_ptr() as usize, size_of_val(&message), 0, 0, 0]);
+    call(number::WRITE, [control, message.as_ptr() as usize, size_of_val(&message)]);
     exit(1)
 }
 
@@ -305,7 +247,7 @@ extern "C" fn next(order: &mut Order) -> i32 {
             flags: 0,
         };
         let flags = 0x4000_0000; // MSG_CMSG_CLOEXEC
-        let size = call(number::RECVMSG, [order.channel, &raw mut header as usize, flags, 0, 0, 0]);
+        let size = call(number::RECVMSG, [order.channel, &raw mut header as usize, flags]);
         if size == -4 {
             continue;
         }
@@ -333,7 +275,7 @@ extern "C" fn made(order: &mut Order, process: isize) {
         for (to, from) in content.iter_mut().skip(1).zip(order.number.iter().chain(error.iter())) {
             *to = *from;
         }
-        call(number::WRITE, [order.channel, content.as_ptr() as usize, content.len(), 0, 0, 0]);
+        call(number::WRITE, [order.channel, content.as_ptr() as usize, content.len()]);
     }
     for descriptor in order.descriptors.iter().filter(|descriptor| **descriptor >= 0) {
         close(*descriptor as usize);
@@ -345,8 +287,8 @@ extern "C" fn first_process(order: &mut Order) {
     let socket = order.descriptors[0] as usize;
     // What failed before or after the host's steps.
     let own = 1 << 20;
-    let process = call(number::GETPID, [0; 6]);
-    let descriptor = call(PIDFD_OPEN, [process as usize, 0, 0, 0, 0, 0]);
+    let process = call(number::GETPID, []);
+    let descriptor = call(PIDFD_OPEN, [process as usize]);
     if descriptor < 0 {
         fail(socket, own, descriptor);
     }
@@ -371,7 +313,7 @@ extern "C" fn first_process(order: &mut Order) {
         fail(CONTROL, own, -12);
     }
     for descriptor in [0, 1, 2, 4, WAITING, PROGRAM] {
-        call(number::FCNTL, [descriptor, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */, 0, 0, 0]);
+        call(number::FCNTL, [descriptor, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */]);
     }
     let name = *b"a\0";
     let mut text = [0u8; 12];
@@ -392,8 +334,7 @@ extern "C" fn first_process(order: &mut Order) {
             nothing.as_ptr() as usize,
             arguments.as_ptr() as usize,
             variables.as_ptr() as usize,
-            0x1000, // AT_EMPTY_PATH
-            0,
+            0x1000, /* AT_EMPTY_PATH */
         ],
     );
     fail(CONTROL, own, error)
@@ -419,7 +360,7 @@ fn confine(order: &Order, socket: usize) {
         let result = match entry.number {
             SEND_FOLDER => {
                 // Read-only, a folder, no link, closed on exec.
-                let folder = call(number::OPENAT, [usize::MAX - 99, values[0], FOLDER, 0, 0, 0]);
+                let folder = call(number::OPENAT, [usize::MAX - 99, values[0], FOLDER]);
                 if folder < 0 {
                     folder
                 } else {
@@ -431,7 +372,7 @@ fn confine(order: &Order, socket: usize) {
             }
             AWAIT => {
                 let mut byte = [0u8];
-                match call(number::READ, [socket, byte.as_mut_ptr() as usize, 1, 0, 0, 0]) {
+                match call(number::READ, [socket, byte.as_mut_ptr() as usize, 1]) {
                     // The host is gone, or does not want it any more.
                     0 => exit(0),
                     result => result,
@@ -478,12 +419,12 @@ fn arrange(order: &Order, socket: usize) {
         (order.program, PROGRAM),
     ];
     for (source, target) in places {
-        let result = call(number::DUP3, [source, target, 0, 0, 0, 0]);
+        let result = call(number::DUP3, [source, target]);
         if result < 0 {
             fail(socket, 1 << 20, result);
         }
     }
-    if call(CLOSE_RANGE, [PROGRAM + 1, u32::MAX as usize, 0, 0, 0, 0]) < 0 {
+    if call(CLOSE_RANGE, [PROGRAM + 1, u32::MAX as usize]) < 0 {
         // This kernel closes one at a time.
         for descriptor in PROGRAM + 1..=order.highest {
             close(descriptor);
@@ -508,7 +449,7 @@ fn restart_sequences(order: &Order) {
         asm!("mrs {}, tpidr_el0", out(reg) here, options(nostack, nomem));
     }
     let area = here.wrapping_add(order.sequences);
-    if call(number::RSEQ, [area, 32, 0, SIGNATURE, 0, 0]) < 0 {
+    if call(number::RSEQ, [area, 32, 0, SIGNATURE]) < 0 {
         // SAFETY: the area's second number is that of the processor; below 0 the libc asks the kernel instead.
         unsafe { (area as *mut i32).add(1).write_volatile(-2) };
     }
@@ -520,28 +461,3 @@ const SIGNATURE: usize = 0x5305_3053;
 /// What the libc puts before the end of a sequence.
 #[cfg(target_arch = "aarch64")]
 const SIGNATURE: usize = 0xd428_bc00;
-
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    exit(3)
-}
-
-/// The compiler calls it for large copies. Volatile, so that it does not become a call of itself.
-#[unsafe(no_mangle)]
-extern "C" fn memcpy(target: *mut u8, source: *const u8, size: usize) -> *mut u8 {
-    for index in 0..size {
-        // SAFETY: the compiler's contract: both areas have `size` bytes.
-        unsafe { target.add(index).write_volatile(source.add(index).read()) };
-    }
-    target
-}
-
-/// The compiler calls it for large initialisations.
-#[unsafe(no_mangle)]
-extern "C" fn memset(target: *mut u8, value: i32, size: usize) -> *mut u8 {
-    for index in 0..size {
-        // SAFETY: the compiler's contract: the area has `size` bytes.
-        unsafe { target.add(index).write_volatile(value as u8) };
-    }
-    target
-}

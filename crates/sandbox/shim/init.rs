@@ -18,97 +18,20 @@
 #![no_std]
 #![no_main]
 
-use core::arch::{asm, global_asm};
+#[macro_use]
+mod bare;
+
+use core::arch::asm;
+
+use bare::{LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF, call, exit, number};
 
 const CONTROL: usize = 3;
 const CGROUP_KILL: usize = 7;
 
-#[cfg(target_arch = "x86_64")]
-mod number {
-    pub const READ: usize = 0;
-    pub const WRITE: usize = 1;
-    pub const CLOSE: usize = 3;
-    pub const OPENAT: usize = 257;
-    pub const PPOLL: usize = 271;
-    pub const SIGACTION: usize = 13;
-    pub const SIGPROCMASK: usize = 14;
-    pub const CLONE: usize = 56;
-    pub const EXECVE: usize = 59;
-    pub const WAIT4: usize = 61;
-    pub const KILL: usize = 62;
-    pub const FCNTL: usize = 72;
-    pub const PRCTL: usize = 157;
-    pub const EXIT_GROUP: usize = 231;
-    pub const SIGNALFD4: usize = 289;
-    pub const RECVMSG: usize = 47;
-    pub const MMAP: usize = 9;
-    pub const DUP3: usize = 292;
-    pub const CHDIR: usize = 80;
-}
-#[cfg(target_arch = "aarch64")]
-mod number {
-    pub const READ: usize = 63;
-    pub const WRITE: usize = 64;
-    pub const CLOSE: usize = 57;
-    pub const OPENAT: usize = 56;
-    pub const PPOLL: usize = 73;
-    pub const SIGACTION: usize = 134;
-    pub const SIGPROCMASK: usize = 135;
-    pub const CLONE: usize = 220;
-    pub const EXECVE: usize = 221;
-    pub const WAIT4: usize = 260;
-    pub const KILL: usize = 129;
-    pub const FCNTL: usize = 25;
-    pub const PRCTL: usize = 167;
-    pub const EXIT_GROUP: usize = 94;
-    pub const SIGNALFD4: usize = 74;
-    pub const RECVMSG: usize = 212;
-    pub const MMAP: usize = 222;
-    pub const DUP3: usize = 24;
-    pub const CHDIR: usize = 49;
-}
-const LANDLOCK_CREATE_RULESET: usize = 444;
-const LANDLOCK_RESTRICT_SELF: usize = 446;
 /// CLONE_VM, CLONE_VFORK and SIGCHLD.
 const VFORK: usize = 0x100 | 0x4000 | 17;
 
-#[cfg(target_arch = "x86_64")]
-global_asm!(
-    ".globl _start",
-    "_start:",
-    "xor ebp, ebp",
-    "mov rdi, rsp",
-    "and rsp, -16",
-    "call {main}",
-    "ud2",
-    main = sym main
-);
-#[cfg(target_arch = "aarch64")]
-global_asm!(".globl _start", "_start:", "mov x0, sp", "bl {main}", "brk #1", main = sym main);
-
-/// One system call. Gives a negative error number, as the kernel does.
-#[cfg(target_arch = "x86_64")]
-fn call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize) -> isize {
-    let result;
-    // SAFETY: every caller passes descriptors, numbers, or pointers to memory that outlives the call; the kernel
-    // clobbers only rcx and r11 besides the result.
-    unsafe {
-        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a, in("rsi") b, in("rdx") c,
-            in("r10") d, in("r8") e, in("r9") 0, lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    result
-}
-/// One system call. Gives a negative error number, as the kernel does.
-#[cfg(target_arch = "aarch64")]
-fn call(number: usize, a: usize, b: usize, c: usize, d: usize, e: usize) -> isize {
-    let result;
-    // SAFETY: as above; the kernel keeps every other register.
-    unsafe {
-        asm!("svc #0", in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c, in("x3") d,
-            in("x4") e, in("x5") 0, options(nostack));
-    }
-    result
-}
+begin!(main);
 
 #[repr(C)]
 struct PollFd {
@@ -122,13 +45,7 @@ struct PollFd {
 struct Message([u64; 6]);
 
 fn send(message: &Message) {
-    call(number::WRITE, CONTROL, message as *const Message as usize, size_of::<Message>(), 0, 0);
-}
-
-fn exit(status: usize) -> ! {
-    loop {
-        call(number::EXIT_GROUP, status, 0, 0, 0, 0);
-    }
+    call(number::WRITE, [CONTROL, message as *const Message as usize, size_of::<Message>()]);
 }
 
 /// What the child needs to become the program.
@@ -174,7 +91,7 @@ fn order() -> (*const usize, *const usize) {
         control_size: size_of_val(&control),
         flags: 0,
     };
-    let size = call(number::RECVMSG, CONTROL, &raw mut header as usize, 0x4000_0000 /* MSG_CMSG_CLOEXEC */, 0, 0);
+    let size = call(number::RECVMSG, [CONTROL, &raw mut header as usize, 0x4000_0000 /* MSG_CMSG_CLOEXEC */]);
     // A length, and then SOL_SOCKET and SCM_RIGHTS.
     let count = (control[0] as usize).saturating_sub(16) / 4;
     if size <= 0 || control[1] != 1 | 1 << 32 || count < 4 {
@@ -187,18 +104,18 @@ fn order() -> (*const usize, *const usize) {
     // Where each belongs; the second is the file.
     for (index, target) in [(0, 0), (2, 1), (3, 2), (4, 4), (5, 5)] {
         if index < count {
-            call(number::DUP3, descriptor(index), target, 0, 0, 0);
+            call(number::DUP3, [descriptor(index), target]);
         } else {
             // What stood there kept the places of the order's own descriptors free.
-            call(number::FCNTL, target, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */, 0, 0);
+            call(number::FCNTL, [target, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */]);
         }
     }
     let mut total = 0usize;
-    if call(number::READ, descriptor(1), &raw mut total as usize, 8, 0, 0) != 8 {
+    if call(number::READ, [descriptor(1), &raw mut total as usize, 8]) != 8 {
         exit(4);
     }
     // Readable and writable, private.
-    let at = call(number::MMAP, 0, total, 3, 2, descriptor(1));
+    let at = call(number::MMAP, [0, total, 3, 2, descriptor(1)]);
     if at < 0 {
         refuse(-at);
     }
@@ -211,7 +128,7 @@ fn order() -> (*const usize, *const usize) {
                 *base.add(slot) += base as usize;
             }
         }
-        let error = call(number::CHDIR, base as usize + folder, 0, 0, 0, 0);
+        let error = call(number::CHDIR, [base as usize + folder]);
         if error < 0 {
             send(&Message([u64::from(b'E'), 0, (-error) as u64, 0, 0, 0]));
             exit(1);
@@ -293,17 +210,17 @@ extern "C" fn become_program(start: *const Start) -> ! {
     if *subreaper && *scoped {
         // A domain of its own: the program cannot signal the first process, which would set its orphans free.
         let attributes = [0u64, 0, 2 /* LANDLOCK_SCOPE_SIGNAL */];
-        let rules = call(LANDLOCK_CREATE_RULESET, attributes.as_ptr() as usize, 24, 0, 0, 0);
-        if rules < 0 || call(LANDLOCK_RESTRICT_SELF, rules as usize, 0, 0, 0, 0) < 0 {
+        let rules = call(LANDLOCK_CREATE_RULESET, [attributes.as_ptr() as usize, 24]);
+        if rules < 0 || call(LANDLOCK_RESTRICT_SELF, [rules as usize]) < 0 {
             send(&Message([u64::from(b'F'), 1, 0, 0, 0, 0]));
             exit(126);
         }
-        call(number::FCNTL, rules as usize, 2, 1, 0, 0);
+        call(number::FCNTL, [rules as usize, 2, 1]);
     }
-    call(number::SIGPROCMASK, 2, &raw const none as usize, 0, 8, 0);
+    call(number::SIGPROCMASK, [2, &raw const none as usize, 0, 8]);
     // SAFETY: there is at least the program.
     let path = unsafe { **arguments };
-    let error = call(number::EXECVE, path, *arguments as usize, *environment as usize, 0, 0);
+    let error = call(number::EXECVE, [path, *arguments as usize, *environment as usize]);
     send(&Message([u64::from(b'F'), (-error) as u64, 0, 0, 0, 0]));
     exit(127)
 }
@@ -311,13 +228,13 @@ extern "C" fn become_program(start: *const Start) -> ! {
 /// Kills the children of this process, as far as `/proc` shows them: nobody else is left who could.
 fn kill_children() {
     let path = c"/proc/thread-self/children";
-    let list = call(number::OPENAT, usize::MAX, path.as_ptr() as usize, 0, 0, 0);
+    let list = call(number::OPENAT, [usize::MAX, path.as_ptr() as usize]);
     if list < 0 {
         return;
     }
     let mut text = [0u8; 4096];
-    let size = call(number::READ, list as usize, text.as_mut_ptr() as usize, text.len(), 0, 0);
-    call(number::CLOSE, list as usize, 0, 0, 0, 0);
+    let size = call(number::READ, [list as usize, text.as_mut_ptr() as usize, text.len()]);
+    call(number::CLOSE, [list as usize]);
     let mut pid = 0usize;
     // A number ends in a space; one that was cut off has its turn next time.
     for letter in text.iter().take(if size > 0 { size as usize } else { 0 }) {
@@ -325,7 +242,7 @@ fn kill_children() {
             b'0'..=b'9' => pid = pid * 10 + usize::from(letter - b'0'),
             _ => {
                 if pid > 1 {
-                    call(number::KILL, pid, 9, 0, 0, 0);
+                    call(number::KILL, [pid, 9]);
                 }
                 pid = 0;
             }
@@ -362,23 +279,23 @@ extern "C" fn main(at: *const usize) -> ! {
     }
     // SAFETY: the program follows, or the arguments' end mark.
     let mut program_arguments = unsafe { arguments.add(1) };
-    call(number::FCNTL, CONTROL, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */, 0, 0);
+    call(number::FCNTL, [CONTROL, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */]);
     if grouped {
-        call(number::FCNTL, CGROUP_KILL, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */, 0, 0);
+        call(number::FCNTL, [CGROUP_KILL, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */]);
     }
     // Not dumpable: no process inside may look into this one.
-    call(number::PRCTL, 4, 0, 0, 0, 0);
+    call(number::PRCTL, [4]);
     if subreaper {
-        call(number::PRCTL, 36 /* PR_SET_CHILD_SUBREAPER */, 1, 0, 0, 0);
+        call(number::PRCTL, [36 /* PR_SET_CHILD_SUBREAPER */, 1]);
     }
     // A host may ignore signals, and an ignored signal stays ignored across exec.
     let default_action = [0u64; 4];
     for signal in 1..=64 {
-        call(number::SIGACTION, signal, default_action.as_ptr() as usize, 0, 8, 0);
+        call(number::SIGACTION, [signal, default_action.as_ptr() as usize, 0, 8]);
     }
     let (all, child_signal) = (!0u64, 1u64 << 16);
-    call(number::SIGPROCMASK, 2, &raw const all as usize, 0, 8, 0);
-    let signals = call(number::SIGNALFD4, usize::MAX, &raw const child_signal as usize, 8, 0o2004000, 0);
+    call(number::SIGPROCMASK, [2, &raw const all as usize, 0, 8]);
+    let signals = call(number::SIGNALFD4, [usize::MAX, &raw const child_signal as usize, 8, 0o2004000]);
     if waits {
         (program_arguments, environment) = order();
     }
@@ -417,12 +334,12 @@ extern "C" fn main(at: *const usize) -> ! {
             true => 0,
         };
         heard = true;
-        call(number::PPOLL, waiting.as_mut_ptr() as usize, 2, wait, 0, 8);
+        call(number::PPOLL, [waiting.as_mut_ptr() as usize, 2, wait, 0, 8]);
         let mut buffer = [0u8; 128];
         if waiting[1].returned != 0 {
-            let size = call(number::READ, CONTROL, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0);
+            let size = call(number::READ, [CONTROL, buffer.as_mut_ptr() as usize, buffer.len()]);
             if size > 0 {
-                call(number::KILL, program as usize, buffer[0] as usize, 0, 0, 0);
+                call(number::KILL, [program as usize, buffer[0] as usize]);
             } else {
                 host_gone = true;
                 if !subreaper {
@@ -431,18 +348,18 @@ extern "C" fn main(at: *const usize) -> ! {
                 }
                 if grouped {
                     // Everything in the group dies, this process too.
-                    call(number::WRITE, CGROUP_KILL, b"1".as_ptr() as usize, 1, 0, 0);
+                    call(number::WRITE, [CGROUP_KILL, b"1".as_ptr() as usize, 1]);
                 }
-                call(number::KILL, program as usize, 9, 0, 0, 0);
+                call(number::KILL, [program as usize, 9]);
             }
         }
-        while call(number::READ, signals as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0) > 0 {}
+        while call(number::READ, [signals as usize, buffer.as_mut_ptr() as usize, buffer.len()]) > 0 {}
         loop {
             let mut status = 0i32;
             let mut usage = [0u64; 18];
             let status_at = &raw mut status as usize;
             let pid =
-                call(number::WAIT4, usize::MAX, status_at, 1 | 0x4000_0000, usage.as_mut_ptr() as usize, 0);
+                call(number::WAIT4, [usize::MAX, status_at, 1 | 0x4000_0000, usage.as_mut_ptr() as usize]);
             if pid <= 0 {
                 // No child is left to wait for.
                 if pid < 0 && (ended || host_gone) {
@@ -460,34 +377,9 @@ extern "C" fn main(at: *const usize) -> ! {
             }
         }
         if (ended || host_gone) && scoped {
-            call(number::KILL, usize::MAX, 9, 0, 0, 0);
+            call(number::KILL, [usize::MAX, 9]);
         } else if host_gone && subreaper {
             kill_children();
         }
     }
-}
-
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    exit(3)
-}
-
-/// The compiler calls it for large copies. Volatile, so that it does not become a call of itself.
-#[unsafe(no_mangle)]
-extern "C" fn memcpy(target: *mut u8, source: *const u8, size: usize) -> *mut u8 {
-    for index in 0..size {
-        // SAFETY: the compiler's contract: both areas have `size` bytes.
-        unsafe { target.add(index).write_volatile(source.add(index).read()) };
-    }
-    target
-}
-
-/// The compiler calls it for large initialisations.
-#[unsafe(no_mangle)]
-extern "C" fn memset(target: *mut u8, value: i32, size: usize) -> *mut u8 {
-    for index in 0..size {
-        // SAFETY: the compiler's contract: the area has `size` bytes.
-        unsafe { target.add(index).write_volatile(value as u8) };
-    }
-    target
 }

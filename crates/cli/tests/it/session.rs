@@ -227,6 +227,18 @@ fn files_go_in_and_out_of_a_session() {
 }
 
 #[test]
+fn a_file_that_is_attached_again_is_replaced() {
+    let Some(sessions) = Sessions::new("attached again") else { return };
+    let read = |text: &str| {
+        sessions.env.write("in.txt", text);
+        let code = "open('in.txt').read()";
+        sessions.cell("one", code, &["--attach", "in.txt"]).ok().json()["value"].take()
+    };
+    assert_eq!(read("the first, and longer"), "the first, and longer");
+    assert_eq!(read("the second"), "the second");
+}
+
+#[test]
 fn output_of_a_cell_comes_while_it_runs() {
     let Some(sessions) = Sessions::new("output of a cell") else { return };
     sessions.env.write("talk.py", "import sys\nprint('one')\nprint('two', file=sys.stderr)\n40 + 2");

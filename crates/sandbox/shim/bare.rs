@@ -1,0 +1,200 @@
+//! What every program here needs in place of a library: system calls by number, an end, and what the compiler takes for
+//! granted. Each program uses a part of it; the linker leaves out the rest.
+
+use core::arch::asm;
+
+/// The numbers of the calls, which differ between the two kinds of processor.
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod number {
+    pub(crate) const READ: usize = 0;
+    pub(crate) const WRITE: usize = 1;
+    pub(crate) const CLOSE: usize = 3;
+    pub(crate) const FSTAT: usize = 5;
+    pub(crate) const LSEEK: usize = 8;
+    pub(crate) const MMAP: usize = 9;
+    pub(crate) const SIGACTION: usize = 13;
+    pub(crate) const SIGPROCMASK: usize = 14;
+    pub(crate) const GETPID: usize = 39;
+    pub(crate) const SENDMSG: usize = 46;
+    pub(crate) const RECVMSG: usize = 47;
+    pub(crate) const CLONE: usize = 56;
+    pub(crate) const EXECVE: usize = 59;
+    pub(crate) const WAIT4: usize = 61;
+    pub(crate) const KILL: usize = 62;
+    pub(crate) const FCNTL: usize = 72;
+    pub(crate) const CHDIR: usize = 80;
+    pub(crate) const FCHMOD: usize = 91;
+    pub(crate) const SETSID: usize = 112;
+    pub(crate) const STATFS: usize = 137;
+    pub(crate) const PRCTL: usize = 157;
+    pub(crate) const GETDENTS64: usize = 217;
+    pub(crate) const EXIT_GROUP: usize = 231;
+    pub(crate) const OPENAT: usize = 257;
+    pub(crate) const MKDIRAT: usize = 258;
+    pub(crate) const NEWFSTATAT: usize = 262;
+    pub(crate) const PPOLL: usize = 271;
+    pub(crate) const SIGNALFD4: usize = 289;
+    pub(crate) const DUP3: usize = 292;
+    pub(crate) const PIPE2: usize = 293;
+    pub(crate) const PRLIMIT64: usize = 302;
+    pub(crate) const MEMFD_CREATE: usize = 319;
+    pub(crate) const EXECVEAT: usize = 322;
+    pub(crate) const RSEQ: usize = 334;
+}
+/// The numbers of the calls, which differ between the two kinds of processor.
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod number {
+    pub(crate) const DUP3: usize = 24;
+    pub(crate) const FCNTL: usize = 25;
+    pub(crate) const MKDIRAT: usize = 34;
+    pub(crate) const STATFS: usize = 43;
+    pub(crate) const CHDIR: usize = 49;
+    pub(crate) const FCHMOD: usize = 52;
+    pub(crate) const OPENAT: usize = 56;
+    pub(crate) const CLOSE: usize = 57;
+    pub(crate) const PIPE2: usize = 59;
+    pub(crate) const GETDENTS64: usize = 61;
+    pub(crate) const LSEEK: usize = 62;
+    pub(crate) const READ: usize = 63;
+    pub(crate) const WRITE: usize = 64;
+    pub(crate) const PPOLL: usize = 73;
+    pub(crate) const SIGNALFD4: usize = 74;
+    pub(crate) const NEWFSTATAT: usize = 79;
+    pub(crate) const FSTAT: usize = 80;
+    pub(crate) const EXIT_GROUP: usize = 94;
+    pub(crate) const KILL: usize = 129;
+    pub(crate) const SIGACTION: usize = 134;
+    pub(crate) const SIGPROCMASK: usize = 135;
+    pub(crate) const SETSID: usize = 157;
+    pub(crate) const PRCTL: usize = 167;
+    pub(crate) const GETPID: usize = 172;
+    pub(crate) const SENDMSG: usize = 211;
+    pub(crate) const RECVMSG: usize = 212;
+    pub(crate) const CLONE: usize = 220;
+    pub(crate) const EXECVE: usize = 221;
+    pub(crate) const MMAP: usize = 222;
+    pub(crate) const WAIT4: usize = 260;
+    pub(crate) const PRLIMIT64: usize = 261;
+    pub(crate) const MEMFD_CREATE: usize = 279;
+    pub(crate) const EXECVEAT: usize = 281;
+    pub(crate) const RSEQ: usize = 293;
+}
+/// Newer calls have one number everywhere.
+pub(crate) const PIDFD_OPEN: usize = 434;
+pub(crate) const CLOSE_RANGE: usize = 436;
+pub(crate) const LANDLOCK_CREATE_RULESET: usize = 444;
+pub(crate) const LANDLOCK_RESTRICT_SELF: usize = 446;
+
+/// Where a program begins: `$main` is given the place of the arguments, and never comes back.
+#[cfg(target_arch = "x86_64")]
+macro_rules! begin {
+    ($main:ident) => {
+        core::arch::global_asm!(
+            ".globl _start",
+            "_start:",
+            "xor ebp, ebp",
+            "mov rdi, rsp",
+            "and rsp, -16",
+            "call {main}",
+            "ud2",
+            main = sym $main
+        );
+    };
+}
+/// Where a program begins: `$main` is given the place of the arguments, and never comes back.
+#[cfg(target_arch = "aarch64")]
+macro_rules! begin {
+    ($main:ident) => {
+        core::arch::global_asm!(".globl _start", "_start:", "mov x0, sp", "bl {main}", "brk #1", main = sym $main);
+    };
+}
+
+/// One system call; arguments that are not named are 0. Gives a negative error number, as the kernel does.
+#[inline(always)]
+pub(crate) fn call<const COUNT: usize>(number: usize, named: [usize; COUNT]) -> isize {
+    const { assert!(COUNT <= 6, "no system call takes more") };
+    let mut all = [0; 6];
+    all[..COUNT].copy_from_slice(&named);
+    let [a, b, c, d, e, f] = all;
+    let result;
+    // SAFETY: every caller passes descriptors, numbers, or pointers to memory that outlives the call; the kernel
+    // clobbers only rcx and r11 besides the result.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a, in("rsi") b, in("rdx") c,
+            in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    // SAFETY: as above; the kernel keeps every other register.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!("svc #0", in("x8") number, inlateout("x0") a as isize => result, in("x1") b, in("x2") c, in("x3") d,
+            in("x4") e, in("x5") f, options(nostack));
+    }
+    result
+}
+
+pub(crate) fn exit(status: usize) -> ! {
+    loop {
+        call(number::EXIT_GROUP, [status]);
+    }
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    exit(3)
+}
+
+/// The compiler's own library refers to it; nothing unwinds here.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() {}
+
+/// The compiler calls it for large copies. Volatile, so that it does not become a call of itself.
+#[unsafe(no_mangle)]
+extern "C" fn memcpy(target: *mut u8, source: *const u8, size: usize) -> *mut u8 {
+    for index in 0..size {
+        // SAFETY: the compiler's contract: both areas have `size` bytes.
+        unsafe { target.add(index).write_volatile(source.add(index).read()) };
+    }
+    target
+}
+
+/// The compiler calls it for copies within one area.
+#[unsafe(no_mangle)]
+extern "C" fn memmove(target: *mut u8, source: *const u8, size: usize) -> *mut u8 {
+    if (target as usize) <= source as usize {
+        return memcpy(target, source, size);
+    }
+    for index in (0..size).rev() {
+        // SAFETY: the compiler's contract: both areas have `size` bytes.
+        unsafe { target.add(index).write_volatile(source.add(index).read()) };
+    }
+    target
+}
+
+/// The compiler calls it for large initialisations.
+#[unsafe(no_mangle)]
+extern "C" fn memset(target: *mut u8, value: i32, size: usize) -> *mut u8 {
+    for index in 0..size {
+        // SAFETY: the compiler's contract: the area has `size` bytes.
+        unsafe { target.add(index).write_volatile(value as u8) };
+    }
+    target
+}
+
+/// The compiler calls it for comparisons.
+#[unsafe(no_mangle)]
+extern "C" fn bcmp(left: *const u8, right: *const u8, size: usize) -> i32 {
+    for index in 0..size {
+        // SAFETY: the compiler's contract: both areas have `size` bytes.
+        if unsafe { left.add(index).read_volatile() != right.add(index).read_volatile() } {
+            return 1;
+        }
+    }
+    0
+}
+
+/// The compiler calls it for comparisons; here only equality matters.
+#[unsafe(no_mangle)]
+extern "C" fn memcmp(left: *const u8, right: *const u8, size: usize) -> i32 {
+    bcmp(left, right, size)
+}
