@@ -16,8 +16,8 @@ use crate::inject::{find, not_provided};
 use crate::state::{new_handle, resolve_id};
 use crate::{
     Answer, Artifact, BoxFuture, Call, CallId, Caller, Cancelled, DocStore, Inject, LogLevel, LogLine,
-    Output, Progress, Question, Reply, Sample, SampleRequest, Scope, Sleep, StateDoc, StateView, ToolError,
-    Values,
+    Output, Progress, Question, Reply, Root, Sample, SampleRequest, Scope, Sleep, StateDoc, StateView,
+    ToolError, Values,
 };
 
 /// What stands behind a [`Ctx`]: implemented by whoever runs calls, and by nobody else.
@@ -44,6 +44,12 @@ pub trait Host: Send + Sync {
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, ToolError>>;
     /// Asks the caller's model.
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample, ToolError>>;
+    /// The places that the caller works in. Default: `PRECONDITION`.
+    fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, ToolError>> {
+        Box::pin(async {
+            Err(ToolError::precondition("whoever runs this call does not know where its caller works"))
+        })
+    }
     /// Makes a nested call.
     fn nested(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply>;
 
@@ -206,6 +212,14 @@ impl Ctx {
     /// `PRECONDITION` if the caller has no model.
     pub async fn sample(&self, request: SampleRequest) -> Result<Sample, ToolError> {
         self.0.sample(request).await
+    }
+
+    /// The places that the caller works in, such as an open project.
+    ///
+    /// # Errors
+    /// `PRECONDITION` if the caller does not say.
+    pub async fn roots(&self) -> Result<Vec<Root>, ToolError> {
+        self.0.roots().await
     }
 
     /// Calls another tool. It runs on this call's permit; its record becomes a child of this call's. If the tool is

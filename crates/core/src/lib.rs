@@ -69,7 +69,7 @@ pub use self::output::{Artifact, ArtifactData, Content, Evidence, IntoOutput, Ou
 pub use self::parameter::{ParameterType, object_schema};
 pub use self::policy::{Approval, Placement, Policy, Rate, Retry, Timeout};
 pub use self::port::{
-    Answer, Delivery, LogLevel, LogLine, NoPort, Port, Progress, Question, QuestionKind, Sample,
+    Answer, Delivery, LogLevel, LogLine, NoPort, Port, Progress, Question, QuestionKind, Root, Sample,
     SampleRequest,
 };
 pub use self::record::{CallRecord, RunRecord, StateVersions, Usage};

@@ -73,17 +73,27 @@ pub struct Question {
     /// Why it is asked.
     #[serde(flatten)]
     pub kind: QuestionKind,
+    /// What the answer is called, where the front names answers; the front finds a name if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 impl Question {
     /// A question that any text answers.
     pub fn text(message: impl Into<String>) -> Self {
-        Self { message: message.into(), kind: QuestionKind::Input { schema: None } }
+        Self { message: message.into(), kind: QuestionKind::Input { schema: None }, name: None }
     }
 
     /// A question whose answer fits a JSON Schema.
     pub fn with_schema(message: impl Into<String>, schema: Value) -> Self {
-        Self { message: message.into(), kind: QuestionKind::Input { schema: Some(schema) } }
+        Self { message: message.into(), kind: QuestionKind::Input { schema: Some(schema) }, name: None }
+    }
+
+    /// Names the answer.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
     }
 }
 
@@ -139,6 +149,16 @@ pub struct Sample {
     /// What it cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+}
+
+/// A place that the caller works in, such as an open project.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Root {
+    /// Its address, mostly `file://` and a path.
+    pub uri: String,
+    /// What people call it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 /// What became of a notice that nobody waits for.
@@ -216,6 +236,12 @@ pub trait Port: Send + Sync {
     ) -> BoxFuture<'a, Result<Sample, ToolError>> {
         let _ = (call, request);
         Box::pin(async { Err(cannot("complete prompts for a tool")) })
+    }
+
+    /// The places that the caller works in.
+    fn roots(&self, call: CallId) -> BoxFuture<'_, Result<Vec<Root>, ToolError>> {
+        let _ = call;
+        Box::pin(async { Err(cannot("say where it works")) })
     }
 }
 

@@ -103,6 +103,21 @@ pub trait ToolSource: Send + Sync {
         )
     }
 
+    /// Reads a resource for a caller: the call's tool is the address, and its caller, scope, deadline and port are those
+    /// of the call. Default: [`read_resource`](Self::read_resource), which knows nothing of the caller.
+    fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+        Box::pin(async move { self.read_resource(&call.tool).await })
+    }
+
+    /// Renders a prompt for a caller: the call's tool is the prompt's name, its arguments are the prompt's. Default:
+    /// [`render_prompt`](Self::render_prompt), which knows nothing of the caller.
+    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+        Box::pin(async move {
+            let none = Map::new();
+            self.render_prompt(&call.tool, call.arguments.as_object().unwrap_or(&none)).await
+        })
+    }
+
     /// Renders a prompt: text, or a structured value such as messages. Dropping the future is the cancellation. Default
     /// `NOT_FOUND`.
     fn render_prompt<'a>(

@@ -76,6 +76,13 @@ impl Toolbox {
     /// # Errors
     /// `NOT_FOUND` if there is none of this address; those of the resource.
     pub async fn read_resource(&self, uri: &str) -> Result<Output, ToolError> {
+        self.read(Call::new(uri, Value::Null)).await
+    }
+
+    /// The same for a caller, as [`ToolSource::read`] says it.
+    pub(crate) async fn read(&self, mut call: Call) -> Result<Output, ToolError> {
+        let uri = std::mem::take(&mut call.tool);
+        let uri = uri.as_str();
         let own = self
             .0
             .offers()
@@ -83,13 +90,15 @@ impl Toolbox {
             .iter()
             .find_map(|(spec, key)| Some((Arc::clone(key), spec.uri_pattern.matches(uri)?)));
         if let Some((key, parameters)) = own {
-            let arguments = self.typed(&key, parameters);
-            return self.call(Call::new(&*key, arguments)).await.result;
+            call.arguments = self.typed(&key, parameters).into();
+            call.tool = key.to_string();
+            return self.call(call).await.result;
         }
         for source in self.0.sources() {
             let specs = in_time(&*source, source.resources()).await.unwrap_or_default();
             if specs.iter().any(|spec| spec.uri_pattern.matches(uri).is_some()) {
-                return source.read_resource(uri).await;
+                uri.clone_into(&mut call.tool);
+                return source.read(call).await;
             }
         }
         let shown: String = uri.chars().take(200).collect();
@@ -106,6 +115,13 @@ impl Toolbox {
         name: &str,
         arguments: &Map<String, Value>,
     ) -> Result<Output, ToolError> {
+        self.render(Call::new(name, Value::Object(arguments.clone()))).await
+    }
+
+    /// The same for a caller, as [`ToolSource::render`] says it.
+    pub(crate) async fn render(&self, mut call: Call) -> Result<Output, ToolError> {
+        let name = std::mem::take(&mut call.tool);
+        let name = name.as_str();
         let own = self
             .0
             .offers()
@@ -114,14 +130,16 @@ impl Toolbox {
             .find(|(spec, _)| spec.name == name)
             .map(|(_, key)| Arc::clone(key));
         if let Some(key) = own {
-            return self.call(Call::new(&*key, Value::Object(arguments.clone()))).await.result;
+            call.tool = key.to_string();
+            return self.call(call).await.result;
         }
         let mut known: Vec<String> =
             self.0.offers().prompts.iter().map(|(spec, _)| spec.name.clone()).collect();
         for source in self.0.sources() {
             let specs = in_time(&*source, source.prompts()).await.unwrap_or_default();
             if specs.iter().any(|spec| spec.name == name) {
-                return source.render_prompt(name, arguments).await;
+                name.clone_into(&mut call.tool);
+                return source.render(call).await;
             }
             known.extend(specs.iter().map(|spec| spec.name.clone()));
         }

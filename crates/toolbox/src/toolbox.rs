@@ -316,6 +316,14 @@ impl ToolSource for Toolbox {
         Box::pin(Toolbox::render_prompt(self, name, arguments))
     }
 
+    fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+        Box::pin(Toolbox::read(self, call))
+    }
+
+    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+        Box::pin(Toolbox::render(self, call))
+    }
+
     fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
         Box::pin(path::call(&self.0, Arc::new(call), None))
     }

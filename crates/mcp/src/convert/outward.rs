@@ -1,1 +1,309 @@
 //! Tools, outputs, errors, resources and prompts, as clients read them.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use rmcp::model::{
+    CallToolResult, ContentBlock, GetPromptResult, JsonObject, MetaObject, Prompt, PromptArgument,
+    PromptMessage, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, Role, Tool,
+    ToolAnnotations,
+};
+use serde_json::{Map, Value, json};
+use toolpost_core::{Artifact, Content, Output, PromptSpec, ResourceSpec, Status, ToolError, ToolSpec};
+
+/// Under this key of a result's `_meta` stands the whole error.
+pub(crate) const ERROR: &str = "toolpost/error";
+/// Under this key stands `partial` when only some things were done.
+pub(crate) const STATUS: &str = "toolpost/status";
+/// Under this key stand the files that were made, without their bytes.
+pub(crate) const ARTIFACTS: &str = "toolpost/artifacts";
+/// A value that is no object is in this property for clients of the older era.
+pub(crate) const WRAPPED: &str = "result";
+
+/// A tool. Clients of the older era know only objects as structured values: others are wrapped for them.
+pub(crate) fn tool(spec: &ToolSpec, hints: &Map<String, Value>, is_legacy: bool) -> Tool {
+    let mut tool = Tool::new_with_raw(
+        Cow::Owned(spec.name.clone()),
+        Some(Cow::Owned(spec.description.clone())),
+        object(spec.input_schema.as_value()),
+    );
+    tool.title.clone_from(&spec.title);
+    tool.output_schema = spec.output_schema.as_ref().map(|schema| {
+        let schema = schema.as_value();
+        if is_legacy && !is_object_schema(schema) { Arc::new(wrapped_schema(schema)) } else { object(schema) }
+    });
+    let known = spec.annotations;
+    tool.annotations = Some(ToolAnnotations::from_raw(
+        spec.title.clone(),
+        Some(known.read_only),
+        Some(known.destructive),
+        Some(known.idempotent),
+        Some(known.open_world),
+    ));
+    let mut meta = meta(&spec.meta);
+    meta.extend(hints.iter().map(|(key, value)| (key.clone(), value.clone())));
+    tool.meta = (!meta.is_empty()).then_some(MetaObject(meta));
+    tool
+}
+
+/// What is meant for clients: keys of the protocol's form, with a prefix.
+fn meta(meta: &Map<String, Value>) -> JsonObject {
+    meta.iter()
+        .filter(|(key, _)| key.contains('/'))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+fn object(schema: &Value) -> Arc<JsonObject> {
+    Arc::new(schema.as_object().cloned().unwrap_or_default())
+}
+
+fn is_object_schema(schema: &Value) -> bool {
+    schema.get("type").and_then(Value::as_str) == Some("object")
+}
+
+/// The schema of an object with the value in it; definitions stay at the root, where references look for them.
+fn wrapped_schema(schema: &Value) -> JsonObject {
+    let mut inner = schema.clone();
+    let mut outer = Map::new();
+    if let Some(fields) = inner.as_object_mut() {
+        for key in ["$schema", "$defs", "definitions"] {
+            outer.extend(fields.shift_remove(key).map(|value| (key.to_owned(), value)));
+        }
+    }
+    outer.insert("type".to_owned(), "object".into());
+    outer.insert("properties".to_owned(), json!({ WRAPPED: inner }));
+    outer.insert("required".to_owned(), json!([WRAPPED]));
+    outer
+}
+
+/// What a tool answered.
+pub(crate) fn result(output: Output, is_legacy: bool) -> CallToolResult {
+    let content = if output.content.is_empty() {
+        match &output.structured {
+            Some(_) => vec![ContentBlock::text(output.model_text())],
+            None => Vec::new(),
+        }
+    } else {
+        output.content.iter().filter_map(block).collect()
+    };
+    let mut meta = Map::new();
+    if output.status() != Status::Success {
+        meta.insert(STATUS.to_owned(), "partial".into());
+    }
+    if !output.artifacts.is_empty() {
+        let artifacts: Vec<Artifact> = output.artifacts.iter().cloned().map(Artifact::without_data).collect();
+        meta.insert(ARTIFACTS.to_owned(), json!(artifacts));
+    }
+    let mut result = CallToolResult::success(content);
+    result.structured_content = output.structured.map(|value| match value {
+        value if is_legacy && !value.is_object() => json!({ WRAPPED: value }),
+        value => value,
+    });
+    result.meta = (!meta.is_empty()).then_some(MetaObject(meta));
+    result
+}
+
+/// What a tool failed with: a sentence for the model, the whole of it for programs.
+pub(crate) fn failure(error: &ToolError) -> CallToolResult {
+    let mut result = CallToolResult::error(vec![ContentBlock::text(error.to_string())]);
+    result.meta = Some(MetaObject(Map::from_iter([(ERROR.to_owned(), json!(error))])));
+    result
+}
+
+/// One piece of content.
+fn block(content: &Content) -> Option<ContentBlock> {
+    Some(match content {
+        Content::Text { text } => ContentBlock::text(text),
+        Content::Image { media_type, data } => ContentBlock::image(data, media_type),
+        Content::Audio { media_type, data } => ContentBlock::audio(data, media_type),
+        Content::Resource { uri, media_type, text: Some(text) } => {
+            ContentBlock::resource(ResourceContents::text(text, uri).with_mime_type(media_type))
+        }
+        Content::Resource { uri, media_type, text: None } => {
+            let name = uri.rsplit('/').find(|part| !part.is_empty()).unwrap_or(uri);
+            ContentBlock::ResourceLink(Resource::new(uri, name).with_mime_type(media_type))
+        }
+        Content::Json { value } => ContentBlock::text(value.to_string()),
+        _ => return None,
+    })
+}
+
+/// A resource with one address.
+pub(crate) fn resource(spec: &ResourceSpec) -> Resource {
+    let uri = spec.uri_pattern.as_str();
+    let mut resource = Resource::new(uri, resource_name(uri)).with_description(&spec.summary);
+    resource.mime_type = spec.mime_types.first().cloned();
+    let meta = meta(&spec.meta);
+    resource.meta = (!meta.is_empty()).then_some(MetaObject(meta));
+    resource
+}
+
+/// A resource with many addresses.
+pub(crate) fn template(spec: &ResourceSpec) -> ResourceTemplate {
+    let pattern = spec.uri_pattern.as_str();
+    let mut template = ResourceTemplate::new(pattern, resource_name(pattern)).with_description(&spec.summary);
+    template.mime_type = spec.mime_types.first().cloned();
+    let meta = meta(&spec.meta);
+    template.meta = (!meta.is_empty()).then_some(MetaObject(meta));
+    template
+}
+
+fn resource_name(uri: &str) -> &str {
+    uri.split_once("://").map_or(uri, |(_, path)| path)
+}
+
+/// What was read at an address.
+pub(crate) fn contents(uri: &str, output: &Output, spec: Option<&ResourceSpec>) -> ReadResourceResult {
+    let declared = spec.and_then(|spec| spec.mime_types.first()).map(String::as_str);
+    let text = |text: &str, fallback: &str| {
+        ResourceContents::text(text, uri).with_mime_type(declared.unwrap_or(fallback))
+    };
+    let mut contents: Vec<ResourceContents> = output
+        .content
+        .iter()
+        .filter_map(|content| {
+            Some(match content {
+                Content::Text { text: found } => text(found, "text/plain"),
+                Content::Image { media_type, data } | Content::Audio { media_type, data } => {
+                    ResourceContents::blob(data, uri).with_mime_type(media_type)
+                }
+                Content::Resource { uri, media_type, text: Some(found) } => {
+                    ResourceContents::text(found, uri).with_mime_type(media_type)
+                }
+                Content::Json { value } => text(&value.to_string(), "application/json"),
+                _ => return None,
+            })
+        })
+        .collect();
+    if contents.is_empty() {
+        match &output.structured {
+            None => {}
+            Some(Value::String(found)) => contents.push(text(found, "text/plain")),
+            Some(value) => contents.push(text(&value.to_string(), "application/json")),
+        }
+    }
+    ReadResourceResult::new(contents)
+}
+
+/// A prompt.
+pub(crate) fn prompt(spec: &PromptSpec) -> Prompt {
+    let arguments = spec.arguments.iter().map(|argument| {
+        let mut known = PromptArgument::new(&argument.name).with_required(!argument.optional);
+        known.description = Some(argument.description.clone()).filter(|text| !text.is_empty());
+        known
+    });
+    let arguments: Vec<PromptArgument> = arguments.collect();
+    let mut prompt =
+        Prompt::new(&spec.name, Some(&spec.summary), (!arguments.is_empty()).then_some(arguments));
+    let meta = meta(&spec.meta);
+    prompt.meta = (!meta.is_empty()).then_some(MetaObject(meta));
+    prompt
+}
+
+/// A rendered prompt. A structured value may be messages, `[{ role, content }]`, alone or as `messages`; all else is
+/// what the user says.
+pub(crate) fn messages(output: &Output, summary: &str) -> GetPromptResult {
+    let said = output
+        .structured
+        .as_ref()
+        .and_then(|value| value.as_array().or_else(|| value.get("messages")?.as_array()))
+        .and_then(|said| said.iter().map(message).collect::<Option<Vec<_>>>());
+    let messages = said.unwrap_or_else(|| {
+        if output.content.is_empty() {
+            return vec![PromptMessage::new_text(Role::User, output.model_text())];
+        }
+        let blocks = output.content.iter().filter_map(block);
+        blocks.map(|content| PromptMessage::new(Role::User, content)).collect()
+    });
+    let result = GetPromptResult::new(messages);
+    if summary.is_empty() { result } else { result.with_description(summary) }
+}
+
+fn message(said: &Value) -> Option<PromptMessage> {
+    let role = match said.get("role")?.as_str()? {
+        "assistant" => Role::Assistant,
+        "user" => Role::User,
+        _ => return None,
+    };
+    let content = said.get("content")?;
+    if let Some(text) = content.as_str() {
+        return Some(PromptMessage::new_text(role, text));
+    }
+    let ours = serde_json::from_value::<Content>(content.clone()).ok().as_ref().and_then(block);
+    let content = ours.or_else(|| serde_json::from_value(content.clone()).ok())?;
+    Some(PromptMessage::new(role, content))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use toolpost_core::ParameterType;
+
+    #[test]
+    fn clients_of_the_older_era_get_objects() {
+        let spec = ToolSpec::new("count", "Count.")
+            .parameter("of", ParameterType::String, "What.")
+            .output(json!({ "type": "array", "items": { "$ref": "#/$defs/Item" }, "$defs": { "Item": { "type": "integer" } } }));
+        let legacy = serde_json::to_value(tool(&spec, &Map::new(), true)).unwrap();
+        assert_eq!(
+            legacy["outputSchema"],
+            json!({
+                "$defs": { "Item": { "type": "integer" } },
+                "type": "object",
+                "properties": { "result": { "type": "array", "items": { "$ref": "#/$defs/Item" } } },
+                "required": ["result"]
+            })
+        );
+        let modern = serde_json::to_value(tool(&spec, &Map::new(), false)).unwrap();
+        assert_eq!(modern["outputSchema"], *spec.output_schema.as_ref().unwrap().as_value());
+        let output = || Output::json(json!([1, 2]));
+        assert_eq!(result(output(), true).structured_content, Some(json!({ "result": [1, 2] })));
+        assert_eq!(result(output(), false).structured_content, Some(json!([1, 2])));
+        assert_eq!(result(Output::json(json!({ "a": 1 })), true).structured_content, Some(json!({ "a": 1 })));
+    }
+
+    #[test]
+    fn only_facts_for_clients_go_out() {
+        let mut spec = ToolSpec::new("a", "A.");
+        spec.meta = Map::from_iter([
+            ("origin".to_owned(), json!("/home/ada/secret-place")),
+            ("anthropic/searchHint".to_owned(), json!("mine")),
+        ]);
+        let hints = Map::from_iter([("anthropic/alwaysLoad".to_owned(), json!(true))]);
+        let sent = serde_json::to_value(tool(&spec, &hints, false)).unwrap();
+        assert_eq!(sent["_meta"], json!({ "anthropic/searchHint": "mine", "anthropic/alwaysLoad": true }));
+    }
+
+    #[test]
+    fn a_structured_prompt_is_messages() {
+        let said = json!([
+            { "role": "user", "content": "Look." },
+            { "role": "assistant", "content": { "type": "image", "media_type": "image/png", "data": "AA==" } },
+            { "role": "user", "content": { "type": "text", "text": "Well?" } },
+        ]);
+        let result = serde_json::to_value(messages(&Output::json(said), "Ask.")).unwrap();
+        assert_eq!(
+            result["messages"],
+            json!([
+                { "role": "user", "content": { "type": "text", "text": "Look." } },
+                { "role": "assistant", "content": { "type": "image", "mimeType": "image/png", "data": "AA==" } },
+                { "role": "user", "content": { "type": "text", "text": "Well?" } },
+            ])
+        );
+        let other = messages(&Output::json(json!({ "role": "user" })), "");
+        assert_eq!(other.messages.len(), 1);
+        assert_eq!(other.description, None);
+    }
+
+    #[test]
+    fn files_are_named_and_their_bytes_stay() {
+        let output =
+            Output::text("done").with_artifact(Artifact::from_bytes("a.txt", "text/plain", *b"bytes"));
+        let sent = serde_json::to_string(&result(output, false)).unwrap();
+        assert!(
+            sent.contains(r#""toolpost/artifacts":[{"name":"a.txt","media_type":"text/plain","size":5}]"#),
+            "{sent}"
+        );
+    }
+}

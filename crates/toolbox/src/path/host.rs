@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use toolpost_core::{
     Answer, Artifact, BoxFuture, Call, CallId, CallRecord, Cancellation, Cancelled, Delivery, DocStore,
     Event, Host, LogLine, Output, Placement, Port, Progress, Question, QuestionKind, Reply, RetryAdvice,
-    Sample, SampleRequest, Schema, Sleep, StateView, ToolError, Values, format_duration,
+    Root, Sample, SampleRequest, Schema, Sleep, StateView, ToolError, Values, format_duration,
 };
 
 use super::check::Secrets;
@@ -491,6 +491,13 @@ impl Host for CallHost {
         })
     }
 
+    fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, ToolError>> {
+        Box::pin(async move {
+            self.still_wanted()?;
+            self.call.port.roots(self.call.id).await
+        })
+    }
+
     fn nested(self: Arc<Self>, mut call: Call) -> BoxFuture<'static, Reply> {
         Box::pin(async move {
             let (place, known) = self.trail().replay.next(|answered| match answered {
@@ -594,6 +601,10 @@ impl Port for Onward {
         request: &'a SampleRequest,
     ) -> BoxFuture<'a, Result<Sample, ToolError>> {
         Box::pin(self.0.complete(call, request))
+    }
+
+    fn roots(&self, call: CallId) -> BoxFuture<'_, Result<Vec<Root>, ToolError>> {
+        self.0.call.port.roots(call)
     }
 
     fn takes_calls(&self) -> bool {

@@ -68,6 +68,7 @@ async fn ask(toolbox: &Shared, entry: &Entry, call: &Call, secrets: &[Secret]) -
             tool: entry.name.to_string(),
             arguments: masked(entry, &call.arguments, secrets),
         },
+        name: Some("approve".to_owned()),
     };
     let limit = toolbox.settings().answer_timeout;
     let answer = tokio::select! {

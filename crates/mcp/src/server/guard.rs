@@ -1,0 +1,292 @@
+//! Who may send requests: by the address that they name, by the page that they come from, by their token.
+
+use std::net::SocketAddr;
+
+use http::header::{AUTHORIZATION, HOST, ORIGIN};
+use http::request::Parts;
+use http::uri::Authority;
+use http::{HeaderMap, StatusCode, Uri};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+use toolpost_core::{Secret, ToolError};
+
+use super::Principal;
+
+/// What is refused, and how.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) message: String,
+    /// The header `WWW-Authenticate`.
+    pub(super) challenge: Option<String>,
+}
+
+impl Refusal {
+    fn forbidden(message: impl Into<String>) -> Self {
+        Self { status: StatusCode::FORBIDDEN, message: message.into(), challenge: None }
+    }
+}
+
+/// The rules of one server.
+#[derive(Default)]
+pub(super) struct Guard {
+    pub(super) tokens: Vec<Secret>,
+    pub(super) hosts: Vec<String>,
+    pub(super) origins: Vec<String>,
+    pub(super) beyond_loopback: bool,
+}
+
+impl Guard {
+    /// # Errors
+    /// A token is empty, or a name of a host or an origin is none.
+    pub(super) fn check(&self) -> Result<(), ToolError> {
+        if self.tokens.iter().any(|token| token.expose().is_empty()) {
+            return Err(ToolError::invalid_input("a token is empty: expected at least one character"));
+        }
+        if let Some(host) = self.hosts.iter().find(|host| host.parse::<Authority>().is_err()) {
+            return Err(ToolError::invalid_input(format!(
+                "`{host}` is no name of a host, such as `example.org:8080`"
+            )));
+        }
+        match self.origins.iter().find(|origin| parse_origin(origin).is_none()) {
+            Some(origin) => Err(ToolError::invalid_input(format!(
+                "`{origin}` is no origin, such as `https://app.example`"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn authenticates(&self) -> bool {
+        !self.tokens.is_empty()
+    }
+
+    /// Whether the server may listen there.
+    ///
+    /// # Errors
+    /// `PERMISSION` for an address beyond the loopback of a server that authenticates nobody, or was not told to.
+    pub(super) fn may_listen(&self, address: SocketAddr) -> Result<(), ToolError> {
+        if address.ip().is_loopback() || (self.authenticates() && self.beyond_loopback) {
+            return Ok(());
+        }
+        let missing = match (self.authenticates(), self.beyond_loopback) {
+            (false, false) => "Give it a token, and allow it to listen beyond the loopback.",
+            (false, true) => "Give it a token.",
+            (true, _) => "Allow it to listen beyond the loopback.",
+        };
+        Err(ToolError::permission(format!("`{address}` is reachable from other machines")).suggest(missing))
+    }
+
+    /// Looks at the address that a request names and at the page that it comes from.
+    pub(super) fn admit(&self, head: &Parts, local: SocketAddr, is_tls: bool) -> Result<(), Refusal> {
+        let mut hosts = head.headers.get_all(HOST).iter();
+        let (Some(host), None) = (hosts.next(), hosts.next()) else {
+            let message = "expected exactly one Host header".to_owned();
+            return Err(Refusal { status: StatusCode::BAD_REQUEST, message, challenge: None });
+        };
+        let named = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
+        let named = named.filter(|named| head.uri.authority().is_none_or(|also| also == named));
+        if !named.is_some_and(|named| self.is_own(&named, local, is_tls)) {
+            return Err(Refusal::forbidden("this server is not reached under that Host"));
+        }
+        for origin in head.headers.get_all(ORIGIN) {
+            let known = origin.to_str().ok().and_then(parse_origin).is_some_and(|(scheme, authority)| {
+                let own_scheme = if is_tls { "https" } else { "http" };
+                (scheme == own_scheme && self.is_own(&authority, local, is_tls))
+                    || self
+                        .origins
+                        .iter()
+                        .filter_map(|origin| parse_origin(origin))
+                        .any(|(allowed, at)| allowed == scheme && at == authority)
+            });
+            if !known {
+                return Err(Refusal::forbidden("this server does not serve pages of that Origin"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an address is this server's: a name of the loopback or the very address, with the port, or a name that it
+    /// was told.
+    fn is_own(&self, named: &Authority, local: SocketAddr, is_tls: bool) -> bool {
+        if named.as_str().contains('@') {
+            return false;
+        }
+        let port = match (named.as_str().rsplit_once(':'), named.port_u16()) {
+            (_, Some(port)) => port,
+            // A port that is no number.
+            (Some((_, rest)), None) if !rest.contains(']') => return false,
+            _ if is_tls => 443,
+            _ => 80,
+        };
+        let host = named.host().trim_start_matches('[').trim_end_matches(']');
+        let is_local = host.eq_ignore_ascii_case("localhost") && local.ip().is_loopback()
+            || host.parse().is_ok_and(|ip: std::net::IpAddr| {
+                ip == local.ip() || ip.is_loopback() && local.ip().is_loopback()
+            });
+        (is_local && port == local.port())
+            || self.hosts.iter().filter_map(|known| known.parse::<Authority>().ok()).any(|known| {
+                known.host().eq_ignore_ascii_case(named.host())
+                    && known.port_u16().is_none_or(|known| known == port)
+            })
+    }
+
+    /// Finds out whom a request speaks for.
+    pub(super) fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Refusal> {
+        if !self.authenticates() {
+            return Ok(Principal(None));
+        }
+        let mut given = headers.get_all(AUTHORIZATION).iter();
+        let token = match (given.next(), given.next()) {
+            (Some(value), None) => value.to_str().ok().and_then(|value| {
+                let (scheme, token) = value.split_once(' ')?;
+                scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+            }),
+            _ => None,
+        };
+        // All are compared, whichever fits: the time says nothing.
+        let digest = |token: &str| Sha256::digest(token.as_bytes());
+        let mut found = None;
+        for (place, known) in self.tokens.iter().enumerate() {
+            let same = digest(known.expose()).ct_eq(&digest(token.unwrap_or_default()));
+            if bool::from(same) && token.is_some() {
+                found = Some(place);
+            }
+        }
+        match found {
+            Some(place) => Ok(Principal(Some(format!("token-{}", place + 1).into()))),
+            None => {
+                let error = if token.is_some() { " error=\"invalid_token\"," } else { "" };
+                Err(Refusal {
+                    status: StatusCode::UNAUTHORIZED,
+                    message: "this server wants a bearer token that it knows".to_owned(),
+                    challenge: Some(format!("Bearer{error} realm=\"mcp\"")),
+                })
+            }
+        }
+    }
+}
+
+/// Scheme and authority of an origin, and nothing else.
+fn parse_origin(origin: &str) -> Option<(String, Authority)> {
+    let uri: Uri = origin.parse().ok()?;
+    let parts = uri.into_parts();
+    let (scheme, authority) = (parts.scheme?, parts.authority?);
+    let bare = origin.len() == scheme.as_str().len() + "://".len() + authority.as_str().len();
+    bare.then(|| (scheme.as_str().to_ascii_lowercase(), authority))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(guard: &Guard, host: &str, origin: Option<&str>) -> u16 {
+        let mut request = http::Request::get("/mcp").header(HOST, host);
+        if let Some(origin) = origin {
+            request = request.header(ORIGIN, origin);
+        }
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        let local = "127.0.0.1:8080".parse().unwrap();
+        guard.admit(&head, local, false).map_or_else(|refusal| refusal.status.as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn only_its_own_addresses_and_pages_reach_a_server() {
+        let guard = Guard {
+            hosts: vec!["tools.example".into(), "other.example:9000".into()],
+            origins: vec!["https://app.example".into()],
+            ..Guard::default()
+        };
+        for (host, origin, expected) in [
+            ("127.0.0.1:8080", None, 200),
+            ("localhost:8080", None, 200),
+            ("LOCALHOST:8080", None, 200),
+            ("[::1]:8080", None, 200),
+            ("127.0.0.1:8081", None, 403),
+            ("127.0.0.1", None, 403),
+            ("localhost:", None, 403),
+            ("evil.com", None, 403),
+            ("evil.com:8080", None, 403),
+            ("localhost.evil.com:8080", None, 403),
+            ("127.0.0.1.evil.com:8080", None, 403),
+            ("user@127.0.0.1:8080", None, 403),
+            ("0.0.0.0:8080", None, 403),
+            ("", None, 403),
+            ("tools.example", None, 200),
+            ("tools.example:1", None, 200),
+            ("other.example:9000", None, 200),
+            ("other.example:9001", None, 403),
+            ("localhost:8080", Some("http://localhost:8080"), 200),
+            ("localhost:8080", Some("http://127.0.0.1:8080"), 200),
+            ("localhost:8080", Some("https://localhost:8080"), 403),
+            ("localhost:8080", Some("http://localhost:3000"), 403),
+            ("localhost:8080", Some("http://localhost"), 403),
+            ("localhost:8080", Some("http://evil.com"), 403),
+            ("localhost:8080", Some("http://localhost:8080.evil.com"), 403),
+            ("localhost:8080", Some("http://localhost:8080/x"), 403),
+            ("localhost:8080", Some("null"), 403),
+            ("localhost:8080", Some(""), 403),
+            ("localhost:8080", Some("file://"), 403),
+            ("localhost:8080", Some("https://app.example"), 200),
+            ("localhost:8080", Some("https://app.example:444"), 403),
+            ("localhost:8080", Some("http://app.example"), 403),
+        ] {
+            assert_eq!(check(&guard, host, origin), expected, "{host} {origin:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_names_one_host() {
+        let guard = Guard::default();
+        let local = "127.0.0.1:8080".parse().unwrap();
+        let (none, ()) = http::Request::get("/mcp").body(()).unwrap().into_parts();
+        assert_eq!(guard.admit(&none, local, false).unwrap_err().status, 400);
+        let two = http::Request::get("/mcp").header(HOST, "localhost:8080").header(HOST, "evil.com");
+        let (two, ()) = two.body(()).unwrap().into_parts();
+        assert_eq!(guard.admit(&two, local, false).unwrap_err().status, 400);
+        let other = http::Request::get("http://evil.com/mcp").header(HOST, "localhost:8080");
+        let (other, ()) = other.body(()).unwrap().into_parts();
+        assert_eq!(guard.admit(&other, local, false).unwrap_err().status, 403);
+    }
+
+    #[test]
+    fn a_token_is_told_from_every_other() {
+        let guard = Guard { tokens: vec![Secret::new("first"), Secret::new("second")], ..Guard::default() };
+        let check = |value: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            if let Some(value) = value {
+                headers.insert(AUTHORIZATION, value.parse().unwrap());
+            }
+            guard.authenticate(&headers)
+        };
+        assert_eq!(check(Some("Bearer first")), Ok(Principal(Some("token-1".into()))));
+        assert_eq!(check(Some("bearer second")), Ok(Principal(Some("token-2".into()))));
+        for bad in [
+            None,
+            Some("Bearer"),
+            Some("Bearer "),
+            Some("Bearer firs"),
+            Some("Bearer First"),
+            Some("Basic first"),
+        ] {
+            let refusal = check(bad).unwrap_err();
+            assert_eq!(refusal.status, 401, "{bad:?}");
+            assert!(refusal.challenge.unwrap().starts_with("Bearer"), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn other_machines_are_served_only_with_a_token_and_the_word() {
+        let anywhere = "0.0.0.0:0".parse().unwrap();
+        let guard = |tokens: &[&str], beyond_loopback| Guard {
+            tokens: tokens.iter().map(Secret::new).collect(),
+            beyond_loopback,
+            ..Guard::default()
+        };
+        assert!(guard(&["t"], true).may_listen(anywhere).is_ok());
+        assert!(guard(&[], false).may_listen("[::1]:0".parse().unwrap()).is_ok());
+        for (tokens, beyond) in [(&[] as &[&str], false), (&[], true), (&["t"], false)] {
+            let error = guard(tokens, beyond).may_listen(anywhere).unwrap_err();
+            assert_eq!(error.code(), toolpost_core::Code::Permission);
+        }
+    }
+}

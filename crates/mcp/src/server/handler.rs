@@ -1,0 +1,672 @@
+//! The methods of the protocol, answered from a source.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::StreamExt as _;
+use futures_util::future::Either;
+use futures_util::stream::FuturesUnordered;
+use rmcp::model::{
+    CacheScope, CallToolRequestParams, CallToolResponse, ClientResult, CompleteRequestParams, CompleteResult,
+    CompletionInfo, GetPromptRequestParams, GetPromptResponse, Implementation, InputRequest,
+    InputRequiredResult, InputResponses, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, PromptsCapability, ProtocolVersion, ReadResourceRequestParams,
+    ReadResourceResponse, Reference, ResourcesCapability, ServerCapabilities, ServerConfig, ServerRequest,
+    SubscriptionFilter, Tool, ToolsCapability,
+};
+#[expect(deprecated, reason = "log levels go on for the clients that set them")]
+use rmcp::model::{LoggingLevel, SetLevelRequestParams};
+use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
+use rmcp::{ErrorData, Peer, RoleServer, ServerHandler};
+use serde_json::{Map, Value, json};
+use tokio::sync::{OnceCell, Semaphore};
+use toolpost_core::{
+    Call, Caller, Cancellation, Code, LogLevel, Output, ResourceSpec, Scope, ToolError, ToolSource,
+};
+
+use super::builder::{Completing, Completion};
+use super::calls::{Active, Parking, Step, Teller, binding};
+use super::changes::Changes;
+use super::guard::Guard;
+use super::listing::{LIST_TIME, Listings};
+use super::port::{Abilities, Asked, CAPABILITY, CallPort};
+use super::{Limits, Principal};
+use crate::convert::outward;
+
+/// The longest fact of a request that becomes part of a call, in bytes.
+const MAX_FACT: usize = 1_024;
+/// Facts of a request's `_meta` that become facts of the call: the trace, and what Claude Code calls it.
+const FACTS: [&str; 4] = ["traceparent", "tracestate", "baggage", "claudecode/toolUseId"];
+/// The code of an error that names a capability which the client lacks.
+const MISSING_CAPABILITY: i32 = -32021;
+
+/// What all connections of a server share.
+pub(super) struct Shared {
+    pub(super) source: Arc<dyn ToolSource>,
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) instructions: Option<String>,
+    pub(super) limits: Limits,
+    pub(super) calls: Arc<Semaphore>,
+    /// How many calls were begun.
+    pub(super) counted: AtomicU64,
+    pub(super) parking: Arc<Parking>,
+    pub(super) listings: Listings,
+    pub(super) changes: Changes,
+    pub(super) completing: Option<Completing>,
+    pub(super) guard: Guard,
+    /// What clients are told of the server.
+    pub(super) info: OnceCell<ServerConfig>,
+    /// The scopes of clients that have no session, by whom they speak for, latest last.
+    pub(super) scopes: Mutex<Vec<(Principal, Scope)>>,
+}
+
+impl Shared {
+    /// Reads what the source has, for what clients are told of the server, and looks for changes from now on.
+    pub(super) async fn prepare(self: &Arc<Self>) {
+        let listed = self.listings.current(&*self.source).await;
+        let shared = Arc::clone(self);
+        self.info
+            .get_or_init(async move || {
+                if let Err(error) = listed {
+                    tracing::warn!("{error}");
+                }
+                let source = &shared.source;
+                let resources = tokio::time::timeout(LIST_TIME, source.resources()).await;
+                let prompts = tokio::time::timeout(LIST_TIME, source.prompts()).await;
+                // What cannot be read now may be there later.
+                let any = |list: Option<usize>| list != Some(0);
+                shared.describe(
+                    any(resources.ok().and_then(Result::ok).map(|list| list.len())),
+                    any(prompts.ok().and_then(Result::ok).map(|list| list.len())),
+                )
+            })
+            .await;
+        Changes::watch(self);
+    }
+
+    fn describe(&self, has_resources: bool, has_prompts: bool) -> ServerConfig {
+        let mut capabilities = ServerCapabilities::default();
+        let mut tools = ToolsCapability::default();
+        tools.list_changed = Some(true);
+        capabilities.tools = Some(tools);
+        capabilities.logging = Some(Map::new());
+        if has_resources {
+            let mut resources = ResourcesCapability::default();
+            resources.list_changed = Some(true);
+            capabilities.resources = Some(resources);
+        }
+        if has_prompts {
+            let mut prompts = PromptsCapability::default();
+            prompts.list_changed = Some(true);
+            capabilities.prompts = Some(prompts);
+        }
+        if self.completing.is_some() {
+            capabilities.completions = Some(Map::new());
+        }
+        let config =
+            ServerConfig::new(capabilities).with_server_info(Implementation::new(&self.name, &self.version));
+        match &self.instructions {
+            Some(instructions) => config.with_instructions(instructions),
+            None => config,
+        }
+    }
+
+    /// The scope of those who have no session.
+    fn scope_of(&self, principal: &Principal) -> Scope {
+        let mut scopes = self.scopes.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = scopes.iter().position(|(known, _)| known == principal);
+        let entry = match known {
+            Some(place) => scopes.remove(place),
+            None => (principal.clone(), new_scope(principal)),
+        };
+        if scopes.len() >= self.limits.sessions {
+            scopes.remove(0);
+        }
+        let scope = entry.1.clone();
+        scopes.push(entry);
+        scope
+    }
+}
+
+fn new_scope(principal: &Principal) -> Scope {
+    Scope::new(principal.0.as_deref().unwrap_or("mcp"))
+}
+
+/// One connection, one session, or one request without either.
+#[derive(Clone)]
+pub(super) struct Handler {
+    pub(super) shared: Arc<Shared>,
+    session: Arc<Session>,
+}
+
+struct Session {
+    principal: Principal,
+    /// Whether it is one conversation.
+    is_connection: bool,
+    scope: std::sync::OnceLock<Scope>,
+    /// The least level of log lines, as the client of the older era has set it.
+    level: AtomicU8,
+}
+
+impl Handler {
+    /// For a connection that is one conversation.
+    pub(super) fn of_connection(shared: Arc<Shared>, principal: Principal) -> Self {
+        Self::new(shared, principal, true)
+    }
+
+    /// For what comes over HTTP: each request says whom it speaks for.
+    pub(super) fn of_http(shared: Arc<Shared>) -> Self {
+        Self::new(shared, Principal::default(), false)
+    }
+
+    fn new(shared: Arc<Shared>, principal: Principal, is_connection: bool) -> Self {
+        let session = Session {
+            principal,
+            is_connection,
+            scope: std::sync::OnceLock::new(),
+            level: AtomicU8::new(LogLevel::Info as u8),
+        };
+        Self { shared, session: Arc::new(session) }
+    }
+
+    fn principal(&self, context: &RequestContext<RoleServer>) -> Principal {
+        let parts = context.extensions.get::<http::request::Parts>();
+        parts.and_then(|parts| parts.extensions.get::<Principal>()).unwrap_or(&self.session.principal).clone()
+    }
+
+    fn call(
+        &self,
+        name: &str,
+        arguments: Map<String, Value>,
+        context: &RequestContext<RoleServer>,
+        port: &Arc<CallPort>,
+    ) -> Call {
+        let principal = self.principal(context);
+        let has_session = self.session.is_connection
+            || context
+                .extensions
+                .get::<http::request::Parts>()
+                .is_some_and(|parts| parts.headers.contains_key(super::sessions::SESSION_HEADER));
+        let scope = if has_session {
+            self.session.scope.get_or_init(|| new_scope(&principal)).clone()
+        } else {
+            self.shared.scope_of(&principal)
+        };
+        let mut caller = Caller::new("mcp");
+        if let Some(identity) = principal.0 {
+            caller = caller.with_identity(identity);
+        }
+        let mut call = Call::new(name, Value::Object(arguments))
+            .with_caller(caller)
+            .with_scope(scope)
+            .with_cancellation(Cancellation::new())
+            .with_port(Arc::clone(port) as _);
+        let facts = FACTS.iter().filter_map(|key| Some((*key, context.meta.get(*key)?.as_str()?)));
+        for (key, value) in facts.filter(|(_, value)| value.len() <= MAX_FACT) {
+            call.options.metadata.insert(key.to_owned(), value.into());
+        }
+        call
+    }
+
+    fn abilities(&self, context: &RequestContext<RoleServer>, is_legacy: bool) -> Abilities {
+        let mut abilities = Abilities::of(context.client_capabilities().as_ref());
+        abilities.progress = context.meta.get_progress_token().is_some();
+        abilities.log = if is_legacy {
+            Some(level_of(self.session.level.load(Ordering::Relaxed)))
+        } else {
+            context.meta.log_level().map(our_level)
+        };
+        abilities
+    }
+
+    /// Makes a call, or takes up the one that waits for these answers.
+    async fn run(
+        &self,
+        method: &str,
+        work: Work,
+        round: Round,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Either<Result<Output, ToolError>, InputRequiredResult>, ErrorData> {
+        let is_legacy = is_legacy(context);
+        let abilities = self.abilities(context, is_legacy);
+        let principal = self.principal(context);
+        let bound = binding(principal.0.as_deref(), method, work.name());
+        let mut teller = Teller::new(
+            context.peer.clone(),
+            context.meta.get_progress_token(),
+            work.name(),
+            self.shared.limits.write_time,
+        );
+        let mut active = match round.state {
+            Some(sealed) if !is_legacy => {
+                match self.shared.parking.resume(&sealed, round.answers, abilities, &bound)? {
+                    Either::Left(active) => active,
+                    Either::Right(again) => return Ok(Either::Right(again)),
+                }
+            }
+            _ => self.begin(work, round.answers, abilities, context),
+        };
+        let mut asking = FuturesUnordered::new();
+        loop {
+            let step = {
+                let mut step = pin!(active.step(&mut teller));
+                loop {
+                    tokio::select! {
+                        biased;
+                        step = &mut step => break step,
+                        () = context.ct.cancelled() => {
+                            return Err(ErrorData::internal_error("the request was cancelled", None));
+                        }
+                        Some(()) = asking.next(), if !asking.is_empty() => {}
+                    }
+                }
+            };
+            match step {
+                Step::Done(result) => return Ok(Either::Left(result)),
+                Step::Asked(questions) if is_legacy => {
+                    asking.extend(questions.into_iter().map(|asked| ask(context.peer.clone(), asked)));
+                }
+                Step::Asked(questions) => match self.shared.parking.park(active, questions, &bound) {
+                    Ok(required) => return Ok(Either::Right(required)),
+                    Err(unparked) => active = unparked,
+                },
+            }
+        }
+    }
+
+    fn begin(
+        &self,
+        work: Work,
+        answers: InputResponses,
+        abilities: Abilities,
+        context: &RequestContext<RoleServer>,
+    ) -> Active {
+        let port = Arc::new(CallPort::new(abilities, answers));
+        let permit = Arc::clone(&self.shared.calls).try_acquire_owned();
+        let limit = self.shared.limits.calls;
+        let source = Arc::clone(&self.shared.source);
+        self.shared.counted.fetch_add(1, Ordering::Relaxed);
+        let (kind, call) = match work {
+            Work::Call(name, arguments) => (0, self.call(&name, arguments, context, &port)),
+            Work::Render(name, arguments) => (1, self.call(&name, arguments, context, &port)),
+            Work::Read(uri) => (2, self.call(&uri, Map::new(), context, &port)),
+        };
+        let id = call.id;
+        let future = Box::pin(async move {
+            let Ok(_permit) = permit else {
+                return Err(ToolError::overloaded(format!("{limit} calls are running already")));
+            };
+            let result = match kind {
+                0 => source.call(call).await.result,
+                1 => source.render(call).await,
+                _ => source.read(call).await,
+            };
+            result.map_err(|error| error.public(id))
+        });
+        Active::new(future, port)
+    }
+
+    async fn resource_specs(&self) -> Result<Vec<Arc<ResourceSpec>>, ErrorData> {
+        let listed = tokio::time::timeout(LIST_TIME, self.shared.source.resources()).await;
+        listed.unwrap_or_else(|_| Err(too_slow())).map_err(|error| refusal(&error))
+    }
+
+    /// One page of a list.
+    fn page<T: Clone>(
+        &self,
+        items: &[T],
+        request: Option<PaginatedRequestParams>,
+    ) -> Result<(Vec<T>, Option<String>), ErrorData> {
+        let begin = match request.and_then(|request| request.cursor) {
+            None => 0,
+            Some(cursor) => {
+                cursor.parse::<usize>().ok().filter(|begin| *begin < items.len()).ok_or_else(|| {
+                    ErrorData::invalid_params(
+                        "the cursor is none of this list; begin it again without one",
+                        None,
+                    )
+                })?
+            }
+        };
+        let end = begin.saturating_add(self.shared.limits.page).min(items.len());
+        let next = (end < items.len()).then(|| end.to_string());
+        Ok((items.get(begin..end).unwrap_or_default().to_vec(), next))
+    }
+
+    fn ttl(&self) -> u64 {
+        self.shared.limits.list_ttl.as_millis().try_into().unwrap_or(u64::MAX)
+    }
+}
+
+/// What a request is for.
+enum Work {
+    Call(String, Map<String, Value>),
+    Render(String, Map<String, Value>),
+    Read(String),
+}
+
+impl Work {
+    fn name(&self) -> &str {
+        match self {
+            Self::Call(name, _) | Self::Render(name, _) | Self::Read(name) => name,
+        }
+    }
+}
+
+/// What a request brings of the round before.
+struct Round {
+    state: Option<String>,
+    answers: InputResponses,
+}
+
+impl Round {
+    /// # Errors
+    /// An answer is no object.
+    fn new(state: Option<String>, answers: Option<InputResponses>) -> Result<Self, ErrorData> {
+        let answers: BTreeMap<String, Value> = answers.unwrap_or_default();
+        if let Some((key, _)) = answers.iter().find(|(_, answer)| !answer.is_object()) {
+            let key = super::calls::shown(key);
+            return Err(ErrorData::invalid_params(format!("the response `{key}` is no object"), None));
+        }
+        Ok(Self { state, answers })
+    }
+}
+
+/// Asks a client of the older era, which answers while the request is open.
+async fn ask(peer: Peer<RoleServer>, asked: Asked) {
+    let request = match asked.request.clone() {
+        InputRequest::CreateMessage(request) => ServerRequest::CreateMessageRequest(request),
+        InputRequest::Elicitation(request) => ServerRequest::ElicitRequest(request),
+        InputRequest::ListRoots(request) => ServerRequest::ListRootsRequest(request),
+        _ => return,
+    };
+    let failed = |reason: String| ToolError::dependency(format!("the client did not answer: {reason}"));
+    let answer = match peer.send_request(request).await {
+        Ok(ClientResult::EmptyResult(_)) => Err(failed("it sent an empty result".to_owned())),
+        Ok(result) => serde_json::to_value(result).map_err(|error| failed(error.to_string())),
+        Err(error) => Err(failed(error.to_string())),
+    };
+    let answer = answer.and_then(|answer| {
+        if asked.fits(&answer) { Ok(answer) } else { Err(failed("its answer has another form".to_owned())) }
+    });
+    asked.answer(answer);
+}
+
+/// Whether a request is of the era that begins with `initialize`.
+fn is_legacy(context: &RequestContext<RoleServer>) -> bool {
+    // Versions are dates, so that their order is that of the texts.
+    context.protocol_version().is_none_or(|version| version.as_str() < ProtocolVersion::V_2026_07_28.as_str())
+}
+
+fn level_of(level: u8) -> LogLevel {
+    let levels = [LogLevel::Trace, LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error];
+    levels.into_iter().find(|known| *known as u8 == level).unwrap_or(LogLevel::Error)
+}
+
+#[expect(deprecated, reason = "log levels go on for the clients that set them")]
+fn our_level(level: LoggingLevel) -> LogLevel {
+    match level {
+        LoggingLevel::Debug => LogLevel::Trace,
+        LoggingLevel::Info | LoggingLevel::Notice => LogLevel::Info,
+        LoggingLevel::Warning => LogLevel::Warn,
+        _ => LogLevel::Error,
+    }
+}
+
+fn too_slow() -> ToolError {
+    ToolError::timeout("the source did not list what it has in time")
+}
+
+/// An error as an answer of the protocol.
+fn refusal(error: &ToolError) -> ErrorData {
+    let data = Some(json!({ (outward::ERROR): error }));
+    match error.code() {
+        code if code.is_recoverable() => ErrorData::invalid_params(error.to_string(), data),
+        _ => ErrorData::internal_error(error.to_string(), data),
+    }
+}
+
+/// The error of a tool that needs what its client cannot do.
+fn missing_capability(error: &ToolError) -> Option<ErrorData> {
+    let capability = error.context().get(CAPABILITY)?.as_str()?;
+    let data = json!({ "requiredCapabilities": { capability: {} } });
+    let code = rmcp::model::ErrorCode(MISSING_CAPABILITY);
+    Some(ErrorData::new(code, error.to_string(), Some(data)))
+}
+
+impl ServerHandler for Handler {
+    fn get_info(&self) -> ServerConfig {
+        self.shared.info.get().cloned().unwrap_or_else(|| self.shared.describe(true, true))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        let schema = self.shared.listings.latest().schema(name)?;
+        Some(Tool::new_with_raw(name.to_owned(), None, schema))
+    }
+
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let listing =
+            self.shared.listings.current(&*self.shared.source).await.map_err(|error| refusal(&error))?;
+        let (tools, next) = self.page(listing.tools(is_legacy(&context)), request)?;
+        let mut result = ListToolsResult::with_all_items(tools);
+        result.next_cursor = next;
+        if !is_legacy(&context) {
+            result = result.with_ttl_ms(self.ttl()).with_cache_scope(CacheScope::Private);
+        }
+        Ok(result)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let name = request.name.into_owned();
+        let listing =
+            self.shared.listings.current(&*self.shared.source).await.map_err(|error| refusal(&error))?;
+        if !listing.has(&name) {
+            return Err(listing.unknown(&name));
+        }
+        let round = Round::new(request.request_state, request.input_responses)?;
+        let work = Work::Call(name, request.arguments.unwrap_or_default());
+        let is_legacy = is_legacy(&context);
+        match self.run("tools/call", work, round, &context).await? {
+            Either::Left(Ok(output)) => Ok(outward::result(output, is_legacy).into()),
+            Either::Left(Err(error)) => match missing_capability(&error) {
+                Some(missing) if !is_legacy => Err(missing),
+                _ => Ok(outward::failure(&error).into()),
+            },
+            Either::Right(required) => Ok(required.into()),
+        }
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let specs = self.resource_specs().await?;
+        let single = specs.iter().filter(|spec| spec.uri_pattern.parameters().next().is_none());
+        let resources: Vec<_> = single.map(|spec| outward::resource(spec)).collect();
+        let (resources, next) = self.page(&resources, request)?;
+        let mut result = ListResourcesResult::with_all_items(resources);
+        result.next_cursor = next;
+        if !is_legacy(&context) {
+            result = result.with_ttl_ms(self.ttl()).with_cache_scope(CacheScope::Private);
+        }
+        Ok(result)
+    }
+
+    async fn list_resource_templates(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let specs = self.resource_specs().await?;
+        let many = specs.iter().filter(|spec| spec.uri_pattern.parameters().next().is_some());
+        let templates: Vec<_> = many.map(|spec| outward::template(spec)).collect();
+        let (templates, next) = self.page(&templates, request)?;
+        let mut result = ListResourceTemplatesResult::with_all_items(templates);
+        result.next_cursor = next;
+        if !is_legacy(&context) {
+            result = result.with_ttl_ms(self.ttl()).with_cache_scope(CacheScope::Private);
+        }
+        Ok(result)
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let uri = request.uri;
+        let specs = self.resource_specs().await?;
+        let spec = specs.iter().find(|spec| spec.uri_pattern.matches(&uri).is_some());
+        let round = Round::new(request.request_state, request.input_responses)?;
+        match self.run("resources/read", Work::Read(uri.clone()), round, &context).await? {
+            Either::Left(Ok(output)) => {
+                let mut result = outward::contents(&uri, &output, spec.map(|spec| &**spec));
+                if !is_legacy(&context) {
+                    result = result.with_ttl_ms(0).with_cache_scope(CacheScope::Private);
+                }
+                Ok(result.into())
+            }
+            Either::Left(Err(error)) if error.code() == Code::NotFound => {
+                Err(ErrorData::resource_not_found(error.message().to_owned(), Some(json!({ "uri": uri }))))
+            }
+            Either::Left(Err(error)) => Err(refusal(&error)),
+            Either::Right(required) => Ok(required.into()),
+        }
+    }
+
+    async fn list_prompts(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        let listed = tokio::time::timeout(LIST_TIME, self.shared.source.prompts()).await;
+        let specs = listed.unwrap_or_else(|_| Err(too_slow())).map_err(|error| refusal(&error))?;
+        let prompts: Vec<_> = specs.iter().map(|spec| outward::prompt(spec)).collect();
+        let (prompts, next) = self.page(&prompts, request)?;
+        let mut result = ListPromptsResult::with_all_items(prompts);
+        result.next_cursor = next;
+        if !is_legacy(&context) {
+            result = result.with_ttl_ms(self.ttl()).with_cache_scope(CacheScope::Private);
+        }
+        Ok(result)
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let listed = tokio::time::timeout(LIST_TIME, self.shared.source.prompts()).await;
+        let specs = listed.unwrap_or_else(|_| Err(too_slow())).map_err(|error| refusal(&error))?;
+        let name = request.name;
+        let summary = specs.iter().find(|spec| spec.name == name).map(|spec| spec.summary.clone());
+        let round = Round::new(request.request_state, request.input_responses)?;
+        let work = Work::Render(name, request.arguments.unwrap_or_default());
+        match self.run("prompts/get", work, round, &context).await? {
+            Either::Left(Ok(output)) => {
+                Ok(outward::messages(&output, summary.as_deref().unwrap_or_default()).into())
+            }
+            Either::Left(Err(error)) => Err(missing_capability(&error)
+                .filter(|_| !is_legacy(&context))
+                .unwrap_or_else(|| refusal(&error))),
+            Either::Right(required) => Ok(required.into()),
+        }
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        let Some(completing) = &self.shared.completing else {
+            return Err(ErrorData::method_not_found::<rmcp::model::CompleteRequestMethod>());
+        };
+        let (of, is_resource) = match request.r#ref {
+            Reference::Prompt(prompt) => (prompt.name, false),
+            Reference::Resource(resource) => (resource.uri, true),
+            _ => return Err(ErrorData::invalid_params("expected a prompt or a resource", None)),
+        };
+        let mut wanted = Completion::new(of, is_resource, request.argument.name, request.argument.value);
+        let context = request.context.unwrap_or_default();
+        wanted.known = context
+            .argument_names()
+            .filter_map(|name| Some((name.to_owned(), context.get_argument(name)?.clone())))
+            .collect();
+        let mut values = tokio::time::timeout(LIST_TIME, completing(wanted))
+            .await
+            .map_err(|_| ErrorData::internal_error("the completion took too long", None))?;
+        let total = u32::try_from(values.len()).ok();
+        let has_more = values.len() > CompletionInfo::MAX_VALUES;
+        values.truncate(CompletionInfo::MAX_VALUES);
+        let info = CompletionInfo::with_pagination(values, total, has_more);
+        Ok(CompleteResult::new(info.map_err(|error| ErrorData::internal_error(error, None))?))
+    }
+
+    #[expect(deprecated, reason = "log levels go on for the clients that set them")]
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if !is_legacy(&context) {
+            return Err(ErrorData::method_not_found::<rmcp::model::SetLevelRequestMethod>());
+        }
+        self.session.level.store(our_level(request.level) as u8, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        self.shared.changes.add(context.peer);
+    }
+
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        let mut accepted = requested.clone();
+        // Nobody tells when what stands at an address changes.
+        accepted.resource_subscriptions = None;
+        Some(accepted)
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let mut counts = self.shared.changes.follow();
+        let mut known = *counts.borrow_and_update();
+        loop {
+            tokio::select! {
+                () = context.cancelled() => return Ok(()),
+                changed = counts.changed() => if changed.is_err() { return Ok(()) },
+            }
+            let now = *counts.borrow_and_update();
+            let sink = context.sink();
+            let accepted = sink.accepted();
+            let wants =
+                |wanted: Option<bool>, before: u64, after: u64| wanted == Some(true) && before != after;
+            let told = async {
+                if wants(accepted.tools_list_changed, known.tools, now.tools) {
+                    sink.notify_tool_list_changed().await?;
+                }
+                if wants(accepted.resources_list_changed, known.resources, now.resources) {
+                    sink.notify_resource_list_changed().await?;
+                }
+                if wants(accepted.prompts_list_changed, known.prompts, now.prompts) {
+                    sink.notify_prompt_list_changed().await?;
+                }
+                Ok::<(), rmcp::service::SubscriptionSendError>(())
+            };
+            match tokio::time::timeout(self.shared.limits.write_time, told).await {
+                Ok(Ok(())) => known = now,
+                Ok(Err(_)) | Err(_) => return Ok(()),
+            }
+        }
+    }
+}
