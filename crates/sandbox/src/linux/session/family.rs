@@ -356,6 +356,13 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
     let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
     let facts = host.facts.clone();
     let level = level(sandbox)?;
+    if !facts.calls.pidfd {
+        return Err(Error::SessionRefused {
+            action: "a session",
+            reason: "this kernel gives no descriptors of processes, by which an interpreter is known".into(),
+            hint: "use Linux 5.3 or later, and in a container a filter that knows `pidfd_open`; or run the code by itself",
+        });
+    }
     let not_forkable = not_forkable(sandbox, language, &facts, level, limits);
     let of_all = sandbox.limits_at(level);
     let (control, inside) = socket_pair()?;

@@ -82,6 +82,9 @@ fn pool(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandbox,
     if host.availability(Level::Strict).is_some_and(|entry| !entry.available) {
         return Err(Absence::NotHere("a pool needs namespaces".into()));
     }
+    if !host.capabilities.iter().any(|entry| entry.name == "pidfd" && entry.available) {
+        return Err(Absence::NotHere("a pool needs descriptors of processes".into()));
+    }
     let sandbox = Sandbox::new().level(level).host(host.clone()).limits(limits);
     let pool = Pool::builder(&sandbox)
         .language(Language::Python)
@@ -97,6 +100,9 @@ fn pool(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandbox,
 fn session(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandbox, Absence> {
     if let Some(absence) = refused(host, level) {
         return Err(absence);
+    }
+    if !host.capabilities.iter().any(|entry| entry.name == "pidfd" && entry.available) {
+        return Err(Absence::NotHere("a session needs descriptors of processes".into()));
     }
     let backend = Sessions { host: host.clone(), level };
     Ok(Sandbox::new().level(level).limits(limits).backend(Arc::new(backend)))
