@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{Draft, Validator};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::{Code, ToolError, suggestions};
@@ -78,6 +79,12 @@ fn has_no_nul(text: &str) -> bool {
 
 fn is_path(text: &str) -> bool {
     !text.is_empty() && has_no_nul(text)
+}
+
+impl<'de> Deserialize<'de> for Schema {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Value::deserialize(deserializer).map(Self::new)
+    }
 }
 
 impl Schema {

@@ -69,46 +69,62 @@ pub struct Example {
     pub output: Option<Value>,
 }
 
-/// What is known of a tool before it is called. Pure data.
-#[derive(Clone, Debug)]
+/// What is known of a tool before it is called. Pure data; what is written reads back with the same
+/// [`digest`](Self::digest).
+#[derive(Clone, Debug, Deserialize)]
 #[non_exhaustive]
 pub struct ToolSpec {
     /// `^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`
     pub name: String,
     /// Other names by which it can be called; they are not listed.
+    #[serde(default)]
     pub aliases: Vec<Alias>,
     /// For people.
+    #[serde(default)]
     pub title: Option<String>,
     /// What it does and when to use it; the first line is the [summary](Self::summary).
     pub description: String,
     /// A JSON Schema 2020-12 of type object.
     pub input_schema: Arc<Schema>,
     /// The JSON Schema of the structured output.
+    #[serde(default)]
     pub output_schema: Option<Arc<Schema>>,
     /// Calls as the author would make them.
+    #[serde(default)]
     pub examples: Vec<Example>,
     /// Such as `file_system`.
+    #[serde(default)]
     pub category: Option<String>,
     /// Dotted, such as `crm.contacts`.
+    #[serde(default)]
     pub group: Option<String>,
     /// Words to find it by.
+    #[serde(default)]
     pub tags: Vec<String>,
     /// Hints about its effects.
+    #[serde(default)]
     pub annotations: Annotations,
     /// What happens between a call and its end.
+    #[serde(default)]
     pub mode: Mode,
     /// Whether it has a dry run of its own: it is called for one too, and looks at
     /// [`Ctx::is_dry_run`](crate::Ctx::is_dry_run).
+    #[serde(default)]
     pub dry_run: bool,
     /// What it asks of the call path.
+    #[serde(default)]
     pub policy: Policy,
     /// The parts of documents that it sees, in the order of its parameters.
+    #[serde(default)]
     pub state: Vec<StateSpec>,
     /// Names of values that are injected and can never be arguments.
+    #[serde(default)]
     pub injected: Vec<String>,
     /// Names of arguments that are masked in records.
+    #[serde(default)]
     pub sensitive: Vec<String>,
     /// Facts for others, such as the name at its origin.
+    #[serde(default)]
     pub meta: Map<String, Value>,
 }
 
@@ -403,6 +419,28 @@ mod tests {
         for bad in ["", "1a", "_a", "a b", "a.b", "é", "a\n", &"a".repeat(65)] {
             assert!(check_tool_name(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let mut spec = ToolSpec::new("a", "A.\n\nMore.")
+            .parameter("n", crate::ParameterType::Integer, "N.")
+            .output(json!({"type": "integer"}))
+            .mode(Mode::Streaming)
+            .example(json!({"n": 1}), Some(json!(2)));
+        spec.aliases.push(Alias::new("b").argument("n", 1));
+        spec.title = Some("T".into());
+        spec.category = Some("c".into());
+        spec.group = Some("g.h".into());
+        spec.tags.push("t".into());
+        spec.annotations.idempotent = true;
+        spec.dry_run = true;
+        spec.policy.concurrency = Some(3);
+        spec.sensitive.push("n".into());
+        spec.meta.insert("k".into(), json!({"z": 1, "a": 2}));
+        let read: ToolSpec = serde_json::from_str(&serde_json::to_string(&spec).unwrap()).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), serde_json::to_value(&spec).unwrap());
+        assert_eq!(read.digest(), spec.digest());
     }
 
     #[test]

@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 use crate::__private::{ToolAnswer, ToolParameter, input_schema};
 use crate::{
-    Args, BoxFuture, Call, CallRecord, Ctx, IntoOutput, Output, PromptSpec, ResourceSpec, ToolError, ToolSpec,
+    Args, BoxFuture, Call, CallRecord, Caller, Ctx, IntoOutput, Output, PromptSpec, ResourceSpec, ToolError,
+    ToolSpec,
 };
 
 /// Something that can be called. `#[tool]` makes one of a function; implement it by hand for anything else.
@@ -129,6 +130,20 @@ pub trait ToolSource: Send + Sync {
         Box::pin(
             async move { Err(ToolError::not_found(format!("`{}` has no prompt `{name}`", self.name()))) },
         )
+    }
+
+    /// The source as one caller may see it: what it lists, reads and renders. `None`, the default, if that is the same
+    /// for everybody. [`list`](Self::list) has what anybody may see, so that a toolbox in front can take every call; a
+    /// front shows its callers this. Calls carry their caller and are checked by it either way.
+    fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
+        let _ = caller;
+        None
+    }
+
+    /// Whether it can serve calls now, for whoever revives it: must be quick, and must not fail for a tool's sake.
+    /// Default: it can.
+    fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
+        Box::pin(async { Ok(()) })
     }
 }
 

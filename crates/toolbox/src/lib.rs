@@ -20,9 +20,11 @@ mod catalog;
 mod offers;
 mod path;
 mod registry;
+pub mod sources;
 mod state;
 mod toolbox;
 mod usage;
+mod view;
 
 pub use self::builder::{Builder, Settings};
 pub use self::catalog::{

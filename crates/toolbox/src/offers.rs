@@ -54,8 +54,13 @@ impl Toolbox {
 
     /// What can be read by address, that of its sources included. A source that cannot tell is left out.
     pub async fn resources(&self) -> Vec<Arc<ResourceSpec>> {
+        self.resources_from(self.0.sources()).await
+    }
+
+    /// Its own, and those of these sources.
+    pub(crate) async fn resources_from(&self, sources: Vec<Arc<dyn ToolSource>>) -> Vec<Arc<ResourceSpec>> {
         let mut specs: Vec<_> = self.0.offers().resources.iter().map(|(spec, _)| Arc::clone(spec)).collect();
-        for source in self.0.sources() {
+        for source in sources {
             specs.extend(in_time(&*source, source.resources()).await.unwrap_or_default());
         }
         specs
@@ -63,8 +68,13 @@ impl Toolbox {
 
     /// The prompts, those of its sources included. A source that cannot tell is left out.
     pub async fn prompts(&self) -> Vec<Arc<PromptSpec>> {
+        self.prompts_from(self.0.sources()).await
+    }
+
+    /// Its own, and those of these sources.
+    pub(crate) async fn prompts_from(&self, sources: Vec<Arc<dyn ToolSource>>) -> Vec<Arc<PromptSpec>> {
         let mut specs: Vec<_> = self.0.offers().prompts.iter().map(|(spec, _)| Arc::clone(spec)).collect();
-        for source in self.0.sources() {
+        for source in sources {
             specs.extend(in_time(&*source, source.prompts()).await.unwrap_or_default());
         }
         specs
@@ -80,7 +90,16 @@ impl Toolbox {
     }
 
     /// The same for a caller, as [`ToolSource::read`] says it.
-    pub(crate) async fn read(&self, mut call: Call) -> Result<Output, ToolError> {
+    pub(crate) async fn read(&self, call: Call) -> Result<Output, ToolError> {
+        self.read_from(self.0.sources(), call).await
+    }
+
+    /// The same from its own, or from these sources.
+    pub(crate) async fn read_from(
+        &self,
+        sources: Vec<Arc<dyn ToolSource>>,
+        mut call: Call,
+    ) -> Result<Output, ToolError> {
         let uri = std::mem::take(&mut call.tool);
         let uri = uri.as_str();
         let own = self
@@ -94,7 +113,7 @@ impl Toolbox {
             call.tool = key.to_string();
             return self.call(call).await.result;
         }
-        for source in self.0.sources() {
+        for source in sources {
             let specs = in_time(&*source, source.resources()).await.unwrap_or_default();
             if specs.iter().any(|spec| spec.uri_pattern.matches(uri).is_some()) {
                 uri.clone_into(&mut call.tool);
@@ -119,7 +138,16 @@ impl Toolbox {
     }
 
     /// The same for a caller, as [`ToolSource::render`] says it.
-    pub(crate) async fn render(&self, mut call: Call) -> Result<Output, ToolError> {
+    pub(crate) async fn render(&self, call: Call) -> Result<Output, ToolError> {
+        self.render_from(self.0.sources(), call).await
+    }
+
+    /// The same from its own, or from these sources.
+    pub(crate) async fn render_from(
+        &self,
+        sources: Vec<Arc<dyn ToolSource>>,
+        mut call: Call,
+    ) -> Result<Output, ToolError> {
         let name = std::mem::take(&mut call.tool);
         let name = name.as_str();
         let own = self
@@ -135,7 +163,7 @@ impl Toolbox {
         }
         let mut known: Vec<String> =
             self.0.offers().prompts.iter().map(|(spec, _)| spec.name.clone()).collect();
-        for source in self.0.sources() {
+        for source in sources {
             let specs = in_time(&*source, source.prompts()).await.unwrap_or_default();
             if specs.iter().any(|spec| spec.name == name) {
                 name.clone_into(&mut call.tool);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use toolpost_core::{
-    BoxFuture, Call, CallRecord, DocStore, IntoTool, Output, Placement, PromptSpec, Reply, ResourceSpec,
-    SpecError, StateDoc, Tool, ToolError, ToolGroup, ToolSource, ToolSpec, Values,
+    BoxFuture, Call, CallRecord, Caller, DocStore, IntoTool, Output, Placement, PromptSpec, Reply,
+    ResourceSpec, SpecError, StateDoc, Tool, ToolError, ToolGroup, ToolSource, ToolSpec, Values,
 };
 
 use crate::offers::Offers;
@@ -19,6 +19,7 @@ use crate::path::record::Ring;
 use crate::registry::{Entry, Registry, Target};
 use crate::state::lanes::Lanes;
 use crate::state::{Limited, sleep};
+use crate::view::View;
 use crate::{Builder, MemoryStore, Settings, ToolUsage, path};
 
 /// A set of tools, and the one way to call them. Cheap to clone; all clones are the same toolbox.
@@ -255,7 +256,7 @@ impl Toolbox {
 
 impl Toolbox {
     /// The specs as a toolbox in front must see them: with what this one's operator has decided.
-    fn approved_specs(&self) -> Vec<Arc<ToolSpec>> {
+    pub(crate) fn approved_specs(&self) -> Vec<Arc<ToolSpec>> {
         let registry = self.0.registry();
         let specs = registry.in_order().map(|entry| {
             let approval = path::approval(&self.0, entry);
@@ -326,5 +327,10 @@ impl ToolSource for Toolbox {
 
     fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
         Box::pin(path::call(&self.0, Arc::new(call), None))
+    }
+
+    fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
+        let any = self.0.sources().iter().any(|source| source.seen_by(caller).is_some());
+        any.then(|| Arc::new(View::new(self.clone(), caller.clone())) as Arc<dyn ToolSource>)
     }
 }

@@ -36,6 +36,7 @@
 //! - [`Ctx`] is what a tool sees of its call: progress, questions, nested calls, injected values.
 //! - [`main`] makes an executable of a toolbox, which any program can call; [`Program`] says more of it.
 //! - `worker_entry` lets tools run in processes of their own (feature `workers`).
+//! - [`sources`] puts many sources of tools together: namespaces, filters, pins, sources that come back.
 //! - Behind features: `sandbox` runs processes under confinement, `tools` has the built-in tools, `llm` the models,
 //!   `agent` the loop, `mcp` the Model Context Protocol; `full` is all of them.
 //!
@@ -70,6 +71,10 @@ pub use toolpost_toolbox::{
     Builder, Catalog, Discovery, DynamicSession, DynamicTools, Matching, MemoryStore, Search, Settings,
     ToolSession, ToolSummary, ToolUsage, Toolbox,
 };
+
+/// Combinators over sources of tools: a gateway.
+#[cfg(feature = "toolbox")]
+pub use toolpost_toolbox::sources;
 
 #[cfg(feature = "state")]
 pub use toolpost_store::Store;

@@ -120,6 +120,70 @@ pub const EXAMPLES: &[Example] = &[
         }],
     },
     Example {
+        path: "crates/toolpost/examples/calculator.rs",
+        checks: &[
+            program(
+                "calculator",
+                "",
+                &["divide", "--a", "7", "--b", "2"],
+                0,
+                "{\"status\":\"success\",\"result\":{\"result\":3.5}}",
+            ),
+            program("calculator", "", &["divide", "--a", "7", "--b", "0"], 1, "nothing can be divided by 0"),
+        ],
+    },
+    Example {
+        path: "crates/toolpost/examples/weather.rs",
+        checks: &[program(
+            "weather",
+            "",
+            &["forecast", "--city", "Oslo", "--days", "2"],
+            0,
+            "\"city\":\"Oslo\",\"days\":[{\"day\":1,",
+        )],
+    },
+    Example {
+        path: "crates/toolpost/examples/notebook.rs",
+        // What one process writes, the next one reads.
+        checks: &[
+            program("notebook", "state", &["throw_away", "--notebook", "trip"], 0, "{\"status\":\"success\""),
+            program(
+                "notebook",
+                "state",
+                &["write", "--notebook", "trip", "--text", "Buy a map."],
+                0,
+                "{\"status\":\"success\",\"result\":{\"result\":1}}",
+            ),
+            program(
+                "notebook",
+                "state",
+                &["read", "--notebook", "trip"],
+                0,
+                "{\"status\":\"success\",\"result\":{\"result\":[\"Buy a map.\"]}}",
+            ),
+        ],
+    },
+    Example {
+        path: "crates/toolpost/examples/analysis.rs",
+        checks: &[program(
+            "analysis",
+            "workers",
+            &["longest_chain", "--below", "100000"],
+            0,
+            "{\"start\":77031,\"length\":351}",
+        )],
+    },
+    Example {
+        path: "crates/toolpost/examples/gateway.rs",
+        checks: &[program(
+            "gateway",
+            "",
+            &[],
+            0,
+            "the tool `forecast` is quarantined: its definition has changed since it was approved",
+        )],
+    },
+    Example {
         path: "crates/sandbox/examples/real_work.rs",
         // What this machine lacks is skipped by name.
         checks: &[Check::Command {
@@ -143,6 +207,16 @@ pub const EXAMPLES: &[Example] = &[
 
 const fn counter(arguments: &'static [&'static str], prints: &'static str) -> Check {
     Check::Example { name: "counter", features: "state", arguments, status: 0, prints }
+}
+
+const fn program(
+    name: &'static str,
+    features: &'static str,
+    arguments: &'static [&'static str],
+    status: i32,
+    prints: &'static str,
+) -> Check {
+    Check::Example { name, features, arguments, status, prints }
 }
 
 /// Runs every check of every example.

@@ -1,6 +1,6 @@
 //! The methods of the protocol, answered from a source.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -131,6 +131,14 @@ impl Shared {
     }
 }
 
+fn caller_of(principal: &Principal) -> Caller {
+    let caller = Caller::new("mcp");
+    match &principal.0 {
+        Some(identity) => caller.with_identity(identity.clone()),
+        None => caller,
+    }
+}
+
 fn new_scope(principal: &Principal) -> Scope {
     Scope::new(principal.0.as_deref().unwrap_or("mcp"))
 }
@@ -185,6 +193,7 @@ impl Handler {
         port: &Arc<CallPort>,
     ) -> Call {
         let principal = self.principal(context);
+        let caller = caller_of(&principal);
         let has_session = self.session.is_connection
             || context
                 .extensions
@@ -195,10 +204,6 @@ impl Handler {
         } else {
             self.shared.scope_of(&principal)
         };
-        let mut caller = Caller::new("mcp");
-        if let Some(identity) = principal.0 {
-            caller = caller.with_identity(identity);
-        }
         let mut call = Call::new(name, Value::Object(arguments))
             .with_caller(caller)
             .with_scope(scope)
@@ -309,8 +314,17 @@ impl Handler {
         Active::new(future, port)
     }
 
-    async fn resource_specs(&self) -> Result<Vec<Arc<ResourceSpec>>, ErrorData> {
-        let listed = tokio::time::timeout(LIST_TIME, self.shared.source.resources()).await;
+    /// The source as the one who asks may see it, if that is not how everybody sees it.
+    fn view(&self, context: &RequestContext<RoleServer>) -> Option<Arc<dyn ToolSource>> {
+        self.shared.source.seen_by(&caller_of(&self.principal(context)))
+    }
+
+    async fn resource_specs(
+        &self,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Vec<Arc<ResourceSpec>>, ErrorData> {
+        let source = self.view(context).unwrap_or_else(|| Arc::clone(&self.shared.source));
+        let listed = tokio::time::timeout(LIST_TIME, source.resources()).await;
         listed.unwrap_or_else(|_| Err(too_slow())).map_err(|error| refusal(&error))
     }
 
@@ -454,7 +468,17 @@ impl ServerHandler for Handler {
     ) -> Result<ListToolsResult, ErrorData> {
         let listing =
             self.shared.listings.current(&*self.shared.source).await.map_err(|error| refusal(&error))?;
-        let (tools, next) = self.page(listing.tools(is_legacy(&context)), request)?;
+        let all = listing.tools(is_legacy(&context));
+        let (tools, next) = match self.view(&context) {
+            None => self.page(all, request)?,
+            Some(view) => {
+                let open = tokio::time::timeout(LIST_TIME, view.list()).await;
+                let open = open.unwrap_or_else(|_| Err(too_slow())).map_err(|error| refusal(&error))?;
+                let open: HashSet<&str> = open.iter().map(|spec| spec.name.as_str()).collect();
+                let some: Vec<Tool> = all.iter().filter(|tool| open.contains(&*tool.name)).cloned().collect();
+                self.page(&some, request)?
+            }
+        };
         let mut result = ListToolsResult::with_all_items(tools);
         result.next_cursor = next;
         if !is_legacy(&context) {
@@ -492,7 +516,7 @@ impl ServerHandler for Handler {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let specs = self.resource_specs().await?;
+        let specs = self.resource_specs(&context).await?;
         let single = specs.iter().filter(|spec| spec.uri_pattern.parameters().next().is_none());
         let resources: Vec<_> = single.map(|spec| outward::resource(spec)).collect();
         let (resources, next) = self.page(&resources, request)?;
@@ -509,7 +533,7 @@ impl ServerHandler for Handler {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let specs = self.resource_specs().await?;
+        let specs = self.resource_specs(&context).await?;
         let many = specs.iter().filter(|spec| spec.uri_pattern.parameters().next().is_some());
         let templates: Vec<_> = many.map(|spec| outward::template(spec)).collect();
         let (templates, next) = self.page(&templates, request)?;
@@ -527,7 +551,7 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri = request.uri;
-        let specs = self.resource_specs().await?;
+        let specs = self.resource_specs(&context).await?;
         let spec = specs.iter().find(|spec| spec.uri_pattern.matches(&uri).is_some());
         let round = Round::new(request.request_state, request.input_responses)?;
         match self.run("resources/read", Work::Read(uri.clone()), round, &context).await? {
@@ -551,7 +575,8 @@ impl ServerHandler for Handler {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        let listed = tokio::time::timeout(LIST_TIME, self.shared.source.prompts()).await;
+        let source = self.view(&context).unwrap_or_else(|| Arc::clone(&self.shared.source));
+        let listed = tokio::time::timeout(LIST_TIME, source.prompts()).await;
         let specs = listed.unwrap_or_else(|_| Err(too_slow())).map_err(|error| refusal(&error))?;
         let prompts: Vec<_> = specs.iter().map(|spec| outward::prompt(spec)).collect();
         let (prompts, next) = self.page(&prompts, request)?;

@@ -12,5 +12,6 @@ mod framework;
 mod importing;
 mod limits;
 mod shapes;
+mod sources;
 mod stages;
 mod state;

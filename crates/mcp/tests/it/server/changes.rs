@@ -6,10 +6,12 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use toolpost_core::{Output, ToolSpec, tool_fn};
+use toolpost_core::{Output, Secret, ToolSpec, tool_fn};
 use toolpost_mcp::server::Server;
+use toolpost_toolbox::Toolbox;
+use toolpost_toolbox::sources::{Filter, Filtered};
 
-use super::support::{MODERN, modern, post, toolbox};
+use super::support::{MODERN, modern, post, post_with, toolbox};
 
 #[tokio::test]
 async fn a_new_tool_is_told_and_listed() {
@@ -75,7 +77,7 @@ async fn a_client_that_goes_stops_its_call() {
             Ok(Output::text("never"))
         }
     });
-    let toolbox = toolpost_toolbox::Toolbox::builder().tool(wait).build().unwrap();
+    let toolbox = Toolbox::builder().tool(wait).build().unwrap();
     let running = Server::builder(Arc::new(toolbox))
         .build()
         .unwrap()
@@ -88,4 +90,38 @@ async fn a_client_that_goes_stops_its_call() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     call.abort();
     tokio::time::timeout(Duration::from_secs(5), stopped.notified()).await.expect("the call stops");
+}
+
+#[tokio::test]
+async fn each_client_sees_what_is_open_to_it() {
+    let filter = Filter::parse(["add"], Vec::<&str>::new())
+        .and_then(|filter| filter.client("token-2", ["*"], ["fail"]))
+        .unwrap();
+    let source = Toolbox::builder().name("front").build().unwrap();
+    source.add_source(Arc::new(Filtered::new(Arc::new(toolbox()), filter))).await.unwrap();
+    let server = Server::builder(Arc::new(source)).bearer(Secret::new("first")).bearer(Secret::new("second"));
+    let running = server.build().unwrap().http("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    for (token, sees, calls) in [("Bearer first", &["add"][..], "fail"), ("Bearer second", &[], "fail")] {
+        let more = [("Authorization", token)];
+        let message = modern(1, "tools/list", json!({}), json!({}));
+        let listed = post_with(running.address(), &message, &more).await.message();
+        let names: Vec<String> = listed["result"]["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap_or_default().to_owned())
+            .collect();
+        if sees.is_empty() {
+            assert!(names.len() > 2 && !names.iter().any(|name| name == "fail"), "{names:?}");
+        } else {
+            assert_eq!(names, sees);
+        }
+        let message = modern(2, "tools/call", json!({ "name": calls }), json!({}));
+        let refused = post_with(running.address(), &message, &more).await.message();
+        assert!(!refused.to_string().contains("the shelf is empty"), "{refused}");
+        let message = modern(3, "tools/call", json!({ "name": "tell" }), json!({}));
+        let told = post_with(running.address(), &message, &more).await.message().to_string();
+        assert_eq!(told.contains("told"), sees.is_empty(), "{told}");
+    }
+    running.stop().await;
 }

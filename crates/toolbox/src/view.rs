@@ -1,0 +1,113 @@
+//! A toolbox as one caller may see it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use toolpost_core::{
+    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, ToolError, ToolSource, ToolSpec,
+};
+
+use crate::Toolbox;
+use crate::registry::Target;
+
+/// How long a source may take to say what is open to a caller.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Its own tools, and of its sources what they show this caller.
+pub(crate) struct View {
+    toolbox: Toolbox,
+    caller: Caller,
+}
+
+impl View {
+    pub(crate) fn new(toolbox: Toolbox, caller: Caller) -> Self {
+        Self { toolbox, caller }
+    }
+
+    fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
+        let sources = self.toolbox.0.sources().into_iter();
+        sources.map(|source| source.seen_by(&self.caller).unwrap_or(source)).collect()
+    }
+
+    /// The names of foreign tools that are closed to the caller.
+    async fn closed(&self) -> HashSet<String> {
+        let sources = self.toolbox.0.sources();
+        let views = sources.iter().filter_map(|source| Some((source, source.seen_by(&self.caller)?)));
+        let mut closed = HashSet::new();
+        for (source, view) in views {
+            // A source that cannot say what is open shows nothing.
+            let listed = tokio::time::timeout(LIST_TIMEOUT, view.list()).await;
+            let open: HashSet<String> =
+                listed.into_iter().flatten().flatten().map(|spec| spec.name.clone()).collect();
+            let registry = self.toolbox.0.registry();
+            closed.extend(
+                registry
+                    .in_order()
+                    .filter(|entry| match &entry.target {
+                        Target::Source(owner) => Arc::ptr_eq(owner, source),
+                        Target::Local(_) => false,
+                    })
+                    .filter(|entry| !open.contains(&*entry.name))
+                    .map(|entry| entry.name.to_string()),
+            );
+        }
+        closed
+    }
+}
+
+impl ToolSource for View {
+    fn name(&self) -> &str {
+        self.toolbox.name()
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
+        Box::pin(async {
+            let known = self.toolbox.0.refresh().await;
+            let closed = self.closed().await;
+            let mut specs = self.toolbox.approved_specs();
+            if specs.is_empty() {
+                known?;
+            }
+            specs.retain(|spec| !closed.contains(&spec.name));
+            Ok(specs)
+        })
+    }
+
+    fn generation(&self) -> u64 {
+        self.toolbox.generation()
+    }
+
+    fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
+        ToolSource::call(&self.toolbox, call)
+    }
+
+    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
+        Box::pin(async { Ok(self.toolbox.resources_from(self.sources()).await) })
+    }
+
+    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
+        Box::pin(async { Ok(self.toolbox.prompts_from(self.sources()).await) })
+    }
+
+    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
+        self.read(Call::new(uri, Value::Null).with_caller(self.caller.clone()))
+    }
+
+    fn render_prompt<'a>(
+        &'a self,
+        name: &'a str,
+        arguments: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Output, ToolError>> {
+        self.render(Call::new(name, Value::Object(arguments.clone())).with_caller(self.caller.clone()))
+    }
+
+    fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+        Box::pin(self.toolbox.read_from(self.sources(), call))
+    }
+
+    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+        Box::pin(self.toolbox.render_from(self.sources(), call))
+    }
+}

@@ -1,0 +1,11 @@
+//! Combinators over sources.
+
+mod filtered;
+mod gateway;
+mod joined;
+mod lazy;
+mod named;
+mod nested;
+mod pinned;
+mod revived;
+mod upstream;
