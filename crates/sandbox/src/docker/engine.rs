@@ -1,7 +1,8 @@
 //! The calls of the Docker Engine that are needed, with their typed errors.
 
 use std::io::Read;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -15,6 +16,8 @@ use crate::level::shorten;
 /// The oldest version of the interface with what is asked for here (Docker 20.10), and the newest that was read.
 const OLDEST: (u32, u32) = (1, 41);
 const NEWEST: (u32, u32) = (1, 47);
+/// How long a container may take to die of being removed.
+const DYING: Duration = Duration::from_secs(20);
 
 /// A daemon that answered, and the version of its interface that is spoken.
 #[derive(Debug, Clone)]
@@ -172,11 +175,18 @@ impl Engine {
     pub(super) fn remove(&self, id: &str) -> Result<(), DockerError> {
         let action = "remove a container";
         let path = format!("/containers/{id}?force=1&v=1");
-        let answer = self.call(action, "DELETE", &path, Body::None, self.patience)?;
-        if matches!(answer.status, 404 | 409) {
-            return Ok(());
+        let begin = Instant::now();
+        loop {
+            let answer = self.call(action, "DELETE", &path, Body::None, self.patience)?;
+            if matches!(answer.status, 404 | 409) {
+                return Ok(());
+            }
+            // A daemon gives up on one whose many processes take their time to die; asked again it finds it dead.
+            if answer.status != 500 || begin.elapsed() >= DYING {
+                return accept(action, answer).map(drop);
+            }
+            thread::sleep(Duration::from_millis(250));
         }
-        accept(action, answer).map(drop)
     }
 
     /// The ids and labels of all containers with a label.

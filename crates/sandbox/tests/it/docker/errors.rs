@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -123,6 +124,32 @@ fn a_daemon_that_lies_is_not_believed() {
         let error = Docker::connect(&host, options).unwrap_err();
         assert!(matches!(error, DockerError::Protocol { .. }), "{error:?}");
     }
+}
+
+#[test]
+fn a_container_that_dies_slowly_is_asked_for_again() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&asked);
+    let (_folder, host) = fake(move |mut stream, head| {
+        let leftover = format!(r#"[{{"Id": "{}", "Labels": {{"toolpost": "container"}}}}]"#, "a".repeat(64));
+        let dying = r#"{"message": "PID 7 is zombie and can not be killed"}"#;
+        let (status, body) = match head.split(' ').nth(1).unwrap_or_default() {
+            path if path.contains("/_ping") => ("200 OK", "OK"),
+            path if path.contains("/info") => ("200 OK", "{}"),
+            path if path.contains("/containers/json") => ("200 OK", leftover.as_str()),
+            _ if head.starts_with("DELETE") && counter.fetch_add(1, Ordering::Relaxed) < 2 => {
+                ("500 no", dying)
+            }
+            _ => ("204 done", ""),
+        };
+        let length = body.len();
+        let _ = write!(
+            stream,
+            "HTTP/1.1 {status}\r\nApi-Version: 1.41\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+    });
+    soon(|| Docker::connect(&host, Options::new(IMAGE)).unwrap());
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
 }
 
 fn sleeper(docker: &Docker) -> Sandbox {

@@ -88,7 +88,7 @@ pub(crate) const PROBES: &[Probe] = &[
     inside(
         8,
         "fork bomb",
-        "import time\nn = 0\ntry:\n    while n < 500:\n        if os.fork() == 0: time.sleep(30)\n        n += 1\nexcept OSError as e: r = errno.errorcode[e.errno]\nr",
+        "import time\nn = 0\ntry:\n    while n < 500:\n        if os.fork() == 0: time.sleep(30)\n        n += 1\n    time.sleep(60)\nexcept OSError as e: r = errno.errorcode[e.errno]\nr",
         // The runtime of the tests' daemon limits neither processes nor memory: there the time ends it.
         // At level `maximum` a refusal ends the run: the program may still see it or not.
         all(&["EAGAIN", "verdict:processes"]).in_own_kernel(&["EAGAIN", "verdict:timeout"]),
