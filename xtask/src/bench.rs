@@ -41,6 +41,7 @@ pub const BENCHES: &[Bench] = &[
     bench("toolpost-store", "crates/store", "commit_cost"),
     bench("toolpost-exec", "crates/exec", "worker_cost"),
     bench("toolpost-exec", "crates/exec", "program_calls"),
+    bench("toolpost-mcp", "crates/mcp", "serve_cost"),
     bench("toolpost-agent", "crates/agent", "loop_cost"),
     bench("toolpost-llm", "crates/llm", "fold_speed"),
 ];

@@ -41,6 +41,9 @@ pub(crate) enum Command {
     /// List tools, or show one whole.
     #[command(after_long_help = help::TOOLS)]
     Tools(ToolsArgs),
+    /// Serve tools to Claude Code and any other client of the Model Context Protocol.
+    #[command(after_long_help = help::SERVE)]
+    Serve(ServeArgs),
     /// Run code or a command in the sandbox.
     #[command(after_long_help = help::EXEC, override_usage = help::EXEC_USAGE)]
     Exec(Box<ExecArgs>),
@@ -347,6 +350,69 @@ pub(crate) struct ToolsArgs {
     /// The sandbox level that programs are asked at what they have. Default standard.
     #[arg(long, value_name = "LEVEL")]
     pub(crate) level: Option<Level>,
+}
+
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("address").args(["http", "ws"]))]
+pub(crate) struct ServeArgs {
+    /// Where the tools come from.
+    #[arg(value_name = "TARGET", default_value = "builtin")]
+    pub(crate) targets: Vec<String>,
+    /// The name that clients see.
+    #[arg(long, value_name = "NAME", default_value = "toolpost")]
+    pub(crate) name: String,
+    /// Serve the program that starts this one, over standard input and output. This is what happens without an address.
+    #[arg(long, help_heading = "Address", conflicts_with_all = ["http", "ws"])]
+    pub(crate) stdio: bool,
+    /// Serve over HTTP, such as on `127.0.0.1:8080`; port 0 is a free one. The address to connect to is printed.
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Address", conflicts_with = "ws")]
+    pub(crate) http: Option<std::net::SocketAddr>,
+    /// The same, and print the address for clients of WebSocket.
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Address")]
+    pub(crate) ws: Option<std::net::SocketAddr>,
+    /// A file with the certificate for TLS and those that vouch for it, as PEM.
+    #[arg(long, value_name = "FILE", help_heading = "Address", requires_all = ["address", "tls_key"])]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// A file with the key of the certificate, as PEM.
+    #[arg(long, value_name = "FILE", help_heading = "Address", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Listen beyond this machine, which needs a token.
+    #[arg(long, help_heading = "Address", requires = "address")]
+    pub(crate) beyond_loopback: bool,
+    /// Another name under which clients reach it, such as `tools.example:8080`. May be repeated.
+    #[arg(long, value_name = "HOST", help_heading = "Address", requires = "address")]
+    pub(crate) host: Vec<String>,
+    /// A web page that may call it, such as `https://app.example`. May be repeated.
+    #[arg(long, value_name = "ORIGIN", help_heading = "Address", requires = "address")]
+    pub(crate) origin: Vec<String>,
+    /// A file with the tokens of clients, one a line; without it, TOOLPOST_SERVE_TOKEN counts.
+    #[arg(long, value_name = "FILE", help_heading = "Permission", requires = "address")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Offer only these tools: names, in which `*` stands for anything. May be repeated.
+    #[arg(long, value_name = "TOOL", help_heading = "Permission")]
+    pub(crate) allow: Vec<String>,
+    /// Do not offer these, even if `--allow` names them. May be repeated.
+    #[arg(long, value_name = "TOOL", help_heading = "Permission")]
+    pub(crate) deny: Vec<String>,
+    /// Run a tool that would have to be approved without asking. May be repeated.
+    #[arg(long, value_name = "TOOL", help_heading = "Permission")]
+    pub(crate) approve: Vec<String>,
+    /// Let the client's person approve each call of every tool.
+    #[arg(long, help_heading = "Permission")]
+    pub(crate) ask: bool,
+    /// The sandbox level of tools that run code; without it, the best that this host can give.
+    #[arg(long, value_name = "LEVEL", help_heading = "Permission")]
+    pub(crate) level: Option<Level>,
+    /// The folder that the tools work in.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) workdir: PathBuf,
+}
+
+impl ServeArgs {
+    /// Where it listens, if it does.
+    pub(crate) fn address(&self) -> Option<std::net::SocketAddr> {
+        self.http.or(self.ws)
+    }
 }
 
 #[derive(Args, Debug)]

@@ -9,6 +9,7 @@ pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod run;
 pub(crate) mod schema;
+pub(crate) mod serve;
 pub(crate) mod state;
 pub(crate) mod tools;
 pub(crate) mod trust;

@@ -8,7 +8,7 @@ use crate::config::keys::KEYS;
 
 /// Name and meaning, as `toolpost help environment` prints them; the variables of settings stand in
 /// [`KEYS`](crate::config::keys::KEYS).
-pub(crate) const TABLE: [(&str, &str); 27] = [
+pub(crate) const TABLE: [(&str, &str); 28] = [
     ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models"),
     ("ANTHROPIC_BASE_URL", "where the Messages API is, instead of https://api.anthropic.com"),
     ("BRAVE_API_KEY", "the key of Brave Search, for `web_search`"),
@@ -27,6 +27,7 @@ pub(crate) const TABLE: [(&str, &str); 27] = [
     ("PIP_CERT", "a file with the certificates that this index is known by"),
     ("PIP_FIND_LINKS", "a folder with Python packages, besides the index"),
     ("npm_config_registry", "where npm packages are from, instead of https://registry.npmjs.org"),
+    ("TOOLPOST_SERVE_TOKEN", "the token that clients of `serve` over HTTP must bring"),
     ("PATH", "where interpreters for sandboxed code are looked up"),
     ("TMPDIR", "where fresh working folders are made"),
     ("USER", "whom a run works for, in its records"),

@@ -56,6 +56,17 @@ Examples:
   toolpost tools ./weather command:git
   toolpost tools builtin --search \"read a file\"";
 
+pub(crate) const SERVE: &str = "\
+Examples:
+  # What Claude Code, or any other client, is told to start.
+  toolpost serve ./weather command:git builtin:run_code
+  # For clients that connect; the address is printed.
+  toolpost serve builtin --http 127.0.0.1:0
+  toolpost serve ./weather --http 127.0.0.1:8080 --token-file tokens.txt --format json
+
+GET /health answers OK, GET /status says what it is doing. Requests that name another Host, or come
+from a web page, are refused. Without a token only this machine is served.";
+
 pub(crate) const EXEC: &str = "\
 Examples:
   toolpost exec analysis.py --attach data.csv --artifacts out

@@ -80,6 +80,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::Run(args) => commands::run::run(&args, &config, printer),
         Command::Call(args) => commands::call::run(&args, &config, printer),
         Command::Tools(args) => commands::tools::run(&args, &config, printer),
+        Command::Serve(args) => commands::serve::run(&args, &config, printer),
         Command::Exec(args) => commands::exec::run(&args, &config, printer),
         Command::Doctor => commands::doctor::run(&config, printer),
         Command::HoldSession => session::hold(),

@@ -48,12 +48,22 @@ pub struct Program {
     pub owns_process: bool,
     /// Whether a connection to another machine is an error (`TOOLPOST_NO_NETWORK`). Default: no.
     pub offline: bool,
+    /// Whether whoever starts the program answers `--mcp` and `--mcp-http` itself, so that `--help` names them. Default:
+    /// no.
+    pub mcp: bool,
 }
 
 impl Program {
     /// A program of this name and version.
     pub fn new(name: impl Into<String>, version: impl Into<String>) -> Self {
-        Self { name: name.into(), version: version.into(), about: None, owns_process: false, offline: false }
+        Self {
+            name: name.into(),
+            version: version.into(),
+            about: None,
+            owns_process: false,
+            offline: false,
+            mcp: false,
+        }
     }
 }
 

@@ -35,6 +35,9 @@ mod patience;
 mod port;
 mod sessions;
 mod streams;
+mod tls;
+mod watched;
+mod websocket;
 mod wire;
 
 use std::fmt::Write as _;
@@ -48,6 +51,7 @@ pub use self::http::Running;
 pub use self::limits::Limits;
 #[cfg(unix)]
 pub use self::streams::UnixRunning;
+pub use self::tls::Certificate;
 
 /// 256 random bits that nobody can guess.
 fn random_hex() -> Result<String, ToolError> {

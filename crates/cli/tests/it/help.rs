@@ -2,10 +2,11 @@
 
 use crate::support::TestEnv;
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "run",
     "call",
     "tools",
+    "serve",
     "exec",
     "doctor",
     "image",

@@ -21,6 +21,7 @@ mod options;
 mod packages;
 mod provider;
 mod run;
+mod serve;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod session;
 mod state;

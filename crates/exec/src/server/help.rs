@@ -73,7 +73,7 @@ pub(super) fn program(program: &Program, specs: &[Arc<ToolSpec>]) -> String {
     let tools: Vec<(String, String)> =
         specs.iter().map(|spec| (spec.name.clone(), spec.summary().to_owned())).collect();
     rows(&mut text, "Tools", &tools);
-    let commands = [
+    let mut commands = vec![
         ("--discover", "everything the program has, as JSON"),
         ("--tools", "names and summaries of the tools, as JSON"),
         ("--resources", "the resources, as JSON"),
@@ -83,6 +83,12 @@ pub(super) fn program(program: &Program, specs: &[Arc<ToolSpec>]) -> String {
         ("--resident", "serve many calls over standard input and output"),
         ("--version", "name and version"),
     ];
+    if program.mcp {
+        commands.extend([
+            ("--mcp", "serve a client of the Model Context Protocol over standard input and output"),
+            ("--mcp-http ADDRESS:PORT", "the same over HTTP; the address to connect to is printed"),
+        ]);
+    }
     rows(&mut text, "Commands", &own(&commands));
     exit_statuses(&mut text);
     text

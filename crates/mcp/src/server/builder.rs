@@ -13,7 +13,7 @@ use super::changes::Changes;
 use super::guard::Guard;
 use super::handler::Shared;
 use super::listing::Listings;
-use super::{Hints, Limits};
+use super::{Certificate, Hints, Limits};
 
 /// What a client wants to be completed: an argument of a prompt, or a part of a resource's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,7 @@ pub struct Builder {
     hints: HashMap<String, Map<String, Value>>,
     completing: Option<Completing>,
     guard: Guard,
+    tls: Option<Certificate>,
 }
 
 impl Builder {
@@ -99,6 +100,12 @@ impl Builder {
         self
     }
 
+    /// Serves HTTP and WebSocket over TLS alone.
+    pub fn tls(mut self, certificate: Certificate) -> Self {
+        self.tls = Some(certificate);
+        self
+    }
+
     /// Names under which clients reach it, beside those of the loopback: `name`, or `name:port` for one port alone.
     /// Requests for any other `Host` are refused.
     pub fn host(mut self, name: impl Into<String>) -> Self {
@@ -124,7 +131,7 @@ impl Builder {
     /// # Errors
     /// `INVALID_INPUT` if a token is empty, or a limit is 0.
     pub fn build(self) -> Result<Server, ToolError> {
-        let Self { source, name, version, instructions, limits, hints, completing, guard } = self;
+        let Self { source, name, version, instructions, limits, hints, completing, guard, tls } = self;
         guard.check()?;
         let counts = [
             ("sessions", limits.sessions),
@@ -147,6 +154,7 @@ impl Builder {
             changes: Changes::default(),
             completing,
             guard,
+            tls,
             source,
             limits,
             counted: std::sync::atomic::AtomicU64::new(0),
@@ -182,6 +190,7 @@ impl Server {
             hints: HashMap::new(),
             completing: None,
             guard: Guard::default(),
+            tls: None,
         }
     }
 

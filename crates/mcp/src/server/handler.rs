@@ -14,7 +14,7 @@ use rmcp::model::{
     InputRequiredResult, InputResponses, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
     ListToolsResult, PaginatedRequestParams, PromptsCapability, ProtocolVersion, ReadResourceRequestParams,
     ReadResourceResponse, Reference, ResourcesCapability, ServerCapabilities, ServerConfig, ServerRequest,
-    SubscriptionFilter, Tool, ToolsCapability,
+    SubscribeRequestParams, SubscriptionFilter, Tool, ToolsCapability, UnsubscribeRequestParams,
 };
 #[expect(deprecated, reason = "log levels go on for the clients that set them")]
 use rmcp::model::{LoggingLevel, SetLevelRequestParams};
@@ -32,7 +32,8 @@ use super::changes::Changes;
 use super::guard::Guard;
 use super::listing::{LIST_TIME, Listings};
 use super::port::{Abilities, Asked, CAPABILITY, CallPort};
-use super::{Limits, Principal};
+use super::watched::{Subscriptions, Watch};
+use super::{Certificate, Limits, Principal};
 use crate::convert::outward;
 
 /// The longest fact of a request that becomes part of a call, in bytes.
@@ -57,6 +58,7 @@ pub(super) struct Shared {
     pub(super) changes: Changes,
     pub(super) completing: Option<Completing>,
     pub(super) guard: Guard,
+    pub(super) tls: Option<Certificate>,
     /// What clients are told of the server.
     pub(super) info: OnceCell<ServerConfig>,
     /// The scopes of clients that have no session, by whom they speak for, latest last.
@@ -96,6 +98,7 @@ impl Shared {
         if has_resources {
             let mut resources = ResourcesCapability::default();
             resources.list_changed = Some(true);
+            resources.subscribe = Some(true);
             capabilities.resources = Some(resources);
         }
         if has_prompts {
@@ -131,7 +134,7 @@ impl Shared {
     }
 }
 
-fn caller_of(principal: &Principal) -> Caller {
+pub(super) fn caller_of(principal: &Principal) -> Caller {
     let caller = Caller::new("mcp");
     match &principal.0 {
         Some(identity) => caller.with_identity(identity.clone()),
@@ -157,6 +160,7 @@ struct Session {
     scope: std::sync::OnceLock<Scope>,
     /// The least level of log lines, as the client of the older era has set it.
     level: AtomicU8,
+    subscriptions: Subscriptions,
 }
 
 impl Handler {
@@ -176,6 +180,7 @@ impl Handler {
             is_connection,
             scope: std::sync::OnceLock::new(),
             level: AtomicU8::new(LogLevel::Info as u8),
+            subscriptions: Subscriptions::default(),
         };
         Self { shared, session: Arc::new(session) }
     }
@@ -652,28 +657,59 @@ impl ServerHandler for Handler {
         Ok(())
     }
 
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let principal = self.principal(&context);
+        self.session.subscriptions.add(&self.shared, principal, context.peer, request.uri).await
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.session.subscriptions.remove(&request.uri);
+        Ok(())
+    }
+
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         self.shared.changes.add(context.peer);
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
         let mut accepted = requested.clone();
-        // Nobody tells when what stands at an address changes.
-        accepted.resource_subscriptions = None;
+        if let Some(uris) = &mut accepted.resource_subscriptions {
+            uris.truncate(self.shared.limits.subscriptions);
+        }
         Some(accepted)
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         let mut counts = self.shared.changes.follow();
         let mut known = *counts.borrow_and_update();
+        let sink = context.sink();
+        let accepted = sink.accepted();
+        let uris = accepted.resource_subscriptions.clone().unwrap_or_default();
+        let mut watch = Watch::new(&self.shared, self.principal(context.request_context()));
         loop {
-            tokio::select! {
-                () = context.cancelled() => return Ok(()),
-                changed = counts.changed() => if changed.is_err() { return Ok(()) },
+            let mut updated = Vec::new();
+            for uri in &uris {
+                if watch.changed(uri).await {
+                    updated.push(uri.clone());
+                }
+            }
+            if updated.is_empty() {
+                let look = tokio::time::sleep(self.shared.limits.watch_interval);
+                tokio::select! {
+                    () = context.cancelled() => return Ok(()),
+                    changed = counts.changed() => if changed.is_err() { return Ok(()) },
+                    () = look, if !uris.is_empty() => {}
+                }
             }
             let now = *counts.borrow_and_update();
-            let sink = context.sink();
-            let accepted = sink.accepted();
             let wants =
                 |wanted: Option<bool>, before: u64, after: u64| wanted == Some(true) && before != after;
             let told = async {
@@ -685,6 +721,9 @@ impl ServerHandler for Handler {
                 }
                 if wants(accepted.prompts_list_changed, known.prompts, now.prompts) {
                     sink.notify_prompt_list_changed().await?;
+                }
+                for uri in updated {
+                    sink.notify_resource_updated(uri).await?;
                 }
                 Ok::<(), rmcp::service::SubscriptionSendError>(())
             };

@@ -22,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolpost_core::ToolError;
@@ -30,7 +31,7 @@ use super::guard::Refusal;
 use super::handler::{Handler, Shared};
 use super::patience::Patient;
 use super::sessions::{REQUESTER, SESSION_HEADER, Sessions};
-use super::{Server, answers};
+use super::{Certificate, Server, answers, websocket};
 
 /// What every answer is.
 pub(super) type Answer = Response<BoxBody<Bytes, Infallible>>;
@@ -49,12 +50,14 @@ pub(super) struct Front {
     started: Instant,
     /// The requests that are being answered.
     answering: TaskTracker,
+    /// The WebSockets.
+    pub(super) upgraded: TaskTracker,
     /// Ends the streams and sessions of the protocol.
     pub(super) ended: CancellationToken,
 }
 
 impl Server {
-    /// Serves clients over HTTP: the protocol on `/mcp`, `OK` on `/health`, and what it is doing as JSON on `/status`.
+    /// Serves clients over HTTP: the protocol on `/mcp`, as a WebSocket on `/ws`, `OK` on `/health`, and what it is doing as JSON on `/status`.
     /// With port 0 the system chooses one. The value is the server: dropping it ends it.
     ///
     /// # Errors
@@ -90,6 +93,7 @@ impl Server {
             local,
             started: Instant::now(),
             answering: TaskTracker::new(),
+            upgraded: TaskTracker::new(),
             ended,
         });
         let stop = CancellationToken::new();
@@ -113,12 +117,21 @@ impl Running {
 
     /// What a client is given to connect.
     pub fn connection_url(&self) -> String {
-        format!("http://{}/mcp", self.front.local)
+        format!("{}://{}/mcp", self.scheme("http"), self.front.local)
+    }
+
+    /// What a client of WebSocket is given to connect.
+    pub fn websocket_url(&self) -> String {
+        format!("{}://{}/ws", self.scheme("ws"), self.front.local)
     }
 
     /// Where it says that it is well: `OK`.
     pub fn health_url(&self) -> String {
-        format!("http://{}/health", self.front.local)
+        format!("{}://{}/health", self.scheme("http"), self.front.local)
+    }
+
+    fn scheme(&self, plain: &str) -> String {
+        format!("{plain}{}", if self.front.shared.tls.is_some() { "s" } else { "" })
     }
 
     /// Stops listening, lets calls that run finish for [`Limits::drain`](super::Limits::drain), and ends.
@@ -185,12 +198,22 @@ async fn accept(listener: TcpListener, front: Arc<Front>, stop: CancellationToke
     let _ = tokio::time::timeout(limits.drain, drained).await;
     front.ended.cancel();
     connections.close();
-    let _ = tokio::time::timeout(FAREWELL, connections.wait()).await;
+    front.upgraded.close();
+    let ended = async { tokio::join!(connections.wait(), front.upgraded.wait()) };
+    let _ = tokio::time::timeout(FAREWELL, ended).await;
 }
 
 async fn serve_stream(stream: TcpStream, front: Arc<Front>, stop: CancellationToken) {
     let local = stream.local_addr().unwrap_or(front.local);
-    serve_http(stream, front, stop, local, false).await;
+    let Some(Certificate(config)) = front.shared.tls.clone() else {
+        return serve_http(stream, front, stop, local, false).await;
+    };
+    let greeting = TlsAcceptor::from(config).accept(stream);
+    match tokio::time::timeout(front.shared.limits.head_time, greeting).await {
+        Ok(Ok(stream)) => serve_http(stream, front, stop, local, true).await,
+        Ok(Err(error)) => tracing::debug!("a connection began without TLS: {error}"),
+        Err(_) => {}
+    }
 }
 
 async fn serve_http<Stream>(
@@ -248,6 +271,7 @@ impl Front {
         };
         match head.uri.path() {
             "/mcp" => {}
+            "/ws" => return websocket::accept(&self, &mut head, principal),
             "/status" if head.method == Method::GET => return self.status(),
             "/status" => return wrong_method("GET"),
             _ => return text(StatusCode::NOT_FOUND, "there is nothing here: the protocol is on /mcp"),
@@ -255,7 +279,7 @@ impl Front {
         let body = if head.method == Method::POST {
             match self.collect(&head, body).await {
                 Ok(body) => body,
-                Err(answer) => return answer,
+                Err(answer) => return *answer,
             }
         } else {
             Bytes::new()
@@ -277,13 +301,13 @@ impl Front {
     }
 
     /// Reads a body, within the limits on its size and its time.
-    async fn collect(&self, head: &http::request::Parts, body: Incoming) -> Result<Bytes, Answer> {
+    async fn collect(&self, head: &http::request::Parts, body: Incoming) -> Result<Bytes, Box<Answer>> {
         let limits = &self.shared.limits;
         let too_large = || {
             let message = format!("the request is larger than {} bytes", limits.request_bytes);
             let mut answer = text(StatusCode::PAYLOAD_TOO_LARGE, &message);
             answer.headers_mut().insert(http::header::CONNECTION, HeaderValue::from_static("close"));
-            answer
+            Box::new(answer)
         };
         let announced =
             head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
@@ -294,8 +318,8 @@ impl Front {
         match tokio::time::timeout(limits.body_time, collected).await {
             Ok(Ok(body)) => Ok(body.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => Err(text(StatusCode::BAD_REQUEST, "the request broke off")),
-            Err(_) => Err(text(StatusCode::REQUEST_TIMEOUT, "the request did not come in time")),
+            Ok(Err(_)) => Err(Box::new(text(StatusCode::BAD_REQUEST, "the request broke off"))),
+            Err(_) => Err(Box::new(text(StatusCode::REQUEST_TIMEOUT, "the request did not come in time"))),
         }
     }
 

@@ -33,6 +33,10 @@ pub struct Limits {
     pub page: usize,
     /// How long clients may keep a list; 0 means that they ask each time. Default 0.
     pub list_ttl: Duration,
+    /// How often a resource that a client has subscribed to is read, to tell the client when it has changed. Default 1 s.
+    pub watch_interval: Duration,
+    /// The most resources that one client subscribes to. Default 64.
+    pub subscriptions: usize,
     /// How long [`Running::stop`](super::Running::stop) waits for calls that run. Default 10 s.
     pub drain: Duration,
 }
@@ -53,6 +57,8 @@ impl Default for Limits {
             parked_time: Duration::from_mins(10),
             page: 1_000,
             list_ttl: Duration::ZERO,
+            watch_interval: Duration::from_secs(1),
+            subscriptions: 64,
             drain: Duration::from_secs(10),
         }
     }

@@ -1,5 +1,6 @@
 //! Connections that are one conversation: standard streams, any pair of streams, unix sockets.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,8 +22,40 @@ impl Server {
     /// # Errors
     /// `DEPENDENCY` if the client breaks the protocol before it has begun.
     pub async fn stdio(&self) -> Result<(), ToolError> {
-        let (input, output) = rmcp::transport::io::stdio_pipes();
-        self.serve_streams(input, output).await
+        #[cfg(unix)]
+        {
+            use std::os::fd::AsFd as _;
+            let streams = (
+                std::io::stdin().as_fd().try_clone_to_owned(),
+                std::io::stdout().as_fd().try_clone_to_owned(),
+            );
+            if let (Ok(input), Ok(output)) = streams {
+                return self.serve_files(input.into(), output.into()).await;
+            }
+        }
+        self.serve_streams(tokio::io::stdin(), tokio::io::stdout()).await
+    }
+
+    /// Serves one client over two files that were opened already, such as the standard streams that a program has kept
+    /// for the protocol. Pipes of Linux are read and written without a thread.
+    ///
+    /// # Errors
+    /// `DEPENDENCY` if the client breaks the protocol before it has begun.
+    pub async fn serve_files(&self, input: File, output: File) -> Result<(), ToolError> {
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::fd::AsRawFd as _;
+            // Opened again, they have a mode of their own: who shares the pipe keeps waiting reads and writes.
+            let place = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
+            let options = tokio::net::unix::pipe::OpenOptions::new();
+            let pipes = (options.open_receiver(place(&input)), options.open_sender(place(&output)));
+            if let (Ok(receiver), Ok(sender)) = pipes {
+                // The ones that came in would keep the pipes open after these are closed.
+                drop((input, output));
+                return self.serve_streams(receiver, sender).await;
+            }
+        }
+        self.serve_streams(tokio::fs::File::from_std(input), tokio::fs::File::from_std(output)).await
     }
 
     /// Serves one client over a pair of streams, a message a line, until the input ends.

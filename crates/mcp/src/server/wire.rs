@@ -49,12 +49,9 @@ impl Gate {
 
     /// Reads one message.
     pub(super) fn read(&self, bytes: &[u8]) -> Read {
-        let message = match serde_json::from_slice::<ClientJsonRpcMessage>(bytes) {
-            Ok(message) => message,
-            Err(_) => {
-                let (code, id, text) = what_is_wrong(bytes);
-                return self.refuse(code, &id, text);
-            }
+        let Ok(message) = serde_json::from_slice::<ClientJsonRpcMessage>(bytes) else {
+            let (code, id, text) = what_is_wrong(bytes);
+            return self.refuse(code, &id, text);
         };
         match &message {
             JsonRpcMessage::Request(request) => {

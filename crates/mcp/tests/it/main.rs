@@ -1,3 +1,4 @@
 //! The Model Context Protocol, from outside.
 
+#[cfg(feature = "server")]
 mod server;

@@ -1,9 +1,20 @@
 //! The server, as clients see it.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests; what is skipped is printed"
+)]
 
 mod asking;
 mod bad_input;
 mod changes;
+mod conformance;
 mod http;
+mod peers;
 mod sessions;
 mod streams;
 mod support;
+mod tls;
+mod websocket;

@@ -167,3 +167,55 @@ fn the_original_loads_our_program() {
     assert_eq!(found["no_resource"]["error"]["code"], "NOT_FOUND");
     assert_eq!(found["prompt"], "Review this text, in a kind tone: x");
 }
+
+/// A request of the stateless era.
+#[cfg(feature = "mcp")]
+fn request(id: u64, method: &str, mut params: Value) -> String {
+    params["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()
+}
+
+#[cfg(feature = "mcp")]
+#[test]
+fn a_program_is_a_server_of_the_model_context_protocol() {
+    let mut child =
+        Command::new(program()).arg("--mcp").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let call = json!({ "name": "add", "arguments": { "a": 1, "b": 2 } });
+    writeln!(input, "{}", request(1, "server/discover", json!({}))).unwrap();
+    writeln!(input, "{}", request(2, "tools/call", call)).unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(next()["id"], 1);
+    let answer = next();
+    assert!(answer["result"]["content"][0]["text"].as_str().unwrap().contains('3'), "{answer}");
+    drop(input);
+    assert!(child.wait().unwrap().success());
+    let (help, ..) = run(&["--help"]);
+    assert!(help.contains("--mcp-http ADDRESS:PORT"), "{help}");
+    assert_eq!(run(&["--mcp-http", "nowhere"]).2, 2);
+}
+
+#[cfg(feature = "mcp")]
+#[test]
+fn a_program_serves_over_http_and_says_where() {
+    let mut child = Command::new(program())
+        .args(["--mcp-http", "127.0.0.1:0"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut url = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
+    let address = url.strip_prefix("http://").unwrap().trim().strip_suffix("/mcp").unwrap().to_owned();
+    let mut stream = std::net::TcpStream::connect(&address).unwrap();
+    write!(stream, "GET /health HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+    assert!(answer.ends_with("OK"), "{answer}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

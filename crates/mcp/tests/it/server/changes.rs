@@ -125,3 +125,67 @@ async fn each_client_sees_what_is_open_to_it() {
     }
     running.stop().await;
 }
+
+#[tokio::test]
+async fn a_resource_that_changes_is_told_to_those_who_subscribed() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    struct Counting(AtomicU64, toolpost_toolbox::Toolbox);
+    impl toolpost_core::ToolSource for Counting {
+        fn name(&self) -> &str {
+            "counting"
+        }
+        fn list(&self) -> toolpost_core::BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, toolpost_core::ToolError>> {
+            self.1.list()
+        }
+        fn generation(&self) -> u64 {
+            0
+        }
+        fn call(&self, call: toolpost_core::Call) -> toolpost_core::BoxFuture<'_, toolpost_core::Reply> {
+            toolpost_core::ToolSource::call(&self.1, call)
+        }
+        fn read_resource<'a>(
+            &'a self,
+            uri: &'a str,
+        ) -> toolpost_core::BoxFuture<'a, Result<Output, toolpost_core::ToolError>> {
+            Box::pin(async move {
+                if uri != "count://now" {
+                    return Err(toolpost_core::ToolError::not_found("nothing is there"));
+                }
+                Ok(Output::text(self.0.load(Ordering::Relaxed).to_string()))
+            })
+        }
+    }
+    let source = Arc::new(Counting(AtomicU64::new(0), toolbox()));
+    let server = Server::builder(Arc::clone(&source) as _)
+        .name("calc")
+        .settings(|limits| {
+            limits.watch_interval = Duration::from_millis(30);
+            limits.subscriptions = 1;
+        })
+        .build()
+        .unwrap();
+    let running = server.http("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = running.address();
+    let session = super::support::begin_session(address, json!({}), &[]).await;
+    let mut listening = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "GET /mcp HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\nMcp-Session-Id: {session}\r\n\r\n"
+    );
+    listening.write_all(head.as_bytes()).await.unwrap();
+    let subscribe = async |method: &str, uri: &str| {
+        let message = json!({ "jsonrpc": "2.0", "id": 5, "method": method, "params": { "uri": uri } });
+        super::support::post_legacy(address, Some(&session), &message, &[]).await.message()
+    };
+    assert_eq!(subscribe("resources/subscribe", "count://never").await["error"]["code"], -32002);
+    assert_eq!(subscribe("resources/subscribe", "count://now").await["result"], json!({}));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    source.0.store(7, Ordering::Relaxed);
+    let mut heard = Vec::new();
+    let waiting = async {
+        while !String::from_utf8_lossy(&heard).contains("notifications/resources/updated") {
+            assert_ne!(listening.read_buf(&mut heard).await.unwrap(), 0);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("the notice in time");
+    assert_eq!(subscribe("resources/unsubscribe", "count://now").await["result"], json!({}));
+}

@@ -1,0 +1,120 @@
+//! `toolpost serve`
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+use toolpost_core::{Secret, ToolSource};
+use toolpost_mcp::server::{Certificate, Server};
+use toolpost_toolbox::sources::{Filter, Filtered};
+
+use crate::args::{Format, Permission, ServeArgs};
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::print::Printer;
+use crate::{env, interrupt, target};
+
+/// The largest file with tokens, a certificate or a key, in bytes.
+const MAX_FILE: u64 = 1 << 20;
+
+pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let folder =
+        args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
+    let filter = Filter::parse(&args.allow, &args.deny)?;
+    let runtime = super::runtime()?;
+    let opened = runtime.block_on(target::open(&args.targets, config, args.level, false))?;
+    opened.warnings.iter().for_each(|warning| printer.warn(warning));
+    let permission = Permission {
+        allow: args.approve.clone(),
+        ask: args.ask,
+        yes: false,
+        no_input: true,
+        level: args.level,
+    };
+    let runs_code = opened.specs().iter().any(|spec| spec.name == "run_code");
+    let pool = if runs_code { super::code_pool(config)? } else { None };
+    let toolbox = super::toolbox(opened, &folder, &permission, config, pool, Arc::new(|_| {}));
+    let toolbox: Arc<dyn ToolSource> = Arc::new(runtime.block_on(toolbox)?);
+    let source = if filter.is_empty() { toolbox } else { Arc::new(Filtered::new(toolbox, filter)) };
+    let server = server(args, source)?;
+    let served = runtime.block_on(async {
+        let asked = interrupt::watch()?;
+        match args.address() {
+            None => tokio::select! {
+                served = server.stdio() => Ok::<_, Failure>(served?),
+                () = asked.cancelled() => Ok(()),
+            },
+            Some(address) => {
+                let running = server.http(address).await?;
+                let url = if args.ws.is_some() { running.websocket_url() } else { running.connection_url() };
+                match printer.format {
+                    Format::Text => printer.result(&url)?,
+                    Format::Json | Format::Jsonl => printer.json(&json!({
+                        "type": "ready",
+                        "name": server.name(),
+                        "url": url,
+                        "health": running.health_url(),
+                        "address": running.address().to_string(),
+                    }))?,
+                }
+                printer.note(&format!("`{}` is served; Ctrl-C ends it", server.name()));
+                asked.cancelled().await;
+                running.stop().await;
+                Ok(())
+            }
+        }
+    });
+    super::end(runtime);
+    served.map(|()| Exit::Ok)
+}
+
+fn server(args: &ServeArgs, source: Arc<dyn ToolSource>) -> Result<Server, Failure> {
+    let mut builder = Server::builder(source).name(&args.name).version(env!("CARGO_PKG_VERSION"));
+    for token in tokens(args)? {
+        builder = builder.bearer(token);
+    }
+    for host in &args.host {
+        builder = builder.host(host);
+    }
+    for origin in &args.origin {
+        builder = builder.origin(origin);
+    }
+    if args.beyond_loopback {
+        builder = builder.beyond_loopback();
+    }
+    if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
+        let certificate = read("the certificate", certificate)?;
+        let key = Secret::new(read("the key", key)?);
+        builder = builder.tls(Certificate::from_pem(&certificate, &key)?);
+    }
+    Ok(builder.build()?)
+}
+
+/// The tokens of the file, one a line, or that of the environment.
+fn tokens(args: &ServeArgs) -> Result<Vec<Secret>, Failure> {
+    let Some(path) = &args.token_file else {
+        let token = env::get("TOOLPOST_SERVE_TOKEN").filter(|_| args.address().is_some());
+        return Ok(token.map(Secret::new).into_iter().collect());
+    };
+    let text = read("the file with tokens", path)?;
+    let tokens: Vec<Secret> =
+        text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Secret::new).collect();
+    if tokens.is_empty() {
+        return Err(Failure::usage(format!("the file `{}` holds no token", path.display()))
+            .hint("Write one a line, such as what `openssl rand -hex 32` prints."));
+    }
+    Ok(tokens)
+}
+
+fn read(what: &str, path: &Path) -> Result<String, Failure> {
+    let failed = |error: &std::io::Error| Failure::file(what, path, error);
+    let size = path.metadata().map_err(|error| failed(&error))?.len();
+    if size > MAX_FILE {
+        return Err(failed(&std::io::Error::new(
+            std::io::ErrorKind::FileTooLarge,
+            "it is larger than 1 MiB",
+        )));
+    }
+    std::fs::read_to_string(path).map_err(|error| failed(&error))
+}

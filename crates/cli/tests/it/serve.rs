@@ -1,0 +1,163 @@
+//! `serve`: what a client that starts it, and one that connects, gets.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{TestEnv, eventually};
+
+fn modern(id: u64, method: &str, mut params: Value) -> String {
+    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()
+}
+
+fn call(id: u64, tool: &str, arguments: &Value) -> String {
+    modern(id, "tools/call", json!({ "name": tool, "arguments": arguments }))
+}
+
+/// An address that is free now.
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn get(address: SocketAddr, path: &str, more: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    let head = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{more}\r\n");
+    stream.write_all(head.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+#[test]
+fn the_program_that_starts_it_is_served() {
+    let env = TestEnv::new();
+    env.write("notes.md", "remember the milk\n");
+    let lines = [
+        modern(1, "server/discover", json!({})),
+        modern(2, "tools/list", json!({})),
+        call(3, "calculate", &json!({ "expression": "6 * 7" })),
+        call(4, "read_file", &json!({ "path": "notes.md" })),
+        call(5, "read_file", &json!({ "path": "/etc/passwd" })),
+    ];
+    let input = lines.join("\n") + "\n";
+    for words in [
+        &["serve", "builtin:calculate,builtin:read_file"][..],
+        &["serve", "builtin:calculate", "builtin:read_file", "--stdio", "--name", "mine"],
+    ] {
+        let finished = env.run_with(input.clone(), words).ok();
+        let mut answers = finished.lines();
+        answers.sort_by_key(|answer| answer["id"].as_u64());
+        assert_eq!(answers.len(), 5, "{finished}");
+        let name = if words.contains(&"mine") { "mine" } else { "toolpost" };
+        assert_eq!(
+            answers[0]["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"], name,
+            "{finished}"
+        );
+        let tools = answers[1]["result"]["tools"].as_array().unwrap();
+        assert_eq!(tools.iter().map(|tool| &tool["name"]).collect::<Vec<_>>(), ["calculate", "read_file"]);
+        assert!(answers[2]["result"]["content"][0]["text"].as_str().unwrap().contains("42"), "{finished}");
+        assert!(
+            answers[3]["result"]["content"][0]["text"].as_str().unwrap().contains("the milk"),
+            "{finished}"
+        );
+        assert_eq!(answers[4]["result"]["isError"], true, "{finished}");
+    }
+}
+
+#[test]
+fn whoever_connects_is_served_until_it_is_asked_to_end() {
+    for (option, scheme, path) in [("--http", "http", "mcp"), ("--ws", "ws", "ws")] {
+        let env = TestEnv::new();
+        let address = free();
+        let running = env.start(["serve", "builtin:calculate", option, &address.to_string(), "--json"]);
+        eventually("it answers", || get(address, "/health", "").is_some_and(|answer| answer.ends_with("OK")));
+        assert!(get(address, "/status", "").unwrap().contains("\"tools\":1"));
+        assert!(get(address, "/health", "Origin: http://evil.com\r\n").unwrap().starts_with("HTTP/1.1 403"));
+        running.signal(Signal::TERM);
+        let finished = running.finish().exit(0);
+        let ready = finished.json();
+        assert_eq!(ready["type"], "ready");
+        assert_eq!(ready["url"], format!("{scheme}://{address}/{path}"));
+        assert_eq!(ready["health"], format!("http://{address}/health"));
+    }
+}
+
+#[test]
+fn a_token_is_from_a_file_or_the_environment_and_is_shown_nowhere() {
+    let env = TestEnv::new().with("TOOLPOST_SERVE_TOKEN", "from-the-environment");
+    env.write("tokens.txt", "from-the-file\n\nanother\n");
+    for (words, token) in [
+        (&["--token-file", "tokens.txt"][..], "from-the-file"),
+        (&["--token-file", "tokens.txt"], "another"),
+        (&[], "from-the-environment"),
+    ] {
+        let address = free();
+        let mut all =
+            vec!["serve".to_owned(), "builtin:calculate".into(), "--http".into(), address.to_string()];
+        all.extend(words.iter().map(|word| (*word).to_owned()));
+        let running = env.start(all);
+        eventually("it answers", || get(address, "/health", "").is_some());
+        assert!(get(address, "/status", "").unwrap().starts_with("HTTP/1.1 401"), "{token}");
+        let header = format!("Authorization: Bearer {token}\r\n");
+        assert!(get(address, "/status", &header).unwrap().starts_with("HTTP/1.1 200"), "{token}");
+        running.signal(Signal::TERM);
+        let finished = running.finish().exit(0);
+        assert!(!finished.to_string().contains("from-the"), "{finished}");
+    }
+    env.write("empty.txt", "\n");
+    env.run(["serve", "--http", "127.0.0.1:0", "--token-file", "empty.txt"]).exit(2);
+    env.run(["serve", "--http", "127.0.0.1:0", "--token-file", "missing.txt"]).exit(2);
+}
+
+#[test]
+fn addresses_that_cannot_be_or_must_not_be_listened_on_are_refused() {
+    let env = TestEnv::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let finished = env.run(["serve", "--http", &address, "--json"]).exit(4);
+    assert!(finished.error()["message"].as_str().unwrap().contains(&address), "{finished}");
+    env.run(["serve", "--http", "0.0.0.0:0"]).exit(5);
+    env.run(["serve", "--http", "0.0.0.0:0", "--beyond-loopback"]).exit(5);
+    env.run(["serve", "--http", "nowhere"]).exit(2);
+    env.run(["serve", "--stdio", "--http", "127.0.0.1:0"]).exit(2);
+    env.run(["serve", "--host", "tools.example"]).exit(2);
+    env.run(["serve", "--http", "127.0.0.1:0", "--origin", "nonsense"]).exit(1);
+    env.run(["serve", "no_such_tool"]).exit(2);
+}
+
+#[test]
+fn hosts_and_pages_that_are_named_are_served() {
+    let env = TestEnv::new();
+    let address = free();
+    let words =
+        ["serve", "builtin:calculate", "--http", &address.to_string(), "--origin", "https://app.example"];
+    let running = env.start(words);
+    eventually("it answers", || get(address, "/health", "").is_some());
+    assert!(get(address, "/health", "Origin: https://app.example\r\n").unwrap().starts_with("HTTP/1.1 200"));
+    running.signal(Signal::TERM);
+    running.finish().exit(0);
+}
+
+#[test]
+fn only_what_is_allowed_and_not_denied_is_offered() {
+    let env = TestEnv::new();
+    let input = [
+        modern(1, "server/discover", json!({})),
+        modern(2, "tools/list", json!({})),
+        call(3, "write_file", &json!({ "path": "a", "content": "b" })),
+    ];
+    let words = ["serve", "builtin", "--allow", "*_file", "--allow", "calculate", "--deny", "write_*"];
+    let finished = env.run_with(input.join("\n") + "\n", words).ok();
+    let mut answers = finished.lines();
+    answers.sort_by_key(|answer| answer["id"].as_u64());
+    let tools = answers[1]["result"]["tools"].as_array().unwrap();
+    let names: Vec<_> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
+    assert!(names.contains(&"read_file") && names.contains(&"calculate"), "{names:?}");
+    assert!(names.iter().all(|name| !name.starts_with("write_") && *name != "run_code"), "{names:?}");
+    assert!(answers[2].get("error").is_some() || answers[2]["result"]["isError"] == true, "{finished}");
+    assert!(!env.path("a").exists());
+}
