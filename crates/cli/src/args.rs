@@ -385,7 +385,7 @@ pub(crate) struct ServeArgs {
     /// A web page that may call it, such as `https://app.example`. May be repeated.
     #[arg(long, value_name = "ORIGIN", help_heading = "Address", requires = "address")]
     pub(crate) origin: Vec<String>,
-    /// A file with the tokens of clients, one a line; without it, TOOLPOST_SERVE_TOKEN counts.
+    /// A file with the tokens of clients, one a line; without it, `TOOLPOST_SERVE_TOKEN` counts.
     #[arg(long, value_name = "FILE", help_heading = "Permission", requires = "address")]
     pub(crate) token_file: Option<PathBuf>,
     /// Offer only these tools: names, in which `*` stands for anything. May be repeated.

@@ -266,9 +266,9 @@ fn main() {
         "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "bench", "version": "1" } } });
     let flooded = Started::new("ours");
     let mut client = Client::new(flooded.address, "MCP-Protocol-Version: 2025-11-25\r\n", &initialize);
-    (0..SESSIONS).for_each(|_| {
+    for _ in 0..SESSIONS {
         client.call();
-    });
+    }
     let flood = flooded.memory();
     let rows = json!({"rows": [
         {"name": "MCP over HTTP, one client, p50", "value": median, "unit": "ms", "promise": "≤ 0.2 ms", "promise_max": 0.2},

@@ -31,6 +31,7 @@ mod hints;
 mod http;
 mod limits;
 mod listing;
+mod oauth;
 mod patience;
 mod port;
 mod sessions;
@@ -49,6 +50,7 @@ pub use self::builder::{Builder, Completion, Server};
 pub use self::hints::Hints;
 pub use self::http::Running;
 pub use self::limits::Limits;
+pub use self::oauth::ResourceServer;
 #[cfg(unix)]
 pub use self::streams::UnixRunning;
 pub use self::tls::Certificate;

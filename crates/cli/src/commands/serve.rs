@@ -38,11 +38,11 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
     let toolbox: Arc<dyn ToolSource> = Arc::new(runtime.block_on(toolbox)?);
     let source = if filter.is_empty() { toolbox } else { Arc::new(Filtered::new(toolbox, filter)) };
     let server = server(args, source)?;
-    let served = runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let asked = interrupt::watch()?;
         match args.address() {
             None => tokio::select! {
-                served = server.stdio() => Ok::<_, Failure>(served?),
+                done = server.stdio() => Ok::<_, Failure>(done?),
                 () = asked.cancelled() => Ok(()),
             },
             Some(address) => {
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
         }
     });
     super::end(runtime);
-    served.map(|()| Exit::Ok)
+    ended.map(|()| Exit::Ok)
 }
 
 fn server(args: &ServeArgs, source: Arc<dyn ToolSource>) -> Result<Server, Failure> {

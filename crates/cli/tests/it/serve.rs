@@ -161,3 +161,72 @@ fn only_what_is_allowed_and_not_denied_is_offered() {
     assert!(answers[2].get("error").is_some() || answers[2]["result"]["isError"] == true, "{finished}");
     assert!(!env.path("a").exists());
 }
+
+#[test]
+fn the_options_of_tools_reach_them() {
+    let env = TestEnv::new();
+    env.write("inner/notes.md", "from inside\n");
+    let answer = |words: &[&str], line: String| -> Value {
+        let input = format!("{}\n{line}\n", modern(1, "server/discover", json!({})));
+        let finished = env.run_with(input, [&["serve"], words].concat()).ok();
+        finished.lines().into_iter().find(|answer| answer["id"] == 2).unwrap()
+    };
+    let sum = || call(2, "calculate", &json!({ "expression": "6 * 7" }));
+    let read = || call(2, "read_file", &json!({ "path": "notes.md" }));
+    assert_eq!(answer(&["builtin:read_file"], read())["result"]["isError"], true);
+    let inside = answer(&["builtin:read_file", "--workdir", "inner"], read());
+    assert!(inside.to_string().contains("from inside"), "{inside}");
+    // This client cannot ask its person.
+    let asked = answer(&["builtin:calculate", "--ask"], sum());
+    assert!(!asked.to_string().contains("42"), "{asked}");
+    let approved = answer(&["builtin:calculate", "--ask", "--approve", "calculate"], sum());
+    assert!(approved.to_string().contains("42"), "{approved}");
+    let finished = env.run(["serve", "builtin:calculate", "--approve", "nothing"]).exit(2);
+    assert!(finished.to_string().contains("nothing"), "{finished}");
+    env.run(["serve", "builtin:run_code", "--level", "nonsense"]).exit(2);
+}
+
+#[test]
+fn a_certificate_and_its_key_make_it_https() {
+    let env = TestEnv::new();
+    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost \
+                 -keyout key.pem -out cert.pem";
+    #[expect(clippy::disallowed_methods, reason = "makes the certificate of the test")]
+    let made = std::process::Command::new("openssl")
+        .args(words.split_ascii_whitespace())
+        .current_dir(env.path(""))
+        .output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        println!("SKIP a_certificate_and_its_key_make_it_https: no `openssl` that makes certificates");
+        return;
+    }
+    let address = free();
+    let all = ["serve", "builtin:calculate", "--http", &address.to_string(), "--json"];
+    let running = env.start([&all[..], &["--tls-cert", "cert.pem", "--tls-key", "key.pem"]].concat());
+    eventually("it listens", || TcpStream::connect(address).is_ok());
+    assert!(!get(address, "/health", "").is_some_and(|answer| answer.contains("200")));
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().exit(0).json()["url"], format!("https://{address}/mcp"));
+    env.run(["serve", "--http", "127.0.0.1:0", "--tls-cert", "cert.pem"]).exit(2);
+    env.run(["serve", "--http", "127.0.0.1:0", "--tls-cert", "key.pem", "--tls-key", "key.pem"]).exit(1);
+}
+
+#[test]
+fn another_name_is_served_when_it_is_named() {
+    let env = TestEnv::new();
+    let address = free();
+    let running =
+        env.start(["serve", "builtin:calculate", "--http", &address.to_string(), "--host", "tools.example"]);
+    eventually("it answers", || get(address, "/health", "").is_some());
+    let named = |host: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(stream, "GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert!(named("tools.example").starts_with("HTTP/1.1 200"));
+    assert!(named("other.example").starts_with("HTTP/1.1 403"));
+    running.signal(Signal::TERM);
+    running.finish().exit(0);
+}

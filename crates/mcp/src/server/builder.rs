@@ -13,7 +13,7 @@ use super::changes::Changes;
 use super::guard::Guard;
 use super::handler::Shared;
 use super::listing::Listings;
-use super::{Certificate, Hints, Limits};
+use super::{Certificate, Hints, Limits, ResourceServer};
 
 /// What a client wants to be completed: an argument of a prompt, or a part of a resource's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +97,13 @@ impl Builder {
     /// Serves only requests that bring this token, as `Authorization: Bearer …`. May be called again, for several.
     pub fn bearer(mut self, token: Secret) -> Self {
         self.guard.tokens.push(token);
+        self
+    }
+
+    /// Serves only requests that bring a token of an authorization server, and tells the others where to get one. With
+    /// [`bearer`](Self::bearer) besides, either is taken.
+    pub fn oauth(mut self, rules: ResourceServer) -> Self {
+        self.guard.oauth = Some(rules);
         self
     }
 

@@ -229,7 +229,9 @@ impl Parking {
                 let error = other.err().unwrap_or_else(|| {
                     ToolError::overloaded(format!("{} calls wait for answers already", self.places))
                 });
-                questions.into_iter().for_each(|asked| asked.answer(Err(error.clone())));
+                for asked in questions {
+                    asked.answer(Err(error.clone()));
+                }
                 return Err(active);
             }
         };

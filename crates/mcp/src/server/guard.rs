@@ -10,7 +10,8 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use toolpost_core::{Secret, ToolError};
 
-use super::Principal;
+use super::oauth::Why;
+use super::{Principal, ResourceServer};
 
 /// What is refused, and how.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,6 +32,7 @@ impl Refusal {
 #[derive(Default)]
 pub(super) struct Guard {
     pub(super) tokens: Vec<Secret>,
+    pub(super) oauth: Option<ResourceServer>,
     pub(super) hosts: Vec<String>,
     pub(super) origins: Vec<String>,
     pub(super) beyond_loopback: bool,
@@ -57,7 +59,7 @@ impl Guard {
     }
 
     fn authenticates(&self) -> bool {
-        !self.tokens.is_empty()
+        !self.tokens.is_empty() || self.oauth.is_some()
     }
 
     /// Whether the server may listen there.
@@ -152,17 +154,23 @@ impl Guard {
                 found = Some(place);
             }
         }
-        match found {
-            Some(place) => Ok(Principal(Some(format!("token-{}", place + 1).into()))),
-            None => {
-                let error = if token.is_some() { " error=\"invalid_token\"," } else { "" };
-                Err(Refusal {
-                    status: StatusCode::UNAUTHORIZED,
-                    message: "this server wants a bearer token that it knows".to_owned(),
-                    challenge: Some(format!("Bearer{error} realm=\"mcp\"")),
-                })
-            }
+        if let Some(place) = found {
+            return Ok(Principal(Some(format!("token-{}", place + 1).into())));
         }
+        let (why, challenge) = match &self.oauth {
+            Some(rules) => match token.map(|token| rules.subject(token)) {
+                Some(Ok(subject)) => return Ok(Principal(Some(format!("oauth:{subject}").into()))),
+                Some(Err(why)) => (Some(why), rules.challenge(Some(why))),
+                None => (None, rules.challenge(None)),
+            },
+            None if token.is_some() => (None, "Bearer error=\"invalid_token\", realm=\"mcp\"".to_owned()),
+            None => (None, "Bearer realm=\"mcp\"".to_owned()),
+        };
+        let (status, message) = match why {
+            Some(Why::Scope) => (StatusCode::FORBIDDEN, "the token is not for what this server does"),
+            _ => (StatusCode::UNAUTHORIZED, "this server wants a bearer token that it knows"),
+        };
+        Err(Refusal { status, message: message.to_owned(), challenge: Some(challenge) })
     }
 }
 

@@ -38,6 +38,8 @@ pub(super) type Answer = Response<BoxBody<Bytes, Infallible>>;
 
 /// The largest head of a request, in bytes.
 const HEAD_BYTES: usize = 64 << 10;
+/// Where RFC 9728 looks for what it says of a resource.
+const METADATA: &str = "/.well-known/oauth-protected-resource";
 /// How long connections may take to end once nothing is left to answer.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -50,7 +52,7 @@ pub(super) struct Front {
     started: Instant,
     /// The requests that are being answered.
     answering: TaskTracker,
-    /// The WebSockets.
+    /// Connections that became a `WebSocket`.
     pub(super) upgraded: TaskTracker,
     /// Ends the streams and sessions of the protocol.
     pub(super) ended: CancellationToken,
@@ -265,6 +267,15 @@ impl Front {
         if head.uri.path() == "/health" {
             return if head.method == Method::GET { text(StatusCode::OK, "OK") } else { wrong_method("GET") };
         }
+        if let (Some(rules), Some(rest)) = (&guard.oauth, head.uri.path().strip_prefix(METADATA))
+            && (rest.is_empty() || rest.starts_with('/'))
+        {
+            return if head.method == Method::GET {
+                json_answer(&rules.metadata())
+            } else {
+                wrong_method("GET")
+            };
+        }
         let principal = match guard.authenticate(&head.headers) {
             Ok(principal) => principal,
             Err(refusal) => return refused(refusal),
@@ -339,10 +350,14 @@ impl Front {
                 "parked": shared.parking.len(),
             },
         });
-        let mut answer = text(StatusCode::OK, &status.to_string());
-        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        answer
+        json_answer(&status)
     }
+}
+
+fn json_answer(value: &serde_json::Value) -> Answer {
+    let mut answer = text(StatusCode::OK, &value.to_string());
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
 }
 
 /// An answer of plain text.

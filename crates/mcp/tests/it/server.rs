@@ -12,6 +12,7 @@ mod bad_input;
 mod changes;
 mod conformance;
 mod http;
+mod oauth;
 mod peers;
 mod sessions;
 mod streams;

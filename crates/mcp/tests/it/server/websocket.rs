@@ -24,7 +24,9 @@ async fn connect(running: &Running, more: &[(&str, &str)]) -> Result<WebSocketSt
         "GET /ws HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mcp\r\n"
     );
-    more.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
+    for (name, value) in more {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
     stream.write_all(format!("{head}\r\n").as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\n") {

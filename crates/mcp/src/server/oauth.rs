@@ -1,0 +1,377 @@
+//! Tokens of an authorization server: who made them, for whom, for what, and until when.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::Uri;
+use ring::signature::{self, RsaPublicKeyComponents, UnparsedPublicKey};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use toolpost_core::ToolError;
+
+/// The longest token, in bytes.
+const MAX_TOKEN: usize = 16 << 10;
+/// How far clocks may be apart, in seconds.
+const LEEWAY: u64 = 60;
+
+/// A server whose clients bring tokens of an authorization server, as OAuth 2.1 and RFC 9728 say it.
+///
+/// A token is a JWT that is signed with `RS256`, `ES256` or `EdDSA` by a key that is known here, was made by the issuer, names
+/// this resource as its audience, has not ended, and has every scope that is wanted. No other form is taken, and none
+/// without a signature.
+#[derive(Clone)]
+pub struct ResourceServer {
+    resource: String,
+    issuer: String,
+    metadata_url: String,
+    keys: Vec<Key>,
+    scopes: Vec<String>,
+}
+
+#[derive(Clone)]
+struct Key {
+    id: Option<String>,
+    material: Material,
+}
+
+#[derive(Clone)]
+enum Material {
+    Rsa { n: Vec<u8>, e: Vec<u8> },
+    P256(Vec<u8>),
+    Ed25519(Vec<u8>),
+}
+
+impl Material {
+    fn algorithm(&self) -> &'static str {
+        match self {
+            Self::Rsa { .. } => "RS256",
+            Self::P256(_) => "ES256",
+            Self::Ed25519(_) => "EdDSA",
+        }
+    }
+
+    fn signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        match self {
+            Self::Rsa { n, e } => RsaPublicKeyComponents { n, e }
+                .verify(&signature::RSA_PKCS1_2048_8192_SHA256, message, signature)
+                .is_ok(),
+            Self::P256(point) => UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, point)
+                .verify(message, signature)
+                .is_ok(),
+            Self::Ed25519(point) => {
+                UnparsedPublicKey::new(&signature::ED25519, point).verify(message, signature).is_ok()
+            }
+        }
+    }
+}
+
+/// A key as a JWK set has it; what is no key for signatures is passed over.
+#[derive(Deserialize)]
+struct Jwk {
+    kid: Option<String>,
+    kty: String,
+    crv: Option<String>,
+    #[serde(rename = "use")]
+    purpose: Option<String>,
+    alg: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
+    x: Option<String>,
+    y: Option<String>,
+}
+
+impl Jwk {
+    fn key(self) -> Option<Key> {
+        let part = |text: Option<String>| URL_SAFE_NO_PAD.decode(text?).ok();
+        let material = match (self.kty.as_str(), self.crv.as_deref()) {
+            ("RSA", _) => Material::Rsa { n: part(self.n)?, e: part(self.e)? },
+            ("EC", Some("P-256")) => Material::P256([vec![4], part(self.x)?, part(self.y)?].concat()),
+            ("OKP", Some("Ed25519")) => Material::Ed25519(part(self.x)?),
+            _ => return None,
+        };
+        let is_for_this = self.purpose.is_none_or(|purpose| purpose == "sig")
+            && self.alg.is_none_or(|algorithm| algorithm == material.algorithm());
+        is_for_this.then_some(Key { id: self.kid, material })
+    }
+}
+
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    kid: Option<String>,
+    crit: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    iss: String,
+    aud: Audience,
+    sub: Option<String>,
+    exp: f64,
+    nbf: Option<f64>,
+    scope: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// Why a token is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It is none of the issuer's for this resource, or it has ended.
+    Invalid,
+    /// It is good, and not for this.
+    Scope,
+}
+
+impl ResourceServer {
+    /// A resource, which tokens name as their audience, such as `https://tools.example/mcp`; the issuer of tokens, exactly
+    /// as they name it; and its keys, as a JWK set.
+    ///
+    /// # Errors
+    /// `INVALID_INPUT` if the resource is no address, or the set holds no key that can be used.
+    pub fn new(
+        resource: impl Into<String>,
+        issuer: impl Into<String>,
+        keys: &str,
+    ) -> Result<Self, ToolError> {
+        #[derive(Deserialize)]
+        struct Set {
+            keys: Vec<Value>,
+        }
+        let resource = resource.into();
+        let metadata_url = metadata_url(&resource).ok_or_else(|| {
+            ToolError::invalid_input(format!(
+                "the resource `{resource}` is no address such as https://tools.example/mcp"
+            ))
+        })?;
+        let set: Set = serde_json::from_str(keys)
+            .map_err(|error| ToolError::invalid_input(format!("the keys are no JWK set: {error}")))?;
+        let keys: Vec<Key> =
+            set.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok()?.key()).collect();
+        if keys.is_empty() {
+            return Err(ToolError::invalid_input("the JWK set holds no key for RS256, ES256 or EdDSA"));
+        }
+        Ok(Self { resource, issuer: issuer.into(), metadata_url, keys, scopes: Vec::new() })
+    }
+
+    /// Wants a scope of every token. May be called again, for several.
+    #[must_use]
+    pub fn scope(mut self, scope: impl Into<String>) -> Self {
+        self.scopes.push(scope.into());
+        self
+    }
+
+    /// What RFC 9728 says of a resource.
+    pub(super) fn metadata(&self) -> Value {
+        json!({
+            "resource": self.resource,
+            "authorization_servers": [self.issuer],
+            "scopes_supported": self.scopes,
+            "bearer_methods_supported": ["header"],
+        })
+    }
+
+    /// What a refused client is told.
+    pub(super) fn challenge(&self, why: Option<Why>) -> String {
+        let metadata = format!("resource_metadata=\"{}\"", self.metadata_url);
+        match why {
+            None => format!("Bearer {metadata}"),
+            Some(Why::Invalid) => format!("Bearer error=\"invalid_token\", {metadata}"),
+            Some(Why::Scope) => {
+                format!(
+                    "Bearer error=\"insufficient_scope\", scope=\"{}\", {metadata}",
+                    self.scopes.join(" ")
+                )
+            }
+        }
+    }
+
+    /// Whom a token speaks for now.
+    pub(super) fn subject(&self, token: &str) -> Result<String, Why> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(u64::MAX, |time| time.as_secs());
+        self.subject_at(token, now)
+    }
+
+    fn subject_at(&self, token: &str, now: u64) -> Result<String, Why> {
+        let claims = self.claims(token).ok_or(Why::Invalid)?;
+        let is_for_us = match &claims.aud {
+            Audience::One(one) => *one == self.resource,
+            Audience::Many(many) => many.contains(&self.resource),
+        };
+        let (now, leeway) = (now as f64, LEEWAY as f64);
+        let is_time = claims.exp > now - leeway && claims.nbf.is_none_or(|from| from <= now + leeway);
+        if claims.iss != self.issuer || !is_for_us || !is_time {
+            return Err(Why::Invalid);
+        }
+        let given: Vec<&str> = claims.scope.as_deref().unwrap_or_default().split_ascii_whitespace().collect();
+        if !self.scopes.iter().all(|wanted| given.contains(&wanted.as_str())) {
+            return Err(Why::Scope);
+        }
+        // Without a name nobody could be told from anybody else.
+        claims.sub.filter(|subject| !subject.is_empty()).ok_or(Why::Invalid)
+    }
+
+    /// What a token says, if one of our keys has signed it.
+    fn claims(&self, token: &str) -> Option<Claims> {
+        if token.len() > MAX_TOKEN {
+            return None;
+        }
+        let (message, signature) = token.rsplit_once('.')?;
+        let (header, payload) = message.split_once('.')?;
+        let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
+        let header: Header = serde_json::from_slice(&decode(header)?).ok()?;
+        let signature = decode(signature)?;
+        // The key decides which algorithm it is for; what the token says must agree.
+        let is_signed = header.crit.is_none()
+            && self
+                .keys
+                .iter()
+                .filter(|key| key.material.algorithm() == header.alg)
+                .filter(|key| header.kid.is_none() || key.id.is_none() || key.id == header.kid)
+                .any(|key| key.material.signed(message.as_bytes(), &signature));
+        if !is_signed {
+            return None;
+        }
+        serde_json::from_slice(&decode(payload)?).ok()
+    }
+}
+
+/// Where the metadata of a resource are: its path behind the well-known one.
+fn metadata_url(resource: &str) -> Option<String> {
+    let uri: Uri = resource.parse().ok()?;
+    let (scheme, authority) = (uri.scheme_str()?, uri.authority()?);
+    let path = uri.path().trim_end_matches('/');
+    Some(format!("{scheme}://{authority}/.well-known/oauth-protected-resource{path}"))
+}
+
+impl fmt::Debug for ResourceServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResourceServer")
+            .field("resource", &self.resource)
+            .field("issuer", &self.issuer)
+            .field("scopes", &self.scopes)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ring::rand::SystemRandom;
+    use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _};
+
+    const RESOURCE: &str = "https://tools.example/mcp";
+    const ISSUER: &str = "https://login.example";
+    const NOW: u64 = 1_800_000_000;
+
+    fn encode(value: &Value) -> String {
+        URL_SAFE_NO_PAD.encode(value.to_string())
+    }
+
+    fn signer() -> (Ed25519KeyPair, Value) {
+        let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+        let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).unwrap();
+        let x = URL_SAFE_NO_PAD.encode(pair.public_key().as_ref());
+        (pair, json!({ "kty": "OKP", "crv": "Ed25519", "kid": "one", "use": "sig", "x": x }))
+    }
+
+    fn token(pair: &Ed25519KeyPair, header: &Value, claims: &Value) -> String {
+        let message = format!("{}.{}", encode(header), encode(claims));
+        let signature = URL_SAFE_NO_PAD.encode(pair.sign(message.as_bytes()).as_ref());
+        format!("{message}.{signature}")
+    }
+
+    fn with(key: &str, value: Value) -> Value {
+        let mut claims =
+            json!({ "iss": ISSUER, "aud": RESOURCE, "sub": "ada", "exp": NOW + 600, "scope": "tools other" });
+        claims[key] = value;
+        claims
+    }
+
+    #[test]
+    fn only_a_token_of_the_issuer_for_this_resource_and_time_is_taken() {
+        let (pair, key) = signer();
+        let (stranger, _) = signer();
+        let keys = json!({ "keys": [{ "kty": "oct", "k": "AAAA" }, key] }).to_string();
+        let server = ResourceServer::new(RESOURCE, ISSUER, &keys).unwrap().scope("tools");
+        let header = json!({ "alg": "EdDSA", "kid": "one" });
+        let good = with("jti", json!("1"));
+        let check = |header: &Value, claims: &Value| server.subject_at(&token(&pair, header, claims), NOW);
+        assert_eq!(check(&header, &good), Ok("ada".to_owned()));
+        assert_eq!(check(&header, &with("aud", json!(["x", RESOURCE]))), Ok("ada".to_owned()));
+        assert_eq!(check(&header, &with("exp", json!(NOW - 30))), Ok("ada".to_owned()), "clocks differ");
+        for (what, claims) in [
+            ("another issuer", with("iss", json!("https://login.example.evil.com"))),
+            ("another audience", with("aud", json!("https://other.example/mcp"))),
+            ("ended", with("exp", json!(NOW - 61))),
+            ("no end", with("exp", json!(null))),
+            ("not yet", with("nbf", json!(NOW + 61))),
+            ("nobody", with("sub", json!(""))),
+        ] {
+            assert_eq!(check(&header, &claims), Err(Why::Invalid), "{what}");
+        }
+        assert_eq!(check(&header, &with("scope", json!("toolsy"))), Err(Why::Scope));
+        for header in [
+            json!({ "alg": "none" }),
+            json!({ "alg": "HS256", "kid": "one" }),
+            json!({ "alg": "ES256", "kid": "one" }),
+            json!({ "alg": "EdDSA", "kid": "two" }),
+            json!({ "alg": "EdDSA", "kid": "one", "crit": ["b64"] }),
+        ] {
+            assert_eq!(check(&header, &good), Err(Why::Invalid), "{header}");
+        }
+        assert_eq!(server.subject_at(&token(&stranger, &header, &good), NOW), Err(Why::Invalid));
+        let whole = token(&pair, &header, &good);
+        let unsigned = format!("{}.", whole.rsplit_once('.').unwrap().0);
+        let long = "x".repeat(MAX_TOKEN + 1);
+        for bad in ["", ".", "..", "a.b.c", unsigned.as_str(), long.as_str()] {
+            assert_eq!(server.subject_at(bad, NOW), Err(Why::Invalid), "{}", bad.len());
+        }
+        let other = encode(&with("sub", json!("eve")));
+        let parts: Vec<&str> = whole.split('.').collect();
+        let changed = format!("{}.{other}.{}", parts[0], parts[2]);
+        assert_eq!(server.subject_at(&changed, NOW), Err(Why::Invalid));
+    }
+
+    #[test]
+    fn keys_of_curves_are_read() {
+        let random = SystemRandom::new();
+        let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).unwrap();
+        let pair =
+            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, document.as_ref(), &random).unwrap();
+        let point = pair.public_key().as_ref();
+        let (x, y) = (URL_SAFE_NO_PAD.encode(&point[1..33]), URL_SAFE_NO_PAD.encode(&point[33..65]));
+        let keys = json!({ "keys": [{ "kty": "EC", "crv": "P-256", "x": x, "y": y }] }).to_string();
+        let server = ResourceServer::new(RESOURCE, ISSUER, &keys).unwrap();
+        let message = format!("{}.{}", encode(&json!({ "alg": "ES256" })), encode(&with("jti", json!(1))));
+        let signature = pair.sign(&random, message.as_bytes()).unwrap();
+        let token = format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref()));
+        assert_eq!(server.subject_at(&token, NOW), Ok("ada".to_owned()));
+    }
+
+    #[test]
+    fn a_refused_client_is_told_where_to_go() {
+        let (_, key) = signer();
+        let keys = json!({ "keys": [key] }).to_string();
+        let server = ResourceServer::new(RESOURCE, ISSUER, &keys).unwrap().scope("tools");
+        let place = "resource_metadata=\"https://tools.example/.well-known/oauth-protected-resource/mcp\"";
+        assert_eq!(server.challenge(None), format!("Bearer {place}"));
+        assert_eq!(server.challenge(Some(Why::Invalid)), format!("Bearer error=\"invalid_token\", {place}"));
+        assert_eq!(
+            server.challenge(Some(Why::Scope)),
+            format!("Bearer error=\"insufficient_scope\", scope=\"tools\", {place}")
+        );
+        assert_eq!(server.metadata()["authorization_servers"], json!([ISSUER]));
+        for (resource, keys) in [("nonsense", keys.as_str()), (RESOURCE, "{}"), (RESOURCE, r#"{"keys":[]}"#)]
+        {
+            assert!(ResourceServer::new(resource, ISSUER, keys).is_err(), "{resource} {keys}");
+        }
+    }
+}
