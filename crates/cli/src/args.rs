@@ -224,6 +224,17 @@ pub(crate) struct Permission {
     pub(crate) level: Option<Level>,
 }
 
+/// How a server of the Model Context Protocol is told who asks.
+#[derive(Args, Debug, Default)]
+pub(crate) struct ServerArgs {
+    /// The variable with the bearer token for the server at an `http` address.
+    #[arg(long, value_name = "NAME", conflicts_with = "token_file")]
+    pub(crate) token_env: Option<String>,
+    /// The file with that token.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("task").required(true).args(["prompt", "file"]))]
 pub(crate) struct RunArgs {
@@ -260,6 +271,11 @@ pub(crate) struct RunArgs {
     /// The tools: targets or names, separated by commas. May be repeated.
     #[arg(long, value_name = "TOOLS", help_heading = "Tools")]
     pub(crate) tools: Vec<String>,
+    /// A server whose tools are added: `https://…`, `stdio:COMMAND`, or a name. May be repeated.
+    #[arg(long, value_name = "TARGET", help_heading = "Tools")]
+    pub(crate) mcp_server: Vec<String>,
+    #[command(flatten, next_help_heading = "Tools")]
+    pub(crate) server: ServerArgs,
     /// Let the model load the tools that it needs: with a model, that one finds them, else it searches itself.
     #[arg(long, value_name = "MODEL", help_heading = "Tools", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub(crate) dynamic: Option<String>,
@@ -290,8 +306,8 @@ pub(crate) struct RunArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct CallArgs {
-    /// A built-in tool, an executable such as `./weather`, or a description such as `git.toml`; see `toolpost help
-    /// targets`.
+    /// A built-in tool, an executable such as `./weather`, a description such as `git.toml`, or a server such as
+    /// `https://HOST/mcp`; see `toolpost help targets`.
     pub(crate) target: String,
     /// The tool, when the target has several; then `key=value` pairs, one JSON object, `@FILE`, or `-`.
     #[arg(value_name = "TOOL | ARGUMENTS")]
@@ -326,12 +342,14 @@ pub(crate) struct CallArgs {
     /// The model that completes prompts for the tool.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
-    /// Print a resource of an executable instead of calling a tool.
+    /// Print a resource of an executable or a server instead of calling a tool.
     #[arg(long, value_name = "URI", conflicts_with_all = ["prompt", "rest", "timeout", "retries", "priority", "meta", "no_cache", "dry_run", "validate", "stream", "model"])]
     pub(crate) resource: Option<String>,
-    /// Print a prompt of an executable, made with the arguments, instead of calling a tool.
+    /// Print a prompt of an executable or a server, made with the arguments, instead of calling a tool.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["timeout", "retries", "priority", "meta", "no_cache", "dry_run", "validate", "stream", "model"])]
     pub(crate) prompt: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
     #[command(flatten)]
     pub(crate) permission: Permission,
 }
@@ -350,6 +368,8 @@ pub(crate) struct ToolsArgs {
     /// The sandbox level that programs are asked at what they have. Default standard.
     #[arg(long, value_name = "LEVEL")]
     pub(crate) level: Option<Level>,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
 }
 
 #[derive(Args, Debug)]

@@ -189,9 +189,17 @@ A target says where tools come from. `call` takes one; `tools` and `run --tools`
   command:NAME      a description that comes with toolpost, such as command:git
   ./PATH            an executable that answers `--discover`; a `.py` file goes to Python
   FILE.toml         a description of a program, with kind = \"command\"
-  NAME              what `targets.NAME` of the settings stands for
+  https://HOST/mcp  a server of the Model Context Protocol; `http://` as well
+  stdio:COMMAND     such a server, started with these words; there is no shell
+  NAME              what `targets.NAME` of the settings stands for, or a server of `.mcp.json`,
+                    or of the files of Claude Code, Claude Desktop, Cursor and VS Code
+
+A server's token is named by its place: `--token-env NAME` or `--token-file FILE`. A file's servers
+may have headers and variables with `${NAME}` in them. Such a file counts, and starts anything, only
+after `toolpost trust FILE`, which shows its commands.
 
 A program runs in the sandbox, at level standard unless `--level` or the settings say otherwise.
+A server is confined the same way, and then has no network: `--level minimal` gives it yours.
 A description starts nothing until `toolpost trust FILE.toml`.";
 
 const TOPICS: [&str; 6] = ["exit-codes", "environment", "settings", "targets", "models", "scripts"];

@@ -27,6 +27,7 @@ mod failure;
 mod help;
 mod interrupt;
 mod logs;
+mod mcp;
 mod packages;
 mod port;
 mod print;

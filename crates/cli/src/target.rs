@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toml_edit::Document;
-use toolpost_core::{Tool, ToolGroup as _, ToolSource, ToolSpec, did_you_mean};
+use toolpost_core::{Secret, Tool, ToolGroup as _, ToolSource, ToolSpec, did_you_mean};
 use toolpost_exec::client::Executables;
 use toolpost_exec::command::{CommandTools, SHIPPED};
+use toolpost_mcp::client::Client;
 use toolpost_sandbox::Level;
 use toolpost_toolbox::{Builder, Toolbox};
 
@@ -16,11 +17,10 @@ use crate::config::{Config, places};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::mcp::{self, Server};
 
 /// The largest description that is read, in bytes.
 const MAX_DESCRIPTION: u64 = 1 << 20;
-/// Where tools of the Model Context Protocol are.
-const MCP: [&str; 6] = ["http://", "https://", "ws://", "wss://", "stdio:", "docker:"];
 
 /// What targets name.
 #[derive(Default)]
@@ -28,26 +28,35 @@ pub(crate) struct Opened {
     pub(crate) tools: Vec<Arc<dyn Tool>>,
     /// The programs, if there are some.
     pub(crate) programs: Option<Arc<Executables>>,
-    /// What they have.
+    /// The servers of the Model Context Protocol.
+    pub(crate) servers: Vec<Arc<Client>>,
+    /// What programs and servers have.
     listed: Vec<Arc<ToolSpec>>,
     /// What is wrong with some of them.
     pub(crate) warnings: Vec<String>,
 }
 
 impl Opened {
-    /// What is known of the tools, in the order of the targets; those of programs come last.
+    /// What has resources and prompts of its own.
+    pub(crate) fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
+        let programs = self.programs.iter().map(|programs| Arc::clone(programs) as Arc<dyn ToolSource>);
+        programs.chain(self.servers.iter().map(|server| Arc::clone(server) as Arc<dyn ToolSource>)).collect()
+    }
+
+    /// What is known of the tools, in the order of the targets; those of programs and servers come last.
     pub(crate) fn specs(&self) -> Vec<Arc<ToolSpec>> {
         self.tools.iter().map(|tool| tool.spec()).chain(self.listed.iter().cloned()).collect()
     }
 
     /// A toolbox of them.
     pub(crate) async fn into_toolbox(self, mut builder: Builder) -> Result<Toolbox, Failure> {
+        let sources = self.sources();
         for tool in self.tools {
             builder = builder.tool(tool);
         }
         let toolbox = builder.build().map_err(|error| Failure::usage(error.to_string()))?;
-        if let Some(programs) = self.programs {
-            toolbox.add_source(programs).await?;
+        for source in sources {
+            toolbox.add_source(source).await?;
         }
         Ok(toolbox)
     }
@@ -68,11 +77,31 @@ pub(crate) async fn open(
     level: Option<Level>,
     sampling: bool,
 ) -> Result<Opened, Failure> {
+    open_with(targets, config, level, sampling, None).await
+}
+
+/// The same, with a token for the one server among them that has an address.
+pub(crate) async fn open_with(
+    targets: &[String],
+    config: &Config,
+    level: Option<Level>,
+    sampling: bool,
+    token: Option<Secret>,
+) -> Result<Opened, Failure> {
     let builtin = toolpost_tools::builtin();
     let mut opened = Opened::default();
     let mut paths: Vec<PathBuf> = Vec::new();
-    for target in targets.iter().flat_map(|targets| targets.split(',')).map(str::trim) {
-        let target = config.target(target).unwrap_or(target);
+    let mut servers: Vec<Server> = Vec::new();
+    let targets: Vec<&str> = targets.iter().flat_map(|targets| split(targets)).collect();
+    let targets: Vec<&str> =
+        targets.into_iter().map(|target| config.target(target).unwrap_or(target)).collect();
+    let addresses = targets.iter().filter(|target| mcp::takes_token(target)).count();
+    if token.is_some() && addresses != 1 {
+        return Err(Failure::usage(format!("the token is for one server, and {addresses} have an address"))
+            .hint("Give the others their headers in `.mcp.json`; see `toolpost help targets`."));
+    }
+    let server_level = level.or_else(|| config.choice("level")).unwrap_or(Level::Standard);
+    for target in targets {
         if target == "builtin" {
             for tool in &builtin {
                 opened.add(Arc::clone(tool));
@@ -81,16 +110,16 @@ pub(crate) async fn open(
             opened.add(tool);
         } else if let Some(name) = target.strip_prefix("command:") {
             CommandTools::shipped(name)?.into_tools().into_iter().for_each(|tool| opened.add(tool));
-        } else if MCP.iter().any(|prefix| target.starts_with(prefix)) {
-            return Err(Failure::usage(format!(
-                "the target `{target}` is a server of the Model Context Protocol"
-            ))
-            .hint("This version cannot call those yet: name an executable or a description."));
+        } else if mcp::is_address(target) {
+            let token = token.as_ref().filter(|_| mcp::takes_token(target));
+            servers.push(mcp::of_address(target, token, server_level)?);
         } else if Path::new(target).extension().is_some_and(|extension| extension == "toml") {
             described(Path::new(target))?.into_iter().for_each(|tool| opened.add(tool));
         } else if target.contains('/') {
             let path = Path::new(target);
             paths.push(path.canonicalize().map_err(|error| Failure::file("the program", path, &error))?);
+        } else if let Some(server) = mcp::files::named(target, server_level)? {
+            servers.push(server);
         } else {
             return Err(unknown(target, &builtin, config));
         }
@@ -98,7 +127,19 @@ pub(crate) async fn open(
     if !paths.is_empty() {
         programs(&mut opened, paths, config, level, sampling).await?;
     }
+    for server in servers {
+        let client = mcp::connect(server, config).await?;
+        let name = client.name();
+        opened.warnings.extend(client.problems().into_iter().map(|problem| format!("{name}: {problem}")));
+        opened.listed.extend(client.list().await?);
+        opened.servers.push(client);
+    }
     Ok(opened)
+}
+
+/// The targets of a word: several, separated by commas, unless it is an address or a command.
+fn split(word: &str) -> Vec<&str> {
+    if mcp::is_address(word.trim()) { vec![word.trim()] } else { word.split(',').map(str::trim).collect() }
 }
 
 fn builtin_tool(builtin: &[Arc<dyn Tool>], name: &str) -> Option<Arc<dyn Tool>> {
@@ -192,7 +233,8 @@ fn unknown(target: &str, builtin: &[Arc<dyn Tool>], config: &Config) -> Failure 
     let name = target.strip_prefix("builtin:").unwrap_or(target);
     let names: Vec<String> = builtin.iter().map(|tool| tool.spec().name.clone()).collect();
     let shipped = SHIPPED.map(|(name, _)| format!("command:{name}"));
-    let known = names.iter().chain(&shipped).map(String::as_str).chain(["builtin"]);
+    let servers = mcp::files::names();
+    let known = names.iter().chain(&shipped).chain(&servers).map(String::as_str).chain(["builtin"]);
     match did_you_mean(name, known.chain(config.targets().map(|(name, ..)| name))) {
         Some(hint) => failure.hint(hint),
         None => failure

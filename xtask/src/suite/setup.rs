@@ -216,6 +216,47 @@ pub const NEEDS: &[Need] = &[
         reason: "the answers that the catalog is compared with",
         without: "what compares with them is skipped",
     },
+    Need {
+        name: "mcp typescript",
+        probe: &["test", "-d", ".dev/mcp/node_modules/@modelcontextprotocol/sdk"],
+        install: Install::Commands(&[
+            &["mkdir", "-p", ".dev/mcp"],
+            &[
+                "npm",
+                "install",
+                "--prefix",
+                ".dev/mcp",
+                "--no-audit",
+                "--no-fund",
+                "--silent",
+                "@modelcontextprotocol/sdk@1.32.2",
+            ],
+        ]),
+        reason: "servers made with the protocol's TypeScript library",
+        without: "what calls such servers is skipped",
+    },
+    Need {
+        name: "fastmcp",
+        probe: &[
+            ".dev/fastmcp-env/bin/python3",
+            "-c",
+            "import importlib.util as u, sys\nsys.exit(u.find_spec('fastmcp') is None)",
+        ],
+        install: Install::Commands(&[
+            &["python3", "-m", "venv", ".dev/fastmcp-env"],
+            &[
+                ".dev/fastmcp-env/bin/python3",
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "fastmcp==4.1.2",
+            ],
+        ]),
+        reason: "servers and clients of the Model Context Protocol made with it",
+        without: "what calls such servers is skipped",
+    },
 ];
 
 /// What the set-up found.

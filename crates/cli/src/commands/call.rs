@@ -9,10 +9,9 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 use toolpost_agent::ModelPort;
 use toolpost_core::{
-    Call, CallRecord, Code, Envelope, Event, EventSink, Output, Reply, Scope, ToolSource as _, ToolSpec,
+    Call, CallRecord, Code, Envelope, Event, EventSink, Output, Reply, Scope, ToolSource, ToolSpec,
     did_you_mean,
 };
-use toolpost_exec::client::Executables;
 use toolpost_exec::server::typed_argument;
 use toolpost_sandbox::Verdict;
 
@@ -33,11 +32,12 @@ pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result
     let folder =
         args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
     let runtime = super::runtime()?;
-    let opened = runtime.block_on(target::open(
+    let opened = runtime.block_on(target::open_with(
         std::slice::from_ref(&args.target),
         config,
         args.permission.level,
         args.model.is_some(),
+        crate::mcp::token(&args.server)?,
     ))?;
     opened.warnings.iter().for_each(|warning| printer.warn(warning));
     let exit = match (&args.resource, &args.prompt) {
@@ -173,24 +173,24 @@ fn judgement(reply: Reply, printer: &Printer) -> Result<Exit, Failure> {
     Ok(if problem.is_none() { Exit::Ok } else { Exit::Failed })
 }
 
-/// The programs of a target; only they have resources and prompts.
-fn programs<'a>(opened: &'a Opened, what: &str) -> Result<&'a Executables, Failure> {
-    opened.programs.as_deref().ok_or_else(|| {
-        Failure::usage(format!("the target has no {what}: only executables have some"))
-            .hint("Name an executable, such as ./weather.")
+/// The source of a target; only programs and servers have resources and prompts.
+fn source(opened: &Opened, what: &str) -> Result<Arc<dyn ToolSource>, Failure> {
+    opened.sources().into_iter().next().ok_or_else(|| {
+        Failure::usage(format!("the target has no {what}: only executables and servers have some"))
+            .hint("Name an executable, such as ./weather, or a server, such as https://HOST/mcp.")
     })
 }
 
 async fn resource(opened: &Opened, uri: &str, printer: &Printer) -> Result<Exit, Failure> {
-    told(&programs(opened, "resources")?.read_resource(uri).await?, printer)
+    told(&source(opened, "resources")?.read_resource(uri).await?, printer)
 }
 
 async fn prompt(opened: &Opened, name: &str, words: &[String], printer: &Printer) -> Result<Exit, Failure> {
-    let programs = programs(opened, "prompts")?;
+    let source = source(opened, "prompts")?;
     let Value::Object(arguments) = arguments(words, name, None)? else {
         return Err(Failure::usage(format!("the arguments of the prompt `{name}`: expected an object")));
     };
-    told(&programs.render_prompt(name, &arguments).await?, printer)
+    told(&source.render_prompt(name, &arguments).await?, printer)
 }
 
 /// What is not the answer of a tool: as it is, without an envelope.

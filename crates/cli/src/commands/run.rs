@@ -33,11 +33,12 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let (model, spec) = model(args, config, key.as_ref())?;
     let settings = settings(args, config)?;
     let limits = limits(args, config)?;
-    let targets = match (args.tools.as_slice(), config.texts("tools")) {
+    let mut targets = match (args.tools.as_slice(), config.texts("tools")) {
         ([], configured) if configured.is_empty() => vec![DEFAULT_TOOLS.to_owned()],
         ([], configured) => configured,
         (named, _) => named.to_vec(),
     };
+    targets.extend(args.mcp_server.iter().cloned());
     let id = RunId::new();
     let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
     let artifacts = args.artifacts.clone().or_else(|| Some(config.path("artifacts")?.join(id.to_string())));
@@ -49,7 +50,8 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let events = progress::sink(printer);
     let runtime = super::runtime()?;
     let toolbox = runtime.block_on(async {
-        let opened = target::open(&targets, config, args.permission.level, true).await?;
+        let token = crate::mcp::token(&args.server)?;
+        let opened = target::open_with(&targets, config, args.permission.level, true, token).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
         let pool = super::code_pool(config)?;
         super::toolbox(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events)).await

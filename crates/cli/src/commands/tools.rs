@@ -15,7 +15,8 @@ use crate::target;
 pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let runtime = super::runtime()?;
     let specs = runtime.block_on(async {
-        let opened = target::open(&args.targets, config, args.level, false).await?;
+        let token = crate::mcp::token(&args.server)?;
+        let opened = target::open_with(&args.targets, config, args.level, false, token).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
         match &args.search {
             None => Ok::<_, Failure>(opened.specs()),

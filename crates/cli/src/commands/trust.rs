@@ -9,8 +9,9 @@ use crate::config::places;
 use crate::config::trust::{Pins, Standing};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::mcp::files as files_of_servers;
 use crate::print::Printer;
-use crate::style::{FAINT, GOOD, HINT, WARN, paint};
+use crate::style::{FAINT, GOOD, HINT, WARN, harmless, paint};
 
 pub(crate) fn run(args: &TrustArgs, printer: &Printer) -> Result<Exit, Failure> {
     let mut pins = Pins::load()?;
@@ -36,6 +37,11 @@ pub(crate) fn run(args: &TrustArgs, printer: &Printer) -> Result<Exit, Failure> 
     }
     pins.save()?;
     for (path, hash) in &added {
+        // What may be started from now on.
+        let content = std::fs::read(path).unwrap_or_default();
+        for server in files_of_servers::described(path, &content) {
+            printer.note(&format!("  {}", harmless(&server)));
+        }
         let short = hash.get(..12).unwrap_or(hash);
         printer.note(&format!(
             "{} {} {}",
@@ -57,12 +63,15 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let files: Vec<PathBuf> =
-        [places::PROJECT, ".env"].iter().map(|name| path.join(name)).filter(|path| path.is_file()).collect();
+    let files: Vec<PathBuf> = [places::PROJECT, ".env", ".mcp.json"]
+        .iter()
+        .map(|name| path.join(name))
+        .filter(|path| path.is_file())
+        .collect();
     if files.is_empty() {
         return Err(Failure::usage(format!("in the folder `{}` there is nothing to trust", path.display()))
             .hint(format!(
-                "Trusted are its `{}` and `.env`; name other files one by one.",
+                "Trusted are its `{}`, `.env` and `.mcp.json`; name other files one by one.",
                 places::PROJECT
             )));
     }

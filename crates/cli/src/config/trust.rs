@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 use crate::config::places;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::mcp::files;
 
 /// The largest file that can be trusted, in bytes: a person is to have read it.
 const MAX_SIZE: u64 = 16 << 20;
@@ -60,7 +61,7 @@ impl Pins {
     pub(crate) fn standing_of(&self, path: &Path, content: &[u8]) -> Standing {
         let Ok(path) = path.canonicalize() else { return Standing::Unknown };
         match self.files.get(&path) {
-            Some(pinned) if *pinned == hash(content) => Standing::Trusted,
+            Some(pinned) if *pinned == hash(&files::pinned(&path, content)) => Standing::Trusted,
             Some(_) => Standing::Changed,
             None => Standing::Unknown,
         }
@@ -73,7 +74,8 @@ impl Pins {
             return Err(Failure::usage(format!("the path `{}` is not UTF-8", absolute.display()))
                 .hint("Rename it: trust is kept by path, in a file of text."));
         }
-        let hash = hash(&read(&absolute).map_err(|error| Failure::file("the file", path, &error))?);
+        let content = read(&absolute).map_err(|error| Failure::file("the file", path, &error))?;
+        let hash = hash(&files::pinned(&absolute, &content));
         self.files.insert(absolute.clone(), hash.clone());
         Ok((absolute, hash))
     }

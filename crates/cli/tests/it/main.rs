@@ -17,6 +17,7 @@ mod help;
 mod hostile;
 mod interrupt;
 mod look;
+mod mcp;
 mod options;
 mod packages;
 mod provider;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
-use crate::{call, config, docker, exec, global, look, packages, run, session, state, targets};
+use crate::{call, config, docker, exec, global, look, mcp, packages, run, session, state, targets};
 
 /// The test that holds an option: its name, and the file that it stands in.
 struct Held {
@@ -65,6 +65,13 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--max-output-tokens"), by!(run::max_output_tokens)),
         (("run", "--record"), by!(run::record_option)),
         (("run", "--tools"), by!(run::tools)),
+        (("run", "--mcp-server"), by!(mcp::mcp_server)),
+        (("run", "--token-env"), by!(mcp::mcp_server)),
+        (("run", "--token-file"), by!(mcp::mcp_server)),
+        (("call", "--token-env"), by!(mcp::token_places)),
+        (("call", "--token-file"), by!(mcp::token_places)),
+        (("tools", "--token-env"), by!(mcp::token_places)),
+        (("tools", "--token-file"), by!(mcp::token_places)),
         (("run", "--allow"), by!(run::allow)),
         (("run", "--ask"), by!(run::ask_option)),
         (("run", "--yes"), by!(run::yes)),

@@ -1,0 +1,210 @@
+//! Servers of the Model Context Protocol as targets: by address, by command, or by a name of a client's own file.
+
+pub(crate) mod files;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use toolpost_core::{Code, Secret, ToolError};
+use toolpost_mcp::client::{Client, Endpoint};
+use toolpost_sandbox::Level;
+
+use crate::args::ServerArgs;
+use crate::config::Config;
+use crate::env;
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// How addresses and commands begin.
+const PREFIXES: [&str; 3] = ["http://", "https://", "stdio:"];
+/// What this version cannot reach yet.
+const LATER: [&str; 3] = ["ws://", "wss://", "docker:"];
+/// The largest file with a token, in bytes.
+const MAX_TOKEN: u64 = 64 << 10;
+
+/// A server that a target names.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) name: String,
+    pub(crate) endpoint: Endpoint,
+}
+
+/// Whether a target is the address or the command of a server. What it says is then one target, commas and all.
+pub(crate) fn is_address(target: &str) -> bool {
+    PREFIXES.iter().chain(&LATER).any(|prefix| target.starts_with(prefix))
+}
+
+/// Whether a token can be given to it.
+pub(crate) fn takes_token(target: &str) -> bool {
+    target.starts_with("http://") || target.starts_with("https://")
+}
+
+/// The server of an address or a command. The operator has written it, which allows it.
+pub(crate) fn of_address(target: &str, token: Option<&Secret>, level: Level) -> Result<Server, Failure> {
+    if let Some(command) = target.strip_prefix("stdio:") {
+        let argv: Vec<OsString> = words(command)?.into_iter().map(OsString::from).collect();
+        let Some(program) = argv.first() else {
+            return Err(Failure::usage("the target `stdio:` names no command")
+                .hint("Write for example `stdio:./server --flag`."));
+        };
+        let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
+        let endpoint = Endpoint::Program { argv, env: Vec::new(), dir: None, level };
+        return Ok(Server { name, endpoint });
+    }
+    if LATER.iter().any(|prefix| target.starts_with(prefix)) {
+        let shown = target.split(['?', '#']).next().unwrap_or_default();
+        return Err(Failure::usage(format!("the target `{shown}` cannot be reached by this version"))
+            .hint("Name a server by `https://…` or `stdio:COMMAND`."));
+    }
+    let headers = match token {
+        None => Vec::new(),
+        Some(token) => {
+            vec![("Authorization".to_owned(), Secret::new(format!("Bearer {}", token.expose())))]
+        }
+    };
+    let host =
+        target.split("://").nth(1).unwrap_or_default().split(['/', '?', '#']).next().unwrap_or_default();
+    let host = host.rsplit('@').next().unwrap_or_default();
+    if token.is_some() && target.starts_with("http://") && !is_this_machine(host) {
+        return Err(Failure::usage(format!("the token would travel to `{host}` in the clear"))
+            .hint("Use the server's `https://` address."));
+    }
+    Ok(Server { name: host.to_owned(), endpoint: Endpoint::Http { url: target.to_owned(), headers } })
+}
+
+fn is_this_machine(host: &str) -> bool {
+    let bare = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    bare.eq_ignore_ascii_case("localhost")
+        || bare.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// The token that the command line names the place of.
+pub(crate) fn token(args: &ServerArgs) -> Result<Option<Secret>, Failure> {
+    let text = match (&args.token_env, &args.token_file) {
+        (Some(name), _) => env::secret(name).ok_or_else(|| {
+            Failure::new(
+                Exit::Credentials,
+                "CREDENTIALS",
+                format!("the variable `{name}` of `--token-env` is not set"),
+            )
+        })?,
+        (None, Some(path)) => {
+            let wrong = |error: &io::Error| Failure::file("the file of `--token-file`", path, error);
+            let mut text = String::new();
+            let file = File::open(path).map_err(|error| wrong(&error))?;
+            file.take(MAX_TOKEN).read_to_string(&mut text).map_err(|error| wrong(&error))?;
+            text
+        }
+        (None, None) => return Ok(None),
+    };
+    let token = Secret::new(text);
+    if token.expose().is_empty() {
+        return Err(Failure::new(Exit::Credentials, "CREDENTIALS", "the token is empty"));
+    }
+    Ok(Some(token))
+}
+
+/// Connects to a server, or starts it.
+pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Client>, Failure> {
+    let Server { name, endpoint } = server;
+    let level = match &endpoint {
+        Endpoint::Program { level, .. } => Some(*level),
+        _ => None,
+    };
+    let mut builder = Client::builder(endpoint).name(&name).no_network(config.flag("no_network"));
+    if let Some(path) = env::get_os("PATH") {
+        builder = builder.search_path(path);
+    }
+    builder.connect().await.map_err(|error| explained(error, level))
+}
+
+fn explained(error: ToolError, level: Option<Level>) -> Failure {
+    if error.context().contains_key("unauthorized") {
+        let failure = Failure::new(Exit::Credentials, "CREDENTIALS", error.message());
+        return failure.hint("Name the place of a token with `--token-env NAME` or `--token-file FILE`.");
+    }
+    let is_confined = level.is_some_and(Level::is_boundary) && error.code() == Code::Dependency;
+    let failure = Failure::from(error);
+    if is_confined {
+        return failure.hint(
+            "From level standard upward a server reaches no network and only its own files; `--level minimal` gives it \
+             those of your user.",
+        );
+    }
+    failure
+}
+
+/// The words of a command. Quotes hold a word together, a backslash takes the next character as it is; nothing else
+/// means anything, as there is no shell.
+fn words(command: &str) -> Result<Vec<String>, Failure> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut letters = command.chars();
+    while let Some(letter) = letters.next() {
+        match (letter, quote) {
+            ('\\', None | Some('"')) => word.get_or_insert_default().extend(letters.next()),
+            (letter, Some(open)) if letter == open => quote = None,
+            ('"' | '\'', None) => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (letter, None) if letter.is_whitespace() => words.extend(word.take()),
+            (letter, _) => word.get_or_insert_default().push(letter),
+        }
+    }
+    if let Some(open) = quote {
+        return Err(Failure::usage(format!("the command `{command}` has a {open} that is not closed")));
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_split_without_a_shell() {
+        for (command, expected) in [
+            ("a b", vec!["a", "b"]),
+            ("  a   'b c'  \"d \\\" e\" f\\ g ", vec!["a", "b c", "d \" e", "f g"]),
+            ("a '' $HOME;x|y", vec!["a", "", "$HOME;x|y"]),
+            ("", vec![]),
+        ] {
+            assert_eq!(words(command).unwrap(), expected, "{command}");
+        }
+        assert!(words("a 'b").unwrap_err().message.contains("not closed"));
+    }
+
+    #[test]
+    fn a_token_goes_to_its_server_and_never_in_the_clear() {
+        let token = Secret::new("hunter2");
+        for (target, is_good) in [
+            ("https://a.example/mcp", true),
+            ("http://127.0.0.1:80/mcp", true),
+            ("http://localhost:80/mcp", true),
+            ("http://[::1]:80/mcp", true),
+            ("http://a.example/mcp", false),
+            ("http://127.0.0.1.a.example/mcp", false),
+            ("http://localhost@a.example/mcp", false),
+        ] {
+            let made = of_address(target, Some(&token), Level::Standard);
+            assert_eq!(made.is_ok(), is_good, "{target}");
+            if let Ok(Server { endpoint: Endpoint::Http { headers, .. }, .. }) = &made {
+                assert_eq!(headers[0].1.expose(), "Bearer hunter2");
+            }
+            assert!(!format!("{made:?}").contains("hunter2"));
+        }
+        let named = of_address("stdio:./bin/srv --x", None, Level::Minimal).unwrap();
+        assert_eq!((named.name.as_str(), named.endpoint.to_string().as_str()), ("srv", "./bin/srv --x"));
+        assert!(of_address("stdio: ", None, Level::Minimal).is_err());
+        assert!(of_address("docker:image", None, Level::Minimal).is_err());
+    }
+}

@@ -1,0 +1,444 @@
+//! One call: its request, the rounds of questions, the task that it may become, and what is sent again.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, CallToolResult, CancelTaskParams, ClientRequest,
+    CreateTaskResult, ErrorData, GetPromptRequest, GetPromptRequestParams, GetTaskParams, GetTaskRequest,
+    InputRequiredResult, InputResponses, ReadResourceRequest, ReadResourceRequestParams, RequestMetaObject,
+    ServerResult, TaskPayload, UpdateTaskParams, UpdateTaskRequest,
+};
+use serde_json::{Map, Value, json};
+use toolpost_core::{
+    Call, Code, LogLevel, Output, Progress, RetryAdvice, Timeout, ToolError, ToolSpec, did_you_mean,
+    format_duration,
+};
+
+use super::answer::Asked;
+use super::catalog::Bound;
+use super::connection::{Connection, protocol_level};
+use super::failure::Failure;
+use super::flight::Flight;
+use super::{Client, backoff, may_pass};
+use crate::convert::inward;
+
+/// The bounds of the wait between two looks at a task, and the wait if the server names none.
+const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
+const POLL_DEFAULT: Duration = Duration::from_millis(500);
+/// The wait before a round in which nothing was asked.
+const IDLE_ROUND: Duration = Duration::from_millis(50);
+/// What a caller may hand on so that traces are joined.
+const TRACE: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+
+/// What a request came to.
+struct Answer {
+    connection: Arc<Connection>,
+    result: ServerResult,
+}
+
+/// What a request is sent with.
+struct Manner {
+    flight: Arc<Flight>,
+    meta: RequestMetaObject,
+    /// Whether it may be carried out twice.
+    may_repeat: bool,
+}
+
+impl Client {
+    /// Runs a call of a tool.
+    pub(super) async fn run(&self, call: &Call, attempts: &mut u32) -> Result<Output, ToolError> {
+        let bound = self.bound(&call.tool).await?;
+        let mut arguments = match &*call.arguments {
+            Value::Null => Map::new(),
+            Value::Object(fields) => fields.clone(),
+            _ => return Err(ToolError::invalid_input("the arguments: expected an object")),
+        };
+        leave_out_nulls(&mut arguments, &bound.spec);
+        bound.spec.input_schema.check_hiding(&Value::Object(arguments.clone()), &[])?;
+        if call.options.validate {
+            return Ok(Output::json(json!({ "valid": true })));
+        }
+        if call.options.dry_run {
+            return Ok(Output::json(
+                json!({ "dry_run": true, "would_call": bound.original, "arguments": arguments }),
+            ));
+        }
+        if call.options.mock {
+            return Err(ToolError::precondition("a tool of another server cannot be made up here"));
+        }
+        let flight = Flight::new(call.id, Arc::clone(&call.port));
+        let limit = self.limit(call, &bound);
+        let work = self.call_tool(call, &bound, arguments, &flight, attempts);
+        self.bounded(&bound.spec.name, &flight, limit, call, work).await
+    }
+
+    /// Within the call's time, and until it is cancelled.
+    async fn bounded<T>(
+        &self,
+        what: &str,
+        flight: &Arc<Flight>,
+        limit: Duration,
+        call: &Call,
+        work: impl Future<Output = Result<T, ToolError>>,
+    ) -> Result<T, ToolError> {
+        let late =
+            |limit| ToolError::timeout(format!("`{what}` was not done within {}", format_duration(limit)));
+        let deadline = async {
+            match call.deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let begun = Instant::now();
+        tokio::select! {
+            result = work => result,
+            () = call.cancellation.cancelled() => {
+                Err(ToolError::cancelled(format!("the caller asked to stop, and `{what}` was cancelled")))
+            }
+            () = flight.expired(limit) => Err(late(limit)),
+            () = deadline => Err(late(begun.elapsed())),
+        }
+    }
+
+    /// How long a call may take.
+    fn limit(&self, call: &Call, bound: &Bound) -> Duration {
+        let policy = match bound.spec.policy.timeout {
+            Some(Timeout::After(limit)) => limit,
+            _ => Duration::MAX,
+        };
+        self.settings.timeout.min(policy).min(call.options.timeout.unwrap_or(Duration::MAX))
+    }
+
+    /// The tool of a name.
+    async fn bound(&self, name: &str) -> Result<Arc<Bound>, ToolError> {
+        // What the server wants to be asked for again after a while is, when it is listed.
+        if self.changes.has_tools()
+            && let Err(error) = self.freshen().await
+        {
+            // The call will find out by itself whether the server is there.
+            tracing::debug!(server = self.settings.name, %error, "the tools are used as they were");
+        }
+        let catalog = self.catalog();
+        catalog.tool(name).map(Arc::clone).ok_or_else(|| {
+            let names = catalog.tools.iter().map(|bound| bound.spec.name.as_str());
+            ToolError::not_found(format!("the server `{}` has no tool `{name}`", self.settings.name))
+                .suggest_maybe(did_you_mean(name, names))
+        })
+    }
+
+    async fn call_tool(
+        &self,
+        call: &Call,
+        bound: &Bound,
+        arguments: Map<String, Value>,
+        flight: &Arc<Flight>,
+        attempts: &mut u32,
+    ) -> Result<Output, ToolError> {
+        // The semaphore is never closed.
+        let _place = self.calls.acquire().await;
+        let name: Cow<'static, str> = bound.original.clone().into();
+        let annotations = bound.spec.annotations;
+        let manner = Manner {
+            flight: Arc::clone(flight),
+            meta: self.meta(call),
+            may_repeat: annotations.idempotent || annotations.read_only,
+        };
+        let request = |answers: &Round| {
+            let mut params = CallToolRequestParams::new(name.clone()).with_arguments(arguments.clone());
+            params.input_responses.clone_from(&answers.responses);
+            params.request_state.clone_from(&answers.state);
+            ClientRequest::CallToolRequest(CallToolRequest::new(params))
+        };
+        let Answer { connection, result } = self.rounds(&manner, request, attempts).await?;
+        let server = &self.settings.name;
+        match result {
+            ServerResult::CallToolResult(result) => inward::result(result, server),
+            ServerResult::CreateTaskResult(task) if self.settings.tasks => {
+                let result = self.task(&connection, task, &manner).await?;
+                inward::result(result, server)
+            }
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// Reads a resource, for the caller of a call whose tool is the address.
+    pub(super) async fn read_for(&self, call: &Call) -> Result<Output, ToolError> {
+        let uri = call.tool.as_str();
+        let request = |answers: &Round| {
+            let mut params = ReadResourceRequestParams::new(uri);
+            params.input_responses.clone_from(&answers.responses);
+            params.request_state.clone_from(&answers.state);
+            ClientRequest::ReadResourceRequest(ReadResourceRequest::new(params))
+        };
+        match self.harmless(call, request).await? {
+            ServerResult::ReadResourceResult(result) => Ok(inward::read(result)),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// Renders a prompt, for the caller of a call whose tool is its name. The protocol knows only texts as arguments:
+    /// other values are sent as JSON.
+    pub(super) async fn render_for(&self, call: &Call) -> Result<Output, ToolError> {
+        let name = call.tool.as_str();
+        let none = Map::new();
+        let arguments = call.arguments.as_object().unwrap_or(&none);
+        let arguments: Map<String, Value> = arguments
+            .iter()
+            .map(|(key, value)| match value {
+                Value::String(_) => (key.clone(), value.clone()),
+                value => (key.clone(), value.to_string().into()),
+            })
+            .collect();
+        let request = |answers: &Round| {
+            let mut params = GetPromptRequestParams::new(name).with_arguments(arguments.clone());
+            params.input_responses.clone_from(&answers.responses);
+            params.request_state.clone_from(&answers.state);
+            ClientRequest::GetPromptRequest(GetPromptRequest::new(params))
+        };
+        match self.harmless(call, request).await? {
+            ServerResult::GetPromptResult(result) => inward::rendered(result),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// A request that changes nothing.
+    async fn harmless(
+        &self,
+        call: &Call,
+        request: impl Fn(&Round) -> ClientRequest,
+    ) -> Result<ServerResult, ToolError> {
+        let flight = Flight::new(call.id, Arc::clone(&call.port));
+        let manner = Manner { flight: Arc::clone(&flight), meta: self.meta(call), may_repeat: true };
+        let mut attempts = 0;
+        let work = async { Ok(self.rounds(&manner, request, &mut attempts).await?.result) };
+        let limit = self.settings.timeout.min(call.options.timeout.unwrap_or(Duration::MAX));
+        self.bounded(&call.tool, &flight, limit, call, work).await
+    }
+
+    fn unexpected(&self) -> ToolError {
+        ToolError::dependency(format!(
+            "the server `{}` answered with something else than what was asked for",
+            self.settings.name
+        ))
+    }
+
+    /// What is sent beside a call.
+    fn meta(&self, call: &Call) -> RequestMetaObject {
+        let mut meta = RequestMetaObject::new();
+        let level = if call.options.verbose { LogLevel::Debug } else { self.settings.log_level };
+        meta.set_log_level(protocol_level(level));
+        for key in TRACE {
+            if let Some(value) = call.options.metadata.get(key).filter(|value| value.is_string()) {
+                meta.insert(key.to_owned(), value.clone());
+            }
+        }
+        meta
+    }
+
+    /// Sends a request, and answers what the server wants to know before it goes on.
+    async fn rounds(
+        &self,
+        manner: &Manner,
+        request: impl Fn(&Round) -> ClientRequest,
+        attempts: &mut u32,
+    ) -> Result<Answer, ToolError> {
+        let mut round = Round::default();
+        for _ in 0..self.settings.limits.rounds.max(1) {
+            let answer = self.exchange(manner, || request(&round), attempts).await?;
+            let ServerResult::InputRequiredResult(wanted) = answer.result else { return Ok(answer) };
+            round = self.next_round(wanted, manner).await?;
+        }
+        Err(ToolError::limit(format!(
+            "the server `{}` asked more than {} times for one call",
+            self.settings.name, self.settings.limits.rounds
+        )))
+    }
+
+    async fn next_round(&self, wanted: InputRequiredResult, manner: &Manner) -> Result<Round, ToolError> {
+        let questions = wanted.input_requests.unwrap_or_default();
+        if questions.is_empty() {
+            if wanted.request_state.is_none() {
+                return Err(self.unexpected());
+            }
+            tokio::time::sleep(IDLE_ROUND).await;
+        }
+        let responses = self.asked(manner).answer_all(questions).await?;
+        Ok(Round { responses: (!responses.is_empty()).then_some(responses), state: wanted.request_state })
+    }
+
+    fn asked(&self, manner: &Manner) -> Asked {
+        Asked {
+            flight: Some(Arc::clone(&manner.flight)),
+            port: Arc::clone(&self.settings.port),
+            roots: self.settings.roots.as_slice().into(),
+        }
+    }
+
+    /// Sends a request until it is answered. It is sent again if it surely did not arrive, or may be carried out twice.
+    async fn exchange(
+        &self,
+        manner: &Manner,
+        request: impl Fn() -> ClientRequest,
+        attempts: &mut u32,
+    ) -> Result<Answer, ToolError> {
+        let most = self.settings.limits.attempts.max(1);
+        for attempt in 1..=most {
+            let wait = backoff(attempt);
+            let is_last = attempt == most;
+            let connection = match self.connection().await {
+                Ok(connection) => connection,
+                Err(error) if is_last || !may_pass(&error) => {
+                    return Err(if may_pass(&error) {
+                        error.retry(RetryAdvice::NotStarted(wait))
+                    } else {
+                        error
+                    });
+                }
+                Err(_) => {
+                    tokio::time::sleep(wait).await;
+                    continue;
+                }
+            };
+            *attempts += 1;
+            let flight = &manner.flight;
+            let error = match Box::pin(connection.request(request(), Some(flight), manner.meta.clone())).await
+            {
+                Ok(result) => return Ok(Answer { connection, result }),
+                Err(Failure::Answered(error)) => return Err(error),
+                Err(Failure::Lost(error)) => error,
+            };
+            // Over HTTP a server that is back may not be the one that it was.
+            self.changes.tools();
+            if connection.is_closed() {
+                self.forget(&connection).await;
+            }
+            let is_unsent = flight.is_unsent();
+            if is_last || !(is_unsent || manner.may_repeat) {
+                return Err(if is_unsent {
+                    error.retry(RetryAdvice::NotStarted(wait))
+                } else {
+                    ToolError::new(
+                        Code::Dependency,
+                        format!("{}; what was asked for may have been done", error.message()),
+                    )
+                    .retry(RetryAdvice::Never)
+                    .suggest("Look whether it was done before you ask again.")
+                });
+            }
+            tokio::time::sleep(wait).await;
+        }
+        Err(self.unexpected())
+    }
+
+    /// Asks for a task until it is done.
+    async fn task(
+        &self,
+        connection: &Arc<Connection>,
+        created: CreateTaskResult,
+        manner: &Manner,
+    ) -> Result<CallToolResult, ToolError> {
+        let id = created.task.task_id;
+        let mut guard = TaskGuard { connection: Arc::clone(connection), id: Some(id.clone()) };
+        let mut interval = created.task.poll_interval_ms;
+        let manner =
+            Manner { flight: Arc::clone(&manner.flight), meta: RequestMetaObject::new(), may_repeat: true };
+        let mut told = created.task.status_message;
+        let mut answered: InputResponses = InputResponses::new();
+        loop {
+            let (shortest, longest) = POLL;
+            let wait = interval.map_or(POLL_DEFAULT, Duration::from_millis).clamp(shortest, longest);
+            tokio::time::sleep(wait).await;
+            let request =
+                || ClientRequest::GetTaskRequest(GetTaskRequest::new(GetTaskParams::new(id.as_str())));
+            let mut attempts = 0;
+            let answer = self.exchange(&manner, request, &mut attempts).await?;
+            guard.connection = answer.connection;
+            let ServerResult::GetTaskResult(state) = answer.result else { return Err(self.unexpected()) };
+            let task = state.task;
+            if let Some(message) = &task.task.status_message
+                && told.as_ref() != Some(message)
+            {
+                let message = inward::shortened(message, 8_000);
+                let flight = &manner.flight;
+                flight.port.progress(flight.call, Progress { message, percent: None, attempt: 1 });
+                told.clone_from(&task.task.status_message);
+            }
+            interval = task.task.poll_interval_ms.or(interval);
+            match task.payload {
+                TaskPayload::Working => {}
+                TaskPayload::InputRequired { input_requests } => {
+                    // What was answered already may be listed until the server has seen the answer.
+                    let open =
+                        input_requests.into_iter().filter(|(key, _)| !answered.contains_key(key)).collect();
+                    let responses = self.asked(&manner).answer_all(open).await?;
+                    if !responses.is_empty() {
+                        answered.extend(responses.clone());
+                        let update = || {
+                            let params = UpdateTaskParams::new(id.as_str(), responses.clone());
+                            ClientRequest::UpdateTaskRequest(UpdateTaskRequest::new(params))
+                        };
+                        self.exchange(&manner, update, &mut attempts).await?;
+                    }
+                }
+                TaskPayload::Completed { result } => {
+                    guard.id = None;
+                    return serde_json::from_value(Value::Object(result)).map_err(|_| self.unexpected());
+                }
+                TaskPayload::Failed { error } => {
+                    guard.id = None;
+                    let error: ErrorData = serde_json::from_value(Value::Object(error))
+                        .unwrap_or_else(|_| ErrorData::internal_error("the task failed", None));
+                    return Err(inward::error(&error, &self.settings.name));
+                }
+                TaskPayload::Cancelled => {
+                    guard.id = None;
+                    return Err(ToolError::cancelled(format!(
+                        "the server `{}` cancelled the task",
+                        self.settings.name
+                    )));
+                }
+                _ => return Err(self.unexpected()),
+            }
+        }
+    }
+}
+
+/// Leaves out the nulls that stand for a parameter that was not given, where the parameter takes none.
+fn leave_out_nulls(arguments: &mut Map<String, Value>, spec: &ToolSpec) {
+    if !arguments.values().any(Value::is_null) {
+        return;
+    }
+    let schema = spec.input_schema.as_value();
+    let takes_null =
+        |name: &str| match schema.get("properties").and_then(|known| known.get(name)?.get("type")) {
+            Some(Value::String(kind)) => kind == "null",
+            Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "null"),
+            _ => true,
+        };
+    let is_required = |name: &str| spec.input_schema.required().any(|required| required == name);
+    arguments.retain(|name, value| !value.is_null() || is_required(name) || takes_null(name));
+}
+
+/// What is sent with the next request of the same call.
+#[derive(Default)]
+struct Round {
+    responses: Option<InputResponses>,
+    state: Option<String>,
+}
+
+/// Cancels a task that nobody waits for any more.
+struct TaskGuard {
+    connection: Arc<Connection>,
+    id: Option<String>,
+}
+
+impl Drop for TaskGuard {
+    fn drop(&mut self) {
+        let Some(id) = self.id.take() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let connection = Arc::clone(&self.connection);
+        runtime.spawn(async move { connection.cancel_task(CancelTaskParams::new(id)).await });
+    }
+}

@@ -1,0 +1,277 @@
+//! The calls that are under way, so that what a server tells meanwhile finds its caller.
+#![expect(deprecated, reason = "servers log until the protocol drops it")]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rmcp::model::{
+    ClientJsonRpcMessage, GetExtensions as _, GetMeta as _, JsonRpcMessage, LoggingLevel, NumberOrString,
+    ProgressNotificationParam, ServerJsonRpcMessage, ServerNotification,
+};
+use rmcp::service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use serde_json::Value;
+use toolpost_core::{CallId, LogLevel, LogLine, Port, Progress, ToolError};
+
+/// The longest message of progress or log that is passed on, in characters.
+const MAX_MESSAGE: usize = 8_000;
+/// How many questions one call may ask.
+const MAX_QUESTIONS: usize = 1_000;
+
+/// A call that is under way.
+pub(super) struct Flight {
+    pub(super) call: CallId,
+    pub(super) port: Arc<dyn Port>,
+    /// Whether the request surely did not arrive: it was not handed to the transport, or that says so.
+    unsent: AtomicBool,
+    questions: AtomicUsize,
+    pauses: Mutex<Pauses>,
+}
+
+/// The times in which somebody was asked.
+#[derive(Default)]
+struct Pauses {
+    open: usize,
+    since: Option<Instant>,
+    total: Duration,
+}
+
+/// What travels with a request to the transport; it is never on the wire.
+#[derive(Clone)]
+pub(super) struct Tag(pub(super) Arc<Flight>);
+
+impl Flight {
+    pub(super) fn new(call: CallId, port: Arc<dyn Port>) -> Arc<Self> {
+        Arc::new(Self {
+            call,
+            port,
+            unsent: AtomicBool::new(false),
+            questions: AtomicUsize::new(0),
+            pauses: Mutex::default(),
+        })
+    }
+
+    /// Says that a request is about to be sent.
+    pub(super) fn is_leaving(&self) {
+        self.unsent.store(true, Ordering::Release);
+    }
+
+    /// Whether the last request surely did not arrive.
+    pub(super) fn is_unsent(&self) -> bool {
+        self.unsent.load(Ordering::Acquire)
+    }
+
+    /// Counts a question, and stops the clock while the answer is awaited.
+    pub(super) fn question(self: &Arc<Self>) -> Result<Pause, ToolError> {
+        if self.questions.fetch_add(1, Ordering::Relaxed) >= MAX_QUESTIONS {
+            return Err(ToolError::limit(format!("a call may ask {MAX_QUESTIONS} times")));
+        }
+        let mut pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
+        pauses.open += 1;
+        pauses.since.get_or_insert_with(Instant::now);
+        drop(pauses);
+        Ok(Pause(Arc::clone(self)))
+    }
+
+    /// How long the clock has stood still, and whether it does now.
+    fn paused(&self) -> (Duration, bool) {
+        let pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
+        (pauses.total + pauses.since.map_or(Duration::ZERO, |since| since.elapsed()), pauses.open > 0)
+    }
+
+    /// Waits until the limit of time is used up, without the times in which somebody was asked.
+    pub(super) async fn expired(&self, limit: Duration) {
+        let begun = Instant::now();
+        loop {
+            let (paused, is_paused) = self.paused();
+            let used = begun.elapsed().saturating_sub(paused);
+            if used >= limit && !is_paused {
+                return;
+            }
+            tokio::time::sleep((limit.saturating_sub(used)).max(Duration::from_millis(20))).await;
+        }
+    }
+}
+
+/// A time in which somebody is asked.
+pub(super) struct Pause(Arc<Flight>);
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        let mut pauses = self.0.pauses.lock().unwrap_or_else(PoisonError::into_inner);
+        pauses.open -= 1;
+        if pauses.open == 0
+            && let Some(since) = pauses.since.take()
+        {
+            pauses.total += since.elapsed();
+        }
+    }
+}
+
+/// The calls of one connection.
+#[derive(Default)]
+pub(super) struct Flights(Mutex<HashMap<NumberOrString, Entry>>);
+
+struct Entry {
+    flight: Arc<Flight>,
+    token: Option<NumberOrString>,
+}
+
+impl Flights {
+    fn entries(&self) -> std::sync::MutexGuard<'_, HashMap<NumberOrString, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets a call.
+    pub(super) fn remove(&self, flight: &Arc<Flight>) {
+        self.entries().retain(|_, entry| !Arc::ptr_eq(&entry.flight, flight));
+    }
+
+    /// The call of a request that was sent, or the only one that is under way when the transport cannot tell.
+    pub(super) fn of_request(&self, id: Option<&NumberOrString>) -> Option<Arc<Flight>> {
+        let entries = self.entries();
+        match id {
+            Some(id) => entries.get(id).map(|entry| Arc::clone(&entry.flight)),
+            None => only(entries.values()),
+        }
+    }
+
+    /// Remembers the call of a request that is being sent.
+    fn note(&self, message: &mut ClientJsonRpcMessage) -> Option<Arc<Flight>> {
+        let JsonRpcMessage::Request(request) = message else { return None };
+        let Tag(flight) = request.request.extensions_mut().remove::<Tag>()?;
+        let token = request.request.get_meta().get_progress_token().map(|token| token.0);
+        let entry = Entry { flight: Arc::clone(&flight), token };
+        self.entries().insert(request.id.clone(), entry);
+        flight.unsent.store(false, Ordering::Release);
+        Some(flight)
+    }
+
+    /// Hands what a server tells of its work to the caller, in its order. Anything else comes back.
+    fn take(&self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
+        let JsonRpcMessage::Notification(notification) = &message else { return Some(message) };
+        match &notification.notification {
+            ServerNotification::ProgressNotification(progress) => self.progress(&progress.params),
+            ServerNotification::LoggingMessageNotification(line) => {
+                let level = level_of(line.params.level);
+                self.log(level, line.params.logger.as_deref(), &line.params.data);
+            }
+            ServerNotification::ResourceUpdatedNotification(_)
+            | ServerNotification::TaskStatusNotification(_)
+            | ServerNotification::CustomNotification(_) => {}
+            _ => return Some(message),
+        }
+        None
+    }
+
+    fn progress(&self, told: &ProgressNotificationParam) {
+        let flight = {
+            let entries = self.entries();
+            let of_token = |entry: &&Entry| entry.token.as_ref() == Some(&told.progress_token.0);
+            entries.values().find(of_token).map(|entry| Arc::clone(&entry.flight))
+        };
+        // Of a call that is over, or never was.
+        let Some(flight) = flight else { return };
+        let percent = told.total.filter(|total| *total > 0.0).map(|total| told.progress / total * 100.0);
+        let percent = percent.filter(|percent| percent.is_finite()).map(|percent| percent.clamp(0.0, 100.0));
+        let message = match &told.message {
+            Some(message) => shortened(message),
+            None => told.total.map_or_else(
+                || format!("{}", told.progress),
+                |total| format!("{} of {total}", told.progress),
+            ),
+        };
+        flight.port.progress(flight.call, Progress { message, percent, attempt: 1 });
+    }
+
+    fn log(&self, level: LogLevel, logger: Option<&str>, data: &Value) {
+        let Some(flight) = only(self.entries().values()) else {
+            tracing::debug!("a line of a server's log belongs to no call that could be told");
+            return;
+        };
+        let text = match data {
+            Value::String(text) => shortened(text),
+            data => shortened(&data.to_string()),
+        };
+        let message = match logger {
+            Some(logger) => format!("{}: {text}", shortened(logger)),
+            None => text,
+        };
+        flight.port.log(flight.call, LogLine { level, message });
+    }
+}
+
+/// The one call that all of these belong to.
+fn only<'a>(mut entries: impl Iterator<Item = &'a Entry>) -> Option<Arc<Flight>> {
+    let first = entries.next()?;
+    entries.all(|entry| Arc::ptr_eq(&entry.flight, &first.flight)).then(|| Arc::clone(&first.flight))
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(MAX_MESSAGE).collect()
+}
+
+fn level_of(level: LoggingLevel) -> LogLevel {
+    match level {
+        LoggingLevel::Debug => LogLevel::Debug,
+        LoggingLevel::Info | LoggingLevel::Notice => LogLevel::Info,
+        LoggingLevel::Warning => LogLevel::Warn,
+        _ => LogLevel::Error,
+    }
+}
+
+/// An error of a transport that may know that a message surely did not arrive.
+pub(super) trait Arrival {
+    fn surely_did_not_arrive(&self) -> bool;
+}
+
+/// A transport that takes out what is told of calls.
+pub(super) struct Watched<T> {
+    inner: T,
+    flights: Arc<Flights>,
+}
+
+impl<T> Watched<T> {
+    pub(super) fn new(inner: T, flights: Arc<Flights>) -> Self {
+        Self { inner, flights }
+    }
+}
+
+impl<T: Transport<RoleClient>> Transport<RoleClient> for Watched<T>
+where
+    T::Error: Arrival,
+{
+    type Error = T::Error;
+
+    fn send(
+        &mut self,
+        mut message: TxJsonRpcMessage<RoleClient>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        let flight = self.flights.note(&mut message);
+        let sending = self.inner.send(message);
+        async move {
+            let sent = sending.await;
+            if let (Err(error), Some(flight)) = (&sent, flight)
+                && error.surely_did_not_arrive()
+            {
+                flight.unsent.store(true, Ordering::Release);
+            }
+            sent
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        loop {
+            let message = self.inner.receive().await?;
+            if let Some(message) = self.flights.take(message) {
+                return Some(message);
+            }
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), Self::Error> {
+        self.inner.close().await
+    }
+}

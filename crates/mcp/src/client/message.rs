@@ -1,0 +1,175 @@
+//! Messages out of the bytes of a server: bounded in length, number of values and depth.
+
+use std::io::{self, BufRead};
+
+use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, NumberOrString, ServerJsonRpcMessage};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::json;
+
+/// The most values in a message: each of them takes tens of bytes when it is read, however few it has as text.
+const MAX_VALUES: usize = 500_000;
+/// How much is kept of a line that is too long, to find out whose it was.
+const START: usize = 256;
+
+/// A line of the other side.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// The line, without its end.
+    Whole(Vec<u8>),
+    /// Its beginning; the rest was thrown away.
+    TooLong(Vec<u8>),
+}
+
+/// Cuts a stream that blocks into lines of bounded length.
+pub(super) struct LineReader<R> {
+    input: R,
+    limit: usize,
+}
+
+impl<R: BufRead> LineReader<R> {
+    pub(super) fn new(input: R, limit: usize) -> Self {
+        Self { input, limit }
+    }
+
+    /// The next line; `None` at the end. A last line without an end is none.
+    pub(super) fn next_line(&mut self) -> io::Result<Option<Line>> {
+        let mut line = Vec::new();
+        let mut is_too_long = false;
+        loop {
+            let piece = match self.input.fill_buf() {
+                Ok(piece) => piece,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            if piece.is_empty() {
+                return Ok(None);
+            }
+            let end = piece.iter().position(|byte| *byte == b'\n');
+            let text = piece.get(..end.unwrap_or(piece.len())).unwrap_or_default();
+            let used = end.map_or(piece.len(), |end| end + 1);
+            is_too_long |= line.len() + text.len() > self.limit;
+            if is_too_long {
+                line.truncate(START);
+                line.extend(text.iter().take(START.saturating_sub(line.len())));
+                line.shrink_to_fit();
+            } else {
+                line.extend_from_slice(text);
+            }
+            self.input.consume(used);
+            if end.is_some() {
+                return Ok(Some(if is_too_long { Line::TooLong(line) } else { Line::Whole(line) }));
+            }
+        }
+    }
+}
+
+/// What tells whose a message is.
+#[derive(Deserialize)]
+struct Head {
+    id: Option<NumberOrString>,
+    method: Option<IgnoredAny>,
+}
+
+/// The message of a line. An answer that cannot be read becomes an error for whoever waits for it; anything else that
+/// cannot be read is nothing.
+pub(super) fn read(line: &Line) -> Option<ServerJsonRpcMessage> {
+    let (text, why) = match line {
+        Line::TooLong(start) => return Some(bad(id_in(start)?, "it is longer than what is taken", true)),
+        Line::Whole(text) if has_many_values(text) => (text, "it has more than 500000 values"),
+        Line::Whole(text) => match serde_json::from_slice(text) {
+            Ok(message) => return Some(message),
+            Err(_) => (text, "it is no message of the protocol, or nested too deeply"),
+        },
+    };
+    let head: Head = serde_json::from_slice(text).ok()?;
+    head.method.is_none().then_some(())?;
+    Some(bad(head.id?, why, false))
+}
+
+/// What takes the place of an answer that cannot be read.
+fn bad(id: NumberOrString, why: &str, is_limit: bool) -> ServerJsonRpcMessage {
+    let message = format!("the server's answer cannot be taken: {why}");
+    let data = is_limit.then(|| json!({ "limit": true }));
+    JsonRpcMessage::error(ErrorData::new(ErrorCode::PARSE_ERROR, message, data), Some(id))
+}
+
+/// The number after `"id":` in the beginning of a message; our own are numbers.
+fn id_in(start: &[u8]) -> Option<NumberOrString> {
+    let text = String::from_utf8_lossy(start);
+    let (_, rest) = text.split_once("\"id\"")?;
+    let digits: String =
+        rest.trim_start().strip_prefix(':')?.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok().map(NumberOrString::Number)
+}
+
+/// Whether a text, read as JSON, could have more than [`MAX_VALUES`]: about one value for each mark.
+fn has_many_values(text: &[u8]) -> bool {
+    // Most messages are too short for so many.
+    if text.len() <= MAX_VALUES {
+        return false;
+    }
+    let (mut marks, mut in_text, mut escaped) = (0, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => marks += 1,
+            _ => {}
+        }
+    }
+    marks > MAX_VALUES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &[u8], limit: usize, piece: usize) -> Vec<Line> {
+        let mut reader = LineReader::new(io::BufReader::with_capacity(piece, text), limit);
+        std::iter::from_fn(|| reader.next_line().unwrap()).collect()
+    }
+
+    #[test]
+    fn lines_are_the_same_however_they_are_split() {
+        let text = b"one\n\ntwo\r\nthis is far too long\nthree\nwithout an end";
+        for piece in 1..text.len() {
+            assert_eq!(
+                lines(text, 10, piece),
+                [
+                    Line::Whole(b"one".to_vec()),
+                    Line::Whole(Vec::new()),
+                    Line::Whole(b"two\r".to_vec()),
+                    Line::TooLong(b"this is far too long".to_vec()),
+                    Line::Whole(b"three".to_vec()),
+                ],
+                "{piece}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_an_error_for_its_request_and_garbage_is_nothing() {
+        let deep =
+            format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}{}}}", "[".repeat(2_000), "]".repeat(2_000));
+        let many = format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{{\"x\":[1{}]}}}}",
+            ",1".repeat(MAX_VALUES + 1)
+        );
+        let error = |line: &Line| match read(line) {
+            Some(JsonRpcMessage::Error(error)) => Some((error.id, error.error.message.into_owned())),
+            _ => None,
+        };
+        for text in [deep, many, "{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":5,\"error\":5}".to_owned()] {
+            let (id, message) = error(&Line::Whole(text.into_bytes())).unwrap();
+            assert_eq!(id, Some(NumberOrString::Number(7)));
+            assert!(message.contains("cannot be taken"), "{message}");
+        }
+        let long = Line::TooLong(b"{\"jsonrpc\":\"2.0\", \"id\" : 12, \"result\":{".to_vec());
+        assert_eq!(error(&long).unwrap().0, Some(NumberOrString::Number(12)));
+        for text in ["", "hello", "[1,2]", "{}", "{\"id\":7,\"method\":5}", "{\"id\":null}", "\u{0}"] {
+            assert!(read(&Line::Whole(text.as_bytes().to_vec())).is_none(), "{text}");
+        }
+    }
+}

