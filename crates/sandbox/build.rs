@@ -69,9 +69,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("cargo::rerun-if-changed=shim/{file}");
         }
         let program = Path::new(&output).join(shim.name);
-        let reason = match is_known {
-            true => build(&target, shim, &program)?,
-            false => Some(format!("{} is not written for {target}", shim.is)),
+        let reason = if is_known {
+            build(&target, shim, &program)?
+        } else {
+            Some(format!("{} is not written for {target}", shim.is))
         };
         if let Some(reason) = &reason {
             std::fs::write(&program, [])?;

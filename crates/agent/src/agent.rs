@@ -64,6 +64,12 @@ impl Agent {
         })
     }
 
+    /// The real Claude Code as an agent; see [`claude_code`](crate::claude_code).
+    #[cfg(feature = "claude-code")]
+    pub fn claude_code() -> crate::claude_code::Builder {
+        crate::claude_code::ClaudeCode::builder()
+    }
+
     /// Runs with a prompt until there is an answer or a limit.
     pub async fn run(&self, prompt: impl Into<String>) -> Outcome {
         Run::new(self, prompt).finish().await

@@ -3,6 +3,9 @@
 //! An [`Agent`] is immutable and can run many times at once; a [`Run`] is a value: it owns its conversation, its
 //! limits and its record. Read the module `run` first: it is the whole loop, top to bottom.
 //!
+//! With the feature `claude-code` there is another agent: the module `claude_code` starts the real Claude Code with our
+//! tools, and gives the same record.
+//!
 //! # Invariants
 //!
 //! - The loop ends: every way out has a [`StopReason`]. How often the model is asked has a limit of 25 unless set; the
@@ -19,6 +22,8 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+#[cfg(feature = "claude-code")]
+pub mod claude_code;
 mod dynamic;
 mod port;
 mod results;

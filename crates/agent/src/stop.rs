@@ -24,6 +24,8 @@ pub enum StopReason {
     MaxTokens,
     /// The run took as long as it may.
     MaxTime,
+    /// The run cost as much as it may.
+    MaxCost,
     /// The caller asked to stop.
     Cancelled,
     /// The model could not be asked, or its answer could not be read.
@@ -45,6 +47,7 @@ impl StopReason {
             Self::MaxToolCalls => "max_tool_calls",
             Self::MaxTokens => "max_tokens",
             Self::MaxTime => "max_time",
+            Self::MaxCost => "max_cost",
             Self::Cancelled => "cancelled",
             Self::ModelError => "model_error",
             Self::Other(word) => word,
@@ -60,7 +63,12 @@ impl StopReason {
     pub fn is_limit(&self) -> bool {
         matches!(
             self,
-            Self::MaxIterations | Self::MaxToolCalls | Self::MaxTokens | Self::MaxTime | Self::OutputTokens
+            Self::MaxIterations
+                | Self::MaxToolCalls
+                | Self::MaxTokens
+                | Self::MaxTime
+                | Self::MaxCost
+                | Self::OutputTokens
         )
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
+use toolpost_agent::claude_code::PermissionMode;
 use toolpost_core::{Priority, parse_duration};
 use toolpost_llm::Effort;
 use toolpost_sandbox::{Language, Level};
@@ -235,6 +236,59 @@ pub(crate) struct ServerArgs {
     pub(crate) token_file: Option<PathBuf>,
 }
 
+/// Who works on a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AgentKind {
+    /// The loop of this program, with any model.
+    #[default]
+    Loop,
+    /// The real Claude Code, with these tools.
+    ClaudeCode,
+}
+
+/// Where Claude Code runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExecutorKind {
+    /// A process with the rights of this one.
+    Process,
+    /// The sandbox, with a way to the provider alone.
+    #[default]
+    Sandbox,
+}
+
+/// What only Claude Code takes.
+#[derive(Args, Debug)]
+pub(crate) struct ClaudeCodeArgs {
+    /// Who works on the task: `loop`, or `claude-code`, the real Claude Code with these tools.
+    #[arg(
+        long,
+        value_name = "AGENT",
+        help_heading = "Claude Code",
+        default_value = "loop",
+        hide_default_value = true
+    )]
+    pub(crate) agent: AgentKind,
+    /// Where Claude Code runs: `sandbox`, which is the default, or `process`.
+    #[arg(long, value_name = "EXECUTOR", help_heading = "Claude Code")]
+    pub(crate) executor: Option<ExecutorKind>,
+    /// The program of Claude Code; without it, `claude` of the search path.
+    #[arg(long = "claude", value_name = "FILE", help_heading = "Claude Code")]
+    pub(crate) program: Option<PathBuf>,
+    /// Claude Code's own tools that it gets, such as `Read,Grep`; without it, none.
+    #[arg(long, value_name = "TOOLS", help_heading = "Claude Code")]
+    pub(crate) own_tools: Vec<String>,
+    /// A tool that Claude Code may use without being asked for, such as `mcp__toolpost__calculate` or `Bash(git *)`. May
+    /// be repeated; without it, all but its own.
+    #[arg(long, value_name = "TOOL", help_heading = "Claude Code")]
+    pub(crate) allow_tool: Vec<String>,
+    /// What Claude Code may do without being asked for: manual, accept-edits, plan, dont-ask or bypass.
+    #[arg(long, value_name = "MODE", help_heading = "Claude Code")]
+    pub(crate) permission_mode: Option<PermissionMode>,
+    /// How much Claude Code may cost, in US dollars.
+    #[arg(long, value_name = "USD", help_heading = "Claude Code")]
+    pub(crate) max_cost: Option<f64>,
+}
+
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("task").required(true).args(["prompt", "file"]))]
 pub(crate) struct RunArgs {
@@ -253,7 +307,7 @@ pub(crate) struct RunArgs {
     /// Instructions that stand before the task.
     #[arg(long, value_name = "TEXT", help_heading = "Input")]
     pub(crate) system_prompt: Option<String>,
-    /// The model: `anthropic/NAME`, `script:FILE` or `replay:FILE`.
+    /// The model: `anthropic/NAME`, `script:FILE` or `replay:FILE`; of Claude Code `opus`, `sonnet`, `haiku` or a name.
     #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
     pub(crate) model: Option<String>,
     /// How far the model's words may stray, from 0 to 2.
@@ -302,6 +356,8 @@ pub(crate) struct RunArgs {
     /// How long the run takes at most, such as `90s` or `5m`.
     #[arg(long, value_name = "D", help_heading = "Limits", value_parser = parse_duration)]
     pub(crate) max_time: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) claude: ClaudeCodeArgs,
 }
 
 #[derive(Args, Debug)]

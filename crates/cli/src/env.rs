@@ -8,8 +8,12 @@ use crate::config::keys::KEYS;
 
 /// Name and meaning, as `toolpost help environment` prints them; the variables of settings stand in
 /// [`KEYS`](crate::config::keys::KEYS).
-pub(crate) const TABLE: [(&str, &str); 28] = [
-    ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models"),
+pub(crate) const TABLE: [(&str, &str); 29] = [
+    ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models, and for Claude Code"),
+    (
+        "CLAUDE_CODE_OAUTH_TOKEN",
+        "the token for Claude Code, made by `claude setup-token`; counts more than the key",
+    ),
     ("ANTHROPIC_BASE_URL", "where the Messages API is, instead of https://api.anthropic.com"),
     ("BRAVE_API_KEY", "the key of Brave Search, for `web_search`"),
     ("HTTPS_PROXY", "the proxy for connections to providers"),
@@ -28,7 +32,7 @@ pub(crate) const TABLE: [(&str, &str); 28] = [
     ("PIP_FIND_LINKS", "a folder with Python packages, besides the index"),
     ("npm_config_registry", "where npm packages are from, instead of https://registry.npmjs.org"),
     ("TOOLPOST_SERVE_TOKEN", "the token that clients of `serve` over HTTP must bring"),
-    ("PATH", "where interpreters for sandboxed code are looked up"),
+    ("PATH", "where interpreters for sandboxed code, and `claude`, are looked up"),
     ("TMPDIR", "where fresh working folders are made"),
     ("USER", "whom a run works for, in its records"),
     ("HOME", "where the folders of the next five are, if they are not set"),

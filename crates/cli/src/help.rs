@@ -31,10 +31,14 @@ Examples:
   toolpost run -p \"Who wrote most of this?\" --workdir . --tools builtin,command:git --dynamic
   # In an existing folder, with one tool only, and the whole story as JSON lines.
   toolpost run -p \"Summarise notes.md\" --workdir notes --tools read_file --format jsonl
+  # The real Claude Code with these tools, in the sandbox, with its own tools off.
+  toolpost run -p \"Which region grew fastest?\" --attach sales.csv --agent claude-code --model sonnet
 
 Without --tools the model has read_file, list_directory, calculate, write_file and run_code.
 Without --workdir it works in a fresh folder that holds the attachments; files that it makes there
-are put into --artifacts, and the folder goes away.";
+are put into --artifacts, and the folder goes away.
+Claude Code knows the tools as mcp__toolpost__NAME. It is paid by CLAUDE_CODE_OAUTH_TOKEN or
+ANTHROPIC_API_KEY, which only its process sees; in the sandbox it reaches the provider alone.";
 
 pub(crate) const CALL: &str = "\
 Examples:

@@ -216,6 +216,12 @@ pub struct RunRecord {
     pub tool_calls: Vec<Arc<CallRecord>>,
     /// What the model consumed.
     pub usage: Usage,
+    /// What it cost in US dollars, where somebody says so; absent is unknown, never nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// The container that it ran in, if it ran in one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container_id: Option<String>,
     /// Files that were made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
@@ -241,6 +247,8 @@ impl RunRecord {
             tools_used: Vec::new(),
             tool_calls: Vec::new(),
             usage: Usage::default(),
+            cost_usd: None,
+            container_id: None,
             artifacts: Vec::new(),
             notices: Vec::new(),
         }

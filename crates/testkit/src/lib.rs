@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+pub mod messages;
 mod port;
 pub mod provider;
 pub mod recordings;

@@ -6,6 +6,7 @@
 
 mod list;
 mod pattern;
+mod permitted;
 mod read;
 mod root;
 mod text;
@@ -19,6 +20,7 @@ mod platform;
 mod platform;
 
 pub use self::list::{EntryKind, Listing, ListingEntry, list_directory};
+pub use self::permitted::{FilePermission, FileSystemTool, PermittedFile, PermittedFiles};
 pub use self::read::{FileText, read_file};
 pub use self::root::{FileRoot, PROTECTED_PATHS};
 pub(crate) use self::root::{Folder, shown};

@@ -7,6 +7,9 @@
 //! public ones may be asked, and `SearchSettings` which engines there are. A call can bring
 //! [`ResourceLimits`](toolpost::import::ResourceLimits), which only tighten.
 //!
+//! Two more are made by the application: [`FileSystemTool`] gives files as far as rules permit, [`DataTransferTool`] takes
+//! a typed value out of a conversation.
+//!
 //! # Invariants
 //!
 //! - Arguments are hostile. A file is opened by `openat2` beneath its root and nowhere else: no `..`, no absolute path
@@ -37,6 +40,7 @@ mod http;
 #[cfg(feature = "http")]
 mod search;
 mod statistics;
+mod transfer;
 mod with_text;
 
 use std::sync::Arc;
@@ -46,8 +50,8 @@ use toolpost::{Alias, Tool, with_aliases};
 pub use self::arithmetic::{Calculated, calculate};
 pub use self::code::{CodeArtifact, CodePool, CodeResult, CodeSession, CodeSettings, run_code, run_command};
 pub use self::files::{
-    EntryKind, FileRoot, FileText, Listing, ListingEntry, PROTECTED_PATHS, WrittenFile, list_directory,
-    read_file, write_file,
+    EntryKind, FilePermission, FileRoot, FileSystemTool, FileText, Listing, ListingEntry, PROTECTED_PATHS,
+    PermittedFile, PermittedFiles, WrittenFile, list_directory, read_file, write_file,
 };
 pub use self::hash::{TextHash, hash_text};
 #[cfg(feature = "http")]
@@ -55,6 +59,7 @@ pub use self::http::{HttpResponse, HttpSettings, http_request};
 #[cfg(feature = "http")]
 pub use self::search::{SearchEngine, SearchResult, SearchResults, SearchSettings, web_search};
 pub use self::statistics::{Correlation, DataAnalysis, HistogramBin, NotANumber, Quantile, analyze_data};
+pub use self::transfer::DataTransferTool;
 pub use self::with_text::WithText;
 pub use toolpost_sandbox::{Level, Limits};
 

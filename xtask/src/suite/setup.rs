@@ -37,6 +37,9 @@ const OWN_TOOLS: &str = ".dev/tools";
 /// Where cargo-nextest then is.
 const OWN_NEXTEST: &str = ".dev/tools/bin/cargo-nextest";
 
+/// The program of Claude Code, which is downloaded for the tests and never distributed.
+const CLAUDE_CODE: &str = ".dev/claude-code/node_modules/@anthropic-ai/claude-code-linux-x64/claude";
+
 /// The interpreter of the environment that tests of the profile `data` share.
 const DATA_PYTHON: &str = ".dev/data-env/bin/python3";
 
@@ -115,6 +118,22 @@ pub const NEEDS: &[Need] = &[
         install: Install::Packages(&["docker.io", "docker-registry", "iptables", "busybox-static"]),
         reason: "the tests of the Docker backend start a daemon, and a registry, of their own",
         without: "what needs a daemon is skipped",
+    },
+    Need {
+        name: "Claude Code",
+        probe: &[CLAUDE_CODE, "--version"],
+        install: Install::Commands(&[&[
+            "npm",
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--no-save",
+            "--prefix",
+            ".dev/claude-code",
+            "@anthropic-ai/claude-code-linux-x64@2.1.330",
+        ]]),
+        reason: "the real program that the agent `claude-code` starts",
+        without: "what starts it is skipped",
     },
     Need {
         name: "data environment",

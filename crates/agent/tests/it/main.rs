@@ -4,6 +4,8 @@
 // The attribute macros emit paths that begin with `::toolpost`.
 extern crate toolpost_core as toolpost;
 
+#[cfg(all(feature = "claude-code", target_os = "linux"))]
+mod claude_code;
 mod ends;
 mod hostile;
 mod loading;

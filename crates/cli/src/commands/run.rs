@@ -1,5 +1,7 @@
 //! `toolpost run`
 
+mod claude_code;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,7 +12,7 @@ use toolpost_agent::{Agent, Limits, Outcome, Run};
 use toolpost_core::{Artifact, ArtifactData, Event, RunId, RunRecord, Scope, format_duration};
 use toolpost_llm::{HttpOptions, Model, ModelSpec, ProviderAccess, Recorder, Router, Secret, Settings};
 
-use crate::args::{Format, RunArgs};
+use crate::args::{AgentKind, Format, RunArgs};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -28,25 +30,19 @@ const DEFAULT_TOOLS: &str = "read_file,list_directory,calculate,write_file,run_c
 const MAX_PROMPT: u64 = 16 << 20;
 
 pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    if args.claude.agent == AgentKind::ClaudeCode {
+        return claude_code::run(args, config, printer);
+    }
+    claude_code::check_loop(args)?;
     let prompt = prompt(args)?;
     let key = env::get("ANTHROPIC_API_KEY").map(Secret::new);
     let (model, spec) = model(args, config, key.as_ref())?;
     let settings = settings(args, config)?;
     let limits = limits(args, config)?;
-    let mut targets = match (args.tools.as_slice(), config.texts("tools")) {
-        ([], configured) if configured.is_empty() => vec![DEFAULT_TOOLS.to_owned()],
-        ([], configured) => configured,
-        (named, _) => named.to_vec(),
-    };
-    targets.extend(args.mcp_server.iter().cloned());
+    let targets = targets(args, config);
     let id = RunId::new();
     let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
-    let artifacts = args.artifacts.clone().or_else(|| Some(config.path("artifacts")?.join(id.to_string())));
-    let store = match (&artifacts, &workspace) {
-        (Some(folder), _) => Some(Store::new(folder)),
-        (None, Workspace::Fresh { .. }) => Some(Store::new(Path::new("artifacts").join(id.to_string()))),
-        (None, Workspace::Existing(_)) => None,
-    };
+    let store = store(args, config, &workspace, id);
     let events = progress::sink(printer);
     let runtime = super::runtime()?;
     let toolbox = runtime.block_on(async {
@@ -95,6 +91,27 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
             Err(failure.hint(format!("The files are still in `{}`.", workspace.keep().display())))
         }
         Ok(()) => ended,
+    }
+}
+
+/// What the tools are from.
+fn targets(args: &RunArgs, config: &Config) -> Vec<String> {
+    let mut targets = match (args.tools.as_slice(), config.texts("tools")) {
+        ([], configured) if configured.is_empty() => vec![DEFAULT_TOOLS.to_owned()],
+        ([], configured) => configured,
+        (named, _) => named.to_vec(),
+    };
+    targets.extend(args.mcp_server.iter().cloned());
+    targets
+}
+
+/// What takes the files that are made; none where they stay in the operator's folder.
+fn store(args: &RunArgs, config: &Config, workspace: &Workspace, id: RunId) -> Option<Store> {
+    let artifacts = args.artifacts.clone().or_else(|| Some(config.path("artifacts")?.join(id.to_string())));
+    match (&artifacts, workspace) {
+        (Some(folder), _) => Some(Store::new(folder)),
+        (None, Workspace::Fresh { .. }) => Some(Store::new(Path::new("artifacts").join(id.to_string()))),
+        (None, Workspace::Existing(_)) => None,
     }
 }
 
@@ -239,6 +256,22 @@ fn media_type(name: &Path) -> &'static str {
 }
 
 fn finish(outcome: &Outcome, record: RunRecord, printer: &Printer) -> Result<Exit, Failure> {
+    show(record, outcome.stop.is_answer(), printer)?;
+    let exit = match &outcome.error {
+        Some(error) => Failure::from(error.clone()).exit,
+        None => (&outcome.stop).into(),
+    };
+    if exit == Exit::Ok {
+        return Ok(Exit::Ok);
+    }
+    Err(match &outcome.error {
+        Some(error) => error.clone().into(),
+        None => stopped(outcome, exit),
+    })
+}
+
+/// Shows what a run came to.
+fn show(record: RunRecord, is_answer: bool, printer: &Printer) -> Result<(), Failure> {
     for artifact in &record.artifacts {
         printer.note(&format!(
             "{} {} ({} bytes)",
@@ -247,27 +280,17 @@ fn finish(outcome: &Outcome, record: RunRecord, printer: &Printer) -> Result<Exi
             artifact.size
         ));
     }
-    let exit = match &outcome.error {
-        Some(error) => Failure::from(error.clone()).exit,
-        None => (&outcome.stop).into(),
-    };
     match printer.format {
         Format::Json => printer.json(&record)?,
         Format::Jsonl => printer.json(&Event::RunFinished { record: Arc::new(record) })?,
         Format::Text => {
-            if outcome.stop.is_answer() {
-                printer.foreign_result(outcome.text())?;
+            if is_answer {
+                printer.foreign_result(&record.response)?;
             }
-            printer.note(&paint(FAINT, summary(outcome)));
+            printer.note(&paint(FAINT, summary(&record)));
         }
     }
-    if exit == Exit::Ok {
-        return Ok(Exit::Ok);
-    }
-    Err(match &outcome.error {
-        Some(error) => error.clone().into(),
-        None => stopped(outcome, exit),
-    })
+    Ok(())
 }
 
 fn stopped(outcome: &Outcome, exit: Exit) -> Failure {
@@ -288,8 +311,7 @@ fn stopped(outcome: &Outcome, exit: Exit) -> Failure {
     }
 }
 
-fn summary(outcome: &Outcome) -> String {
-    let record = &outcome.record;
+fn summary(record: &RunRecord) -> String {
     let mut facts = vec![
         record.model.clone(),
         count(record.iterations as usize, "turn"),
@@ -297,6 +319,9 @@ fn summary(outcome: &Outcome) -> String {
     ];
     if record.usage.total_tokens() > 0 {
         facts.push(format!("{} tokens in, {} out", record.usage.input_tokens, record.usage.output_tokens));
+    }
+    if let Some(cost) = record.cost_usd {
+        facts.push(format!("{cost:.4} USD"));
     }
     facts.push(format_duration(std::time::Duration::from_secs_f64(record.execution_time)));
     crate::style::one_line(&facts.join(" · "), 200)

@@ -4,6 +4,8 @@
 
 mod bad_input;
 mod call;
+#[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
+mod claude_code;
 mod config;
 #[path = "../../../sandbox/tests/it/docker/daemon.rs"]
 #[expect(dead_code, reason = "the sandbox's own tests use the rest of it")]

@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod alone;
+#[cfg(all(feature = "claude-code", feature = "workers", target_os = "linux"))]
+mod claude_code;
 mod good_use;
 mod misuse;
 mod program;

@@ -147,13 +147,14 @@ fn check_regular(stat: &Stat, given: &str) -> Result<(), ToolError> {
 /// Reads a file of at most so many bytes.
 pub(super) fn read(folder: &Folder, relative: &str, given: &str, maximum: u64) -> Result<Found, ToolError> {
     let root = open_folder(folder)?;
+    let links = if folder.follows_links { READING } else { WRITING };
     // Looked at before it is opened: opening a pipe waits, and opening a device may do something.
-    let look = openat2(&root, relative, OFlags::PATH, 0, READING)
+    let look = openat2(&root, relative, OFlags::PATH, 0, links)
         .map_err(|errno| explain_missing(&root, errno, relative, given))?;
     let fail = |errno| explain(errno, given);
     check_regular(&rustix::fs::fstat(&look).map_err(fail)?, given)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = openat2(&root, relative, flags, 0, READING).map_err(fail)?;
+    let file = openat2(&root, relative, flags, 0, links).map_err(fail)?;
     let stat = rustix::fs::fstat(&file).map_err(fail)?;
     check_regular(&stat, given)?;
     let size = stat.st_size as u64;

@@ -53,6 +53,12 @@ impl Pattern {
             matches(pattern, &subject.chars().collect::<Vec<char>>())
         })
     }
+
+    /// Whether a whole path is meant, also by a pattern without `/`.
+    pub(super) fn matches_path(&self, path: &str) -> bool {
+        let path: Vec<char> = path.chars().collect();
+        self.alternatives.iter().any(|pattern| matches(pattern, &path))
+    }
 }
 
 /// The innermost first pair of braces: `Some(None)` when there is none, `None` when one is not closed.

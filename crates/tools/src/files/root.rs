@@ -76,6 +76,8 @@ pub(crate) struct Folder {
     pub(super) root: PathBuf,
     /// The working folder below it, empty when it is the root itself.
     pub(super) beneath: PathBuf,
+    /// Whether reading follows links that stay inside.
+    pub(super) follows_links: bool,
     protected: Vec<String>,
 }
 
@@ -100,7 +102,17 @@ impl Folder {
                 .suggest("Call with a working folder beneath the root, or provide another `FileRoot`.")
             })?,
         };
-        Ok(Some(Self { root: path, beneath, protected: root.protected }))
+        Ok(Some(Self { root: path, beneath, follows_links: true, protected: root.protected }))
+    }
+
+    /// A root itself, in which no link is followed.
+    pub(super) fn strict(root: &FileRoot) -> Result<Self, ToolError> {
+        Ok(Self {
+            root: real(&root.path)?,
+            beneath: PathBuf::new(),
+            follows_links: false,
+            protected: root.protected.clone(),
+        })
     }
 
     /// The folder of a call that cannot do without.
@@ -235,6 +247,7 @@ mod tests {
         Folder {
             root: "/srv/data".into(),
             beneath: "run".into(),
+            follows_links: true,
             protected: protected.iter().map(ToString::to_string).collect(),
         }
     }

@@ -7,6 +7,9 @@
     reason = "helpers of tests; what is skipped is printed"
 )]
 
+// The attribute macros emit paths that begin with `::toolpost`.
+extern crate toolpost_core as toolpost;
+
 mod aliases;
 mod arithmetic;
 #[cfg(feature = "http")]
@@ -19,6 +22,7 @@ mod hashing;
 mod hostile;
 mod limits;
 mod listing;
+mod permitted;
 mod reading;
 #[cfg(feature = "http")]
 mod requests;
@@ -27,4 +31,5 @@ mod searching;
 mod specs;
 mod statistics;
 mod support;
+mod transfer;
 mod writing;

@@ -1,0 +1,378 @@
+//! What the runner makes of what a program says, by a script that says it.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use toolpost_agent::StopReason;
+use toolpost_agent::claude_code::{
+    ClaudeCode, Connection, Credential, ErrorClass, ErrorKind, Executor, Outcome, Turn,
+};
+use toolpost_core::{Cancellation, Event, Secret};
+
+use super::{KEY, claude};
+
+/// A program that is a shell script.
+struct Played {
+    folder: TempDir,
+}
+
+impl Played {
+    /// A program with this script.
+    fn new(script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("claude");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Self { folder }
+    }
+
+    /// A program that greets, reads one prompt, and then runs this script.
+    fn ready(script: &str) -> Self {
+        let greeting = answer(1, &json!({}));
+        let servers = answer(2, &json!({ "mcpServers": [] }));
+        Self::new(&format!(
+            "read -r line\n{}read -r line\n{}read -r prompt\n{script}",
+            say(&greeting),
+            say(&servers)
+        ))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("claude")
+    }
+
+    fn agent(&self) -> ClaudeCode {
+        claude(Executor::process(self.path())).build().unwrap()
+    }
+
+    async fn run(&self) -> Outcome {
+        self.agent().run("do it").await
+    }
+}
+
+fn say(line: &Value) -> String {
+    format!("cat <<'END'\n{line}\nEND\n")
+}
+
+fn answer(number: u32, response: &Value) -> Value {
+    json!({ "type": "control_response", "response": {
+        "subtype": "success", "request_id": format!("toolpost-{number}"), "response": response,
+    } })
+}
+
+fn ended(more: &Value) -> Value {
+    let mut value = json!({
+        "type": "result", "subtype": "success", "is_error": false, "result": "done",
+        "stop_reason": "end_turn", "total_cost_usd": 0.5, "permission_denials": [],
+        "usage": { "input_tokens": 7, "output_tokens": 3 },
+    });
+    for (key, more) in more.as_object().into_iter().flatten() {
+        value[key] = more.clone();
+    }
+    value
+}
+
+fn kind(outcome: &Outcome) -> ErrorKind {
+    outcome.error.as_ref().unwrap_or_else(|| panic!("no error: {outcome:?}")).kind()
+}
+
+#[tokio::test]
+async fn a_turn_is_told_and_recorded() {
+    let lines = [
+        json!({ "type": "system", "subtype": "init", "session_id": "s-1", "model": "claude-x", "mcp_servers": [] }),
+        json!({ "type": "assistant", "parent_tool_use_id": null, "message": { "content": [
+            { "type": "text", "text": "I look." },
+            { "type": "tool_use", "id": "t1", "name": "Read", "input": { "path": "a" } },
+            { "type": "tool_use", "id": "t2", "name": "Read", "input": { "path": "b" } } ] } }),
+        json!({ "type": "user", "message": { "content": [
+            { "type": "tool_result", "tool_use_id": "t1", "content": "1234" },
+            { "type": "tool_result", "tool_use_id": "t2", "content": "no such file", "is_error": true } ] } }),
+        json!({ "type": "system", "subtype": "task_started", "task_id": "k", "tool_use_id": "t3", "description": "look" }),
+        json!({ "type": "system", "subtype": "task_notification", "task_id": "k", "status": "completed", "summary": "saw" }),
+        json!({ "type": "tomorrow", "x": 1 }),
+        ended(&json!({})),
+    ];
+    let played = Played::ready(&lines.iter().map(say).collect::<String>());
+    let told: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let heard = Arc::clone(&told);
+    let sink = move |event: &Event| heard.lock().unwrap().push(serde_json::to_value(event).unwrap());
+    let agent = claude(Executor::process(played.path())).on_event(Arc::new(sink)).build().unwrap();
+    let outcome = agent.run("do it").await;
+    assert_eq!(outcome.error, None);
+    assert_eq!(outcome.stop, StopReason::EndTurn);
+    assert_eq!(outcome.session.as_deref(), Some("s-1"));
+    assert_eq!(outcome.unknown, [json!({ "type": "tomorrow", "x": 1 })]);
+    let subagent = &outcome.subagents[0];
+    assert_eq!((subagent.status.as_str(), subagent.description.as_str()), ("completed", "saw"));
+    let record = serde_json::to_value(&*outcome.record).unwrap();
+    for (field, value) in [
+        ("success", json!(true)),
+        ("response", json!("done")),
+        ("model", json!("claude-code/claude-x")),
+        ("stop_reason", json!("end_turn")),
+        ("iterations", json!(1)),
+        ("cost_usd", json!(0.5)),
+        ("tools_used", json!(["Read"])),
+    ] {
+        assert_eq!(record[field], value, "{field}");
+    }
+    assert_eq!(record["usage"]["input_tokens"], 7);
+    assert!(record["execution_time"].as_f64().unwrap() > 0.0);
+    let calls = record["tool_calls"].as_array().unwrap();
+    assert_eq!(calls.len(), 2);
+    assert_eq!((&calls[0]["status"], &calls[0]["arguments"]), (&json!("success"), &json!({ "path": "a" })));
+    assert_eq!(
+        (&calls[1]["status"], &calls[1]["error"]["message"]),
+        (&json!("error"), &json!("no such file"))
+    );
+    let told = told.lock().unwrap();
+    let types: Vec<&str> = told.iter().filter_map(|event| event["type"].as_str()).collect();
+    assert_eq!(
+        types,
+        ["run.started", "text.delta", "notice", "call.finished", "call.finished", "run.finished"]
+    );
+}
+
+#[tokio::test]
+async fn what_the_program_calls_a_success_is_an_error_where_it_is_none() {
+    let denied = ended(&json!({ "permission_denials": [{ "tool_name": "Bash", "tool_use_id": "t" }] }));
+    let error = |subtype: &str, more: Value| {
+        let mut value = ended(&json!({ "subtype": subtype, "is_error": true, "result": null }));
+        more.as_object().unwrap().iter().for_each(|(key, more)| value[key] = more.clone());
+        value
+    };
+    let retry = json!({ "type": "system", "subtype": "api_retry", "attempt": 1, "error_status": 401,
+                        "error": "authentication_failed" });
+    let init = |status: &str| {
+        json!({ "type": "system", "subtype": "init", "model": "m", "session_id": "s",
+                "mcp_servers": [{ "name": "calc", "status": status }] })
+    };
+    let mut rows = tokio::task::JoinSet::new();
+    let overloaded = json!({ "api_error_status": 529, "errors": ["Overloaded"] });
+    for (line, kind_of, class, stop) in [
+        (denied, ErrorKind::Denied, ErrorClass::Execution, "permission_denied"),
+        (error("error_max_turns", json!({})), ErrorKind::Limit, ErrorClass::Execution, "max_iterations"),
+        (error("error_max_budget_usd", json!({})), ErrorKind::Limit, ErrorClass::Execution, "max_cost"),
+        (error("error_during_execution", json!({})), ErrorKind::Failed, ErrorClass::Execution, "model_error"),
+        (error("success", overloaded), ErrorKind::Provider, ErrorClass::Connection, "model_error"),
+        (
+            error("success", json!({ "result": "Not logged in · Please run /login" })),
+            ErrorKind::CredentialRefused,
+            ErrorClass::Configuration,
+            "model_error",
+        ),
+        (retry, ErrorKind::CredentialRefused, ErrorClass::Configuration, "model_error"),
+        (init("failed"), ErrorKind::ToolServer, ErrorClass::Connection, "tool_server"),
+        (init("needs-auth"), ErrorKind::ToolServer, ErrorClass::Connection, "tool_server"),
+        (
+            ended(&json!({ "stop_reason": "max_tokens" })),
+            ErrorKind::Limit,
+            ErrorClass::Execution,
+            "output_tokens",
+        ),
+    ] {
+        rows.spawn(async move {
+            // What does not end the turn by itself must be ended by us: the program stays for a minute.
+            let played = Played::ready(&format!("{}sleep 60", say(&line)));
+            let begun = Instant::now();
+            let outcome = played.run().await;
+            assert_eq!(kind(&outcome), kind_of, "{line}");
+            let failure = outcome.error.clone().unwrap();
+            assert_eq!(failure.class(), class, "{line}");
+            assert_eq!(outcome.stop.as_str(), stop, "{line}");
+            assert!(!outcome.record.success, "{line}");
+            assert_eq!(outcome.record.error.as_ref().unwrap()["class"], class.as_str());
+            assert!(begun.elapsed() < Duration::from_secs(30), "{line}");
+        });
+    }
+    while let Some(row) = rows.join_next().await {
+        row.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_dies_says_how() {
+    let killed = Played::ready("echo 'it hurts' >&2; kill -9 $$").run().await;
+    assert_eq!(kind(&killed), ErrorKind::Killed);
+    let text = killed.error.unwrap().to_string();
+    assert!(text.contains("signal 9") && text.contains("it hurts"), "{text}");
+    let exited = Played::ready("exit 3").run().await;
+    assert_eq!(kind(&exited), ErrorKind::Killed);
+    assert!(exited.error.unwrap().to_string().contains("status 3"));
+    let never = Played::new("echo 'no such option' >&2; exit 1").run().await;
+    assert_eq!(
+        (kind(&never), never.error.as_ref().unwrap().class()),
+        (ErrorKind::Program, ErrorClass::Configuration)
+    );
+    assert!(never.error.unwrap().to_string().contains("no such option"));
+}
+
+#[tokio::test]
+async fn a_program_that_does_not_speak_is_given_up() {
+    let babble = Played::new("yes Welcome").run().await;
+    assert_eq!(kind(&babble), ErrorKind::Program);
+    let silent = Played::new("sleep 60");
+    let agent = claude(Executor::process(silent.path()))
+        .limits(|all| all.start = Duration::from_millis(300))
+        .build()
+        .unwrap();
+    let begun = Instant::now();
+    let error = agent.start().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Program);
+    assert!(error.message().contains("300ms") || error.message().contains("300 ms"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    let huge =
+        Played::ready(&format!("head -c 9000000 /dev/zero | tr '\\0' x; echo\n{}", say(&ended(&json!({})))));
+    assert_eq!(huge.run().await.error, None, "a line that is too long is passed over");
+}
+
+#[tokio::test]
+async fn a_turn_that_is_stopped_or_late_ends_the_session() {
+    let played = Played::ready("sleep 60");
+    let agent = claude(Executor::process(played.path()))
+        .limits(|all| all.time = Some(Duration::from_millis(200)))
+        .build()
+        .unwrap();
+    let mut session = agent.start().await.unwrap();
+    let outcome = session.turn("do it").await;
+    assert_eq!((kind(&outcome), &outcome.stop), (ErrorKind::Limit, &StopReason::MaxTime));
+    let after = session.turn("again").await;
+    assert_eq!(kind(&after), ErrorKind::Ended);
+    assert_eq!(after.error.unwrap().class(), ErrorClass::State);
+    assert_eq!(session.set_model("opus").await.unwrap_err().kind(), ErrorKind::Ended);
+    let cancellation = Cancellation::new();
+    let stop = cancellation.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        stop.cancel();
+    });
+    let turn = Turn::new("do it").with_cancellation(cancellation);
+    let outcome = played.agent().run_turn(turn).await;
+    assert_eq!((kind(&outcome), outcome.stop), (ErrorKind::Cancelled, StopReason::Cancelled));
+}
+
+#[tokio::test]
+async fn nothing_is_started_without_a_credential_or_with_a_server_that_is_not_there() {
+    let marker = tempfile::tempdir().unwrap();
+    let started = marker.path().join("started");
+    let played = Played::new(&format!("touch {}", started.display()));
+    let without =
+        toolpost_agent::Agent::claude_code().executor(Executor::process(played.path())).build().unwrap();
+    let outcome = without.run("do it").await;
+    assert_eq!(kind(&outcome), ErrorKind::CredentialMissing);
+    assert_eq!(outcome.error.unwrap().class(), ErrorClass::Configuration);
+    let empty =
+        claude(Executor::process(played.path())).credential(Credential::OauthToken(Secret::new(" \n")));
+    assert_eq!(empty.build().unwrap().start().await.unwrap_err().kind(), ErrorKind::CredentialMissing);
+    let broken = claude(Executor::process(played.path())).credential(Credential::ApiKey(Secret::new("a\nb")));
+    assert_eq!(broken.build().unwrap().start().await.unwrap_err().kind(), ErrorKind::CredentialRefused);
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut dead = played.agent();
+    dead.connect_to("dead", Connection::http(format!("http://127.0.0.1:{port}/mcp"))).unwrap();
+    let error = dead.start().await.unwrap_err();
+    assert_eq!((error.kind(), error.class()), (ErrorKind::ToolServer, ErrorClass::Connection));
+    assert!(error.message().contains("`dead`") && error.message().contains(&port.to_string()), "{error}");
+    for executor in [Executor::process(played.path()), Executor::sandbox(played.path())] {
+        let forbidden =
+            claude(executor).no_network(true).base_url("https://provider.example").build().unwrap();
+        assert_eq!(forbidden.start().await.unwrap_err().kind(), ErrorKind::Sandbox);
+    }
+    let gone = claude(Executor::process("/nowhere/claude")).build().unwrap();
+    assert_eq!(gone.start().await.unwrap_err().kind(), ErrorKind::Program);
+    assert!(!started.exists(), "the program was started");
+}
+
+#[tokio::test]
+async fn the_key_is_seen_nowhere_but_in_its_descriptor() {
+    // Says everything that a curious program can find, and the key from where it belongs.
+    let played = Played::ready(
+        r#"words="$* $(env) $(cat /proc/$$/cmdline | tr '\0' ' ') $(cat /proc/$PPID/cmdline 2>/dev/null | tr '\0' ' ')"
+case "$words" in *canary*) found=yes;; *) found=no;; esac
+files=$(grep -rl canary "$HOME" 2>/dev/null | wc -l)
+key=$(cat /dev/fd/3); servers=$(cat /dev/fd/4)
+again=$(cat /dev/fd/3)
+echo "the key is $key" >&2
+printf '{"type":"mystery","found":"%s","files":%s,"key":"%s","length":%s,"again":"%s","servers":%s}\n' \
+    "$found" "$files" "$key" "${#key}" "$again" "$servers"
+printf '{"type":"system","subtype":"permission_denied","tool_name":"x","message":"%s"}\n' "$key"
+exit 1"#,
+    );
+    let outcome = played.run().await;
+    let seen = &outcome.unknown[0];
+    assert_eq!(seen["found"], "no");
+    assert_eq!(seen["files"], 0);
+    assert_eq!(seen["key"], "[secret]");
+    assert_eq!(seen["length"], KEY.len());
+    assert_eq!(seen["again"], "", "a descriptor is read once");
+    assert_eq!(seen["servers"], json!({ "mcpServers": {} }));
+    // What the program says in words is scrubbed.
+    let text = format!("{:?} {:?}", outcome.error, outcome.record);
+    assert!(text.contains("[secret]") && !text.contains("canary"), "{text}");
+}
+
+#[tokio::test]
+async fn options_reach_the_program() {
+    let played = Played::ready(
+        r#"printf '{"type":"words","words":"%s","folder":"%s","home":"%s"}\n' "$(printf '%s|' "$@")" "$PWD" "$HOME"
+exit 1"#,
+    );
+    let words = async |agent: ClaudeCode| {
+        let outcome = agent.run("do it").await;
+        let seen = outcome.unknown[0].clone();
+        (seen["words"].as_str().unwrap().to_owned(), seen["folder"].as_str().unwrap().to_owned())
+    };
+    let (plain, _) = words(played.agent()).await;
+    for word in
+        ["--print|", "--tools=|", "--strict-mcp-config|", "--setting-sources=|", "--permission-mode=manual|"]
+    {
+        assert!(plain.contains(word), "{plain}");
+    }
+    for word in [
+        "--model",
+        "--system-prompt",
+        "bypass",
+        "--max-",
+        "--allowedTools",
+        "--include-partial",
+        "prompt-tool",
+    ] {
+        assert!(!plain.contains(word), "{plain}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let agent = claude(Executor::process(played.path()))
+        .model("haiku")
+        .system("be brief")
+        .append_system("be kind")
+        .own_tools(["Read", "Grep"])
+        .allow(["Read"])
+        .permission_mode(toolpost_agent::claude_code::PermissionMode::Plan)
+        .limits(|all| (all.iterations, all.cost_usd) = (Some(3), Some(1.5)))
+        .port(Arc::new(toolpost_core::NoPort))
+        .working_dir(folder.path())
+        .verbose(true)
+        .build()
+        .unwrap();
+    let (all, place) = words(agent.clone()).await;
+    for word in [
+        "--model=haiku|",
+        "--system-prompt=be brief|",
+        "--append-system-prompt=be kind|",
+        "--tools=Read,Grep|",
+        "--allowedTools=Read|",
+        "--permission-mode=plan|",
+        "--max-turns=3|",
+        "--max-budget-usd=1.5|",
+        "--include-partial-messages|",
+        "--permission-prompt-tool=stdio|",
+    ] {
+        assert!(all.contains(word), "{word} in {all}");
+    }
+    assert_eq!(PathBuf::from(place), folder.path().canonicalize().unwrap());
+    let (other, _) = words(agent.with_model("opus").unwrap().with_verbose(false)).await;
+    assert!(other.contains("--model=opus|") && !other.contains("--include-partial"), "{other}");
+}

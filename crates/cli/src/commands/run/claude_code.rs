@@ -1,0 +1,206 @@
+//! `toolpost run --agent claude-code`
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use toolpost_agent::Agent;
+use toolpost_agent::claude_code::{Credential, Error, ErrorKind, Executor, Outcome, Turn};
+use toolpost_core::{RunId, RunRecord, Secret};
+
+use super::{prompt, put_away, show, store, targets};
+use crate::args::{ExecutorKind, RunArgs};
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::port::TerminalPort;
+use crate::print::Printer;
+use crate::workspace::Workspace;
+use crate::{env, interrupt, progress, target};
+
+/// What Claude Code knows our tools by: `mcp__toolpost__NAME`.
+const SERVER: &str = "toolpost";
+
+pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    check(args)?;
+    let prompt = prompt(args)?;
+    // Before anything is opened or made.
+    let credential = credential()?;
+    let program = program(args)?;
+    let id = RunId::new();
+    let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
+    let store = store(args, config, &workspace, id);
+    let events = progress::sink(printer);
+    let runtime = super::super::runtime()?;
+    let toolbox = runtime.block_on(async {
+        let token = crate::mcp::token(&args.server)?;
+        let targets = targets(args, config);
+        let opened = target::open_with(&targets, config, args.permission.level, false, token).await?;
+        opened.warnings.iter().for_each(|warning| printer.warn(warning));
+        let pool = super::super::code_pool(config)?;
+        super::super::toolbox(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events))
+            .await
+    })?;
+    let own = &args.claude;
+    let executor = match own.executor.unwrap_or_default() {
+        ExecutorKind::Process => Executor::process(program),
+        ExecutorKind::Sandbox => Executor::sandbox(program),
+    };
+    let port = TerminalPort::new(printer, &args.permission, store.clone());
+    let mut builder = Agent::claude_code()
+        .executor(executor)
+        .credential(credential)
+        .connect(SERVER, Arc::new(toolbox))
+        .no_network(config.flag("no_network"))
+        .working_dir(workspace.path())
+        .permission_mode(own.permission_mode.unwrap_or_default())
+        .verbose(printer.verbose > 0)
+        .caller(super::super::caller())
+        .port(Arc::new(port))
+        .on_event(events);
+    let words = |given: &[String]| {
+        given.iter().flat_map(|words| words.split(',')).map(|word| word.trim().to_owned()).collect::<Vec<_>>()
+    };
+    if !own.own_tools.is_empty() {
+        builder = builder.own_tools(words(&own.own_tools));
+    }
+    if !own.allow_tool.is_empty() {
+        builder = builder.allow(own.allow_tool.iter().cloned());
+    }
+    if let Some(url) = env::get("ANTHROPIC_BASE_URL") {
+        builder = builder.base_url(url);
+    }
+    // A model of the settings is one of the loop's providers, which Claude Code does not have.
+    if let Some(model) = &args.model {
+        builder = builder.model(model.strip_prefix("anthropic/").unwrap_or(model));
+    }
+    if let Some(system) = args.system_prompt.clone().or_else(|| config.text("system_prompt")) {
+        builder = builder.system(system);
+    }
+    let iterations = args.max_iterations.map_or_else(|| config.number("max_iterations"), |n| Ok(Some(n)))?;
+    let time = args.max_time.or_else(|| config.duration("max_time"));
+    builder = builder.limits(|all| {
+        all.iterations = iterations;
+        all.cost_usd = own.max_cost;
+        all.time = time;
+    });
+    let agent = builder.build()?;
+    let turn = Turn::new(prompt).with_id(id);
+    let outcome = runtime.block_on(async {
+        Ok::<_, Failure>(agent.run_turn(turn.with_cancellation(interrupt::watch()?)).await)
+    })?;
+    super::super::end(runtime);
+    finish(outcome, &workspace, store.as_ref(), printer)
+}
+
+fn finish(
+    outcome: Outcome,
+    workspace: &Workspace,
+    store: Option<&crate::workspace::Store>,
+    printer: &Printer,
+) -> Result<Exit, Failure> {
+    let mut record = RunRecord::clone(&outcome.record);
+    let put = store.map_or(Ok(()), |store| put_away(workspace, store, &mut record));
+    show(record, outcome.stop.is_answer(), printer)?;
+    match (outcome.error, put) {
+        (Some(error), _) => Err(error.into()),
+        (None, Err(failure)) => Err(failure),
+        (None, Ok(())) => Ok(Exit::Ok),
+    }
+}
+
+/// Who pays: the token counts more than the key, as with Claude Code itself.
+fn credential() -> Result<Credential, Failure> {
+    if let Some(token) = env::get("CLAUDE_CODE_OAUTH_TOKEN") {
+        return Ok(Credential::OauthToken(Secret::new(token)));
+    }
+    if let Some(key) = env::get("ANTHROPIC_API_KEY") {
+        return Ok(Credential::ApiKey(Secret::new(key)));
+    }
+    let failure = Failure::new(Exit::Credentials, "AUTH", "Claude Code needs a credential, and none is set");
+    Err(failure
+        .hint("With a subscription: set CLAUDE_CODE_OAUTH_TOKEN to what `claude setup-token` prints.")
+        .hint("With a key: set ANTHROPIC_API_KEY."))
+}
+
+/// The program that is named, else the first `claude` of the search path.
+fn program(args: &RunArgs) -> Result<PathBuf, Failure> {
+    if let Some(path) = &args.claude.program {
+        return path
+            .canonicalize()
+            .map_err(|error| Failure::file("the program of Claude Code", path, &error));
+    }
+    let search = env::get_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&search)
+        .filter(|folder| folder.is_absolute())
+        .filter_map(|folder| folder.join("claude").canonicalize().ok())
+        .find(|path| path.is_file());
+    found.ok_or_else(|| {
+        Failure::usage("there is no `claude` in the search path").hint(
+            "Install it with `npm install -g @anthropic-ai/claude-code`, or name the file with `--claude`.",
+        )
+    })
+}
+
+/// Options of the loop that Claude Code has no use for.
+fn check(args: &RunArgs) -> Result<(), Failure> {
+    let options = [
+        ("--temperature", args.temperature.is_some()),
+        ("--effort", args.effort.is_some()),
+        ("--max-output-tokens", args.max_output_tokens.is_some()),
+        ("--record", args.record.is_some()),
+        ("--dynamic", args.dynamic.is_some()),
+        ("--core-tool", !args.core_tool.is_empty()),
+        ("--compact-tools", args.compact_tools),
+        ("--max-tool-calls", args.max_tool_calls.is_some()),
+        ("--max-tokens", args.max_tokens.is_some()),
+    ];
+    refuse(&options, "is not for `--agent claude-code`", "Leave it out, or use the agent `loop`.")
+}
+
+/// Options of Claude Code that the loop has no use for.
+pub(super) fn check_loop(args: &RunArgs) -> Result<(), Failure> {
+    let own = &args.claude;
+    let options = [
+        ("--executor", own.executor.is_some()),
+        ("--claude", own.program.is_some()),
+        ("--own-tools", !own.own_tools.is_empty()),
+        ("--allow-tool", !own.allow_tool.is_empty()),
+        ("--permission-mode", own.permission_mode.is_some()),
+        ("--max-cost", own.max_cost.is_some()),
+    ];
+    refuse(&options, "is for Claude Code", "Add `--agent claude-code`.")
+}
+
+fn refuse(options: &[(&str, bool)], what: &str, hint: &str) -> Result<(), Failure> {
+    match options.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(Failure::usage(format!("`{option}` {what}")).hint(hint)),
+        None => Ok(()),
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let exit = match error.kind() {
+            ErrorKind::CredentialMissing | ErrorKind::CredentialRefused => Exit::Credentials,
+            ErrorKind::Setting | ErrorKind::Program => Exit::Usage,
+            ErrorKind::Sandbox | ErrorKind::Denied => Exit::Denied,
+            ErrorKind::ToolServer | ErrorKind::Provider | ErrorKind::Daemon => Exit::Unreachable,
+            ErrorKind::Limit => Exit::Limit,
+            ErrorKind::Cancelled => Exit::Interrupted,
+            _ => Exit::Failed,
+        };
+        let mut failure = Self::new(exit, &error.kind().as_str().to_uppercase(), error.message());
+        let option = match error.kind() {
+            ErrorKind::Denied => {
+                Some("`--allow-tool` allows a tool by its name; on a terminal you are asked.")
+            }
+            ErrorKind::Sandbox => {
+                Some("`--executor process` runs Claude Code with your own rights, which nothing confines.")
+            }
+            _ => None,
+        };
+        failure.hints.extend(error.suggestion().map(str::to_owned));
+        failure.hints.extend(option.map(str::to_owned));
+        failure
+    }
+}

@@ -1,0 +1,144 @@
+//! `run --agent claude-code`: the real program where it is installed, and what is refused before anything starts.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use toolpost_testkit::messages;
+use toolpost_testkit::provider::LoopbackProvider;
+
+use crate::support::{TestEnv, fits, repository};
+
+const TOKEN: &str = "sk-ant-oat-canary-9f31";
+
+struct World {
+    env: TestEnv,
+    model: LoopbackProvider,
+    program: PathBuf,
+}
+
+/// A world with the real program and a model that does what the prompt says.
+fn world(test: &str) -> Option<World> {
+    let program = repository(".dev/claude-code/node_modules/@anthropic-ai/claude-code-linux-x64/claude");
+    if !program.exists() {
+        println!("SKIP {test}: Claude Code is not installed; `cargo xtask test` installs it below .dev");
+        return None;
+    }
+    let model = LoopbackProvider::start_with(messages::answer).unwrap();
+    let env =
+        TestEnv::new().with("CLAUDE_CODE_OAUTH_TOKEN", TOKEN).with("ANTHROPIC_BASE_URL", model.base_url());
+    Some(World { env, model, program })
+}
+
+impl World {
+    /// Runs a task with these further words; the record, and the error if the command fails with it.
+    fn run(&self, task: &str, words: &[&str], exit: i32) -> (Value, String) {
+        let program = self.program.to_str().unwrap();
+        let words = ["run", "-p", task, "--agent", "claude-code", "--claude", program, "--json"]
+            .into_iter()
+            .chain(words.iter().copied());
+        let finished = self.env.run(words).exit(exit);
+        assert!(!finished.out.contains("canary") && !finished.err.contains("canary"), "{finished}");
+        let record = finished.json();
+        fits("run-record", &record);
+        (record, finished.err)
+    }
+}
+
+#[test]
+fn claude_code_uses_the_tools_in_the_sandbox_and_in_a_process() {
+    let Some(world) = world("claude_code_uses_the_tools_in_the_sandbox_and_in_a_process") else { return };
+    let task = "call mcp__toolpost__calculate {\"expression\": \"6*7\"}\n\
+                call mcp__toolpost__write_file {\"path\": \"made.txt\", \"content\": \"x\"}";
+    for words in
+        [&["--model", "haiku"][..], &["--executor", "process", "--model", "anthropic/claude-opus-5-5"]]
+    {
+        let (record, _) = world.run(task, words, 0);
+        assert_eq!((&record["success"], &record["stop_reason"]), (&json!(true), &json!("end_turn")));
+        assert!(record["response"].as_str().unwrap().contains("42"), "{record}");
+        assert_eq!(record["tool_calls"][0]["caller"]["front"], "cli");
+        let made = record["artifacts"][0]["name"].as_str().unwrap();
+        assert!(made.ends_with("made.txt"), "{record}");
+    }
+    let requests = world.model.requests();
+    assert!(
+        requests.iter().all(|request| request.header("authorization") == Some(&format!("Bearer {TOKEN}")))
+    );
+    assert!(requests[0].json()["model"].to_string().contains("haiku"));
+    assert!(requests.last().unwrap().json()["model"] == "claude-opus-5-5");
+}
+
+#[test]
+fn what_goes_wrong_has_its_status() {
+    let Some(world) = world("what_goes_wrong_has_its_status") else { return };
+    let calculate = "call mcp__toolpost__calculate {\"expression\": \"6*7\"}";
+    let rows: [(&str, &[&str], i32, &str); 5] = [
+        (calculate, &["--allow-tool", "mcp__toolpost__read_file", "--no-input"], 5, "DENIED"),
+        (calculate, &["--max-iterations", "1"], 6, "LIMIT"),
+        (calculate, &["--max-cost", "0.000001"], 6, "LIMIT"),
+        ("wait 60000", &["--max-time", "1s"], 6, "LIMIT"),
+        ("refuse 401", &[], 3, "CREDENTIAL_REFUSED"),
+    ];
+    for (task, words, exit, code) in rows {
+        let (record, error) = world.run(task, &[words, &["--executor", "process"]].concat(), exit);
+        assert_eq!(record["success"], false, "{record}");
+        assert!(record["error"]["class"].is_string(), "{record}");
+        assert!(error.contains(code), "{error}");
+    }
+}
+
+#[test]
+fn nothing_starts_without_a_credential_or_with_options_of_the_other_agent() {
+    let env = TestEnv::new();
+    let error = |words: &[&str], exit| {
+        let words = ["run", "-p", "hi", "--json"].iter().chain(words);
+        env.run(words).exit(exit).error()
+    };
+    let missing = error(&["--agent", "claude-code", "--claude", "/bin/sh"], 3);
+    assert_eq!(missing["code"], "AUTH");
+    assert!(missing["hints"].to_string().contains("CLAUDE_CODE_OAUTH_TOKEN"), "{missing}");
+    for words in [
+        &["--temperature", "1"][..],
+        &["--effort", "low"],
+        &["--max-output-tokens", "9"],
+        &["--record", "x"],
+        &["--dynamic"],
+        &["--core-tool", "calculate"],
+        &["--compact-tools"],
+        &["--max-tool-calls", "2"],
+        &["--max-tokens", "9"],
+    ] {
+        let refused = error(&[&["--agent", "claude-code"], words].concat(), 2);
+        assert!(refused["message"].as_str().unwrap().contains(words[0]), "{refused}");
+    }
+    for words in [
+        &["--executor", "process"][..],
+        &["--claude", "x"],
+        &["--own-tools", "Read"],
+        &["--allow-tool", "Read"],
+        &["--permission-mode", "plan"],
+        &["--max-cost", "1"],
+    ] {
+        let refused = error(words, 2);
+        assert!(refused["message"].as_str().unwrap().contains(words[0]), "{refused}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_before_anything_starts() {
+    let env = TestEnv::new().with("ANTHROPIC_API_KEY", "sk-ant-canary");
+    let failed = |words: &[&str], exit| {
+        let words = ["run", "-p", "hi", "--agent", "claude-code"].iter().chain(words);
+        let finished = env.run(words).exit(exit);
+        assert!(!finished.err.contains("canary"), "{finished}");
+        finished.err
+    };
+    assert!(failed(&["--claude", "/nowhere/claude"], 2).contains("/nowhere/claude"));
+    let program = ["--claude", "/bin/sh"];
+    assert!(failed(&[&program[..], &["--model", "--bare"]].concat(), 2).contains("model"));
+    assert!(failed(&[&program[..], &["--max-cost", "-1"]].concat(), 2).contains("cost"));
+    assert!(failed(&[&program[..], &["--permission-mode", "anything"]].concat(), 2).contains("accept-edits"));
+    let bypass = [&program[..], &["--executor", "process", "--permission-mode", "bypass"]].concat();
+    assert!(failed(&bypass, 2).contains("confines"));
+    // The tests' own rule that nothing leaves this machine holds for Claude Code as well.
+    assert!(failed(&program, 5).contains("leave this machine"));
+}
