@@ -75,7 +75,8 @@ pub(crate) enum Command {
     /// Let files of a folder count: settings, variables, descriptions of tools.
     #[command(after_long_help = help::TRUST)]
     Trust(TrustArgs),
-    /// Explain a command or a topic: exit-codes, environment, settings, targets, models, scripts.
+    /// Explain a command or a topic: exit-codes, environment, settings, targets, gateway,
+    /// models, scripts.
     #[command(after_long_help = help::HELP)]
     Help(HelpArgs),
 }
@@ -752,6 +753,10 @@ pub(crate) struct TrustArgs {
     /// Trust them no more.
     #[arg(long, requires = "paths")]
     pub(crate) remove: bool,
+    /// Approve the definition that a tool behind a gateway has now; `?` shows how all of them stand. The path is that of
+    /// the gateway. May be repeated.
+    #[arg(long, value_name = "UPSTREAM/TOOL", requires = "paths", conflicts_with = "remove")]
+    pub(crate) tool: Vec<String>,
 }
 
 #[derive(Args, Debug)]

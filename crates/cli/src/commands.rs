@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use toolpost_core::{Approval, Caller, EventSink, Secret};
 use toolpost_exec::command::CommandSettings;
-use toolpost_sandbox::{Cancel, Profile};
+use toolpost_sandbox::{Cancel, Level, Profile};
 use toolpost_toolbox::{Builder, Toolbox};
 use toolpost_tools::{CodePool, CodeSettings, FileRoot, HttpSettings, SearchEngine, SearchSettings};
 
@@ -94,6 +94,17 @@ async fn toolbox(
     }
     let store = LazyStore::new(crate::store::path(config)?);
     opened.into_toolbox(builder.store(Arc::new(store))).await
+}
+
+/// The tools of an upstream of a gateway. Whoever is in front has seen to approvals.
+pub(crate) async fn upstream(
+    opened: Opened,
+    folder: &Path,
+    config: &Config,
+    level: Option<Level>,
+) -> Result<Toolbox, Failure> {
+    let permission = Permission { allow: Vec::new(), ask: false, yes: false, no_input: true, level };
+    toolbox(opened, folder, &permission, config, None, Arc::new(|_| {})).await
 }
 
 /// The Pythons that a command with many calls keeps ready, unless the settings say that there are none.

@@ -45,7 +45,7 @@ impl fmt::Display for Origin {
 }
 
 /// A file that may hold settings.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Layer {
     pub(crate) name: &'static str,
     pub(crate) path: Option<PathBuf>,
@@ -55,7 +55,7 @@ pub(crate) struct Layer {
 }
 
 /// The settings of this command.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Config {
     values: BTreeMap<&'static str, (Value, Origin)>,
     targets: BTreeMap<String, (String, Origin)>,

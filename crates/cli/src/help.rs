@@ -19,7 +19,8 @@ Examples:
   toolpost call calculate expression='2**64 - 1'
   echo 'print(6 * 7)' | toolpost exec --lang python -
 
-Topics: `toolpost help exit-codes`, `environment`, `settings`, `targets`, `models`, `scripts`.";
+Topics: `toolpost help exit-codes`, `environment`, `settings`, `targets`, `gateway`, `models`,
+`scripts`.";
 
 pub(crate) const RUN: &str = "\
 Examples:
@@ -151,6 +152,7 @@ Examples:
   toolpost trust .
   toolpost trust toolpost.toml git.toml
   toolpost trust --remove git.toml
+  toolpost trust gateway.toml --tool calc/add
 
 A file is trusted with the content that it has now. When it changes, it counts no more until it is
 trusted again. Read it first: it may name programs, allow tools and choose where your data goes.";
@@ -192,7 +194,8 @@ A target says where tools come from. `call` takes one; `tools` and `run --tools`
   builtin:NAME      one of them; its name alone does as well
   command:NAME      a description that comes with toolpost, such as command:git
   ./PATH            an executable that answers `--discover`; a `.py` file goes to Python
-  FILE.toml         a description of a program, with kind = \"command\"
+  FILE.toml         a description of a program, with kind = \"command\",
+                    or of many targets, with kind = \"gateway\": see `toolpost help gateway`
   https://HOST/mcp  a server of the Model Context Protocol; `http://` as well
   stdio:COMMAND     such a server, started with these words; there is no shell
   NAME              what `targets.NAME` of the settings stands for, or a server of `.mcp.json`,
@@ -206,7 +209,34 @@ A program runs in the sandbox, at level standard unless `--level` or the setting
 A server is confined the same way, and then has no network: `--level minimal` gives it yours.
 A description starts nothing until `toolpost trust FILE.toml`.";
 
-const TOPICS: [&str; 6] = ["exit-codes", "environment", "settings", "targets", "models", "scripts"];
+const GATEWAY: &str = "\
+A gateway is many targets behind one: a file that can be named wherever a target can.
+
+  kind = \"gateway\"
+
+  [[upstreams]]
+  name = \"calc\"                  # its tools are calc__add, calc__sub, …
+  target = \"./calculator\"        # any target but another gateway
+  namespace = true               # false: bare names, as far as no earlier upstream has them
+  allow = [\"add\", \"read_*\"]    # only these are open; `tool:`, `prompt:` and `resource:` name a kind
+  deny = [\"read_secret\"]         # closed, whatever is allowed
+  rename = [{ tool = \"add\", name = \"plus\", description = \"Add numbers.\" }]
+  lazy = true                    # started on its first call, listed from what it had before
+  pin = \"trust-first-list\"       # or off, trust, quarantine: tools that nobody has approved
+  [[upstreams.clients]]
+  identity = \"guest*\"            # rules for callers: `allow` instead of, `deny` beside those above
+  allow = [\"add\"]
+
+An upstream that is away is connected again, and its names stay.
+
+A tool whose definition has changed is in quarantine. `toolpost trust FILE.toml --tool ?` shows what
+it says now, and `toolpost trust FILE.toml --tool calc/add` approves it.
+
+A change of the file acts within seconds in a command that runs, once `toolpost trust FILE.toml` has
+pinned it.";
+
+const TOPICS: [&str; 7] =
+    ["exit-codes", "environment", "settings", "targets", "gateway", "models", "scripts"];
 
 pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
     let mut root = Cli::command();
@@ -217,6 +247,7 @@ pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
         Some("environment") => environment(),
         Some("settings") => settings(),
         Some("targets") => TARGETS.to_owned(),
+        Some("gateway") => GATEWAY.to_owned(),
         Some("models") => MODELS.to_owned(),
         Some("scripts") => SCRIPTS.to_owned(),
         Some(name) => match root.find_subcommand_mut(name) {
@@ -337,7 +368,7 @@ mod tests {
     ];
 
     /// The pages that explain.
-    const TOPICS: &[&str] = &[CONFIG_LAYERS, TARGETS, MODELS, SCRIPTS];
+    const TOPICS: &[&str] = &[CONFIG_LAYERS, TARGETS, GATEWAY, MODELS, SCRIPTS];
 
     #[test]
     fn every_example_is_a_command_line() {

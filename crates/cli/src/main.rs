@@ -24,6 +24,7 @@ mod egress;
 mod env;
 mod exit;
 mod failure;
+mod gateway;
 mod help;
 mod interrupt;
 mod logs;
@@ -91,7 +92,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::Init(command) => commands::init::run(&command, printer),
         Command::State(command) => commands::state::run(&command, &config, printer),
         Command::Config(command) => commands::config::run(&command, &config, printer),
-        Command::Trust(args) => commands::trust::run(&args, printer),
+        Command::Trust(args) => commands::trust::run(&args, &config, printer),
         Command::Help(args) => help::run(&args, printer),
     }
 }

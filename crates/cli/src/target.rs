@@ -10,6 +10,7 @@ use toolpost_exec::client::Executables;
 use toolpost_exec::command::{CommandTools, SHIPPED};
 use toolpost_mcp::client::Client;
 use toolpost_sandbox::Level;
+use toolpost_toolbox::sources::Gateway;
 use toolpost_toolbox::{Builder, Toolbox};
 
 use crate::config::trust::{Pins, Standing};
@@ -17,6 +18,7 @@ use crate::config::{Config, places};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::gateway;
 use crate::mcp::{self, Server};
 
 /// The largest description that is read, in bytes.
@@ -30,7 +32,9 @@ pub(crate) struct Opened {
     pub(crate) programs: Option<Arc<Executables>>,
     /// The servers of the Model Context Protocol.
     pub(crate) servers: Vec<Arc<Client>>,
-    /// What programs and servers have.
+    /// The gateways, each with many targets behind it.
+    gateways: Vec<Arc<Gateway>>,
+    /// What programs, servers and gateways have.
     listed: Vec<Arc<ToolSpec>>,
     /// What is wrong with some of them.
     pub(crate) warnings: Vec<String>,
@@ -40,10 +44,11 @@ impl Opened {
     /// What has resources and prompts of its own.
     pub(crate) fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
         let programs = self.programs.iter().map(|programs| Arc::clone(programs) as Arc<dyn ToolSource>);
-        programs.chain(self.servers.iter().map(|server| Arc::clone(server) as Arc<dyn ToolSource>)).collect()
+        let servers = self.servers.iter().map(|server| Arc::clone(server) as Arc<dyn ToolSource>);
+        programs.chain(servers).chain(self.gateways.iter().map(|gateway| gateway.source())).collect()
     }
 
-    /// What is known of the tools, in the order of the targets; those of programs and servers come last.
+    /// What is known of the tools, in the order of the targets; those of programs, servers and gateways come last.
     pub(crate) fn specs(&self) -> Vec<Arc<ToolSpec>> {
         self.tools.iter().map(|tool| tool.spec()).chain(self.listed.iter().cloned()).collect()
     }
@@ -59,6 +64,13 @@ impl Opened {
             toolbox.add_source(source).await?;
         }
         Ok(toolbox)
+    }
+
+    /// The source, if there is one and nothing else.
+    pub(crate) fn only_source(&self) -> Option<Arc<dyn ToolSource>> {
+        let mut sources = self.sources();
+        let only = sources.pop()?;
+        (self.tools.is_empty() && sources.is_empty()).then_some(only)
     }
 
     fn add(&mut self, tool: Arc<dyn Tool>) {
@@ -114,7 +126,19 @@ pub(crate) async fn open_with(
             let token = token.as_ref().filter(|_| mcp::takes_token(target));
             servers.push(mcp::of_address(target, token, server_level)?);
         } else if Path::new(target).extension().is_some_and(|extension| extension == "toml") {
-            described(Path::new(target))?.into_iter().for_each(|tool| opened.add(tool));
+            let path = Path::new(target);
+            let text = trusted(path)?;
+            if gateway::is_gateway(&text) {
+                let gateway = gateway::followed(path, &text, config, level).await?;
+                opened.listed.extend(gateway.source().list().await?);
+                opened.warnings.extend(gateway.status().into_iter().filter_map(|upstream| {
+                    let reason = upstream.connection?.last_error?;
+                    Some(format!("the upstream `{}` is away: {reason}", upstream.name))
+                }));
+                opened.gateways.push(gateway);
+            } else {
+                described(path, &text)?.into_iter().for_each(|tool| opened.add(tool));
+            }
         } else if target.contains('/') {
             let path = Path::new(target);
             paths.push(path.canonicalize().map_err(|error| Failure::file("the program", path, &error))?);
@@ -150,8 +174,8 @@ fn builtin_tool(builtin: &[Arc<dyn Tool>], name: &str) -> Option<Arc<dyn Tool>> 
     builtin.iter().find(known).map(Arc::clone)
 }
 
-/// The tools of a description that the operator trusts.
-fn described(path: &Path) -> Result<Vec<Arc<dyn Tool>>, Failure> {
+/// The content of a description that the operator trusts.
+pub(crate) fn trusted(path: &Path) -> Result<String, Failure> {
     let wrong = |error: &io::Error| Failure::file("the description", path, error);
     let size = path.metadata().map_err(|error| wrong(&error))?.len();
     if size > MAX_DESCRIPTION {
@@ -160,34 +184,35 @@ fn described(path: &Path) -> Result<Vec<Arc<dyn Tool>>, Failure> {
     // Read once: what is trusted is what is used.
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
     match Pins::load()?.standing_of(path, text.as_bytes()) {
-        Standing::Trusted => {}
+        Standing::Trusted => Ok(text),
         standing => {
             let why = if standing == Standing::Changed {
                 "has changed since it was trusted"
             } else {
                 "is not trusted"
             };
-            return Err(Failure::new(
+            Err(Failure::new(
                 Exit::Denied,
                 "PERMISSION",
                 format!("the description `{}` {why}", path.display()),
             )
-            .hint(format!(
-                "It names programs to start. Read it; then `toolpost trust {}`.",
-                path.display()
-            )));
+            .hint(format!("It names programs to start. Read it; then `toolpost trust {}`.", path.display())))
         }
     }
-    let document = Document::parse(text.as_str()).ok();
+}
+
+/// The tools of a description.
+fn described(path: &Path, text: &str) -> Result<Vec<Arc<dyn Tool>>, Failure> {
+    let document = Document::parse(text).ok();
     match document.as_ref().and_then(|document| document.get("kind")?.as_str()) {
         Some("command") | None => {
-            let tools = CommandTools::from_toml(&text, path.display().to_string())
+            let tools = CommandTools::from_toml(text, path.display().to_string())
                 .map_err(|error| Failure::usage(error.to_string()))?;
             Ok(tools.into_tools())
         }
         Some(other) => {
             Err(Failure::usage(format!("the description `{}` is of the kind `{other}`", path.display()))
-                .hint("This version knows kind = \"command\"."))
+                .hint("This version knows kind = \"command\" and \"gateway\"."))
         }
     }
 }

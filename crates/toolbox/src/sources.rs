@@ -39,8 +39,8 @@ use toolpost_core::{BoxFuture, Call, CallRecord, Clock as _, Reply, SystemClock,
 
 pub use self::filtered::{Filter, Filtered};
 pub use self::gateway::{
-    ClientSettings, Gateway, GatewayParts, GatewaySettings, Pinning, SecretPlace, UpstreamSettings,
-    UpstreamStatus,
+    ApprovalCommand, ClientSettings, Connector, Gateway, GatewayParts, GatewaySettings, Pinning,
+    UpstreamSettings, UpstreamStatus,
 };
 pub use self::glob::Glob;
 pub use self::inspect::{Finding, FindingKind, Severity, inspect};

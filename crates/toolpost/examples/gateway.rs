@@ -11,7 +11,9 @@ use std::sync::Arc;
 use toolpost::sources::{
     Filter, Filtered, Joined, JoinedSettings, Member, MemoryPins, Pinned, Rename, Renamed, Severity, inspect,
 };
-use toolpost::{Call, Caller, Output, ToolError, ToolSource, ToolSpec, Toolbox, json, tool, tool_fn};
+use toolpost::{
+    Approval, Call, Caller, Output, ToolError, ToolSource, ToolSpec, Toolbox, json, tool, tool_fn,
+};
 
 /// Add two numbers.
 #[tool(read_only)]
@@ -50,8 +52,8 @@ async fn main() -> Result<(), ToolError> {
         Member::namespaced("weather", Arc::new(pinned.clone()))?,
     ];
     let joined = Joined::open("gateway", members, JoinedSettings::default()).await?;
-    // A toolbox in front: every call is checked, limited and recorded.
-    let gateway = Toolbox::builder().name("gateway").build()?;
+    // A toolbox in front: every call is checked, limited and recorded. Nobody is asked before something is destroyed.
+    let gateway = Toolbox::builder().name("gateway").approval("calc__clear", Approval::Allow).build()?;
     gateway.add_source(Arc::new(joined)).await?;
 
     for who in ["guest", "admin"] {

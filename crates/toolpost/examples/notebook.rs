@@ -6,6 +6,7 @@
 //! $ cargo run -p toolpost --features state --example notebook -- read --notebook trip
 //! {"status":"success","result":{"result":["Buy a map."]}}
 //! ```
+#![expect(clippy::ptr_arg, reason = "what a tool sees of a document is a value of its own")]
 
 use std::sync::Arc;
 

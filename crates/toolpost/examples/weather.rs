@@ -11,7 +11,7 @@ use toolpost::{ToolError, Toolbox, data, prompt, resource, tool};
 #[data]
 struct Day {
     /// Days from now.
-    day: u8,
+    ahead: u8,
     /// In degrees Celsius.
     high: i32,
     /// In degrees Celsius.
@@ -34,7 +34,7 @@ fn day(city: &str, day: u8) -> Day {
     let seed = city.bytes().fold(u32::from(day), |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
     let high = i32::try_from(seed % 25).unwrap_or_default();
     let sky = ["sun", "clouds", "rain", "snow"][seed as usize / 25 % 4];
-    Day { day, high, low: high - 7, sky: sky.to_owned() }
+    Day { ahead: day, high, low: high - 7, sky: sky.to_owned() }
 }
 
 /// Forecast the weather for a city.

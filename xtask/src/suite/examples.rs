@@ -139,7 +139,7 @@ pub const EXAMPLES: &[Example] = &[
             "",
             &["forecast", "--city", "Oslo", "--days", "2"],
             0,
-            "\"city\":\"Oslo\",\"days\":[{\"day\":1,",
+            "\"city\":\"Oslo\",\"days\":[{\"ahead\":1,",
         )],
     },
     Example {
@@ -180,7 +180,9 @@ pub const EXAMPLES: &[Example] = &[
             "",
             &[],
             0,
-            "the tool `forecast` is quarantined: its definition has changed since it was approved",
+            "guest may not clear: PERMISSION\nadmin sees: calc__plus, calc__clear, weather__forecast\nadmin clears\n\
+             calc__plus: 42\nweather__forecast: sun\nweather__forecast: the tool `forecast` is quarantined: its \
+             definition has changed since it was approved\n",
         )],
     },
     Example {

@@ -1,19 +1,26 @@
 //! `toolpost trust`
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use toolpost_core::Code;
+use toolpost_toolbox::sources::{Standing, Verdict};
 
 use crate::args::TrustArgs;
-use crate::config::places;
-use crate::config::trust::{Pins, Standing};
+use crate::config::trust::{Pins, Standing as FileStanding};
+use crate::config::{Config, places};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::mcp::files as files_of_servers;
 use crate::print::Printer;
 use crate::style::{FAINT, GOOD, HINT, WARN, harmless, paint};
+use crate::{gateway, target};
 
-pub(crate) fn run(args: &TrustArgs, printer: &Printer) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    if !args.tool.is_empty() {
+        return tools(args, config, printer);
+    }
     let mut pins = Pins::load()?;
     if args.paths.is_empty() {
         list(&pins, printer)?;
@@ -58,6 +65,82 @@ pub(crate) fn run(args: &TrustArgs, printer: &Printer) -> Result<Exit, Failure> 
     Ok(Exit::Ok)
 }
 
+/// Shows how the definitions of tools behind a gateway stand, and approves those that are named.
+fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let [path] = args.paths.as_slice() else {
+        return Err(Failure::usage("`--tool` approves the tools of one gateway: name one path"));
+    };
+    let text = target::trusted(path)?;
+    let runtime = super::runtime()?;
+    let done = runtime.block_on(async {
+        let gateway = gateway::open(path, &text, config, None).await?;
+        // Which are there, and which are in quarantine, is known when they are listed.
+        gateway.source().list().await?;
+        let mut standings: BTreeMap<String, Vec<Standing>> = BTreeMap::new();
+        for upstream in gateway.status() {
+            match gateway.standings(&upstream.name).await {
+                Ok(found) => {
+                    standings.insert(upstream.name, found);
+                }
+                Err(error) if error.code() == Code::Precondition => {}
+                Err(error) => printer.warn(&format!("{}: {}", upstream.name, error.message())),
+            }
+        }
+        let mut approved = Vec::new();
+        for wanted in args.tool.iter().filter(|wanted| *wanted != "?") {
+            let (upstream, tool) = wanted.split_once('/').ok_or_else(|| {
+                Failure::usage(format!("`--tool {wanted}`: expected UPSTREAM/TOOL, such as calc/add"))
+            })?;
+            let found = standings.get(upstream).and_then(|all| all.iter().find(|found| found.tool == tool));
+            let Some(standing) = found else {
+                return Err(Failure::usage(format!("`--tool {wanted}`: there is no such tool"))
+                    .hint(format!("`toolpost trust {} --tool ?` shows all.", path.display())));
+            };
+            gateway.approve(upstream, tool, &standing.sha256).await?;
+            printer.note(&format!("{} {}", paint(GOOD, "approved"), paint(HINT, wanted)));
+            approved.push(json!({ "upstream": upstream, "tool": tool, "sha256": standing.sha256 }));
+        }
+        if args.tool.iter().any(|wanted| wanted == "?") {
+            show(&standings, printer)?;
+        } else if !printer.is_text() {
+            printer.json(&json!({ "approved": approved }))?;
+        }
+        Ok(Exit::Ok)
+    });
+    super::end(runtime);
+    done
+}
+
+/// Every tool that is not as it was approved, with what it says and what is wrong with it.
+fn show(standings: &BTreeMap<String, Vec<Standing>>, printer: &Printer) -> Result<(), Failure> {
+    if !printer.is_text() {
+        return printer.json(&json!({ "upstreams": standings }));
+    }
+    let mut lines = Vec::new();
+    for (upstream, standing) in
+        standings.iter().flat_map(|(name, all)| all.iter().map(move |one| (name, one)))
+    {
+        let name = format!("{upstream}/{}", standing.tool);
+        if standing.verdict == Verdict::Approved {
+            lines.push(format!("{} {}", paint(HINT, name), paint(FAINT, "(approved)")));
+            continue;
+        }
+        let word = match standing.verdict {
+            Verdict::Changed { .. } => "(changed)",
+            Verdict::New => "(new)",
+            _ => "(suspicious)",
+        };
+        lines.push(format!("{} {}", paint(HINT, name), paint(WARN, word)));
+        // What a stranger wrote is shown with everything written out that a terminal would obey.
+        let before = standing.approved_definition.as_ref();
+        let before = before.and_then(|spec| spec.get("description")).and_then(Value::as_str);
+        lines.extend(before.map(|text| format!("  was: {}", text.escape_debug())));
+        lines.push(format!("  now: {}", standing.definition.description.escape_debug()));
+        lines.extend(standing.findings.iter().map(|finding| format!("  {finding}")));
+    }
+    printer.result(&lines.join("\n"))
+}
+
 /// The files that a path means: itself, or those of a folder that count only when they are trusted.
 fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !path.is_dir() {
@@ -80,9 +163,9 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 fn list(pins: &Pins, printer: &Printer) -> Result<(), Failure> {
     let state = |path: &Path| match pins.standing(path) {
-        Standing::Trusted => "trusted",
-        Standing::Changed => "changed since",
-        Standing::Unknown => "gone",
+        FileStanding::Trusted => "trusted",
+        FileStanding::Changed => "changed since",
+        FileStanding::Unknown => "gone",
     };
     if !printer.is_text() {
         let files: Vec<Value> = pins

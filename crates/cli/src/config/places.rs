@@ -38,6 +38,11 @@ pub(crate) fn trust() -> Option<PathBuf> {
     folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("trust.json"))
 }
 
+/// The definitions of tools behind gateways that the operator has approved.
+pub(crate) fn pins() -> Option<PathBuf> {
+    folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("approved-tools.json"))
+}
+
 /// What tools keep, unless `--store` says otherwise.
 pub(crate) fn store() -> Option<PathBuf> {
     folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("store.db"))

@@ -18,7 +18,8 @@ const COMMANDS: [&str; 14] = [
     "trust",
     "help",
 ];
-const TOPICS: [&str; 6] = ["exit-codes", "environment", "settings", "targets", "models", "scripts"];
+const TOPICS: [&str; 7] =
+    ["exit-codes", "environment", "settings", "targets", "gateway", "models", "scripts"];
 
 #[test]
 fn every_page_is_as_it_was() {

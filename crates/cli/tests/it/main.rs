@@ -14,6 +14,7 @@ mod daemon;
 mod docker;
 mod environment;
 mod exec;
+mod gateway;
 mod global;
 mod help;
 mod hostile;

@@ -19,7 +19,7 @@ fn call(id: u64, tool: &str, arguments: &Value) -> String {
 }
 
 /// An address that is free now.
-fn free() -> SocketAddr {
+pub(crate) fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 

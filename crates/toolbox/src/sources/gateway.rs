@@ -1,8 +1,6 @@
 //! Upstreams behind one source, as settings say.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -73,12 +71,6 @@ pub struct UpstreamSettings {
     /// What becomes of tools that nobody has approved. Default: those of the first list are trusted.
     #[serde(default)]
     pub pin: Pinning,
-    /// Headers that requests to it carry: the gateway's own credentials. What a caller has sent never goes out.
-    #[serde(default)]
-    pub headers: BTreeMap<String, SecretPlace>,
-    /// Variables of the environment that its program gets.
-    #[serde(default)]
-    pub env: BTreeMap<String, SecretPlace>,
 }
 
 fn yes() -> bool {
@@ -98,16 +90,6 @@ pub struct ClientSettings {
     /// What is closed to them, on top of the general rules.
     #[serde(default)]
     pub deny: Vec<String>,
-}
-
-/// Where a secret is; never the secret itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SecretPlace {
-    /// In a variable of the environment.
-    Env(String),
-    /// In a file; white space at its end does not count.
-    File(PathBuf),
 }
 
 /// Whether definitions are pinned: [`Unpinned`], or not at all.
@@ -176,8 +158,7 @@ impl UpstreamSettings {
 
     /// What it is started with: another one has another manifest.
     fn digest(&self) -> String {
-        let start = serde_json::json!([self.target, self.headers, self.env]);
-        hex(Sha256::digest(start.to_string()))
+        hex(Sha256::digest(&self.target))
     }
 }
 
@@ -202,17 +183,23 @@ impl ToolSource for Nothing {
     }
 }
 
+/// How an upstream comes to be.
+pub type Connector = Arc<dyn Fn(&UpstreamSettings) -> Arc<dyn Connect> + Send + Sync>;
+
+/// By which command a person approves a tool: of an upstream, and its name there.
+pub type ApprovalCommand = Arc<dyn Fn(&str, &str) -> String + Send + Sync>;
+
 /// How upstreams are connected, and where what is known of them is kept.
 #[derive(Clone)]
 pub struct GatewayParts {
     /// How an upstream comes to be.
-    pub connect: Arc<dyn Fn(&UpstreamSettings) -> Arc<dyn Connect> + Send + Sync>,
+    pub connect: Connector,
     /// Where pins are kept.
     pub pins: Arc<dyn PinStore>,
     /// Where manifests of lazy upstreams are kept.
     pub manifests: Arc<dyn ManifestStore>,
     /// By which command a person approves a tool of an upstream, for errors.
-    pub approval: Arc<dyn Fn(&str, &str) -> String + Send + Sync>,
+    pub approval: ApprovalCommand,
     /// How upstreams are revived.
     pub revival: RevivedSettings,
     /// How long the list waits for an upstream, and the like. Names that are taken go under their namespace, whatever

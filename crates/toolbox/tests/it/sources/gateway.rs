@@ -58,11 +58,11 @@ impl Network {
     }
 }
 
-fn settings(upstreams: Value) -> GatewaySettings {
+fn settings(upstreams: &Value) -> GatewaySettings {
     serde_json::from_value(json!({ "upstreams": upstreams })).unwrap()
 }
 
-async fn open(network: &Network, upstreams: Value) -> Gateway {
+async fn open(network: &Network, upstreams: &Value) -> Gateway {
     Gateway::open("gateway", &settings(upstreams), network.parts()).await.unwrap()
 }
 
@@ -72,7 +72,7 @@ async fn each_setting_acts() {
     network.put("calc", &Upstream::new("up", &["add", "sub", "power"]));
     let gateway = open(
         &network,
-        json!([{
+        &json!([{
             "name": "calc",
             "target": "calc",
             "allow": ["plus", "sub", "power"],
@@ -91,7 +91,7 @@ async fn each_setting_acts() {
     }
     let bare = open(
         &network,
-        json!([
+        &json!([
             { "name": "one", "target": "calc", "namespace": false, "deny": ["power"] },
             { "name": "two", "target": "calc", "namespace": false, "deny": ["sub"] },
         ]),
@@ -110,9 +110,9 @@ async fn a_lazy_upstream_starts_on_its_first_call() {
         { "name": "b", "target": "b" },
     ]);
     let parts = network.parts();
-    let first = Gateway::open("g", &settings(both.clone()), parts.clone()).await.unwrap();
+    let first = Gateway::open("g", &settings(&both), parts.clone()).await.unwrap();
     assert_eq!(names(&*first.source()).await, ["a__add", "b__sub"], "without a manifest it is started once");
-    let second = Gateway::open("g", &settings(both), parts).await.unwrap();
+    let second = Gateway::open("g", &settings(&both), parts).await.unwrap();
     assert_eq!(names(&*second.source()).await, ["a__add", "b__sub"]);
     assert_eq!((network.count("a"), network.count("b")), (1, 2));
     let started: Vec<bool> = second.status().iter().map(|upstream| upstream.started).collect();
@@ -130,7 +130,7 @@ async fn pins_quarantine_and_approval() {
         let network = Network::default();
         let upstream = Upstream::new("up", &["add"]);
         network.put("calc", &upstream);
-        let gateway = open(&network, json!([{ "name": "calc", "target": "calc", "pin": pin }])).await;
+        let gateway = open(&network, &json!([{ "name": "calc", "target": "calc", "pin": pin }])).await;
         let source = gateway.source();
         let add = || async { source.call(Call::new("calc__add", json!({}))).await.result };
         assert_eq!(add().await.is_ok(), pin != "quarantine", "{pin}");
@@ -160,7 +160,7 @@ async fn settings_change_while_calls_run() {
     network.put("kept", &kept);
     network.put("late", &Upstream::new("late", &["mul"]));
     let gateway =
-        open(&network, json!([{ "name": "calc", "target": "calc" }, { "name": "kept", "target": "kept" }]))
+        open(&network, &json!([{ "name": "calc", "target": "calc" }, { "name": "kept", "target": "kept" }]))
             .await;
     let toolbox = Toolbox::builder().name("front").build().unwrap();
     toolbox.add_source(gateway.source()).await.unwrap();
@@ -174,7 +174,7 @@ async fn settings_change_while_calls_run() {
     }
     let before = toolbox.generation();
     let next = json!([{ "name": "kept", "target": "kept" }, { "name": "late", "target": "late" }]);
-    let mut changed = gateway.reload(&settings(next.clone())).await.unwrap();
+    let mut changed = gateway.reload(&settings(&next)).await.unwrap();
     changed.sort();
     assert_eq!(changed, ["calc", "late"]);
     assert_ne!(toolbox.generation(), before, "clients are told");
@@ -183,9 +183,9 @@ async fn settings_change_while_calls_run() {
     assert!(toolbox.run("late__mul", json!({})).await.is_ok());
     gate.add_permits(1);
     assert_eq!(running.await.unwrap().unwrap().model_text(), "calc:add", "the call that ran is finished");
-    assert_eq!(gateway.reload(&settings(next)).await.unwrap(), Vec::<String>::new());
+    assert_eq!(gateway.reload(&settings(&next)).await.unwrap(), Vec::<String>::new());
     let wrong = json!([{ "name": "kept", "target": " " }]);
-    assert_eq!(gateway.reload(&settings(wrong)).await.unwrap_err().code(), Code::InvalidInput);
+    assert_eq!(gateway.reload(&settings(&wrong)).await.unwrap_err().code(), Code::InvalidInput);
     assert_eq!(names(&toolbox).await, ["kept__sub", "late__mul"]);
 }
 
@@ -201,7 +201,7 @@ fn settings_that_are_wrong_are_told_with_their_place() {
         ),
         (json!({ "name": "other", "target": "x" }), "two of this name"),
     ] {
-        let all = settings(json!([{ "name": "OTHER", "target": "x" }, upstream]));
+        let all = settings(&json!([{ "name": "OTHER", "target": "x" }, upstream]));
         let error = all.check().unwrap_err();
         assert_eq!(error.code(), Code::InvalidInput);
         assert!(error.message().contains(place), "{error}");
@@ -219,7 +219,7 @@ async fn an_upstream_that_is_not_there_costs_the_others_nothing_and_comes_when_i
     parts.joined.patience = Duration::from_millis(100);
     parts.revival.patience = Duration::from_millis(200);
     let both = json!([{ "name": "gone", "target": "gone" }, { "name": "calc", "target": "calc" }]);
-    let gateway = Gateway::open("g", &settings(both), parts).await.unwrap();
+    let gateway = Gateway::open("g", &settings(&both), parts).await.unwrap();
     assert_eq!(names(&*gateway.source()).await, ["calc__add"]);
     let status = gateway.status();
     let connection = status[0].connection.as_ref().unwrap();
@@ -244,7 +244,7 @@ async fn an_upstream_killed_under_load_loses_no_name_and_no_finished_call() {
     let network = Network::default();
     let mut lives = vec![make()];
     network.put("calc", &lives[0]);
-    let gateway = Arc::new(open(&network, json!([{ "name": "calc", "target": "calc" }])).await);
+    let gateway = Arc::new(open(&network, &json!([{ "name": "calc", "target": "calc" }])).await);
     let toolbox = Toolbox::builder().name("front").build().unwrap();
     toolbox.add_source(gateway.source()).await.unwrap();
     assert_eq!(names(&toolbox).await, ["calc__add", "calc__count"]);

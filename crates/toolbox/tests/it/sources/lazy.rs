@@ -111,15 +111,14 @@ async fn a_caller_that_goes_away_does_not_break_a_start_off() {
     assert_eq!(starts.load(Ordering::SeqCst), 1);
 }
 
+fn breaks() -> Result<Arc<dyn ToolSource>, ToolError> {
+    panic!("on purpose")
+}
+
 #[tokio::test]
 async fn a_start_that_panics_fails_its_callers() {
     let store: Arc<dyn ManifestStore> = Arc::new(MemoryManifests::default());
-    let source = Lazy::new("up", "d", store, || async {
-        if true {
-            panic!("on purpose");
-        }
-        Ok::<Arc<dyn ToolSource>, ToolError>(Upstream::new("up", &[]))
-    });
+    let source = Lazy::new("up", "d", store, || async { breaks() });
     let answer = tokio::time::timeout(Duration::from_secs(5), call(&source, "add")).await.unwrap();
     assert_eq!(answer.unwrap_err().code(), Code::Dependency);
 }

@@ -38,7 +38,7 @@ impl Place {
     }
 }
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 #[tokio::test(start_paused = true)]
 async fn names_stay_while_it_is_away_and_calls_wait_for_it() {
@@ -106,7 +106,7 @@ async fn attempts_become_fewer_and_never_end() {
         settings.initial_wait = Duration::from_secs(1);
         settings.longest_wait = Duration::from_secs(8);
     });
-    tokio::time::sleep(Duration::from_secs(120)).await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
     let tries = place.tries.load(Ordering::SeqCst);
     // 1, 2, 4, then 8 s at most and 4 s at least.
     assert!((16..=34).contains(&tries), "{tries}");
@@ -116,7 +116,7 @@ async fn attempts_become_fewer_and_never_end() {
     drop(source);
     let tries = place.tries.load(Ordering::SeqCst);
     place.put(None);
-    tokio::time::sleep(Duration::from_secs(120)).await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
     assert_eq!(place.tries.load(Ordering::SeqCst), tries, "dropping it ends the attempts");
 }
 

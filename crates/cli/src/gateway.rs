@@ -1,0 +1,175 @@
+//! Many targets behind one: a description with `kind = "gateway"`.
+
+mod stores;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use toolpost_core::{Code, ToolError, ToolSource};
+use toolpost_sandbox::Level;
+use toolpost_toolbox::Toolbox;
+use toolpost_toolbox::sources::{
+    Connect, Gateway, GatewayParts, GatewaySettings, JoinedSettings, RevivedSettings, UpstreamSettings,
+};
+
+use self::stores::{FileManifests, FilePins};
+use crate::config::trust::{Pins, Standing};
+use crate::config::{Config, toml_value};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::target;
+
+/// How often the description is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The largest description, in bytes.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Whether a description is one of a gateway.
+pub(crate) fn is_gateway(text: &str) -> bool {
+    toml_value(text).is_ok_and(|value| value.get("kind").and_then(Value::as_str) == Some("gateway"))
+}
+
+/// Reads the settings of a gateway. Paths in it are relative to its folder.
+pub(crate) fn parse(path: &Path, text: &str) -> Result<GatewaySettings, Failure> {
+    let wrong = |error: String| {
+        Failure::usage(format!("the gateway `{}`: {}", path.display(), error.trim_end()))
+            .hint("`toolpost help gateway` says what can stand there.")
+    };
+    let mut value = toml_value(text).map_err(wrong)?;
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("kind");
+    }
+    let mut settings: GatewaySettings =
+        serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
+    settings.check().map_err(|error| wrong(error.message().to_owned()))?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    for upstream in &mut settings.upstreams {
+        if upstream.target.starts_with("./") || upstream.target.starts_with("../") {
+            upstream.target = folder.join(&upstream.target).display().to_string();
+        }
+    }
+    Ok(settings)
+}
+
+/// Opens a gateway whose description is trusted.
+pub(crate) async fn open(
+    path: &Path,
+    text: &str,
+    config: &Config,
+    level: Option<Level>,
+) -> Result<Arc<Gateway>, Failure> {
+    let settings = parse(path, text)?;
+    let parts = parts(path, &Arc::new(config.clone()), level);
+    let name = path.file_stem().map_or("gateway".into(), |stem| stem.to_string_lossy().into_owned());
+    Ok(Arc::new(Gateway::open(name, &settings, parts).await?))
+}
+
+/// The same, and for as long as the command runs, a change of the description that the operator trusts is taken in.
+pub(crate) async fn followed(
+    path: &Path,
+    text: &str,
+    config: &Config,
+    level: Option<Level>,
+) -> Result<Arc<Gateway>, Failure> {
+    let gateway = open(path, text, config, level).await?;
+    tokio::spawn(follow(Arc::clone(&gateway), path.to_owned(), text.to_owned()));
+    Ok(gateway)
+}
+
+/// How the command connects upstreams, and where it keeps what it knows of them.
+fn parts(path: &Path, config: &Arc<Config>, level: Option<Level>) -> GatewayParts {
+    let config = Arc::clone(config);
+    let shown = path.display().to_string();
+    GatewayParts {
+        connect: Arc::new(move |upstream: &UpstreamSettings| -> Arc<dyn Connect> {
+            let (upstream, config) = (upstream.clone(), Arc::clone(&config));
+            Arc::new(move || connect(upstream.clone(), Arc::clone(&config), level))
+        }),
+        pins: Arc::new(FilePins::new(path)),
+        manifests: Arc::new(FileManifests),
+        approval: Arc::new(move |upstream, tool| format!("toolpost trust {shown} --tool {upstream}/{tool}")),
+        revival: RevivedSettings::default(),
+        joined: JoinedSettings::default(),
+    }
+}
+
+/// Opens the target of an upstream.
+async fn connect(
+    upstream: UpstreamSettings,
+    config: Arc<Config>,
+    level: Option<Level>,
+) -> Result<Arc<dyn ToolSource>, ToolError> {
+    let wanted = config.target(&upstream.target).unwrap_or(&upstream.target).to_owned();
+    let nested = wanted.split(',').map(|part| Path::new(part.trim())).find(|part| {
+        part.extension().is_some_and(|extension| extension == "toml")
+            && read(part).is_ok_and(|text| is_gateway(&text))
+    });
+    if let Some(nested) = nested {
+        return Err(ToolError::invalid_input(format!(
+            "the upstream `{}` is a gateway itself: `{}`",
+            upstream.name,
+            nested.display()
+        ))
+        .suggest("Name the upstreams of that one here."));
+    }
+    let opened = target::open(&[wanted], &config, level, false).await.map_err(told)?;
+    // A source by itself says whether it is well; a toolbox in front of it would not.
+    if let Some(source) = opened.only_source() {
+        return Ok(source);
+    }
+    let folder = std::env::current_dir()?;
+    let toolbox: Toolbox = crate::commands::upstream(opened, &folder, &config, level).await.map_err(told)?;
+    Ok(Arc::new(toolbox))
+}
+
+/// A failure of the command as an error of a source.
+fn told(failure: Failure) -> ToolError {
+    let code = match failure.exit {
+        Exit::Denied => Code::Permission,
+        Exit::Usage => Code::InvalidInput,
+        _ => Code::Dependency,
+    };
+    let causes = failure.causes.iter().fold(failure.message, |text, cause| format!("{text}: {cause}"));
+    ToolError::new(code, causes).suggest_maybe(failure.hints.into_iter().next())
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    if path.metadata()?.len() > MAX_FILE {
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"));
+    }
+    std::fs::read_to_string(path)
+}
+
+/// Takes changes of the description in, as soon as the operator trusts them.
+async fn follow(gateway: Arc<Gateway>, path: PathBuf, mut taken: String) {
+    let mut told: Option<String> = None;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let Ok(text) = read(&path) else { continue };
+        if text == taken {
+            continue;
+        }
+        let trusted =
+            Pins::load().is_ok_and(|pins| pins.standing_of(&path, text.as_bytes()) == Standing::Trusted);
+        if !trusted {
+            if told.as_ref() != Some(&text) {
+                let shown = path.display();
+                tracing::warn!("the gateway `{shown}` has changed; `toolpost trust {shown}` takes it in");
+                told = Some(text);
+            }
+            continue;
+        }
+        match parse(&path, &text) {
+            Ok(settings) => match gateway.reload(&settings).await {
+                Ok(changed) => {
+                    tracing::info!("the gateway `{}` has changed: {}", path.display(), changed.join(", "));
+                }
+                Err(error) => tracing::warn!("the gateway `{}` stays as it was: {error}", path.display()),
+            },
+            Err(failure) => tracing::warn!("{}; it stays as it was", failure.message),
+        }
+        taken = text;
+    }
+}

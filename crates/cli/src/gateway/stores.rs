@@ -1,0 +1,151 @@
+//! What is known of upstreams, in files of the user.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+use toolpost_core::ToolError;
+use toolpost_toolbox::sources::{Manifest, ManifestStore, Pin, PinStore};
+
+use crate::config::places;
+
+/// The largest file that is read, in bytes.
+const MAX_SIZE: u64 = 64 << 20;
+/// The version of the file.
+const VERSION: u32 = 1;
+
+/// The definitions of tools that were approved, of all gateways, in one file.
+#[derive(Debug)]
+pub(super) struct FilePins {
+    /// The gateway: pins of two of them never mix.
+    gateway: String,
+}
+
+/// The pins, as they are stored.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Stored {
+    v: u32,
+    /// By the path of the gateway and the upstream, then by tool.
+    upstreams: BTreeMap<String, BTreeMap<String, Pin>>,
+}
+
+impl FilePins {
+    pub(super) fn new(gateway: &Path) -> Self {
+        let absolute = gateway.canonicalize().unwrap_or_else(|_| gateway.to_owned());
+        Self { gateway: absolute.display().to_string() }
+    }
+
+    fn key(&self, upstream: &str) -> String {
+        format!("{}#{upstream}", self.gateway)
+    }
+}
+
+fn path() -> Result<PathBuf, ToolError> {
+    places::pins().ok_or_else(|| {
+        ToolError::precondition("there is no home folder to keep approved definitions in")
+            .suggest("Set HOME.")
+    })
+}
+
+fn wrong(path: &Path, error: &dyn std::fmt::Display) -> ToolError {
+    ToolError::precondition(format!("the approved definitions `{}` cannot be used: {error}", path.display()))
+        .suggest("Remove the file, and approve again what you still trust.")
+}
+
+fn read(path: &Path) -> Result<Stored, ToolError> {
+    let text = match path.metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Stored::default()),
+        Err(error) => return Err(wrong(path, &error)),
+        Ok(metadata) if metadata.len() > MAX_SIZE => return Err(wrong(path, &"it is larger than 64 MiB")),
+        Ok(_) => std::fs::read_to_string(path).map_err(|error| wrong(path, &error))?,
+    };
+    let stored: Stored = serde_json::from_str(&text).map_err(|error| wrong(path, &error))?;
+    if stored.v != VERSION {
+        return Err(wrong(path, &format!("it has the version {}, expected {VERSION}", stored.v)));
+    }
+    Ok(stored)
+}
+
+/// Stores a file in one step, readable for its owner alone.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+/// Held while the file is read and stored again, against other processes.
+fn lock(path: &Path) -> io::Result<File> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let file =
+        OpenOptions::new().create(true).truncate(false).write(true).open(path.with_extension("lock"))?;
+    file.lock()?;
+    Ok(file)
+}
+
+impl PinStore for FilePins {
+    fn load(&self, source: &str) -> Result<BTreeMap<String, Pin>, ToolError> {
+        Ok(read(&path()?)?.upstreams.remove(&self.key(source)).unwrap_or_default())
+    }
+
+    fn put(&self, source: &str, pins: &BTreeMap<String, Pin>) -> Result<(), ToolError> {
+        let path = path()?;
+        let _others_wait = lock(&path).map_err(|error| wrong(&path, &error))?;
+        let mut stored = read(&path)?;
+        stored.v = VERSION;
+        stored.upstreams.entry(self.key(source)).or_default().extend(pins.clone());
+        let text = serde_json::to_string_pretty(&stored).map_err(|error| wrong(&path, &error))?;
+        replace(&path, &text).map_err(|error| wrong(&path, &error))
+    }
+
+    fn generation(&self) -> u64 {
+        static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let stamp = path().ok().and_then(|path| path.metadata().ok());
+        // Another file has another number, also within one tick of the clock.
+        stamp.map_or(0, |stamp| KEY.hash_one((stamp.modified().ok(), stamp.len(), inode(&stamp))))
+    }
+}
+
+#[cfg(unix)]
+fn inode(metadata: &std::fs::Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(metadata)
+}
+
+#[cfg(not(unix))]
+fn inode(_metadata: &std::fs::Metadata) -> u64 {
+    0
+}
+
+/// Manifests of lazy upstreams, each in a file of the cache.
+#[derive(Debug)]
+pub(super) struct FileManifests;
+
+fn manifest(digest: &str) -> Option<PathBuf> {
+    places::cache().map(|folder| folder.join("manifests").join(format!("{digest}.json")))
+}
+
+impl ManifestStore for FileManifests {
+    fn load(&self, digest: &str) -> Option<Manifest> {
+        let path = manifest(digest)?;
+        if path.metadata().ok()?.len() > MAX_SIZE {
+            return None;
+        }
+        serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()
+    }
+
+    fn save(&self, digest: &str, value: &Manifest) {
+        let Some(path) = manifest(digest) else { return };
+        let stored =
+            serde_json::to_string(value).map_err(io::Error::from).and_then(|text| replace(&path, &text));
+        if let Err(error) = stored {
+            tracing::warn!("the manifest `{}` is not kept: {error}", path.display());
+        }
+    }
+}
