@@ -70,8 +70,9 @@ async fn run(url: &str) -> Result<(), ToolError> {
         }
     }
     for spec in client.prompts().await? {
-        let given = spec.arguments.iter().map(|argument| (argument.name.clone(), "x".into()));
-        client.render_prompt(&spec.name, &Map::from_iter(given)).await?;
+        let given: Map<String, Value> =
+            spec.arguments.iter().map(|argument| (argument.name.clone(), "x".into())).collect();
+        client.render_prompt(&spec.name, &given).await?;
     }
     client.disconnect().await;
     Ok(())

@@ -5,6 +5,7 @@
 #[expect(
     deprecated,
     dead_code,
+    clippy::wildcard_imports,
     clippy::unnecessary_wraps,
     clippy::needless_pass_by_value,
     clippy::disallowed_methods,
