@@ -302,13 +302,13 @@ impl Fixture {
         ];
         let all = [contents(), telling, asking(), rounds()].into_iter().flatten();
         let tools =
-            all.fold(Toolbox::builder().name("conformance"), |tools, tool| tools.tool(tool)).build()?;
+            all.fold(Toolbox::builder().name("conformance"), toolpost_toolbox::Builder::tool).build()?;
         Ok(Self { tools, prompts: prompts(), resources: resources()?, changes })
     }
 }
 
 impl ToolSource for Fixture {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "conformance"
     }
 

@@ -170,7 +170,6 @@ async fn the_older_era_is_asked_while_its_request_is_open() {
         json!({ "role": "assistant", "content": { "type": "text", "text": "Short." }, "model": "m" });
     send(json!({ "jsonrpc": "2.0", "id": asked["id"], "result": answer })).await;
     assert_eq!(next().await["result"]["content"][0]["text"], "Short.");
-    drop((send, next));
     drop(write);
     drop(lines);
     serving.await.unwrap().unwrap();

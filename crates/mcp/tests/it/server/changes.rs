@@ -27,14 +27,14 @@ async fn a_new_tool_is_told_and_listed() {
         json!({}),
     );
     let body = body.to_string();
-    let head = format!(
+    let opening = format!(
         "POST /mcp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nMcp-Method: subscriptions/listen\r\n\
          Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: {MODERN}\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
-    listening.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    listening.write_all(format!("{opening}{body}").as_bytes()).await.unwrap();
     let mut heard = Vec::new();
-    let mut hears = async |wanted: &str| {
+    let mut wait_for = async |wanted: &str| {
         let waiting = async {
             while !String::from_utf8_lossy(&heard).contains(wanted) {
                 assert_ne!(
@@ -47,11 +47,11 @@ async fn a_new_tool_is_told_and_listed() {
         };
         tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("the notice in time");
     };
-    hears("notifications/subscriptions/acknowledged").await;
+    wait_for("notifications/subscriptions/acknowledged").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let spec = ToolSpec::new("late", "A late tool.");
     toolbox.add(tool_fn(spec, async |_args, _ctx| Ok(Output::text("late")))).unwrap();
-    hears("notifications/tools/list_changed").await;
+    wait_for("notifications/tools/list_changed").await;
     let listed = post(address, "tools/list", json!({}), json!({})).await.message();
     let last = listed["result"]["tools"].as_array().unwrap().last().unwrap().clone();
     assert_eq!(last["name"], "late");
@@ -131,7 +131,7 @@ async fn a_resource_that_changes_is_told_to_those_who_subscribed() {
     use std::sync::atomic::{AtomicU64, Ordering};
     struct Counting(AtomicU64, toolpost_toolbox::Toolbox);
     impl toolpost_core::ToolSource for Counting {
-        fn name(&self) -> &str {
+        fn name(&self) -> &'static str {
             "counting"
         }
         fn list(&self) -> toolpost_core::BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, toolpost_core::ToolError>> {
@@ -168,10 +168,10 @@ async fn a_resource_that_changes_is_told_to_those_who_subscribed() {
     let address = running.address();
     let session = super::support::begin_session(address, json!({}), &[]).await;
     let mut listening = TcpStream::connect(address).await.unwrap();
-    let head = format!(
+    let opening = format!(
         "GET /mcp HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\nMcp-Session-Id: {session}\r\n\r\n"
     );
-    listening.write_all(head.as_bytes()).await.unwrap();
+    listening.write_all(opening.as_bytes()).await.unwrap();
     let subscribe = async |method: &str, uri: &str| {
         let message = json!({ "jsonrpc": "2.0", "id": 5, "method": method, "params": { "uri": uri } });
         super::support::post_legacy(address, Some(&session), &message, &[]).await.message()

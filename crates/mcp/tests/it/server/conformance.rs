@@ -1,6 +1,7 @@
 //! The official conformance suite against our server: every scenario that counts, of both eras.
 #![expect(clippy::disallowed_methods, reason = "the suite is a program, and so is the server that it tests")]
 
+use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -47,7 +48,7 @@ fn conforms(era: &str) {
         EXPECTED_FAILURES.lines().filter_map(|line| line.strip_prefix(era)?.strip_prefix(' ')).collect();
     let mut baseline = "server:\n".to_owned();
     for failure in &failures {
-        baseline.push_str(&format!("  - {failure}\n"));
+        writeln!(baseline, "  - {failure}").unwrap();
     }
     let list = results.path().join("expected.yaml");
     std::fs::write(&list, if failures.is_empty() { "server: []\n".to_owned() } else { baseline }).unwrap();

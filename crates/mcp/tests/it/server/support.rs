@@ -1,5 +1,6 @@
 //! A small server, and a client that knows only bytes.
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,10 +134,10 @@ pub(super) async fn request(
     let mut head =
         format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
-        head.push_str(&format!("Host: {address}\r\n"));
+        write!(head, "Host: {address}\r\n").unwrap();
     }
     for (name, value) in headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
+        write!(head, "{name}: {value}\r\n").unwrap();
     }
     raw(address, format!("{head}\r\n{body}").as_bytes()).await
 }

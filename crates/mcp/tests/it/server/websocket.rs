@@ -1,5 +1,6 @@
 //! WebSocket: the same protocol, and what hostile clients make of it.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -25,7 +26,7 @@ async fn connect(running: &Running, more: &[(&str, &str)]) -> Result<WebSocketSt
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mcp\r\n"
     );
     for (name, value) in more {
-        head.push_str(&format!("{name}: {value}\r\n"));
+        write!(head, "{name}: {value}\r\n").unwrap();
     }
     stream.write_all(format!("{head}\r\n").as_bytes()).await.unwrap();
     let mut answer = Vec::new();
