@@ -45,7 +45,7 @@ impl World {
 }
 
 #[test]
-fn claude_code_uses_the_tools_in_the_sandbox_and_in_a_process() {
+pub(crate) fn claude_code_uses_the_tools_in_the_sandbox_and_in_a_process() {
     let Some(world) = world("claude_code_uses_the_tools_in_the_sandbox_and_in_a_process") else { return };
     let task = "call mcp__toolpost__calculate {\"expression\": \"6*7\"}\n\
                 call mcp__toolpost__write_file {\"path\": \"made.txt\", \"content\": \"x\"}";
@@ -134,8 +134,8 @@ fn what_is_wrong_is_said_before_anything_starts() {
     };
     assert!(failed(&["--claude", "/nowhere/claude"], 2).contains("/nowhere/claude"));
     let program = ["--claude", "/bin/sh"];
-    assert!(failed(&[&program[..], &["--model", "--bare"]].concat(), 2).contains("model"));
-    assert!(failed(&[&program[..], &["--max-cost", "-1"]].concat(), 2).contains("cost"));
+    assert!(failed(&[&program[..], &["--model", "two words"]].concat(), 2).contains("model"));
+    assert!(failed(&[&program[..], &["--max-cost", "0"]].concat(), 2).contains("cost"));
     assert!(failed(&[&program[..], &["--permission-mode", "anything"]].concat(), 2).contains("accept-edits"));
     let bypass = [&program[..], &["--executor", "process", "--permission-mode", "bypass"]].concat();
     assert!(failed(&bypass, 2).contains("confines"));

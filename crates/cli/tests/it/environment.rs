@@ -13,6 +13,10 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("ANTHROPIC_API_KEY", key as fn()),
         ("ANTHROPIC_BASE_URL", base_url),
         ("BRAVE_API_KEY", crate::config::engines),
+        (
+            "CLAUDE_CODE_OAUTH_TOKEN",
+            crate::claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process,
+        ),
         ("HTTPS_PROXY", proxy),
         ("SSL_CERT_FILE", certificate_file),
         ("SSL_CERT_DIR", certificate_folder),
