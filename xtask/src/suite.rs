@@ -37,6 +37,9 @@ pub fn run(root: &Path) -> Result<bool> {
     Ok(tally.failed.is_empty())
 }
 
+/// The features that are on in every step: the same ones, so that nothing is built twice.
+pub(crate) const FEATURES: &str = "toolpost/full";
+
 /// Runs every step on the checkout at `root`, with a line for each on standard error. What the tests need is asked for
 /// when they begin.
 pub fn steps(root: &Path, tools: impl FnOnce() -> Result<Tools>) -> Result<Tally> {
@@ -50,7 +53,17 @@ pub fn steps(root: &Path, tools: impl FnOnce() -> Result<Tools>) -> Result<Tally
     suite.status(
         &mut tally,
         "clippy",
-        &["clippy", "--workspace", "--all-targets", "--keep-going", "--", "-D", "warnings"],
+        &[
+            "clippy",
+            "--workspace",
+            "--features",
+            FEATURES,
+            "--all-targets",
+            "--keep-going",
+            "--",
+            "-D",
+            "warnings",
+        ],
         &[],
     );
     let tools = tools()?;
@@ -59,11 +72,11 @@ pub fn steps(root: &Path, tools: impl FnOnce() -> Result<Tools>) -> Result<Tally
     suite.status(
         &mut tally,
         "documentation",
-        &["doc", "--workspace", "--no-deps", "--keep-going"],
+        &["doc", "--workspace", "--features", FEATURES, "--no-deps", "--keep-going"],
         &[("RUSTDOCFLAGS", "-D warnings")],
     );
     timed(&mut tally, "examples", |tally| {
-        examples::run(root, &suite.logs, tally);
+        examples::run(root, &suite.target, &suite.logs, tally);
         Ok(())
     });
     timed(&mut tally, "other hosts", |tally| suite.other_hosts(&workspace, tally));
@@ -129,7 +142,14 @@ impl Suite {
         }
         let (program, first) = nextest.split_first().ok_or("no nextest")?;
         let mut task = Task::new(program, &[]).folder(&self.root).limit(Duration::from_mins(40));
-        for argument in first.iter().map(String::as_str).chain(["run", "--workspace", "--profile", "ci"]) {
+        for argument in first.iter().map(String::as_str).chain([
+            "run",
+            "--workspace",
+            "--features",
+            FEATURES,
+            "--profile",
+            "ci",
+        ]) {
             task = task.argument(argument);
         }
         let good = task.show()?;
@@ -146,6 +166,8 @@ impl Suite {
         let task = self.cargo(&[
             "test",
             "--workspace",
+            "--features",
+            FEATURES,
             "--lib",
             "--bins",
             "--tests",
@@ -157,7 +179,7 @@ impl Suite {
     }
 
     fn documentation_tests(&self, tally: &mut Tally) -> Result<()> {
-        let task = self.cargo(&["test", "--doc", "--workspace", "--no-fail-fast"]);
+        let task = self.cargo(&["test", "--doc", "--workspace", "--features", FEATURES, "--no-fail-fast"]);
         self.libtest(&task, "documentation tests", tally)
     }
 

@@ -5,6 +5,13 @@
 //! ANTHROPIC_API_KEY=… claude_code sandbox /path/to/claude "Count 3 apples." "And 4 more. How many primes are below 10,000?"
 //! ```
 
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a program of its own: it has a terminal and an environment"
+)]
+
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -23,7 +30,7 @@ fn count(#[state(id = "things", path = "/{what}")] have: &mut i64, what: String,
 /// Count the primes below a number, in a process of its own.
 #[tool(placement = "worker")]
 fn primes(below: u64) -> serde_json::Value {
-    let is_prime = |n: &u64| (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
+    let is_prime = |n: &u64| (2..=n.isqrt()).all(|d| !n.is_multiple_of(d));
     json!({ "primes": (2..below).filter(is_prime).count(), "process": std::process::id() })
 }
 

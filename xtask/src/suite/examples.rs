@@ -27,18 +27,23 @@ pub enum Check {
         /// What it must print, on standard output or standard error.
         prints: &'static str,
     },
-    /// An example program of the façade is built and run.
+    /// An example program of a crate is built, with all features of the façade, and run without a network.
     Example {
         /// Its name.
         name: &'static str,
-        /// The features that it needs beyond the default ones, separated by commas.
-        features: &'static str,
         /// Its arguments.
         arguments: &'static [&'static str],
         /// The exit status that it must end with.
         status: i32,
         /// What it must print, on standard output or standard error.
         prints: &'static str,
+    },
+    /// Tests build it with all others and start it.
+    Tested {
+        /// The file of the tests.
+        by: &'static str,
+        /// Its name.
+        name: &'static str,
     },
     /// A table is there whole.
     Table {
@@ -102,7 +107,6 @@ pub const EXAMPLES: &[Example] = &[
         path: "crates/toolpost/examples/tool_program.rs",
         checks: &[Check::Example {
             name: "tool_program",
-            features: "",
             arguments: &["greet", "--name", "Ada"],
             status: 0,
             prints: "{\"status\":\"success\",\"result\":{\"result\":\"Hello, Ada\"}}",
@@ -112,7 +116,6 @@ pub const EXAMPLES: &[Example] = &[
         path: "crates/toolpost/examples/worker_program.rs",
         checks: &[Check::Example {
             name: "worker_program",
-            features: "workers",
             arguments: &["die"],
             // The worker died, and the program tells how.
             status: 4,
@@ -124,19 +127,17 @@ pub const EXAMPLES: &[Example] = &[
         checks: &[
             program(
                 "calculator",
-                "",
                 &["divide", "--a", "7", "--b", "2"],
                 0,
                 "{\"status\":\"success\",\"result\":{\"result\":3.5}}",
             ),
-            program("calculator", "", &["divide", "--a", "7", "--b", "0"], 1, "nothing can be divided by 0"),
+            program("calculator", &["divide", "--a", "7", "--b", "0"], 1, "nothing can be divided by 0"),
         ],
     },
     Example {
         path: "crates/toolpost/examples/weather.rs",
         checks: &[program(
             "weather",
-            "",
             &["forecast", "--city", "Oslo", "--days", "2"],
             0,
             "\"city\":\"Oslo\",\"days\":[{\"ahead\":1,",
@@ -146,17 +147,15 @@ pub const EXAMPLES: &[Example] = &[
         path: "crates/toolpost/examples/notebook.rs",
         // What one process writes, the next one reads.
         checks: &[
-            program("notebook", "state", &["throw_away", "--notebook", "trip"], 0, "{\"status\":\"success\""),
+            program("notebook", &["throw_away", "--notebook", "trip"], 0, "{\"status\":\"success\""),
             program(
                 "notebook",
-                "state",
                 &["write", "--notebook", "trip", "--text", "Buy a map."],
                 0,
                 "{\"status\":\"success\",\"result\":{\"result\":1}}",
             ),
             program(
                 "notebook",
-                "state",
                 &["read", "--notebook", "trip"],
                 0,
                 "{\"status\":\"success\",\"result\":{\"result\":[\"Buy a map.\"]}}",
@@ -167,7 +166,6 @@ pub const EXAMPLES: &[Example] = &[
         path: "crates/toolpost/examples/analysis.rs",
         checks: &[program(
             "analysis",
-            "workers",
             &["longest_chain", "--below", "100000"],
             0,
             "{\"start\":77031,\"length\":351}",
@@ -177,7 +175,6 @@ pub const EXAMPLES: &[Example] = &[
         path: "crates/toolpost/examples/gateway.rs",
         checks: &[program(
             "gateway",
-            "",
             &[],
             0,
             "guest may not clear: PERMISSION\nadmin sees: calc__plus, calc__clear, weather__forecast\nadmin clears\n\
@@ -188,45 +185,56 @@ pub const EXAMPLES: &[Example] = &[
     Example {
         path: "crates/sandbox/examples/real_work.rs",
         // What this machine lacks is skipped by name.
-        checks: &[Check::Command {
-            command: &[
-                "cargo",
-                "run",
-                "--quiet",
-                "-p",
-                "toolpost-sandbox",
-                "--example",
-                "real_work",
-                "--",
-                "--programs",
-                ".dev/data-env/bin",
-            ],
+        checks: &[Check::Example {
+            name: "real_work",
+            arguments: &["--programs", ".dev/data-env/bin"],
             status: 0,
             prints: " 0 failed",
         }],
     },
+    Example {
+        path: "crates/mcp/examples/conformance_server.rs",
+        checks: &[Check::Tested {
+            by: "crates/mcp/tests/it/server/conformance.rs",
+            name: "conformance_server",
+        }],
+    },
+    Example {
+        path: "crates/mcp/examples/conformance_client.rs",
+        checks: &[Check::Tested {
+            by: "crates/mcp/tests/it/client/conformance.rs",
+            name: "conformance_client",
+        }],
+    },
+    Example {
+        path: "crates/mcp/examples/protocol_server.rs",
+        checks: &[Check::Tested { by: "crates/mcp/tests/it/client/support.rs", name: "protocol_server" }],
+    },
+    Example {
+        path: "crates/toolpost/examples/claude_code.rs",
+        checks: &[Check::Tested { by: "crates/toolpost/tests/it/claude_code.rs", name: "claude_code" }],
+    },
 ];
 
 const fn counter(arguments: &'static [&'static str], prints: &'static str) -> Check {
-    Check::Example { name: "counter", features: "state", arguments, status: 0, prints }
+    Check::Example { name: "counter", arguments, status: 0, prints }
 }
 
 const fn program(
     name: &'static str,
-    features: &'static str,
     arguments: &'static [&'static str],
     status: i32,
     prints: &'static str,
 ) -> Check {
-    Check::Example { name, features, arguments, status, prints }
+    Check::Example { name, arguments, status, prints }
 }
 
 /// Runs every check of every example.
-pub fn run(root: &Path, logs: &Path, tally: &mut Tally) {
+pub fn run(root: &Path, target: &Path, logs: &Path, tally: &mut Tally) {
     for example in EXAMPLES {
         for (position, check) in example.checks.iter().enumerate() {
             let name = format!("{} ({})", example.path, position + 1);
-            match one(root, logs, example.path, position, check) {
+            match one(root, target, logs, example.path, position, check) {
                 Ok(()) => tally.passed += 1,
                 Err(error) => {
                     eprintln!("{name}: {error}");
@@ -237,23 +245,39 @@ pub fn run(root: &Path, logs: &Path, tally: &mut Tally) {
     }
 }
 
-/// The command that builds an example program of the façade and runs it.
-fn example_command<'a>(name: &'a str, features: &'a str, arguments: &[&'a str]) -> Vec<&'a str> {
-    let mut command = vec!["cargo", "run", "--quiet", "-p", "toolpost"];
-    if !features.is_empty() {
-        command.extend(["--features", features]);
-    }
-    command.extend(["--example", name, "--"]);
-    command.extend(arguments);
-    command
+/// The command that builds an example program: with the features of the tests, so that nothing is built twice.
+fn build_command(name: &str) -> [&str; 8] {
+    ["cargo", "build", "--quiet", "--workspace", "--features", super::FEATURES, "--example", name]
 }
 
-fn one(root: &Path, logs: &Path, path: &str, position: usize, check: &Check) -> Result<(), String> {
+fn one(
+    root: &Path,
+    target: &Path,
+    logs: &Path,
+    path: &str,
+    position: usize,
+    check: &Check,
+) -> Result<(), String> {
     let log = logs.join(format!("{}-{position}.log", path.replace(['/', '.'], "-")));
     match check {
         Check::Command { command, status, prints } => command_ends(root, &log, command, *status, prints),
-        Check::Example { name, features, arguments, status, prints } => {
-            command_ends(root, &log, &example_command(name, features, arguments), *status, prints)
+        Check::Example { name, arguments, status, prints } => {
+            command_ends(root, &log, &build_command(name), 0, "")?;
+            let program = target.join("debug/examples").join(name);
+            let program =
+                program.to_str().ok_or("the folder of built programs has a name that is no text")?;
+            let command: Vec<&str> = [program].iter().chain(*arguments).copied().collect();
+            command_ends(root, &log, &command, *status, prints)
+        }
+        Check::Tested { by, name } => {
+            let file = root.join(by);
+            let text = std::fs::read_to_string(&file)
+                .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+            let starts = [format!("\"{name}\""), format!("\"{name}{{}}\"")];
+            if starts.iter().any(|start| text.contains(start)) {
+                return Ok(());
+            }
+            Err(format!("expected that {by} starts it, found no `{name}` there"))
         }
         Check::Table { file, header, rows } => {
             let file = root.join(path).join(file);
@@ -310,15 +334,14 @@ mod tests {
     }
 
     #[test]
-    fn an_example_is_run_with_its_features_and_arguments() {
-        assert_eq!(
-            example_command("counter", "state,tools", &["add"]).join(" "),
-            "cargo run --quiet -p toolpost --features state,tools --example counter -- add"
-        );
-        assert_eq!(
-            example_command("greet", "", &[]).join(" "),
-            "cargo run --quiet -p toolpost --example greet --"
-        );
+    fn an_example_that_tests_start_is_named_there() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("it.rs"), "start(\"server\")").unwrap();
+        let check = |name| {
+            one(folder.path(), folder.path(), folder.path(), "", 0, &Check::Tested { by: "it.rs", name })
+        };
+        assert_eq!(check("server"), Ok(()));
+        assert!(check("serve").is_err());
     }
 
     #[test]
@@ -326,7 +349,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("t.csv"), "a,b\n1,2\n3,4\n").unwrap();
         let check = |header, rows| {
-            one(folder.path(), folder.path(), "", 0, &Check::Table { file: "t.csv", header, rows })
+            one(
+                folder.path(),
+                folder.path(),
+                folder.path(),
+                "",
+                0,
+                &Check::Table { file: "t.csv", header, rows },
+            )
         };
         assert_eq!(check("a,b", 2), Ok(()));
         assert_eq!(check("a,b", 3), Err("expected 3 rows, found 2".to_owned()));

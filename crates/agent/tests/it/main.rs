@@ -1,5 +1,9 @@
 //! The loop from outside, with scripted models and a loopback provider.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![cfg_attr(
+    all(feature = "claude-code", target_os = "linux"),
+    expect(clippy::panic, clippy::print_stdout, reason = "tests that say what they skip and found")
+)]
 
 // The attribute macros emit paths that begin with `::toolpost`.
 extern crate toolpost_core as toolpost;

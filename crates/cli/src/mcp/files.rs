@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn only_the_servers_of_a_clients_file_are_pinned() {
-        let path = Path::new("/home/ada/.claude.json");
+        let path = Path::new("/of/ada/.claude.json");
         let before = json!({ "used": 1, "mcpServers": { "a": { "command": "x" } }, "projects": { "/p": { "history": [1] } } });
         let later = json!({ "used": 2, "mcpServers": { "a": { "command": "x" } }, "projects": { "/p": { "history": [2] } } });
         let other = json!({ "used": 1, "mcpServers": { "a": { "command": "y" } } });
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(pin(&before), pin(&later));
         assert_ne!(pin(&before), pin(&other));
         assert_ne!(pin(&before), pin(&of_project));
-        let other_file = Path::new("/home/ada/git.toml");
+        let other_file = Path::new("/of/ada/git.toml");
         assert_eq!(&*pinned(other_file, b"{\"used\":1}"), b"{\"used\":1}");
         assert_eq!(described(path, of_project.to_string().as_bytes()), ["a: starts `x`", "b: starts `z`"]);
     }

@@ -267,7 +267,7 @@ mod tests {
     fn only_facts_for_clients_go_out() {
         let mut spec = ToolSpec::new("a", "A.");
         spec.meta = Map::from_iter([
-            ("origin".to_owned(), json!("/home/ada/secret-place")),
+            ("origin".to_owned(), json!("/of/ada/secret-place")),
             ("anthropic/searchHint".to_owned(), json!("mine")),
         ]);
         let hints = Map::from_iter([("anthropic/alwaysLoad".to_owned(), json!(true))]);

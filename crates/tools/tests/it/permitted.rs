@@ -112,7 +112,7 @@ async fn nothing_leads_out_or_round() {
     let outside = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("secret"), "SECRET=3").unwrap();
     let link = |to: &std::path::Path, name: &str| {
-        std::os::unix::fs::symlink(to, files.folder.path().join(name)).unwrap()
+        std::os::unix::fs::symlink(to, files.folder.path().join(name)).unwrap();
     };
     link(&outside.path().join("secret"), "out.txt");
     link(outside.path(), "outside");
