@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
-use toolpost_core::{Secret, ToolSource};
+use toolpost_core::{Code, Secret, ToolSource};
 use toolpost_mcp::server::{Certificate, Server};
 use toolpost_toolbox::sources::{Filter, Filtered};
 
@@ -46,7 +46,12 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
                 () = asked.cancelled() => Ok(()),
             },
             Some(address) => {
-                let running = server.http(address).await?;
+                let running = server.http(address).await.map_err(|error| match error.code() {
+                    Code::Permission => Failure::from(error).hint(
+                        "Here that is `--token-file FILE` or TOOLPOST_SERVE_TOKEN, and `--beyond-loopback`.",
+                    ),
+                    _ => Failure::from(error),
+                })?;
                 let url = if args.ws.is_some() { running.websocket_url() } else { running.connection_url() };
                 match printer.format {
                     Format::Text => printer.result(&url)?,

@@ -68,7 +68,34 @@ pub(crate) fn claude_code_uses_the_tools_in_the_sandbox_and_in_a_process() {
 }
 
 #[test]
-fn what_goes_wrong_has_its_status() {
+pub(crate) fn its_own_tools_are_there_when_they_are_named() {
+    let Some(world) = world("its_own_tools_are_there_when_they_are_named") else { return };
+    for (words, is_there) in
+        [(&["--executor", "process"][..], false), (&["--executor", "process", "--own-tools", "Read"], true)]
+    {
+        let before = world.model.requests().len();
+        world.run("say something", words, 0);
+        let requests = world.model.requests();
+        let told = requests[before..].iter().any(|request| {
+            let tools = request.json()["tools"].as_array().cloned().unwrap_or_default();
+            tools.iter().any(|tool| tool["name"] == "Read")
+        });
+        assert_eq!(told, is_there, "{words:?}");
+    }
+}
+
+#[test]
+pub(crate) fn a_permission_mode_decides_what_needs_no_permission() {
+    let Some(world) = world("a_permission_mode_decides_what_needs_no_permission") else { return };
+    let calculate = "call mcp__toolpost__calculate {\"expression\": \"6*7\"}";
+    let allowed = ["--allow-tool", "mcp__toolpost__read_file", "--no-input"];
+    world.run(calculate, &allowed, 5);
+    let (record, _) = world.run(calculate, &[&allowed[..], &["--permission-mode", "bypass"]].concat(), 0);
+    assert!(record["response"].as_str().unwrap().contains("42"), "{record}");
+}
+
+#[test]
+pub(crate) fn what_goes_wrong_has_its_status() {
     let Some(world) = world("what_goes_wrong_has_its_status") else { return };
     let calculate = "call mcp__toolpost__calculate {\"expression\": \"6*7\"}";
     let rows: [(&str, &[&str], i32, &str); 5] = [

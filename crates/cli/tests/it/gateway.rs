@@ -76,7 +76,7 @@ fn a_gateway_is_a_target_once_it_is_trusted() {
 }
 
 #[test]
-fn a_changed_definition_waits_for_a_person() {
+pub(crate) fn a_changed_definition_waits_for_a_person() {
     let env = world();
     env.run(["trust", "gateway.toml"]).ok();
     env.run(["call", "gateway.toml", "weather__predict"]).ok();

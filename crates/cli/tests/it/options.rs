@@ -4,7 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
-use crate::{call, config, docker, exec, global, look, mcp, packages, run, session, state, targets};
+use crate::{
+    call, claude_code, config, docker, exec, gateway, global, look, mcp, packages, run, session, state,
+    targets,
+};
 
 /// The test that holds an option: its name, and the file that it stands in.
 struct Held {
@@ -53,7 +56,38 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("state at", "<ID>"), by!(state::at)),
         (("state at", "<VERSION>"), by!(state::at)),
         (("trust", "[PATHS]..."), by!(config::trust)),
+        (("serve", "[TARGET]..."), by!(serve::the_program_that_starts_it_is_served)),
+        (("serve", "--name"), by!(serve::the_program_that_starts_it_is_served)),
+        (("serve", "--stdio"), by!(serve::the_program_that_starts_it_is_served)),
+        (("serve", "--http"), by!(serve::whoever_connects_is_served_until_it_is_asked_to_end)),
+        (("serve", "--ws"), by!(serve::whoever_connects_is_served_until_it_is_asked_to_end)),
+        (
+            ("serve", "--token-file"),
+            by!(serve::a_token_is_from_a_file_or_the_environment_and_is_shown_nowhere),
+        ),
+        (
+            ("serve", "--beyond-loopback"),
+            by!(serve::addresses_that_cannot_be_or_must_not_be_listened_on_are_refused),
+        ),
+        (("serve", "--origin"), by!(serve::hosts_and_pages_that_are_named_are_served)),
+        (("serve", "--host"), by!(serve::another_name_is_served_when_it_is_named)),
+        (("serve", "--allow"), by!(serve::only_what_is_allowed_and_not_denied_is_offered)),
+        (("serve", "--deny"), by!(serve::only_what_is_allowed_and_not_denied_is_offered)),
+        (("serve", "--approve"), by!(serve::the_options_of_tools_reach_them)),
+        (("serve", "--ask"), by!(serve::the_options_of_tools_reach_them)),
+        (("serve", "--level"), by!(serve::the_options_of_tools_reach_them)),
+        (("serve", "--workdir"), by!(serve::the_options_of_tools_reach_them)),
+        (("serve", "--tls-cert"), by!(serve::a_certificate_and_its_key_make_it_https)),
+        (("serve", "--tls-key"), by!(serve::a_certificate_and_its_key_make_it_https)),
         (("trust", "--remove"), by!(config::remove)),
+        (("trust", "--tool"), by!(gateway::a_changed_definition_waits_for_a_person)),
+        (("run", "--agent"), by!(claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process)),
+        (("run", "--claude"), by!(claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process)),
+        (("run", "--executor"), by!(claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process)),
+        (("run", "--allow-tool"), by!(claude_code::what_goes_wrong_has_its_status)),
+        (("run", "--max-cost"), by!(claude_code::what_goes_wrong_has_its_status)),
+        (("run", "--own-tools"), by!(claude_code::its_own_tools_are_there_when_they_are_named)),
+        (("run", "--permission-mode"), by!(claude_code::a_permission_mode_decides_what_needs_no_permission)),
         (("run", "--prompt"), by!(run::prompt)),
         (("run", "--file"), by!(run::file)),
         (("run", "--attach"), by!(run::attach)),
@@ -196,6 +230,7 @@ fn every_option_has_a_test() {
         "config set",
         "config path",
         "trust",
+        "serve",
         "image build",
         "image ls",
         "image rm",

@@ -33,7 +33,7 @@ fn get(address: SocketAddr, path: &str, more: &str) -> Option<String> {
 }
 
 #[test]
-fn the_program_that_starts_it_is_served() {
+pub(crate) fn the_program_that_starts_it_is_served() {
     let env = TestEnv::new();
     env.write("notes.md", "remember the milk\n");
     let lines = [
@@ -69,7 +69,7 @@ fn the_program_that_starts_it_is_served() {
 }
 
 #[test]
-fn whoever_connects_is_served_until_it_is_asked_to_end() {
+pub(crate) fn whoever_connects_is_served_until_it_is_asked_to_end() {
     for (option, scheme, path) in [("--http", "http", "mcp"), ("--ws", "ws", "ws")] {
         let env = TestEnv::new();
         let address = free();
@@ -87,7 +87,7 @@ fn whoever_connects_is_served_until_it_is_asked_to_end() {
 }
 
 #[test]
-fn a_token_is_from_a_file_or_the_environment_and_is_shown_nowhere() {
+pub(crate) fn a_token_is_from_a_file_or_the_environment_and_is_shown_nowhere() {
     let env = TestEnv::new().with("TOOLPOST_SERVE_TOKEN", "from-the-environment");
     env.write("tokens.txt", "from-the-file\n\nanother\n");
     for (words, token) in [
@@ -114,13 +114,14 @@ fn a_token_is_from_a_file_or_the_environment_and_is_shown_nowhere() {
 }
 
 #[test]
-fn addresses_that_cannot_be_or_must_not_be_listened_on_are_refused() {
+pub(crate) fn addresses_that_cannot_be_or_must_not_be_listened_on_are_refused() {
     let env = TestEnv::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let finished = env.run(["serve", "--http", &address, "--json"]).exit(4);
     assert!(finished.error()["message"].as_str().unwrap().contains(&address), "{finished}");
-    env.run(["serve", "--http", "0.0.0.0:0"]).exit(5);
+    let refused = env.run(["serve", "--http", "0.0.0.0:0"]).exit(5);
+    assert!(refused.err.contains("--token-file") && refused.err.contains("--beyond-loopback"), "{refused}");
     env.run(["serve", "--http", "0.0.0.0:0", "--beyond-loopback"]).exit(5);
     env.run(["serve", "--http", "nowhere"]).exit(2);
     env.run(["serve", "--stdio", "--http", "127.0.0.1:0"]).exit(2);
@@ -130,7 +131,7 @@ fn addresses_that_cannot_be_or_must_not_be_listened_on_are_refused() {
 }
 
 #[test]
-fn hosts_and_pages_that_are_named_are_served() {
+pub(crate) fn hosts_and_pages_that_are_named_are_served() {
     let env = TestEnv::new();
     let address = free();
     let words =
@@ -143,7 +144,7 @@ fn hosts_and_pages_that_are_named_are_served() {
 }
 
 #[test]
-fn only_what_is_allowed_and_not_denied_is_offered() {
+pub(crate) fn only_what_is_allowed_and_not_denied_is_offered() {
     let env = TestEnv::new();
     let input = [
         modern(1, "server/discover", json!({})),
@@ -163,7 +164,7 @@ fn only_what_is_allowed_and_not_denied_is_offered() {
 }
 
 #[test]
-fn the_options_of_tools_reach_them() {
+pub(crate) fn the_options_of_tools_reach_them() {
     let env = TestEnv::new();
     env.write("inner/notes.md", "from inside\n");
     let answer = |words: &[&str], line: String| -> Value {
@@ -183,11 +184,15 @@ fn the_options_of_tools_reach_them() {
     assert!(approved.to_string().contains("42"), "{approved}");
     let finished = env.run(["serve", "builtin:calculate", "--approve", "nothing"]).exit(2);
     assert!(finished.to_string().contains("nothing"), "{finished}");
+    let code = || call(2, "run_code", &json!({ "language": "sh", "code": "true" }));
+    let level = |words: &[&str]| answer(words, code())["result"]["structuredContent"]["level"].take();
+    assert_eq!(level(&["builtin:run_code", "--level", "minimal"]), "minimal");
+    assert_ne!(level(&["builtin:run_code"]), "minimal");
     env.run(["serve", "builtin:run_code", "--level", "nonsense"]).exit(2);
 }
 
 #[test]
-fn a_certificate_and_its_key_make_it_https() {
+pub(crate) fn a_certificate_and_its_key_make_it_https() {
     let env = TestEnv::new();
     let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost \
                  -keyout key.pem -out cert.pem";
@@ -212,7 +217,7 @@ fn a_certificate_and_its_key_make_it_https() {
 }
 
 #[test]
-fn another_name_is_served_when_it_is_named() {
+pub(crate) fn another_name_is_served_when_it_is_named() {
     let env = TestEnv::new();
     let address = free();
     let running =
