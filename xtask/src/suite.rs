@@ -37,7 +37,7 @@ pub fn run(root: &Path) -> Result<bool> {
     Ok(tally.failed.is_empty())
 }
 
-/// The features that are on in every step: the same ones, so that nothing is built twice.
+/// The features that are on where a step does not say otherwise: all, and the same ones, so that nothing is built twice.
 pub(crate) const FEATURES: &str = "toolpost/full";
 
 /// Runs every step on the checkout at `root`, with a line for each on standard error. What the tests need is asked for
@@ -135,6 +135,13 @@ impl Suite {
 
     fn tests(&self, tools: &Tools, tally: &mut Tally) -> Result<()> {
         let Some(nextest) = &tools.nextest else { return self.tests_without_nextest(tally) };
+        self.nextest(nextest, "tests", &[], tally)?;
+        // Compile errors are worded by what else is compiled: those tests have the default features alone.
+        let others = "package(toolpost) - test(/^(misuse|good_use|alone)::/)";
+        self.nextest(nextest, "tests of features", &["--features", FEATURES, "-E", others], tally)
+    }
+
+    fn nextest(&self, nextest: &[String], name: &str, more: &[&str], tally: &mut Tally) -> Result<()> {
         let file = self.target.join("nextest/ci/junit.xml");
         // The report of an earlier run must not speak for this one.
         if file.exists() {
@@ -142,23 +149,17 @@ impl Suite {
         }
         let (program, first) = nextest.split_first().ok_or("no nextest")?;
         let mut task = Task::new(program, &[]).folder(&self.root).limit(Duration::from_mins(40));
-        for argument in first.iter().map(String::as_str).chain([
-            "run",
-            "--workspace",
-            "--features",
-            FEATURES,
-            "--profile",
-            "ci",
-        ]) {
+        let words = first.iter().map(String::as_str).chain(["run", "--workspace", "--profile", "ci"]);
+        for argument in words.chain(more.iter().copied()) {
             task = task.argument(argument);
         }
         let good = task.show()?;
         let mut found = Tally::default();
         match fs::read_to_string(&file) {
             Ok(text) => found.add_junit(&text),
-            Err(error) => eprintln!("no report of the tests at {}: {error}", file.display()),
+            Err(error) => eprintln!("no report of the {name} at {}: {error}", file.display()),
         }
-        tally.add_run("tests", found, good);
+        tally.add_run(name, found, good);
         Ok(())
     }
 
@@ -166,8 +167,6 @@ impl Suite {
         let task = self.cargo(&[
             "test",
             "--workspace",
-            "--features",
-            FEATURES,
             "--lib",
             "--bins",
             "--tests",
