@@ -44,8 +44,15 @@ pub(crate) const FEATURES: &str = "toolpost/full";
 /// when they begin.
 pub fn steps(root: &Path, tools: impl FnOnce() -> Result<Tools>) -> Result<Tally> {
     let workspace = Workspace::read(root)?;
-    let suite =
-        Suite { root: root.to_owned(), logs: root.join(".dev/log"), target: workspace.target.clone() };
+    // A tree without the façade has none of its features.
+    let has_facade = workspace.packages.iter().any(|package| package.name == "toolpost");
+    let features: &'static [&'static str] = if has_facade { &["--features", FEATURES] } else { &[] };
+    let suite = Suite {
+        root: root.to_owned(),
+        logs: root.join(".dev/log"),
+        target: workspace.target.clone(),
+        features,
+    };
     fs::create_dir_all(&suite.logs)
         .map_err(|error| format!("cannot make {}: {error}", suite.logs.display()))?;
     let mut tally = Tally::default();
@@ -53,17 +60,8 @@ pub fn steps(root: &Path, tools: impl FnOnce() -> Result<Tools>) -> Result<Tally
     suite.status(
         &mut tally,
         "clippy",
-        &[
-            "clippy",
-            "--workspace",
-            "--features",
-            FEATURES,
-            "--all-targets",
-            "--keep-going",
-            "--",
-            "-D",
-            "warnings",
-        ],
+        &[&["clippy", "--workspace"], features, &["--all-targets", "--keep-going", "--", "-D", "warnings"]]
+            .concat(),
         &[],
     );
     let tools = tools()?;
@@ -72,7 +70,7 @@ pub fn steps(root: &Path, tools: impl FnOnce() -> Result<Tools>) -> Result<Tally
     suite.status(
         &mut tally,
         "documentation",
-        &["doc", "--workspace", "--features", FEATURES, "--no-deps", "--keep-going"],
+        &[&["doc", "--workspace"], features, &["--no-deps", "--keep-going"]].concat(),
         &[("RUSTDOCFLAGS", "-D warnings")],
     );
     timed(&mut tally, "examples", |tally| {
@@ -89,6 +87,8 @@ struct Suite {
     root: PathBuf,
     logs: PathBuf,
     target: PathBuf,
+    /// The options that give the façade its features.
+    features: &'static [&'static str],
 }
 
 fn step(name: &str, begin: Instant, end: &str) {
@@ -138,7 +138,12 @@ impl Suite {
         self.nextest(nextest, "tests", &[], tally)?;
         // Compile errors are worded by what else is compiled: those tests have the default features alone.
         let others = "package(toolpost) - test(/^(misuse|good_use|alone)::/)";
-        self.nextest(nextest, "tests of features", &["--features", FEATURES, "-E", others], tally)
+        match self.features {
+            [] => Ok(()),
+            features => {
+                self.nextest(nextest, "tests of features", &[features, &["-E", others]].concat(), tally)
+            }
+        }
     }
 
     fn nextest(&self, nextest: &[String], name: &str, more: &[&str], tally: &mut Tally) -> Result<()> {
@@ -178,7 +183,8 @@ impl Suite {
     }
 
     fn documentation_tests(&self, tally: &mut Tally) -> Result<()> {
-        let task = self.cargo(&["test", "--doc", "--workspace", "--features", FEATURES, "--no-fail-fast"]);
+        let task =
+            self.cargo(&[&["test", "--doc", "--workspace"], self.features, &["--no-fail-fast"]].concat());
         self.libtest(&task, "documentation tests", tally)
     }
 

@@ -21,7 +21,7 @@ impl MadeTree {
         let tree = Self { folder: tempfile::tempdir().unwrap() };
         tree.write(
             "Cargo.toml",
-            "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\"]\nexclude = [\"crates/toolpost\"]\n",
+            "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\"]\nexclude = [\"crates/mcp\", \"crates/toolpost\"]\n",
         );
         tree.write(
             "Cargo.lock",

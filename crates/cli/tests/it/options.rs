@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, claude_code, config, docker, exec, gateway, global, look, mcp, packages, run, session, state,
-    targets,
+    call, claude_code, config, docker, exec, gateway, global, look, mcp, packages, run, serve, session,
+    state, targets,
 };
 
 /// The test that holds an option: its name, and the file that it stands in.

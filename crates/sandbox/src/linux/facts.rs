@@ -242,6 +242,7 @@ impl Facts {
         for (name, available, without) in [
             ("clone3", self.calls.clone3, "control groups are joined after the start"),
             ("pidfd", self.calls.pidfd, "processes are signalled by number"),
+            ("pidfd_open", self.calls.pidfd_open, "no pools and no sessions"),
             ("close_range", self.calls.close_range, "descriptors are closed one by one"),
         ] {
             let reason = if available { "is there" } else { without };

@@ -118,6 +118,8 @@ pub(super) struct Calls {
     pub(super) clone3: bool,
     /// Signals can be sent by descriptor.
     pub(super) pidfd: bool,
+    /// A process that exists can be had as a descriptor; of this there is no second way, for pools and sessions.
+    pub(super) pidfd_open: bool,
     /// All descriptors can be closed at once.
     pub(super) close_range: bool,
 }
@@ -132,6 +134,7 @@ impl Calls {
             Self {
                 clone3: clones_with_arguments(),
                 pidfd: is_there(libc::syscall(libc::SYS_pidfd_send_signal, -1, 0, std::ptr::null::<u8>(), 0)),
+                pidfd_open: is_there(libc::syscall(libc::SYS_pidfd_open, -1, 0)),
                 close_range: is_there(libc::syscall(libc::SYS_close_range, u32::MAX, u32::MAX, 0u32)),
             }
         }

@@ -172,6 +172,26 @@ fn sessions_are_interrupted_where_signals_go_by_number() {
 }
 
 #[test]
+fn pools_and_sessions_say_that_processes_have_no_descriptors_here() {
+    const TEST: &str = "pools_and_sessions_say_that_processes_have_no_descriptors_here";
+    if !is_helper() {
+        let host = PoorHost {
+            name: "a container that refuses descriptors of processes",
+            how: How::Process(&[(&[434], libc::ENOSYS)], None),
+        };
+        again(&host, TEST);
+        return;
+    }
+    for mode in Mode::available() {
+        let error = Session::start(&mode.sandbox(), Language::Python).unwrap_err().to_string();
+        assert!(error.contains("descriptors of processes"), "{mode:?} {error}");
+    }
+    let pool = Pool::builder(&Sandbox::new()).language(Language::Python).build().unwrap();
+    let reason = pool.metrics().unavailable.unwrap();
+    assert!(reason.contains("namespaces") || reason.contains("descriptors of processes"), "{reason}");
+}
+
+#[test]
 fn a_spare_has_no_further_descriptors_where_they_are_closed_one_by_one() {
     const TEST: &str = "a_spare_has_no_further_descriptors_where_they_are_closed_one_by_one";
     if !is_helper() {

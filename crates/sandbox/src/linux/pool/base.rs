@@ -67,7 +67,7 @@ impl Base {
         if let Err(refusal) = &base.facts.process_files {
             return Err(refuse(&format!("a pool needs a `/proc` of one's own ({refusal})")));
         }
-        if !base.facts.calls.pidfd {
+        if !base.facts.calls.pidfd_open {
             return Err(refuse(
                 "a pool needs descriptors of processes (Linux 5.3 or later, and in a container a filter that knows `pidfd_open`)",
             ));

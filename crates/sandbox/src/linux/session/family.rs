@@ -356,7 +356,7 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
     let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
     let facts = host.facts.clone();
     let level = level(sandbox)?;
-    if !facts.calls.pidfd {
+    if !facts.calls.pidfd_open {
         return Err(Error::SessionRefused {
             action: "a session",
             reason: "this kernel gives no descriptors of processes, by which an interpreter is known".into(),

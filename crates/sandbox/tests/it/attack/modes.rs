@@ -82,7 +82,7 @@ fn pool(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandbox,
     if host.availability(Level::Strict).is_some_and(|entry| !entry.available) {
         return Err(Absence::NotHere("a pool needs namespaces".into()));
     }
-    if !host.capabilities.iter().any(|entry| entry.name == "pidfd" && entry.available) {
+    if !host.capabilities.iter().any(|entry| entry.name == "pidfd_open" && entry.available) {
         return Err(Absence::NotHere("a pool needs descriptors of processes".into()));
     }
     let sandbox = Sandbox::new().level(level).host(host.clone()).limits(limits);
@@ -101,7 +101,7 @@ fn session(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandb
     if let Some(absence) = refused(host, level) {
         return Err(absence);
     }
-    if !host.capabilities.iter().any(|entry| entry.name == "pidfd" && entry.available) {
+    if !host.capabilities.iter().any(|entry| entry.name == "pidfd_open" && entry.available) {
         return Err(Absence::NotHere("a session needs descriptors of processes".into()));
     }
     let backend = Sessions { host: host.clone(), level };
