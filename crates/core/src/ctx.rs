@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::inject::{find, not_provided};
-use crate::state::{new_handle, resolve_id};
+use crate::state::resolve_id;
 use crate::{
     Answer, Artifact, BoxFuture, Call, CallId, Caller, Cancelled, DocStore, Inject, LogLevel, LogLine,
     Output, Progress, Question, Reply, Root, Sample, SampleRequest, Scope, Sleep, StateDoc, StateView,
@@ -257,7 +257,7 @@ impl Ctx {
     /// # Errors
     /// `INVALID_INPUT` if `kind` cannot begin the name of a document; those of the store.
     pub async fn mint(&self, kind: &str, value: &(impl Serialize + ?Sized)) -> Result<String, ToolError> {
-        let handle = new_handle()?;
+        let handle = crate::random_hex(16)?;
         self.state(&format!("{kind}/{{owner}}/{handle}"))?.replace(value).await?;
         Ok(handle)
     }

@@ -37,6 +37,7 @@ mod output;
 mod parameter;
 mod policy;
 mod port;
+mod random;
 mod record;
 mod resource;
 mod runner;
@@ -47,6 +48,7 @@ mod spec;
 mod state;
 mod suggest;
 mod tool;
+mod values;
 
 #[doc(hidden)]
 pub mod __private;
@@ -72,6 +74,7 @@ pub use self::port::{
     Answer, Delivery, LogLevel, LogLine, NoPort, Port, Progress, Question, QuestionKind, Root, Sample,
     SampleRequest,
 };
+pub use self::random::random_hex;
 pub use self::record::{CallRecord, RunRecord, StateVersions, Usage};
 pub use self::resource::{Prompt, PromptArgument, PromptSpec, Resource, ResourceSpec, UriPattern};
 pub use self::runner::Runner;
@@ -86,6 +89,7 @@ pub use self::state::{
 };
 pub use self::suggest::{did_you_mean, suggestions};
 pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn, typed_tool_fn};
+pub use self::values::has_more_values_than;
 
 /// A boxed future that can move between threads: what object-safe async traits answer with.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

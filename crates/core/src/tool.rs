@@ -96,40 +96,34 @@ pub trait ToolSource: Send + Sync {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// Reads a resource: text, bytes or a structured value. Dropping the future is the cancellation. Default
-    /// `NOT_FOUND`.
-    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        Box::pin(
-            async move { Err(ToolError::not_found(format!("`{}` has no resource `{uri}`", self.name()))) },
-        )
-    }
-
-    /// Reads a resource for a caller: the call's tool is the address, and its caller, scope, deadline and port are those
-    /// of the call. Default: [`read_resource`](Self::read_resource), which knows nothing of the caller.
+    /// Reads a resource for a caller: text, bytes or a structured value. The call's tool is the address, and its caller,
+    /// scope, deadline and port are those of the call. Dropping the future is the cancellation. Default `NOT_FOUND`.
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        Box::pin(async move { self.read_resource(&call.tool).await })
-    }
-
-    /// Renders a prompt for a caller: the call's tool is the prompt's name, its arguments are the prompt's. Default:
-    /// [`render_prompt`](Self::render_prompt), which knows nothing of the caller.
-    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
-            let none = Map::new();
-            self.render_prompt(&call.tool, call.arguments.as_object().unwrap_or(&none)).await
+            Err(ToolError::not_found(format!("`{}` has no resource `{}`", self.name(), call.tool)))
         })
     }
 
-    /// Renders a prompt: text, or a structured value such as messages. Dropping the future is the cancellation. Default
-    /// `NOT_FOUND`.
+    /// Renders a prompt for a caller: text, or a structured value such as messages. The call's tool is the prompt's name,
+    /// its arguments are the prompt's. Dropping the future is the cancellation. Default `NOT_FOUND`.
+    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+        Box::pin(async move {
+            Err(ToolError::not_found(format!("`{}` has no prompt `{}`", self.name(), call.tool)))
+        })
+    }
+
+    /// [`read`](Self::read) for nobody in particular. Only a source that knows for whom it is has one of its own.
+    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
+        self.read(Call::new(uri, Value::Null))
+    }
+
+    /// [`render`](Self::render) for nobody in particular. Only a source that knows for whom it is has one of its own.
     fn render_prompt<'a>(
         &'a self,
         name: &'a str,
         arguments: &'a Map<String, Value>,
     ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        let _ = arguments;
-        Box::pin(
-            async move { Err(ToolError::not_found(format!("`{}` has no prompt `{name}`", self.name()))) },
-        )
+        self.render(Call::new(name, Value::Object(arguments.clone())))
     }
 
     /// The source as one caller may see it: what it lists, reads and renders. `None`, the default, if that is the same

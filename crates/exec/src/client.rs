@@ -384,8 +384,9 @@ impl ToolSource for Executables {
         Box::pin(async move { Ok(catalog.prompts.iter().map(|bound| Arc::clone(&bound.spec)).collect()) })
     }
 
-    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
+    fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
+            let uri = call.tool.as_str();
             let catalog = self.catalog();
             let fits = catalog.resources.iter().find(|bound| bound.spec.uri_pattern.matches(uri).is_some());
             let Some(bound) = fits else {
@@ -402,12 +403,11 @@ impl ToolSource for Executables {
         })
     }
 
-    fn render_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Output, ToolError>> {
+    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
+            let name = call.tool.as_str();
+            let none = Map::new();
+            let arguments = call.arguments.as_object().unwrap_or(&none);
             let catalog = self.catalog();
             let Some(bound) = catalog.prompts.iter().find(|bound| bound.spec.name == name) else {
                 let names = catalog.prompts.iter().map(|bound| bound.spec.name.as_str());

@@ -41,10 +41,7 @@ mod watched;
 mod websocket;
 mod wire;
 
-use std::fmt::Write as _;
 use std::sync::Arc;
-
-use toolpost_core::ToolError;
 
 pub use self::builder::{Builder, Completion, Server};
 pub use self::hints::Hints;
@@ -54,18 +51,6 @@ pub use self::oauth::ResourceServer;
 #[cfg(unix)]
 pub use self::streams::UnixRunning;
 pub use self::tls::Certificate;
-
-/// 256 random bits that nobody can guess.
-fn random_hex() -> Result<String, ToolError> {
-    let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| ToolError::internal(format!("this machine gives no random numbers: {error}")))?;
-    Ok(bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    }))
-}
 
 /// Whom a request speaks for, when it was authenticated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

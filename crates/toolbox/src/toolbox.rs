@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use toolpost_core::{
     BoxFuture, Call, CallRecord, Caller, DocStore, IntoTool, Output, Placement, PromptSpec, Reply,
     ResourceSpec, SpecError, StateDoc, Tool, ToolError, ToolGroup, ToolSource, ToolSpec, Values,
@@ -303,18 +303,6 @@ impl ToolSource for Toolbox {
 
     fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
         Box::pin(async { Ok(Toolbox::prompts(self).await) })
-    }
-
-    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        Box::pin(Toolbox::read_resource(self, uri))
-    }
-
-    fn render_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        Box::pin(Toolbox::render_prompt(self, name, arguments))
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {

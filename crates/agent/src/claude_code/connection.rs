@@ -262,11 +262,9 @@ impl Served {
 
 /// 256 random bits.
 fn random_token() -> Result<Secret, Error> {
-    let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        Error::new(ErrorKind::Sandbox, foreign(&format!("the system gives no random numbers: {error}"), &[]))
-    })?;
-    Ok(Secret::new(toolpost_core::hex(bytes)))
+    let token = toolpost_core::random_hex(32)
+        .map_err(|error| Error::new(ErrorKind::Sandbox, foreign(error.message(), &[])))?;
+    Ok(Secret::new(token))
 }
 
 /// On whose behalf tools are called.
@@ -292,6 +290,16 @@ impl Watched {
     fn take_records(&self) -> Vec<Arc<CallRecord>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
     }
+
+    /// What came over the wire is asked by the session: its caller, its scope, its port.
+    fn of_session(&self, mut call: Call) -> Call {
+        call.caller = self.front.caller.clone();
+        call.scope = Some(self.front.scope.clone());
+        if let Some(owner) = &self.front.port {
+            call.port = Arc::new(TwoPorts { wire: call.port, owner: Arc::clone(owner) });
+        }
+        call
+    }
 }
 
 impl ToolSource for Watched {
@@ -307,14 +315,9 @@ impl ToolSource for Watched {
         self.inner.generation()
     }
 
-    fn call(&self, mut call: Call) -> BoxFuture<'_, Reply> {
-        call.caller = self.front.caller.clone();
-        call.scope = Some(self.front.scope.clone());
-        if let Some(owner) = &self.front.port {
-            call.port = Arc::new(TwoPorts { wire: call.port, owner: Arc::clone(owner) });
-        }
+    fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
         Box::pin(async move {
-            let reply = self.inner.call(call).await;
+            let reply = self.inner.call(self.of_session(call)).await;
             let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
             if records.len() == MAX_RECORDS {
                 records.pop_front();
@@ -333,16 +336,12 @@ impl ToolSource for Watched {
         self.inner.prompts()
     }
 
-    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.inner.read_resource(uri)
+    fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+        self.inner.read(self.of_session(call))
     }
 
-    fn render_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.inner.render_prompt(name, arguments)
+    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+        self.inner.render(self.of_session(call))
     }
 }
 
@@ -383,5 +382,69 @@ impl Port for TwoPorts {
 
     fn roots(&self, call: CallId) -> BoxFuture<'_, Result<Vec<Root>, ToolError>> {
         self.wire.roots(call)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use toolpost_core::NoPort;
+
+    /// What the source behind saw last.
+    #[derive(Default)]
+    struct Seen(Mutex<Option<(Caller, Option<String>)>>);
+
+    impl Seen {
+        fn keep(&self, call: &Call) {
+            let owner = call.scope.as_ref().map(|scope| scope.owner().to_owned());
+            *self.0.lock().unwrap() = Some((call.caller.clone(), owner));
+        }
+    }
+
+    impl ToolSource for Seen {
+        fn name(&self) -> &'static str {
+            "seen"
+        }
+
+        fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn generation(&self) -> u64 {
+            0
+        }
+
+        fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
+            unreachable!("`{}` is not called", call.tool)
+        }
+
+        fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+            self.keep(&call);
+            Box::pin(async { Ok(Output::text("read")) })
+        }
+
+        fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+            self.keep(&call);
+            Box::pin(async { Ok(Output::text("rendered")) })
+        }
+    }
+
+    /// What a read for another caller would show is not shown to the session, and the other way round.
+    #[tokio::test]
+    async fn resources_and_prompts_are_asked_for_by_the_session() {
+        let seen = Arc::new(Seen::default());
+        let front = Front {
+            caller: Caller::new("agent").with_identity("ada"),
+            scope: Scope::new("ada"),
+            port: Some(Arc::new(NoPort)),
+        };
+        let watched = Watched::new(Arc::clone(&seen) as Arc<dyn ToolSource>, front.clone());
+        let wire = || Call::new("file:///notes", json!({})).with_caller(Caller::new("mcp"));
+        let expected = Some((front.caller, Some("ada".to_owned())));
+
+        watched.read(wire()).await.unwrap();
+        assert_eq!(seen.0.lock().unwrap().take(), expected);
+        watched.render(wire()).await.unwrap();
+        assert_eq!(seen.0.lock().unwrap().take(), expected);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use toolpost_core::ToolError;
+use toolpost_core::{ToolError, has_more_values_than};
 use toolpost_sandbox::{Cancel, Outcome, Program, Running, Sandbox};
 
 use super::program::of_sandbox;
@@ -222,32 +222,13 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ToolEr
 /// The line, or only its beginning if it has too many values to be read.
 fn with_few_values(line: Line) -> Line {
     match line {
-        Line::Whole(mut line) if has_many_values(&line) => {
+        Line::Whole(mut line) if has_more_values_than(&line, MAX_VALUES) => {
             line.truncate(START);
             line.shrink_to_fit();
             Line::TooLong { start: line }
         }
         line => line,
     }
-}
-
-/// Whether a text, read as JSON, could have more than [`MAX_VALUES`]: about one value for each mark.
-fn has_many_values(line: &[u8]) -> bool {
-    // Most lines are too short for so many.
-    if line.len() <= MAX_VALUES {
-        return false;
-    }
-    let (mut marks, mut in_text, mut escaped) = (0, false, false);
-    for byte in line {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b',' | b'[' | b'{' if !in_text => marks += 1,
-            _ => {}
-        }
-    }
-    marks > MAX_VALUES
 }
 
 /// Reads standard error: notifications are told, of everything else the end is kept.

@@ -15,6 +15,8 @@ use rmcp::transport::Transport;
 use serde_json::Value;
 use toolpost_core::{CallId, LogLevel, LogLine, Port, Progress, ToolError};
 
+use crate::convert::inward::shortened;
+
 /// The longest message of progress or log that is passed on, in characters.
 const MAX_MESSAGE: usize = 8_000;
 /// How many questions one call may ask.
@@ -177,7 +179,7 @@ impl Flights {
         let percent = told.total.filter(|total| *total > 0.0).map(|total| told.progress / total * 100.0);
         let percent = percent.filter(|percent| percent.is_finite()).map(|percent| percent.clamp(0.0, 100.0));
         let message = match &told.message {
-            Some(message) => shortened(message),
+            Some(message) => shortened(message, MAX_MESSAGE),
             None => told.total.map_or_else(
                 || format!("{}", told.progress),
                 |total| format!("{} of {total}", told.progress),
@@ -192,11 +194,11 @@ impl Flights {
             return;
         };
         let text = match data {
-            Value::String(text) => shortened(text),
-            data => shortened(&data.to_string()),
+            Value::String(text) => shortened(text, MAX_MESSAGE),
+            data => shortened(&data.to_string(), MAX_MESSAGE),
         };
         let message = match logger {
-            Some(logger) => format!("{}: {text}", shortened(logger)),
+            Some(logger) => format!("{}: {text}", shortened(logger, MAX_MESSAGE)),
             None => text,
         };
         flight.port.log(flight.call, LogLine { level, message });
@@ -207,10 +209,6 @@ impl Flights {
 fn only<'a>(mut entries: impl Iterator<Item = &'a Entry>) -> Option<Arc<Flight>> {
     let first = entries.next()?;
     entries.all(|entry| Arc::ptr_eq(&entry.flight, &first.flight)).then(|| Arc::clone(&first.flight))
-}
-
-fn shortened(text: &str) -> String {
-    text.chars().take(MAX_MESSAGE).collect()
 }
 
 fn level_of(level: LoggingLevel) -> LogLevel {

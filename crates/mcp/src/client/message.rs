@@ -6,6 +6,7 @@ use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, NumberOrString, ServerJs
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;
+use toolpost_core::has_more_values_than;
 
 /// The most values in a message: each of them takes tens of bytes when it is read, however few it has as text.
 const MAX_VALUES: usize = 500_000;
@@ -76,7 +77,9 @@ struct Head {
 pub(super) fn read(line: &Line) -> Option<ServerJsonRpcMessage> {
     let (text, why) = match line {
         Line::TooLong(start) => return Some(bad(id_in(start)?, "it is longer than what is taken", true)),
-        Line::Whole(text) if has_many_values(text) => (text, "it has more than 500000 values"),
+        Line::Whole(text) if has_more_values_than(text, MAX_VALUES) => {
+            (text, "it has more than 500000 values")
+        }
         Line::Whole(text) => match serde_json::from_slice(text) {
             Ok(message) => return Some(message),
             Err(_) => (text, "it is no message of the protocol, or nested too deeply"),
@@ -101,25 +104,6 @@ fn id_in(start: &[u8]) -> Option<NumberOrString> {
     let digits: String =
         rest.trim_start().strip_prefix(':')?.trim_start().chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok().map(NumberOrString::Number)
-}
-
-/// Whether a text, read as JSON, could have more than [`MAX_VALUES`]: about one value for each mark.
-fn has_many_values(text: &[u8]) -> bool {
-    // Most messages are too short for so many.
-    if text.len() <= MAX_VALUES {
-        return false;
-    }
-    let (mut marks, mut in_text, mut escaped) = (0, false, false);
-    for byte in text {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b',' | b'[' | b'{' if !in_text => marks += 1,
-            _ => {}
-        }
-    }
-    marks > MAX_VALUES
 }
 
 #[cfg(test)]

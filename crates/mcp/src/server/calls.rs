@@ -18,7 +18,6 @@ use tokio::task::JoinHandle;
 use toolpost_core::{BoxFuture, LogLevel, Output, ToolError};
 
 use super::port::{Abilities, Asked, CallPort, Notice};
-use super::random_hex;
 
 /// A call that somebody polls. Dropping it stops it.
 pub(crate) struct Active {
@@ -215,7 +214,7 @@ impl Parking {
         binding: &[u8],
     ) -> Result<InputRequiredResult, Active> {
         let requests = questions.iter().map(|asked| (asked.key.clone(), asked.request.clone())).collect();
-        let sealed = random_hex().and_then(|handle| {
+        let sealed = toolpost_core::random_hex(32).and_then(|handle| {
             let state = State { handle: handle.clone() };
             let options = SealOptions::new().associated_data(binding).ttl(self.time);
             let sealed = self.codec.seal_json_with(&state, &options);

@@ -11,7 +11,7 @@ use rmcp::transport::streamable_http_server::session::local::{
 };
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
 
-use super::{Limits, Principal, random_hex};
+use super::{Limits, Principal};
 
 /// The header that names a session.
 pub(super) const SESSION_HEADER: &str = "mcp-session-id";
@@ -96,7 +96,7 @@ impl SessionManager for Sessions {
     type Transport = WorkerTransport<LocalSessionWorker>;
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
-        let (id, transport) = match random_hex() {
+        let (id, transport) = match toolpost_core::random_hex(32) {
             Ok(id) => {
                 let id: SessionId = id.into();
                 let (handle, worker) = create_local_session(id.clone(), self.inner.session_config.clone());

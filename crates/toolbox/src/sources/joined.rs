@@ -634,18 +634,6 @@ impl ToolSource for Joined {
         Box::pin(async { Ok(self.prompts_of(&self.sources()).await) })
     }
 
-    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.read(Call::new(uri, Value::Null))
-    }
-
-    fn render_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.render(Call::new(name, Value::Object(arguments.clone())))
-    }
-
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(self.read_from(self.sources(), call))
     }

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{
     BoxFuture, Call, Caller, Content, Output, PromptSpec, Reply, ResourceSpec, ToolError, ToolSource,
@@ -276,18 +275,6 @@ impl ToolSource for Namespaced {
             });
             Ok(outer.collect())
         })
-    }
-
-    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.read(Call::new(uri, Value::Null))
-    }
-
-    fn render_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.render(Call::new(name, Value::Object(arguments.clone())))
     }
 
     fn read(&self, mut call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use toolpost_core::{
     BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, ToolError, ToolSource, ToolSpec,
@@ -466,18 +466,6 @@ impl ToolSource for Pinned {
         self.source.prompts()
     }
 
-    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.read(Call::new(uri, Value::Null))
-    }
-
-    fn render_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.render(Call::new(name, Value::Object(arguments.clone())))
-    }
-
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         self.source.read(call)
     }
@@ -532,18 +520,6 @@ impl ToolSource for View {
 
     fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
         self.seen.prompts()
-    }
-
-    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.read(Call::new(uri, Value::Null))
-    }
-
-    fn render_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.render(Call::new(name, Value::Object(arguments.clone())))
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
-use serde_json::{Map, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use toolpost_core::{
@@ -419,18 +418,6 @@ impl ToolSource for Revived {
                 Err(error) => known().ok_or(error),
             }
         })
-    }
-
-    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.read(Call::new(uri, Value::Null))
-    }
-
-    fn render_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.render(Call::new(name, Value::Object(arguments.clone())))
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {

@@ -143,12 +143,12 @@ async fn a_resource_that_changes_is_told_to_those_who_subscribed() {
         fn call(&self, call: toolpost_core::Call) -> toolpost_core::BoxFuture<'_, toolpost_core::Reply> {
             toolpost_core::ToolSource::call(&self.1, call)
         }
-        fn read_resource<'a>(
-            &'a self,
-            uri: &'a str,
-        ) -> toolpost_core::BoxFuture<'a, Result<Output, toolpost_core::ToolError>> {
+        fn read(
+            &self,
+            call: toolpost_core::Call,
+        ) -> toolpost_core::BoxFuture<'_, Result<Output, toolpost_core::ToolError>> {
             Box::pin(async move {
-                if uri != "count://now" {
+                if call.tool != "count://now" {
                     return Err(toolpost_core::ToolError::not_found("nothing is there"));
                 }
                 Ok(Output::text(self.0.load(Ordering::Relaxed).to_string()))

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tokio::sync::Semaphore;
 use toolpost_core::{
     BoxFuture, Call, CallRecord, Caller, Clock as _, Content, Output, ParameterType, PromptSpec, Reply,
@@ -193,16 +193,12 @@ impl ToolSource for Upstream {
         Box::pin(async { Ok(self.prompts.lock().unwrap().clone()) })
     }
 
-    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        Box::pin(async move { Ok(Output::text(format!("{}:{uri}", self.name))) })
+    fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+        Box::pin(async move { Ok(Output::text(format!("{}:{}", self.name, call.tool))) })
     }
 
-    fn render_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        _arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        Box::pin(async move { Ok(Output::text(format!("{}:{name}", self.name))) })
+    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+        self.read(call)
     }
 
     fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
