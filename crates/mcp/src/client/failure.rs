@@ -17,6 +17,9 @@ use crate::convert::inward;
 /// The longest wait that a server may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
+/// What the library below answers in place of a server whose session ended while it had requests under way.
+const SESSION_RENEWED: &str = "streamable HTTP session was re-initialized before the response arrived";
+
 /// Why a request has no result.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -43,6 +46,11 @@ impl From<ToolError> for Failure {
 /// A request that failed. `server` is how the server is called.
 pub(super) fn of_service(error: ServiceError, server: &str) -> Failure {
     match error {
+        ServiceError::McpError(error) if error.message == SESSION_RENEWED => {
+            Failure::Lost(ToolError::dependency(format!(
+                "the session of the server `{server}` ended before it answered; a new one was begun"
+            )))
+        }
         ServiceError::McpError(error) => Failure::Answered(of_answer(&error, server)),
         ServiceError::TransportSend(error) => of_transport(&error, server),
         ServiceError::TransportClosed => {
@@ -171,5 +179,19 @@ pub(super) fn of_start(error: ClientInitializeError, server: &str) -> ToolError 
             "the server `{server}` does not speak the protocol: {}",
             inward::shortened(&other.to_string(), 500)
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The request may have arrived before the session ended, so only what may run twice is asked for again.
+    #[test]
+    fn a_session_that_was_renewed_leaves_its_requests_without_an_answer() {
+        let renewed = ServiceError::McpError(ErrorData::internal_error(SESSION_RENEWED, None));
+        assert!(matches!(of_service(renewed, "calc"), Failure::Lost(_)));
+        let own = ServiceError::McpError(ErrorData::internal_error("no such table", None));
+        assert!(matches!(of_service(own, "calc"), Failure::Answered(_)));
     }
 }
