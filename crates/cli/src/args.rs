@@ -1,5 +1,7 @@
 //! The command line.
 
+mod login;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +13,7 @@ use toolpost_core::{Priority, parse_duration};
 use toolpost_llm::Effort;
 use toolpost_sandbox::{Language, Level};
 
+pub(crate) use self::login::{LoginArgs, LogoutArgs};
 use crate::{help, style};
 
 /// Toolpost holds the tools of LLM agents: every call is checked, limited, confined and recorded.
@@ -75,6 +78,12 @@ pub(crate) enum Command {
     /// Let files of a folder count: settings, variables, descriptions of tools.
     #[command(after_long_help = help::TRUST)]
     Trust(TrustArgs),
+    /// Log in to a server of the Model Context Protocol, with a browser.
+    #[command(after_long_help = help::LOGIN)]
+    Login(LoginArgs),
+    /// Forget the login to a server, and give its tokens back.
+    #[command(after_long_help = help::LOGOUT)]
+    Logout(LogoutArgs),
     /// Explain a command or a topic: exit-codes, environment, settings, targets, gateway,
     /// models, scripts.
     #[command(after_long_help = help::HELP)]

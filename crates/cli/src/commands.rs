@@ -7,6 +7,7 @@ pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod image;
 pub(crate) mod init;
+pub(crate) mod login;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod serve;

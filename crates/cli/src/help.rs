@@ -157,6 +157,23 @@ Examples:
 A file is trusted with the content that it has now. When it changes, it counts no more until it is
 trusted again. Read it first: it may name programs, allow tools and choose where your data goes.";
 
+pub(crate) const LOGIN: &str = "\
+Examples:
+  toolpost login https://tools.example/mcp
+  toolpost login https://tools.example/mcp --scope read --callback-port 8765
+  toolpost login https://tools.example/mcp --client-id me --client-secret-env CLIENT_SECRET
+
+An address is printed: open it in a browser of this machine, and agree there. The tokens are kept
+in a file that you alone may read, for every command that names this server. They are got anew as
+long as the server allows it; then a command ends with exit status 3 and asks for another login.
+
+What a server names is not asked if it is this machine or in a private network, unless the server is
+there itself, or the setting `http.allow_hosts` names the host.";
+
+pub(crate) const LOGOUT: &str = "\
+Examples:
+  toolpost logout https://tools.example/mcp";
+
 pub(crate) const HELP: &str = "\
 Examples:
   toolpost help run
@@ -364,6 +381,8 @@ mod tests {
         STATE,
         CONFIG,
         TRUST,
+        LOGIN,
+        LOGOUT,
         HELP,
     ];
 

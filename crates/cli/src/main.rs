@@ -93,6 +93,8 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::State(command) => commands::state::run(&command, &config, printer),
         Command::Config(command) => commands::config::run(&command, &config, printer),
         Command::Trust(args) => commands::trust::run(&args, &config, printer),
+        Command::Login(args) => commands::login::run(&args, &config, printer),
+        Command::Logout(args) => commands::login::end(&args, &config, printer),
         Command::Help(args) => help::run(&args, printer),
     }
 }

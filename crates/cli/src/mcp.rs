@@ -8,12 +8,13 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::Value;
 use toolpost_core::{Code, Secret, ToolError};
-use toolpost_mcp::client::{Client, Endpoint};
+use toolpost_mcp::client::{Client, Endpoint, OAuth, TokenStore};
 use toolpost_sandbox::Level;
 
 use crate::args::ServerArgs;
-use crate::config::Config;
+use crate::config::{Config, places};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -121,13 +122,27 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
     if let Some(path) = env::get_os("PATH") {
         builder = builder.search_path(path);
     }
+    // Without a home there is no login, and no server needs one.
+    if let Ok(oauth) = oauth(config) {
+        builder = builder.oauth(oauth);
+    }
     builder.connect().await.map_err(|error| explained(error, level))
+}
+
+/// The logins of the user, for commands that ask nobody.
+pub(crate) fn oauth(config: &Config) -> Result<OAuth, Failure> {
+    let path = places::tokens().ok_or_else(places::no_home)?;
+    let oauth = OAuth::new(TokenStore::file(path));
+    Ok(config.texts("http.allow_hosts").into_iter().fold(oauth, OAuth::allow_host))
 }
 
 fn explained(error: ToolError, level: Option<Level>) -> Failure {
     if error.context().contains_key("unauthorized") {
         let failure = Failure::new(Exit::Credentials, "CREDENTIALS", error.message());
-        return failure.hint("Name the place of a token with `--token-env NAME` or `--token-file FILE`.");
+        let server = error.context().get("server").and_then(Value::as_str).unwrap_or("URL");
+        return failure
+            .hint(format!("Log in with `toolpost login {server}`."))
+            .hint("Or name the place of a token with `--token-env NAME` or `--token-file FILE`.");
     }
     let is_confined = level.is_some_and(Level::is_boundary) && error.code() == Code::Dependency;
     let failure = Failure::from(error);

@@ -11,10 +11,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use toolpost_core::{
-    Answer, BoxFuture, Call, CallId, Port, Question, Sample, SampleRequest, ToolError, ToolSource as _,
-    ToolSpec,
+    Answer, BoxFuture, Call, CallId, Port, Question, Sample, SampleRequest, Secret, ToolError,
+    ToolSource as _, ToolSpec,
 };
-use toolpost_mcp::client::{Client, Endpoint};
+use toolpost_mcp::client::{Client, Endpoint, Enterprise, Identity, OAuth, TokenStore};
+
+/// The document that the suite knows clients by.
+const DOCUMENT: &str = "https://conformance-test.local/client-metadata.json";
 
 /// Somebody who agrees to everything.
 struct Agreeable;
@@ -32,6 +35,10 @@ impl Port for Agreeable {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let Some(url) = std::env::args().next_back() else { return ExitCode::from(2) };
+    // For the browser: the client brings its own.
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        return ExitCode::FAILURE;
+    }
     match run(&url).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -45,7 +52,12 @@ async fn run(url: &str) -> Result<(), ToolError> {
     let context = std::env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_default();
     let context: Value = serde_json::from_str(&context).unwrap_or_default();
     let port: Arc<dyn Port> = Arc::new(Agreeable);
-    let client = Client::builder(Endpoint::http(url)).name("suite").port(Arc::clone(&port)).connect().await?;
+    let client = Client::builder(Endpoint::http(url))
+        .name("suite")
+        .port(Arc::clone(&port))
+        .oauth(oauth(&context)?)
+        .connect()
+        .await?;
     let tools = client.list().await?;
     let asked: Vec<(String, Value)> = match context.get("toolCalls").and_then(Value::as_array) {
         Some(calls) => calls
@@ -76,6 +88,47 @@ async fn run(url: &str) -> Result<(), ToolError> {
     }
     client.disconnect().await;
     Ok(())
+}
+
+/// As whom the suite wants to be asked.
+fn oauth(context: &Value) -> Result<OAuth, ToolError> {
+    let text = |name: &str| context.get(name).and_then(Value::as_str);
+    let secret = |name: &str| text(name).map(Secret::new);
+    let mut oauth = OAuth::new(TokenStore::memory()).interactive(browse).metadata_document(DOCUMENT);
+    let Some(id) = text("client_id") else { return Ok(oauth) };
+    let mut identity = Identity::new(id);
+    if let Some(secret) = secret("client_secret") {
+        identity = identity.secret(secret);
+    }
+    if let Some(issuer) = text("issuer") {
+        identity = identity.issuer(issuer);
+    }
+    if let Some(pem) = secret("private_key_pem") {
+        identity = identity.private_key(&pem)?;
+    }
+    oauth = oauth.identity(identity);
+    let scenario = std::env::var("MCP_CONFORMANCE_SCENARIO").unwrap_or_default();
+    Ok(match (secret("valid_jwt"), secret("idp_id_token")) {
+        (Some(assertion), _) => oauth.workload(assertion),
+        (_, Some(id_token)) => oauth.enterprise(Enterprise {
+            token_endpoint: text("idp_token_endpoint").unwrap_or_default().to_owned(),
+            client_id: text("idp_client_id").unwrap_or_default().to_owned(),
+            client_secret: None,
+            id_token,
+        }),
+        _ if scenario.starts_with("auth/client-credentials") => oauth.client_credentials(),
+        _ => oauth,
+    })
+}
+
+/// A browser with somebody who agrees to everything.
+fn browse(url: &str) {
+    let url = url.to_owned();
+    tokio::spawn(async move {
+        if let Err(error) = reqwest::get(url).await {
+            eprintln!("the browser: {error}");
+        }
+    });
 }
 
 /// Arguments that fit. One that is called `schema` is the schema of another tool, as it came.

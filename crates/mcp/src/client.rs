@@ -43,6 +43,7 @@ mod flight;
 mod handler;
 mod http;
 mod message;
+mod oauth;
 mod program;
 mod settings;
 
@@ -63,6 +64,7 @@ use self::handler::Changes;
 use self::settings::Settings;
 
 pub use self::endpoint::Endpoint;
+pub use self::oauth::{Enterprise, Identity, Login, OAuth, TokenStore};
 pub use self::settings::{ClientBuilder, Limits};
 
 /// The shortest and the longest wait between two attempts to connect.

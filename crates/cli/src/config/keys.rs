@@ -128,7 +128,7 @@ pub(crate) const KEYS: &[Key] = &[
         "TOOLPOST_HTTP_ALLOW_HOSTS",
         Waits,
         "",
-        "hosts that `http_request` may ask although they are not public",
+        "hosts that `http_request` may ask, and logins may go to, although they are not public",
     ),
     key(
         "egress_policy",

@@ -43,6 +43,11 @@ pub(crate) fn pins() -> Option<PathBuf> {
     folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("approved-tools.json"))
 }
 
+/// The tokens of servers that somebody has logged in to.
+pub(crate) fn tokens() -> Option<PathBuf> {
+    folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("tokens.json"))
+}
+
 /// What tools keep, unless `--store` says otherwise.
 pub(crate) fn store() -> Option<PathBuf> {
     folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("store.db"))

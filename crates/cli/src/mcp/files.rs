@@ -90,17 +90,37 @@ pub(crate) fn described(path: &Path, content: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// What an entry would start or connect to.
+/// What an entry would start or connect to, as it stands there: the words, the folder, and what else is handed over, of
+/// which only the names are shown.
 fn summary(entry: &Value) -> String {
+    let names = |key: &str, what: &str| match entry.get(key).and_then(Value::as_object) {
+        Some(fields) if !fields.is_empty() => {
+            format!(", with the {what} {}", fields.keys().map(String::as_str).collect::<Vec<_>>().join(", "))
+        }
+        _ => String::new(),
+    };
     match (entry.get("command").and_then(Value::as_str), entry.get("url").and_then(Value::as_str)) {
         (Some(command), _) => {
             let words = entry.get("args").and_then(Value::as_array).into_iter().flatten();
-            let words = std::iter::once(command).chain(words.filter_map(Value::as_str));
-            format!("starts `{}`", words.collect::<Vec<_>>().join(" "))
+            let words = std::iter::once(command).chain(words.filter_map(Value::as_str)).map(word);
+            let folder = entry.get("cwd").and_then(Value::as_str);
+            let folder = folder.map_or(String::new(), |folder| format!(" in `{folder}`"));
+            let variables = names("env", "variables");
+            format!("starts `{}`{folder}{variables}", words.collect::<Vec<_>>().join(" "))
         }
-        (None, Some(url)) => format!("connects to `{}`", url.split(['?', '#']).next().unwrap_or_default()),
+        (None, Some(url)) => {
+            let headers = names("headers", "headers");
+            format!("connects to `{}`{headers}", url.split(['?', '#']).next().unwrap_or_default())
+        }
         (None, None) => "neither a command nor an address".to_owned(),
     }
+}
+
+/// A word of a command, so that it can be told from the next one.
+fn word(word: &str) -> Cow<'_, str> {
+    let is_plain =
+        !word.is_empty() && !word.contains(|letter: char| letter.is_whitespace() || "'\"`".contains(letter));
+    if is_plain { word.into() } else { format!("'{}'", word.escape_debug()).into() }
 }
 
 /// The files that there may be, the nearest first.
@@ -264,6 +284,16 @@ mod tests {
         let other_file = Path::new("/of/ada/git.toml");
         assert_eq!(&*pinned(other_file, b"{\"used\":1}"), b"{\"used\":1}");
         assert_eq!(described(path, of_project.to_string().as_bytes()), ["a: starts `x`", "b: starts `z`"]);
+        let whole = json!({ "mcpServers": {
+            "a": { "command": "x", "args": ["-c", "rm -rf /; y", ""], "cwd": "/srv", "env": { "KEY": "hunter2", "B": "" } },
+            "b": { "url": "https://a.example/mcp?key=hunter2", "headers": { "Authorization": "hunter2" } } } });
+        assert_eq!(
+            described(path, whole.to_string().as_bytes()),
+            [
+                "a: starts `x -c 'rm -rf /; y' ''` in `/srv`, with the variables KEY, B",
+                "b: connects to `https://a.example/mcp`, with the headers Authorization"
+            ]
+        );
     }
 
     #[test]

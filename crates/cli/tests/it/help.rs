@@ -2,7 +2,7 @@
 
 use crate::support::TestEnv;
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 16] = [
     "run",
     "call",
     "tools",
@@ -16,6 +16,8 @@ const COMMANDS: [&str; 14] = [
     "state",
     "config",
     "trust",
+    "login",
+    "logout",
     "help",
 ];
 const TOPICS: [&str; 7] =

@@ -19,6 +19,7 @@ mod global;
 mod help;
 mod hostile;
 mod interrupt;
+mod login;
 mod look;
 mod mcp;
 mod options;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, claude_code, config, docker, exec, gateway, global, look, mcp, packages, run, serve, session,
-    state, targets,
+    call, claude_code, config, docker, exec, gateway, global, login, look, mcp, packages, run, serve,
+    session, state, targets,
 };
 
 /// The test that holds an option: its name, and the file that it stands in.
@@ -186,6 +186,15 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("exec", "--interrupt"), by!(session::interrupt)),
         (("exec", "--end"), by!(session::end)),
         (("exec", "--keep"), by!(session::keep)),
+        (("login", "<URL>"), by!(login::url)),
+        (("login", "--scope"), by!(login::scope)),
+        (("login", "--client-id"), by!(login::client_id)),
+        (("login", "--client-secret-env"), by!(login::client_id)),
+        (("login", "--issuer"), by!(login::client_id)),
+        (("login", "--client-document"), by!(login::client_document)),
+        (("login", "--callback-port"), by!(login::callback_port)),
+        (("login", "--timeout"), by!(login::timeout)),
+        (("logout", "<URL>"), by!(login::url)),
         (("schema", "[NAME]"), by!(look::schema)),
         (("completions", "<SHELL>"), by!(look::shell)),
     ])
@@ -230,6 +239,8 @@ fn every_option_has_a_test() {
         "config set",
         "config path",
         "trust",
+        "login",
+        "logout",
         "serve",
         "image build",
         "image ls",

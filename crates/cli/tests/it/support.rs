@@ -180,6 +180,17 @@ impl TestEnv {
         (reader, Running::start(command).unwrap())
     }
 
+    /// Starts the command with standard error into a file, and leaves it running.
+    pub(crate) fn start_with_errors_in(
+        &self,
+        name: &str,
+        words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Running {
+        let mut command = self.command(words);
+        command.stderr(std::fs::File::create(self.path(name)).unwrap());
+        Running::start(command).unwrap()
+    }
+
     /// Starts the command and leaves it running.
     pub(crate) fn start(&self, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Running {
         Running::start(self.command(words)).unwrap()

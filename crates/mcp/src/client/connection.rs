@@ -69,7 +69,8 @@ impl From<ToolError> for Start {
 impl Connection {
     /// Connects once.
     pub(super) async fn open(settings: &Settings, changes: &Arc<Changes>) -> Result<Self, ToolError> {
-        let limit = settings.connect_timeout;
+        let longer = settings.session.as_ref().map_or(Duration::ZERO, |session| session.longer());
+        let limit = settings.connect_timeout.saturating_add(longer);
         let begun = async {
             match Self::begin(settings, changes, Era::Either).await {
                 // It knows of both eras and speaks only the older one, or answers anything to what it does not know.

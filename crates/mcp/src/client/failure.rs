@@ -12,6 +12,7 @@ use rmcp::transport::streamable_http_client::{
 };
 use toolpost_core::{RetryAdvice, ToolError};
 
+use super::oauth::Refusal;
 use crate::convert::inward;
 
 /// The longest wait that a server may ask for.
@@ -78,6 +79,9 @@ fn of_transport(error: &DynamicTransportError, server: &str) -> Failure {
     let lost = |error: ToolError| Failure::Lost(error);
     let mut source: Option<&(dyn Error + 'static)> = Some(error.error.as_ref());
     while let Some(current) = source {
+        if let Some(error) = current.downcast_ref::<std::io::Error>().and_then(Refusal::within) {
+            return Failure::Answered(error.clone());
+        }
         if let Some(wanted) = current.downcast_ref::<AuthRequiredError>() {
             return Failure::Answered(unauthorised(server, &wanted.www_authenticate_header));
         }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::error::Error as _;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use reqwest::Url;
@@ -13,11 +14,20 @@ use rustls_platform_verifier::BuilderVerifierExt as _;
 use toolpost_core::{Secret, ToolError};
 
 use super::flight::Arrival;
+use super::oauth::{Refusal, Wire};
 use super::settings::Settings;
+
+/// What this client calls itself.
+pub(super) const AGENT: &str = concat!("toolpost/", env!("CARGO_PKG_VERSION"));
 
 impl Arrival for StreamableHttpError<reqwest::Error> {
     fn surely_did_not_arrive(&self) -> bool {
-        matches!(self, Self::Client(error) if error.is_connect())
+        match self {
+            Self::Client(error) => error.is_connect(),
+            // A server that does not know who asks has done nothing.
+            Self::Io(error) => Refusal::within(error).is_some(),
+            _ => false,
+        }
     }
 }
 
@@ -57,22 +67,30 @@ pub(super) fn is_this_machine(host: &str) -> bool {
 }
 
 /// A client that follows no redirection: who redirects would be given the headers.
-pub(super) fn client(settings: &Settings) -> Result<reqwest::Client, ToolError> {
-    let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+pub(super) fn builder(connect_timeout: Duration) -> Result<reqwest::ClientBuilder, ToolError> {
+    Ok(reqwest::Client::builder()
+        .tls_backend_preconfigured(tls()?)
+        .connect_timeout(connect_timeout)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .user_agent(AGENT))
+}
+
+/// How servers prove who they are: by what this machine trusts.
+pub(super) fn tls() -> Result<rustls::ClientConfig, ToolError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .and_then(rustls::ConfigBuilder::with_platform_verifier)
         .map_err(|error| {
             ToolError::dependency(format!("this machine's certificates cannot be used: {error}"))
-        })?
-        .with_no_client_auth();
-    reqwest::Client::builder()
-        .tls_backend_preconfigured(tls)
-        .connect_timeout(settings.connect_timeout)
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        .user_agent(concat!("toolpost/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|error| ToolError::dependency(format!("the HTTP client cannot be made: {}", cause(&error))))
+        })?;
+    Ok(tls.with_no_client_auth())
+}
+
+pub(super) fn made(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, ToolError> {
+    let failed = |error| ToolError::dependency(format!("the HTTP client cannot be made: {}", cause(&error)));
+    builder.build().map_err(failed)
 }
 
 /// The transport to a server.
@@ -80,13 +98,14 @@ pub(super) fn transport(
     settings: &Settings,
     url: &str,
     headers: &[(String, Secret)],
-) -> Result<StreamableHttpClientTransport<reqwest::Client>, ToolError> {
+) -> Result<StreamableHttpClientTransport<Wire>, ToolError> {
     let url = address(url, &["http", "https"], settings.no_network)?;
     let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
         .custom_headers(header_map(headers)?)
         .max_concurrent_requests(settings.limits.calls)
         .max_sse_event_size(settings.limits.message_bytes);
-    Ok(StreamableHttpClientTransport::with_client(client(settings)?, config))
+    let wire = Wire::new(made(builder(settings.connect_timeout)?)?, settings.session.clone());
+    Ok(StreamableHttpClientTransport::with_client(wire, config))
 }
 
 /// Headers as the library takes them. No error repeats a value.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use toolpost_core::{LogLevel, NoPort, Port, ToolError};
 
+use super::oauth::{OAuth, Session};
 use super::{Client, Endpoint};
 
 /// The bounds of what a server may cost.
@@ -62,11 +63,13 @@ pub(super) struct Settings {
     pub(super) readable: Vec<PathBuf>,
     pub(super) sandbox_limits: Option<toolpost_sandbox::Limits>,
     pub(super) tasks: bool,
+    /// Who asks, if the server wants to know.
+    pub(super) session: Option<Arc<Session>>,
 }
 
 /// How a server is reached and used. Made by [`Client::builder`], ended by [`connect`](Self::connect).
 #[must_use]
-pub struct ClientBuilder(Settings);
+pub struct ClientBuilder(Settings, Option<OAuth>);
 
 impl std::fmt::Debug for ClientBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -79,7 +82,7 @@ impl std::fmt::Debug for ClientBuilder {
 
 impl ClientBuilder {
     pub(super) fn new(endpoint: Endpoint) -> Self {
-        Self(Settings {
+        let settings = Settings {
             endpoint,
             name: "mcp".to_owned(),
             port: Arc::new(NoPort),
@@ -94,7 +97,9 @@ impl ClientBuilder {
             readable: Vec::new(),
             sandbox_limits: None,
             tasks: true,
-        })
+            session: None,
+        };
+        Self(settings, None)
     }
 
     /// Names the source, for records. Default `mcp`.
@@ -122,7 +127,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How long one attempt to connect may take, the start of a program included. Default 30 s.
+    /// How long one attempt to connect may take, the start of a program included. Default 30 s. A person who is asked to
+    /// log in has the time of [`OAuth::patience`] besides.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.0.connect_timeout = timeout;
         self
@@ -178,12 +184,25 @@ impl ClientBuilder {
         self
     }
 
+    /// How tokens for a server over HTTP are got, if it wants to know who asks. It counts only without a header
+    /// `Authorization`. Default: not at all.
+    pub fn oauth(mut self, oauth: OAuth) -> Self {
+        self.1 = Some(oauth);
+        self
+    }
+
     /// Connects, and lists the tools. Needs a tokio runtime with time and I/O.
     ///
     /// # Errors
     /// `DEPENDENCY` if the server cannot be reached or does not speak the protocol, `TIMEOUT`, `PERMISSION` if it is not
     /// allowed to be reached or wants to know who asks, `INVALID_INPUT` for an endpoint that is none.
     pub async fn connect(self) -> Result<Arc<Client>, ToolError> {
-        Client::connected(self.0).await
+        let Self(mut settings, oauth) = self;
+        if let (Some(oauth), Endpoint::Http { url, headers }) = (oauth, &settings.endpoint)
+            && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"))
+        {
+            settings.session = Some(oauth.session(url, settings.no_network)?);
+        }
+        Client::connected(settings).await
     }
 }

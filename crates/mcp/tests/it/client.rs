@@ -20,5 +20,6 @@ mod fixture;
 mod foreign;
 mod hostile;
 mod hostile_http;
+mod oauth;
 mod own;
 mod support;

@@ -1,0 +1,106 @@
+//! `toolpost login` and `toolpost logout`
+
+use serde_json::json;
+use toolpost_core::{Code, Secret, ToolError};
+use toolpost_mcp::client::Identity;
+
+use crate::args::{LoginArgs, LogoutArgs};
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::print::Printer;
+use crate::style::{GOOD, HINT, harmless, paint};
+use crate::{env, interrupt, mcp};
+
+pub(crate) fn run(args: &LoginArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let told = printer.clone();
+    let mut oauth = mcp::oauth(config)?.interactive(move |url| {
+        // Whoever is to log in must see it, whatever else is quiet.
+        told.say(&format!("Open this address in a browser of this machine:\n\n  {}\n", harmless(url)));
+    });
+    for scope in &args.scope {
+        oauth = oauth.scope(scope);
+    }
+    if let Some(id) = &args.client_id {
+        let mut identity = Identity::new(id);
+        if let Some(name) = &args.client_secret_env {
+            let secret = env::secret(name).ok_or_else(|| {
+                let why = format!("the variable `{name}` of `--client-secret-env` is not set");
+                Failure::new(Exit::Credentials, "CREDENTIALS", why)
+            })?;
+            identity = identity.secret(Secret::new(secret));
+        }
+        if let Some(issuer) = &args.issuer {
+            identity = identity.issuer(issuer);
+        }
+        oauth = oauth.identity(identity);
+    }
+    if let Some(document) = &args.client_document {
+        oauth = oauth.metadata_document(document);
+    }
+    if let Some(port) = args.callback_port {
+        oauth = oauth.callback_port(port);
+    }
+    if let Some(timeout) = args.timeout {
+        oauth = oauth.patience(timeout);
+    }
+    let login = done(async { oauth.login(&args.url, config.flag("no_network")).await })?;
+    printer.note(&format!(
+        "{} {} by {}",
+        paint(GOOD, "logged in to"),
+        paint(HINT, &args.url),
+        harmless(&login.issuer)
+    ));
+    if !printer.is_text() {
+        printer.json(&json!({
+            "server": args.url,
+            "issuer": login.issuer,
+            "scopes": login.scopes,
+            "lasts_s": login.lasts.map(|lasts| lasts.as_secs()),
+            "renewable": login.is_renewable,
+        }))?;
+    }
+    Ok(Exit::Ok)
+}
+
+pub(crate) fn end(args: &LogoutArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let oauth = mcp::oauth(config)?;
+    let had = done(async { oauth.logout(&args.url, config.flag("no_network")).await })?;
+    if !had {
+        return Err(Failure::usage(format!("nobody is logged in to `{}`", harmless(&args.url)))
+            .hint("The address must be that of the login."));
+    }
+    printer.note(&format!("{} {}", paint(GOOD, "logged out of"), paint(HINT, &args.url)));
+    if !printer.is_text() {
+        printer.json(&json!({ "server": args.url }))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// Until it is done, or Ctrl-C.
+fn done<T>(work: impl Future<Output = Result<T, ToolError>>) -> Result<T, Failure> {
+    let runtime = super::runtime()?;
+    let result = runtime.block_on(async {
+        let interrupted = interrupt::watch()?;
+        tokio::select! {
+            result = work => result.map_err(refused),
+            () = interrupted.cancelled() => {
+                Err(Failure::new(Exit::Interrupted, "CANCELLED", "nobody is logged in or out: it was stopped"))
+            }
+        }
+    });
+    super::end(runtime);
+    result
+}
+
+/// Who is not let in has the exit status of credentials; an address that is not asked that of a denial.
+fn refused(error: ToolError) -> Failure {
+    let is_denial = error.context().contains_key("rule") || error.message().contains("TOOLPOST_NO_NETWORK");
+    let is_refusal = error.code() == Code::Permission && !is_denial;
+    let mut failure = Failure::from(error);
+    if is_refusal {
+        failure.exit = Exit::Credentials;
+        "CREDENTIALS".clone_into(&mut failure.code);
+    }
+    failure
+}

@@ -1,0 +1,372 @@
+//! Requests to addresses that a server names: which are refused, and what an answer may cost.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ::http::header::{ACCEPT, CONTENT_TYPE, LOCATION};
+use ::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{Request, Url};
+use serde_json::Value;
+use toolpost_core::ToolError;
+use toolpost_sandbox::address_rule;
+
+use crate::client::http;
+use crate::convert::inward::shortened;
+
+/// The largest answer, in bytes.
+const MAX_BODY: usize = 256 << 10;
+/// How many times a document may say that it is somewhere else.
+const MAX_REDIRECTS: usize = 3;
+/// How long one request may take, its answer included.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The most addresses of one name.
+const MAX_ADDRESSES: usize = 64;
+
+/// Where the operator's own word reaches: what the server itself is may be named by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    Public,
+    /// The server is on this machine, by its address.
+    Loopback,
+    /// The server is in a private network, by its address.
+    Private,
+}
+
+/// Which addresses may be asked.
+#[derive(Clone, Debug)]
+pub(super) struct Rules {
+    reach: Reach,
+    /// Hosts that the operator allows although they are not public.
+    hosts: Vec<String>,
+    no_network: bool,
+}
+
+impl Rules {
+    /// The rules for what the server at this address names.
+    pub(super) fn of_server(server: &Url, hosts: &[String], no_network: bool) -> Self {
+        let host = bare(server);
+        // A name may mean another address tomorrow, so that only an address is the operator's word for one.
+        let reach = match host.parse::<IpAddr>() {
+            _ if host.eq_ignore_ascii_case("localhost") => Reach::Loopback,
+            Ok(address) => match address_rule(address).map(|rule| rule.name) {
+                Some("loopback") => Reach::Loopback,
+                Some("private" | "shared") => Reach::Private,
+                _ => Reach::Public,
+            },
+            Err(_) => Reach::Public,
+        };
+        Self { reach, hosts: hosts.to_vec(), no_network }
+    }
+
+    /// Whether an address may be connected to.
+    fn address(&self, host: &str, address: IpAddr) -> Result<(), ToolError> {
+        let Some(rule) = address_rule(address) else { return Ok(()) };
+        let by_name = || self.hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host));
+        let is_allowed = match rule.name {
+            "loopback" => self.reach == Reach::Loopback || by_name(),
+            "private" | "shared" => self.reach == Reach::Private || by_name(),
+            _ => false,
+        };
+        if is_allowed {
+            return Ok(());
+        }
+        let shown = if host.parse::<IpAddr>().is_ok() {
+            format!("`{host}`")
+        } else {
+            format!("`{host}` is {address}, which")
+        };
+        let error = ToolError::permission(format!(
+            "the server names an address that is not asked: {shown} {}",
+            rule.reason
+        ))
+        .with("rule", rule.name);
+        Err(match rule.name {
+            "loopback" | "private" | "shared" => error.suggest(format!(
+                "If you trust it, allow the host: `OAuth::allow_host(\"{host}\")`, `--config http.allow_hosts={host}`."
+            )),
+            _ => error,
+        })
+    }
+
+    /// Whether an address may be shown to a person, or asked; a name is not looked up.
+    pub(super) fn url(&self, what: &str, url: &Url) -> Result<(), ToolError> {
+        let host = bare(url);
+        let shown = shortened(url.as_str(), 200);
+        if host.is_empty() || !url.username().is_empty() || url.password().is_some() {
+            return Err(ToolError::permission(format!(
+                "{what}: expected an address without a user, found `{shown}`"
+            )));
+        }
+        let is_here = http::is_this_machine(host);
+        match url.scheme() {
+            "https" => {}
+            // Nothing leaves this machine.
+            "http" if is_here => {}
+            _ => {
+                return Err(ToolError::permission(format!(
+                    "{what}: expected an `https://` address, found `{shown}`: secrets would travel in the clear"
+                )));
+            }
+        }
+        if self.no_network && !is_here {
+            return Err(ToolError::permission(format!(
+                "{what}: `{host}` may not be connected to: TOOLPOST_NO_NETWORK is set"
+            ))
+            .suggest("Unset TOOLPOST_NO_NETWORK (`ClientBuilder::no_network`) to allow it."));
+        }
+        match host.parse::<IpAddr>() {
+            Ok(address) => self.address(host, address),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// The host of an address, without brackets.
+fn bare(url: &Url) -> &str {
+    url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
+}
+
+/// The addresses that were checked; no others are connected to.
+#[derive(Default)]
+struct Checked(Mutex<HashMap<String, Vec<SocketAddr>>>);
+
+impl Resolve for Checked {
+    fn resolve(&self, name: Name) -> Resolving {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name.as_str()).cloned();
+        Box::pin(async move {
+            let addresses = known.ok_or("the name was not checked before the connection")?;
+            Ok(Box::new(addresses.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    /// The body, if it is JSON.
+    pub(super) json: Option<Value>,
+}
+
+/// Asks addresses that a server names.
+pub(super) struct Web {
+    rules: Rules,
+    checked: Arc<Checked>,
+    /// Made when it is first needed, as most servers want no token and certificates take their time.
+    client: OnceLock<reqwest::Client>,
+}
+
+impl Web {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self { rules, checked: Arc::default(), client: OnceLock::new() }
+    }
+
+    fn client(&self) -> Result<&reqwest::Client, ToolError> {
+        if let Some(client) = self.client.get() {
+            return Ok(client);
+        }
+        let made = http::made(http::builder(PATIENCE)?.dns_resolver(Arc::clone(&self.checked)))?;
+        Ok(self.client.get_or_init(|| made))
+    }
+
+    pub(super) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Checks an address, and what its name means now: only that is connected to.
+    async fn check(&self, what: &str, url: &Url) -> Result<(), ToolError> {
+        self.rules.url(what, url)?;
+        let host = bare(url);
+        if host.parse::<IpAddr>().is_ok() {
+            return Ok(());
+        }
+        let found = tokio::time::timeout(PATIENCE, tokio::net::lookup_host((host, 0))).await;
+        let found: Vec<SocketAddr> = match found {
+            Ok(Ok(found)) => found.take(MAX_ADDRESSES).collect(),
+            Ok(Err(error)) => {
+                return Err(ToolError::dependency(format!(
+                    "{what}: the name `{host}` is not known: {error}"
+                )));
+            }
+            Err(_) => return Err(ToolError::timeout(format!("{what}: nobody said what `{host}` is"))),
+        };
+        // One that is refused among them is no accident.
+        found.iter().try_for_each(|address| self.rules.address(host, address.ip()))?;
+        self.checked.0.lock().unwrap_or_else(PoisonError::into_inner).insert(host.to_owned(), found);
+        Ok(())
+    }
+
+    /// A document of JSON; `None` if there is none.
+    pub(super) async fn document(&self, what: &str, url: Url) -> Result<Option<Value>, ToolError> {
+        let mut url = url;
+        for _ in 0..=MAX_REDIRECTS {
+            let mut request = Request::new(Method::GET, url.clone());
+            request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+            let reply = self.send(what, request).await?;
+            if !reply.status.is_redirection() {
+                return Ok(reply.json.filter(|_| reply.status.is_success()));
+            }
+            let place = reply.headers.get(LOCATION).and_then(|place| place.to_str().ok());
+            url = place.and_then(|place| url.join(place).ok()).ok_or_else(|| {
+                ToolError::dependency(format!("{what}: `{}` leads nowhere", shortened(url.as_str(), 200)))
+            })?;
+        }
+        Err(ToolError::limit(format!("{what}: it leads to another address more than {MAX_REDIRECTS} times")))
+    }
+
+    /// Sends a form. Whoever is led elsewhere is not followed.
+    pub(super) async fn form(
+        &self,
+        what: &str,
+        url: &Url,
+        headers: HeaderMap,
+        fields: &[(&str, &str)],
+    ) -> Result<Reply, ToolError> {
+        let body = form(fields);
+        self.post(what, url, headers, "application/x-www-form-urlencoded", body).await
+    }
+
+    /// Sends JSON. Whoever is led elsewhere is not followed.
+    pub(super) async fn json(&self, what: &str, url: &Url, value: &Value) -> Result<Reply, ToolError> {
+        self.post(what, url, HeaderMap::new(), "application/json", value.to_string()).await
+    }
+
+    async fn post(
+        &self,
+        what: &str,
+        url: &Url,
+        headers: HeaderMap,
+        kind: &'static str,
+        body: String,
+    ) -> Result<Reply, ToolError> {
+        let mut request = Request::new(Method::POST, url.clone());
+        *request.headers_mut() = headers;
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+        *request.body_mut() = Some(body.into());
+        let reply = self.send(what, request).await?;
+        if reply.status.is_redirection() {
+            return Err(ToolError::permission(format!(
+                "{what}: it leads to another address, and is not followed"
+            )));
+        }
+        Ok(reply)
+    }
+
+    async fn send(&self, what: &str, request: Request) -> Result<Reply, ToolError> {
+        self.check(what, request.url()).await?;
+        let client = self.client()?;
+        let work = async {
+            let failed = |error: &reqwest::Error| {
+                ToolError::dependency(format!("{what}: it cannot be reached: {}", http::cause(error)))
+            };
+            let mut response = client.execute(request).await.map_err(|error| failed(&error))?;
+            let (status, headers) = (response.status(), response.headers().clone());
+            let mut body = Vec::new();
+            while let Some(piece) = response.chunk().await.map_err(|error| failed(&error))? {
+                if body.len() + piece.len() > MAX_BODY {
+                    return Err(ToolError::limit(format!("{what}: it is larger than 256 KiB")));
+                }
+                body.extend_from_slice(&piece);
+            }
+            Ok(Reply { status, headers, json: serde_json::from_slice(&body).ok() })
+        };
+        tokio::time::timeout(PATIENCE, work)
+            .await
+            .unwrap_or_else(|_| Err(ToolError::timeout(format!("{what}: there was no answer within 20 s"))))
+    }
+}
+
+/// Fields as a form.
+pub(super) fn form(fields: &[(&str, &str)]) -> String {
+    // A form is what an address has behind its question mark.
+    let mut url = Url::parse("form:x").ok();
+    if let Some(url) = &mut url {
+        url.query_pairs_mut().extend_pairs(fields);
+    }
+    url.as_ref().and_then(Url::query).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(server: &str, hosts: &[&str]) -> Rules {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        Rules::of_server(&Url::parse(server).unwrap(), &hosts, false)
+    }
+
+    #[test]
+    fn addresses_inside_are_refused_unless_the_server_is_there_too() {
+        let server = "https://mcp.example/mcp";
+        for (server, url, rule) in [
+            (server, "https://login.example/x", None),
+            (server, "https://1.1.1.1/x", None),
+            (server, "https://127.0.0.1/x", Some("loopback")),
+            (server, "https://127.1/x", Some("loopback")),
+            (server, "https://0x7f.0.0.1/x", Some("loopback")),
+            (server, "https://2130706433/x", Some("loopback")),
+            (server, "https://[::1]/x", Some("loopback")),
+            (server, "https://[::ffff:127.0.0.1]/x", Some("loopback")),
+            (server, "https://169.254.169.254/latest", Some("metadata")),
+            (server, "https://[::ffff:169.254.169.254]/latest", Some("metadata")),
+            (server, "https://[::ffff:a9fe:a9fe]/latest", Some("metadata")),
+            (server, "https://[64:ff9b::a9fe:a9fe]/latest", Some("metadata")),
+            (server, "https://10.0.0.1/x", Some("private")),
+            (server, "https://[fd00::1]/x", Some("private")),
+            (server, "https://0.0.0.0/x", Some("unspecified")),
+            (server, "http://login.example/x", Some("")),
+            (server, "file:///etc/passwd", Some("")),
+            (server, "https://me:word@login.example/", Some("")),
+            // A name that means this machine is not the operator's word for it.
+            ("https://localhost.example/mcp", "https://127.0.0.1/x", Some("loopback")),
+            ("http://127.0.0.1:80/mcp", "http://127.0.0.1:81/x", None),
+            ("http://localhost:80/mcp", "http://[::1]:81/x", None),
+            ("http://127.0.0.1:80/mcp", "https://10.0.0.1/x", Some("private")),
+            ("http://127.0.0.1:80/mcp", "https://169.254.169.254/x", Some("metadata")),
+            ("https://10.0.0.1/mcp", "https://10.0.0.2/x", None),
+            ("https://10.0.0.1/mcp", "http://10.0.0.2/x", Some("")),
+            ("https://10.0.0.1/mcp", "https://127.0.0.1/x", Some("loopback")),
+        ] {
+            let checked = rules(server, &[]).url("it", &Url::parse(url).unwrap());
+            let found = checked.err().map(|error| {
+                error.context().get("rule").and_then(Value::as_str).unwrap_or_default().to_owned()
+            });
+            assert_eq!(found.as_deref(), rule, "{server} {url}");
+        }
+    }
+
+    #[test]
+    fn an_allowed_host_may_be_inside_but_never_where_a_cloud_keeps_credentials() {
+        let rules = rules("https://mcp.example/mcp", &["login.corp"]);
+        for (host, address, is_allowed) in [
+            ("login.corp", "10.0.0.1", true),
+            ("LOGIN.corp", "127.0.0.1", true),
+            ("login.corp", "169.254.169.254", false),
+            ("other.corp", "10.0.0.1", false),
+        ] {
+            assert_eq!(rules.address(host, address.parse().unwrap()).is_ok(), is_allowed, "{host} {address}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_is_judged_by_what_it_means_and_only_that_is_connected_to() {
+        let web = Web::new(rules("https://mcp.example/mcp", &[]));
+        // A name of this machine, behind which it is.
+        let error = web.document("it", Url::parse("https://localhost:1/x").unwrap()).await.unwrap_err();
+        assert_eq!(error.context().get("rule"), Some(&Value::from("loopback")), "{error}");
+        // What was not checked is not looked up either.
+        let error = web.client().unwrap().get("https://localhost:1/x").send().await.unwrap_err();
+        assert!(http::cause(&error).contains("was not checked"), "{error:?}");
+    }
+
+    #[test]
+    fn forms_are_written_as_the_rules_say() {
+        assert_eq!(form(&[("a", "b c&d"), ("e", "é+")]), "a=b+c%26d&e=%C3%A9%2B");
+        assert_eq!(form(&[]), "");
+    }
+}

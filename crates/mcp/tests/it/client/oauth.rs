@@ -1,0 +1,519 @@
+//! Servers that want to know who asks, beyond what the conformance suite looks at.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use reqwest::Url;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use toolpost_core::{Code, Secret, ToolError};
+use toolpost_mcp::client::{Client, Endpoint, Identity, OAuth, TokenStore};
+
+use super::support::call;
+
+/// Changes what a path answers with.
+type Change = Box<dyn Fn(&str, &mut Value) + Send + Sync>;
+
+/// What the server does, and what it has seen.
+struct Facts {
+    change: Change,
+    /// What each path was asked: its fields, and headers.
+    seen: Mutex<Vec<(String, BTreeMap<String, String>)>>,
+    state: Mutex<State>,
+    url: String,
+}
+
+struct State {
+    /// The token that is good now, and what it may be refreshed with.
+    good: String,
+    refresh: String,
+    number: u32,
+    expires_in: Value,
+    /// The scope that is wanted of calls.
+    wanted: Option<String>,
+}
+
+/// A server of the older era that wants tokens, and the authorization server that makes them.
+struct Guarded {
+    facts: Arc<Facts>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Asked {
+    method: String,
+    path: String,
+    fields: BTreeMap<String, String>,
+    body: Value,
+}
+
+async fn asked(stream: &mut BufReader<TcpStream>) -> Option<Asked> {
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).await.ok()? == 0 {
+            return None;
+        }
+        if line == "\r\n" {
+            break;
+        }
+        lines.push(line.trim_end().to_owned());
+    }
+    let mut fields: BTreeMap<String, String> = lines
+        .iter()
+        .skip(1)
+        .filter_map(|line| line.split_once(": "))
+        .map(|(name, value)| (format!("header {}", name.to_lowercase()), value.to_owned()))
+        .collect();
+    let length = fields.get("header content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.ok()?;
+    let mut words = lines.first()?.split(' ');
+    let (method, target) = (words.next()?.to_owned(), words.next()?);
+    let mut url = Url::parse("http://x").unwrap().join(target).ok()?;
+    if fields.get("header content-type").is_some_and(|kind| kind.contains("form")) {
+        url.set_query(Some(&String::from_utf8_lossy(&body)));
+    }
+    fields.extend(url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())));
+    let body = serde_json::from_slice(&body).unwrap_or_default();
+    Some(Asked { method, path: url.path().to_owned(), fields, body })
+}
+
+impl Facts {
+    fn token(&self, fields: &BTreeMap<String, String>) -> (u16, Value) {
+        let mut state = self.state.lock().unwrap();
+        let given = fields.get("refresh_token");
+        if given.is_some_and(|given| *given != state.refresh) {
+            return (400, json!({ "error": "invalid_grant" }));
+        }
+        state.number += 1;
+        (state.good, state.refresh) = (format!("good-{}", state.number), format!("refresh-{}", state.number));
+        let scope = fields.get("scope").cloned().unwrap_or_default();
+        (
+            200,
+            json!({ "access_token": state.good, "token_type": "Bearer", "refresh_token": state.refresh,
+                "expires_in": state.expires_in, "scope": scope }),
+        )
+    }
+
+    fn mcp(&self, asked: &Asked) -> (u16, Option<String>, Value) {
+        let mut state = self.state.lock().unwrap();
+        let place = format!("resource_metadata=\"{}/.well-known/oauth-protected-resource/mcp\"", self.url);
+        if asked.fields.get("header authorization") != Some(&format!("Bearer {}", state.good)) {
+            return (401, Some(format!("Bearer {place}")), json!({}));
+        }
+        let method = asked.body["method"].as_str().unwrap_or_default();
+        if method == "tools/call"
+            && let Some(wanted) = state.wanted.take()
+        {
+            if wanted == "endless" {
+                state.wanted = Some(wanted.clone());
+            }
+            let scope = format!("{wanted}{}", state.number);
+            let told = format!("Bearer error=\"insufficient_scope\", scope=\"{scope}\", {place}");
+            return (403, Some(told), json!({}));
+        }
+        let result = match method {
+            "initialize" => json!({ "protocolVersion": "2025-11-25", "capabilities": { "tools": {} },
+                "serverInfo": { "name": "guarded", "version": "1" } }),
+            "tools/list" => json!({ "tools": [{ "name": "look", "inputSchema": { "type": "object" } }] }),
+            "tools/call" => json!({ "content": [{ "type": "text", "text": "seen" }] }),
+            _ if asked.method == "GET" => return (405, None, json!({})),
+            _ if asked.body["id"].is_null() => return (202, None, json!({})),
+            _ => {
+                let error = json!({ "code": -32601, "message": "no" });
+                return (200, None, json!({ "jsonrpc": "2.0", "id": asked.body["id"], "error": error }));
+            }
+        };
+        (200, None, json!({ "jsonrpc": "2.0", "id": asked.body["id"], "result": result }))
+    }
+
+    /// Status, a header, and a document.
+    fn answer(&self, asked: &Asked) -> (u16, String, Value) {
+        let url = &self.url;
+        let (status, header, mut document) = match asked.path.as_str() {
+            "/mcp" => {
+                let (status, challenge, document) = self.mcp(asked);
+                let header = challenge.map_or(String::new(), |text| format!("WWW-Authenticate: {text}\r\n"));
+                return (status, header, document);
+            }
+            "/.well-known/oauth-protected-resource/mcp" => (
+                200,
+                String::new(),
+                json!({ "resource": format!("{url}/mcp"), "authorization_servers": [url], "scopes_supported": ["basic"] }),
+            ),
+            "/.well-known/oauth-authorization-server" => (
+                200,
+                String::new(),
+                json!({ "issuer": url, "authorization_endpoint": format!("{url}/authorize"),
+                    "token_endpoint": format!("{url}/token"), "registration_endpoint": format!("{url}/register"),
+                    "revocation_endpoint": format!("{url}/revoke"), "code_challenge_methods_supported": ["S256"],
+                    "token_endpoint_auth_methods_supported": ["none", "client_secret_post"] }),
+            ),
+            "/register" => (201, String::new(), json!({ "client_id": "registered" })),
+            "/authorize" => {
+                let (back, state) = (&asked.fields["redirect_uri"], &asked.fields["state"]);
+                (302, format!("Location: {back}?code=a-code&state={state}\r\n"), json!({}))
+            }
+            "/token" => {
+                let (status, document) = self.token(&asked.fields);
+                (status, String::new(), document)
+            }
+            "/revoke" => (200, String::new(), json!({})),
+            _ => (404, String::new(), json!({})),
+        };
+        (self.change)(&asked.path, &mut document);
+        if let Some(place) = document.get("redirect").and_then(Value::as_str) {
+            return (302, format!("Location: {place}\r\n"), json!({}));
+        }
+        (status, header, document)
+    }
+}
+
+impl Guarded {
+    async fn start() -> Self {
+        Self::changed(|_, _| {}).await
+    }
+
+    async fn changed(change: impl Fn(&str, &mut Value) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let facts = Arc::new(Facts {
+            change: Box::new(change),
+            seen: Mutex::default(),
+            state: Mutex::new(State {
+                good: "nobody has it".to_owned(),
+                refresh: String::new(),
+                number: 0,
+                expires_in: json!(3_600),
+                wanted: None,
+            }),
+            url: format!("http://{}", listener.local_addr().unwrap()),
+        });
+        let theirs = Arc::clone(&facts);
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let facts = Arc::clone(&theirs);
+                tokio::spawn(async move {
+                    let mut stream = BufReader::new(stream);
+                    while let Some(asked) = asked(&mut stream).await {
+                        facts.seen.lock().unwrap().push((asked.path.clone(), asked.fields.clone()));
+                        let (status, header, document) = facts.answer(&asked);
+                        let body = document.to_string();
+                        let answer = format!(
+                            "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\n{header}Content-Length: {}\r\n\r\n{body}",
+                            body.len()
+                        );
+                        if stream.get_mut().write_all(answer.as_bytes()).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Self { facts, task }
+    }
+
+    fn url(&self) -> String {
+        format!("{}/mcp", self.facts.url)
+    }
+
+    /// What a path was asked.
+    fn seen(&self, path: &str) -> Vec<BTreeMap<String, String>> {
+        let seen = self.facts.seen.lock().unwrap();
+        seen.iter().filter(|(known, _)| known == path).map(|(_, fields)| fields.clone()).collect()
+    }
+
+    /// Lets the token that is good be so no more.
+    fn forget_token(&self) {
+        "nobody has it".clone_into(&mut self.facts.state.lock().unwrap().good);
+    }
+
+    async fn connect(&self, oauth: OAuth) -> Result<Arc<Client>, ToolError> {
+        Client::builder(Endpoint::http(self.url())).name("guarded").oauth(oauth).connect().await
+    }
+}
+
+/// A browser with somebody who agrees.
+fn browse(url: &str) {
+    let url = Url::parse(url).unwrap();
+    tokio::spawn(async move {
+        let answer = get(&url).await;
+        let place = answer.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap_or_default();
+        if let Ok(place) = Url::parse(place) {
+            get(&place).await;
+        }
+    });
+}
+
+async fn get(url: &Url) -> String {
+    let mut stream = TcpStream::connect((url.host_str().unwrap(), url.port().unwrap())).await.unwrap();
+    let target = format!("{}?{}", url.path(), url.query().unwrap_or_default());
+    stream
+        .write_all(format!("GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
+        .await
+        .unwrap();
+    let mut answer = vec![0; 64 << 10];
+    let read = stream.read(&mut answer).await.unwrap();
+    String::from_utf8_lossy(&answer[..read]).into_owned()
+}
+
+fn somebody(store: &TokenStore) -> OAuth {
+    OAuth::new(store.clone()).interactive(browse)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_serves_later_clients_until_it_is_given_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = || TokenStore::file(folder.path().join("tokens.json"));
+    let server = Guarded::start().await;
+    let error = server.connect(OAuth::new(store())).await.unwrap_err();
+    assert_eq!(
+        (error.code(), error.context().get("unauthorized")),
+        (Code::Permission, Some(&json!(true))),
+        "{error}"
+    );
+    assert!(server.seen("/register").is_empty() && server.seen("/token").is_empty());
+
+    let login = somebody(&store()).login(&server.url(), false).await.unwrap();
+    assert_eq!(
+        (login.issuer.as_str(), login.scopes.join(" ").as_str()),
+        (server.facts.url.as_str(), "basic")
+    );
+    assert!(login.is_renewable && login.lasts.unwrap() > Duration::from_mins(50));
+    let client = server.connect(OAuth::new(store())).await.unwrap();
+    call(&client, "look", json!({})).await.unwrap();
+    assert_eq!(server.seen("/authorize").len(), 1);
+    let asked = &server.seen("/authorize")[0];
+    assert_eq!(
+        (asked["resource"].as_str(), asked["scope"].as_str(), asked["client_id"].as_str()),
+        (server.url().as_str(), "basic", "registered")
+    );
+    // A second login is the same client.
+    let again = somebody(&store()).login(&server.url(), false).await.unwrap();
+    assert_eq!((again.issuer, server.seen("/register").len()), (login.issuer, 1));
+
+    assert!(OAuth::new(store()).logout(&server.url(), false).await.unwrap());
+    let given: Vec<_> = server.seen("/revoke").into_iter().map(|fields| fields["token"].clone()).collect();
+    assert_eq!(given, ["refresh-2", "good-2"]);
+    assert!(!OAuth::new(store()).logout(&server.url(), false).await.unwrap());
+    server.connect(OAuth::new(store())).await.unwrap_err();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_ended_is_refreshed_once_for_all_who_share_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = || TokenStore::file(folder.path().join("tokens.json"));
+    let server = Guarded::start().await;
+    somebody(&store()).login(&server.url(), false).await.unwrap();
+    let clients = [
+        server.connect(OAuth::new(store())).await.unwrap(),
+        server.connect(OAuth::new(store())).await.unwrap(),
+    ];
+    // Refused before its time, in the hands of both at once: whoever brings the old one second would have lost both.
+    server.forget_token();
+    let calls = clients.iter().flat_map(|client| (0..4).map(|_| call(client, "look", json!({}))));
+    for answer in futures_util::future::join_all(calls).await {
+        answer.unwrap();
+    }
+    let refreshed =
+        server.seen("/token").iter().filter(|fields| fields["grant_type"] == "refresh_token").count();
+    assert_eq!(refreshed, 1);
+    // And one that ends soon is got anew before it is refused.
+    server.facts.state.lock().unwrap().expires_in = json!(10);
+    somebody(&store()).login(&server.url(), false).await.unwrap();
+    let refused =
+        || server.seen("/mcp").iter().filter(|fields| !fields.contains_key("header authorization")).count();
+    let (before, tokens) = (refused(), server.seen("/token").len());
+    let client = server.connect(OAuth::new(store())).await.unwrap();
+    call(&client, "look", json!({})).await.unwrap();
+    assert_eq!(refused(), before);
+    assert!(server.seen("/token").len() > tokens);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_token_that_is_worth_nothing_is_brought_once() {
+    let (server, store) = (Guarded::start().await, TokenStore::memory());
+    somebody(&store).login(&server.url(), false).await.unwrap();
+    server.forget_token();
+    "another".clone_into(&mut server.facts.state.lock().unwrap().refresh);
+    for _ in 0..2 {
+        let error = server.connect(OAuth::new(store.clone())).await.unwrap_err();
+        assert_eq!(error.context().get("unauthorized"), Some(&json!(true)), "{error}");
+    }
+    assert_eq!(server.seen("/token").len(), 2);
+    // With somebody to ask it goes on.
+    server.connect(somebody(&store)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_cannot_ask_for_more_without_end() {
+    let (server, store) = (Guarded::start().await, TokenStore::memory());
+    server.facts.state.lock().unwrap().wanted = Some("once".to_owned());
+    let client = server.connect(somebody(&store)).await.unwrap();
+    call(&client, "look", json!({})).await.unwrap();
+    let scopes: Vec<_> =
+        server.seen("/authorize").into_iter().map(|fields| fields["scope"].clone()).collect();
+    assert_eq!(scopes, ["basic", "basic once1"]);
+    server.facts.state.lock().unwrap().wanted = Some("endless".to_owned());
+    for _ in 0..4 {
+        let error = call(&client, "look", json!({})).await.unwrap_err();
+        assert_eq!(error.code(), Code::Permission, "{error}");
+    }
+    assert_eq!(server.seen("/authorize").len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_operator_says_of_the_client_counts() {
+    let server = Guarded::start().await;
+    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let identity = Identity::new("by-hand").secret(Secret::new("hunter2&")).issuer(server.facts.url.clone());
+    let oauth =
+        somebody(&TokenStore::memory()).identity(identity).scope("one").scope("two").callback_port(port);
+    server.connect(oauth).await.unwrap();
+    let asked = &server.seen("/authorize")[0];
+    assert_eq!(
+        (asked["client_id"].as_str(), asked["scope"].as_str(), asked["redirect_uri"].clone()),
+        ("by-hand", "one two", format!("http://127.0.0.1:{port}/callback"))
+    );
+    let token = &server.seen("/token")[0];
+    assert_eq!((token["client_secret"].as_str(), token["client_id"].as_str()), ("hunter2&", "by-hand"));
+    assert!(server.seen("/register").is_empty());
+
+    // For another authorization server it is a stranger.
+    let identity = Identity::new("by-hand").secret(Secret::new("hunter2&")).issuer("https://login.example");
+    server.connect(somebody(&TokenStore::memory()).identity(identity)).await.unwrap();
+    assert_eq!(server.seen("/authorize")[1]["client_id"], "registered");
+    assert!(!server.seen("/token")[1].values().any(|value| value.contains("hunter2")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_says_who_the_client_is_where_that_is_known() {
+    for (is_known, expected) in [(true, "https://me.example/client.json"), (false, "registered")] {
+        let server = Guarded::changed(move |path, document| {
+            if path == "/.well-known/oauth-authorization-server" {
+                document["client_id_metadata_document_supported"] = is_known.into();
+            }
+        })
+        .await;
+        let oauth = somebody(&TokenStore::memory()).metadata_document("https://me.example/client.json");
+        server.connect(oauth).await.unwrap();
+        assert_eq!(server.seen("/authorize")[0]["client_id"], expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_waited_for_longer_than_the_patience() {
+    let server = Guarded::start().await;
+    let oauth = OAuth::new(TokenStore::memory()).interactive(|_| {}).patience(Duration::from_millis(300));
+    let begun = Instant::now();
+    let error = oauth.login(&server.url(), false).await.unwrap_err();
+    assert_eq!(error.code(), Code::Timeout, "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+/// The address of a document or an endpoint is changed to one that must not be asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_names_is_not_asked_inside() {
+    const OAUTH: &str = "/.well-known/oauth-authorization-server";
+    const RESOURCE: &str = "/.well-known/oauth-protected-resource/mcp";
+    for (path, field, value, why) in [
+        (RESOURCE, "authorization_servers", json!(["https://169.254.169.254"]), "metadata"),
+        (RESOURCE, "authorization_servers", json!(["https://[::ffff:169.254.169.254]/"]), "metadata"),
+        (RESOURCE, "authorization_servers", json!(["https://10.0.0.1"]), "private"),
+        (RESOURCE, "authorization_servers", json!(["https://192.168.0.1/x"]), "private"),
+        (RESOURCE, "authorization_servers", json!(["http://login.example"]), ""),
+        (RESOURCE, "redirect", json!("https://169.254.169.254/latest/meta-data"), "metadata"),
+        (RESOURCE, "redirect", json!("http://[fd00:ec2::254]/latest"), ""),
+        (OAUTH, "redirect", json!("https://10.0.0.1/x"), "private"),
+        (OAUTH, "token_endpoint", json!("https://169.254.169.254/token"), "metadata"),
+        (OAUTH, "token_endpoint", json!("https://172.16.0.1/token"), "private"),
+        (OAUTH, "authorization_endpoint", json!("https://10.1.1.1/authorize"), "private"),
+        (OAUTH, "authorization_endpoint", json!("javascript:alert(1)"), ""),
+        (OAUTH, "authorization_endpoint", json!("file:///etc/passwd"), ""),
+        (OAUTH, "registration_endpoint", json!("https://10.1.1.1/register"), "private"),
+        ("/token", "redirect", json!("https://login.example/token"), ""),
+        ("/register", "redirect", json!("https://login.example/register"), ""),
+    ] {
+        let wanted = value.clone();
+        let server = Guarded::changed(move |asked, document| {
+            if asked == path {
+                document[field] = wanted.clone();
+            }
+        })
+        .await;
+        let error = somebody(&TokenStore::memory()).login(&server.url(), false).await.unwrap_err();
+        assert_eq!(error.code(), Code::Permission, "{field} {value}: {error}");
+        let rule = error.context().get("rule").and_then(Value::as_str).unwrap_or_default();
+        assert_eq!(rule, why, "{field} {value}: {error}");
+    }
+    // A document that leads from place to place, and one that has no end.
+    let round = Guarded::changed(|path, document| {
+        if path == RESOURCE {
+            document["redirect"] = json!(RESOURCE);
+        }
+    })
+    .await;
+    let error = somebody(&TokenStore::memory()).login(&round.url(), false).await.unwrap_err();
+    assert_eq!((error.code(), round.seen(RESOURCE).len()), (Code::Limit, 4), "{error}");
+    let large = Guarded::changed(|path, document| {
+        if path == OAUTH {
+            document["more"] = "x".repeat(300 << 10).into();
+        }
+    })
+    .await;
+    let error = somebody(&TokenStore::memory()).login(&large.url(), false).await.unwrap_err();
+    assert_eq!(error.code(), Code::Limit, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_allowed_host_is_asked_and_no_network_leaves_this_machine() {
+    let server = Guarded::changed(|path, document| {
+        if path == "/.well-known/oauth-protected-resource/mcp" {
+            document["authorization_servers"] = json!(["https://10.255.255.1"]);
+        }
+    })
+    .await;
+    let refused = somebody(&TokenStore::memory()).login(&server.url(), true).await.unwrap_err();
+    assert!(refused.message().contains("TOOLPOST_NO_NETWORK"), "{refused}");
+    let refused = somebody(&TokenStore::memory()).login(&server.url(), false).await.unwrap_err();
+    assert!(refused.suggestion().unwrap().contains("allow_host(\"10.255.255.1\")"), "{refused}");
+    // It is asked now, and nobody is there.
+    let allowed = somebody(&TokenStore::memory()).allow_host("10.255.255.1");
+    let asked = tokio::time::timeout(Duration::from_secs(3), allowed.login(&server.url(), false)).await;
+    assert!(asked.is_err() || asked.unwrap().unwrap_err().code() != Code::Permission);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_of_the_operator_takes_the_place_of_all_this() {
+    let (server, store) = (Guarded::start().await, TokenStore::memory());
+    let headers = vec![("authorization".to_owned(), Secret::new("Bearer wrong"))];
+    let endpoint = Endpoint::Http { url: server.url(), headers };
+    let error = Client::builder(endpoint).oauth(somebody(&store)).connect().await.unwrap_err();
+    assert_eq!(error.context().get("unauthorized"), Some(&json!(true)), "{error}");
+    assert!(server.seen("/authorize").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_secret_is_in_no_error_and_on_no_other_wire() {
+    let server = Guarded::changed(|path, document| {
+        if path == "/token" {
+            *document = json!({ "access_token": "hunter2 hunter2", "token_type": "Bearer" });
+        }
+    })
+    .await;
+    let identity = Identity::new("by-hand").secret(Secret::new("hunter2-secret"));
+    let oauth = somebody(&TokenStore::memory()).identity(identity);
+    let shown = format!("{oauth:?}");
+    let error = oauth.login(&server.url(), false).await.unwrap_err();
+    assert!(!format!("{error:#?} {shown}").contains("hunter2"), "{error:#?} {shown}");
+    for path in ["/mcp", "/authorize"] {
+        assert!(!format!("{:?}", server.seen(path)).contains("hunter2"), "{path}");
+    }
+}
