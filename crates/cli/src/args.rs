@@ -438,12 +438,32 @@ pub(crate) struct ToolsArgs {
     pub(crate) server: ServerArgs,
 }
 
+/// To whom the tools are shown that find others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum SearchFor {
+    /// To clients that cannot search by themselves.
+    Auto,
+    /// To all.
+    Always,
+}
+
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("address").args(["http", "ws"]))]
 pub(crate) struct ServeArgs {
-    /// Where the tools come from.
+    /// Where the tools come from. Several targets stand under a namespace each: `calc__add`. NAME=TARGET chooses it, =TARGET
+    /// has none; built-in tools keep their names.
     #[arg(value_name = "TARGET", default_value = "builtin")]
     pub(crate) targets: Vec<String>,
+    /// Start each target but the built-in tools on its first use, and list it from what it had before.
+    #[arg(long)]
+    pub(crate) lazy: bool,
+    /// Show three tools that find and call all others, to clients that cannot search; with `always`, to all clients.
+    #[arg(long, value_name = "FOR", num_args = 0..=1, default_missing_value = "auto", require_equals = true)]
+    pub(crate) search: Option<SearchFor>,
+    /// Show this tool besides, and load it from the start in clients that search: a name, in which `*` stands for anything.
+    /// May be repeated.
+    #[arg(long, value_name = "TOOL", requires = "search")]
+    pub(crate) core_tool: Vec<String>,
     /// The name that clients see.
     #[arg(long, value_name = "NAME", default_value = "toolpost")]
     pub(crate) name: String,
@@ -480,6 +500,13 @@ pub(crate) struct ServeArgs {
     /// Do not offer these, even if `--allow` names them. May be repeated.
     #[arg(long, value_name = "TOOL", help_heading = "Permission")]
     pub(crate) deny: Vec<String>,
+    /// Offer these to one client in the place of what `--allow` names, such as `token-2=read_*`. `token-2` is whoever brings
+    /// the second token of the file. May be repeated.
+    #[arg(long, value_name = "CLIENT=TOOL", help_heading = "Permission")]
+    pub(crate) allow_for: Vec<String>,
+    /// Do not offer these to one client. May be repeated.
+    #[arg(long, value_name = "CLIENT=TOOL", help_heading = "Permission")]
+    pub(crate) deny_for: Vec<String>,
     /// Run a tool that would have to be approved without asking. May be repeated.
     #[arg(long, value_name = "TOOL", help_heading = "Permission")]
     pub(crate) approve: Vec<String>,

@@ -1,5 +1,6 @@
-//! Many targets behind one: a description with `kind = "gateway"`.
+//! Many targets behind one: a description with `kind = "gateway"`, or several targets of a command.
 
+mod several;
 mod stores;
 
 use std::path::{Path, PathBuf};
@@ -7,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use toolpost_core::{Code, ToolError, ToolSource};
+use toolpost_core::{Code, SourceStatus, ToolError, ToolSource};
 use toolpost_sandbox::Level;
 use toolpost_toolbox::Toolbox;
 use toolpost_toolbox::sources::{
-    Connect, Gateway, GatewayParts, GatewaySettings, JoinedSettings, RevivedSettings, UpstreamSettings,
+    Connect, Gateway, GatewayParts, GatewaySettings, JoinedSettings, MemoryPins, RevivedSettings,
+    UpstreamSettings,
 };
 
+pub(crate) use self::several::Several;
 use self::stores::{FileManifests, FilePins};
 use crate::config::trust::{Pins, Standing};
 use crate::config::{Config, toml_value};
@@ -61,7 +64,12 @@ pub(crate) async fn open(
     level: Option<Level>,
 ) -> Result<Arc<Gateway>, Failure> {
     let settings = parse(path, text)?;
-    let parts = parts(path, &Arc::new(config.clone()), level);
+    let shown = path.display().to_string();
+    let parts = GatewayParts {
+        pins: Arc::new(FilePins::new(path)),
+        approval: Arc::new(move |upstream, tool| format!("toolpost trust {shown} --tool {upstream}/{tool}")),
+        ..parts(config, level, std::env::current_dir().ok())
+    };
     let name = path.file_stem().map_or("gateway".into(), |stem| stem.to_string_lossy().into_owned());
     Ok(Arc::new(Gateway::open(name, &settings, parts).await?))
 }
@@ -78,18 +86,28 @@ pub(crate) async fn followed(
     Ok(gateway)
 }
 
-/// How the command connects upstreams, and where it keeps what it knows of them.
-fn parts(path: &Path, config: &Arc<Config>, level: Option<Level>) -> GatewayParts {
-    let config = Arc::clone(config);
-    let shown = path.display().to_string();
+/// What an operator must know of an upstream, if there is something.
+pub(crate) fn warning(upstream: &SourceStatus) -> Option<String> {
+    let reason = upstream.reason.as_ref()?;
+    Some(format!("the upstream `{}` is {}: {reason}", upstream.name, upstream.state.words()))
+}
+
+/// How the command connects upstreams, which work in a folder, and where it keeps what it knows of them: the approved
+/// definitions for as long as it runs.
+fn parts(config: &Config, level: Option<Level>, folder: Option<PathBuf>) -> GatewayParts {
+    let config = Arc::new(config.clone());
     GatewayParts {
         connect: Arc::new(move |upstream: &UpstreamSettings| -> Arc<dyn Connect> {
-            let (upstream, config) = (upstream.clone(), Arc::clone(&config));
-            Arc::new(move || connect(upstream.clone(), Arc::clone(&config), level))
+            let (upstream, config, folder) = (upstream.clone(), Arc::clone(&config), folder.clone());
+            Arc::new(move || connect(upstream.clone(), Arc::clone(&config), level, folder.clone()))
         }),
-        pins: Arc::new(FilePins::new(path)),
-        manifests: Arc::new(FileManifests),
-        approval: Arc::new(move |upstream, tool| format!("toolpost trust {shown} --tool {upstream}/{tool}")),
+        pins: Arc::new(MemoryPins::default()),
+        manifests: Arc::new(FileManifests::default()),
+        approval: Arc::new(|_, _| {
+            "end `toolpost serve` and begin it again, which takes the tools as they are then; a gateway file keeps \
+             what was approved, see `toolpost help gateway`"
+                .to_owned()
+        }),
         revival: RevivedSettings::default(),
         joined: JoinedSettings::default(),
     }
@@ -100,12 +118,10 @@ async fn connect(
     upstream: UpstreamSettings,
     config: Arc<Config>,
     level: Option<Level>,
+    folder: Option<PathBuf>,
 ) -> Result<Arc<dyn ToolSource>, ToolError> {
     let wanted = config.target(&upstream.target).unwrap_or(&upstream.target).to_owned();
-    let nested = wanted.split(',').map(|part| Path::new(part.trim())).find(|part| {
-        part.extension().is_some_and(|extension| extension == "toml")
-            && read(part).is_ok_and(|text| is_gateway(&text))
-    });
+    let nested = wanted.split(',').map(|part| Path::new(part.trim())).find(|part| is_gateway_file(part));
     if let Some(nested) = nested {
         return Err(ToolError::invalid_input(format!(
             "the upstream `{}` is a gateway itself: `{}`",
@@ -119,9 +135,17 @@ async fn connect(
     if let Some(source) = opened.only_source() {
         return Ok(source);
     }
-    let folder = std::env::current_dir()?;
+    let Some(folder) = folder else {
+        return Err(ToolError::precondition("the folder of the command is gone"));
+    };
     let toolbox: Toolbox = crate::commands::upstream(opened, &folder, &config, level).await.map_err(told)?;
     Ok(Arc::new(toolbox))
+}
+
+/// Whether a target is the description of a gateway.
+fn is_gateway_file(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "toml")
+        && read(path).is_ok_and(|text| is_gateway(&text))
 }
 
 /// A failure of the command as an error of a source.

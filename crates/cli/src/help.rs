@@ -68,8 +68,16 @@ Examples:
   # For clients that connect; the address is printed.
   toolpost serve builtin --http 127.0.0.1:0
   toolpost serve ./weather --http 127.0.0.1:8080 --token-file tokens.txt --format json
+  # Many targets behind one: forecast of the first is weather__forecast.
+  toolpost serve ./weather mail=https://mail.example/mcp --lazy --deny 'mail__delete_*'
+  # Hundreds of tools for the price of three; whoever brings the second token may delete nothing.
+  toolpost serve ./crm ./mail --search --core-tool 'crm__find_*' --deny-for 'token-2=*__delete_*'
 
-GET /health answers OK, GET /status says what it is doing. Requests that name another Host, or come
+With several targets, one that is away is connected again, and its names stay. A tool whose
+definition changes meanwhile is in quarantine until the command begins again; a gateway file keeps
+what a person has approved, see `toolpost help gateway`.
+
+GET /health answers OK, GET /status says what it is doing and how each source is. Requests that name another Host, or come
 from a web page, are refused. Without a token only this machine is served.";
 
 pub(crate) const EXEC: &str = "\
@@ -244,10 +252,12 @@ A gateway is many targets behind one: a file that can be named wherever a target
   identity = \"guest*\"            # rules for callers: `allow` instead of, `deny` beside those above
   allow = [\"add\"]
 
-An upstream that is away is connected again, and its names stay.
+An upstream that is away is connected again, and its names stay. `toolpost serve A B C` does the
+same for targets without a file; GET /status says how each is.
 
-A tool whose definition has changed is in quarantine. `toolpost trust FILE.toml --tool ?` shows what
-it says now, and `toolpost trust FILE.toml --tool calc/add` approves it.
+A tool, prompt or resource whose definition has changed is in quarantine. `toolpost trust FILE.toml
+--tool ?` shows what it says now, and `--tool calc/add` approves it, `--tool calc/prompt:greet` a
+prompt, `--tool 'calc/resource:notes://{id}'` a resource.
 
 A change of the file acts within seconds in a command that runs, once `toolpost trust FILE.toml` has
 pinned it.";

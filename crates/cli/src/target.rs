@@ -73,6 +73,14 @@ impl Opened {
         (self.tools.is_empty() && sources.is_empty()).then_some(only)
     }
 
+    /// Adds a gateway, and says which of its upstreams are away.
+    pub(crate) async fn join(&mut self, gateway: Arc<Gateway>) -> Result<(), Failure> {
+        self.listed.extend(gateway.source().list().await?);
+        self.warnings.extend(gateway.status().iter().filter_map(gateway::warning));
+        self.gateways.push(gateway);
+        Ok(())
+    }
+
     fn add(&mut self, tool: Arc<dyn Tool>) {
         let name = &tool.spec().name;
         if !self.tools.iter().any(|known| known.spec().name == *name) {
@@ -129,13 +137,7 @@ pub(crate) async fn open_with(
             let path = Path::new(target);
             let text = trusted(path)?;
             if gateway::is_gateway(&text) {
-                let gateway = gateway::followed(path, &text, config, level).await?;
-                opened.listed.extend(gateway.source().list().await?);
-                opened.warnings.extend(gateway.status().into_iter().filter_map(|upstream| {
-                    let reason = upstream.connection?.last_error?;
-                    Some(format!("the upstream `{}` is away: {reason}", upstream.name))
-                }));
-                opened.gateways.push(gateway);
+                opened.join(gateway::followed(path, &text, config, level).await?).await?;
             } else {
                 described(path, &text)?.into_iter().for_each(|tool| opened.add(tool));
             }
@@ -162,8 +164,16 @@ pub(crate) async fn open_with(
 }
 
 /// The targets of a word: several, separated by commas, unless it is an address or a command.
-fn split(word: &str) -> Vec<&str> {
+pub(crate) fn split(word: &str) -> Vec<&str> {
     if mcp::is_address(word.trim()) { vec![word.trim()] } else { word.split(',').map(str::trim).collect() }
+}
+
+/// Whether a target names tools that come with this program: nobody else can have their names.
+pub(crate) fn is_built_in(target: &str) -> bool {
+    target == "builtin"
+        || target.starts_with("command:")
+        || builtin_tool(&toolpost_tools::builtin(), target.strip_prefix("builtin:").unwrap_or(target))
+            .is_some()
 }
 
 fn builtin_tool(builtin: &[Arc<dyn Tool>], name: &str) -> Option<Arc<dyn Tool>> {

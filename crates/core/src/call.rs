@@ -19,18 +19,29 @@ pub struct Caller {
     /// A user name or a client id, when the front knows one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<Arc<str>>,
+    /// The program that asks, such as `claude-code`, when the front is told. It is what the program says of itself:
+    /// nothing that is permitted depends on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<Arc<str>>,
 }
 
 impl Caller {
     /// A front that speaks for nobody in particular.
     pub const fn new(front: &'static str) -> Self {
-        Self { front: Cow::Borrowed(front), identity: None }
+        Self { front: Cow::Borrowed(front), identity: None, program: None }
     }
 
     /// Says whom it speaks for.
     #[must_use]
     pub fn with_identity(mut self, identity: impl Into<Arc<str>>) -> Self {
         self.identity = Some(identity.into());
+        self
+    }
+
+    /// Says which program asks.
+    #[must_use]
+    pub fn with_program(mut self, program: impl Into<Arc<str>>) -> Self {
+        self.program = Some(program.into());
         self
     }
 }

@@ -46,6 +46,7 @@ mod scope;
 mod secret;
 mod spec;
 mod state;
+mod status;
 mod suggest;
 mod tool;
 mod values;
@@ -87,6 +88,7 @@ pub use self::state::{
     StateDoc, StateSpec, StateValue, StateView, Write, check_document_id, check_pointer, escape_pointer,
     pointers_overlap, state_conflict, to_json,
 };
+pub use self::status::{SourceState, SourceStatus, Withheld};
 pub use self::suggest::{did_you_mean, suggestions};
 pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn, typed_tool_fn};
 pub use self::values::has_more_values_than;

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::spec::digest_of;
 use crate::{SpecError, Tool, ToolSpec};
 
 /// The longest address that is matched, and the longest pattern, in bytes.
@@ -223,6 +224,11 @@ impl ResourceSpec {
             meta: Map::new(),
         }
     }
+
+    /// The SHA-256 of everything that a caller relies on, in hexadecimal digits; the order of keys does not count.
+    pub fn digest(&self) -> String {
+        digest_of(self)
+    }
 }
 
 /// A parameter of a prompt.
@@ -280,6 +286,11 @@ impl PromptSpec {
     ) -> Self {
         self.arguments.push(PromptArgument { name: name.into(), description: description.into(), optional });
         self
+    }
+
+    /// The SHA-256 of everything that a caller relies on, in hexadecimal digits; the order of keys does not count.
+    pub fn digest(&self) -> String {
+        digest_of(self)
     }
 }
 

@@ -321,11 +321,16 @@ impl ToolSpec {
 
     /// The SHA-256 of everything that a caller relies on, in hexadecimal digits; the order of keys does not count.
     pub fn digest(&self) -> String {
-        let mut hasher = Sha256::new();
-        let value = serde_json::to_value(self).unwrap_or_default();
-        feed(&mut hasher, &value);
-        hex(hasher.finalize())
+        digest_of(self)
     }
+}
+
+/// The SHA-256 of a definition as JSON, whatever the order of its keys.
+pub(crate) fn digest_of(definition: &impl Serialize) -> String {
+    let mut hasher = Sha256::new();
+    let value = serde_json::to_value(definition).unwrap_or_default();
+    feed(&mut hasher, &value);
+    hex(hasher.finalize())
 }
 
 /// Feeds a JSON value with its keys in order, so that equal values have equal digests.

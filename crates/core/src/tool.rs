@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use crate::__private::{ToolAnswer, ToolParameter, input_schema};
 use crate::{
-    Args, BoxFuture, Call, CallRecord, Caller, Ctx, IntoOutput, Output, PromptSpec, ResourceSpec, ToolError,
-    ToolSpec,
+    Args, BoxFuture, Call, CallRecord, Caller, Ctx, IntoOutput, Output, PromptSpec, ResourceSpec,
+    SourceStatus, ToolError, ToolSpec,
 };
 
 /// Something that can be called. `#[tool]` makes one of a function; implement it by hand for anything else.
@@ -112,18 +112,23 @@ pub trait ToolSource: Send + Sync {
         })
     }
 
-    /// [`read`](Self::read) for nobody in particular. Only a source that knows for whom it is has one of its own.
+    /// [`read`](Self::read) for whom this source is, or for nobody in particular.
     fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.read(Call::new(uri, Value::Null))
+        self.read(for_viewer(self.viewer(), uri, Value::Null))
     }
 
-    /// [`render`](Self::render) for nobody in particular. Only a source that knows for whom it is has one of its own.
+    /// [`render`](Self::render) for whom this source is, or for nobody in particular.
     fn render_prompt<'a>(
         &'a self,
         name: &'a str,
         arguments: &'a Map<String, Value>,
     ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.render(Call::new(name, Value::Object(arguments.clone())))
+        self.render(for_viewer(self.viewer(), name, Value::Object(arguments.clone())))
+    }
+
+    /// For whom it is, if [`seen_by`](Self::seen_by) made it for one caller. Default: nobody in particular.
+    fn viewer(&self) -> Option<&Caller> {
+        None
     }
 
     /// The source as one caller may see it: what it lists, reads and renders. `None`, the default, if that is the same
@@ -138,6 +143,20 @@ pub trait ToolSource: Send + Sync {
     /// Default: it can.
     fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
         Box::pin(async { Ok(()) })
+    }
+
+    /// How it is, and how the sources are that it consists of, in their order. Asks nobody and waits for nothing. Default:
+    /// nothing, for a source of which there is nothing to say.
+    fn status(&self) -> Vec<SourceStatus> {
+        Vec::new()
+    }
+}
+
+fn for_viewer(viewer: Option<&Caller>, name: &str, arguments: Value) -> Call {
+    let call = Call::new(name, arguments);
+    match viewer {
+        Some(viewer) => call.with_caller(viewer.clone()),
+        None => call,
     }
 }
 

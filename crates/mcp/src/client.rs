@@ -67,6 +67,8 @@ pub use self::endpoint::Endpoint;
 pub use self::oauth::{Enterprise, Identity, Login, OAuth, TokenStore};
 pub use self::settings::{ClientBuilder, Limits};
 
+/// How long a server is given to answer whether it is well.
+const PROBE: Duration = Duration::from_secs(2);
 /// The shortest and the longest wait between two attempts to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -325,9 +327,22 @@ impl ToolSource for Client {
         })
     }
 
-    /// Whether there is a connection, or one can be made.
+    /// Whether there is a connection, or one can be made. Over HTTP a connection says nothing of the server: it is asked.
+    /// One that is busy and does not answer soon is not gone.
     fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
-        Box::pin(async move { self.connection().await.map(drop) })
+        Box::pin(async move {
+            let connection = self.connection().await?;
+            if matches!(self.settings.endpoint, Endpoint::Program { .. }) {
+                return Ok(());
+            }
+            match tokio::time::timeout(PROBE, connection.probe()).await {
+                Ok(Err(lost)) => {
+                    self.forget(&connection).await;
+                    Err(lost.into_error())
+                }
+                Ok(Ok(())) | Err(_) => Ok(()),
+            }
+        })
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {

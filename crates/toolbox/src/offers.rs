@@ -91,7 +91,7 @@ impl Toolbox {
 
     /// The same for a caller, as [`ToolSource::read`] says it.
     pub(crate) async fn read(&self, call: Call) -> Result<Output, ToolError> {
-        self.read_from(self.0.sources(), call).await
+        self.read_from(self.0.sources_for(&call.caller), call).await
     }
 
     /// The same from its own, or from these sources.
@@ -139,7 +139,7 @@ impl Toolbox {
 
     /// The same for a caller, as [`ToolSource::render`] says it.
     pub(crate) async fn render(&self, call: Call) -> Result<Output, ToolError> {
-        self.render_from(self.0.sources(), call).await
+        self.render_from(self.0.sources_for(&call.caller), call).await
     }
 
     /// The same from its own, or from these sources.

@@ -9,7 +9,8 @@ use std::time::Duration;
 use serde_json::Value;
 use toolpost_core::{
     BoxFuture, Call, CallRecord, Caller, DocStore, IntoTool, Output, Placement, PromptSpec, Reply,
-    ResourceSpec, SpecError, StateDoc, Tool, ToolError, ToolGroup, ToolSource, ToolSpec, Values,
+    ResourceSpec, SourceStatus, SpecError, StateDoc, Tool, ToolError, ToolGroup, ToolSource, ToolSpec,
+    Values,
 };
 
 use crate::offers::Offers;
@@ -83,6 +84,11 @@ impl Shared {
 
     pub(crate) fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
         self.registry().sources()
+    }
+
+    /// The sources, as a caller may see them.
+    pub(crate) fn sources_for(&self, caller: &Caller) -> Vec<Arc<dyn ToolSource>> {
+        self.sources().into_iter().map(|source| source.seen_by(caller).unwrap_or(source)).collect()
     }
 
     pub(crate) fn settings(&self) -> &Settings {
@@ -320,5 +326,9 @@ impl ToolSource for Toolbox {
     fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
         let any = self.0.sources().iter().any(|source| source.seen_by(caller).is_some());
         any.then(|| Arc::new(View::new(self.clone(), caller.clone())) as Arc<dyn ToolSource>)
+    }
+
+    fn status(&self) -> Vec<SourceStatus> {
+        self.0.sources().iter().flat_map(|source| source.status()).collect()
     }
 }

@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
 use toolpost_core::{
-    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, ToolError, ToolSource, ToolSpec,
+    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, SourceStatus, ToolError, ToolSource,
+    ToolSpec,
 };
 
 use crate::Toolbox;
 use crate::registry::Target;
+use crate::toolbox::Shared;
 
 /// How long a source may take to say what is open to a caller.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,34 +28,33 @@ impl View {
     }
 
     fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
-        let sources = self.toolbox.0.sources().into_iter();
-        sources.map(|source| source.seen_by(&self.caller).unwrap_or(source)).collect()
+        self.toolbox.0.sources_for(&self.caller)
     }
+}
 
-    /// The names of foreign tools that are closed to the caller.
-    async fn closed(&self) -> HashSet<String> {
-        let sources = self.toolbox.0.sources();
-        let views = sources.iter().filter_map(|source| Some((source, source.seen_by(&self.caller)?)));
-        let mut closed = HashSet::new();
-        for (source, view) in views {
-            // A source that cannot say what is open shows nothing.
-            let listed = tokio::time::timeout(LIST_TIMEOUT, view.list()).await;
-            let open: HashSet<String> =
-                listed.into_iter().flatten().flatten().map(|spec| spec.name.clone()).collect();
-            let registry = self.toolbox.0.registry();
-            closed.extend(
-                registry
-                    .in_order()
-                    .filter(|entry| match &entry.target {
-                        Target::Source(owner) => Arc::ptr_eq(owner, source),
-                        Target::Local(_) => false,
-                    })
-                    .filter(|entry| !open.contains(&*entry.name))
-                    .map(|entry| entry.name.to_string()),
-            );
-        }
-        closed
+/// The names of foreign tools that are closed to a caller.
+pub(crate) async fn closed(toolbox: &Shared, caller: &Caller) -> HashSet<String> {
+    let sources = toolbox.sources();
+    let views = sources.iter().filter_map(|source| Some((source, source.seen_by(caller)?)));
+    let mut closed = HashSet::new();
+    for (source, view) in views {
+        // A source that cannot say what is open shows nothing.
+        let listed = tokio::time::timeout(LIST_TIMEOUT, view.list()).await;
+        let open: HashSet<String> =
+            listed.into_iter().flatten().flatten().map(|spec| spec.name.clone()).collect();
+        let registry = toolbox.registry();
+        closed.extend(
+            registry
+                .in_order()
+                .filter(|entry| match &entry.target {
+                    Target::Source(owner) => Arc::ptr_eq(owner, source),
+                    Target::Local(_) => false,
+                })
+                .filter(|entry| !open.contains(&*entry.name))
+                .map(|entry| entry.name.to_string()),
+        );
     }
+    closed
 }
 
 impl ToolSource for View {
@@ -65,7 +65,7 @@ impl ToolSource for View {
     fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
         Box::pin(async {
             let known = self.toolbox.0.refresh().await;
-            let closed = self.closed().await;
+            let closed = closed(&self.toolbox.0, &self.caller).await;
             let mut specs = self.toolbox.approved_specs();
             if specs.is_empty() {
                 known?;
@@ -91,16 +91,8 @@ impl ToolSource for View {
         Box::pin(async { Ok(self.toolbox.prompts_from(self.sources()).await) })
     }
 
-    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.read(Call::new(uri, Value::Null).with_caller(self.caller.clone()))
-    }
-
-    fn render_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.render(Call::new(name, Value::Object(arguments.clone())).with_caller(self.caller.clone()))
+    fn viewer(&self) -> Option<&Caller> {
+        Some(&self.caller)
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
@@ -109,5 +101,9 @@ impl ToolSource for View {
 
     fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(self.toolbox.render_from(self.sources(), call))
+    }
+
+    fn status(&self) -> Vec<SourceStatus> {
+        self.toolbox.status().into_iter().map(SourceStatus::brief).collect()
     }
 }

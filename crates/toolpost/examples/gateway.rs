@@ -84,7 +84,7 @@ async fn main() -> Result<(), ToolError> {
     }
     // A person has looked at it, and approves exactly what was looked at.
     for standing in pinned.standings().await? {
-        pinned.approve(&standing.tool, &standing.sha256).await?;
+        pinned.approve(&standing.name, &standing.sha256).await?;
     }
     println!("approved: {}", gateway.run("weather__forecast", json!({})).await?.model_text());
     Ok(())

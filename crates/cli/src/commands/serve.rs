@@ -4,26 +4,37 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
-use toolpost_core::{Code, Secret, ToolSource};
-use toolpost_mcp::server::{Certificate, Server};
-use toolpost_toolbox::sources::{Filter, Filtered};
+use toolpost_core::{Code, Secret, ToolSource, ToolSpec};
+use toolpost_mcp::server::{Certificate, Hints, Server};
+use toolpost_toolbox::Catalog;
+use toolpost_toolbox::sources::{Filter, Filtered, Glob, Searched};
 
-use crate::args::{Format, Permission, ServeArgs};
+use crate::args::{Format, Permission, SearchFor, ServeArgs};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::gateway::Several;
 use crate::print::Printer;
 use crate::{env, interrupt, target};
 
+/// The programs that find tools by themselves, by the names that they give themselves.
+const FINDERS: [&str; 1] = ["claude-code"];
 /// The largest file with tokens, a certificate or a key, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
 pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let folder =
         args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
-    let filter = Filter::parse(&args.allow, &args.deny)?;
+    let filter = filter(args)?;
+    let several = Several::of(&args.targets, config, args.lazy)?;
     let runtime = super::runtime()?;
-    let opened = runtime.block_on(target::open(&args.targets, config, args.level, false))?;
+    let opened = runtime.block_on(async {
+        let mut opened = target::open(&several.bare, config, args.level, false).await?;
+        if let Some(gateway) = several.open(config, args.level, folder.clone()).await? {
+            opened.join(gateway).await?;
+        }
+        Ok::<_, Failure>(opened)
+    })?;
     opened.warnings.iter().for_each(|warning| printer.warn(warning));
     let permission = Permission {
         allow: args.approve.clone(),
@@ -35,9 +46,12 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
     let runs_code = opened.specs().iter().any(|spec| spec.name == "run_code");
     let pool = if runs_code { super::code_pool(config)? } else { None };
     let toolbox = super::toolbox(opened, &folder, &permission, config, pool, Arc::new(|_| {}));
-    let toolbox: Arc<dyn ToolSource> = Arc::new(runtime.block_on(toolbox)?);
+    let toolbox = runtime.block_on(toolbox)?;
+    let catalog = Catalog::new(&toolbox);
+    let toolbox: Arc<dyn ToolSource> = Arc::new(toolbox);
     let source = if filter.is_empty() { toolbox } else { Arc::new(Filtered::new(toolbox, filter)) };
-    let server = server(args, source)?;
+    let source = searched(args, source, catalog)?;
+    let server = server(args, Arc::clone(&source))?;
     let ended = runtime.block_on(async {
         let asked = interrupt::watch()?;
         match args.address() {
@@ -61,6 +75,7 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
                         "url": url,
                         "health": running.health_url(),
                         "address": running.address().to_string(),
+                        "sources": source.status(),
                     }))?,
                 }
                 printer.note(&format!("`{}` is served; Ctrl-C ends it", server.name()));
@@ -74,8 +89,60 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
     ended.map(|()| Exit::Ok)
 }
 
+/// What is open to everybody, and to each client.
+fn filter(args: &ServeArgs) -> Result<Filter, Failure> {
+    let none: [&str; 0] = [];
+    let mut filter = Filter::parse(&args.allow, &args.deny)?;
+    for (option, rules) in [("--allow-for", &args.allow_for), ("--deny-for", &args.deny_for)] {
+        for rule in rules {
+            let Some((client, tool)) =
+                rule.split_once('=').filter(|(client, tool)| !client.is_empty() && !tool.is_empty())
+            else {
+                return Err(Failure::usage(format!("`{option} {rule}`: expected CLIENT=TOOL"))
+                    .hint(format!("Write for example `{option} 'token-2=read_*'`.")));
+            };
+            filter = if option == "--allow-for" {
+                filter.client(client, [tool], none)?
+            } else {
+                filter.client(client, none, [tool])?
+            };
+        }
+    }
+    Ok(filter)
+}
+
+/// Puts the tools behind those that find them, if that is wanted.
+fn searched(
+    args: &ServeArgs,
+    source: Arc<dyn ToolSource>,
+    catalog: Catalog,
+) -> Result<Arc<dyn ToolSource>, Failure> {
+    let Some(search) = args.search else { return Ok(source) };
+    let always = args.core_tool.iter().map(|pattern| pattern.parse()).collect::<Result<Vec<Glob>, _>>()?;
+    let mut searched = Searched::new(source, catalog).always(always);
+    if search == SearchFor::Auto {
+        searched =
+            searched.whole_for(FINDERS.iter().map(|name| name.parse()).collect::<Result<Vec<Glob>, _>>()?);
+    }
+    Ok(Arc::new(searched))
+}
+
+/// What Claude Code is told of a tool, so that its own search finds it.
+fn hints(spec: &ToolSpec, core: &[Glob]) -> Hints {
+    if core.iter().any(|glob| glob.matches(&spec.name)) {
+        return Hints::new().always_load();
+    }
+    let words = spec.category.iter().chain(&spec.group).chain(&spec.tags);
+    let words: Vec<&str> = words.map(String::as_str).collect();
+    if words.is_empty() { Hints::new() } else { Hints::new().search_hint(words.join(" ")) }
+}
+
 fn server(args: &ServeArgs, source: Arc<dyn ToolSource>) -> Result<Server, Failure> {
     let mut builder = Server::builder(source).name(&args.name).version(env!("CARGO_PKG_VERSION"));
+    if args.search.is_some() {
+        let core = args.core_tool.iter().map(|pattern| pattern.parse()).collect::<Result<Vec<Glob>, _>>()?;
+        builder = builder.hints_of_each(move |spec| hints(spec, &core));
+    }
     for token in tokens(args)? {
         builder = builder.bearer(token);
     }

@@ -91,7 +91,7 @@ fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, F
             let (upstream, tool) = wanted.split_once('/').ok_or_else(|| {
                 Failure::usage(format!("`--tool {wanted}`: expected UPSTREAM/TOOL, such as calc/add"))
             })?;
-            let found = standings.get(upstream).and_then(|all| all.iter().find(|found| found.tool == tool));
+            let found = standings.get(upstream).and_then(|all| all.iter().find(|found| found.name == tool));
             let Some(standing) = found else {
                 return Err(Failure::usage(format!("`--tool {wanted}`: there is no such tool"))
                     .hint(format!("`toolpost trust {} --tool ?` shows all.", path.display())));
@@ -120,7 +120,7 @@ fn show(standings: &BTreeMap<String, Vec<Standing>>, printer: &Printer) -> Resul
     for (upstream, standing) in
         standings.iter().flat_map(|(name, all)| all.iter().map(move |one| (name, one)))
     {
-        let name = format!("{upstream}/{}", standing.tool);
+        let name = format!("{upstream}/{}", harmless(&standing.name));
         if standing.verdict == Verdict::Approved {
             lines.push(format!("{} {}", paint(HINT, name), paint(FAINT, "(approved)")));
             continue;
@@ -132,13 +132,18 @@ fn show(standings: &BTreeMap<String, Vec<Standing>>, printer: &Printer) -> Resul
         };
         lines.push(format!("{} {}", paint(HINT, name), paint(WARN, word)));
         // What a stranger wrote is shown with everything written out that a terminal would obey.
-        let before = standing.approved_definition.as_ref();
-        let before = before.and_then(|spec| spec.get("description")).and_then(Value::as_str);
+        let before = standing.approved_definition.as_ref().map(described);
         lines.extend(before.map(|text| format!("  was: {}", text.escape_debug())));
-        lines.push(format!("  now: {}", standing.definition.description.escape_debug()));
+        lines.push(format!("  now: {}", described(&standing.definition).escape_debug()));
         lines.extend(standing.findings.iter().map(|finding| format!("  {finding}")));
     }
     printer.result(&lines.join("\n"))
+}
+
+/// What a definition says of itself.
+fn described(definition: &Value) -> &str {
+    let text = definition.get("description").or_else(|| definition.get("summary"));
+    text.and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The files that a path means: itself, or those of a folder that count only when they are trusted.

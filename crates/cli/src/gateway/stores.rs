@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
-use toolpost_core::ToolError;
+use sha2::{Digest as _, Sha256};
+use toolpost_core::{ToolError, hex};
 use toolpost_toolbox::sources::{Manifest, ManifestStore, Pin, PinStore};
 
 use crate::config::places;
@@ -123,17 +124,33 @@ fn inode(_metadata: &std::fs::Metadata) -> u64 {
     0
 }
 
-/// Manifests of lazy upstreams, each in a file of the cache.
+/// Manifests of lazy upstreams, each in a file of the cache. Targets mean something in a folder: what was learnt in
+/// another counts for nothing.
 #[derive(Debug)]
-pub(super) struct FileManifests;
+pub(super) struct FileManifests {
+    folder: PathBuf,
+}
 
-fn manifest(digest: &str) -> Option<PathBuf> {
-    places::cache().map(|folder| folder.join("manifests").join(format!("{digest}.json")))
+impl Default for FileManifests {
+    fn default() -> Self {
+        Self { folder: std::env::current_dir().unwrap_or_default() }
+    }
+}
+
+impl FileManifests {
+    fn path(&self, digest: &str) -> Option<PathBuf> {
+        let mut hasher = Sha256::new();
+        hasher.update(self.folder.as_os_str().as_encoded_bytes());
+        hasher.update([0]);
+        hasher.update(digest);
+        let name = format!("{}.json", hex(hasher.finalize()));
+        places::cache().map(|cache| cache.join("manifests").join(name))
+    }
 }
 
 impl ManifestStore for FileManifests {
     fn load(&self, digest: &str) -> Option<Manifest> {
-        let path = manifest(digest)?;
+        let path = self.path(digest)?;
         if path.metadata().ok()?.len() > MAX_SIZE {
             return None;
         }
@@ -141,7 +158,7 @@ impl ManifestStore for FileManifests {
     }
 
     fn save(&self, digest: &str, value: &Manifest) {
-        let Some(path) = manifest(digest) else { return };
+        let Some(path) = self.path(digest) else { return };
         let stored =
             serde_json::to_string(value).map_err(io::Error::from).and_then(|text| replace(&path, &text));
         if let Err(error) = stored {

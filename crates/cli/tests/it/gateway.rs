@@ -1,14 +1,13 @@
 //! Many targets behind one description.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::serve::free;
+use crate::serve::{free, post};
 use crate::support::{TestEnv, eventually};
 
 /// A program with two tools; the first says of itself what stands in the place of `SUMMARY`.
@@ -43,7 +42,7 @@ target = "builtin:hash_text"
 lazy = true
 "#;
 
-fn program(env: &TestEnv, name: &str, summary: &str) {
+pub(crate) fn program(env: &TestEnv, name: &str, summary: &str) {
     let path = env.write(name, PROGRAM.replace("SUMMARY", summary));
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
@@ -136,22 +135,7 @@ fn an_upstream_that_is_not_there_costs_the_others_nothing() {
 
 /// What a client is told when it lists the tools.
 fn listed(address: SocketAddr) -> Option<String> {
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
-    let body =
-        json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": { "_meta": meta } }).to_string();
-    let head = format!(
-        "POST /mcp HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\nAccept: \
-         application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/list\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.write_all(head.as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
+    let answer = post(address, "tools/list", json!({}), "")?.to_string();
     answer.contains("weather__predict").then_some(answer)
 }
 

@@ -29,6 +29,7 @@ mod run;
 mod serve;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod session;
+mod several;
 mod state;
 mod support;
 mod targets;

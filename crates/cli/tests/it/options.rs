@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::support::TestEnv;
 use crate::{
     call, claude_code, config, docker, exec, gateway, global, login, look, mcp, packages, run, serve,
-    session, state, targets,
+    session, several, state, targets,
 };
 
 /// The test that holds an option: its name, and the file that it stands in.
@@ -73,6 +73,14 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("serve", "--host"), by!(serve::another_name_is_served_when_it_is_named)),
         (("serve", "--allow"), by!(serve::only_what_is_allowed_and_not_denied_is_offered)),
         (("serve", "--deny"), by!(serve::only_what_is_allowed_and_not_denied_is_offered)),
+        (("serve", "--allow-for"), by!(several::each_client_has_rules_of_its_own)),
+        (("serve", "--deny-for"), by!(several::each_client_has_rules_of_its_own)),
+        (("serve", "--search[=<FOR>]"), by!(several::search_puts_all_tools_behind_three)),
+        (("serve", "--core-tool"), by!(several::search_puts_all_tools_behind_three)),
+        (
+            ("serve", "--lazy"),
+            by!(several::lazy_targets_start_on_their_first_call_and_status_says_how_each_is),
+        ),
         (("serve", "--approve"), by!(serve::the_options_of_tools_reach_them)),
         (("serve", "--ask"), by!(serve::the_options_of_tools_reach_them)),
         (("serve", "--level"), by!(serve::the_options_of_tools_reach_them)),

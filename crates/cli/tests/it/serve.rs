@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{TestEnv, eventually};
 
-fn modern(id: u64, method: &str, mut params: Value) -> String {
+pub(crate) fn modern(id: u64, method: &str, mut params: Value) -> String {
     params["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
     params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
     json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()
@@ -23,13 +23,38 @@ pub(crate) fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-fn get(address: SocketAddr, path: &str, more: &str) -> Option<String> {
+pub(crate) fn get(address: SocketAddr, path: &str, more: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     let head = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{more}\r\n");
     stream.write_all(head.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     Some(answer)
+}
+
+/// What a client that connects is answered; nothing if the server is not there.
+pub(crate) fn post(address: SocketAddr, method: &str, params: Value, more: &str) -> Option<Value> {
+    let name = params["name"].as_str().map(|name| format!("Mcp-Name: {name}\r\n")).unwrap_or_default();
+    let body = modern(1, method, params);
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\nAccept: \
+         application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\n{name}{more}\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.write_all(head.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (_, body) = answer.split_once("\r\n\r\n")?;
+    let data = body.lines().filter_map(|line| line.strip_prefix("data:")).next_back().unwrap_or(body);
+    serde_json::from_str(data).ok()
+}
+
+/// The names of the tools in an answer.
+pub(crate) fn tools(answer: &Value) -> Vec<&str> {
+    let tools = answer["result"]["tools"].as_array().into_iter().flatten();
+    tools.filter_map(|tool| tool["name"].as_str()).collect()
 }
 
 #[test]

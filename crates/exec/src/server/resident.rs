@@ -347,6 +347,7 @@ pub(crate) fn new_call(tool: String, arguments: Value, facts: CallFacts) -> Call
         Some(name) => Caller {
             front: Cow::Owned(shortened(&name.front)),
             identity: name.identity.map(|identity| shortened(&identity).into()),
+            program: None,
         },
     };
     call.scope = facts

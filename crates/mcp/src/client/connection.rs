@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use rmcp::model::{
     CancelTaskParams, CancelledNotification, CancelledNotificationParam, ClientCapabilities, ClientConfig,
-    ClientRequest, ElicitationCapability, FormElicitationCapability, GetExtensions as _, Implementation,
-    JsonObject, LoggingLevel, ProtocolVersion, RequestId, RequestMetaObject, RootsCapabilities,
-    SamplingCapability, ServerNotification, ServerPeerInfo, ServerResult, SetLevelRequestParams,
-    SubscriptionFilter, TASKS_EXTENSION_ID, UrlElicitationCapability,
+    ClientRequest, DiscoverRequest, DiscoverRequestParams, ElicitationCapability, FormElicitationCapability,
+    GetExtensions as _, Implementation, JsonObject, LoggingLevel, PingRequest, ProtocolVersion, RequestId,
+    RequestMetaObject, RootsCapabilities, SamplingCapability, ServerNotification, ServerPeerInfo,
+    ServerResult, SetLevelRequestParams, SubscriptionFilter, TASKS_EXTENSION_ID, UrlElicitationCapability,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RoleClient, RunningService,
@@ -167,6 +167,19 @@ impl Connection {
         let answer = handle.await_response().await;
         guard.id = None;
         answer.map_err(of_service)
+    }
+
+    /// Whether the server still answers; an error is an answer.
+    pub(super) async fn probe(&self) -> Result<(), Failure> {
+        let request = if self.is_stateless() {
+            ClientRequest::DiscoverRequest(DiscoverRequest::new(DiscoverRequestParams {}))
+        } else {
+            ClientRequest::PingRequest(PingRequest::default())
+        };
+        match self.request(request, None, RequestMetaObject::default()).await {
+            Err(lost @ Failure::Lost(_)) => Err(lost),
+            _ => Ok(()),
+        }
     }
 
     /// Cancels a task that nobody waits for any more.

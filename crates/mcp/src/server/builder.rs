@@ -1,18 +1,17 @@
 //! How a server is put together.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
-use toolpost_core::{BoxFuture, Secret, ToolError, ToolSource};
+use toolpost_core::{BoxFuture, Secret, ToolError, ToolSource, ToolSpec};
 
 use super::calls::Parking;
 use super::changes::Changes;
 use super::guard::Guard;
 use super::handler::Shared;
-use super::listing::Listings;
+use super::listing::{Hinting, Listings};
 use super::{Certificate, Hints, Limits, ResourceServer};
 
 /// What a client wants to be completed: an argument of a prompt, or a part of a resource's address.
@@ -48,7 +47,7 @@ pub struct Builder {
     version: String,
     instructions: Option<String>,
     limits: Limits,
-    hints: HashMap<String, Map<String, Value>>,
+    hints: Hinting,
     completing: Option<Completing>,
     guard: Guard,
     tls: Option<Certificate>,
@@ -81,7 +80,14 @@ impl Builder {
 
     /// Says more of a tool to Claude Code.
     pub fn hints(mut self, tool: impl Into<String>, hints: &Hints) -> Self {
-        self.hints.insert(tool.into(), hints.to_meta());
+        self.hints.by_name.insert(tool.into(), hints.to_meta());
+        self
+    }
+
+    /// Says more of each tool to Claude Code, also of those that come later. What [`hints`](Self::hints) says of a tool
+    /// goes before it.
+    pub fn hints_of_each(mut self, hint: impl Fn(&ToolSpec) -> Hints + Send + Sync + 'static) -> Self {
+        self.hints.of_each = Some(Arc::new(hint));
         self
     }
 
@@ -194,7 +200,7 @@ impl Server {
             version: "0.1.0".to_owned(),
             instructions: None,
             limits: Limits::default(),
-            hints: HashMap::new(),
+            hints: Hinting::default(),
             completing: None,
             guard: Guard::default(),
             tls: None,

@@ -321,7 +321,18 @@ impl Handler {
 
     /// The source as the one who asks may see it, if that is not how everybody sees it.
     fn view(&self, context: &RequestContext<RoleServer>) -> Option<Arc<dyn ToolSource>> {
-        self.shared.source.seen_by(&caller_of(&self.principal(context)))
+        let mut caller = caller_of(&self.principal(context));
+        if let Some(program) = context.client_info().filter(|info| info.name.len() <= MAX_FACT) {
+            caller = caller.with_program(program.name);
+        }
+        self.shared.source.seen_by(&caller)
+    }
+
+    /// What is open to the one who asks.
+    async fn open_names(&self, view: &dyn ToolSource) -> Result<HashSet<String>, ErrorData> {
+        let open = tokio::time::timeout(LIST_TIME, view.list()).await;
+        let open = open.unwrap_or_else(|_| Err(too_slow())).map_err(|error| refusal(&error))?;
+        Ok(open.iter().map(|spec| spec.name.clone()).collect())
     }
 
     async fn resource_specs(
@@ -477,9 +488,7 @@ impl ServerHandler for Handler {
         let (tools, next) = match self.view(&context) {
             None => self.page(all, request)?,
             Some(view) => {
-                let open = tokio::time::timeout(LIST_TIME, view.list()).await;
-                let open = open.unwrap_or_else(|_| Err(too_slow())).map_err(|error| refusal(&error))?;
-                let open: HashSet<&str> = open.iter().map(|spec| spec.name.as_str()).collect();
+                let open = self.open_names(&*view).await?;
                 let some: Vec<Tool> = all.iter().filter(|tool| open.contains(&*tool.name)).cloned().collect();
                 self.page(&some, request)?
             }
@@ -501,7 +510,12 @@ impl ServerHandler for Handler {
         let listing =
             self.shared.listings.current(&*self.shared.source).await.map_err(|error| refusal(&error))?;
         if !listing.has(&name) {
-            return Err(listing.unknown(&name));
+            // What is closed to the one who asks is not told of.
+            let open = match self.view(&context) {
+                Some(view) => Some(self.open_names(&*view).await?),
+                None => None,
+            };
+            return Err(listing.unknown(&name, open.as_ref()));
         }
         let round = Round::new(request.request_state, request.input_responses)?;
         let work = Work::Call(name, request.arguments.unwrap_or_default());

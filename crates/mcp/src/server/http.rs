@@ -28,10 +28,10 @@ use tokio_util::task::TaskTracker;
 use toolpost_core::ToolError;
 
 use super::guard::Refusal;
-use super::handler::{Handler, Shared};
+use super::handler::{Handler, Shared, caller_of};
 use super::patience::Patient;
 use super::sessions::{REQUESTER, SESSION_HEADER, Sessions};
-use super::{Certificate, Server, answers, websocket};
+use super::{Certificate, Principal, Server, answers, websocket};
 
 /// What every answer is.
 pub(super) type Answer = Response<BoxBody<Bytes, Infallible>>;
@@ -283,7 +283,7 @@ impl Front {
         match head.uri.path() {
             "/mcp" => {}
             "/ws" => return websocket::accept(&self, &mut head, principal),
-            "/status" if head.method == Method::GET => return self.status(),
+            "/status" if head.method == Method::GET => return self.status(&principal),
             "/status" => return wrong_method("GET"),
             _ => return text(StatusCode::NOT_FOUND, "there is nothing here: the protocol is on /mcp"),
         }
@@ -334,8 +334,11 @@ impl Front {
         }
     }
 
-    fn status(&self) -> Answer {
+    fn status(&self, principal: &Principal) -> Answer {
         let shared = &self.shared;
+        // What is closed to the one who asks is not told of.
+        let view = shared.source.seen_by(&caller_of(principal));
+        let sources = view.as_ref().unwrap_or(&shared.source).status();
         let running = shared.limits.calls.saturating_sub(shared.calls.available_permits());
         let status = json!({
             "status": "ok",
@@ -349,6 +352,7 @@ impl Front {
                 "running": running,
                 "parked": shared.parking.len(),
             },
+            "sources": sources,
         });
         json_answer(&status)
     }

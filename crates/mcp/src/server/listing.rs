@@ -1,14 +1,15 @@
 //! What a source has, as clients of each era read it; kept until the source changes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use rmcp::ErrorData;
 use rmcp::model::{JsonObject, Tool};
 use serde_json::{Map, Value};
-use toolpost_core::{ToolError, ToolSource, did_you_mean};
+use toolpost_core::{ToolError, ToolSource, ToolSpec, did_you_mean};
 
+use super::Hints;
 use super::calls::shown;
 use crate::convert::outward;
 
@@ -40,10 +41,12 @@ impl Listing {
         self.places.contains_key(name)
     }
 
-    /// Says that there is no such tool.
-    pub(super) fn unknown(&self, name: &str) -> ErrorData {
+    /// Says that there is no such tool, and which of those that are open was perhaps meant.
+    pub(super) fn unknown(&self, name: &str, open: Option<&HashSet<String>>) -> ErrorData {
         let mut message = format!("there is no tool `{}`", shown(name));
-        if let Some(hint) = did_you_mean(name, self.modern.iter().map(|tool| &*tool.name)) {
+        let names = self.modern.iter().map(|tool| &*tool.name);
+        let open = names.filter(|name| open.is_none_or(|open| open.contains(*name)));
+        if let Some(hint) = did_you_mean(name, open) {
             message = format!("{message}; {hint}");
         }
         ErrorData::invalid_params(message, None)
@@ -54,11 +57,29 @@ impl Listing {
 pub(super) struct Listings {
     latest: RwLock<Arc<Listing>>,
     refreshing: tokio::sync::Mutex<()>,
-    hints: HashMap<String, Map<String, Value>>,
+    hints: Hinting,
+}
+
+/// What is said of a tool as it comes.
+type HintOfEach = Arc<dyn Fn(&ToolSpec) -> Hints + Send + Sync>;
+
+/// What is said of tools to Claude Code: by name, or of each as it comes.
+#[derive(Default)]
+pub(super) struct Hinting {
+    pub(super) by_name: HashMap<String, Map<String, Value>>,
+    pub(super) of_each: Option<HintOfEach>,
+}
+
+impl Hinting {
+    fn of(&self, spec: &ToolSpec) -> Map<String, Value> {
+        let mut hints = self.of_each.as_ref().map(|hint| hint(spec).to_meta()).unwrap_or_default();
+        hints.extend(self.by_name.get(&spec.name).cloned().unwrap_or_default());
+        hints
+    }
 }
 
 impl Listings {
-    pub(super) fn new(hints: HashMap<String, Map<String, Value>>) -> Self {
+    pub(super) fn new(hints: Hinting) -> Self {
         Self { latest: RwLock::default(), refreshing: tokio::sync::Mutex::default(), hints }
     }
 
@@ -95,10 +116,8 @@ impl Listings {
                 return Ok(latest);
             }
         };
-        let none = Map::new();
-        let hints = |name: &str| self.hints.get(name).unwrap_or(&none);
         let tools = |is_legacy| -> Vec<Tool> {
-            specs.iter().map(|spec| outward::tool(spec, hints(&spec.name), is_legacy)).collect()
+            specs.iter().map(|spec| outward::tool(spec, &self.hints.of(spec), is_legacy)).collect()
         };
         let mut places = HashMap::new();
         for (place, spec) in specs.iter().enumerate() {

@@ -11,6 +11,8 @@ mod asking;
 mod bad_input;
 mod changes;
 mod conformance;
+#[cfg(feature = "client")]
+mod gateway;
 mod http;
 mod oauth;
 mod peers;

@@ -8,6 +8,7 @@ use super::run::sleep_until;
 
 use crate::registry::Entry;
 use crate::toolbox::Shared;
+use crate::view::closed;
 
 /// The call as one by the tool's own name, with the arguments that it then has.
 pub(super) fn by_own_name(entry: &Entry, call: Arc<Call>) -> Result<Arc<Call>, ToolError> {
@@ -55,17 +56,21 @@ pub(super) async fn find(toolbox: &Shared, call: &Call) -> Result<Arc<Entry>, To
             }
         }
     }
+    if let Some(entry) = toolbox.registry().get(name) {
+        return Ok(entry);
+    }
+    // What is closed to the caller is not told of.
+    let closed = Box::pin(closed(toolbox, &call.caller)).await;
     let registry = toolbox.registry();
-    registry.get(name).ok_or_else(|| {
-        let shown: String = name.chars().take(80).collect();
-        let hint = did_you_mean(name, registry.names()).unwrap_or_else(|| {
-            let names: Vec<&str> = registry.names().take(20).collect();
-            if names.is_empty() {
-                "There are no tools.".into()
-            } else {
-                format!("There are: {}.", names.join(", "))
-            }
-        });
-        ToolError::not_found(format!("there is no tool `{shown}`")).suggest(hint)
-    })
+    let open = || registry.names().filter(|name| !closed.contains(*name));
+    let hint = did_you_mean(name, open()).unwrap_or_else(|| {
+        let names: Vec<&str> = open().take(20).collect();
+        if names.is_empty() {
+            "There are no tools.".into()
+        } else {
+            format!("There are: {}.", names.join(", "))
+        }
+    });
+    let shown: String = name.chars().take(80).collect();
+    Err(ToolError::not_found(format!("there is no tool `{shown}`")).suggest(hint))
 }

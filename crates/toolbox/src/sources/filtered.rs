@@ -4,31 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
 use toolpost_core::{
-    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, ToolError, ToolSource, ToolSpec,
+    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, SourceStatus, ToolError, ToolSource,
+    ToolSpec, did_you_mean,
 };
 
+use super::definition::Kind;
 use super::listing::{LIST_TIMEOUT, Listing, in_time};
-use super::{Glob, refused, shown};
-
-/// What a rule is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Tool,
-    Prompt,
-    Resource,
-}
-
-impl Kind {
-    const fn noun(self) -> &'static str {
-        match self {
-            Self::Tool => "tool",
-            Self::Prompt => "prompt",
-            Self::Resource => "resource",
-        }
-    }
-}
+use super::{Glob, nearest, refused, shown};
 
 /// A pattern, and what it is about: everything, if there is no kind.
 #[derive(Clone, Debug)]
@@ -49,9 +32,7 @@ impl FromStr for Rule {
     type Err = ToolError;
 
     fn from_str(text: &str) -> Result<Self, ToolError> {
-        let kinds = [("tool:", Kind::Tool), ("prompt:", Kind::Prompt), ("resource:", Kind::Resource)];
-        let kind = kinds.into_iter().find_map(|(prefix, kind)| Some((text.strip_prefix(prefix)?, kind)));
-        let (pattern, kind) = kind.map_or((text, None), |(rest, kind)| (rest, Some(kind)));
+        let (kind, pattern) = Kind::split(text);
         Ok(Self { kind, glob: pattern.parse()?, text: text.to_owned() })
     }
 }
@@ -206,16 +187,18 @@ impl Filtered {
         };
         match index.get(&call.tool) {
             Some(spec) if spec.name != call.tool => self.filter.permits_tool(&call.caller, &spec.name),
-            _ => Ok(()),
-        }
-    }
-
-    /// What is read or rendered without a call is so for the one who looks.
-    fn by_viewer(&self, name: &str, arguments: Value) -> Call {
-        let call = Call::new(name, arguments);
-        match &self.viewer {
-            Some(viewer) => call.with_caller(viewer.clone()),
-            None => call,
+            Some(_) => Ok(()),
+            // The source would tell of names that are closed here.
+            None => {
+                let open = index.names().filter(|name| self.filter.permits_tool(&call.caller, name).is_ok());
+                // What the source itself closes to the caller is nobody's to tell either.
+                let hint = match self.source.seen_by(&call.caller) {
+                    None => did_you_mean(&call.tool, open),
+                    Some(_) => nearest(self, &call.caller, &call.tool, open).await,
+                };
+                Err(ToolError::not_found(format!("there is no tool `{}`", shown(&call.tool)))
+                    .suggest_maybe(hint))
+            }
         }
     }
 
@@ -336,16 +319,8 @@ impl ToolSource for Filtered {
         })
     }
 
-    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.read(self.by_viewer(uri, Value::Null))
-    }
-
-    fn render_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.render(self.by_viewer(name, Value::Object(arguments.clone())))
+    fn viewer(&self) -> Option<&Caller> {
+        self.viewer.as_ref()
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
@@ -381,6 +356,15 @@ impl ToolSource for Filtered {
 
     fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
         self.source.health()
+    }
+
+    /// For a caller, without what may be closed to it.
+    fn status(&self) -> Vec<SourceStatus> {
+        let status = self.source.status();
+        match self.viewer {
+            Some(_) => status.into_iter().map(SourceStatus::brief).collect(),
+            None => status,
+        }
     }
 }
 

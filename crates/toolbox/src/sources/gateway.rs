@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use toolpost_core::{ToolError, ToolSource, did_you_mean, hex};
+use toolpost_core::{SourceStatus, ToolError, ToolSource, did_you_mean, hex};
 
 use super::{
-    Collisions, Connect, Filter, Filtered, Joined, JoinedSettings, Lazy, LeftOut, ManifestStore, Member,
-    PinStore, Pinned, Rename, Renamed, Revived, RevivedSettings, RevivedStatus, Standing, Unpinned, shown,
+    Collisions, Connect, Filter, Filtered, Joined, JoinedSettings, Lazy, ManifestStore, Member, PinStore,
+    Pinned, Rename, Renamed, Revived, RevivedSettings, Standing, Unpinned, shown,
 };
 
 /// The most upstreams of one gateway.
@@ -216,30 +216,6 @@ impl fmt::Debug for GatewayParts {
     }
 }
 
-/// How an upstream is.
-#[derive(Clone, Debug, Serialize)]
-#[non_exhaustive]
-pub struct UpstreamStatus {
-    /// Its name.
-    pub name: String,
-    /// How many tools it had when it was last read.
-    pub tools: usize,
-    /// Whether it has been started: a lazy one may not be.
-    pub started: bool,
-    /// Its connection; nothing is known of one that was not started.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub connection: Option<RevivedStatus>,
-    /// Its tools in quarantine, when its list was last verified.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub quarantined: Vec<String>,
-    /// Its tools that are left out, each with the reason.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<LeftOut>,
-    /// Why its list could not be read the last time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
-
 /// Many upstreams behind one source, as settings say; the settings can change while calls run. Needs a tokio runtime.
 pub struct Gateway {
     joined: Joined,
@@ -253,50 +229,36 @@ struct Upstream {
     settings: UpstreamSettings,
     member: Member,
     pinned: Option<Pinned>,
-    link: Link,
-}
-
-/// What connects it. A lazy one has a connection when it has been started.
-#[derive(Clone, Default)]
-struct Link(Arc<Mutex<Option<Arc<Revived>>>>);
-
-impl Link {
-    fn get(&self) -> Option<Arc<Revived>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn start(&self, name: &str, connect: &Arc<dyn Connect>, settings: RevivedSettings) -> Arc<Revived> {
-        let connect = Arc::clone(connect);
-        let connect = move || {
-            let connect = Arc::clone(&connect);
-            async move { connect.connect().await }
-        };
-        let revived = Arc::new(Revived::start(name, connect, settings));
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&revived));
-        revived
-    }
 }
 
 impl Upstream {
     fn new(settings: &UpstreamSettings, parts: &GatewayParts) -> Result<Self, ToolError> {
-        let link = Link::default();
-        let connect = (parts.connect)(settings);
         let name = settings.name.as_str();
+        let (connect, revival) = ((parts.connect)(settings), parts.revival.clone());
+        let start = {
+            let name = name.to_owned();
+            move || {
+                let connect = Arc::clone(&connect);
+                let connect = move || {
+                    let connect = Arc::clone(&connect);
+                    async move { connect.connect().await }
+                };
+                Arc::new(Revived::start(name.as_str(), connect, revival.clone()))
+            }
+        };
         let mut source: Arc<dyn ToolSource> = if settings.lazy {
-            let (link, name, revival) = (link.clone(), name.to_owned(), parts.revival.clone());
-            let patience = revival.connect_timeout;
+            let patience = parts.revival.connect_timeout;
             let start = move || {
-                let (link, name, connect, revival) =
-                    (link.clone(), name.clone(), Arc::clone(&connect), revival.clone());
+                let revived = start();
                 async move {
-                    let revived = link.start(&name, &connect, revival);
-                    revived.ready(patience).await?;
+                    // One that fails is started again by the next who needs it, and nobody waits for it meanwhile.
+                    revived.attempted(patience).await?;
                     Ok(revived as Arc<dyn ToolSource>)
                 }
             };
-            Arc::new(Lazy::new(&*settings.name, settings.digest(), Arc::clone(&parts.manifests), start))
+            Arc::new(Lazy::new(name, settings.digest(), Arc::clone(&parts.manifests), start))
         } else {
-            link.start(name, &connect, parts.revival.clone())
+            start()
         };
         let unpinned = match settings.pin {
             Pinning::Off => None,
@@ -323,7 +285,7 @@ impl Upstream {
         }
         let member =
             if settings.namespace { Member::namespaced(name, source)? } else { Member::new(name, source)? };
-        Ok(Self { settings: settings.clone(), member, pinned, link })
+        Ok(Self { settings: settings.clone(), member, pinned })
     }
 }
 
@@ -382,22 +344,8 @@ impl Gateway {
     }
 
     /// How the upstreams are, in their order.
-    pub fn status(&self) -> Vec<UpstreamStatus> {
-        let members = self.joined.status();
-        let status = |upstream: &Arc<Upstream>| {
-            let member = members.iter().find(|member| *member.name == *upstream.settings.name);
-            let connection = upstream.link.get().map(|revived| revived.status());
-            UpstreamStatus {
-                name: upstream.settings.name.clone(),
-                tools: member.map_or(0, |member| member.tools),
-                started: connection.is_some(),
-                connection,
-                quarantined: upstream.pinned.as_ref().map(Pinned::quarantined).unwrap_or_default(),
-                left_out: member.map(|member| member.left_out.clone()).unwrap_or_default(),
-                error: member.and_then(|member| member.error.clone()),
-            }
-        };
-        self.upstreams().iter().map(status).collect()
+    pub fn status(&self) -> Vec<SourceStatus> {
+        self.joined.status()
     }
 
     /// How the definitions of an upstream's tools stand, by the names that it gives them.

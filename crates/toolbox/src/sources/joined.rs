@@ -1,29 +1,32 @@
 //! One source of many.
 
-use std::collections::{HashMap, HashSet};
+mod table;
+mod view;
+
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use serde::Serialize;
-use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use toolpost_core::{
-    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, RetryAdvice, ToolError, ToolSource,
-    ToolSpec, did_you_mean,
+    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, RetryAdvice, SourceState, SourceStatus,
+    ToolError, ToolSource, ToolSpec, Withheld,
 };
 
+use self::table::{Route, Table};
+use self::view::View;
 use super::listing::{in_time, tools_of};
-use super::{Namespaced, refused, shown};
+use super::{Namespaced, nearest, refused, shown};
 
 /// What becomes of a tool whose name an earlier member has already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Collisions {
     /// [`Joined::open`] and [`Joined::replace`] fail with `CONFLICT`. One that appears later is left out, so that a
-    /// member can never take a name from another; [`Joined::status`] tells of it.
+    /// member can never take a name from another; [`ToolSource::status`] tells of it.
     #[default]
     Refuse,
     /// It is put under the namespace of its member: `maths__add`. The earlier member keeps the bare name.
@@ -97,35 +100,6 @@ impl fmt::Debug for Member {
     }
 }
 
-/// How a member is.
-#[derive(Clone, Debug, Serialize)]
-#[non_exhaustive]
-pub struct MemberStatus {
-    /// Its name.
-    pub name: Arc<str>,
-    /// How many tools it had when it was last read.
-    pub tools: usize,
-    /// Whether its list is being read right now.
-    pub listing: bool,
-    /// Why its list could not be read the last time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// Its tools that are left out, each with the reason: an earlier member has the name, or the definition contradicts
-    /// itself.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<LeftOut>,
-}
-
-/// A tool that is left out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct LeftOut {
-    /// Its name.
-    pub tool: String,
-    /// Why.
-    pub reason: String,
-}
-
 /// Many sources as one, in their order. The set can be swapped while calls run: a call keeps the source that it began
 /// with until it is done. A member that lists slowly delays the others by a bound, and one that cannot be read keeps
 /// the tools that it had.
@@ -172,25 +146,6 @@ struct Listed {
     /// Why it failed the last time, and until when it is not tried again for the sake of a call.
     error: Option<(ToolError, Instant)>,
     version: u64,
-}
-
-/// Which names lead where.
-#[derive(Default)]
-struct Table {
-    versions: Vec<u64>,
-    specs: Vec<Arc<ToolSpec>>,
-    /// From a name or an alias to the member and the name there.
-    routes: HashMap<String, Route>,
-    left_out: Vec<(Arc<str>, LeftOut)>,
-    /// The first tool whose name is taken.
-    collision: Option<ToolError>,
-}
-
-#[derive(Clone)]
-struct Route {
-    seat: Arc<Seat>,
-    /// The name that the member knows.
-    inner: String,
 }
 
 impl Seat {
@@ -316,83 +271,6 @@ impl Set {
     }
 }
 
-impl Table {
-    fn new(members: &[Arc<Seat>], versions: Vec<u64>, collisions: Collisions) -> Self {
-        let mut table = Self { versions, ..Self::default() };
-        // Names go before aliases, whoever has them: an alias never stands in the way of a tool.
-        let mut aliases: Vec<(Arc<Seat>, String, String)> = Vec::new();
-        for seat in members {
-            let Some((_, specs)) = seat.listed.borrow().read.clone() else { continue };
-            for spec in specs.iter() {
-                let Some(outer) = table.free_name(seat, spec, collisions) else { continue };
-                for alias in &spec.aliases {
-                    aliases.push((Arc::clone(seat), alias.name.clone(), outer.name.clone()));
-                }
-                let route = Route { seat: Arc::clone(seat), inner: spec.name.clone() };
-                table.routes.insert(outer.name.clone(), route);
-                table.specs.push(outer);
-            }
-        }
-        let mut lost: HashSet<(String, String)> = HashSet::new();
-        for (seat, alias, own) in aliases {
-            if table.routes.contains_key(&alias) {
-                lost.insert((own, alias));
-            } else {
-                table.routes.insert(alias.clone(), Route { seat, inner: alias });
-            }
-        }
-        if !lost.is_empty() {
-            for spec in &mut table.specs {
-                let is_lost = |alias: &str| lost.contains(&(spec.name.clone(), alias.to_owned()));
-                if spec.aliases.iter().any(|alias| is_lost(&alias.name)) {
-                    let mut fewer = ToolSpec::clone(spec);
-                    fewer.aliases.retain(|alias| !is_lost(&alias.name));
-                    *spec = Arc::new(fewer);
-                }
-            }
-        }
-        table
-    }
-
-    /// The tool under a name that nobody has yet; else it is left out, and that is noted.
-    fn free_name(
-        &mut self,
-        seat: &Arc<Seat>,
-        spec: &Arc<ToolSpec>,
-        collisions: Collisions,
-    ) -> Option<Arc<ToolSpec>> {
-        let mut outer = Arc::clone(spec);
-        let mut owner = self.routes.get(&spec.name).map(|route| Arc::clone(&route.seat.member.name));
-        if owner.is_some()
-            && collisions == Collisions::Namespace
-            && let Ok(under) = Namespaced::new(Arc::clone(&seat.member.source), &seat.member.name)
-        {
-            let mut renamed = ToolSpec::clone(spec);
-            renamed.name = under.name_of(&spec.name);
-            renamed.meta.entry("original_name").or_insert_with(|| spec.name.as_str().into());
-            owner = self.routes.get(&renamed.name).map(|route| Arc::clone(&route.seat.member.name));
-            outer = Arc::new(renamed);
-        }
-        let member = &seat.member.name;
-        let tool = shown(&spec.name);
-        let reason = match (owner, outer.check()) {
-            (Some(owner), _) => {
-                let error =
-                    ToolError::conflict(format!("`{owner}` and `{member}` both have a tool `{tool}`"))
-                        .suggest("Put one of them under a namespace, rename the tool, or filter it out.");
-                self.collision.get_or_insert(error);
-                format!("`{owner}` has a tool of this name")
-            }
-            // Whoever takes the list takes all of it or nothing: one bad definition must not cost the others.
-            (None, Err(error)) => error.message,
-            (None, Ok(())) => return Some(outer),
-        };
-        tracing::warn!("the tool `{tool}` of `{member}` is left out: {reason}");
-        self.left_out.push((Arc::clone(member), LeftOut { tool, reason }));
-        None
-    }
-}
-
 impl Joined {
     /// Joins sources and reads their lists. A member that cannot be read yet is taken in when it can.
     ///
@@ -458,27 +336,30 @@ impl Joined {
         self.set().members.iter().map(|seat| seat.member.clone()).collect()
     }
 
-    /// How the members are.
-    pub fn status(&self) -> Vec<MemberStatus> {
-        let set = self.set();
-        let table = set.table(self.0.settings.collisions);
-        let of = |seat: &Arc<Seat>| {
-            let listed = seat.listed.borrow();
-            let name = Arc::clone(&seat.member.name);
-            MemberStatus {
-                tools: listed.read.as_ref().map_or(0, |(_, specs)| specs.len()),
-                listing: listed.since.is_some(),
-                error: listed.error.as_ref().map(|(error, _)| error.message().to_owned()),
-                left_out: table
-                    .left_out
-                    .iter()
-                    .filter(|(member, _)| *member == name)
-                    .map(|(_, left_out)| left_out.clone())
-                    .collect(),
-                name,
-            }
-        };
-        set.members.iter().map(of).collect()
+    /// How a member is, and what of it is not listed here.
+    fn status_of(seat: &Seat, table: &Table) -> Vec<SourceStatus> {
+        let mut inner = seat.member.source.status();
+        let only = inner.pop().filter(|_| inner.is_empty());
+        // One that consists of several says it of each; what is joined here is said of the whole.
+        let mut status = only.unwrap_or_else(|| SourceStatus::new(&*seat.member.name, SourceState::Well));
+        status.name = seat.member.name.to_string();
+        let listed = seat.listed.borrow();
+        if let Some((_, specs)) = &listed.read {
+            status.tools = specs.len();
+        } else if listed.since.is_some() && status.state == SourceState::Well {
+            status.state = SourceState::Starting;
+        }
+        if let Some((error, _)) = &listed.error
+            && status.state == SourceState::Well
+        {
+            status.state = SourceState::Failed;
+            status.reason = Some(error.message().to_owned());
+        }
+        let own = |(member, _): &&(Arc<str>, Withheld)| *member == seat.member.name;
+        status.left_out = table.left_out.iter().filter(own).map(|(_, left_out)| left_out.clone()).collect();
+        status.remarks = table.remarks(&seat.member.name);
+        inner.push(status);
+        inner
     }
 
     fn set(&self) -> Arc<Set> {
@@ -486,7 +367,7 @@ impl Joined {
     }
 
     /// Where a tool is, and its own name there and here.
-    async fn route(&self, tool: &str) -> Result<Route, ToolError> {
+    async fn route(&self, caller: &Caller, tool: &str) -> Result<Route, ToolError> {
         let set = self.set();
         let settings = &self.0.settings;
         // Nobody waits for the list of another member.
@@ -511,8 +392,8 @@ impl Joined {
             .retry(RetryAdvice::NotStarted(settings.patience)),
             None => ToolError::not_found(format!("there is no tool `{}`", shown(tool))),
         };
-        let names = table.specs.iter().map(|spec| spec.name.as_str());
-        Err(error.suggest_maybe(did_you_mean(tool, names)))
+        Err(error
+            .suggest_maybe(nearest(self, caller, tool, table.specs.iter().map(|spec| &*spec.name)).await))
     }
 
     async fn list(&self) -> Result<Vec<Arc<ToolSpec>>, ToolError> {
@@ -610,7 +491,7 @@ impl ToolSource for Joined {
     fn call(&self, mut call: Call) -> BoxFuture<'_, Reply> {
         Box::pin(async move {
             let route = tokio::select! {
-                route = self.route(&call.tool) => route,
+                route = self.route(&call.caller, &call.tool) => route,
                 () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller asked to stop")),
                 () = crate::path::sleep_until(call.deadline) => {
                     Err(ToolError::timeout("the deadline passed while a source listed its tools"))
@@ -661,89 +542,10 @@ impl ToolSource for Joined {
             first.map_or(Ok(()), Err)
         })
     }
-}
 
-/// Joined sources as one caller may see them.
-struct View {
-    joined: Joined,
-    caller: Caller,
-}
-
-impl View {
-    fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
-        let sources = self.joined.sources().into_iter();
-        sources.map(|source| source.seen_by(&self.caller).unwrap_or(source)).collect()
-    }
-}
-
-impl ToolSource for View {
-    fn name(&self) -> &str {
-        self.joined.name()
-    }
-
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
-        Box::pin(async {
-            let set = self.joined.set();
-            let settings = &self.joined.0.settings;
-            set.refresh(settings, false).await;
-            let table = set.table(settings.collisions);
-            // A member that cannot say what is open to the caller shows nothing.
-            let open = set.members.iter().map(async |seat| {
-                let view = seat.member.source.seen_by(&self.caller)?;
-                let specs = in_time(&*view, settings.patience, view.list()).await.unwrap_or_default();
-                Some(specs.into_iter().map(|spec| spec.name.clone()).collect::<HashSet<_>>())
-            });
-            let open = join_all(open).await;
-            let is_open = |spec: &&Arc<ToolSpec>| {
-                let Some(route) = table.routes.get(&spec.name) else { return false };
-                let place = set.members.iter().position(|seat| Arc::ptr_eq(seat, &route.seat));
-                match place.and_then(|place| open.get(place)) {
-                    Some(Some(names)) => names.contains(&route.inner),
-                    Some(None) => true,
-                    None => false,
-                }
-            };
-            Ok(table.specs.iter().filter(is_open).cloned().collect())
-        })
-    }
-
-    fn generation(&self) -> u64 {
-        self.joined.generation()
-    }
-
-    fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
-        self.joined.call(call)
-    }
-
-    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
-        Box::pin(async { Ok(self.joined.resources_of(&self.sources()).await) })
-    }
-
-    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
-        Box::pin(async { Ok(self.joined.prompts_of(&self.sources()).await) })
-    }
-
-    fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.read(Call::new(uri, Value::Null).with_caller(self.caller.clone()))
-    }
-
-    fn render_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        self.render(Call::new(name, Value::Object(arguments.clone())).with_caller(self.caller.clone()))
-    }
-
-    fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        Box::pin(self.joined.read_from(self.sources(), call))
-    }
-
-    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        Box::pin(self.joined.render_from(self.sources(), call))
-    }
-
-    fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
-        self.joined.health()
+    fn status(&self) -> Vec<SourceStatus> {
+        let set = self.set();
+        let table = set.table(self.0.settings.collisions);
+        set.members.iter().flat_map(|seat| Self::status_of(seat, &table)).collect()
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use toolpost_core::{
-    BoxFuture, Call, Caller, Code, Output, PromptSpec, Reply, ResourceSpec, RetryAdvice, ToolError,
-    ToolSource, ToolSpec,
+    BoxFuture, Call, Caller, Code, Output, PromptSpec, Reply, ResourceSpec, RetryAdvice, SourceState,
+    SourceStatus, ToolError, ToolSource, ToolSpec,
 };
 
 use super::listing::{LIST_TIMEOUT, tools_of};
@@ -282,5 +282,24 @@ impl ToolSource for Lazy {
                 None => Ok(()),
             }
         })
+    }
+
+    fn status(&self) -> Vec<SourceStatus> {
+        let (state, reason) = match &*self.0.state.borrow() {
+            State::Up(source) => {
+                let inner = source.status();
+                if !inner.is_empty() {
+                    return inner;
+                }
+                (SourceState::Well, None)
+            }
+            State::Idle => (SourceState::NotStarted, None),
+            State::Starting => (SourceState::Starting, None),
+            State::Failed { error, .. } => (SourceState::Failed, Some(error.message().to_owned())),
+        };
+        let mut status = SourceStatus::new(&*self.0.name, state);
+        status.reason = reason;
+        status.tools = self.0.manifest().map_or(0, |manifest| manifest.tools.len());
+        vec![status]
     }
 }

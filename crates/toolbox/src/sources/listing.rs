@@ -8,10 +8,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use toolpost_core::{RetryAdvice, ToolError, ToolSource, ToolSpec};
 
+use super::definition::Definition;
+
 /// How long a source may take to list what it has.
 pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most tools that are taken from one source.
-pub(super) const MAX_TOOLS: usize = 10_000;
+/// The most tools that are taken from one source, and as many prompts and resources.
+pub(super) const MAX_LISTED: usize = 10_000;
 /// How long a source whose list could not be read is not asked again for the sake of a call.
 const BACK_OFF: Duration = Duration::from_secs(2);
 
@@ -20,12 +22,21 @@ pub(super) async fn tools_of(
     source: &dyn ToolSource,
     within: Duration,
 ) -> Result<Vec<Arc<ToolSpec>>, ToolError> {
-    let specs = in_time(source, within, source.list()).await?;
-    if specs.len() > MAX_TOOLS {
+    listed(source, within).await
+}
+
+/// Reads the tools, the prompts or the resources of a source, in bounded time and number.
+pub(super) async fn listed<D: Definition>(
+    source: &dyn ToolSource,
+    within: Duration,
+) -> Result<Vec<Arc<D>>, ToolError> {
+    let specs = in_time(source, within, D::of(source)).await?;
+    if specs.len() > MAX_LISTED {
         return Err(ToolError::limit(format!(
-            "`{}` lists {} tools, and at most {MAX_TOOLS} are taken from one source",
+            "`{}` lists {} {}s, and at most {MAX_LISTED} are taken from one source",
             source.name(),
-            specs.len()
+            specs.len(),
+            D::KIND.noun()
         )));
     }
     Ok(specs)

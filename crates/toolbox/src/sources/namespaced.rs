@@ -5,12 +5,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{
-    BoxFuture, Call, Caller, Content, Output, PromptSpec, Reply, ResourceSpec, ToolError, ToolSource,
-    ToolSpec, check_tool_name, did_you_mean, hex,
+    BoxFuture, Call, Caller, Content, Output, PromptSpec, Reply, ResourceSpec, SourceStatus, ToolError,
+    ToolSource, ToolSpec, check_tool_name, hex,
 };
 
 use super::listing::{Index, LIST_TIMEOUT, Listing, in_time};
-use super::{refused, shown};
+use super::{nearest, refused, shown};
 
 /// The longest name: what every provider and protocol takes.
 const MAX_NAME: usize = 64;
@@ -152,7 +152,7 @@ impl Namespaced {
     }
 
     /// The name that the source knows.
-    async fn inner_name(&self, outer: &str) -> Result<String, ToolError> {
+    async fn inner_name(&self, caller: &Caller, outer: &str) -> Result<String, ToolError> {
         if let Some(rest) = outer.strip_prefix(&*self.names.prefix) {
             // Only a name that was cut has the full length, and then only the list tells what it was.
             if outer.len() < MAX_NAME {
@@ -177,7 +177,7 @@ impl Namespaced {
             shown(outer),
             self.names.namespace
         ))
-        .suggest_maybe(did_you_mean(outer, names.iter().map(String::as_str))))
+        .suggest_maybe(nearest(self, caller, outer, names.iter().map(String::as_str)).await))
     }
 
     async fn own_resources(&self) -> Resources {
@@ -235,7 +235,7 @@ impl ToolSource for Namespaced {
 
     fn call(&self, mut call: Call) -> BoxFuture<'_, Reply> {
         Box::pin(async move {
-            match self.inner_name(&call.tool).await {
+            match self.inner_name(&call.caller, &call.tool).await {
                 Ok(inner) => call.tool = inner,
                 Err(error) => return refused(&call, &self.names.namespace, error),
             }
@@ -311,6 +311,10 @@ impl ToolSource for Namespaced {
         })
     }
 
+    fn viewer(&self) -> Option<&Caller> {
+        self.source.viewer()
+    }
+
     fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
         let seen = self.source.seen_by(caller)?;
         Some(Arc::new(Self::of(seen, self.names.clone())))
@@ -318,5 +322,9 @@ impl ToolSource for Namespaced {
 
     fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
         self.source.health()
+    }
+
+    fn status(&self) -> Vec<SourceStatus> {
+        self.source.status()
     }
 }

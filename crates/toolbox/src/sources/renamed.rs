@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use toolpost_core::{
-    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, ToolError, ToolSource, ToolSpec,
-    check_tool_name, did_you_mean,
+    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, SourceStatus, ToolError, ToolSource,
+    ToolSpec, check_tool_name, did_you_mean,
 };
 
 use super::listing::{Index, Listing};
@@ -227,6 +227,10 @@ impl ToolSource for Renamed {
         self.source.render(call)
     }
 
+    fn viewer(&self) -> Option<&Caller> {
+        self.source.viewer()
+    }
+
     fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
         let seen = self.source.seen_by(caller)?;
         Some(Arc::new(Self::of(seen, Arc::clone(&self.renames))))
@@ -234,5 +238,9 @@ impl ToolSource for Renamed {
 
     fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
         self.source.health()
+    }
+
+    fn status(&self) -> Vec<SourceStatus> {
+        self.source.status()
     }
 }

@@ -6,12 +6,11 @@ use std::hash::BuildHasher as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::Serialize;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use toolpost_core::{
-    BoxFuture, Call, Caller, Code, Output, PromptSpec, Reply, ResourceSpec, RetryAdvice, ToolError,
-    ToolSource, ToolSpec,
+    BoxFuture, Call, Caller, Code, Output, PromptSpec, Reply, ResourceSpec, RetryAdvice, SourceState,
+    SourceStatus, ToolError, ToolSource, ToolSpec,
 };
 
 use super::listing::{in_time, tools_of};
@@ -49,21 +48,6 @@ impl Default for RevivedSettings {
             health_timeout: Duration::from_secs(5),
         }
     }
-}
-
-/// How a [`Revived`] source is.
-#[derive(Clone, Debug, Serialize)]
-#[non_exhaustive]
-pub struct RevivedStatus {
-    /// Whether it is connected.
-    pub up: bool,
-    /// How often it has been connected.
-    pub connections: u64,
-    /// How often in a row it could not be connected.
-    pub failures: u32,
-    /// Why it is away, or was the last time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_error: Option<String>,
 }
 
 /// A source that is connected again when it is gone, with waits that grow to a bound.
@@ -142,16 +126,15 @@ impl Revived {
         self.shared.up_within(within).await.map(|_| ())
     }
 
-    /// How it is.
-    pub fn status(&self) -> RevivedStatus {
-        let up = self.shared.up().is_some();
-        let book = self.shared.book();
-        RevivedStatus {
-            up,
-            connections: book.connections,
-            failures: book.failures,
-            last_error: book.last_error.clone(),
-        }
+    /// Waits until it is connected, or the first attempt has failed.
+    ///
+    /// # Errors
+    /// `DEPENDENCY` with the reason if it is not.
+    pub(super) async fn attempted(&self, within: Duration) -> Result<(), ToolError> {
+        let mut links = self.shared.link.subscribe();
+        let ended = links.wait_for(|link| !matches!(link, Link::Away(None)));
+        let _ = tokio::time::timeout(within, ended).await;
+        self.ready(Duration::ZERO).await
     }
 }
 
@@ -353,7 +336,7 @@ impl fmt::Debug for Revived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Revived")
             .field("name", &self.shared.name)
-            .field("status", &self.status())
+            .field("up", &self.shared.up().is_some())
             .finish_non_exhaustive()
     }
 }
@@ -401,7 +384,12 @@ impl ToolSource for Revived {
     fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
         Box::pin(async {
             let known = || self.shared.manifest().map(|manifest| manifest.resources.clone());
-            let Some(source) = self.shared.up() else { return Ok(known().unwrap_or_default()) };
+            let source = match (self.shared.up(), known()) {
+                (Some(source), _) => source,
+                (None, Some(known)) => return Ok(known),
+                // What nobody has listed yet is not known to be empty.
+                (None, None) => self.shared.up_within(Duration::ZERO).await?,
+            };
             match in_time(&*source, self.shared.settings.list_timeout, source.resources()).await {
                 Ok(specs) => Ok(specs),
                 Err(error) => known().ok_or(error),
@@ -412,7 +400,12 @@ impl ToolSource for Revived {
     fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
         Box::pin(async {
             let known = || self.shared.manifest().map(|manifest| manifest.prompts.clone());
-            let Some(source) = self.shared.up() else { return Ok(known().unwrap_or_default()) };
+            let source = match (self.shared.up(), known()) {
+                (Some(source), _) => source,
+                (None, Some(known)) => return Ok(known),
+                // What nobody has listed yet is not known to be empty.
+                (None, None) => self.shared.up_within(Duration::ZERO).await?,
+            };
             match in_time(&*source, self.shared.settings.list_timeout, source.prompts()).await {
                 Ok(specs) => Ok(specs),
                 Err(error) => known().ok_or(error),
@@ -453,5 +446,22 @@ impl ToolSource for Revived {
                 None => self.shared.up_within(Duration::ZERO).await.map(|_| ()),
             }
         })
+    }
+
+    fn status(&self) -> Vec<SourceStatus> {
+        let is_up = self.shared.up().is_some();
+        let book = self.shared.book();
+        let state = match (is_up, book.connections, book.failures) {
+            (true, ..) => SourceState::Well,
+            (false, 0, 0) => SourceState::Starting,
+            (false, 0, _) => SourceState::Failed,
+            (false, ..) => SourceState::Reviving,
+        };
+        let mut status = SourceStatus::new(&*self.shared.name, state);
+        status.reason = book.last_error.clone().filter(|_| !is_up);
+        status.connections = book.connections;
+        status.failures = book.failures;
+        status.tools = book.manifest.as_ref().map_or(0, |manifest| manifest.tools.len());
+        vec![status]
     }
 }

@@ -8,4 +8,5 @@ mod named;
 mod nested;
 mod pinned;
 mod revived;
+mod searched;
 mod upstream;

@@ -1,8 +1,13 @@
 //! What is open, and to whom.
 
+use std::sync::Arc;
+
 use serde_json::{Map, json};
 use toolpost_core::{Alias, Call, Caller, Code, ToolSource};
-use toolpost_toolbox::sources::{Filter, Filtered};
+use toolpost_toolbox::Toolbox;
+use toolpost_toolbox::sources::{
+    Filter, Filtered, Joined, JoinedSettings, Member, MemoryPins, Namespaced, Pinned,
+};
 
 use super::upstream::{Lists, Upstream, call, caller, names, spec};
 
@@ -141,6 +146,89 @@ async fn prompts_and_resources_are_filtered_too() {
         assert_eq!(source.read_resource(uri).await.is_ok(), good, "{uri}");
     }
     assert!(source.prompts().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_view_reads_in_the_name_of_its_caller_whatever_is_around_it() {
+    let upstream = Upstream::new("up", &[]);
+    upstream.offers(&["notes://{id}"], &["greet"]);
+    let filter = Filter::parse(NONE, NONE).unwrap().client("guest", ["nothing"], NONE).unwrap();
+    let filtered: Arc<dyn ToolSource> =
+        Arc::new(Filtered::new(upstream, filter.client("admin", ["*"], NONE).unwrap()));
+    let named = Arc::new(Namespaced::new(filtered.clone(), "n").unwrap());
+    let pinned = Arc::new(Pinned::new(filtered.clone(), Arc::new(MemoryPins::default())));
+    for (source, address, prompt) in [
+        (filtered, "notes://1", "greet"),
+        (named as Arc<dyn ToolSource>, "n+notes://1", "n__greet"),
+        (pinned, "notes://1", "greet"),
+    ] {
+        for (who, good) in [("admin", true), ("guest", false)] {
+            let view = source.seen_by(&caller(who)).unwrap();
+            assert_eq!(view.read_resource(address).await.is_ok(), good, "{address} {who}");
+            assert_eq!(view.render_prompt(prompt, &Map::new()).await.is_ok(), good, "{prompt} {who}");
+        }
+    }
+}
+
+/// A near name is a help to whoever may use it, and a secret of everybody else's.
+#[tokio::test]
+async fn no_hint_names_what_is_closed_to_the_caller() {
+    let filter = || {
+        Filter::parse(NONE, ["deny_*"])
+            .unwrap()
+            .client("admin", NONE, NONE)
+            .unwrap()
+            .client("guest", ["greet"], NONE)
+            .unwrap()
+    };
+    let tools = ["greet", "forecast", "deny_this"];
+    let upstream = || {
+        let upstream = Upstream::new("up", &tools);
+        upstream.offers(&[], &tools);
+        upstream as Arc<dyn ToolSource>
+    };
+    // In front of a toolbox, behind one, under a namespace, joined, and joined in a toolbox.
+    let behind = |source: Arc<dyn ToolSource>| async move {
+        let toolbox = Toolbox::builder().build().unwrap();
+        toolbox.add_source(source).await.unwrap();
+        Arc::new(toolbox) as Arc<dyn ToolSource>
+    };
+    let filtered = |source| Arc::new(Filtered::new(source, filter())) as Arc<dyn ToolSource>;
+    let joined = |source| async move {
+        let members = vec![Member::new("up", source).unwrap()];
+        let joined = Joined::open("all", members, JoinedSettings::default()).await.unwrap();
+        Arc::new(joined) as Arc<dyn ToolSource>
+    };
+    let sources = [
+        ("", filtered(behind(upstream()).await)),
+        ("", behind(filtered(upstream())).await),
+        ("up__", Arc::new(Namespaced::new(filtered(upstream()), "up").unwrap())),
+        ("", joined(filtered(upstream())).await),
+        ("", behind(joined(filtered(upstream())).await).await),
+    ];
+    for (place, (prefix, source)) in sources.iter().enumerate() {
+        source.list().await.unwrap();
+        for (who, misspelt, hinted) in [
+            ("admin", "forcast", Some("forecast")),
+            ("guest", "forcast", None),
+            ("guest", "gret", None),
+            ("admin", "gret", Some("greet")),
+            ("admin", "denythis", None),
+            ("admin", "qqqqqqqqqqqqqqqq", None),
+        ] {
+            let made = Call::new(format!("{prefix}{misspelt}"), json!({})).with_caller(caller(who));
+            let error = source.call(made).await.result.unwrap_err();
+            let told = format!("{error} {:?}", error.suggestion());
+            if let Some(hinted) = hinted {
+                assert!(told.contains(hinted), "{place} {who}: {told}");
+            }
+            assert!(who == "admin" || !told.contains("forecast"), "{place} {who}: {told}");
+            assert!(!told.contains("deny_this"), "{place} {who}: {told}");
+            let made = Call::new(format!("{prefix}{misspelt}"), json!({})).with_caller(caller(who));
+            let told = format!("{:?}", source.render(made).await.err());
+            assert!(who == "admin" || !told.contains("forecast"), "{place} {who}: {told}");
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, json};
 use tokio::time::Instant;
-use toolpost_core::{Alias, Call, Code, ToolSource};
+use toolpost_core::{Alias, Call, Code, SourceState, ToolSource};
 use toolpost_toolbox::sources::{Collisions, Filter, Filtered, Joined, JoinedSettings, Member};
 
 use super::upstream::{Lists, Upstream, call, caller, names, spec};
@@ -79,7 +79,7 @@ async fn a_later_member_never_takes_a_name_and_a_bad_definition_costs_only_itsel
     assert_eq!(aliases, ["minus"]);
     let status = joined.status();
     assert!(status[0].left_out.is_empty());
-    let left_out: Vec<&str> = status[1].left_out.iter().map(|left_out| left_out.tool.as_str()).collect();
+    let left_out: Vec<&str> = status[1].left_out.iter().map(|left_out| left_out.name.as_str()).collect();
     assert_eq!(left_out, ["add", "bad name", "empty"]);
     // When the name becomes free, it is the other's.
     one.set(vec![]);
@@ -97,7 +97,7 @@ async fn a_slow_member_delays_the_others_by_a_bound_and_comes_in_late() {
     assert_eq!(names(&joined).await, ["add"]);
     assert_eq!(call(&joined, "add").await.unwrap(), "fast:add");
     assert_eq!(begun.elapsed().as_secs(), 0, "nobody waits for it twice");
-    assert!(joined.status()[1].listing);
+    assert_eq!(joined.status()[1].state, SourceState::Starting);
     let error = call(&joined, "sub").await.unwrap_err();
     assert_eq!(error.code(), Code::Dependency, "it may be there: {error}");
     let generation = joined.generation();
@@ -119,7 +119,7 @@ async fn a_member_that_never_answers_or_fails_keeps_what_it_had() {
         two.set(vec![spec("other", "Other.")]);
         assert_eq!(names(&joined).await, ["add", "sub"], "{how:?}");
         tokio::time::sleep(Duration::from_secs(6)).await;
-        assert!(joined.status()[1].error.is_some(), "{how:?}");
+        assert_eq!(joined.status()[1].state, SourceState::Failed, "{how:?}");
         let begun = Instant::now();
         for _ in 0..20 {
             assert_eq!(call(&joined, "add").await.unwrap(), "one:add");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
-use toolpost_core::{Call, Cancellation, Code, RetryAdvice, ToolError, ToolSource};
+use toolpost_core::{Call, Cancellation, Code, RetryAdvice, SourceState, ToolError, ToolSource};
 use toolpost_toolbox::sources::{Revived, RevivedSettings};
 
 use super::upstream::{Lists, Upstream, call, names, spec};
@@ -61,8 +61,8 @@ async fn names_stay_while_it_is_away_and_calls_wait_for_it() {
     assert_eq!(answer.unwrap(), "second:add", "a call that did not start waits");
     assert_eq!(names(&source).await, ["add"]);
     assert_eq!(source.generation(), generation, "the same names are no change");
-    let status = source.status();
-    assert_eq!((status.up, status.connections, status.failures), (true, 2, 0));
+    let status = source.status().remove(0);
+    assert_eq!((status.state, status.connections, status.failures), (SourceState::Well, 2, 0));
 
     let third = Upstream::new("third", &["add", "sub"]);
     place.put(Some(&third));
@@ -110,7 +110,7 @@ async fn attempts_become_fewer_and_never_end() {
     let tries = place.tries.load(Ordering::SeqCst);
     // 1, 2, 4, then 8 s at most and 4 s at least.
     assert!((16..=34).contains(&tries), "{tries}");
-    assert_eq!(source.status().failures as usize, tries);
+    assert_eq!(source.status()[0].failures as usize, tries);
     place.put(Some(&Upstream::new("up", &["add"])));
     source.ready(Duration::from_secs(9)).await.unwrap();
     drop(source);
@@ -131,7 +131,7 @@ async fn an_idle_source_that_is_gone_is_found_out() {
     place.put(Some(&second));
     first.kill();
     tokio::time::sleep(Duration::from_secs(7)).await;
-    assert_eq!(source.status().connections, 2);
+    assert_eq!(source.status()[0].connections, 2);
     assert_eq!(call(&source, "add").await.unwrap(), "second:add");
 }
 
@@ -171,7 +171,7 @@ async fn a_tool_that_fails_by_itself_costs_no_connection() {
         let error = call(&source, "fail").await.unwrap_err();
         assert_eq!(error.message(), "the weather service is down");
     }
-    assert_eq!(source.status().connections, 1);
+    assert_eq!(source.status()[0].connections, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,7 +198,7 @@ async fn a_connection_that_never_comes_about_is_given_up() {
     let source =
         Revived::start("up", std::future::pending::<Result<Arc<dyn ToolSource>, ToolError>>, settings);
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let status = source.status();
-    assert!(status.failures >= 3 && !status.up, "{status:?}");
-    assert!(status.last_error.unwrap().contains("was not there within 1s"));
+    let status = source.status().remove(0);
+    assert!(status.failures >= 3 && status.state == SourceState::Failed, "{status:?}");
+    assert!(status.reason.unwrap().contains("was not there within 1s"));
 }

@@ -35,6 +35,8 @@ pub(super) struct Upstream {
     alive: AtomicBool,
     resources: Mutex<Vec<Arc<ResourceSpec>>>,
     prompts: Mutex<Vec<Arc<PromptSpec>>>,
+    /// How often something was read or rendered.
+    pub(super) reads: AtomicUsize,
 }
 
 pub(super) fn spec(name: &str, description: &str) -> ToolSpec {
@@ -59,6 +61,7 @@ impl Upstream {
             alive: AtomicBool::new(true),
             resources: Mutex::default(),
             prompts: Mutex::default(),
+            reads: AtomicUsize::new(0),
         })
     }
 
@@ -83,6 +86,13 @@ impl Upstream {
         let prompt =
             |name: &&str| Arc::new(serde_json::from_value::<PromptSpec>(json!({ "name": name })).unwrap());
         *self.prompts.lock().unwrap() = prompts.iter().map(prompt).collect();
+    }
+
+    /// Changes the resources and the prompts, and says so.
+    pub(super) fn offer(&self, resources: Vec<ResourceSpec>, prompts: Vec<PromptSpec>) {
+        *self.resources.lock().unwrap() = resources.into_iter().map(Arc::new).collect();
+        *self.prompts.lock().unwrap() = prompts.into_iter().map(Arc::new).collect();
+        self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Makes calls wait until permits are added.
@@ -194,7 +204,10 @@ impl ToolSource for Upstream {
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        Box::pin(async move { Ok(Output::text(format!("{}:{}", self.name, call.tool))) })
+        Box::pin(async move {
+            self.reads.fetch_add(1, Ordering::SeqCst);
+            Ok(Output::text(format!("{}:{}", self.name, call.tool)))
+        })
     }
 
     fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {

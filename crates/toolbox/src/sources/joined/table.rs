@@ -1,0 +1,128 @@
+//! Which names of joined sources lead where.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
+
+use toolpost_core::{ToolError, ToolSpec, Withheld};
+
+use super::{Collisions, Seat};
+use crate::sources::{Finding, Namespaced, inspect, shown};
+
+/// How many remarks a member gets.
+const MAX_REMARKS: usize = 20;
+
+/// Names, and where they lead.
+#[derive(Default)]
+pub(super) struct Table {
+    pub(super) versions: Vec<u64>,
+    pub(super) specs: Vec<Arc<ToolSpec>>,
+    /// From a name or an alias to the member and the name there.
+    pub(super) routes: HashMap<String, Route>,
+    pub(super) left_out: Vec<(Arc<str>, Withheld)>,
+    /// The first tool whose name is taken.
+    pub(super) collision: Option<ToolError>,
+    /// What is remarkable in definitions beside those of other members; read when somebody asks.
+    remarks: OnceLock<Vec<Finding>>,
+}
+
+#[derive(Clone)]
+pub(super) struct Route {
+    pub(super) seat: Arc<Seat>,
+    /// The name that the member knows.
+    pub(super) inner: String,
+}
+
+impl Table {
+    pub(super) fn new(members: &[Arc<Seat>], versions: Vec<u64>, collisions: Collisions) -> Self {
+        let mut table = Self { versions, ..Self::default() };
+        // Names go before aliases, whoever has them: an alias never stands in the way of a tool.
+        let mut aliases: Vec<(Arc<Seat>, String, String)> = Vec::new();
+        for seat in members {
+            let Some((_, specs)) = seat.listed.borrow().read.clone() else { continue };
+            for spec in specs.iter() {
+                let Some(outer) = table.free_name(seat, spec, collisions) else { continue };
+                for alias in &spec.aliases {
+                    aliases.push((Arc::clone(seat), alias.name.clone(), outer.name.clone()));
+                }
+                let route = Route { seat: Arc::clone(seat), inner: spec.name.clone() };
+                table.routes.insert(outer.name.clone(), route);
+                table.specs.push(outer);
+            }
+        }
+        let mut lost: HashSet<(String, String)> = HashSet::new();
+        for (seat, alias, own) in aliases {
+            if table.routes.contains_key(&alias) {
+                lost.insert((own, alias));
+            } else {
+                table.routes.insert(alias.clone(), Route { seat, inner: alias });
+            }
+        }
+        if !lost.is_empty() {
+            for spec in &mut table.specs {
+                let is_lost = |alias: &str| lost.contains(&(spec.name.clone(), alias.to_owned()));
+                if spec.aliases.iter().any(|alias| is_lost(&alias.name)) {
+                    let mut fewer = ToolSpec::clone(spec);
+                    fewer.aliases.retain(|alias| !is_lost(&alias.name));
+                    *spec = Arc::new(fewer);
+                }
+            }
+        }
+        table
+    }
+
+    /// The tool under a name that nobody has yet; else it is left out, and that is noted.
+    fn free_name(
+        &mut self,
+        seat: &Arc<Seat>,
+        spec: &Arc<ToolSpec>,
+        collisions: Collisions,
+    ) -> Option<Arc<ToolSpec>> {
+        let mut outer = Arc::clone(spec);
+        let mut owner = self.routes.get(&spec.name).map(|route| Arc::clone(&route.seat.member.name));
+        if owner.is_some()
+            && collisions == Collisions::Namespace
+            && let Ok(under) = Namespaced::new(Arc::clone(&seat.member.source), &seat.member.name)
+        {
+            let mut renamed = ToolSpec::clone(spec);
+            renamed.name = under.name_of(&spec.name);
+            renamed.meta.entry("original_name").or_insert_with(|| spec.name.as_str().into());
+            owner = self.routes.get(&renamed.name).map(|route| Arc::clone(&route.seat.member.name));
+            outer = Arc::new(renamed);
+        }
+        let member = &seat.member.name;
+        let tool = shown(&spec.name);
+        let reason = match (owner, outer.check()) {
+            (Some(owner), _) => {
+                let error =
+                    ToolError::conflict(format!("`{owner}` and `{member}` both have a tool `{tool}`"))
+                        .suggest("Put one of them under a namespace, rename the tool, or filter it out.");
+                self.collision.get_or_insert(error);
+                format!("`{owner}` has a tool of this name")
+            }
+            // Whoever takes the list takes all of it or nothing: one bad definition must not cost the others.
+            (None, Err(error)) => error.message,
+            (None, Ok(())) => return Some(outer),
+        };
+        tracing::warn!("the tool `{tool}` of `{member}` is left out: {reason}");
+        self.left_out.push((Arc::clone(member), Withheld::new(tool, reason)));
+        None
+    }
+
+    /// What is remarkable in the definitions of a member: words about tools of others, and the like.
+    pub(super) fn remarks(&self, member: &str) -> Vec<String> {
+        let findings = self.remarks.get_or_init(|| {
+            let mut by_member: Vec<(Arc<str>, Vec<Arc<ToolSpec>>)> = Vec::new();
+            for spec in &self.specs {
+                let Some(route) = self.routes.get(&spec.name) else { continue };
+                let name = &route.seat.member.name;
+                match by_member.iter_mut().find(|(known, _)| known == name) {
+                    Some((_, specs)) => specs.push(Arc::clone(spec)),
+                    None => by_member.push((Arc::clone(name), vec![Arc::clone(spec)])),
+                }
+            }
+            inspect(by_member.iter().map(|(name, specs)| (&**name, &specs[..])))
+        });
+        let own = findings.iter().filter(|finding| *finding.source == *member);
+        own.take(MAX_REMARKS).map(ToString::to_string).collect()
+    }
+}
