@@ -49,7 +49,7 @@ const SHIMS: &[Shim] = &[
         name: "container",
         variable: "TOOLPOST_SANDBOX_CONTAINER",
         model: STANDS,
-        files: &["container.rs", "container_system.rs"],
+        files: &["container.rs", "container_system.rs", "container_tunnel.rs"],
         is: "the first process of a container",
         lost: "the Docker backend will not be available",
         feature: Some("CARGO_FEATURE_DOCKER"),

@@ -7,7 +7,9 @@
 //!
 //! From the host: `F` opens an upload (its path), `D` writes to it, `X` lets it be executed, `C` appends to the code,
 //! `S` starts the program, `I` is input for it (only after `i`), `E` is the end of the input, `K` kills everything, `T`
-//! asks for the processor time, `L` asks for a list of the workspace, `G` for the content of a file (its path).
+//! asks for the processor time, `L` asks for a list of the workspace, `G` for the content of a file (its path), `H` says
+//! which of output (1) and errors (2) wait until they are wanted, `B` closes one of them. `N`, `W`, `M`, `Q` and `J`
+//! belong to the tunnel, and so do `p`, `k`, `w`, `m`, `q` and `j`.
 //!
 //! To the host: `a` is one of the facts (its number, its text), `R` means ready, `n` the program did not start (stage
 //! and error), `s` it did, `o`, `e` and `v` are output, errors and value, `i` asks for input, `c` says that the limit
@@ -22,9 +24,12 @@
 mod bare;
 #[path = "container_system.rs"]
 mod system;
+#[path = "container_tunnel.rs"]
+mod tunnel;
 
 use bare::{CLOSE_RANGE, call, exit, number};
 use system::*;
+use tunnel::Tunnel;
 
 /// The largest content of a frame from the host: a program's arguments and environment fit.
 const LARGEST: usize = 1_400_000;
@@ -138,14 +143,6 @@ impl Counters {
         let value = Self::value(self.time, b"usage_usec");
         if is_plain && value != u64::MAX { value / 1000 } else { value }
     }
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct PollFd {
-    descriptor: i32,
-    events: i16,
-    returned: i16,
 }
 
 /// The program and the ends of its streams that belong to this process; -1 is closed.
@@ -588,17 +585,18 @@ extern "C" fn main(_at: *const usize) -> ! {
     let mut upload = -1isize;
     let mut code = -1isize;
     let mut program: Option<Program> = None;
+    let mut tunnel = Tunnel::new();
+    let mut held = 0u64;
     let mut filled = 0usize;
     loop {
-        let closed = PollFd { descriptor: -1, events: 0, returned: 0 };
-        let mut waiting = [closed; 6];
+        let mut waiting = [PollFd::NONE; 6 + tunnel::WAITING];
         waiting[0] = PollFd { descriptor: 0, events: 1, returned: 0 };
         waiting[1] = PollFd { descriptor: signals as i32, events: 1, returned: 0 };
         let mut patience = [i64::from(i32::MAX), 0];
         if let Some(program) = &program {
-            for (entry, stream) in
-                waiting[2..5].iter_mut().zip([program.output, program.errors, program.value])
-            {
+            let wanted = |bit: u64, stream: isize| if held & bit == 0 { stream } else { -1 };
+            let streams = [wanted(1, program.output), wanted(2, program.errors), program.value];
+            for (entry, stream) in waiting[2..5].iter_mut().zip(streams) {
                 *entry = PollFd { descriptor: stream as i32, events: 1, returned: 0 };
             }
             if program.input >= 0 && waiting_from < waiting_to {
@@ -608,17 +606,19 @@ extern "C" fn main(_at: *const usize) -> ! {
                 patience = [0, 20_000_000];
             }
         }
-        call(number::PPOLL, [waiting.as_mut_ptr() as usize, 6, patience.as_ptr() as usize, 0, 8]);
+        tunnel.waits(&mut waiting[6..]);
+        call(number::PPOLL, [waiting.as_mut_ptr() as usize, waiting.len(), patience.as_ptr() as usize, 0, 8]);
         if waiting[1].returned != 0 {
             let mut ignored = [0u8; 128];
             while read(signals, &mut ignored) > 0 {}
         }
         reap(&mut program);
+        tunnel.serve(&waiting[6..], frame);
         if let Some(running) = &mut program {
-            if waiting[2].returned != 0 || running.dead {
+            if waiting[2].returned != 0 || running.dead && held & 1 == 0 {
                 hand_on(&mut running.output, b'o', frame);
             }
-            if waiting[3].returned != 0 || running.dead {
+            if waiting[3].returned != 0 || running.dead && held & 2 == 0 {
                 hand_on(&mut running.errors, b'e', frame);
             }
             if waiting[4].returned != 0 || running.dead {
@@ -736,7 +736,7 @@ extern "C" fn main(_at: *const usize) -> ! {
                     if code >= 0 {
                         call(number::LSEEK, [code as usize]);
                     }
-                    (waiting_from, waiting_to, input_ends) = (0, 0, false);
+                    (waiting_from, waiting_to, input_ends, held) = (0, 0, false, 0);
                     program = start(content, code, counters);
                     code = -1;
                 }
@@ -754,6 +754,17 @@ extern "C" fn main(_at: *const usize) -> ! {
                     }
                 }
                 b'K' => kill_all(),
+                b'H' => held = take_number(&mut &*content),
+                b'B' => {
+                    if let Some(running) = &mut program {
+                        let is_output = take_number(&mut &*content) == 1;
+                        let stream = if is_output { &mut running.output } else { &mut running.errors };
+                        close(*stream);
+                        *stream = -1;
+                    }
+                }
+                b'N' => tunnel.listen(take_number(&mut &*content) as u16),
+                b'W' | b'M' | b'Q' | b'J' => tunnel.take(kind, content),
                 b'T' => send_numbers(b't', &[counters.micros()]),
                 b'L' => {
                     close(upload);

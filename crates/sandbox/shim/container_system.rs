@@ -66,3 +66,16 @@ pub(crate) fn write(descriptor: usize, mut bytes: &[u8]) {
         bytes = &bytes[size as usize..];
     }
 }
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PollFd {
+    pub(crate) descriptor: i32,
+    pub(crate) events: i16,
+    pub(crate) returned: i16,
+}
+
+impl PollFd {
+    /// Nothing is waited for.
+    pub(crate) const NONE: Self = Self { descriptor: -1, events: 0, returned: 0 };
+}

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use crate::host::LevelAvailability;
 use crate::platform::Output;
 use crate::{
-    Cancel, Egress, Error, Event, Host, Installed, Level, Limits, Outcome, Program, Sandbox, Source, Stdin,
-    Workspace,
+    Cancel, Egress, Error, Event, Host, Installed, Level, Limits, LiveStreams, Outcome, Program, Sandbox,
+    Source, Stdin, Workspace,
 };
 
-/// Runs programs for [`Sandbox::run`]. One value serves many runs, also at the same time.
+/// Runs programs for [`Sandbox::run`] and [`Sandbox::start`]. One value serves many runs, also at the same time.
 ///
 /// The request was checked before: limits, names, variables and the program are acceptable
 /// ([`Sandbox::check_settings`]). A backend keeps the promises of [`Sandbox::run`] itself:
@@ -40,6 +40,14 @@ pub trait Backend: fmt::Debug + Send + Sync {
 
     /// Runs the program to its end. `on_event` gets output while it comes.
     fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error>;
+
+    /// Starts the program for [`Sandbox::start`], hands over its streams, and waits until everything is dead. Default: it
+    /// is refused.
+    fn start(&self, request: &Request<'_>, streams: LiveStreams<'_>) -> Result<Outcome, Error> {
+        let _ = (request, streams);
+        let reason = "it gives no live streams; use the backend `process`";
+        Err(Error::Backend { backend: self.name(), source: reason.into() })
+    }
 }
 
 /// What is run: the settings of a sandbox, a program, and the handle that ends it.
@@ -146,5 +154,9 @@ impl Backend for Processes {
 
     fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
         crate::platform::run(request.sandbox, request.program, request.cancel, Output::Captured(on_event))
+    }
+
+    fn start(&self, request: &Request<'_>, streams: LiveStreams<'_>) -> Result<Outcome, Error> {
+        crate::platform::run(request.sandbox, request.program, request.cancel, Output::Live(streams.0))
     }
 }

@@ -51,8 +51,19 @@
 //! The compiler of the image builds the code in one container, and the program runs in another, which never had the
 //! compiler's files. Without a compiler in the image the answer is [`Error::LanguageMissing`].
 //!
-//! Packages ([`crate::Sandbox::requirements`]), an allowlist of hosts and sessions are refused: they belong to the backend
-//! `process`.
+//! # Live streams
+//!
+//! [`crate::Sandbox::start`] gives the streams of a program in a container as it does those of a process. A stream that
+//! nobody reads holds up the program and no other stream; a reader that is dropped closes the program's end.
+//!
+//! # The way out
+//!
+//! A container has no network. With [`crate::Sandbox::egress`] its first process listens on the container's own loopback
+//! address and carries each connection over the stream that it has with the host anyway, where the run's proxy holds the
+//! allowlist. There is no bridge, no published port and no socket of the host in the container, the daemon may be on
+//! another machine, and `127.0.0.1` in a request to the proxy is the host's.
+//!
+//! Packages ([`crate::Sandbox::requirements`]) and sessions are refused: they belong to the backend `process`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -76,19 +87,22 @@ mod spare;
 mod tar;
 #[cfg(feature = "docker-tls")]
 mod tls;
+mod tunnel;
 
 pub use error::DockerError;
 pub use host::{Certificates, DockerHost};
 pub use login::Login;
 
 use crate::{
-    Backend, Error, Event, Level, LevelAvailability, Limits, Outcome, Report, Request, Sandbox, Workspace,
+    Backend, Error, Event, Level, LevelAvailability, Limits, LiveStreams, Outcome, Report, Request, Sandbox,
+    Workspace,
 };
 use build::Compiled;
 use container::{Kind, Prepared};
 use engine::{Engine, Information};
 use shown::Shown;
 use spare::Keeper;
+use tunnel::Tunnel;
 
 use crate::Program;
 use crate::platform::CopiedFolder;
@@ -146,6 +160,11 @@ pub struct Options {
     pub spares: usize,
     /// How long the daemon may take for one answer. Default 30 s.
     pub patience: Duration,
+    /// How the names of containers begin; `-` and eight hexadecimal digits follow. Default `toolpost`. Letters, digits,
+    /// `_`, `.` and `-`, at most 40, a letter or digit first.
+    pub name_prefix: String,
+    /// Whether programs start in the folder that the image names, instead of the workspace. Default no.
+    pub in_image_folder: bool,
 }
 
 impl Options {
@@ -159,7 +178,23 @@ impl Options {
             pull_within: Duration::from_mins(10),
             spares: 1,
             patience: Duration::from_secs(30),
+            name_prefix: container::PREFIX.to_owned(),
+            in_image_folder: false,
         }
+    }
+
+    /// Sets [`Options::name_prefix`].
+    #[must_use]
+    pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.name_prefix = prefix.into();
+        self
+    }
+
+    /// Sets [`Options::in_image_folder`].
+    #[must_use]
+    pub fn in_image_folder(mut self, on: bool) -> Self {
+        self.in_image_folder = on;
+        self
     }
 
     /// Sets [`Options::runtime`].
@@ -198,6 +233,17 @@ impl Options {
     }
 }
 
+/// What an image starts by itself: its entry point with arguments, and its own variables, without those that
+/// [`crate::Sandbox::env`] refuses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// The variables that the image sets.
+    pub variables: Vec<(String, String)>,
+}
+
 /// A daemon and an image: runs programs in containers. Clones share the spares; the last one removes them.
 #[derive(Clone)]
 pub struct Docker {
@@ -232,6 +278,7 @@ impl Docker {
     /// Finds the daemon and removes what programs left that ended without doing so. The image is looked for with the
     /// first run.
     pub fn connect(host: &DockerHost, options: Options) -> Result<Self, DockerError> {
+        check_prefix(&options.name_prefix)?;
         let engine = Engine::connect(host, options.patience)?;
         let information = engine.information()?;
         if let Some(runtime) = &options.runtime
@@ -254,7 +301,8 @@ impl Docker {
         let spares = spares.min(64);
         let level = sandbox.level.unwrap_or(Level::Strict);
         let shown = Shown::all(&sandbox.read_only, &sandbox.workspace, self.engine().host())?;
-        let kind = self.kind(level, &sandbox.limits_at(level), shown)?;
+        let mut kind = self.kind(level, &sandbox.limits_at(level), shown)?;
+        kind.way_out = sandbox.egress.is_some();
         let keeper = &self.inner.keeper;
         keeper.want(&kind, spares);
         let limit = self.inner.options.patience.saturating_mul(u32::try_from(spares).unwrap_or(u32::MAX));
@@ -262,6 +310,22 @@ impl Docker {
             (_, Some(reason)) => Err(DockerError::protocol("make containers ahead", reason).into()),
             (there, None) => Ok(there),
         }
+    }
+
+    /// What the image starts by itself, with other arguments or with its own. The image is fetched for it if it may be.
+    pub fn entry(&self, arguments: &[String]) -> Result<Entry, DockerError> {
+        let image = self.prepared()?;
+        let arguments = if arguments.is_empty() { &image.arguments } else { arguments };
+        let argv: Vec<String> = image.entry.iter().chain(arguments).cloned().collect();
+        if argv.is_empty() {
+            return Err(DockerError::ImageUnusable {
+                image: crate::level::shorten(self.image_name()),
+                reason: "it names no program to start; name one after the image".into(),
+            });
+        }
+        let can_be_set = |name: &str| crate::sandbox::check_variable(name).is_ok();
+        let variables = image.variables.into_iter().filter(|(name, _)| can_be_set(name)).collect();
+        Ok(Entry { argv, variables })
     }
 
     /// How many containers wait ready.
@@ -324,7 +388,8 @@ impl Docker {
         });
         // A container gives everything that `strict` asks for, also where less was asked for.
         let level = if is_strongest { level } else { Level::Strict };
-        Ok(Kind::new(self.prepared()?.id, runtime, level, limits, shown))
+        let prefix = &self.inner.options.name_prefix;
+        Ok(Kind::new(prefix, self.prepared()?.id, runtime, level, limits, shown))
     }
 }
 
@@ -348,7 +413,26 @@ impl Backend for Docker {
         LevelAvailability { level, available: reason.is_none(), reason, fix }
     }
 
+    fn serves_egress(&self) -> bool {
+        true
+    }
+
     fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+        self.with_container(request, |run| run.finish(on_event))
+    }
+
+    fn start(&self, request: &Request<'_>, streams: LiveStreams<'_>) -> Result<Outcome, Error> {
+        self.with_container(request, |run| run.live(streams))
+    }
+}
+
+impl Docker {
+    /// Gets a container for a request, and has it used. It goes with the run however that ends.
+    fn with_container(
+        &self,
+        request: &Request<'_>,
+        work: impl FnOnce(run::Run<'_>) -> Result<Outcome, Error>,
+    ) -> Result<Outcome, Error> {
         let started = Instant::now();
         let wanted = request.level();
         let level = wanted.unwrap_or(Level::Strict);
@@ -360,7 +444,8 @@ impl Backend for Docker {
         refuse_packages(request)?;
         let limits = request.limits(level);
         let shown = Shown::all(request.read_only(), request.workspace(), self.engine().host())?;
-        let kind = self.kind(level, &limits, shown)?;
+        let mut kind = self.kind(level, &limits, shown)?;
+        kind.way_out = request.egress().is_some();
         let folder = match request.workspace() {
             Workspace::Host(path) => Some(CopiedFolder::open(path)?),
             _ => None,
@@ -381,7 +466,7 @@ impl Backend for Docker {
             }
             _ => None,
         };
-        let search_path = self.prepared()?.search_path;
+        let image = self.prepared()?;
         let keeper = &self.inner.keeper;
         let mut report = Report::new(NAME, wanted, level);
         if let Some(built) = &built {
@@ -412,14 +497,40 @@ impl Backend for Docker {
                 "no second kernel: the runtime `{runtime}` shares that of the machine; `--runtime runsc` has one"
             ));
         }
-        let run =
-            run::Run { docker: self, request, ready, limits, report, search_path, started, folder, built };
-        let outcome = run.finish(on_event);
+        let tunnel =
+            request.egress().map(|egress| Tunnel::new(&egress.within(&limits), &limits)).transpose()?;
+        let outcome = work(run::Run {
+            docker: self,
+            request,
+            ready,
+            limits,
+            report,
+            image,
+            started,
+            folder,
+            built,
+            tunnel,
+        });
         if outcome.is_ok() {
             guard.done();
         }
         outcome
     }
+}
+
+/// A prefix of names goes to the daemon in an address.
+fn check_prefix(prefix: &str) -> Result<(), DockerError> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    if prefix.len() <= 40
+        && prefix.bytes().all(fits)
+        && prefix.starts_with(|first: char| first.is_ascii_alphanumeric())
+    {
+        return Ok(());
+    }
+    Err(DockerError::Unsupported {
+        what: format!("the prefix `{}` of names of containers", crate::level::shorten(prefix)),
+        reason: "it has at most 40 letters, digits and `_.-`, and begins with a letter or digit".into(),
+    })
 }
 
 /// Removes a container of a run that failed or panicked.

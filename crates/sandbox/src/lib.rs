@@ -64,7 +64,8 @@
 //! # Other backends
 //!
 //! [`Sandbox::backend`] hands a run to something else than processes of this host: what implements [`Backend`]. With the
-//! feature `docker` there is `docker::Docker`, whose containers wait ready; `docker-tls` adds daemons behind TLS.
+//! feature `docker` there is `docker::Docker`, whose containers wait ready, and have live streams and a way out as
+//! processes have; `docker-tls` adds daemons behind TLS.
 //!
 //! # Invariants
 //!
@@ -138,7 +139,7 @@ pub use pool::{Pool, PoolBuilder, PoolMetrics};
 pub use program::{Program, Source, Stdin, Workspace};
 pub use ready::{Build, Ready};
 pub use requirements::Requirements;
-pub use running::Running;
+pub use running::{LiveStreams, Running};
 pub use sandbox::{PROTECTED_PATHS, SYSTEM_SEARCH_PATH, Sandbox};
 pub use session::{CellLimits, Difference, Reset, Session, SessionLimits};
 pub use verdict::{Interruption, Layer, MissingLayer, Reached, Report, Usage, Verdict};

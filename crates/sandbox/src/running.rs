@@ -1,6 +1,7 @@
 //! A program that runs, with its input and output in the caller's hands.
 
 use std::io::{PipeReader, PipeWriter};
+use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 
 use crate::{Cancel, Error, Outcome};
@@ -12,6 +13,27 @@ pub(crate) struct Pipes {
     pub(crate) stdin: Option<PipeWriter>,
     pub(crate) stdout: PipeReader,
     pub(crate) stderr: PipeReader,
+    /// The container that the program runs in, if it runs in one.
+    pub(crate) container: Option<String>,
+}
+
+/// Where a [`crate::Backend`] hands over the streams of a program that it has started.
+#[derive(Debug)]
+pub struct LiveStreams<'a>(pub(crate) &'a SyncSender<Pipes>);
+
+impl LiveStreams<'_> {
+    /// Hands over the caller's ends: what the program reads, unless the sandbox was given it ([`crate::Sandbox::stdin`]),
+    /// what it writes, and the id of its container, if there is one.
+    pub fn hand_over(
+        self,
+        stdin: Option<PipeWriter>,
+        stdout: PipeReader,
+        stderr: PipeReader,
+        container: Option<String>,
+    ) {
+        // Nobody waits for them only if the caller is gone, and then the run is cancelled.
+        let _ = self.0.send(Pipes { stdin, stdout, stderr, container });
+    }
 }
 
 /// A program that [`crate::Sandbox::start`] has started. Dropping it kills everything that the program started and
@@ -25,13 +47,14 @@ pub(crate) struct Pipes {
 pub struct Running {
     pipes: Option<(PipeReader, PipeReader)>,
     stdin: Option<PipeWriter>,
+    container: Option<String>,
     cancel: Cancel,
     supervisor: Option<JoinHandle<Result<Outcome, Error>>>,
 }
 
 impl Running {
     pub(crate) fn start(
-        run: impl FnOnce(&Cancel, &std::sync::mpsc::SyncSender<Pipes>) -> Result<Outcome, Error> + Send + 'static,
+        run: impl FnOnce(&Cancel, LiveStreams<'_>) -> Result<Outcome, Error> + Send + 'static,
     ) -> Result<Self, Error> {
         let cancel = Cancel::new();
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
@@ -41,12 +64,14 @@ impl Running {
             .name("sandbox".into())
             .spawn(move || {
                 let sender = sender;
-                run(&theirs, &sender)
+                run(&theirs, LiveStreams(&sender))
             })
             .map_err(|source| Error::Setup { step: "start a thread", source })?;
-        let mut running = Self { pipes: None, stdin: None, cancel, supervisor: Some(supervisor) };
-        if let Ok(Pipes { stdin, stdout, stderr }) = receiver.recv() {
+        let supervisor = Some(supervisor);
+        let mut running = Self { pipes: None, stdin: None, container: None, cancel, supervisor };
+        if let Ok(Pipes { stdin, stdout, stderr, container }) = receiver.recv() {
             running.stdin = stdin;
+            running.container = container;
             running.pipes = Some((stdout, stderr));
             return Ok(running);
         }
@@ -66,6 +91,11 @@ impl Running {
     /// The program's standard output and standard error, once.
     pub fn take_output(&mut self) -> Option<(PipeReader, PipeReader)> {
         self.pipes.take()
+    }
+
+    /// The id of the container that the program runs in, if a backend runs it in one.
+    pub fn container(&self) -> Option<&str> {
+        self.container.as_deref()
     }
 
     /// A handle that kills everything that the program started, from any thread.

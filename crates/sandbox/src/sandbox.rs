@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::level::shorten;
-use crate::platform::Output;
 use crate::{
     Backend, Build, BuildCache, Cancel, Egress, Environment, Error, Event, Host, Installed, Level, Limits,
     Outcome, Processes, Program, Request, Running, Source, Stdin, Workspace,
@@ -220,7 +219,7 @@ impl Sandbox {
     /// Gives the program a way out of its network: an allowlist, held by a proxy of the run's own. Default none: from
     /// level `standard` upward a program reaches nothing at all.
     ///
-    /// It needs a network namespace. Where the host gives none, and at the levels below `standard`, which have the
+    /// It needs a network namespace, or a container. Where the host gives none, and at the levels below `standard`, which have the
     /// host's network, a run is refused with [`Error::EgressUnavailable`], also with [`Sandbox::allow_degraded`].
     #[must_use]
     pub fn egress(mut self, egress: Egress) -> Self {
@@ -256,8 +255,7 @@ impl Sandbox {
         self
     }
 
-    /// Sets who runs the program in [`Sandbox::run`]. Default [`Processes`]. [`Sandbox::start`] always starts a process
-    /// of this host.
+    /// Sets who runs the program. Default [`Processes`].
     #[must_use]
     pub fn backend(mut self, backend: Arc<dyn Backend>) -> Self {
         self.backend = Some(backend);
@@ -272,6 +270,16 @@ impl Sandbox {
         cancel: &Cancel,
         on_event: &mut dyn FnMut(Event<'_>),
     ) -> Result<Outcome, Error> {
+        let backend = self.checked_backend(program)?;
+        let mut outcome = backend.run(&Request::new(self, program, cancel), on_event)?;
+        if outcome.report.backend.is_empty() {
+            backend.name().clone_into(&mut outcome.report.backend);
+        }
+        Ok(outcome)
+    }
+
+    /// Who runs the program, which it can as far as shows before.
+    fn checked_backend(&self, program: &Program) -> Result<&dyn Backend, Error> {
         self.check(program)?;
         let backend: &dyn Backend = self.backend.as_deref().unwrap_or(&Processes);
         if self.egress.is_some() && !backend.serves_egress() {
@@ -280,11 +288,7 @@ impl Sandbox {
                 fix: "use the backend `process`, or run without a network".into(),
             });
         }
-        let mut outcome = backend.run(&Request::new(self, program, cancel), on_event)?;
-        if outcome.report.backend.is_empty() {
-            backend.name().clone_into(&mut outcome.report.backend);
-        }
-        Ok(outcome)
+        Ok(backend)
     }
 
     /// Starts a program whose standard streams are live, at the same levels and under the same limits as
@@ -295,10 +299,11 @@ impl Sandbox {
     /// Errors that show before the program's first process exists come from here, others (a step of the set-up, a
     /// program that the kernel does not start) from [`Running::wait`], after streams that end at once.
     pub fn start(&self, program: &Program) -> Result<Running, Error> {
-        self.check(program)?;
+        self.checked_backend(program)?;
         let (sandbox, program) = (self.clone(), program.clone());
-        Running::start(move |cancel, pipes| {
-            crate::platform::run(&sandbox, &program, cancel, Output::Live(pipes))
+        Running::start(move |cancel, streams| {
+            let backend: &dyn Backend = sandbox.backend.as_deref().unwrap_or(&Processes);
+            backend.start(&Request::new(&sandbox, &program, cancel), streams)
         })
     }
 
@@ -403,7 +408,7 @@ impl Sandbox {
 }
 
 /// The rules for the name of a variable.
-fn check_variable(name: &str) -> Result<(), Error> {
+pub(crate) fn check_variable(name: &str) -> Result<(), Error> {
     let valid = !name.is_empty()
         && !name.starts_with(|first: char| first.is_ascii_digit())
         && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');

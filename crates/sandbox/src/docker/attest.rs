@@ -196,7 +196,7 @@ mod tests {
     }
 
     fn judge(facts: &Facts) -> Result<Report, DockerError> {
-        let kind = Kind::new(String::new(), None, Level::Strict, &Limits::default(), Vec::new());
+        let kind = Kind::new("toolpost", String::new(), None, Level::Strict, &Limits::default(), Vec::new());
         let mut report = Report::new("docker", None, Level::Strict);
         facts.fill(&kind, true, &mut report).map(|()| report)
     }

@@ -48,7 +48,7 @@ pub(super) fn compile(
             Made::Content(content, notes) => (content, notes),
             Made::Failed(outcome) => return Ok(Compiled::Failed(outcome)),
         };
-        let name = format!(".{}", container::name());
+        let name = format!(".{}", container::name(container::PREFIX));
         let path = format!("/workspace/{name}");
         let arguments: Vec<OsString> = match names {
             Some(names) => {

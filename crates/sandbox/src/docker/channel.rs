@@ -35,7 +35,7 @@ impl Frame {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Waited {
     Frame(Frame),
-    /// The time is over, or the handle was used.
+    /// The time is over, or something else is ready.
     Nothing,
     /// The container's side is closed.
     End,
@@ -165,11 +165,12 @@ impl Channel {
         Ok(Some(frame))
     }
 
-    /// Waits for a frame until a time, or until the handle is used, or until there is room to send more (`eager`).
+    /// Waits for a frame until a time, or until one of the other descriptors is ready, or until there is room to send
+    /// more (`eager`).
     pub(super) fn wait(
         &mut self,
         until: Option<Instant>,
-        wake: Option<BorrowedFd<'_>>,
+        others: &[(BorrowedFd<'_>, PollFlags)],
         eager: bool,
     ) -> Result<Waited, DockerError> {
         loop {
@@ -194,14 +195,14 @@ impl Channel {
             }
             let flags = if self.outgoing.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
             let mut waiting = vec![PollFd::from_borrowed_fd(self.connection.as_fd(), flags)];
-            waiting.extend(wake.map(|wake| PollFd::from_borrowed_fd(wake, PollFlags::IN)));
+            waiting.extend(others.iter().map(|(other, flags)| PollFd::from_borrowed_fd(*other, *flags)));
             let timeout = Timespec {
                 tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
                 tv_nsec: left.subsec_nanos().into(),
             };
             // An interrupted wait is one that is tried again.
             let _ = poll(&mut waiting, Some(&timeout));
-            if waiting.get(1).is_some_and(|wake| !wake.revents().is_empty()) {
+            if waiting.iter().skip(1).any(|other| !other.revents().is_empty()) {
                 return Ok(Waited::Nothing);
             }
         }
@@ -237,7 +238,7 @@ mod tests {
             let mut frames = Vec::new();
             for part in all.chunks(piece) {
                 ours.write_all(part).unwrap();
-                while let Waited::Frame(frame) = channel.wait(Some(Instant::now()), None, false).unwrap() {
+                while let Waited::Frame(frame) = channel.wait(Some(Instant::now()), &[], false).unwrap() {
                     frames.push(frame);
                 }
             }
@@ -245,7 +246,7 @@ mod tests {
             assert_eq!((frames[0].kind, frames[0].content.as_slice()), (b'o', b"abc".as_slice()));
             assert_eq!((frames[1].number(0), frames[1].number(1)), (1, u64::MAX));
             drop(ours);
-            assert_eq!(channel.wait(None, None, false).unwrap(), Waited::End);
+            assert_eq!(channel.wait(None, &[], false).unwrap(), Waited::End);
         }
     }
 
@@ -256,7 +257,7 @@ mod tests {
             let mut channel = Channel::new(Connection::Unix(theirs), &[]).unwrap();
             ours.write_all(&bytes).unwrap();
             let until = Some(Instant::now() + Duration::from_secs(5));
-            assert!(matches!(channel.wait(until, None, false), Err(DockerError::Protocol { .. })));
+            assert!(matches!(channel.wait(until, &[], false), Err(DockerError::Protocol { .. })));
         }
     }
 }

@@ -32,6 +32,8 @@ const USER: u32 = 65534;
 /// What distinguishes containers: those of one kind stand for each other.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Kind {
+    /// How its name begins.
+    pub(super) prefix: String,
     /// The id of the image with our first process.
     pub(super) image: String,
     pub(super) runtime: Option<String>,
@@ -42,12 +44,15 @@ pub(super) struct Kind {
     pub(super) cpu_quota: Option<f32>,
     pub(super) workspace_bytes: u64,
     pub(super) workspace_inodes: u64,
+    /// Whether its first process listens for the proxy of the run.
+    pub(super) way_out: bool,
     /// What of the host it shows, read-only.
     pub(super) shown: Vec<Shown>,
 }
 
 impl Kind {
     pub(super) fn new(
+        prefix: &str,
         image: String,
         runtime: Option<String>,
         level: Level,
@@ -55,6 +60,7 @@ impl Kind {
         shown: Vec<Shown>,
     ) -> Self {
         Self {
+            prefix: prefix.to_owned(),
             image,
             runtime,
             level,
@@ -63,6 +69,7 @@ impl Kind {
             cpu_quota: limits.cpu_quota,
             workspace_bytes: limits.workspace_bytes,
             workspace_inodes: limits.workspace_inodes,
+            way_out: false,
             shown,
         }
     }
@@ -100,7 +107,7 @@ impl Kind {
             "CapDrop": ["ALL"],
             "SecurityOpt": [
                 "no-new-privileges",
-                format!("seccomp={}", crate::platform::profile(self.level)),
+                format!("seccomp={}", crate::platform::profile(self.level, self.way_out)),
             ],
             "PidMode": "",
             "IpcMode": "private",
@@ -149,9 +156,12 @@ impl Kind {
     }
 }
 
-/// A name that nobody else has: `toolpost-` and eight hexadecimal digits.
-pub(super) fn name() -> String {
-    format!("toolpost-{}", random_digits())
+/// How the names of containers begin when nothing else is said.
+pub(super) const PREFIX: &str = "toolpost";
+
+/// A name that nobody else has: the prefix and eight hexadecimal digits.
+pub(super) fn name(prefix: &str) -> String {
+    format!("{prefix}-{}", random_digits())
 }
 
 fn random_digits() -> String {
@@ -211,6 +221,13 @@ pub(super) struct Prepared {
     pub(super) id: String,
     /// Where programs are looked up, as the image says.
     pub(super) search_path: Option<String>,
+    /// Where the image wants programs to start; none if it does not say.
+    pub(super) folder: Option<String>,
+    /// What the image starts, and what it gives that when nothing else is said.
+    pub(super) entry: Vec<String>,
+    pub(super) arguments: Vec<String>,
+    /// The image's own variables but the search path.
+    pub(super) variables: Vec<(String, String)>,
 }
 
 /// The tag of the image that is the base and our first process.
@@ -236,12 +253,19 @@ pub(super) fn prepare(engine: &Engine, name: &str, base: &ImageFacts) -> Result<
             shorten(&base.volumes.join(", "))
         )));
     }
-    let search_path = base.search_path.clone();
+    let made = |id: String| Prepared {
+        id,
+        search_path: base.search_path.clone(),
+        folder: base.folder.clone(),
+        entry: base.entry.clone(),
+        arguments: base.arguments.clone(),
+        variables: base.variables.clone(),
+    };
     let tag = prepared_tag(&base.id);
     if let Some(found) = engine.image(&tag)? {
         let is_same = found.labels.iter().any(|(name, value)| name == BASE && *value == base.id);
         if is_same {
-            return Ok(Prepared { id: found.id, search_path });
+            return Ok(made(found.id));
         }
     }
     let mut labels = labels();
@@ -249,16 +273,16 @@ pub(super) fn prepare(engine: &Engine, name: &str, base: &ImageFacts) -> Result<
         "Image": base.id, "Entrypoint": [FIRST_PROCESS_PATH], "Cmd": [], "NetworkDisabled": true, "Labels": labels,
         "HostConfig": { "NetworkMode": "none" },
     });
-    let container = engine.create(&self::name(), name, &settings)?;
+    let container = engine.create(&self::name(PREFIX), name, &settings)?;
     let mut archive = tar::Writer::new(Vec::new());
-    let made = archive
+    let written = archive
         .folder(".toolpost", 0o755)
         .and_then(|()| {
             archive.file(".toolpost/init", 0o555, FIRST_PROCESS.len() as u64, &mut &*FIRST_PROCESS)
         })
         .and_then(|()| archive.finish())
         .map_err(|source| DockerError::File { action: "make", path: "archive".into(), source });
-    let result = made.and_then(|bytes| {
+    let result = written.and_then(|bytes| {
         engine.unpack(&container, &mut bytes.as_slice())?;
         labels[LABEL] = "prepared".into();
         labels[BASE] = base.id.clone().into();
@@ -267,7 +291,7 @@ pub(super) fn prepare(engine: &Engine, name: &str, base: &ImageFacts) -> Result<
     let removed = engine.remove(&container);
     let id = result?;
     removed?;
-    Ok(Prepared { id, search_path })
+    Ok(made(id))
 }
 
 /// The tags of the images that were prepared from a base.
@@ -281,15 +305,15 @@ mod tests {
 
     #[test]
     fn names_are_a_prefix_and_eight_digits() {
-        let name = name();
+        let name = name(PREFIX);
         let digits = name.strip_prefix("toolpost-").unwrap();
         assert!(digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{name}");
-        assert_ne!(name, super::name());
+        assert_ne!(name, super::name(PREFIX));
     }
 
     #[test]
     fn settings_share_nothing_with_the_host() {
-        let kind = Kind::new("sha256:x".into(), None, Level::Strict, &Limits::default(), Vec::new());
+        let kind = Kind::new(PREFIX, "sha256:x".into(), None, Level::Strict, &Limits::default(), Vec::new());
         let settings = kind.settings();
         let host = &settings["HostConfig"];
         for (name, expected) in [

@@ -57,6 +57,10 @@ pub(super) struct ImageFacts {
     pub(super) volumes: Vec<String>,
     pub(super) labels: Vec<(String, String)>,
     pub(super) search_path: Option<String>,
+    pub(super) folder: Option<String>,
+    pub(super) entry: Vec<String>,
+    pub(super) arguments: Vec<String>,
+    pub(super) variables: Vec<(String, String)>,
     pub(super) system: String,
 }
 
@@ -235,9 +239,13 @@ impl Engine {
         let value = read(action, &accept(action, answer)?)?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let config = &value["Config"];
-        let search_path = texts(&config["Env"])
-            .into_iter()
-            .find_map(|variable| variable.strip_prefix("PATH=").map(str::to_owned));
+        let mut variables: Vec<(String, String)> = texts(&config["Env"])
+            .iter()
+            .filter_map(|variable| variable.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        let search_path =
+            variables.iter().position(|(name, _)| name == "PATH").map(|place| variables.remove(place).1);
         Ok(Some(ImageFacts {
             id: text(&value["Id"]),
             tags: texts(&value["RepoTags"]),
@@ -249,6 +257,10 @@ impl Engine {
                 .unwrap_or_default(),
             labels: pairs(&config["Labels"]),
             search_path,
+            folder: config["WorkingDir"].as_str().filter(|folder| folder.starts_with('/')).map(str::to_owned),
+            entry: texts(&config["Entrypoint"]),
+            arguments: texts(&config["Cmd"]),
+            variables,
             system: format!("{}/{}", text(&value["Os"]), text(&value["Architecture"])),
         }))
     }

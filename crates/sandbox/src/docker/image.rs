@@ -10,6 +10,10 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+mod claude_code;
+
+pub use claude_code::{CLAUDE_CODE_PROGRAM, CLAUDE_CODE_VERSION};
+
 use super::container;
 use super::engine::Engine;
 use super::error::DockerError;
@@ -46,6 +50,12 @@ pub enum Recipe {
         /// The mirror.
         mirror: Option<String>,
     },
+    /// Claude Code as a native program, fetched by `npm` of this machine, with the libraries of this machine that it needs
+    /// and a busybox as its shell. Its version is fixed, and its content is checked against a digest.
+    ClaudeCode {
+        /// The static busybox.
+        shell: PathBuf,
+    },
     /// The content of a folder, as it is.
     Folder {
         /// The folder, which becomes the root.
@@ -54,28 +64,32 @@ pub enum Recipe {
 }
 
 impl Recipe {
-    /// The recipe with a name, with the defaults of this machine: `busybox`, `python` or `data`.
+    /// The recipe with a name, with the defaults of this machine: `busybox`, `python`, `data` or `claude-code`.
     pub fn named(name: &str) -> Result<Self, DockerError> {
         let (release, mirror) = ("bookworm".to_owned(), None);
         match name {
-            "busybox" => {
+            "busybox" | "claude-code" => {
                 let found = ["/bin/busybox", "/usr/bin/busybox", "/sbin/busybox"]
                     .into_iter()
                     .map(PathBuf::from)
                     .find(|path| path.is_file());
                 let program = found.ok_or_else(|| DockerError::Unsupported {
-                    what: "the recipe `busybox`".into(),
+                    what: format!("the recipe `{name}`"),
                     reason:
                         "there is no `/bin/busybox`; install it, for example `apt-get install busybox-static`"
                             .into(),
                 })?;
-                Ok(Self::Busybox { program })
+                Ok(if name == "busybox" {
+                    Self::Busybox { program }
+                } else {
+                    Self::ClaudeCode { shell: program }
+                })
             }
             "python" => Ok(Self::Python { release, mirror }),
             "data" => Ok(Self::Data { release, mirror }),
             _ => Err(DockerError::Unsupported {
                 what: format!("the recipe `{}`", shorten(name)),
-                reason: "expected `busybox`, `python` or `data`".into(),
+                reason: "expected `busybox`, `python`, `data` or `claude-code`".into(),
             }),
         }
     }
@@ -86,6 +100,7 @@ impl Recipe {
             Self::Busybox { .. } => "busybox",
             Self::Python { .. } => "python",
             Self::Data { .. } => "data",
+            Self::ClaudeCode { .. } => "claude-code",
             Self::Folder { .. } => "folder",
         }
     }
@@ -249,7 +264,7 @@ struct Scratch {
 
 impl Scratch {
     fn new() -> Result<Self, DockerError> {
-        let folder = std::env::temp_dir().join(container::name());
+        let folder = std::env::temp_dir().join(container::name(container::PREFIX));
         let fail = |source| file("make folder", &folder, source);
         std::fs::create_dir(&folder).map_err(fail)?;
         let root = folder.join("root");
@@ -287,6 +302,10 @@ fn fill(
     match recipe {
         Recipe::Folder { .. } => Ok(()),
         Recipe::Busybox { program } => busybox(program, root, commands),
+        Recipe::ClaudeCode { shell } => {
+            busybox(shell, root, commands)?;
+            claude_code::fill(root, commands, progress)
+        }
         Recipe::Python { release, mirror } => debian(root, release, mirror.as_deref(), commands, progress),
         Recipe::Data { release, mirror } => {
             debian(root, release, mirror.as_deref(), commands, progress)?;
@@ -527,6 +546,6 @@ mod tests {
             assert_eq!((recipe.name(), recipe.tag()), (name, format!("toolpost/{name}:latest")));
         }
         let error = Recipe::named("pyhton").unwrap_err().to_string();
-        assert!(error.contains("`busybox`, `python` or `data`"), "{error}");
+        assert!(error.contains("`busybox`, `python`, `data` or `claude-code`"), "{error}");
     }
 }

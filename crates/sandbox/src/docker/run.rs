@@ -7,13 +7,19 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+mod attend;
 mod folder;
+mod live;
+
+use live::Live;
 
 use super::Docker;
 use super::build::Built;
 use super::channel::{Channel, Frame, Waited};
+use super::container::Prepared;
 use super::error::DockerError;
 use super::spare::{Ready, why_gone};
+use super::tunnel::Tunnel;
 use crate::language::{CODE_PATH, FIGURES, Way};
 use crate::level::shorten;
 use crate::platform::{Capture, CopiedFolder, ResultLine, differences, open_regular, value};
@@ -23,6 +29,8 @@ use crate::{
     SYSTEM_SEARCH_PATH, Source, Stdin, Usage, Verdict,
 };
 
+/// How many frames are taken before other descriptors are looked at.
+const FRAMES_AT_ONCE: u32 = 16;
 /// Pieces in which files and input are sent.
 const PIECE: usize = 32 << 10;
 const WORKSPACE: &str = "/workspace";
@@ -79,12 +87,20 @@ pub(super) struct Run<'a> {
     pub(super) ready: Ready,
     pub(super) limits: Limits,
     pub(super) report: Report,
-    pub(super) search_path: Option<String>,
+    pub(super) image: Prepared,
     pub(super) started: Instant,
     /// The workspace, if it is a folder of the host.
     pub(super) folder: Option<CopiedFolder>,
     /// What was built of the code, if it is of a compiled language.
     pub(super) built: Option<Built>,
+    /// The way out of the container's network, if it has one.
+    pub(super) tunnel: Option<Tunnel>,
+}
+
+/// Who gets what the program writes.
+enum Sink<'a> {
+    Captured(&'a mut dyn FnMut(Event<'_>)),
+    Live(&'a mut Live),
 }
 
 /// What the loop found out.
@@ -105,21 +121,15 @@ impl Run<'_> {
         self.upload()?;
         let is_empty = self.request.files().is_empty() && self.folder.is_none() && self.built.is_none();
         let before = if is_empty { Listing::default() } else { self.list()? };
-        self.start()?;
-        let mut finished = self.attend(on_event)?;
+        self.open_tunnel()?;
+        self.start(!matches!(self.request.stdin(), Stdin::Empty))?;
+        let mut finished = self.attend(&mut Sink::Captured(on_event))?;
+        self.close_tunnel();
         let limits = self.limits.clone();
         let (verdict, exit_code) = self.verdict(&finished)?;
         let end = finished.end.take();
-        let micros = |index| known(end.as_ref(), index).unwrap_or_default();
-        let usage = Usage {
-            wall: self.started.elapsed(),
-            user: Duration::from_micros(micros(1)),
-            system: Duration::from_micros(micros(2)),
-            largest_process: micros(3).saturating_mul(1024),
-            peak_memory: known(end.as_ref(), 6),
-        };
         let mut outcome = Outcome::new(verdict, self.report.clone());
-        outcome.usage = usage;
+        outcome.usage = self.usage(end.as_ref());
         outcome.exit_code = exit_code;
         outcome.value = value(
             &finished.value,
@@ -174,6 +184,17 @@ impl Run<'_> {
         Ok(outcome)
     }
 
+    fn usage(&self, end: Option<&Frame>) -> Usage {
+        let micros = |index| known(end, index).unwrap_or_default();
+        Usage {
+            wall: self.started.elapsed(),
+            user: Duration::from_micros(micros(1)),
+            system: Duration::from_micros(micros(2)),
+            largest_process: micros(3).saturating_mul(1024),
+            peak_memory: known(end, 6),
+        }
+    }
+
     fn gone(&self) -> Error {
         why_gone(self.docker.engine(), &self.ready.id, &self.ready.name).into()
     }
@@ -198,7 +219,7 @@ impl Run<'_> {
     /// Waits for a frame for as long as the daemon may take.
     fn answer(&mut self, action: &str) -> Result<Frame, Error> {
         let until = self.patience();
-        match self.channel().wait(until, None, false)? {
+        match self.channel().wait(until, &[], false)? {
             Waited::Frame(frame) => Ok(frame),
             Waited::Nothing => Err(self.hangs(action)),
             Waited::End => Err(self.gone()),
@@ -209,7 +230,7 @@ impl Run<'_> {
     fn make_room(&mut self) -> Result<(), Error> {
         let until = self.patience();
         while self.channel().is_full() {
-            match self.channel().wait(until, None, true)? {
+            match self.channel().wait(until, &[], true)? {
                 Waited::Frame(frame) if frame.kind == b'z' => return Err(refused_upload(&frame, "upload")),
                 Waited::Nothing if self.channel().is_full() => return Err(self.hangs("write to")),
                 Waited::Frame(_) | Waited::Nothing => {}
@@ -314,18 +335,19 @@ impl Run<'_> {
     }
 
     /// Starts the program, with the first of its interpreters that the image has.
-    fn start(&mut self) -> Result<(), Error> {
+    fn start(&mut self, has_input: bool) -> Result<(), Error> {
         if let Some(built) = &self.built {
             let arguments = built.arguments.clone();
             let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
             return self
-                .launch(&arguments, None)?
+                .launch(&arguments, None, has_input)?
                 .map_or(Ok(()), |error| Err(not_started(error, arguments[0])));
         }
         match self.request.program() {
             Program::Argv(arguments) => {
                 let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
-                self.launch(&arguments, None)?.map_or(Ok(()), |error| Err(not_started(error, arguments[0])))
+                self.launch(&arguments, None, has_input)?
+                    .map_or(Ok(()), |error| Err(not_started(error, arguments[0])))
             }
             Program::Code { language, source } => {
                 for runner in language.runners() {
@@ -334,7 +356,7 @@ impl Run<'_> {
                     all.extend(arguments.iter().map(|argument| {
                         if *argument == CODE_PATH { CODE.as_bytes() } else { argument.as_bytes() }
                     }));
-                    match self.launch(&all, Some(&language.text(source)))? {
+                    match self.launch(&all, Some(&language.text(source)), has_input)? {
                         None => return Ok(()),
                         Some(NotStarted { stage: b'p', error: libc::ENOENT }) => {}
                         Some(error) => return Err(not_started(error, runner.program.as_bytes())),
@@ -361,10 +383,15 @@ impl Run<'_> {
     }
 
     /// Asks for the start of a program; gives why the kernel did not start it.
-    fn launch(&mut self, arguments: &[&[u8]], code: Option<&[u8]>) -> Result<Option<NotStarted>, Error> {
+    fn launch(
+        &mut self,
+        arguments: &[&[u8]],
+        code: Option<&[u8]>,
+        has_input: bool,
+    ) -> Result<Option<NotStarted>, Error> {
         let limits = self.limits.clone();
         let search = self.request.search_path().map_or_else(
-            || self.search_path.clone().unwrap_or_else(|| SYSTEM_SEARCH_PATH.to_owned()).into(),
+            || self.image.search_path.clone().unwrap_or_else(|| SYSTEM_SEARCH_PATH.to_owned()).into(),
             OsStr::to_os_string,
         );
         for piece in code.unwrap_or_default().chunks(PIECE) {
@@ -383,9 +410,11 @@ impl Run<'_> {
             let seconds = cpu.as_secs() + 1;
             rows.push([u64::from(libc::RLIMIT_CPU), seconds, seconds + 1]);
         }
-        let folder = match self.request.directory() {
-            Some(directory) => format!("{WORKSPACE}/{directory}"),
-            None => WORKSPACE.to_owned(),
+        let own = self.image.folder.clone().filter(|_| self.docker.inner.options.in_image_folder);
+        let folder = match (self.request.directory(), own) {
+            (Some(directory), _) => format!("{WORKSPACE}/{directory}"),
+            (None, Some(own)) => own,
+            (None, None) => WORKSPACE.to_owned(),
         };
         let mut variables: Vec<(&str, &OsStr)> = vec![
             ("PATH", &search),
@@ -399,11 +428,14 @@ impl Run<'_> {
         if matches!(self.request.program(), Program::Code { language: Language::Python, .. }) {
             variables.push((figures, OsStr::new(place)));
         }
-        for (name, value) in self.request.environment() {
-            variables.retain(|(other, _)| other != name);
+        let leading = self.tunnel.iter().flat_map(Tunnel::variables);
+        let leading: Vec<(String, String)> = leading.cloned().collect();
+        let own = self.request.environment().iter().map(|(name, value)| (name.as_str(), value.as_os_str()));
+        for (name, value) in own.chain(leading.iter().map(|(name, value)| (name.as_str(), OsStr::new(value))))
+        {
+            variables.retain(|(other, _)| *other != name);
             variables.push((name, value));
         }
-        let has_input = !matches!(self.request.stdin(), Stdin::Empty);
         let cpu = limits.cpu.map_or(0, |cpu| u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX));
         let mut content = Vec::new();
         let mut numbers = vec![rows.len() as u64];
@@ -440,115 +472,6 @@ impl Run<'_> {
         let stage = u8::try_from(frame.number(0)).unwrap_or_default();
         let error = i32::try_from(frame.number(1)).unwrap_or_default();
         Ok((frame.kind == b'n').then_some(NotStarted { stage, error }))
-    }
-
-    /// Hands output on until everything is dead, and ends it when it must.
-    fn attend(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Finished, Error> {
-        let limits = self.limits.clone();
-        let cancel = self.request.cancel();
-        let deadline = Instant::now().checked_add(limits.wall);
-        let mut input: Option<Box<dyn Read>> = match self.request.stdin() {
-            Stdin::Empty => None,
-            Stdin::Bytes(bytes) => Some(Box::new(std::io::Cursor::new(bytes.clone()))),
-            Stdin::File(path) => Some(Box::new(open_regular(path).map_err(|source| Error::File {
-                action: "read input",
-                path: path.clone(),
-                source,
-            })?)),
-        };
-        let mut finished = Finished {
-            ended: None,
-            end: None,
-            stdout: Capture::new(limits.stdout),
-            stderr: Capture::new(limits.stderr),
-            line: ResultLine::new(limits.value_bytes),
-            value: Vec::new(),
-            value_overflowed: false,
-        };
-        let mut dead_by: Option<Instant> = None;
-        let mut idle = limits.idle.map(Idle::new);
-        loop {
-            if let Some(idle) = &mut idle
-                && idle.is_time_to_look()
-            {
-                self.channel().send(b'T', &[]);
-            }
-            if finished.ended.is_none() {
-                let total = finished.stdout.total() + finished.stderr.total();
-                let reason = if cancel.is_cancelled() {
-                    Some(Ended::Cancelled)
-                } else if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    Some(Ended::Timeout)
-                } else if total > limits.output_total {
-                    Some(Ended::Output)
-                } else {
-                    idle.as_ref().is_some_and(Idle::is_over).then_some(Ended::Idle)
-                };
-                if reason.is_some() {
-                    finished.ended = reason;
-                    self.channel().send(b'K', &[]);
-                    dead_by = self.patience();
-                }
-            }
-            let (until, wake) = match finished.ended {
-                Some(_) => (dead_by, None),
-                None => {
-                    let look = idle.as_ref().map(|idle| idle.next_look);
-                    (deadline.into_iter().chain(look).min(), cancel.flag.descriptor())
-                }
-            };
-            let frame = match self.ready.channel.wait(until, wake, false)? {
-                Waited::Frame(frame) => frame,
-                Waited::Nothing if dead_by.is_some_and(|by| Instant::now() >= by) => {
-                    // Its first process does not answer: the daemon must end it.
-                    self.docker.engine().remove(&self.ready.id)?;
-                    return Ok(finished);
-                }
-                Waited::Nothing => continue,
-                Waited::End => return Ok(finished),
-            };
-            let bytes = frame.content.as_slice();
-            if let Some(idle) = &mut idle {
-                match frame.kind {
-                    b'o' | b'e' => idle.since = Instant::now(),
-                    b't' => idle.looked(frame.number(0)),
-                    _ => {}
-                }
-            }
-            match frame.kind {
-                b'o' => {
-                    finished.stdout.push(bytes);
-                    finished.line.push(bytes);
-                    on_event(Event::Stdout(bytes));
-                }
-                b'e' => {
-                    finished.stderr.push(bytes);
-                    on_event(Event::Stderr(bytes));
-                }
-                b'v' if finished.value.len() + bytes.len() <= limits.value_bytes => {
-                    finished.value.extend_from_slice(bytes);
-                }
-                b'v' => finished.value_overflowed = true,
-                b'i' => {
-                    let mut block = vec![0u8; PIECE];
-                    let size = input.as_mut().and_then(|input| input.read(&mut block).ok()).unwrap_or(0);
-                    if size == 0 {
-                        self.channel().send(b'E', &[]);
-                    } else {
-                        self.channel().send(b'I', block.get(..size).unwrap_or_default());
-                    }
-                }
-                b'c' => {
-                    finished.ended.get_or_insert(Ended::Cpu);
-                    dead_by = self.patience();
-                }
-                b'x' => {
-                    finished.end = Some(frame);
-                    return Ok(finished);
-                }
-                _ => {}
-            }
-        }
     }
 
     /// How the program ended, on the evidence of the container's own counters.
@@ -695,42 +618,6 @@ impl Run<'_> {
                 _ => {}
             }
         }
-    }
-}
-
-/// Since when there was neither output nor processor time.
-struct Idle {
-    limit: Duration,
-    since: Instant,
-    next_look: Instant,
-    micros: u64,
-}
-
-impl Idle {
-    fn new(limit: Duration) -> Self {
-        let now = Instant::now();
-        Self { limit, since: now, next_look: now, micros: 0 }
-    }
-
-    fn is_time_to_look(&mut self) -> bool {
-        let now = Instant::now();
-        if now < self.next_look {
-            return false;
-        }
-        self.next_look = now + (self.limit / 4).max(Duration::from_millis(10));
-        true
-    }
-
-    /// The first process says how much processor time was used; if it cannot tell, the program counts as busy.
-    fn looked(&mut self, micros: u64) {
-        if micros == u64::MAX || micros.saturating_sub(self.micros) >= 1000 {
-            self.since = Instant::now();
-        }
-        self.micros = micros;
-    }
-
-    fn is_over(&self) -> bool {
-        self.since.elapsed() >= self.limit
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) struct Keeper {
 
 /// Makes a container and waits until its first process is there.
 pub(super) fn make(engine: &Engine, kind: &Kind, image: &str) -> Result<Ready, DockerError> {
-    let name = container::name();
+    let name = container::name(&kind.prefix);
     let id = engine.create(&name, image, &kind.settings())?;
     let result = (|| {
         let (connection, first) = engine.attach(&id)?;
@@ -55,7 +55,7 @@ pub(super) fn make(engine: &Engine, kind: &Kind, image: &str) -> Result<Ready, D
         let mut facts = Facts::default();
         let until = Instant::now().checked_add(engine.patience());
         loop {
-            match channel.wait(until, None, false)? {
+            match channel.wait(until, &[], false)? {
                 Waited::Frame(frame) if frame.kind == b'a' => facts.add(&frame),
                 Waited::Frame(frame) if frame.kind == b'R' => break,
                 Waited::Frame(_) => {

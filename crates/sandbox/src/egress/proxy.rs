@@ -18,8 +18,8 @@ mod wire;
 
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -64,16 +64,23 @@ impl Armed {
     pub(crate) fn start(self, listener: TcpListener, bytes: Option<u64>) -> io::Result<EgressProxy> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
-        let stop = Arc::new(Stop::new()?);
-        let variables = self.variables(address);
-        let shared = Arc::new(Shared::new(self.egress, self.vault, stop, bytes));
-        let own = Arc::clone(&shared);
-        let freed = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let mut proxy = self.wait(address, bytes)?;
+        let (own, freed) = (Arc::clone(&proxy.shared), Arc::clone(&proxy.freed));
         let thread = std::thread::Builder::new()
             .name("toolpost-egress".into())
             .stack_size(STACK)
             .spawn(move || accept(&own, &listener, &freed))?;
-        Ok(EgressProxy { shared, thread: Some(thread), address, variables })
+        proxy.thread = Some(thread);
+        Ok(proxy)
+    }
+
+    /// Waits for connections that somebody else accepts at the address, for [`EgressProxy::take`].
+    pub(crate) fn wait(self, address: SocketAddr, bytes: Option<u64>) -> io::Result<EgressProxy> {
+        let stop = Arc::new(Stop::new()?);
+        let variables = self.variables(address);
+        let shared = Arc::new(Shared::new(self.egress, self.vault, stop, bytes));
+        let freed = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        Ok(EgressProxy { shared, thread: None, taken: Mutex::default(), freed, address, variables })
     }
 }
 
@@ -85,6 +92,9 @@ impl Armed {
 pub struct EgressProxy {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// The threads of connections that were handed over one by one.
+    taken: Mutex<Vec<JoinHandle<()>>>,
+    freed: Arc<OwnedFd>,
     address: SocketAddr,
     variables: Vec<(String, String)>,
 }
@@ -124,9 +134,27 @@ impl EgressProxy {
         self.shared.summary()
     }
 
+    /// Serves a connection, of which this is one end; gives it back while there are as many as there may be.
+    #[cfg(feature = "docker")]
+    pub(crate) fn take(
+        &self,
+        stream: std::os::unix::net::UnixStream,
+    ) -> Result<(), std::os::unix::net::UnixStream> {
+        let most = u64::from(self.shared.egress.policy.limits.connections_at_once);
+        if self.shared.active.load(Ordering::SeqCst) >= most {
+            return Err(stream);
+        }
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.retain(|thread| !thread.is_finished());
+        // A stream in both directions is all that is asked of it.
+        taken.extend(serve(&self.shared, &self.freed, TcpStream::from(OwnedFd::from(stream))));
+        Ok(())
+    }
+
     fn end(&mut self) {
         self.shared.stop.set();
-        if let Some(thread) = self.thread.take() {
+        let taken = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in self.thread.take().into_iter().chain(taken) {
             // A panic of a connection was caught by its own thread.
             let _ = thread.join();
         }
@@ -149,6 +177,24 @@ impl Drop for Served {
     }
 }
 
+/// Serves a connection in a thread of its own, unless there were too many of them.
+fn serve(shared: &Arc<Shared>, freed: &Arc<OwnedFd>, stream: TcpStream) -> Option<JoinHandle<()>> {
+    if shared.connections.fetch_add(1, Ordering::Relaxed) >= shared.egress.policy.limits.connections {
+        refuse(shared, &stream);
+        return None;
+    }
+    shared.active.fetch_add(1, Ordering::SeqCst);
+    let served = Served(Arc::clone(shared), Arc::clone(freed));
+    let own = Arc::clone(shared);
+    let thread =
+        std::thread::Builder::new().name("toolpost-egress".into()).stack_size(STACK).spawn(move || {
+            let _served = served;
+            serve::connection(&own, stream);
+        });
+    // Without a thread the connection is closed, which the program sees.
+    thread.ok()
+}
+
 /// Accepts until the end of the run, and waits for every connection's thread.
 fn accept(shared: &Arc<Shared>, listener: &TcpListener, freed: &Arc<OwnedFd>) {
     let most = u64::from(shared.egress.policy.limits.connections_at_once);
@@ -169,26 +215,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, freed: &Arc<OwnedFd>) {
             continue;
         }
         match listener.accept() {
-            Ok((stream, _)) => {
-                if shared.connections.fetch_add(1, Ordering::Relaxed)
-                    >= shared.egress.policy.limits.connections
-                {
-                    refuse(shared, &stream);
-                    continue;
-                }
-                shared.active.fetch_add(1, Ordering::SeqCst);
-                let served = Served(Arc::clone(shared), Arc::clone(freed));
-                let own = Arc::clone(shared);
-                let thread = std::thread::Builder::new()
-                    .name("toolpost-egress".into())
-                    .stack_size(STACK)
-                    .spawn(move || {
-                        let _served = served;
-                        serve::connection(&own, stream);
-                    });
-                // Without a thread the connection is closed, which the program sees.
-                threads.extend(thread);
-            }
+            Ok((stream, _)) => threads.extend(serve(shared, freed, stream)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // Out of descriptors, for example: others may be given back soon.
             Err(_) => {

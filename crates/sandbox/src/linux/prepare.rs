@@ -494,7 +494,8 @@ pub(super) fn streams(
         code,
     };
     if is_live {
-        let pipes = Pipes { stdin: live_stdin, stdout: stdout.into(), stderr: stderr.into() };
+        let pipes =
+            Pipes { stdin: live_stdin, stdout: stdout.into(), stderr: stderr.into(), container: None };
         return Ok((Streams { stdout: None, stderr: None, value, stdin }, Some(pipes), ends));
     }
     Ok((Streams { stdout: Some(stdout), stderr: Some(stderr), value, stdin }, None, ends))

@@ -20,6 +20,9 @@ struct Block {
     value: u32,
 }
 
+/// Every value.
+const EVERYTHING: Block = Block { mask: 0, value: 0 };
+
 /// Whether a rule is about all values of a block, none, or some.
 fn concerns(test: Test, block: Block) -> Option<bool> {
     let is_single = block.mask == u32::MAX;
@@ -105,14 +108,59 @@ fn cut(rules: &[&Rule], block: Block, blocks: &mut Vec<(Block, Option<i32>)>) {
     cut(rules, Block { mask, value: block.value | bit }, blocks);
 }
 
-/// The circumstances of a container: its own namespaces and no way out.
-fn circumstances(level: Level) -> Circumstances {
-    Circumstances { level, own_namespaces: true, scoped_signals: true, tells: false, way_out: false }
+/// Cuts the values of all arguments into blocks and keeps those that no rule refuses.
+fn cut_jointly(rules: &[&Rule], blocks: [Block; 6], allowed: &mut Vec<[Block; 6]>) {
+    let of = |argument: u32| blocks.get(argument as usize).copied().unwrap_or(EVERYTHING);
+    // The argument to cut next, and which of its bits matter.
+    let mut next = None;
+    for rule in rules {
+        let open = match rule.test {
+            Test::IsUnless { argument, value, other, mask, allowed } => {
+                let is = concerns(Test::Is(0, value), of(argument));
+                let unless = concerns(Test::MaskedIs(0, mask, allowed), of(other));
+                match (is, unless) {
+                    (Some(false), _) | (_, Some(true)) => continue,
+                    (Some(true), Some(false)) => return,
+                    (None, _) => (argument, u32::MAX),
+                    (Some(true), None) => (other, mask),
+                }
+            }
+            test => match concerns(test, argument(test).map_or(EVERYTHING, of)) {
+                Some(true) => return,
+                Some(false) => continue,
+                None => (argument(test).unwrap_or_default(), u32::MAX),
+            },
+        };
+        // The lowest first, so that the lines make a tree.
+        next = next.into_iter().chain([open]).min_by_key(|(argument, _)| *argument);
+    }
+    let Some((argument, relevant)) = next else {
+        allowed.push(blocks);
+        return;
+    };
+    let block = of(argument);
+    let bit = 1u32 << (31 - (relevant & !block.mask).leading_zeros().min(31));
+    for value in [block.value, block.value | bit] {
+        let mut finer = blocks;
+        finer[argument as usize] = Block { mask: block.mask | bit, value };
+        cut_jointly(rules, finer, allowed);
+    }
 }
 
-/// The profile of a level. At level `maximum` a call that no program has a use for ends the program.
-pub(crate) fn profile(level: Level) -> Value {
-    let circumstances = circumstances(level);
+/// The conditions under which a line of the profile holds.
+fn conditions(blocks: &[(usize, Block)]) -> Value {
+    let condition = |(index, block): &(usize, Block)| json!({ "index": index, "value": block.mask, "valueTwo": block.value, "op": "SCMP_CMP_MASKED_EQ" });
+    blocks.iter().map(condition).collect()
+}
+
+/// The circumstances of a container: its own namespaces, and a proxy in its network or none.
+fn circumstances(level: Level, way_out: bool) -> Circumstances {
+    Circumstances { level, own_namespaces: true, scoped_signals: true, tells: false, way_out }
+}
+
+/// The profile of a level, for a container with a way out of its network or without. At level `maximum` a call that no program has a use for ends the program.
+pub(crate) fn profile(level: Level, way_out: bool) -> Value {
+    let circumstances = circumstances(level, way_out);
     let rules: Vec<&Rule> = POLICY.iter().chain(MACHINE).filter(|rule| rule.applies(circumstances)).collect();
     let mut allowed = Vec::new();
     let mut lines: Vec<Value> = Vec::new();
@@ -146,16 +194,24 @@ pub(crate) fn profile(level: Level) -> Value {
             let index = of_call.iter().find_map(|rule| argument(rule.test)).unwrap_or_default();
             let mut blocks = Vec::new();
             if of_call.iter().all(|rule| argument(rule.test) == Some(index)) {
-                cut(&of_call, Block { mask: 0, value: 0 }, &mut blocks);
+                cut(&of_call, EVERYTHING, &mut blocks);
+            } else {
+                // What is refused by several arguments together gets the profile's own answer.
+                let mut joint = Vec::new();
+                cut_jointly(&of_call, [EVERYTHING; 6], &mut joint);
+                for blocks in joint {
+                    let mut cut: Vec<(usize, Block)> = blocks.into_iter().enumerate().collect();
+                    cut.retain(|(_, block)| *block != EVERYTHING);
+                    let args = conditions(&cut);
+                    lines.push(json!({ "names": [name], "action": "SCMP_ACT_ALLOW", "args": args }));
+                }
             }
             for (block, error) in blocks {
                 let mut line = match error {
                     Some(error) => fail(error),
                     None => json!({ "names": [name], "action": "SCMP_ACT_ALLOW" }),
                 };
-                line["args"] = json!([{
-                    "index": index, "value": block.mask, "valueTwo": block.value, "op": "SCMP_CMP_MASKED_EQ",
-                }]);
+                line["args"] = conditions(&[(index as usize, block)]);
                 lines.push(line);
             }
         }
@@ -172,8 +228,8 @@ pub(crate) fn profile(level: Level) -> Value {
 mod tests {
     use super::*;
 
-    /// A line: the action, the error, and under which mask the argument of which number is which value.
-    type Line = (String, u64, Option<(usize, u64, u64)>);
+    /// A line: the action, the error, and under which masks the arguments of which numbers are which values.
+    type Line = (String, u64, Vec<(usize, u64, u64)>);
 
     /// The lines of a profile by the names that they are for, and what happens to all other calls.
     struct Read {
@@ -184,16 +240,21 @@ mod tests {
     fn read(profile: &Value) -> Read {
         let mut lines = std::collections::HashMap::<String, Vec<Line>>::new();
         for line in profile["syscalls"].as_array().unwrap() {
-            let argument = line["args"].as_array().map(|arguments| {
-                let number = |name: &str| arguments[0][name].as_u64().unwrap();
-                assert!(arguments.len() == 1 && arguments[0]["op"] == "SCMP_CMP_MASKED_EQ");
-                (number("index") as usize, number("value"), number("valueTwo"))
-            });
+            let arguments: Vec<_> = line["args"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|argument| {
+                    let number = |name: &str| argument[name].as_u64().unwrap();
+                    assert_eq!(argument["op"], "SCMP_CMP_MASKED_EQ");
+                    (number("index") as usize, number("value"), number("valueTwo"))
+                })
+                .collect();
             let action = line["action"].as_str().unwrap();
             for name in line["names"].as_array().unwrap() {
                 let error = line["errnoRet"].as_u64().unwrap_or_default();
                 let place = lines.entry(name.as_str().unwrap().to_owned()).or_default();
-                place.push((action.to_owned(), error, argument));
+                place.push((action.to_owned(), error, arguments.clone()));
             }
         }
         Read { default: profile["defaultAction"].as_str().unwrap().to_owned(), lines }
@@ -201,9 +262,9 @@ mod tests {
 
     /// What a runtime does with a profile.
     fn evaluate(profile: &Read, name: &str, arguments: [u32; 6]) -> (String, u64) {
-        for (action, error, argument) in profile.lines.get(name).into_iter().flatten() {
+        for (action, error, conditions) in profile.lines.get(name).into_iter().flatten() {
             let holds =
-                argument.is_none_or(|(index, mask, value)| u64::from(arguments[index]) & mask == value);
+                conditions.iter().all(|(index, mask, value)| u64::from(arguments[*index]) & mask == *value);
             if holds {
                 return (action.clone(), *error);
             }
@@ -212,7 +273,7 @@ mod tests {
     }
 
     /// The tables themselves, read without the generator.
-    fn expected(level: Level, number: libc::c_long, arguments: [u32; 6]) -> (String, u64) {
+    fn expected(level: Level, way_out: bool, number: libc::c_long, arguments: [u32; 6]) -> (String, u64) {
         let fail = |error: i32| ("SCMP_ACT_ERRNO".to_owned(), error as u64);
         if level == Level::Maximum {
             match allowlist::of_number(number as i32).unwrap().1.treatment {
@@ -222,10 +283,16 @@ mod tests {
             }
         }
         let rules = POLICY.iter().chain(MACHINE);
-        for rule in rules.filter(|rule| rule.call == number && rule.applies(circumstances(level))) {
+        let applies = |rule: &Rule| rule.call == number && rule.applies(circumstances(level, way_out));
+        // With a way out the rules of sockets are about several arguments, and what they refuse has one answer.
+        let is_joint = way_out && number == libc::SYS_socket;
+        for rule in rules.filter(|rule| applies(rule)) {
             let refused = match rule.test {
                 Test::Any => true,
                 Test::HasBits(argument, bits) => arguments[argument as usize] & bits != 0,
+                Test::IsUnless { argument, value, other, mask, allowed } if is_joint => {
+                    arguments[argument as usize] == value && arguments[other as usize] & mask != allowed
+                }
                 Test::Is(argument, value) | Test::IsUnless { argument, value, .. } => {
                     arguments[argument as usize] == value
                 }
@@ -234,7 +301,7 @@ mod tests {
             };
             if refused {
                 let Action::Fail(error) = rule.action;
-                return fail(error);
+                return fail(if is_joint { libc::EPERM } else { error });
             }
         }
         ("SCMP_ACT_ALLOW".into(), 0)
@@ -262,15 +329,19 @@ mod tests {
             u32::MAX,
             u32::MAX - 1,
         ];
-        for level in [Level::Strict, Level::Maximum] {
-            let read = read(&profile(level));
+        for (level, way_out) in
+            [(Level::Strict, false), (Level::Maximum, false), (Level::Strict, true), (Level::Maximum, true)]
+        {
+            let read = read(&profile(level, way_out));
             for (number, name) in allowlist::groups().flat_map(|group| group.calls) {
-                for first in values {
-                    for second in values {
-                        let arguments = [first, second, 0, 0, 0, 0];
+                let thirds: &[u32] =
+                    if *number == libc::SYS_socket { &[0, 1, 6, 17, 132, 262] } else { &[0] };
+                for (first, second) in values.iter().flat_map(|first| values.map(|second| (*first, second))) {
+                    for third in thirds {
+                        let arguments = [first, second, *third, 0, 0, 0];
                         assert_eq!(
                             evaluate(&read, name.strip_prefix("SYS_").unwrap(), arguments),
-                            expected(level, *number, arguments),
+                            expected(level, way_out, *number, arguments),
                             "{name} {arguments:x?}"
                         );
                     }
@@ -278,6 +349,9 @@ mod tests {
             }
             assert_eq!(evaluate(&read, "a_call_of_the_future", [0; 6]).0, "SCMP_ACT_ERRNO");
         }
-        assert!(profile(Level::Strict).to_string().len() < 60_000, "it travels with every container");
+        for way_out in [false, true] {
+            let size = profile(Level::Strict, way_out).to_string().len();
+            assert!(size < 60_000, "it travels with every container: {size}");
+        }
     }
 }

@@ -102,5 +102,5 @@ fn bad_names_folders_and_recipes_are_refused() {
         .to_string();
     assert!(error.contains("no pears today"), "{error}");
     let error = Recipe::named("nothing").unwrap_err().to_string();
-    assert!(error.contains("`busybox`, `python` or `data`"), "{error}");
+    assert!(error.contains("`busybox`, `python`, `data` or `claude-code`"), "{error}");
 }

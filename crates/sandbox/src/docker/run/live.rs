@@ -1,0 +1,226 @@
+//! A run whose streams are in the caller's hands: pipes of the host, filled and emptied through the container's stream.
+
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use super::{Channel, Frame, Listing, PIECE, Run, Sink};
+use crate::docker::error::DockerError;
+use crate::platform::differences;
+use crate::{Error, LiveStreams, Outcome, Stdin};
+
+/// What waits for a reader at most before the program's stream is held, and when it is let go on.
+const HIGH: usize = 256 << 10;
+const LOW: usize = 64 << 10;
+/// What may come after a stream was held: everything between the program and this side has smaller buffers.
+const TOO_MUCH: usize = 8 << 20;
+
+/// One stream that the program writes.
+#[derive(Debug)]
+struct Stream {
+    /// 1 is output, 2 is errors.
+    number: u64,
+    /// None when the caller reads no more.
+    pipe: Option<PipeWriter>,
+    waiting: Vec<u8>,
+}
+
+impl Stream {
+    /// Gives the caller's pipe what it takes at once.
+    fn write(&mut self, channel: &mut Channel) {
+        let Some(pipe) = &mut self.pipe else { return };
+        let mut done = 0;
+        let is_gone = loop {
+            let Some(rest) = self.waiting.get(done..).filter(|rest| !rest.is_empty()) else {
+                break is_without_reader(pipe.as_fd());
+            };
+            match pipe.write(rest) {
+                Ok(size) => done += size,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break false,
+                Err(_) => break true,
+            }
+        };
+        self.waiting.drain(..done);
+        if is_gone {
+            self.pipe = None;
+            self.waiting = Vec::new();
+            // The program sees it as it would see a pipe that nobody reads.
+            channel.send(b'B', &self.number.to_le_bytes());
+        }
+    }
+
+    /// The program is dead: what is left is the caller's to read, for as long as it keeps its end.
+    fn finish(mut self) {
+        let Some(mut pipe) = self.pipe.take().filter(|_| !self.waiting.is_empty()) else { return };
+        let (waiting, name) = (self.waiting, "docker-output".to_owned());
+        // If no thread can be had the rest is lost, as it would be with a reader that is gone.
+        let _ = std::thread::Builder::new().name(name).spawn(move || {
+            if set_blocking(&pipe, true).is_ok() {
+                let _ = pipe.write_all(&waiting);
+            }
+        });
+    }
+}
+
+/// The host's ends.
+#[derive(Debug)]
+pub(super) struct Live {
+    stdin: Option<PipeReader>,
+    /// The program takes input, and there was none yet.
+    is_hungry: bool,
+    streams: [Stream; 2],
+    /// Which streams are held.
+    held: u64,
+    /// The program is being killed: it writes to the end, and what nobody takes is lost.
+    is_ending: bool,
+}
+
+impl Live {
+    /// The pipes, of which the caller's ends are handed over.
+    fn new(has_input: bool, streams: LiveStreams<'_>, container: &str) -> io::Result<Self> {
+        let (stdin, given) = if has_input {
+            let (ours, theirs) = io::pipe()?;
+            set_blocking(&ours, false)?;
+            (Some(ours), Some(theirs))
+        } else {
+            (None, None)
+        };
+        let (stdout, output) = io::pipe()?;
+        let (stderr, errors) = io::pipe()?;
+        set_blocking(&output, false)?;
+        set_blocking(&errors, false)?;
+        streams.hand_over(given, stdout, stderr, Some(container.to_owned()));
+        let stream = |number, pipe| Stream { number, pipe: Some(pipe), waiting: Vec::new() };
+        let streams = [stream(1, output), stream(2, errors)];
+        Ok(Self { stdin, is_hungry: false, streams, held: 0, is_ending: false })
+    }
+
+    /// Takes a frame in if it belongs here.
+    pub(super) fn take(&mut self, frame: &Frame, channel: &mut Channel) -> Result<bool, DockerError> {
+        let index = match frame.kind {
+            b'o' => 0,
+            b'e' => 1,
+            b'i' if self.stdin.is_some() => {
+                self.is_hungry = true;
+                self.feed(channel);
+                return Ok(true);
+            }
+            _ => return Ok(false),
+        };
+        let Some(stream) = self.streams.get_mut(index) else { return Ok(true) };
+        if stream.pipe.is_some() && !(self.is_ending && stream.waiting.len() > HIGH) {
+            stream.waiting.extend_from_slice(&frame.content);
+            if stream.waiting.len() > TOO_MUCH {
+                let reason = "a stream of the program goes on although it was held";
+                return Err(DockerError::protocol("read from a container", reason));
+            }
+            stream.write(channel);
+        }
+        self.hold(channel);
+        Ok(true)
+    }
+
+    /// Holds a stream that nobody reads, and lets one go on that is read again.
+    fn hold(&mut self, channel: &mut Channel) {
+        let before = self.held;
+        for stream in &self.streams {
+            match stream.waiting.len() {
+                HIGH.. if !self.is_ending => self.held |= stream.number,
+                0..=LOW => self.held &= !stream.number,
+                _ => {}
+            }
+        }
+        if self.held != before {
+            channel.send(b'H', &self.held.to_le_bytes());
+        }
+    }
+
+    /// The program is being killed, and its streams come to their end.
+    pub(super) fn let_go(&mut self, channel: &mut Channel) {
+        self.is_ending = true;
+        self.held = 0;
+        channel.send(b'H', &self.held.to_le_bytes());
+    }
+
+    /// Gives the program the input that is there.
+    fn feed(&mut self, channel: &mut Channel) {
+        let Some(stdin) = self.stdin.as_mut().filter(|_| self.is_hungry) else { return };
+        let mut block = vec![0u8; PIECE];
+        match stdin.read(&mut block) {
+            Ok(size @ 1..) => {
+                channel.send(b'I', block.get(..size).unwrap_or_default());
+                self.is_hungry = false;
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            _ => {
+                channel.send(b'E', &[]);
+                self.stdin = None;
+            }
+        }
+    }
+
+    /// Does what can be done without waiting.
+    pub(super) fn pump(&mut self, channel: &mut Channel) {
+        self.feed(channel);
+        self.streams.iter_mut().for_each(|stream| stream.write(channel));
+        self.hold(channel);
+    }
+
+    /// Adds what is waited for. That a reader is gone shows without being asked for.
+    pub(super) fn waits<'a>(&'a self, others: &mut Vec<(BorrowedFd<'a>, PollFlags)>) {
+        let stdin = self.stdin.as_ref().filter(|_| self.is_hungry);
+        others.extend(stdin.map(|stdin| (stdin.as_fd(), PollFlags::IN)));
+        for stream in &self.streams {
+            let wants = if stream.waiting.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+            others.extend(stream.pipe.as_ref().map(|pipe| (pipe.as_fd(), wants)));
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Starts the program, hands its streams over, and waits until everything is dead.
+    pub(in crate::docker) fn live(mut self, streams: LiveStreams<'_>) -> Result<Outcome, Error> {
+        self.copy_in()?;
+        self.upload()?;
+        let before = if self.folder.is_some() { self.list()? } else { Listing::default() };
+        self.open_tunnel()?;
+        let is_given = !matches!(self.request.stdin(), Stdin::Empty);
+        // The streams are there whether the kernel starts the program or not.
+        let live = Live::new(!is_given, streams, &self.ready.id);
+        let mut live = live.map_err(|source| Error::Setup { step: "make pipes", source })?;
+        self.start(true)?;
+        let mut finished = self.attend(&mut Sink::Live(&mut live))?;
+        live.streams.into_iter().for_each(Stream::finish);
+        drop(live.stdin);
+        self.close_tunnel();
+        let (verdict, exit_code) = self.verdict(&finished)?;
+        let end = finished.end.take();
+        let mut outcome = Outcome::new(verdict, self.report.clone());
+        outcome.usage = self.usage(end.as_ref());
+        outcome.exit_code = exit_code;
+        if end.is_some() && self.folder.is_some() {
+            let after = self.list()?;
+            let changes = differences(&before.files, &after.files, after.left_out.is_none());
+            self.copy_back(&changes, &after, &mut outcome.report)?;
+        }
+        self.docker.used(self.ready.id);
+        Ok(outcome)
+    }
+}
+
+fn set_blocking(pipe: impl AsFd, is_blocking: bool) -> io::Result<()> {
+    let mut flags = fcntl_getfl(&pipe)?;
+    flags.set(OFlags::NONBLOCK, !is_blocking);
+    Ok(fcntl_setfl(&pipe, flags)?)
+}
+
+/// Whether nobody has the other end of a pipe that is written any more.
+fn is_without_reader(pipe: BorrowedFd<'_>) -> bool {
+    let mut waiting = [PollFd::from_borrowed_fd(pipe, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut waiting, Some(&now)).is_ok()
+        && waiting.iter().any(|pipe| pipe.revents().contains(PollFlags::ERR))
+}
