@@ -33,6 +33,7 @@
 //! - The credential and the tokens of tool servers go to the program through its standard input alone, into descriptors
 //!   that its children cannot read any more: they are in no argument, variable, file, record, event or log.
 //! - The program's own tools are off, and permissions are never bypassed, unless the application says so.
+//! - A container has no network and nothing of this host: what it may reach goes over the stream that it has anyway.
 //! - Settings, instructions, tool servers and conversations of the user's own Claude Code are not read and not changed.
 //! - What the program reports as success and is none is an error: a tool server that failed, a use of a tool that was
 //!   denied, a login that is refused.

@@ -60,7 +60,8 @@ impl Connection {
     }
 
     /// A program that speaks the Model Context Protocol over its standard streams. Claude Code starts it, where it runs
-    /// itself: in the sandbox, the program must be in one of the system's folders.
+    /// itself: in the sandbox, the program must be in one of the system's folders, in a container in the image. `${NAME}`
+    /// in an argument is replaced by Claude Code, by a variable of its own.
     pub fn program<A: Into<String>>(
         program: impl Into<String>,
         arguments: impl IntoIterator<Item = A>,

@@ -179,13 +179,35 @@ impl From<toolpost_sandbox::Error> for Error {
     fn from(error: toolpost_sandbox::Error) -> Self {
         use toolpost_sandbox::Error as Sandbox;
         let kind = match &error {
-            Sandbox::ProgramNotFound { .. } => ErrorKind::Program,
-            Sandbox::Backend { .. } => ErrorKind::Daemon,
+            Sandbox::ProgramNotFound { .. } | Sandbox::NotExecutable { .. } => ErrorKind::Program,
+            Sandbox::Backend { .. } => of_backend(&error),
             _ => ErrorKind::Sandbox,
         };
         let hint = error.hint();
         Self::new(kind, error.to_string()).hint_maybe(hint)
     }
+}
+
+/// What went wrong with a container.
+#[cfg(target_os = "linux")]
+fn of_backend(error: &toolpost_sandbox::Error) -> ErrorKind {
+    use toolpost_sandbox::docker::DockerError;
+    match DockerError::of(error) {
+        Some(DockerError::ContainerGone { .. }) => ErrorKind::Killed,
+        Some(DockerError::ImageMissing { .. } | DockerError::ImageUnusable { .. }) => ErrorKind::Program,
+        Some(DockerError::NotConfined { .. }) => ErrorKind::Sandbox,
+        Some(
+            DockerError::Address { .. }
+            | DockerError::RuntimeMissing { .. }
+            | DockerError::Unsupported { .. },
+        ) => ErrorKind::Setting,
+        _ => ErrorKind::Daemon,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn of_backend(_error: &toolpost_sandbox::Error) -> ErrorKind {
+    ErrorKind::Daemon
 }
 
 /// What a program says, for a sentence of ours: one line, of bounded length, without the secrets.

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use toolpost_sandbox::{
-    Egress, EgressLimits, HostPattern, Level, Limits as SandboxLimits, Program, Sandbox, Workspace,
+    Backend, Egress, EgressLimits, HostPattern, Level, Limits as SandboxLimits, Program, Sandbox, Workspace,
 };
 
 use super::error::{Error, ErrorKind};
@@ -49,6 +50,8 @@ enum Place {
     Process,
     /// Our sandbox.
     Sandbox { level: Option<Level>, hosts: Vec<HostPattern> },
+    /// A container of a backend.
+    Container { backend: Arc<dyn Backend>, hosts: Vec<HostPattern> },
 }
 
 /// What is started.
@@ -132,7 +135,18 @@ impl Executor {
         Self { program: program.into(), place: Place::Sandbox { level: None, hosts: Vec::new() } }
     }
 
-    /// The level of the sandbox. Default: the best that this host can give. Without effect for a plain process.
+    /// A container, made by a backend such as `toolpost_sandbox::docker::Docker`, whose options say which image, which
+    /// daemon, whether the image is fetched, and how containers are called. `program` is the file in the image.
+    ///
+    /// The container has no network. The provider and the connected tool servers are reached over the stream that the
+    /// container has anyway, as in the sandbox, and their addresses are those of this host: `127.0.0.1` in them is this
+    /// machine. The working folder is copied into the container, and back when the session has ended, if Claude Code has
+    /// tools of its own; connected tools work in the folder itself.
+    pub fn container(program: impl Into<PathBuf>, backend: Arc<dyn Backend>) -> Self {
+        Self { program: program.into(), place: Place::Container { backend, hosts: Vec::new() } }
+    }
+
+    /// The level of the sandbox. Default: the best that this host can give. Without effect for anything else.
     #[must_use]
     pub fn level(mut self, wanted: Level) -> Self {
         if let Place::Sandbox { level, .. } = &mut self.place {
@@ -145,18 +159,24 @@ impl Executor {
     /// which has the host's network.
     #[must_use]
     pub fn allow_host(mut self, pattern: HostPattern) -> Self {
-        if let Place::Sandbox { hosts, .. } = &mut self.place {
+        if let Place::Sandbox { hosts, .. } | Place::Container { hosts, .. } = &mut self.place {
             hosts.push(pattern);
         }
         self
     }
 
-    /// The name in records: `process` or `sandbox`.
+    /// Its name: `process`, `sandbox` or `container`.
     pub fn name(&self) -> &'static str {
         match self.place {
             Place::Process => "process",
             Place::Sandbox { .. } => "sandbox",
+            Place::Container { .. } => "container",
         }
+    }
+
+    /// Whether the program is given a copy of the folder that it works in.
+    pub(super) fn copies_folder(&self) -> bool {
+        matches!(self.place, Place::Container { .. })
     }
 
     pub(super) fn confines(&self) -> bool {
@@ -195,11 +215,13 @@ impl Executor {
             ));
         }
         let limits = start.limits;
+        // More descriptors than these a container does not get.
+        let descriptors = if self.copies_folder() { 4096 } else { 8192 };
         let mut allowed = SandboxLimits::default()
             .with_wall(LIFETIME)
             .with_memory(limits.memory)
             .with_processes(limits.processes)
-            .with_descriptors(8192)
+            .with_descriptors(descriptors)
             .with_file_size(1 << 40)
             .with_workspace_bytes(2 << 30)
             .with_workspace_inodes(1 << 20)
@@ -211,24 +233,12 @@ impl Executor {
         }
         let mut sandbox = match &self.place {
             Place::Process => Sandbox::unconfined(),
+            Place::Container { backend, hosts } => {
+                let egress = way_out(&start, provider.as_ref(), hosts)?;
+                Sandbox::new().egress(egress).backend(Arc::clone(backend))
+            }
             Place::Sandbox { level, hosts } => {
-                let mut egress = Egress::new().no_network(start.no_network).limits(
-                    EgressLimits::default()
-                        .with_connections_at_once(256)
-                        .with_connections(1 << 20)
-                        .with_requests(1 << 20)
-                        .with_bytes_up(1 << 40)
-                        .with_bytes_down(1 << 40)
-                        .with_idle_timeout(SILENCE),
-                );
-                egress = match &provider {
-                    Some(provider) => provider.allowed(egress)?,
-                    None => egress.allow(HostPattern::new(PROVIDER)?),
-                };
-                for server in &start.servers {
-                    egress = server.allowed(egress)?;
-                }
-                egress = hosts.iter().cloned().fold(egress, Egress::allow);
+                let egress = way_out(&start, provider.as_ref(), hosts)?;
                 let sandbox = Sandbox::new().egress(egress).read_only(&self.program);
                 match level {
                     Some(level) => sandbox.level(*level),
@@ -253,6 +263,10 @@ impl Executor {
 
     /// Finds the program, so that a wrong path is an error of its own and the sandbox can show the file.
     pub(super) fn found(&self) -> Result<Self, Error> {
+        // In an image only its own start tells.
+        if self.copies_folder() {
+            return Ok(self.clone());
+        }
         let candidates = if self.program.components().count() > 1 {
             vec![self.program.clone()]
         } else {
@@ -269,6 +283,27 @@ impl Executor {
             .hint("install it with `npm install @anthropic-ai/claude-code`, and name the file")),
         }
     }
+}
+
+/// The provider, the tool servers, and what else is allowed.
+fn way_out(start: &Start<'_>, provider: Option<&Address>, hosts: &[HostPattern]) -> Result<Egress, Error> {
+    let mut egress = Egress::new().no_network(start.no_network).limits(
+        EgressLimits::default()
+            .with_connections_at_once(256)
+            .with_connections(1 << 20)
+            .with_requests(1 << 20)
+            .with_bytes_up(1 << 40)
+            .with_bytes_down(1 << 40)
+            .with_idle_timeout(SILENCE),
+    );
+    egress = match provider {
+        Some(provider) => provider.allowed(egress)?,
+        None => egress.allow(HostPattern::new(PROVIDER)?),
+    };
+    for server in &start.servers {
+        egress = server.allowed(egress)?;
+    }
+    Ok(hosts.iter().cloned().fold(egress, Egress::allow))
 }
 
 #[cfg(test)]

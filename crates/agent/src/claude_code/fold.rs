@@ -133,6 +133,11 @@ impl<'a> Fold<'a> {
         }
     }
 
+    /// Says in which container the program runs.
+    pub(super) fn in_container(&mut self, id: Option<&str>) {
+        self.record.container_id = id.map(str::to_owned);
+    }
+
     fn tell(&self, event: impl FnOnce() -> Told) {
         if let Some(sink) = &self.settings.events {
             sink(&event());

@@ -35,6 +35,7 @@ pub(super) struct Process {
     lines: mpsc::Receiver<Line>,
     errors: Arc<Mutex<Vec<u8>>>,
     secrets: Vec<Secret>,
+    container: Option<String>,
 }
 
 impl Process {
@@ -48,7 +49,7 @@ impl Process {
         // Making a process blocks for milliseconds.
         let started = tokio::task::spawn_blocking(move || sandbox.start(&program)).await;
         let mut running = started.map_err(|error| lost(&error.to_string()))??;
-        let cancel = running.cancel();
+        let (cancel, container) = (running.cancel(), running.container().map(str::to_owned));
         let (Some(mut stdin), Some((stdout, mut stderr))) = (running.take_stdin(), running.take_output())
         else {
             return Err(lost("it has no streams"));
@@ -83,7 +84,8 @@ impl Process {
                 kept.drain(..excess);
             }
         })?;
-        let process = Self { running: Some(running), cancel, input: Some(input), lines, errors, secrets };
+        let (running, input) = (Some(running), Some(input));
+        let process = Self { running, cancel, input, lines, errors, secrets, container };
         process.send(first).await?;
         Ok(process)
     }
@@ -98,6 +100,11 @@ impl Process {
     /// What it writes next; `None` when it writes nothing more. Nothing is lost if the future is dropped.
     pub(super) async fn line(&mut self) -> Option<Line> {
         self.lines.recv().await
+    }
+
+    /// The id of the container that it runs in, if it runs in one.
+    pub(super) fn container(&self) -> Option<&str> {
+        self.container.as_deref()
     }
 
     /// What it wrote to standard error last, as one line.

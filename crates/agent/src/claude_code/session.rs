@@ -147,7 +147,11 @@ impl Session {
         let (sandbox, program) = executor.prepare(Start {
             arguments,
             variables: variables(settings, credential),
-            folder: settings.folder.as_deref(),
+            // Without tools of its own it has no use for a copy.
+            folder: settings
+                .folder
+                .as_deref()
+                .filter(|_| !executor.copies_folder() || !settings.own_tools.is_empty()),
             home: home.as_ref().map(TempDir::path),
             base_url: settings.base_url.as_deref(),
             no_network: settings.no_network,
@@ -281,6 +285,7 @@ impl Session {
     pub async fn run(&mut self, turn: Turn) -> Outcome {
         let settings = self.settings.clone();
         let mut fold = Fold::new(&turn, &settings, self.id.clone());
+        fold.in_container(self.process.container());
         if let Err(error) = self.check_alive().and_then(|()| check_prompt(&turn.prompt)) {
             return fold.failed(error, &[]);
         }
@@ -560,6 +565,7 @@ fn arguments(settings: &Settings, servers: &[Served]) -> Result<(Vec<String>, Ve
     }
     let options = [
         ("--model", settings.model.clone()),
+        ("--effort", settings.effort.map(|effort| effort.as_str().to_owned())),
         ("--system-prompt", settings.system.clone()),
         ("--append-system-prompt", settings.append_system.clone()),
         ("--max-turns", settings.limits.iterations.map(|turns| turns.to_string())),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use toolpost_core::{Caller, EventSink, Port, Secret, ToolSource, did_you_mean};
+use toolpost_llm::Effort;
 
 use super::connection::{Connection, check_server_name};
 use super::error::{Error, ErrorKind};
@@ -124,6 +125,7 @@ pub(super) struct Settings {
     pub(super) base_url: Option<String>,
     pub(super) no_network: bool,
     pub(super) model: Option<String>,
+    pub(super) effort: Option<Effort>,
     pub(super) system: Option<String>,
     pub(super) append_system: Option<String>,
     pub(super) connections: Vec<(String, Connection)>,
@@ -173,6 +175,7 @@ impl Builder {
             base_url: None,
             no_network: false,
             model: None,
+            effort: None,
             system: None,
             append_system: None,
             connections: Vec::new(),
@@ -216,6 +219,12 @@ impl Builder {
     /// The model: `opus`, `sonnet`, `haiku`, or a full name. Default: the program's own choice.
     pub fn model(mut self, model: impl Into<String>) -> Self {
         self.0.model = Some(model.into());
+        self
+    }
+
+    /// How hard the model thinks; [`Effort::Minimal`] is nothing that Claude Code knows. Default: the program's own choice.
+    pub fn effort(mut self, effort: Effort) -> Self {
+        self.0.effort = Some(effort);
         self
     }
 
@@ -316,6 +325,10 @@ impl Builder {
     pub fn build(self) -> Result<ClaudeCode, Error> {
         let settings = self.0;
         settings.model.as_deref().map_or(Ok(()), check_model)?;
+        if settings.effort == Some(Effort::Minimal) {
+            return Err(Error::new(ErrorKind::Setting, "Claude Code knows no effort `minimal`")
+                .hint("name one of low, medium, high, xhigh, max"));
+        }
         for (index, (name, _)) in settings.connections.iter().enumerate() {
             check_server_name(name)?;
             if settings.connections.iter().take(index).any(|(other, _)| other == name) {
@@ -448,6 +461,7 @@ mod tests {
         let kind = |builder: Builder| builder.build().unwrap_err().kind();
         assert_eq!(kind(Builder::new().model("--bare")), ErrorKind::Setting);
         assert_eq!(kind(Builder::new().allow(["a,b"])), ErrorKind::Setting);
+        assert_eq!(kind(Builder::new().effort(Effort::Minimal)), ErrorKind::Setting);
         assert_eq!(kind(Builder::new().own_tools(["-x"])), ErrorKind::Setting);
         assert_eq!(kind(Builder::new().limits(|all| all.cost_usd = Some(0.0))), ErrorKind::Setting);
         assert_eq!(kind(Builder::new().limits(|all| all.iterations = Some(0))), ErrorKind::Setting);

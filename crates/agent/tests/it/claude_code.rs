@@ -1,5 +1,6 @@
 //! Claude Code: a program of ours that plays it, and the real one where it is installed.
 
+mod docker;
 mod played;
 mod real;
 

@@ -10,6 +10,10 @@ extern crate toolpost_core as toolpost;
 
 #[cfg(all(feature = "claude-code", target_os = "linux"))]
 mod claude_code;
+#[cfg(all(feature = "claude-code", target_os = "linux"))]
+#[path = "../../../sandbox/tests/it/docker/daemon.rs"]
+#[expect(dead_code, reason = "what the tests of the sandbox need of it")]
+mod daemon;
 mod ends;
 mod hostile;
 mod loading;

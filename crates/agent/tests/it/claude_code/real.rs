@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolpost::tool;
-use toolpost_agent::claude_code::{Builder, Decision, ErrorKind, Executor, Hooks, Outcome, ToolUse};
-use toolpost_core::{Answer, BoxFuture, CallId, CallRecord, Port, Question, QuestionKind, ToolError};
+use toolpost_agent::claude_code::{
+    Builder, Connection, Decision, ErrorKind, Executor, Hooks, Outcome, ToolUse,
+};
+use toolpost_core::{Answer, BoxFuture, CallId, CallRecord, Port, Question, QuestionKind, Secret, ToolError};
+use toolpost_llm::Effort;
 use toolpost_testkit::messages;
 use toolpost_testkit::provider::LoopbackProvider;
 use toolpost_toolbox::Toolbox;
@@ -33,15 +36,15 @@ async fn careful() -> String {
     "done with care".to_owned()
 }
 
-fn toolbox() -> Toolbox {
+pub(super) fn toolbox() -> Toolbox {
     Toolbox::builder().tool(increase).tool(fail).tool(careful).build().unwrap()
 }
 
-fn model() -> LoopbackProvider {
+pub(super) fn model() -> LoopbackProvider {
     LoopbackProvider::start_with(messages::answer).unwrap()
 }
 
-fn with(executor: Executor, model: &LoopbackProvider, toolbox: &Toolbox) -> Builder {
+pub(super) fn with(executor: Executor, model: &LoopbackProvider, toolbox: &Toolbox) -> Builder {
     claude(executor).base_url(model.base_url()).connect("calc", Arc::new(toolbox.clone()))
 }
 
@@ -51,7 +54,9 @@ fn calls(outcome: &Outcome) -> Vec<(&str, &str)> {
 }
 
 /// A stateful tool, a failing tool, a warm second turn, and a record of each.
-async fn calls_our_tools(executor: Executor) {
+pub(super) async fn calls_our_tools(executor: Executor) {
+    let place = executor.name();
+    let is_container = place == "container";
     let (model, toolbox) = (model(), toolbox());
     let agent = with(executor, &model, &toolbox).model("haiku").build().unwrap();
     let mut session = agent.start().await.unwrap();
@@ -70,7 +75,8 @@ async fn calls_our_tools(executor: Executor) {
     );
     assert_eq!((first.record.iterations, first.record.usage.input_tokens), (2, 20));
     assert!(first.record.cost_usd.unwrap() > 0.0);
-    assert!(first.record.success && first.record.container_id.is_none());
+    assert!(first.record.success && first.record.execution_time > 0.0);
+    assert_eq!(first.record.container_id.is_some(), is_container);
     let second = session.turn("call mcp__calc__increase {\"by\": 3}").await;
     assert_eq!(second.error, None);
     assert_eq!(calls(&second), [("increase", "success")]);
@@ -84,7 +90,7 @@ async fn calls_our_tools(executor: Executor) {
         assert_eq!(session.turn("call mcp__calc__increase {\"by\": 0}").await.error, None);
         best = best.min(begun.elapsed());
     }
-    println!("a warm turn with a call: {best:?}");
+    println!("a warm turn with a call, {place}: {best:?}");
     assert!(best <= Duration::from_millis(500), "{best:?}");
     session.set_model("claude-opus-5-5").await.unwrap();
     assert_eq!(session.turn("say something").await.text(), "hello");
@@ -106,7 +112,48 @@ async fn calls_our_tools(executor: Executor) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plain_process_calls_our_tools() {
     let Some(program) = program("a_plain_process_calls_our_tools") else { return };
-    calls_our_tools(Executor::process(program)).await;
+    calls_our_tools(Executor::process(&program)).await;
+    starts_servers_and_says_what_is_wrong(Executor::process(program)).await;
+}
+
+/// A server of the Model Context Protocol, for any shell. Without braces behind a dollar, which Claude Code expands.
+const SERVER: &str = r#"while read -r line; do
+  id=$(printf '%s' "$line" | sed 's/.*"id"://; s/[,}].*//')
+  answer() { printf '{"jsonrpc":"2.0","id":%s,%s}\n' "$id" "$1"; }
+  case $line in
+    *'"method":"initialize"'*) answer '"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"shell","version":"1"}}' ;;
+    *'"method":"tools/list"'*) answer '"result":{"tools":[{"name":"greet","description":"Greets.","inputSchema":{"type":"object"}}]}' ;;
+    *'"method":"tools/call"'*) answer '"result":{"content":[{"type":"text","text":"hello from '"$WHO"'"}]}' ;;
+    *'"id":'*) answer '"error":{"code":-32601,"message":"unknown"}' ;;
+  esac
+done"#;
+
+/// A program beside Claude Code as a server of tools; and one that is none, a tool that is not allowed, a login that is
+/// refused.
+pub(super) async fn starts_servers_and_says_what_is_wrong(executor: Executor) {
+    let (model, toolbox) = (model(), toolbox());
+    let server = Connection::program("/bin/sh", ["-c", SERVER]).variable("WHO", Secret::new("the-shell"));
+    let agent = with(executor.clone(), &model, &toolbox).connect_to("shell", server).build().unwrap();
+    let outcome = agent.run("call mcp__shell__greet {}").await;
+    assert_eq!(outcome.error, None, "{}", executor.name());
+    assert!(outcome.text().contains("hello from the-shell"), "{}", outcome.text());
+    assert_eq!(outcome.record.tools_used, ["mcp__shell__greet"]);
+    assert_eq!(calls(&outcome), [("mcp__shell__greet", "success")]);
+
+    let broken = Connection::program("/bin/sh", ["-c", "exit 1"]);
+    let agent = with(executor.clone(), &model, &toolbox).connect_to("broken", broken).build().unwrap();
+    let before = model.requests().len();
+    let error = agent.run("hi").await.error.unwrap();
+    assert_eq!((error.kind(), error.class().as_str()), (ErrorKind::ToolServer, "connection"), "{error}");
+    assert!(error.message().contains("broken"), "{error}");
+    assert_eq!(model.requests().len(), before, "nothing is asked of the provider");
+
+    let builder = || with(executor.clone(), &model, &toolbox);
+    let error = builder().build().unwrap().run("refuse 401").await.error.unwrap();
+    assert_eq!((error.kind(), error.class().as_str()), (ErrorKind::CredentialRefused, "configuration"));
+    let agent = builder().allow(["mcp__calc__fail"]).build().unwrap();
+    let error = agent.run("call mcp__calc__increase {\"by\": 2}").await.error.unwrap();
+    assert_eq!((error.kind(), error.class().as_str()), (ErrorKind::Denied, "execution"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,6 +161,20 @@ async fn our_sandbox_calls_our_tools() {
     let Some(program) = program("our_sandbox_calls_our_tools") else { return };
     for level in [toolpost_sandbox::Level::Standard, toolpost_sandbox::Level::Strict] {
         calls_our_tools(Executor::sandbox(&program).level(level)).await;
+    }
+    starts_servers_and_says_what_is_wrong(Executor::sandbox(&program)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_effort_is_told_to_the_model() {
+    let Some(program) = program("the_effort_is_told_to_the_model") else { return };
+    let model = model();
+    for effort in [Effort::Low, Effort::Max] {
+        let before = model.requests().len();
+        let agent = claude(Executor::process(&program)).base_url(model.base_url()).model("claude-opus-5-5");
+        assert_eq!(agent.effort(effort).build().unwrap().run("say something").await.error, None);
+        let body = String::from_utf8_lossy(&model.requests()[before].body).into_owned();
+        assert!(body.contains(&format!("\"effort\":\"{}\"", effort.as_str())), "{body:.2000}");
     }
 }
 

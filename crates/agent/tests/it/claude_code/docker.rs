@@ -1,0 +1,170 @@
+//! The real Claude Code in containers of a daemon of our own.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use toolpost_agent::Agent;
+use toolpost_agent::claude_code::{ErrorKind, Executor};
+use toolpost_sandbox::docker::image::{CLAUDE_CODE_PROGRAM, Recipe};
+use toolpost_sandbox::docker::{Docker, DockerHost, Options};
+
+use super::real::{calls_our_tools, model, starts_servers_and_says_what_is_wrong, toolbox, with};
+use super::{KEY, claude, program};
+use crate::daemon::Daemon;
+
+const IMAGE: &str = "toolpost/claude-code:test";
+
+/// A daemon with an image of the program that is installed, as `image build claude-code` makes it; none, loudly, where
+/// it cannot be had.
+fn daemon(test: &str) -> Option<Daemon> {
+    let program = program(test)?;
+    let daemon = match Daemon::start() {
+        Ok(daemon) => daemon,
+        Err(reason) => {
+            println!("SKIP {test}: {reason}");
+            return None;
+        }
+    };
+    let root = tempfile::tempdir().unwrap();
+    let put = |from: &Path, to: &str| {
+        let target = root.path().join(to.trim_start_matches('/'));
+        std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+        std::fs::hard_link(from, &target).or_else(|_| std::fs::copy(from, &target).map(drop)).unwrap();
+    };
+    put(&program, CLAUDE_CODE_PROGRAM);
+    put(Path::new("/bin/busybox"), "/bin/busybox");
+    for name in ["sh", "sed", "cat"] {
+        std::os::unix::fs::symlink("busybox", root.path().join("bin").join(name)).unwrap();
+    }
+    for folder in ["tmp", "workspace", "proc", "sys", "dev", "etc"] {
+        std::fs::create_dir(root.path().join(folder)).unwrap();
+    }
+    put(&Path::new("/bin/bash").canonicalize().unwrap(), "/bin/bash");
+    for program in [program.as_path(), Path::new("/bin/bash")] {
+        #[expect(clippy::disallowed_methods, reason = "the loader lists what an image needs")]
+        let list = Command::new("/lib64/ld-linux-x86-64.so.2").arg("--list").arg(program).output().unwrap();
+        let list = String::from_utf8(list.stdout).unwrap();
+        for word in list.split_whitespace().filter(|word| word.starts_with('/')) {
+            if !root.path().join(word.trim_start_matches('/')).exists() {
+                put(&Path::new(word).canonicalize().unwrap(), word);
+            }
+        }
+    }
+    let recipe = Recipe::Folder { path: root.path().into() };
+    daemon.images().build(&recipe, IMAGE, Duration::from_mins(3), &mut |_| {}).unwrap();
+    Some(daemon)
+}
+
+fn executor(host: &DockerHost) -> Executor {
+    let options = Options::new(IMAGE).spares(0).patience(Duration::from_mins(1)).name_prefix("agent");
+    Executor::container(CLAUDE_CODE_PROGRAM, Arc::new(Docker::connect(host, options).unwrap()))
+}
+
+fn all_gone(daemon: &Daemon) {
+    let begun = Instant::now();
+    while !daemon.containers().is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", daemon.containers());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What every process of this machine shows of itself: its arguments and its environment.
+fn shown_by_processes() -> Vec<u8> {
+    let folders = std::fs::read_dir("/proc").unwrap().flatten();
+    let files = folders.flat_map(|folder| ["cmdline", "environ"].map(|name| folder.path().join(name)));
+    files.filter_map(|file| std::fs::read(file).ok()).flatten().collect()
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_calls_our_tools_and_leaves_nothing() {
+    let Some(daemon) = daemon("a_container_calls_our_tools_and_leaves_nothing") else { return };
+    // Nothing is made without a credential.
+    let (model, toolbox) = (model(), toolbox());
+    let nobody = Agent::claude_code().executor(executor(&daemon.host)).build().unwrap();
+    assert_eq!(nobody.run("hi").await.error.unwrap().kind(), ErrorKind::CredentialMissing);
+    let missing = Options::new("toolpost/none:here").spares(0);
+    let missing = Executor::container("claude", Arc::new(Docker::connect(&daemon.host, missing).unwrap()));
+    let error = claude(missing).base_url(model.base_url()).build().unwrap().run("hi").await.error.unwrap();
+    assert_eq!(error.kind(), ErrorKind::Program, "{error}");
+    let absent = Options::new(IMAGE).spares(0);
+    let absent = Executor::container("/nowhere", Arc::new(Docker::connect(&daemon.host, absent).unwrap()));
+    let error = claude(absent).base_url(model.base_url()).build().unwrap().run("hi").await.error.unwrap();
+    assert_eq!(error.kind(), ErrorKind::Program, "{error}");
+    all_gone(&daemon);
+    assert!(model.requests().is_empty());
+
+    calls_our_tools(executor(&daemon.host)).await;
+    starts_servers_and_says_what_is_wrong(executor(&daemon.host)).await;
+
+    // What anybody can look at holds no secret while it runs.
+    let agent = with(executor(&daemon.host), &model, &toolbox).build().unwrap();
+    let mut session = agent.start().await.unwrap();
+    let outcome = session.turn("call mcp__calc__increase {\"by\": 1}").await;
+    assert_eq!(outcome.error, None);
+    let id = outcome.record.container_id.clone().unwrap();
+    let names = daemon.containers();
+    let digits = names[0].strip_prefix("agent-").unwrap_or_else(|| panic!("{names:?}"));
+    assert!(digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{names:?}");
+    let told = daemon.request("GET", &format!("/containers/{id}/json"), "");
+    assert!(told.contains(&names[0]) && told.contains("\"NetworkMode\":\"none\""), "{told}");
+    let processes = shown_by_processes();
+    assert!(contains(&processes, "--strict-mcp-config"), "the program is seen");
+    for secret in [KEY, "Bearer "] {
+        assert!(!contains(told.as_bytes(), secret) && !contains(&processes, secret), "{secret}");
+    }
+    let logs = daemon.request("GET", &format!("/containers/{id}/logs?stdout=1&stderr=1"), "");
+    assert!(!logs.contains(KEY));
+
+    // Killed by somebody in the middle of a turn.
+    let (turn, ()) = tokio::join!(session.turn("wait 60000"), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        daemon.request("POST", &format!("/containers/{id}/kill"), "");
+    });
+    let error = turn.error.unwrap();
+    assert_eq!((error.kind(), error.class().as_str()), (ErrorKind::Killed, "execution"), "{error}");
+    assert!(error.message().contains("137"), "{error}");
+    assert_eq!(turn.record.container_id.as_deref(), Some(id.as_str()));
+    session.end().await;
+    all_gone(&daemon);
+
+    // Dropped, and told to end.
+    for is_dropped in [true, false] {
+        let session = agent.start().await.unwrap();
+        assert_eq!(daemon.containers().len(), 1);
+        if is_dropped {
+            drop(session);
+        } else {
+            session.end().await;
+        }
+        all_gone(&daemon);
+    }
+
+    // What its own tools make in the working folder is there afterwards; limits are the daemon's business too.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("there.txt"), "from before").unwrap();
+    let agent = with(executor(&daemon.host), &model, &toolbox)
+        .own_tools(["Bash"])
+        .allow(["Bash(cat*)", "Bash"])
+        .working_dir(folder.path())
+        .limits(|all| (all.memory, all.processes, all.cpus) = (3 << 30, 300, Some(1.5)))
+        .build()
+        .unwrap();
+    let mut session = agent.start().await.unwrap();
+    let told = daemon.request("GET", &format!("/containers/{}/json", daemon.containers()[0]), "");
+    for limit in ["\"Memory\":3221225472", "\"PidsLimit\":301", "\"NanoCpus\":1500000000"] {
+        assert!(told.contains(limit), "{limit}: {told}");
+    }
+    let outcome = session.turn("call Bash {\"command\": \"cat there.txt > made.txt\"}").await;
+    assert_eq!(outcome.error, None);
+    session.end().await;
+    let made = std::fs::read_to_string(folder.path().join("made.txt"));
+    assert_eq!(made.ok().as_deref(), Some("from before"), "{}", outcome.text());
+    all_gone(&daemon);
+    assert!(!contains(&shown_by_processes(), KEY));
+}
