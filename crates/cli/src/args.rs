@@ -264,6 +264,8 @@ pub(crate) enum ExecutorKind {
     /// The sandbox, with a way to the provider alone.
     #[default]
     Sandbox,
+    /// A container of the Docker daemon, with the same way out and nothing of this machine.
+    Docker,
 }
 
 /// What only Claude Code takes.
@@ -278,10 +280,16 @@ pub(crate) struct ClaudeCodeArgs {
         hide_default_value = true
     )]
     pub(crate) agent: AgentKind,
-    /// Where Claude Code runs: `sandbox`, which is the default, or `process`.
+    /// Where Claude Code runs: `sandbox`, which is the default, `docker` or `process`.
     #[arg(long, value_name = "EXECUTOR", help_heading = "Claude Code")]
     pub(crate) executor: Option<ExecutorKind>,
-    /// The program of Claude Code; without it, `claude` of the search path.
+    /// The image of its container; without it, the one that `toolpost image build claude-code` makes.
+    #[arg(long, value_name = "IMAGE", help_heading = "Claude Code")]
+    pub(crate) image: Option<String>,
+    /// Whether that image is fetched: never, which is the default, missing or always.
+    #[arg(long, value_name = "WHEN", help_heading = "Claude Code")]
+    pub(crate) pull: Option<Pull>,
+    /// The program of Claude Code; without it, `claude` of the search path, or that of the image.
     #[arg(long = "claude", value_name = "FILE", help_heading = "Claude Code")]
     pub(crate) program: Option<PathBuf>,
     /// Claude Code's own tools that it gets, such as `Read,Grep`; without it, none.
@@ -658,7 +666,7 @@ pub(crate) enum ImageCommand {
 
 #[derive(Args, Debug)]
 pub(crate) struct ImageBuildArgs {
-    /// Which one: `data`; of an image also `python` and `busybox`.
+    /// Which one: `data`; of an image also `python`, `busybox` and `claude-code`.
     #[arg(value_name = "NAME", required_unless_present = "profile_file")]
     pub(crate) name: Option<String>,
     /// Make an environment of this host: the default; with `--docker`, both.

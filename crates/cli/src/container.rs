@@ -25,7 +25,19 @@ pub(crate) struct Daemon {
     pub(crate) runtimes: Vec<String>,
 }
 
-pub(crate) use self::daemon::{backend, build, exit, list, look, remove};
+/// The recipe of the image with Claude Code.
+pub(crate) const CLAUDE_CODE: &str = "claude-code";
+/// How the names of containers with Claude Code begin.
+const AGENT: &str = "agent";
+
+/// A server in a container: who runs it, and what is started.
+pub(crate) struct Served {
+    pub(crate) backend: std::sync::Arc<dyn toolpost_sandbox::Backend>,
+    pub(crate) argv: Vec<String>,
+    pub(crate) variables: Vec<(String, String)>,
+}
+
+pub(crate) use self::daemon::{backend, build, claude_code, exit, list, look, remove, server};
 
 #[cfg(target_os = "linux")]
 mod daemon {
@@ -33,11 +45,11 @@ mod daemon {
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
-    use toolpost_sandbox::docker::image::{Image, Images, Recipe};
+    use toolpost_sandbox::docker::image::{CLAUDE_CODE_PROGRAM, Image, Images, Recipe};
     use toolpost_sandbox::docker::{Docker, DockerError, DockerHost, Login, Options, Pull};
     use toolpost_sandbox::{Backend, Error};
 
-    use super::{BUILD_LIMIT, Daemon, Duration, Exit, PATIENCE, SOON};
+    use super::{AGENT, BUILD_LIMIT, Daemon, Duration, Exit, PATIENCE, SOON, Served};
     use crate::env;
     use crate::failure::Failure;
 
@@ -58,6 +70,30 @@ mod daemon {
         runtime: Option<&str>,
         pull: crate::args::Pull,
     ) -> Result<Arc<dyn Backend>, Failure> {
+        let mut options = options(image, pull)?;
+        if let Some(runtime) = runtime {
+            options = options.runtime(runtime);
+        }
+        Ok(Arc::new(connect(options)?))
+    }
+
+    /// Containers of an image with Claude Code, and where the program is in it.
+    pub(crate) fn claude_code(
+        image: &str,
+        pull: crate::args::Pull,
+    ) -> Result<(Arc<dyn Backend>, PathBuf), Failure> {
+        let docker = connect(options(image, pull)?.name_prefix(AGENT))?;
+        Ok((Arc::new(docker), CLAUDE_CODE_PROGRAM.into()))
+    }
+
+    /// A server in a container of an image, which starts as the image says. Nothing is fetched for it.
+    pub(crate) fn server(image: &str, arguments: &[String]) -> Result<Served, Failure> {
+        let docker = connect(options(image, crate::args::Pull::Never)?.in_image_folder(true))?;
+        let entry = docker.entry(arguments).map_err(Error::from)?;
+        Ok(Served { backend: Arc::new(docker), argv: entry.argv, variables: entry.variables })
+    }
+
+    fn options(image: &str, pull: crate::args::Pull) -> Result<Options, Failure> {
         // The command ends with its run: nothing is kept ready for another one.
         let mut options = Options::new(image).spares(0).patience(PATIENCE);
         options = options.pull(match pull {
@@ -70,11 +106,11 @@ mod daemon {
         {
             options = options.login(login);
         }
-        if let Some(runtime) = runtime {
-            options = options.runtime(runtime);
-        }
-        let docker = Docker::connect(&host()?, options).map_err(Error::from)?;
-        Ok(Arc::new(docker))
+        Ok(options)
+    }
+
+    fn connect(options: Options) -> Result<Docker, Failure> {
+        Ok(Docker::connect(&host()?, options).map_err(Error::from)?)
     }
 
     /// What `docker login` has kept for the registry of an image.
@@ -160,6 +196,17 @@ mod daemon {
         _runtime: Option<&str>,
         _pull: crate::args::Pull,
     ) -> Result<Arc<dyn Backend>, Failure> {
+        refused()
+    }
+
+    pub(crate) fn claude_code(
+        _image: &str,
+        _pull: crate::args::Pull,
+    ) -> Result<(Arc<dyn Backend>, std::path::PathBuf), Failure> {
+        refused()
+    }
+
+    pub(crate) fn server(_image: &str, _arguments: &[String]) -> Result<super::Served, Failure> {
         refused()
     }
 

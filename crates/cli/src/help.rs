@@ -223,6 +223,7 @@ A target says where tools come from. `call` takes one; `tools` and `run --tools`
                     or of many targets, with kind = \"gateway\": see `toolpost help gateway`
   https://HOST/mcp  a server of the Model Context Protocol; `http://` as well
   stdio:COMMAND     such a server, started with these words; there is no shell
+  docker:IMAGE ARGS such a server in a container of an image that is there, without a network
   NAME              what `targets.NAME` of the settings stands for, or a server of `.mcp.json`,
                     or of the files of Claude Code, Claude Desktop, Cursor and VS Code
 

@@ -20,9 +20,11 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// How addresses and commands begin.
-const PREFIXES: [&str; 3] = ["http://", "https://", "stdio:"];
+const PREFIXES: [&str; 4] = ["http://", "https://", "stdio:", CONTAINER];
+/// How the image of a server in a container begins.
+const CONTAINER: &str = "docker:";
 /// What this version cannot reach yet.
-const LATER: [&str; 3] = ["ws://", "wss://", "docker:"];
+const LATER: [&str; 2] = ["ws://", "wss://"];
 /// The largest file with a token, in bytes.
 const MAX_TOKEN: u64 = 64 << 10;
 
@@ -31,6 +33,8 @@ const MAX_TOKEN: u64 = 64 << 10;
 pub(crate) struct Server {
     pub(crate) name: String,
     pub(crate) endpoint: Endpoint,
+    /// The image that the program is in; its arguments are the endpoint's command.
+    pub(crate) image: Option<String>,
 }
 
 /// Whether a target is the address or the command of a server. What it says is then one target, commas and all.
@@ -53,7 +57,19 @@ pub(crate) fn of_address(target: &str, token: Option<&Secret>, level: Level) -> 
         };
         let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
         let endpoint = Endpoint::Program { argv, env: Vec::new(), dir: None, level };
-        return Ok(Server { name, endpoint });
+        return Ok(Server { name, endpoint, image: None });
+    }
+    if let Some(command) = target.strip_prefix(CONTAINER) {
+        let mut words = words(command)?.into_iter();
+        let Some(image) = words.next() else {
+            return Err(Failure::usage("the target `docker:` names no image")
+                .hint("Write for example `docker:mcp/time --local-timezone UTC`."));
+        };
+        let last = image.rsplit('/').next().unwrap_or(&image);
+        let name = last.split([':', '@']).next().unwrap_or(last).to_owned();
+        let argv = words.map(OsString::from).collect();
+        let endpoint = Endpoint::Program { argv, env: Vec::new(), dir: None, level };
+        return Ok(Server { name, endpoint, image: Some(image) });
     }
     if LATER.iter().any(|prefix| target.starts_with(prefix)) {
         let shown = target.split(['?', '#']).next().unwrap_or_default();
@@ -73,7 +89,8 @@ pub(crate) fn of_address(target: &str, token: Option<&Secret>, level: Level) -> 
         return Err(Failure::usage(format!("the token would travel to `{host}` in the clear"))
             .hint("Use the server's `https://` address."));
     }
-    Ok(Server { name: host.to_owned(), endpoint: Endpoint::Http { url: target.to_owned(), headers } })
+    let endpoint = Endpoint::Http { url: target.to_owned(), headers };
+    Ok(Server { name: host.to_owned(), endpoint, image: None })
 }
 
 fn is_this_machine(host: &str) -> bool {
@@ -113,13 +130,25 @@ pub(crate) fn token(args: &ServerArgs) -> Result<Option<Secret>, Failure> {
 
 /// Connects to a server, or starts it.
 pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Client>, Failure> {
-    let Server { name, endpoint } = server;
+    let Server { name, mut endpoint, image } = server;
     let level = match &endpoint {
-        Endpoint::Program { level, .. } => Some(*level),
+        Endpoint::Program { level, .. } if image.is_none() => Some(*level),
         _ => None,
     };
+    let mut backend = None;
+    if let (Some(image), Endpoint::Program { argv, env, .. }) = (image, &mut endpoint) {
+        let arguments: Vec<String> = argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        // The daemon is asked, which blocks.
+        let made = tokio::task::spawn_blocking(move || crate::container::server(&image, &arguments));
+        let made = made.await.map_err(|error| Failure::from(ToolError::from(error)))??;
+        *argv = made.argv.into_iter().map(OsString::from).collect();
+        *env = made.variables.into_iter().map(|(name, value)| (name, value.into())).collect();
+        backend = Some(made.backend);
+    }
     let mut builder = Client::builder(endpoint).name(&name).no_network(config.flag("no_network"));
-    if let Some(path) = env::get_os("PATH") {
+    if let Some(backend) = backend {
+        builder = builder.backend(backend);
+    } else if let Some(path) = env::get_os("PATH") {
         builder = builder.search_path(path);
     }
     // Without a home there is no login, and no server needs one.
@@ -220,6 +249,14 @@ mod tests {
         let named = of_address("stdio:./bin/srv --x", None, Level::Minimal).unwrap();
         assert_eq!((named.name.as_str(), named.endpoint.to_string().as_str()), ("srv", "./bin/srv --x"));
         assert!(of_address("stdio: ", None, Level::Minimal).is_err());
-        assert!(of_address("docker:image", None, Level::Minimal).is_err());
+        for (target, name, image, arguments) in [
+            ("docker:mcp/time", "time", "mcp/time", ""),
+            ("docker:host:5000/a/b@sha256:0 --x 'y z'", "b", "host:5000/a/b@sha256:0", "--x y z"),
+        ] {
+            let server = of_address(target, None, Level::Standard).unwrap();
+            assert_eq!((server.name.as_str(), server.image.as_deref()), (name, Some(image)));
+            assert_eq!(server.endpoint.to_string(), arguments);
+        }
+        assert!(of_address("docker: ", None, Level::Standard).is_err());
     }
 }

@@ -71,6 +71,7 @@ impl Sources {
         [
             ("PIP_INDEX_URL", self.index.as_ref().map(OsString::from)),
             ("PIP_CERT", self.certificate.as_ref().map(OsString::from)),
+            ("npm_config_registry", self.registry.as_ref().map(OsString::from)),
             ("PIP_FIND_LINKS", self.find_links.as_ref().map(OsString::from)),
             ("https_proxy", env::get_os("HTTPS_PROXY")),
             ("SSL_CERT_FILE", env::get_os("SSL_CERT_FILE")),

@@ -21,9 +21,11 @@ pub(crate) fn run(command: &ImageCommand, config: &Config, printer: &Printer) ->
 }
 
 fn build(args: &ImageBuildArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    // Claude Code is no packages for an interpreter: there is only an image of it.
+    let is_image = args.docker || args.name.as_deref() == Some(container::CLAUDE_CODE);
     let profile = match (&args.name, &args.profile_file) {
         // An image has a recipe, which need not be a profile.
-        (Some(_), _) if args.docker && !args.local => None,
+        (Some(_), _) if is_image && !args.local => None,
         (Some(name), _) => Some(Profile::named(name).map_err(|error| {
             Failure::from(error).hint("A profile of your own: `toolpost image build --profile-file FILE`.")
         })?),
@@ -38,7 +40,7 @@ fn build(args: &ImageBuildArgs, config: &Config, printer: &Printer) -> Result<Ex
         lines.push(line_of_environment(&json!(environment)));
         made["environment"] = json!(environment);
     }
-    if let (true, Some(name)) = (args.docker, &args.name) {
+    if let (true, Some(name)) = (is_image, &args.name) {
         let note = &mut |line: &str| printer.note(&paint(FAINT, one_line(line, 300)));
         let image = json!(container::build(name, sources.variables(), note)?);
         lines.push(line_of_image(&image));

@@ -198,7 +198,7 @@ pub(crate) fn named(name: &str, level: Level) -> Result<Option<Server>, Failure>
         let entry: Entry =
             serde_json::from_value(entry.clone()).map_err(|error| wrong(&error.to_string()))?;
         return endpoint(entry, level)
-            .map(|endpoint| Some(Server { name: name.to_owned(), endpoint }))
+            .map(|endpoint| Some(Server { name: name.to_owned(), endpoint, image: None }))
             .map_err(|why| wrong(&why));
     }
     Ok(None)

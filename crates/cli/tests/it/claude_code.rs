@@ -49,9 +49,10 @@ pub(crate) fn claude_code_uses_the_tools_in_the_sandbox_and_in_a_process() {
     let Some(world) = world("claude_code_uses_the_tools_in_the_sandbox_and_in_a_process") else { return };
     let task = "call mcp__toolpost__calculate {\"expression\": \"6*7\"}\n\
                 call mcp__toolpost__write_file {\"path\": \"made.txt\", \"content\": \"x\"}";
-    for words in
-        [&["--model", "haiku"][..], &["--executor", "process", "--model", "anthropic/claude-opus-5-5"]]
-    {
+    for words in [
+        &["--model", "haiku"][..],
+        &["--executor", "process", "--model", "anthropic/claude-opus-5-5", "--effort", "low"],
+    ] {
         let (record, _) = world.run(task, words, 0);
         assert_eq!((&record["success"], &record["stop_reason"]), (&json!(true), &json!("end_turn")));
         assert!(record["response"].as_str().unwrap().contains("42"), "{record}");
@@ -65,6 +66,7 @@ pub(crate) fn claude_code_uses_the_tools_in_the_sandbox_and_in_a_process() {
     );
     assert!(requests[0].json()["model"].to_string().contains("haiku"));
     assert!(requests.last().unwrap().json()["model"] == "claude-opus-5-5");
+    assert_eq!(requests.last().unwrap().json()["output_config"]["effort"], "low");
 }
 
 #[test]
@@ -125,7 +127,6 @@ fn nothing_starts_without_a_credential_or_with_options_of_the_other_agent() {
     assert!(missing["hints"].to_string().contains("CLAUDE_CODE_OAUTH_TOKEN"), "{missing}");
     for words in [
         &["--temperature", "1"][..],
-        &["--effort", "low"],
         &["--max-output-tokens", "9"],
         &["--record", "x"],
         &["--dynamic"],
@@ -168,4 +169,41 @@ fn what_is_wrong_is_said_before_anything_starts() {
     assert!(failed(&bypass, 2).contains("confines"));
     // The tests' own rule that nothing leaves this machine holds for Claude Code as well.
     assert!(failed(&program, 5).contains("leave this machine"));
+}
+
+/// Which image, and whether it is fetched; with the image that is built for it, also that it works.
+#[test]
+pub(crate) fn a_container_has_the_image_that_is_built_for_it() {
+    let name = "a_container_has_the_image_that_is_built_for_it";
+    let Some(world) = world(name) else { return };
+    let Some(daemon) = crate::daemon::Daemon::get(name) else { return };
+    let env = world.env.with("DOCKER_HOST", daemon.host.to_string());
+    let run = |words: &[&str]| {
+        let fixed = ["run", "-p", "call mcp__toolpost__calculate {\"expression\": \"6*7\"}"];
+        env.run(
+            fixed.iter().chain(&["--agent", "claude-code", "--executor", "docker", "--json"]).chain(words),
+        )
+    };
+    let missing = run(&[]).exit(2).error();
+    assert!(missing["message"].as_str().unwrap().contains("toolpost/claude-code:latest"), "{missing}");
+    let other = run(&["--image", "127.0.0.1:1/other"]).exit(2).error();
+    assert!(other["message"].as_str().unwrap().contains("127.0.0.1:1/other"), "{other}");
+    let fetched = run(&["--image", "127.0.0.1:1/other", "--pull", "missing"]).exit(4).error();
+    assert!(fetched["message"].as_str().unwrap().contains("could not be pulled"), "{fetched}");
+    let words = ["run", "-p", "hi", "--agent", "claude-code", "--json", "--image", "a"];
+    assert!(env.run(words).exit(2).error()["hints"].to_string().contains("--executor docker"));
+
+    let built = env.run(["image", "build", "claude-code", "--json"]);
+    if !built.status.success() {
+        println!("SKIP {name}: the image cannot be built here: {built}");
+        return;
+    }
+    assert_eq!(built.json()["image"]["recipe"], "claude-code", "{built}");
+    let finished = run(&[]).ok();
+    assert!(!finished.out.contains("canary") && !finished.err.contains("canary"), "{finished}");
+    let record = finished.json();
+    fits("run-record", &record);
+    assert_eq!((&record["success"], record["container_id"].as_str().map(str::len)), (&json!(true), Some(64)));
+    assert!(record["response"].as_str().unwrap().contains("42"), "{record}");
+    crate::support::eventually("the containers are gone", || daemon.containers().is_empty());
 }

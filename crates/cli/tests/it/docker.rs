@@ -143,3 +143,51 @@ pub(crate) fn encryption() {
     let wrong = env.with("DOCKER_CERT_PATH", "certificates").run(words).exit(2).error();
     assert!(wrong["message"].as_str().unwrap().contains("certificates/ca.pem"), "{wrong}");
 }
+
+/// A server of the Model Context Protocol, for any shell.
+const SERVER: &str = r#"while read -r line; do
+  id=${line##*\"id\":}; id=${id%%[,\}]*}
+  answer() { printf '{"jsonrpc":"2.0","id":%s,%s}\n' "$id" "$1"; }
+  case $line in
+    *'"method":"initialize"'*) answer '"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"shell","version":"1"}}' ;;
+    *'"method":"tools/list"'*) answer '"result":{"tools":[{"name":"where","description":"Says where it is.","inputSchema":{"type":"object"}}]}' ;;
+    *'"method":"tools/call"'*) answer '"result":{"content":[{"type":"text","text":"'"$GREETING from $PWD with $0 and $(tail -n +3 /proc/net/dev | grep -vc lo:) networks"'"}]}' ;;
+    *'"id":'*) answer '"error":{"code":-32601,"message":"unknown"}' ;;
+  esac
+done"#;
+
+#[test]
+fn an_image_is_a_server_that_starts_as_the_image_says() {
+    let name = "an_image_is_a_server_that_starts_as_the_image_says";
+    let Some((env, daemon)) = with_daemon(name) else { return };
+    // What `docker build` makes of ENTRYPOINT, CMD, ENV and WORKDIR.
+    let made =
+        daemon.request("POST", "/containers/create", &format!(r#"{{"Image": "{IMAGE}", "Cmd": ["sh"]}}"#));
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    let id = made["Id"].as_str().unwrap();
+    let config = serde_json::json!({
+        "Entrypoint": ["sh", "-c", SERVER], "Cmd": ["the-default"], "WorkingDir": "/etc",
+        "Env": ["GREETING=hello", "LD_PRELOAD=/evil.so", "PATH=/bin"],
+    });
+    daemon.request("POST", &format!("/commit?container={id}&repo=mcp/where&tag=one"), &config.to_string());
+    daemon.request("DELETE", &format!("/containers/{id}?v=1"), "");
+
+    let tools = env.run(["tools", "docker:mcp/where:one"]).ok();
+    assert!(tools.out.contains("where"), "{tools}");
+    for (target, word) in
+        [("docker:mcp/where:one", "the-default"), ("docker:mcp/where:one 'another word'", "another word")]
+    {
+        let said = env.run(["call", target, "where"]).ok();
+        assert_eq!(said.out.trim(), format!("hello from /etc with {word} and 0 networks"), "{said}");
+    }
+    env.write("say.yaml", "turns:\n  - calls: [{ tool: where, args: {} }]\n  - text: \"{{ last.text }}\"\n");
+    let words = ["run", "-p", "x", "--model", "script:say.yaml", "--mcp-server", "docker:mcp/where:one"];
+    assert!(env.run(words).ok().out.contains("hello from /etc"));
+    let missing = env.run(["tools", "docker:mcp/none:there", "--json"]).exit(2).error();
+    assert!(missing["message"].as_str().unwrap().contains("mcp/none:there"), "{missing}");
+    let quiet = env.run(["tools", &format!("docker:{IMAGE}"), "--json"]).exit(2).error();
+    assert!(quiet["message"].as_str().unwrap().contains("names no program"), "{quiet}");
+    let gone = env.with("DOCKER_HOST", "unix:///no/daemon.sock").run(["tools", "docker:a", "--json"]).exit(4);
+    assert!(gone.error()["message"].as_str().unwrap().contains("/no/daemon.sock"), "{gone}");
+    crate::support::eventually("the containers are gone", || daemon.containers().is_empty());
+}

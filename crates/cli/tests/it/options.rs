@@ -92,6 +92,8 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--agent"), by!(claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process)),
         (("run", "--claude"), by!(claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process)),
         (("run", "--executor"), by!(claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process)),
+        (("run", "--image"), by!(claude_code::a_container_has_the_image_that_is_built_for_it)),
+        (("run", "--pull"), by!(claude_code::a_container_has_the_image_that_is_built_for_it)),
         (("run", "--allow-tool"), by!(claude_code::what_goes_wrong_has_its_status)),
         (("run", "--max-cost"), by!(claude_code::what_goes_wrong_has_its_status)),
         (("run", "--own-tools"), by!(claude_code::its_own_tools_are_there_when_they_are_named)),

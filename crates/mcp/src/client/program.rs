@@ -103,7 +103,8 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
     }
     let mut sandbox_paths = Vec::new();
     let mut argv = start.argv.to_vec();
-    if let Some(folder) = start.argv.first().and_then(|program| environment_of(program.as_ref())) {
+    let environment = || start.argv.first().and_then(|program| environment_of(program.as_ref()));
+    if let Some(folder) = settings.backend.is_none().then(environment).flatten() {
         // The sandbox follows the link to the interpreter itself, which then would not know of its environment.
         argv.insert(0, ENV.into());
         sandbox_paths.push(folder);
@@ -116,11 +117,15 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
     limits.wall = limits.wall.max(LIFETIME);
     let workspace = start.dir.map_or(Workspace::Fresh, |dir| Workspace::Host(dir.to_owned()));
     let mut sandbox = Sandbox::new().level(start.level).limits(limits).workspace(workspace);
-    if let Some(search) = &settings.search_path {
-        sandbox = sandbox.search_path(search.clone());
-    }
-    for path in settings.readable.iter().chain(&sandbox_paths) {
-        sandbox = sandbox.read_only(path);
+    if let Some(backend) = &settings.backend {
+        sandbox = sandbox.backend(Arc::clone(backend));
+    } else {
+        if let Some(search) = &settings.search_path {
+            sandbox = sandbox.search_path(search.clone());
+        }
+        for path in settings.readable.iter().chain(&sandbox_paths) {
+            sandbox = sandbox.read_only(path);
+        }
     }
     for (name, value) in start.env {
         sandbox = sandbox.env(name, value.clone());

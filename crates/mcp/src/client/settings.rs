@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use toolpost_core::{LogLevel, NoPort, Port, ToolError};
+use toolpost_sandbox::Backend;
 
 use super::oauth::{OAuth, Session};
 use super::{Client, Endpoint};
@@ -62,6 +63,7 @@ pub(super) struct Settings {
     pub(super) search_path: Option<OsString>,
     pub(super) readable: Vec<PathBuf>,
     pub(super) sandbox_limits: Option<toolpost_sandbox::Limits>,
+    pub(super) backend: Option<Arc<dyn Backend>>,
     pub(super) tasks: bool,
     /// Who asks, if the server wants to know.
     pub(super) session: Option<Arc<Session>>,
@@ -96,6 +98,7 @@ impl ClientBuilder {
             search_path: None,
             readable: Vec::new(),
             sandbox_limits: None,
+            backend: None,
             tasks: true,
             session: None,
         };
@@ -175,6 +178,13 @@ impl ClientBuilder {
     /// The limits of a program's process. Default those of its level, without one of time.
     pub fn sandbox_limits(mut self, limits: toolpost_sandbox::Limits) -> Self {
         self.0.sandbox_limits = Some(limits);
+        self
+    }
+
+    /// Who runs a program, for example containers (`toolpost_sandbox::docker::Docker`). Default: this host. The command is
+    /// then one of the image's, and a search path or a readable path of the host means nothing.
+    pub fn backend(mut self, backend: Arc<dyn Backend>) -> Self {
+        self.0.backend = Some(backend);
         self
     }
 

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::workspace::Workspace;
-use crate::{env, interrupt, progress, target};
+use crate::{container, env, interrupt, progress, target};
 
 /// What Claude Code knows our tools by: `mcp__toolpost__NAME`.
 const SERVER: &str = "toolpost";
@@ -25,7 +25,7 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let prompt = prompt(args)?;
     // Before anything is opened or made.
     let credential = credential()?;
-    let program = program(args)?;
+    let executor = executor(args)?;
     let id = RunId::new();
     let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
     let store = store(args, config, &workspace, id);
@@ -41,10 +41,6 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
             .await
     })?;
     let own = &args.claude;
-    let executor = match own.executor.unwrap_or_default() {
-        ExecutorKind::Process => Executor::process(program),
-        ExecutorKind::Sandbox => Executor::sandbox(program),
-    };
     let port = TerminalPort::new(printer, &args.permission, store.clone());
     let mut builder = Agent::claude_code()
         .executor(executor)
@@ -72,6 +68,9 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     // A model of the settings is one of the loop's providers, which Claude Code does not have.
     if let Some(model) = &args.model {
         builder = builder.model(model.strip_prefix("anthropic/").unwrap_or(model));
+    }
+    if let Some(effort) = args.effort {
+        builder = builder.effort(effort);
     }
     if let Some(system) = args.system_prompt.clone().or_else(|| config.text("system_prompt")) {
         builder = builder.system(system);
@@ -122,6 +121,25 @@ fn credential() -> Result<Credential, Failure> {
         .hint("With a key: set ANTHROPIC_API_KEY."))
 }
 
+/// Where Claude Code runs.
+fn executor(args: &RunArgs) -> Result<Executor, Failure> {
+    let own = &args.claude;
+    let kind = own.executor.unwrap_or_default();
+    let options = [("--image", own.image.is_some()), ("--pull", own.pull.is_some())];
+    if kind != ExecutorKind::Docker {
+        refuse(&options, "is for containers", "Add `--executor docker`.")?;
+    }
+    Ok(match kind {
+        ExecutorKind::Process => Executor::process(program(args)?),
+        ExecutorKind::Sandbox => Executor::sandbox(program(args)?),
+        ExecutorKind::Docker => {
+            let image = own.image.clone().unwrap_or_else(|| container::tag(container::CLAUDE_CODE));
+            let (backend, program) = container::claude_code(&image, own.pull.unwrap_or_default())?;
+            Executor::container(own.program.clone().unwrap_or(program), backend)
+        }
+    })
+}
+
 /// The program that is named, else the first `claude` of the search path.
 fn program(args: &RunArgs) -> Result<PathBuf, Failure> {
     if let Some(path) = &args.claude.program {
@@ -145,7 +163,6 @@ fn program(args: &RunArgs) -> Result<PathBuf, Failure> {
 fn check(args: &RunArgs) -> Result<(), Failure> {
     let options = [
         ("--temperature", args.temperature.is_some()),
-        ("--effort", args.effort.is_some()),
         ("--max-output-tokens", args.max_output_tokens.is_some()),
         ("--record", args.record.is_some()),
         ("--dynamic", args.dynamic.is_some()),
@@ -162,6 +179,8 @@ pub(super) fn check_loop(args: &RunArgs) -> Result<(), Failure> {
     let own = &args.claude;
     let options = [
         ("--executor", own.executor.is_some()),
+        ("--image", own.image.is_some()),
+        ("--pull", own.pull.is_some()),
         ("--claude", own.program.is_some()),
         ("--own-tools", !own.own_tools.is_empty()),
         ("--allow-tool", !own.allow_tool.is_empty()),
