@@ -222,14 +222,15 @@ A target says where tools come from. `call` takes one; `tools` and `run --tools`
   FILE.toml         a description of a program, with kind = \"command\",
                     or of many targets, with kind = \"gateway\": see `toolpost help gateway`
   https://HOST/mcp  a server of the Model Context Protocol; `http://` as well
+  wss://HOST/ws     the same over WebSocket, as `toolpost serve` has it; `ws://` as well
   stdio:COMMAND     such a server, started with these words; there is no shell
   docker:IMAGE ARGS such a server in a container of an image that is there, without a network
   NAME              what `targets.NAME` of the settings stands for, or a server of `.mcp.json`,
                     or of the files of Claude Code, Claude Desktop, Cursor and VS Code
 
-A server's token is named by its place: `--token-env NAME` or `--token-file FILE`. A file's servers
-may have headers and variables with `${NAME}` in them. Such a file counts, and starts anything, only
-after `toolpost trust FILE`, which shows its commands.
+A server's token is named by its place: `--token-env NAME` or `--token-file FILE`; or it is that of
+`toolpost login`. A file's servers may have headers and variables with `${NAME}` in them. Such a
+file counts, and starts anything, only after `toolpost trust FILE`, which shows its commands.
 
 A program runs in the sandbox, at level standard unless `--level` or the settings say otherwise.
 A server is confined the same way, and then has no network: `--level minimal` gives it yours.

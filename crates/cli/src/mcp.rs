@@ -20,11 +20,9 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// How addresses and commands begin.
-const PREFIXES: [&str; 4] = ["http://", "https://", "stdio:", CONTAINER];
+const PREFIXES: [&str; 6] = ["http://", "https://", "ws://", "wss://", "stdio:", CONTAINER];
 /// How the image of a server in a container begins.
 const CONTAINER: &str = "docker:";
-/// What this version cannot reach yet.
-const LATER: [&str; 2] = ["ws://", "wss://"];
 /// The largest file with a token, in bytes.
 const MAX_TOKEN: u64 = 64 << 10;
 
@@ -39,12 +37,12 @@ pub(crate) struct Server {
 
 /// Whether a target is the address or the command of a server. What it says is then one target, commas and all.
 pub(crate) fn is_address(target: &str) -> bool {
-    PREFIXES.iter().chain(&LATER).any(|prefix| target.starts_with(prefix))
+    PREFIXES.iter().any(|prefix| target.starts_with(prefix))
 }
 
 /// Whether a token can be given to it.
 pub(crate) fn takes_token(target: &str) -> bool {
-    target.starts_with("http://") || target.starts_with("https://")
+    target.split_once("://").is_some_and(|(scheme, _)| ["http", "https", "ws", "wss"].contains(&scheme))
 }
 
 /// The server of an address or a command. The operator has written it, which allows it.
@@ -71,11 +69,6 @@ pub(crate) fn of_address(target: &str, token: Option<&Secret>, level: Level) -> 
         let endpoint = Endpoint::Program { argv, env: Vec::new(), dir: None, level };
         return Ok(Server { name, endpoint, image: Some(image) });
     }
-    if LATER.iter().any(|prefix| target.starts_with(prefix)) {
-        let shown = target.split(['?', '#']).next().unwrap_or_default();
-        return Err(Failure::usage(format!("the target `{shown}` cannot be reached by this version"))
-            .hint("Name a server by `https://…` or `stdio:COMMAND`."));
-    }
     let headers = match token {
         None => Vec::new(),
         Some(token) => {
@@ -85,11 +78,17 @@ pub(crate) fn of_address(target: &str, token: Option<&Secret>, level: Level) -> 
     let host =
         target.split("://").nth(1).unwrap_or_default().split(['/', '?', '#']).next().unwrap_or_default();
     let host = host.rsplit('@').next().unwrap_or_default();
-    if token.is_some() && target.starts_with("http://") && !is_this_machine(host) {
+    let is_clear = target.starts_with("http://") || target.starts_with("ws://");
+    if token.is_some() && is_clear && !is_this_machine(host) {
         return Err(Failure::usage(format!("the token would travel to `{host}` in the clear"))
-            .hint("Use the server's `https://` address."));
+            .hint("Use the server's `https://` or `wss://` address."));
     }
-    let endpoint = Endpoint::Http { url: target.to_owned(), headers };
+    let url = target.to_owned();
+    let endpoint = if target.starts_with("ws") {
+        Endpoint::WebSocket { url, headers }
+    } else {
+        Endpoint::Http { url, headers }
+    };
     Ok(Server { name: host.to_owned(), endpoint, image: None })
 }
 
@@ -235,6 +234,9 @@ mod tests {
             ("http://127.0.0.1:80/mcp", true),
             ("http://localhost:80/mcp", true),
             ("http://[::1]:80/mcp", true),
+            ("wss://a.example/ws", true),
+            ("ws://127.0.0.1:80/ws", true),
+            ("ws://a.example/ws", false),
             ("http://a.example/mcp", false),
             ("http://127.0.0.1.a.example/mcp", false),
             ("http://localhost@a.example/mcp", false),

@@ -46,6 +46,7 @@ mod message;
 mod oauth;
 mod program;
 mod settings;
+mod websocket;
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};

@@ -276,6 +276,32 @@ pub const NEEDS: &[Need] = &[
         reason: "servers and clients of the Model Context Protocol made with it",
         without: "what calls such servers is skipped",
     },
+    Need {
+        name: "claude-agent-toolkit",
+        probe: &[
+            ".dev/claude-agent-toolkit/bin/python3",
+            "-c",
+            "import importlib.util as u, sys\nsys.exit(u.find_spec('claude_agent_toolkit') is None)",
+        ],
+        // It is of a time before the second generation of what it stands on. The variable counts where pyenv is.
+        install: Install::Commands(&[
+            &["env", "PYENV_VERSION=3.12.1", "python3.12", "-m", "venv", ".dev/claude-agent-toolkit"],
+            &[
+                ".dev/claude-agent-toolkit/bin/python3",
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "claude-agent-toolkit==0.2.6",
+                "claude-agent-sdk==0.1.3",
+                "mcp<2",
+                "fastmcp<3",
+            ],
+        ]),
+        reason: "a client of the Model Context Protocol made with it; needs Python 3.12",
+        without: "that client is not tried",
+    },
 ];
 
 /// What the set-up found.

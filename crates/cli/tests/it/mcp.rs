@@ -55,8 +55,10 @@ fn a_server_at_an_address_is_listed_and_called() {
     let (env, url) = (TestEnv::new(), running.connection_url());
     let listed = env.run(["tools", &url]).ok();
     assert!(listed.out.contains("double") && listed.out.contains("Double a number."), "{listed}");
-    let answer = env.run(["call", &url, "double", "number=21", "--json"]).ok().json();
-    assert_eq!(answer["result"], json!({ "result": 42 }));
+    for url in [&url, &running.websocket_url()] {
+        let answer = env.run(["call", url, "double", "number=21", "--json"]).ok().json();
+        assert_eq!(answer["result"], json!({ "result": 42 }));
+    }
     let error = env.run(["call", &url, "fail", "--json"]).exit(1).error();
     assert_eq!((&error["code"], &error["message"]), (&json!("NOT_FOUND"), &json!("no such city")));
     let error = env.run(["call", &url, "double", "number=x", "--json"]).exit(1).error();

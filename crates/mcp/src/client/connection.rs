@@ -25,7 +25,7 @@ use super::flight::{Arrival, Flight, Flights, Tag, Watched};
 use super::handler::{Changes, Handler};
 use super::program::{self, Errors};
 use super::settings::Settings;
-use super::{Endpoint, http};
+use super::{Endpoint, http, websocket};
 
 /// The shortest and the longest wait before a stream of notices is opened again.
 const LISTEN_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
@@ -116,6 +116,10 @@ impl Connection {
             Endpoint::Http { url, headers } => {
                 let transport = http::transport(settings, url, headers)?;
                 serve(handler, transport, &flights, era).await.map_err(|error| of_start(error, None))?
+            }
+            Endpoint::WebSocket { url, headers } => {
+                let messages = websocket::connect(settings, url, headers).await?;
+                serve(handler, messages, &flights, era).await.map_err(|error| of_start(error, None))?
             }
             Endpoint::Program { argv, env, dir, level } => {
                 let start = program::Start { argv, env, dir: dir.as_deref(), level: *level };

@@ -18,6 +18,13 @@ pub enum Endpoint {
         /// Headers of every request, such as `Authorization`. Their values are shown by nothing.
         headers: Vec<(String, Secret)>,
     },
+    /// WebSocket, as the servers of this project have it; the protocol itself has none.
+    WebSocket {
+        /// Such as `wss://example.com/ws`.
+        url: String,
+        /// Headers of the request that begins, such as `Authorization`. Their values are shown by nothing.
+        headers: Vec<(String, Secret)>,
+    },
     /// A program that speaks over its standard streams. It is started by the sandbox.
     Program {
         /// The program and its arguments. A name without a slash is looked up in the search path.
@@ -58,7 +65,7 @@ impl fmt::Display for Endpoint {
     /// The address, or the command; no header, no variable, and of an address neither its user nor its query.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Http { url, .. } => f.write_str(&shown(url)),
+            Self::Http { url, .. } | Self::WebSocket { url, .. } => f.write_str(&shown(url)),
             Self::Program { argv, .. } => {
                 let words: Vec<_> = argv.iter().map(|word| word.to_string_lossy()).collect();
                 f.write_str(&words.join(" "))

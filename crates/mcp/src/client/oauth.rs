@@ -14,6 +14,8 @@ mod callback;
 mod challenge;
 mod key;
 mod metadata;
+#[cfg(test)]
+mod mutated;
 mod session;
 mod store;
 mod tokens;

@@ -21,5 +21,7 @@ mod foreign;
 mod hostile;
 mod hostile_http;
 mod oauth;
+mod options;
 mod own;
 mod support;
+mod websocket;

@@ -1,4 +1,5 @@
-//! Clients of others: the official Inspector, and the Python libraries `mcp` and `fastmcp`.
+//! Clients of others: the official Inspector, and the Python libraries `mcp`, `fastmcp` and
+//! `claude-agent-toolkit`.
 #![expect(clippy::disallowed_methods, reason = "the clients are programs")]
 
 use std::process::Command;
@@ -60,4 +61,30 @@ fn the_libraries_of_python_list_and_call() {
     let ended = Command::new(python).args(["-c", PYTHON, &url]).output().unwrap();
     let said = String::from_utf8_lossy(&ended.stdout);
     assert!(said.ends_with("both\n"), "{said}\n{}", String::from_utf8_lossy(&ended.stderr));
+}
+
+/// Lists the tools of a server as an agent of that library does.
+const AGENT_TOOLKIT: &str = r#"
+import asyncio, sys
+from claude_agent_toolkit import list_tools
+from claude_agent_toolkit.tool import AbstractTool
+class Served(AbstractTool):
+    def name(self): return "served"
+    def config(self): return {"type": "http", "url": sys.argv[1]}
+for tool in asyncio.run(list_tools(Served())):
+    print(tool.mcp_tool_id, tool.input_schema["type"])
+"#;
+
+#[test]
+fn the_agent_toolkit_of_python_lists() {
+    let python = repository(".dev/claude-agent-toolkit/bin/python3");
+    if !python.exists() {
+        println!("SKIP the_agent_toolkit_of_python_lists: `cargo xtask test` installs claude-agent-toolkit");
+        return;
+    }
+    let (_server, url) = server();
+    let ended = Command::new(python).args(["-c", AGENT_TOOLKIT, &url]).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let wrong = String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains("mcp__served__test_simple_text object\n"), "{said}\n{wrong}");
 }

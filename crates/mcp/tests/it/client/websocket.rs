@@ -1,0 +1,201 @@
+//! Servers over WebSocket: ours, and such as mean no good.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::Role;
+use toolpost_core::{
+    Annotations, Answer, Call, Code, Output, ParameterType, Port, Question, Secret, ToolSource as _,
+    ToolSpec, tool_fn,
+};
+use toolpost_mcp::client::{Client, Endpoint};
+use toolpost_mcp::server::{Running, Server};
+use toolpost_testkit::MemoryPort;
+use toolpost_toolbox::Toolbox;
+
+use super::support::call;
+
+async fn serve(address: &str) -> Running {
+    let double = ToolSpec::new("double", "Double a number.")
+        .parameter("number", ParameterType::Integer, "It.")
+        .annotations(Annotations { idempotent: true, ..Annotations::default() });
+    let double = tool_fn(double, async |args, ctx| {
+        ctx.progress("half", 50.0);
+        Ok(Output::json((args.decode::<i64>("number")? * 2).into()))
+    });
+    let ask = tool_fn(ToolSpec::new("ask", "Ask."), async |_, ctx| {
+        let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
+        match ctx.ask(Question::with_schema("Which?", schema)).await? {
+            Answer::Given { value } => Ok(Output::json(value)),
+            Answer::Declined => Ok(Output::text("declined")),
+        }
+    });
+    let toolbox = Toolbox::builder().tool(double).tool(ask).build().unwrap();
+    let server = Server::builder(Arc::new(toolbox)).bearer(Secret::new("hunter2hunter2")).build().unwrap();
+    server.http(address.parse().unwrap()).await.unwrap()
+}
+
+fn endpoint(running: &Running) -> Endpoint {
+    let headers = vec![("Authorization".to_owned(), Secret::new("Bearer hunter2hunter2"))];
+    Endpoint::WebSocket { url: running.websocket_url(), headers }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_carries_calls_progress_and_questions() {
+    let running = serve("127.0.0.1:0").await;
+    let without = Endpoint::WebSocket { url: running.websocket_url(), headers: Vec::new() };
+    let error = Client::builder(without).connect().await.unwrap_err();
+    assert_eq!(
+        (error.code(), error.context().get("unauthorized")),
+        (Code::Permission, Some(&json!(true))),
+        "{error}"
+    );
+    let client = Client::builder(endpoint(&running)).connect().await.unwrap();
+    assert!(!format!("{client:?} {error:?}").contains("hunter2"));
+    let calls = (0..20).map(|number| call(&client, "double", json!({ "number": number })));
+    for (number, output) in futures_util::future::join_all(calls).await.into_iter().enumerate() {
+        assert_eq!(output.unwrap().model_text(), (number * 2).to_string());
+    }
+    let port = MemoryPort::new(10, 0);
+    port.answer(Answer::Given { value: json!({ "city": "Oslo" }) });
+    for (tool, arguments, expected) in
+        [("double", json!({ "number": 4 }), json!(8)), ("ask", json!({}), json!({ "city": "Oslo" }))]
+    {
+        let mut call = Call::new(tool, arguments);
+        call.port = Arc::clone(&port) as Arc<dyn Port>;
+        let structured = client.call(call).await.result.unwrap().structured.unwrap();
+        assert!(structured == expected || structured == json!({ "result": expected }), "{structured}");
+    }
+    assert_eq!(port.heard().progress.len(), 1);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_that_ends_is_opened_again_and_no_name_is_lost() {
+    let running = serve("127.0.0.1:0").await;
+    let address = running.address().to_string();
+    let client = Client::builder(endpoint(&running)).connect().await.unwrap();
+    running.stop().await;
+    assert_eq!(client.list().await.unwrap().len(), 2);
+    let error = client.call(Call::new("ask", json!({}))).await.result.unwrap_err();
+    assert_eq!(error.code(), Code::Dependency, "{error}");
+    let running = serve(&address).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let output = call(&client, "double", json!({ "number": 21 })).await.unwrap();
+    assert_eq!(output.model_text(), "42");
+    running.stop().await;
+}
+
+/// What a call is answered with.
+type Answers = fn(&Value) -> Vec<Message>;
+
+/// A server that speaks the older era over WebSocket, and answers a call with these messages.
+async fn hostile(answers: impl Fn(&Value) -> Vec<Message> + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/ws", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            let head = String::from_utf8(head).unwrap();
+            let key = head.lines().find_map(|line| {
+                line.to_ascii_lowercase()
+                    .starts_with("sec-websocket-key:")
+                    .then(|| line[18..].trim().to_owned())
+            });
+            let accepted = derive_accept_key(key.unwrap().as_bytes());
+            let answer = format!(
+                "HTTP/1.1 101 X\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Protocol: mcp\r\nSec-WebSocket-Accept: {accepted}\r\n\r\n"
+            );
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            let mut stream = WebSocketStream::from_raw_socket(stream, Role::Server, None).await;
+            while let Some(Ok(message)) = stream.next().await {
+                let Message::Text(text) = message else { continue };
+                let message: Value = serde_json::from_str(&text).unwrap();
+                let good = |result: Value| {
+                    vec![Message::text(
+                        json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }).to_string(),
+                    )]
+                };
+                let sent = match message["method"].as_str() {
+                    Some("initialize") => good(json!({ "protocolVersion": "2025-11-25", "capabilities": { "tools": {} }, "serverInfo": { "name": "h", "version": "1" } })),
+                    Some("tools/list") => good(json!({ "tools": [{ "name": "bad", "inputSchema": { "type": "object" } }] })),
+                    Some("tools/call") => answers(&message),
+                    Some("server/discover") => vec![Message::text(json!({ "jsonrpc": "2.0", "id": message["id"], "error": { "code": -32601, "message": "no" } }).to_string())],
+                    _ => Vec::new(),
+                };
+                for message in sent {
+                    if stream.send(message).await.is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+    });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_answer_costs_its_call() {
+    let rows: [(&str, Answers); 5] = [
+        ("garbage without end", |_| (0..2_000).map(|_| Message::text("garbage")).collect()),
+        ("a message that is too long", |_| vec![Message::text("x".repeat(2 << 20))]),
+        ("an end", |_| vec![Message::Close(None)]),
+        ("an answer that is none", |message| {
+            vec![Message::text(json!({ "jsonrpc": "2.0", "id": message["id"], "result": 5 }).to_string())]
+        }),
+        ("nothing", |_| Vec::new()),
+    ];
+    for (what, answers) in rows {
+        let url = hostile(answers).await;
+        let endpoint = Endpoint::WebSocket { url, headers: Vec::new() };
+        let client = Client::builder(endpoint)
+            .limits(|limits| limits.message_bytes = 1 << 20)
+            .timeout(Duration::from_secs(5))
+            .connect()
+            .await
+            .unwrap();
+        let error = call(&client, "bad", json!({})).await.unwrap_err();
+        assert!(matches!(error.code(), Code::Dependency | Code::Timeout | Code::Limit), "{what}: {error}");
+        assert!(error.message().len() < 2_000, "{what}");
+        assert_eq!(client.list().await.unwrap().len(), 1, "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_without_a_websocket_says_so() {
+    for (answer, code) in [
+        ("HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n", Code::NotFound),
+        ("HTTP/1.1 302 X\r\nLocation: ws://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", Code::Dependency),
+        ("HTTP/1.1 200 X\r\nContent-Length: 0\r\n\r\n", Code::Dependency),
+        ("garbage\r\n\r\n", Code::Dependency),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("ws://{}/ws", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = [0; 4 << 10];
+                let _ = stream.read(&mut head).await;
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        let error =
+            Client::builder(Endpoint::WebSocket { url, headers: Vec::new() }).connect().await.unwrap_err();
+        assert_eq!(error.code(), code, "{answer}: {error}");
+    }
+    let far = |url: &str| {
+        Client::builder(Endpoint::WebSocket { url: url.to_owned(), headers: Vec::new() }).no_network(true)
+    };
+    let error = far("wss://tools.example/ws").connect().await.unwrap_err();
+    assert!(error.message().contains("TOOLPOST_NO_NETWORK"), "{error}");
+    assert_eq!(far("http://127.0.0.1/ws").connect().await.unwrap_err().code(), Code::InvalidInput);
+}
