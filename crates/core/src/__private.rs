@@ -6,8 +6,8 @@ pub use serde_json;
 
 pub use crate::{
     Annotations, Approval, Args, BoxFuture, Ctx, Inject, IntoOutput, Mode, OnConflict, Output, Placement,
-    Policy, Prompt, Rate, Resource, ResourceSpec, Retry, SpecError, StateConflict, StateSpec, Timeout, Tool,
-    ToolError, ToolGroup, ToolSpec,
+    Policy, Prompt, Rate, Resource, ResourceSpec, Retry, SpecError, StateConflict, StateSpec, TaskUse,
+    Timeout, Tool, ToolError, ToolGroup, ToolSpec,
 };
 pub use std::sync::{Arc, LazyLock};
 pub use std::time::Duration;

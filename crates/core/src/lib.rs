@@ -48,6 +48,7 @@ mod spec;
 mod state;
 mod status;
 mod suggest;
+mod task;
 mod tool;
 mod values;
 
@@ -90,6 +91,7 @@ pub use self::state::{
 };
 pub use self::status::{SourceState, SourceStatus, Withheld};
 pub use self::suggest::{did_you_mean, suggestions};
+pub use self::task::{KeptTask, TaskStore, TaskUse};
 pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn, typed_tool_fn};
 pub use self::values::has_more_values_than;
 

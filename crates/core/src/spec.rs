@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::{Alias, OnConflict, ParameterType, Policy, Schema, StateSpec, hex};
+use crate::{Alias, OnConflict, ParameterType, Policy, Schema, StateSpec, TaskUse, hex};
 
 /// The longest tool name: what every provider and protocol takes.
 const MAX_NAME: usize = 64;
@@ -107,6 +107,9 @@ pub struct ToolSpec {
     /// What happens between a call and its end.
     #[serde(default)]
     pub mode: Mode,
+    /// Whether a call may outlive the request that made it.
+    #[serde(default)]
+    pub task: TaskUse,
     /// Whether it has a dry run of its own: it is called for one too, and looks at
     /// [`Ctx::is_dry_run`](crate::Ctx::is_dry_run).
     #[serde(default)]
@@ -160,6 +163,7 @@ impl ToolSpec {
             tags: Vec::new(),
             annotations: Annotations::default(),
             mode: Mode::default(),
+            task: TaskUse::default(),
             dry_run: false,
             policy: Policy::default(),
             state: Vec::new(),
@@ -221,6 +225,13 @@ impl ToolSpec {
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
+        self
+    }
+
+    /// Says whether a call may outlive the request that made it.
+    #[must_use]
+    pub fn task(mut self, task: TaskUse) -> Self {
+        self.task = task;
         self
     }
 
@@ -392,6 +403,9 @@ impl Serialize for ToolSpec {
         if self.mode != Mode::Unary {
             map.serialize_entry("mode", &self.mode)?;
         }
+        if !self.task.is_default() {
+            map.serialize_entry("task", &self.task)?;
+        }
         if self.dry_run {
             map.serialize_entry("dry_run", &true)?;
         }
@@ -432,6 +446,7 @@ mod tests {
             .parameter("n", crate::ParameterType::Integer, "N.")
             .output(json!({"type": "integer"}))
             .mode(Mode::Streaming)
+            .task(TaskUse::Only)
             .example(json!({"n": 1}), Some(json!(2)));
         spec.aliases.push(Alias::new("b").argument("n", 1));
         spec.title = Some("T".into());

@@ -17,7 +17,8 @@ pub fn has_more_values_than(text: &[u8], most: usize) -> bool {
             _ => {}
         }
     }
-    marks > most
+    // The outermost value has no mark before it.
+    marks >= most
 }
 
 #[cfg(test)]

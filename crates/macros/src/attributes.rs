@@ -67,6 +67,7 @@ const KNOWN: &[&str] = &[
     "approval",
     "output_limit",
     "mode",
+    "task",
     "dry_run",
     "example",
     "sensitive",
@@ -312,6 +313,12 @@ impl ToolOptions {
                 let modes = [("unary", "Unary"), ("streaming", "Streaming"), ("session", "Session")];
                 let variant = one_of(&text(meta)?, &modes)?;
                 self.changes.push(quote!(#spec.mode = ::toolpost::__private::Mode::#variant;));
+            }
+            "task" => {
+                let uses =
+                    [("when_slow", "WhenSlow"), ("at_once", "AtOnce"), ("only", "Only"), ("never", "Never")];
+                let variant = one_of(&text(meta)?, &uses)?;
+                self.changes.push(quote!(#spec.task = ::toolpost::__private::TaskUse::#variant;));
             }
             "dry_run" => {
                 let field = meta.require_path_only()?;

@@ -45,6 +45,7 @@ use proc_macro::TokenStream;
 /// | `approval = "allow"`, `"ask"` or `"deny"` | whether it may be called |
 /// | `output_limit = 65536` | bytes of text that a model gets |
 /// | `mode = "unary"`, `"streaming"` or `"session"` | how it is called as a program: streams of events and sessions are asked for |
+/// | `task = "when_slow"`, `"at_once"`, `"only"` or `"never"` | whether a call through a server may outlive its request (`"when_slow"`) |
 /// | `dry_run` | it has a dry run of its own and looks at `Ctx::is_dry_run`; without it a dry run never calls it |
 /// | `example = r#"{…}"#` | arguments as one would give them; may be repeated |
 /// | `sensitive("password", …)` | arguments that records mask; for the fields of a whole input |

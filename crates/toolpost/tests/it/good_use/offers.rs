@@ -15,12 +15,13 @@ fn review(text: String, tone: Option<String>) -> String {
 }
 
 /// Count.
-#[tool(mode = "streaming", dry_run)]
+#[tool(mode = "streaming", task = "at_once", dry_run)]
 async fn count(ctx: &Ctx) -> bool {
     ctx.is_dry_run()
 }
 
 #[test]
 fn prompts_and_resources() {
-    let _ = Toolbox::builder().resource(note).prompt(review).tool(count).build().unwrap();
+    let toolbox = Toolbox::builder().resource(note).prompt(review).tool(count).build().unwrap();
+    assert_eq!(toolbox.specs()[0].task, toolpost::TaskUse::AtOnce);
 }
