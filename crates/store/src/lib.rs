@@ -13,7 +13,8 @@
 //! - A change is never rewritten and never removed. Every 64th version, and each whose changes have grown larger
 //!   than the document, is kept whole, so that a version is at most 63 patches away from a whole one.
 //! - Nothing is unbounded: not a document, not the queue of commits, not the wait for a lock, not the cache.
-//! - Documents only. Knows no tool, no call path, and nothing of what a document means.
+//! - Documents, and tasks of a server ([`TaskFile`], a file of its own that one process has at a time) only. Knows no
+//!   tool, no call path, and nothing of what a document or a task means.
 #![forbid(unsafe_code)]
 
 mod fault;
@@ -22,7 +23,9 @@ mod options;
 mod readers;
 mod schema;
 mod store;
+mod tasks;
 mod writer;
 
 pub use self::options::Options;
 pub use self::store::Store;
+pub use self::tasks::TaskFile;

@@ -16,11 +16,21 @@ use toolpost_core::ToolError;
 
 use crate::fault;
 
-/// Marks a file as ours: `TPST`.
-const APPLICATION: i64 = 0x5450_5354;
+/// A kind of file.
+pub(crate) struct Format {
+    /// Marks a file as ours.
+    pub(crate) application: i64,
+    /// One step for each format, forward only. The format of a file is the number of steps it has taken.
+    pub(crate) steps: &'static [&'static str],
+    /// Whether one connection alone has the file open.
+    pub(crate) is_exclusive: bool,
+}
 
-/// One step for each format, forward only. The format of a file is the number of steps it has taken.
-const STEPS: &[&str] = &["
+/// Documents and their history, marked `TPST`.
+pub(crate) const DOCUMENTS: Format = Format {
+    application: 0x5450_5354,
+    is_exclusive: false,
+    steps: &["
 CREATE TABLE documents (
     key INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -40,7 +50,8 @@ CREATE TABLE changes (
     value TEXT                 -- the whole document; null where the patches since the last whole one make it
 ) STRICT;
 CREATE INDEX milestones ON changes (document, version) WHERE version % 64 = 0;
-"];
+"],
+};
 
 /// Every how many versions the index knows one; the same number stands in the index.
 pub(crate) const MILESTONE: u64 = 64;
@@ -111,6 +122,7 @@ pub(crate) fn connect(path: &Path, busy_timeout: Duration) -> rusqlite::Result<C
 /// Makes a connection a writer's: the file is ours, of the newest format, and a commit is on the disk when it returns.
 pub(crate) fn prepare(
     connection: &mut Connection,
+    format: &Format,
     path: &Path,
     busy_timeout: Duration,
 ) -> Result<(), ToolError> {
@@ -119,7 +131,10 @@ pub(crate) fn prepare(
     if connection.is_readonly("main").map_err(failed)? {
         return Err(fault::read_only(path));
     }
-    check(connection, path)?;
+    if format.is_exclusive {
+        connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failed)?;
+    }
+    check(connection, format, path)?;
     let mode = patiently(busy_timeout, || {
         connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0))
     })
@@ -131,13 +146,13 @@ pub(crate) fn prepare(
     connection
         .execute_batch("PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 67108864;")
         .map_err(failed)?;
-    patiently(busy_timeout, || migrate(connection)).map_err(failed)?;
+    patiently(busy_timeout, || migrate(connection, format)).map_err(failed)?;
     // Another process may have taken the file further in the meantime.
-    check(connection, path)
+    check(connection, format, path)
 }
 
 /// Refuses a file that is not ours or of a newer format.
-fn check(connection: &Connection, path: &Path) -> Result<(), ToolError> {
+fn check(connection: &Connection, expected: &Format, path: &Path) -> Result<(), ToolError> {
     let number = |pragma: &str| {
         connection
             .query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0))
@@ -148,10 +163,10 @@ fn check(connection: &Connection, path: &Path) -> Result<(), ToolError> {
     let objects = connection
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))
         .map_err(|error| fault::database(error, path))?;
-    if number("application_id")? != APPLICATION && (objects > 0 || format > 0) {
+    if number("application_id")? != expected.application && (objects > 0 || format > 0) {
         return Err(fault::not_ours(path, "is a database of another program"));
     }
-    let known = STEPS.len() as i64;
+    let known = expected.steps.len() as i64;
     if format > known {
         return Err(fault::newer(path, format, known));
     }
@@ -159,17 +174,17 @@ fn check(connection: &Connection, path: &Path) -> Result<(), ToolError> {
 }
 
 /// Takes the steps that the file has not taken.
-fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
+fn migrate(connection: &mut Connection, expected: &Format) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     let format: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let taken = usize::try_from(format).unwrap_or(usize::MAX);
-    if taken >= STEPS.len() {
+    if taken >= expected.steps.len() {
         return Ok(());
     }
-    for step in &STEPS[taken..] {
+    for step in &expected.steps[taken..] {
         transaction.execute_batch(step)?;
     }
-    transaction.pragma_update(None, "application_id", APPLICATION)?;
-    transaction.pragma_update(None, "user_version", STEPS.len() as i64)?;
+    transaction.pragma_update(None, "application_id", expected.application)?;
+    transaction.pragma_update(None, "user_version", expected.steps.len() as i64)?;
     transaction.commit()
 }

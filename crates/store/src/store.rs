@@ -92,7 +92,7 @@ impl Store {
         schema::make_file(&path)?;
         let mut connection =
             schema::connect(&path, options.busy_timeout).map_err(|error| fault::database(error, &path))?;
-        schema::prepare(&mut connection, &path, options.busy_timeout)?;
+        schema::prepare(&mut connection, &schema::DOCUMENTS, &path, options.busy_timeout)?;
         // From here on the writer itself waits for the lock.
         connection.busy_timeout(Duration::ZERO).map_err(|error| fault::database(error, &path))?;
         let all_places = (options.queue_bytes / PLACE_BYTES).clamp(1, u32::MAX as usize >> 3);

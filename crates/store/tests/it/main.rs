@@ -7,3 +7,4 @@ mod limits;
 mod model;
 mod processes;
 mod support;
+mod tasks;
