@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_core::{
-    Answer, BoxFuture, Call, Content, Ctx, LogLevel, Output, PromptSpec, Question, Reply, ResourceSpec,
-    SampleRequest, Tool, ToolError, ToolSource, ToolSpec, tool_fn,
+    Answer, BoxFuture, Call, Content, Ctx, LogLevel, Output, ParameterType, PromptSpec, Question, Reply,
+    ResourceSpec, SampleRequest, TaskUse, Tool, ToolError, ToolSource, ToolSpec, tool_fn,
 };
 use toolpost_mcp::server::{Completion, Server};
 use toolpost_toolbox::Toolbox;
@@ -20,6 +20,9 @@ const IMAGE: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
 /// A WAV file without a sound.
 const AUDIO: &str = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAAAAA==";
+
+/// How long a call may keep its request open where the client knows tasks.
+const TASK_AFTER: Duration = Duration::from_millis(300);
 
 /// What is to be read at `test://static-text`.
 const TEXT: &str = "This is the content of the static text resource.";
@@ -265,6 +268,62 @@ fn rounds() -> Vec<Arc<dyn Tool>> {
     ]
 }
 
+/// Calls that outlive their requests.
+fn tasks() -> Vec<Arc<dyn Tool>> {
+    let spec = |name: &str, task: TaskUse| ToolSpec::new(name, format!("Act as {name}.")).task(task);
+    let greet = spec("greet", TaskUse::Never).parameter("name", ParameterType::String, "Whom.");
+    let greet = tool_fn(greet, async |args, _ctx| {
+        Ok(Output::text(format!("Hello, {}!", args.decode::<String>("name")?)))
+    });
+    let slow = spec("slow_compute", TaskUse::AtOnce)
+        .parameter("seconds", ParameterType::Integer, "How long.")
+        .optional_parameter("label", ParameterType::String, "What it is called.");
+    let slow = tool_fn(slow, async |args, _ctx| {
+        tokio::time::sleep(Duration::from_secs(args.decode("seconds")?)).await;
+        Ok(Output::text("It is computed."))
+    });
+    let failing = tool_fn(spec("failing_job", TaskUse::Only), async |_args, _ctx| {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Err(ToolError::precondition("This job always fails"))
+    });
+    // What the client cannot do is an error of the protocol.
+    let protocol_error = tool_fn(spec("protocol_error_job", TaskUse::AtOnce), async |_args, ctx| {
+        ctx.roots().await?;
+        Ok(Output::text("The client has roots."))
+    });
+    let confirm = spec("confirm_delete", TaskUse::AtOnce).parameter(
+        "filename",
+        ParameterType::String,
+        "What is to be deleted.",
+    );
+    let confirm = tool_fn(confirm, async |args, ctx| {
+        let message = format!("Delete {}?", args.decode::<String>("filename")?);
+        Ok(completed(&asked(&ctx, &message, confirmation(), "confirm").await?))
+    });
+    let several = tool_fn(spec("multi_input", TaskUse::AtOnce), async |_args, ctx| {
+        let (one, other) = tokio::join!(
+            asked(&ctx, "What is your name?", text_schema("name"), "first"),
+            asked(&ctx, "And theirs?", text_schema("name"), "second"),
+        );
+        Ok(Output::text(format!("{} and {}", one?["name"], other?["name"])))
+    });
+    // Asks while its request is open; what follows takes too long for that.
+    let composed = tool_fn(spec("test_tool_with_task", TaskUse::WhenSlow), async |_args, ctx| {
+        let answer = asked(&ctx, "What is your name?", text_schema("name"), "user_name").await?;
+        tokio::time::sleep(TASK_AFTER * 3).await;
+        Ok(Output::text(format!("Hello, {}!", answer["name"].as_str().unwrap_or("stranger"))))
+    });
+    vec![
+        Arc::new(greet),
+        Arc::new(slow),
+        Arc::new(failing),
+        Arc::new(protocol_error),
+        Arc::new(confirm),
+        Arc::new(several),
+        Arc::new(composed),
+    ]
+}
+
 /// How a prompt or a resource is made.
 type Make = Arc<dyn Fn(Call) -> BoxFuture<'static, Result<Output, ToolError>> + Send + Sync>;
 
@@ -300,7 +359,7 @@ impl Fixture {
             change("test_trigger_tool_change"),
             change("test_trigger_prompt_change"),
         ];
-        let all = [contents(), telling, asking(), rounds()].into_iter().flatten();
+        let all = [contents(), telling, asking(), rounds(), tasks()].into_iter().flatten();
         let tools =
             all.fold(Toolbox::builder().name("conformance"), toolpost_toolbox::Builder::tool).build()?;
         Ok(Self { tools, prompts: prompts(), resources: resources()?, changes })
@@ -438,6 +497,7 @@ async fn main() -> Result<(), ToolError> {
     let server = Server::builder(Arc::new(Fixture::new()?))
         .name("toolpost-conformance")
         .version("1.0.0")
+        .settings(|limits| limits.task_after = TASK_AFTER)
         .complete(|wanted: Completion| async move {
             let values = ["paris", "park", "party"].map(str::to_owned);
             values.into_iter().filter(|value| value.starts_with(&wanted.value)).collect()

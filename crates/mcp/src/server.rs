@@ -25,21 +25,26 @@ mod answers;
 mod builder;
 mod calls;
 mod changes;
+#[cfg(test)]
+mod fuzz;
 mod guard;
 mod handler;
 mod hints;
 mod http;
 mod limits;
+mod listening;
 mod listing;
 mod oauth;
 mod patience;
 mod port;
 mod sessions;
 mod streams;
+mod tasks;
 mod tls;
 mod watched;
 mod websocket;
 mod wire;
+mod work;
 
 use std::sync::Arc;
 

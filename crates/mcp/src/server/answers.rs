@@ -72,14 +72,14 @@ impl Body for Followed {
     }
 }
 
-enum First {
+pub(super) enum First {
     NotYet,
     Answer(Bytes),
     Other,
 }
 
 /// The first message among events; those without data only say where the stream begins.
-fn first_message(events: &[u8]) -> First {
+pub(super) fn first_message(events: &[u8]) -> First {
     let Ok(events) = std::str::from_utf8(events) else { return First::NotYet };
     let mut rest = events;
     while let Some((event, after)) = rest.split_once("\n\n") {

@@ -5,13 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
-use toolpost_core::{BoxFuture, Secret, ToolError, ToolSource, ToolSpec};
+use toolpost_core::{BoxFuture, Secret, TaskStore, ToolError, ToolSource, ToolSpec};
 
 use super::calls::Parking;
 use super::changes::Changes;
 use super::guard::Guard;
 use super::handler::Shared;
 use super::listing::{Hinting, Listings};
+use super::tasks::Tasks;
 use super::{Certificate, Hints, Limits, ResourceServer};
 
 /// What a client wants to be completed: an argument of a prompt, or a part of a resource's address.
@@ -51,6 +52,7 @@ pub struct Builder {
     completing: Option<Completing>,
     guard: Guard,
     tls: Option<Certificate>,
+    task_store: Option<Arc<dyn TaskStore>>,
 }
 
 impl Builder {
@@ -113,6 +115,14 @@ impl Builder {
         self
     }
 
+    /// Keeps tasks there, so that they outlive this process. A task that was interrupted is run again if its tool is
+    /// idempotent or only reads, has no sensitive arguments and keeps nothing for one conversation alone; else it has
+    /// failed. Tokens of [`bearer`](Self::bearer) are known by their place: their order must stay. Default: in memory.
+    pub fn task_store(mut self, store: Arc<dyn TaskStore>) -> Self {
+        self.task_store = Some(store);
+        self
+    }
+
     /// Serves HTTP and WebSocket over TLS alone.
     pub fn tls(mut self, certificate: Certificate) -> Self {
         self.tls = Some(certificate);
@@ -142,9 +152,10 @@ impl Builder {
     /// The server. Nothing listens yet.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if a token is empty, or a limit is 0.
+    /// `INVALID_INPUT` if a token is empty, or a limit is 0 that must not be.
     pub fn build(self) -> Result<Server, ToolError> {
-        let Self { source, name, version, instructions, limits, hints, completing, guard, tls } = self;
+        let Self { source, name, version, instructions, limits, hints, completing, guard, tls, task_store } =
+            self;
         guard.check()?;
         let counts = [
             ("sessions", limits.sessions),
@@ -157,12 +168,16 @@ impl Builder {
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(ToolError::invalid_input(format!("`{name}`: expected at least 1, found 0")));
         }
+        if limits.tasks > 0 && limits.task_ttl.is_zero() {
+            return Err(ToolError::invalid_input("`task_ttl`: expected more than no time at all, found 0"));
+        }
         let shared = Shared {
             name: name.unwrap_or_else(|| source.name().to_owned()),
             version,
             instructions,
             calls: Arc::new(Semaphore::new(limits.calls.min(Semaphore::MAX_PERMITS))),
             parking: Arc::new(Parking::new(limits.parked, limits.parked_time)?),
+            tasks: Tasks::new(task_store, &limits),
             listings: Listings::new(hints),
             changes: Changes::default(),
             completing,
@@ -204,6 +219,7 @@ impl Server {
             completing: None,
             guard: Guard::default(),
             tls: None,
+            task_store: None,
         }
     }
 

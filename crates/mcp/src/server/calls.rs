@@ -15,6 +15,7 @@ use rmcp::{Peer, RoleServer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use toolpost_core::{BoxFuture, LogLevel, Output, ToolError};
 
 use super::port::{Abilities, Asked, CallPort, Notice};
@@ -23,30 +24,51 @@ use super::port::{Abilities, Asked, CallPort, Notice};
 pub(crate) struct Active {
     future: BoxFuture<'static, Result<Output, ToolError>>,
     port: Arc<CallPort>,
+    /// What it was called with, unless it has waited for answers since.
+    pub(crate) arguments: Option<Arc<Value>>,
 }
 
 /// What happened next.
 pub(crate) enum Step {
     Done(Result<Output, ToolError>),
     Asked(Vec<Asked>),
+    /// It takes longer than is waited for.
+    Slow,
+}
+
+/// What is told of a call, on its way to whoever wants it.
+pub(crate) trait Tell {
+    fn tell(&mut self, notices: VecDeque<Notice>) -> impl Future<Output = ()> + Send;
 }
 
 impl Active {
     pub(crate) fn new(future: BoxFuture<'static, Result<Output, ToolError>>, port: Arc<CallPort>) -> Self {
-        Self { future, port }
+        Self { future, port, arguments: None }
     }
 
-    /// Runs it until it is done or asks something. What it tells goes to the client meanwhile. Not to be polled again
-    /// when it is done.
-    pub(crate) async fn step(&mut self, teller: &mut Teller) -> Step {
+    /// Its request is over: from now on it tells what a task tells.
+    pub(crate) fn on_its_own(&self) {
+        self.port.set_on_its_own();
+    }
+
+    /// Runs it until it is done or asks something, or is slow. What it tells goes to the client meanwhile. Not to be
+    /// polled again when it is done.
+    pub(crate) async fn step(&mut self, teller: &mut impl Tell, slow_at: Option<Instant>) -> Step {
         loop {
-            let news = pin!(self.port.news());
-            match select(&mut self.future, news).await {
-                Either::Left((result, _)) => {
+            let is_slow = async {
+                match slow_at {
+                    Some(time) => tokio::time::sleep_until(time).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                result = &mut self.future => {
                     teller.tell(self.port.take_notices()).await;
                     return Step::Done(result);
                 }
-                Either::Right(((), _)) => {}
+                () = self.port.news() => {}
+                () = is_slow => return Step::Slow,
             }
             let questions = self.port.take_questions();
             let notices = self.port.take_notices();
@@ -95,16 +117,6 @@ impl Teller {
         Self { peer, token, logger: logger.to_owned(), last: f64::NEG_INFINITY, patience }
     }
 
-    async fn tell(&mut self, notices: VecDeque<Notice>) {
-        for notice in notices {
-            let sent = tokio::time::timeout(self.patience, self.send(notice)).await;
-            if !matches!(sent, Ok(true)) {
-                tracing::debug!("a notice did not reach the client");
-                return;
-            }
-        }
-    }
-
     #[expect(deprecated, reason = "log lines go on for the clients that want them")]
     async fn send(&mut self, notice: Notice) -> bool {
         match notice {
@@ -128,6 +140,18 @@ impl Teller {
                 let params = LoggingMessageNotificationParam::new(level, Value::String(line.message))
                     .with_logger(self.logger.clone());
                 self.peer.notify_logging_message(params).await.is_ok()
+            }
+        }
+    }
+}
+
+impl Tell for Teller {
+    async fn tell(&mut self, notices: VecDeque<Notice>) {
+        for notice in notices {
+            let sent = tokio::time::timeout(self.patience, self.send(notice)).await;
+            if !matches!(sent, Ok(true)) {
+                tracing::debug!("a notice did not reach the client");
+                return;
             }
         }
     }

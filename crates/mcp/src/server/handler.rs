@@ -1,38 +1,44 @@
 //! The methods of the protocol, answered from a source.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::Either;
 use futures_util::stream::FuturesUnordered;
 use rmcp::model::{
-    CacheScope, CallToolRequestParams, CallToolResponse, ClientResult, CompleteRequestParams, CompleteResult,
-    CompletionInfo, GetPromptRequestParams, GetPromptResponse, Implementation, InputRequest,
-    InputRequiredResult, InputResponses, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-    ListToolsResult, PaginatedRequestParams, PromptsCapability, ProtocolVersion, ReadResourceRequestParams,
-    ReadResourceResponse, Reference, ResourcesCapability, ServerCapabilities, ServerConfig, ServerRequest,
-    SubscribeRequestParams, SubscriptionFilter, Tool, ToolsCapability, UnsubscribeRequestParams,
+    CacheScope, CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities,
+    CompleteRequestParams, CompleteResult, CompletionInfo, CreateTaskResult, GetPromptRequestParams,
+    GetPromptResponse, GetTaskParams, GetTaskResult, Implementation, InputResponses, ListPromptsResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+    PromptsCapability, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, Reference,
+    ResourcesCapability, ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter,
+    TASKS_EXTENSION_ID, Tool, ToolsCapability, UnsubscribeRequestParams, UpdateTaskParams,
 };
 #[expect(deprecated, reason = "log levels go on for the clients that set them")]
 use rmcp::model::{LoggingLevel, SetLevelRequestParams};
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
-use rmcp::{ErrorData, Peer, RoleServer, ServerHandler};
+use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Map, Value, json};
 use tokio::sync::{OnceCell, Semaphore};
+use tokio::time::Instant;
 use toolpost_core::{
-    Call, Caller, Cancellation, Code, LogLevel, Output, ResourceSpec, Scope, ToolError, ToolSource,
+    Call, Caller, Cancellation, Code, LogLevel, ResourceSpec, Scope, TaskUse, ToolError, ToolSource, ToolSpec,
 };
 
 use super::builder::{Completing, Completion};
 use super::calls::{Active, Parking, Step, Teller, binding};
 use super::changes::Changes;
 use super::guard::Guard;
+use super::listening;
 use super::listing::{LIST_TIME, Listings};
-use super::port::{Abilities, Asked, CAPABILITY, CallPort};
-use super::watched::{Subscriptions, Watch};
+use super::port::{Abilities, CAPABILITY, CallPort};
+use super::tasks::{Again, Origin, Tasks, can_run_again};
+use super::watched::Subscriptions;
+use super::work::{Outcome, Plan, Round, Work, ask};
 use super::{Certificate, Limits, Principal};
 use crate::convert::outward;
 
@@ -54,6 +60,7 @@ pub(super) struct Shared {
     /// How many calls were begun.
     pub(super) counted: AtomicU64,
     pub(super) parking: Arc<Parking>,
+    pub(super) tasks: Arc<Tasks>,
     pub(super) listings: Listings,
     pub(super) changes: Changes,
     pub(super) completing: Option<Completing>,
@@ -66,8 +73,12 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Reads what the source has, for what clients are told of the server, and looks for changes from now on.
-    pub(super) async fn prepare(self: &Arc<Self>) {
+    /// Reads what the source has, for what clients are told of the server, takes up what a server before has left, and
+    /// looks for changes from now on.
+    ///
+    /// # Errors
+    /// The store of tasks cannot be read.
+    pub(super) async fn prepare(self: &Arc<Self>) -> Result<(), ToolError> {
         let listed = self.listings.current(&*self.source).await;
         let shared = Arc::clone(self);
         self.info
@@ -86,7 +97,9 @@ impl Shared {
                 )
             })
             .await;
+        Tasks::recover(self).await?;
         Changes::watch(self);
+        Ok(())
     }
 
     fn describe(&self, has_resources: bool, has_prompts: bool) -> ServerConfig {
@@ -106,6 +119,10 @@ impl Shared {
             prompts.list_changed = Some(true);
             capabilities.prompts = Some(prompts);
         }
+        if self.limits.tasks > 0 {
+            let known = capabilities.extensions.get_or_insert_default();
+            known.insert(TASKS_EXTENSION_ID.to_owned(), Map::new());
+        }
         if self.completing.is_some() {
             capabilities.completions = Some(Map::new());
         }
@@ -118,7 +135,7 @@ impl Shared {
     }
 
     /// The scope of those who have no session.
-    fn scope_of(&self, principal: &Principal) -> Scope {
+    pub(super) fn scope_of(&self, principal: &Principal) -> Scope {
         let mut scopes = self.scopes.lock().unwrap_or_else(PoisonError::into_inner);
         let known = scopes.iter().position(|(known, _)| known == principal);
         let entry = match known {
@@ -185,7 +202,7 @@ impl Handler {
         Self { shared, session: Arc::new(session) }
     }
 
-    fn principal(&self, context: &RequestContext<RoleServer>) -> Principal {
+    pub(super) fn principal(&self, context: &RequestContext<RoleServer>) -> Principal {
         let parts = context.extensions.get::<http::request::Parts>();
         parts.and_then(|parts| parts.extensions.get::<Principal>()).unwrap_or(&self.session.principal).clone()
     }
@@ -221,8 +238,13 @@ impl Handler {
         call
     }
 
-    fn abilities(&self, context: &RequestContext<RoleServer>, is_legacy: bool) -> Abilities {
-        let mut abilities = Abilities::of(context.client_capabilities().as_ref());
+    fn abilities(
+        &self,
+        capabilities: Option<&ClientCapabilities>,
+        context: &RequestContext<RoleServer>,
+        is_legacy: bool,
+    ) -> Abilities {
+        let mut abilities = Abilities::of(capabilities);
         abilities.progress = context.meta.get_progress_token().is_some();
         abilities.log = if is_legacy {
             Some(level_of(self.session.level.load(Ordering::Relaxed)))
@@ -238,12 +260,16 @@ impl Handler {
         method: &str,
         work: Work,
         round: Round,
+        mut plan: Option<Plan>,
+        capabilities: Option<&ClientCapabilities>,
         context: &RequestContext<RoleServer>,
-    ) -> Result<Either<Result<Output, ToolError>, InputRequiredResult>, ErrorData> {
+    ) -> Result<Outcome, ErrorData> {
         let is_legacy = is_legacy(context);
-        let abilities = self.abilities(context, is_legacy);
+        let abilities = self.abilities(capabilities, context, is_legacy);
         let principal = self.principal(context);
         let bound = binding(principal.0.as_deref(), method, work.name());
+        let planned_tool = plan.map(|_| work.name().to_owned());
+        let slow_at = plan.map(|plan| Instant::now() + plan.after);
         let mut teller = Teller::new(
             context.peer.clone(),
             context.meta.get_progress_token(),
@@ -254,15 +280,17 @@ impl Handler {
             Some(sealed) if !is_legacy => {
                 match self.shared.parking.resume(&sealed, round.answers, abilities, &bound)? {
                     Either::Left(active) => active,
-                    Either::Right(again) => return Ok(Either::Right(again)),
+                    Either::Right(again) => return Ok(Outcome::Asks(again)),
                 }
             }
             _ => self.begin(work, round.answers, abilities, context),
         };
         let mut asking = FuturesUnordered::new();
         loop {
-            let step = {
-                let mut step = pin!(active.step(&mut teller));
+            let step = if plan.is_some_and(|plan| plan.after.is_zero()) {
+                Step::Slow
+            } else {
+                let mut step = pin!(active.step(&mut teller, slow_at.filter(|_| plan.is_some())));
                 loop {
                     tokio::select! {
                         biased;
@@ -275,12 +303,29 @@ impl Handler {
                 }
             };
             match step {
-                Step::Done(result) => return Ok(Either::Left(result)),
+                Step::Done(result) => return Ok(Outcome::Done(result)),
+                Step::Slow => {
+                    let Some(planned) = plan.take() else { continue };
+                    let arguments = active.arguments.clone().filter(|_| planned.can_run_again);
+                    let origin = Origin {
+                        owner: principal.0.as_deref().map(str::to_owned),
+                        tool: planned_tool.clone().unwrap_or_default(),
+                        again: arguments.map(|arguments| Again::new((*arguments).clone(), abilities)),
+                    };
+                    match self.shared.tasks.adopt(active, origin).await {
+                        Ok(task) => return Ok(Outcome::Task(CreateTaskResult::new(task))),
+                        Err(Some(failed)) if !planned.is_must => active = failed.0,
+                        Err(Some(failed)) => return Ok(Outcome::Done(Err(failed.1))),
+                        Err(None) => {
+                            return Err(ErrorData::internal_error("the task broke before it began", None));
+                        }
+                    }
+                }
                 Step::Asked(questions) if is_legacy => {
                     asking.extend(questions.into_iter().map(|asked| ask(context.peer.clone(), asked)));
                 }
                 Step::Asked(questions) => match self.shared.parking.park(active, questions, &bound) {
-                    Ok(required) => return Ok(Either::Right(required)),
+                    Ok(required) => return Ok(Outcome::Asks(required)),
                     Err(unparked) => active = unparked,
                 },
             }
@@ -304,7 +349,7 @@ impl Handler {
             Work::Render(name, arguments) => (1, self.call(&name, arguments, context, &port)),
             Work::Read(uri) => (2, self.call(&uri, Map::new(), context, &port)),
         };
-        let id = call.id;
+        let (id, called_with) = (call.id, Arc::clone(&call.arguments));
         let future = Box::pin(async move {
             let Ok(_permit) = permit else {
                 return Err(ToolError::overloaded(format!("{limit} calls are running already")));
@@ -316,7 +361,35 @@ impl Handler {
             };
             result.map_err(|error| error.public(id))
         });
-        Active::new(future, port)
+        let mut active = Active::new(future, port);
+        active.arguments = Some(called_with);
+        active
+    }
+
+    /// Whether a call becomes a task, and when.
+    ///
+    /// # Errors
+    /// The tool is only for clients that know tasks, and this one does not.
+    fn plan(
+        &self,
+        spec: &ToolSpec,
+        capabilities: Option<&ClientCapabilities>,
+        is_legacy: bool,
+    ) -> Result<Option<Plan>, ErrorData> {
+        let knows_tasks = self.shared.limits.tasks > 0
+            && !is_legacy
+            && capabilities.is_some_and(ClientCapabilities::supports_tasks);
+        let after = match spec.task {
+            TaskUse::Only if !knows_tasks => {
+                let needed = ClientCapabilities::builder().enable_tasks().build();
+                return Err(ErrorData::missing_required_client_capability(needed));
+            }
+            TaskUse::WhenSlow => self.shared.limits.task_after,
+            TaskUse::AtOnce | TaskUse::Only => Duration::ZERO,
+            TaskUse::Never => return Ok(None),
+        };
+        let is_must = spec.task == TaskUse::Only;
+        Ok(knows_tasks.then(|| Plan { after, is_must, can_run_again: can_run_again(spec) }))
     }
 
     /// The source as the one who asks may see it, if that is not how everybody sees it.
@@ -333,6 +406,14 @@ impl Handler {
         let open = tokio::time::timeout(LIST_TIME, view.list()).await;
         let open = open.unwrap_or_else(|_| Err(too_slow())).map_err(|error| refusal(&error))?;
         Ok(open.iter().map(|spec| spec.name.clone()).collect())
+    }
+
+    /// What is open to the one who asks, where not everything is.
+    async fn open(&self, context: &RequestContext<RoleServer>) -> Result<Option<HashSet<String>>, ErrorData> {
+        match self.view(context) {
+            Some(view) => self.open_names(&*view).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     async fn resource_specs(
@@ -371,60 +452,6 @@ impl Handler {
     }
 }
 
-/// What a request is for.
-enum Work {
-    Call(String, Map<String, Value>),
-    Render(String, Map<String, Value>),
-    Read(String),
-}
-
-impl Work {
-    fn name(&self) -> &str {
-        match self {
-            Self::Call(name, _) | Self::Render(name, _) | Self::Read(name) => name,
-        }
-    }
-}
-
-/// What a request brings of the round before.
-struct Round {
-    state: Option<String>,
-    answers: InputResponses,
-}
-
-impl Round {
-    /// # Errors
-    /// An answer is no object.
-    fn new(state: Option<String>, answers: Option<InputResponses>) -> Result<Self, ErrorData> {
-        let answers: BTreeMap<String, Value> = answers.unwrap_or_default();
-        if let Some((key, _)) = answers.iter().find(|(_, answer)| !answer.is_object()) {
-            let key = super::calls::shown(key);
-            return Err(ErrorData::invalid_params(format!("the response `{key}` is no object"), None));
-        }
-        Ok(Self { state, answers })
-    }
-}
-
-/// Asks a client of the older era, which answers while the request is open.
-async fn ask(peer: Peer<RoleServer>, asked: Asked) {
-    let request = match asked.request.clone() {
-        InputRequest::CreateMessage(request) => ServerRequest::CreateMessageRequest(request),
-        InputRequest::Elicitation(request) => ServerRequest::ElicitRequest(request),
-        InputRequest::ListRoots(request) => ServerRequest::ListRootsRequest(request),
-        _ => return,
-    };
-    let failed = |reason: String| ToolError::dependency(format!("the client did not answer: {reason}"));
-    let answer = match peer.send_request(request).await {
-        Ok(ClientResult::EmptyResult(_)) => Err(failed("it sent an empty result".to_owned())),
-        Ok(result) => serde_json::to_value(result).map_err(|error| failed(error.to_string())),
-        Err(error) => Err(failed(error.to_string())),
-    };
-    let answer = answer.and_then(|answer| {
-        if asked.fits(&answer) { Ok(answer) } else { Err(failed("its answer has another form".to_owned())) }
-    });
-    asked.answer(answer);
-}
-
 /// Whether a request is of the era that begins with `initialize`.
 fn is_legacy(context: &RequestContext<RoleServer>) -> bool {
     // Versions are dates, so that their order is that of the texts.
@@ -446,12 +473,17 @@ fn our_level(level: LoggingLevel) -> LogLevel {
     }
 }
 
+/// Only calls of tools have a plan to become tasks.
+fn no_task() -> ErrorData {
+    ErrorData::internal_error("this became a task, and only calls of tools do", None)
+}
+
 fn too_slow() -> ToolError {
     ToolError::timeout("the source did not list what it has in time")
 }
 
 /// An error as an answer of the protocol.
-fn refusal(error: &ToolError) -> ErrorData {
+pub(super) fn refusal(error: &ToolError) -> ErrorData {
     let data = Some(json!({ (outward::ERROR): error }));
     match error.code() {
         code if code.is_recoverable() => ErrorData::invalid_params(error.to_string(), data),
@@ -460,7 +492,7 @@ fn refusal(error: &ToolError) -> ErrorData {
 }
 
 /// The error of a tool that needs what its client cannot do.
-fn missing_capability(error: &ToolError) -> Option<ErrorData> {
+pub(super) fn missing_capability(error: &ToolError) -> Option<ErrorData> {
     let capability = error.context().get(CAPABILITY)?.as_str()?;
     let data = json!({ "requiredCapabilities": { capability: {} } });
     let code = rmcp::model::ErrorCode(MISSING_CAPABILITY);
@@ -509,25 +541,55 @@ impl ServerHandler for Handler {
         let name = request.name.into_owned();
         let listing =
             self.shared.listings.current(&*self.shared.source).await.map_err(|error| refusal(&error))?;
-        if !listing.has(&name) {
-            // What is closed to the one who asks is not told of.
-            let open = match self.view(&context) {
-                Some(view) => Some(self.open_names(&*view).await?),
-                None => None,
-            };
-            return Err(listing.unknown(&name, open.as_ref()));
-        }
+        let Some(spec) = listing.spec(&name) else {
+            return Err(listing.unknown(&name, self.open(&context).await?.as_ref()));
+        };
+        let is_legacy = is_legacy(&context);
+        let capabilities = context.client_capabilities();
+        let plan = match self.plan(spec, capabilities.as_ref(), is_legacy) {
+            Ok(plan) => plan,
+            Err(missing) => {
+                let open = self.open(&context).await?;
+                let is_closed = open.as_ref().is_some_and(|open| !open.contains(&spec.name));
+                return Err(if is_closed { listing.unknown(&name, open.as_ref()) } else { missing });
+            }
+        };
         let round = Round::new(request.request_state, request.input_responses)?;
         let work = Work::Call(name, request.arguments.unwrap_or_default());
-        let is_legacy = is_legacy(&context);
-        match self.run("tools/call", work, round, &context).await? {
-            Either::Left(Ok(output)) => Ok(outward::result(output, is_legacy).into()),
-            Either::Left(Err(error)) => match missing_capability(&error) {
+        match self.run("tools/call", work, round, plan, capabilities.as_ref(), &context).await? {
+            Outcome::Done(Ok(output)) => Ok(outward::result(output, is_legacy).into()),
+            Outcome::Done(Err(error)) => match missing_capability(&error) {
                 Some(missing) if !is_legacy => Err(missing),
                 _ => Ok(outward::failure(&error).into()),
             },
-            Either::Right(required) => Ok(required.into()),
+            Outcome::Asks(required) => Ok(required.into()),
+            Outcome::Task(task) => Ok(task.into()),
         }
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        let task = self.shared.tasks.get(&request.task_id, &self.principal(&context)).await?;
+        Ok(GetTaskResult::new(task))
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.shared.tasks.update(&request.task_id, &self.principal(&context), request.input_responses)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.shared.tasks.cancel(&request.task_id, &self.principal(&context))
     }
 
     async fn list_resources(
@@ -573,19 +635,24 @@ impl ServerHandler for Handler {
         let specs = self.resource_specs(&context).await?;
         let spec = specs.iter().find(|spec| spec.uri_pattern.matches(&uri).is_some());
         let round = Round::new(request.request_state, request.input_responses)?;
-        match self.run("resources/read", Work::Read(uri.clone()), round, &context).await? {
-            Either::Left(Ok(output)) => {
+        let capabilities = context.client_capabilities();
+        match self
+            .run("resources/read", Work::Read(uri.clone()), round, None, capabilities.as_ref(), &context)
+            .await?
+        {
+            Outcome::Done(Ok(output)) => {
                 let mut result = outward::contents(&uri, &output, spec.map(|spec| &**spec));
                 if !is_legacy(&context) {
                     result = result.with_ttl_ms(0).with_cache_scope(CacheScope::Private);
                 }
                 Ok(result.into())
             }
-            Either::Left(Err(error)) if error.code() == Code::NotFound => {
+            Outcome::Done(Err(error)) if error.code() == Code::NotFound => {
                 Err(ErrorData::resource_not_found(error.message().to_owned(), Some(json!({ "uri": uri }))))
             }
-            Either::Left(Err(error)) => Err(refusal(&error)),
-            Either::Right(required) => Ok(required.into()),
+            Outcome::Done(Err(error)) => Err(refusal(&error)),
+            Outcome::Asks(required) => Ok(required.into()),
+            Outcome::Task(_) => Err(no_task()),
         }
     }
 
@@ -618,14 +685,16 @@ impl ServerHandler for Handler {
         let summary = specs.iter().find(|spec| spec.name == name).map(|spec| spec.summary.clone());
         let round = Round::new(request.request_state, request.input_responses)?;
         let work = Work::Render(name, request.arguments.unwrap_or_default());
-        match self.run("prompts/get", work, round, &context).await? {
-            Either::Left(Ok(output)) => {
+        let capabilities = context.client_capabilities();
+        match self.run("prompts/get", work, round, None, capabilities.as_ref(), &context).await? {
+            Outcome::Done(Ok(output)) => {
                 Ok(outward::messages(&output, summary.as_deref().unwrap_or_default()).into())
             }
-            Either::Left(Err(error)) => Err(missing_capability(&error)
+            Outcome::Done(Err(error)) => Err(missing_capability(&error)
                 .filter(|_| !is_legacy(&context))
                 .unwrap_or_else(|| refusal(&error))),
-            Either::Right(required) => Ok(required.into()),
+            Outcome::Asks(required) => Ok(required.into()),
+            Outcome::Task(_) => Err(no_task()),
         }
     }
 
@@ -702,49 +771,6 @@ impl ServerHandler for Handler {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        let mut counts = self.shared.changes.follow();
-        let mut known = *counts.borrow_and_update();
-        let sink = context.sink();
-        let accepted = sink.accepted();
-        let uris = accepted.resource_subscriptions.clone().unwrap_or_default();
-        let mut watch = Watch::new(&self.shared, self.principal(context.request_context()));
-        loop {
-            let mut updated = Vec::new();
-            for uri in &uris {
-                if watch.changed(uri).await {
-                    updated.push(uri.clone());
-                }
-            }
-            if updated.is_empty() {
-                let look = tokio::time::sleep(self.shared.limits.watch_interval);
-                tokio::select! {
-                    () = context.cancelled() => return Ok(()),
-                    changed = counts.changed() => if changed.is_err() { return Ok(()) },
-                    () = look, if !uris.is_empty() => {}
-                }
-            }
-            let now = *counts.borrow_and_update();
-            let wants =
-                |wanted: Option<bool>, before: u64, after: u64| wanted == Some(true) && before != after;
-            let told = async {
-                if wants(accepted.tools_list_changed, known.tools, now.tools) {
-                    sink.notify_tool_list_changed().await?;
-                }
-                if wants(accepted.resources_list_changed, known.resources, now.resources) {
-                    sink.notify_resource_list_changed().await?;
-                }
-                if wants(accepted.prompts_list_changed, known.prompts, now.prompts) {
-                    sink.notify_prompt_list_changed().await?;
-                }
-                for uri in updated {
-                    sink.notify_resource_updated(uri).await?;
-                }
-                Ok::<(), rmcp::service::SubscriptionSendError>(())
-            };
-            match tokio::time::timeout(self.shared.limits.write_time, told).await {
-                Ok(Ok(())) => known = now,
-                Ok(Err(_)) | Err(_) => return Ok(()),
-            }
-        }
+        listening::listen(self, context).await
     }
 }

@@ -31,6 +31,8 @@ use super::guard::Refusal;
 use super::handler::{Handler, Shared, caller_of};
 use super::patience::Patient;
 use super::sessions::{REQUESTER, SESSION_HEADER, Sessions};
+use super::tasks::Wanted;
+use super::wire::MAX_VALUES;
 use super::{Certificate, Principal, Server, answers, websocket};
 
 /// What every answer is.
@@ -73,7 +75,7 @@ impl Server {
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
-        self.0.prepare().await;
+        self.0.prepare().await?;
         let ended = CancellationToken::new();
         let sessions = Arc::new(Sessions::new(&self.0.limits));
         let shared = Arc::clone(&self.0);
@@ -190,6 +192,7 @@ async fn accept(listener: TcpListener, front: Arc<Front>, stop: CancellationToke
     }
     drop(listener);
     front.shared.parking.clear();
+    front.shared.tasks.end(true);
     let drained = async {
         let all = limits.calls.min(Semaphore::MAX_PERMITS) as u32;
         let _ = front.shared.calls.acquire_many(all).await;
@@ -198,6 +201,7 @@ async fn accept(listener: TcpListener, front: Arc<Front>, stop: CancellationToke
         front.answering.wait().await;
     };
     let _ = tokio::time::timeout(limits.drain, drained).await;
+    front.shared.tasks.end(false);
     front.ended.cancel();
     connections.close();
     front.upgraded.close();
@@ -296,6 +300,9 @@ impl Front {
             Bytes::new()
         };
         head.extensions.insert(principal.clone());
+        if let Some(wanted) = Wanted::of(&body) {
+            head.extensions.insert(wanted);
+        }
         // A token that came in is for nobody behind this line.
         head.headers.remove(http::header::AUTHORIZATION);
         let has_session = head.headers.contains_key(SESSION_HEADER);
@@ -327,7 +334,14 @@ impl Front {
         }
         let collected = Limited::new(body, limits.request_bytes).collect();
         match tokio::time::timeout(limits.body_time, collected).await {
-            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Ok(body)) => {
+                let body = body.to_bytes();
+                if toolpost_core::has_more_values_than(&body, MAX_VALUES) {
+                    let message = format!("the request has more than {MAX_VALUES} values");
+                    return Err(Box::new(text(StatusCode::PAYLOAD_TOO_LARGE, &message)));
+                }
+                Ok(body)
+            }
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
             Ok(Err(_)) => Err(Box::new(text(StatusCode::BAD_REQUEST, "the request broke off"))),
             Err(_) => Err(Box::new(text(StatusCode::REQUEST_TIMEOUT, "the request did not come in time"))),
@@ -339,6 +353,7 @@ impl Front {
         // What is closed to the one who asks is not told of.
         let view = shared.source.seen_by(&caller_of(principal));
         let sources = view.as_ref().unwrap_or(&shared.source).status();
+        let (running_tasks, all_tasks) = shared.tasks.count();
         let running = shared.limits.calls.saturating_sub(shared.calls.available_permits());
         let status = json!({
             "status": "ok",
@@ -352,6 +367,7 @@ impl Front {
                 "running": running,
                 "parked": shared.parking.len(),
             },
+            "tasks": { "running": running_tasks, "kept": all_tasks - running_tasks },
             "sources": sources,
         });
         json_answer(&status)

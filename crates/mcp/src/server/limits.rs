@@ -6,7 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Sessions of the older era at once; beyond, the one that was used longest ago ends. Default 1,000.
+    /// Sessions of the older era at once; beyond, the one that was used longest ago ends. Each takes about 50 KiB of
+    /// memory. Default 256.
     pub sessions: usize,
     /// How long a session lives without a request. Default 5 min.
     pub session_idle: Duration,
@@ -29,6 +30,18 @@ pub struct Limits {
     pub parked: usize,
     /// How long such a call waits. Default 10 min.
     pub parked_time: Duration,
+    /// Tasks at once, those included whose result is kept; beyond, a call stays one request. 0 means that there are no
+    /// tasks. Default 1,000.
+    pub tasks: usize,
+    /// How many bytes all tasks together may take where they are kept; a result beyond is an error. Default 64 MiB.
+    pub task_bytes: usize,
+    /// How long a call may keep its request open before it becomes a task, where the client knows tasks. Default 10 s.
+    pub task_after: Duration,
+    /// How long a task lives, from its beginning; its result is there for 5 min at least, or this time if it is shorter.
+    /// What still runs then is stopped. Default 1 h.
+    pub task_ttl: Duration,
+    /// How often clients are to ask for a task. Default 1 s.
+    pub task_poll: Duration,
     /// The most entries of one page of a list. Default 1,000.
     pub page: usize,
     /// How long clients may keep a list; 0 means that they ask each time. Default 0.
@@ -44,7 +57,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            sessions: 1_000,
+            sessions: 256,
             session_idle: Duration::from_mins(5),
             connections: 1_024,
             calls: 1_024,
@@ -55,6 +68,11 @@ impl Default for Limits {
             write_time: Duration::from_secs(30),
             parked: 256,
             parked_time: Duration::from_mins(10),
+            tasks: 1_000,
+            task_bytes: 64 << 20,
+            task_after: Duration::from_secs(10),
+            task_ttl: Duration::from_hours(1),
+            task_poll: Duration::from_secs(1),
             page: 1_000,
             list_ttl: Duration::ZERO,
             watch_interval: Duration::from_secs(1),

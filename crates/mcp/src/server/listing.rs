@@ -22,6 +22,7 @@ pub(super) struct Listing {
     generation: Option<u64>,
     modern: Vec<Tool>,
     legacy: Vec<Tool>,
+    specs: Vec<Arc<ToolSpec>>,
     /// Names and aliases, with the place of the tool.
     places: HashMap<String, usize>,
 }
@@ -37,8 +38,9 @@ impl Listing {
         Some(Arc::clone(&self.modern.get(*self.places.get(name)?)?.input_schema))
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.places.contains_key(name)
+    /// What is known of a tool.
+    pub(super) fn spec(&self, name: &str) -> Option<&Arc<ToolSpec>> {
+        self.specs.get(*self.places.get(name)?)
     }
 
     /// Says that there is no such tool, and which of those that are open was perhaps meant.
@@ -134,6 +136,7 @@ impl Listings {
             modern: tools(false),
             legacy: tools(true),
             places,
+            specs,
         });
         *self.latest.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&listing);
         Ok(listing)

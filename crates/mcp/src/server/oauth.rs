@@ -1,7 +1,10 @@
 //! Tokens of an authorization server: who made them, for whom, for what, and until when.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -15,6 +18,10 @@ use toolpost_core::ToolError;
 const MAX_TOKEN: usize = 16 << 10;
 /// How far clocks may be apart, in seconds.
 const LEEWAY: u64 = 60;
+/// How often a file with keys is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// The largest file with keys, in bytes.
+const MAX_SET: u64 = 1 << 20;
 
 /// A server whose clients bring tokens of an authorization server, as OAuth 2.1 and RFC 9728 say it.
 ///
@@ -26,8 +33,95 @@ pub struct ResourceServer {
     resource: String,
     issuer: String,
     metadata_url: String,
-    keys: Vec<Key>,
+    keys: Arc<Keys>,
     scopes: Vec<String>,
+}
+
+/// The keys of now.
+struct Keys {
+    known: RwLock<Arc<[Key]>>,
+    file: Option<Mutex<KeyFile>>,
+}
+
+/// Where they come from.
+struct KeyFile {
+    path: PathBuf,
+    /// What the file was when it was read.
+    stamp: Option<Stamp>,
+    looked: Instant,
+}
+
+/// What tells one state of a file from another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    bytes: u64,
+    #[cfg(unix)]
+    inode: u64,
+}
+
+impl Stamp {
+    fn of(path: &Path) -> std::io::Result<Self> {
+        let known = path.metadata()?;
+        Ok(Self {
+            modified: known.modified().ok(),
+            bytes: known.len(),
+            #[cfg(unix)]
+            inode: std::os::unix::fs::MetadataExt::ino(&known),
+        })
+    }
+}
+
+impl Keys {
+    /// The keys of now: those of the file, which is looked at now and then. Keys that cannot be read change nothing.
+    fn now(&self) -> Arc<[Key]> {
+        if let Some(file) = &self.file
+            && let Ok(mut file) = file.try_lock()
+            && file.looked.elapsed() >= LOOK
+        {
+            file.looked = Instant::now();
+            let stamp = Stamp::of(&file.path).ok();
+            if stamp != file.stamp {
+                file.stamp = stamp;
+                match read_keys(&file.path) {
+                    Ok(keys) => *self.known.write().unwrap_or_else(PoisonError::into_inner) = keys,
+                    Err(error) => tracing::warn!("the keys of before stay: {error}"),
+                }
+            }
+        }
+        Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The keys of a file, which is read within a limit.
+fn read_keys(path: &Path) -> Result<Arc<[Key]>, ToolError> {
+    let failed = |error: std::io::Error| {
+        ToolError::invalid_path(format!("the keys in `{}` cannot be read: {error}", path.display()))
+    };
+    let mut text = String::new();
+    let mut file = std::fs::File::open(path).map_err(failed)?.take(MAX_SET + 1);
+    file.read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > MAX_SET {
+        return Err(ToolError::limit(format!("`{}` is larger than 1 MiB", path.display())));
+    }
+    parse_keys(&text)
+        .map_err(|error| ToolError::invalid_input(format!("`{}`: {}", path.display(), error.message())))
+}
+
+/// The keys of a JWK set that can be used.
+fn parse_keys(set: &str) -> Result<Arc<[Key]>, ToolError> {
+    #[derive(Deserialize)]
+    struct Set {
+        keys: Vec<Value>,
+    }
+    let set: Set = serde_json::from_str(set)
+        .map_err(|error| ToolError::invalid_input(format!("the keys are no JWK set: {error}")))?;
+    let keys: Arc<[Key]> =
+        set.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok()?.key()).collect();
+    if keys.is_empty() {
+        return Err(ToolError::invalid_input("the JWK set holds no key for RS256, ES256 or EdDSA"));
+    }
+    Ok(keys)
 }
 
 #[derive(Clone)]
@@ -141,24 +235,35 @@ impl ResourceServer {
         issuer: impl Into<String>,
         keys: &str,
     ) -> Result<Self, ToolError> {
-        #[derive(Deserialize)]
-        struct Set {
-            keys: Vec<Value>,
-        }
-        let resource = resource.into();
+        Self::with(resource.into(), issuer.into(), Keys { known: RwLock::new(parse_keys(keys)?), file: None })
+    }
+
+    /// The same, with the keys of a file, which is looked at once a second while tokens come: what it says when it has
+    /// changed counts from then on. While it cannot be read, the keys of before count.
+    ///
+    /// # Errors
+    /// `INVALID_INPUT` if the resource is no address, or the file holds no key that can be used; `INVALID_PATH` if it
+    /// cannot be read; `LIMIT` if it is larger than 1 MiB.
+    pub fn from_file(
+        resource: impl Into<String>,
+        issuer: impl Into<String>,
+        keys: impl Into<PathBuf>,
+    ) -> Result<Self, ToolError> {
+        let path = keys.into();
+        // Looked at before it is read: a change in between is found by the next look.
+        let stamp = Stamp::of(&path).ok();
+        let known = RwLock::new(read_keys(&path)?);
+        let file = Some(Mutex::new(KeyFile { path, stamp, looked: Instant::now() }));
+        Self::with(resource.into(), issuer.into(), Keys { known, file })
+    }
+
+    fn with(resource: String, issuer: String, keys: Keys) -> Result<Self, ToolError> {
         let metadata_url = metadata_url(&resource).ok_or_else(|| {
             ToolError::invalid_input(format!(
                 "the resource `{resource}` is no address such as https://tools.example/mcp"
             ))
         })?;
-        let set: Set = serde_json::from_str(keys)
-            .map_err(|error| ToolError::invalid_input(format!("the keys are no JWK set: {error}")))?;
-        let keys: Vec<Key> =
-            set.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok()?.key()).collect();
-        if keys.is_empty() {
-            return Err(ToolError::invalid_input("the JWK set holds no key for RS256, ES256 or EdDSA"));
-        }
-        Ok(Self { resource, issuer: issuer.into(), metadata_url, keys, scopes: Vec::new() })
+        Ok(Self { resource, issuer, metadata_url, keys: Arc::new(keys), scopes: Vec::new() })
     }
 
     /// Wants a scope of every token. May be called again, for several.
@@ -228,10 +333,10 @@ impl ResourceServer {
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
         let header: Header = serde_json::from_slice(&decode(header)?).ok()?;
         let signature = decode(signature)?;
+        let keys = self.keys.now();
         // The key decides which algorithm it is for; what the token says must agree.
         let is_signed = header.crit.is_none()
-            && self
-                .keys
+            && keys
                 .iter()
                 .filter(|key| key.material.algorithm() == header.alg)
                 .filter(|key| header.kid.is_none() || key.id.is_none() || key.id == header.kid)

@@ -121,6 +121,13 @@ impl CallPort {
         self.lock().abilities = abilities;
     }
 
+    /// There is no request any more: progress is what its client sees of the call, and log lines go nowhere.
+    pub(crate) fn set_on_its_own(&self) {
+        let mut waiting = self.lock();
+        waiting.abilities.progress = true;
+        waiting.abilities.log = None;
+    }
+
     /// Waits until there is something to tell or to ask.
     pub(crate) async fn news(&self) {
         self.news.notified().await;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::Stream;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
@@ -15,6 +16,9 @@ use super::{Limits, Principal};
 
 /// The header that names a session.
 pub(super) const SESSION_HEADER: &str = "mcp-session-id";
+
+/// How long an answer is kept for a client that has lost its stream and comes back.
+const ANSWERS_KEPT: Duration = Duration::from_secs(5);
 
 tokio::task_local! {
     /// Whom the request at hand speaks for.
@@ -45,6 +49,8 @@ impl Sessions {
         let mut inner = LocalSessionManager::default();
         inner.session_config.keep_alive = Some(limits.session_idle);
         inner.session_config.init_timeout = Some(limits.head_time);
+        // Each answer would be kept for a minute, for a client that may have lost its stream.
+        inner.session_config.completed_cache_ttl = ANSWERS_KEPT;
         Self { inner, uses: Mutex::default(), places: limits.sessions }
     }
 

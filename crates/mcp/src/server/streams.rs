@@ -67,7 +67,7 @@ impl Server {
         input: impl AsyncRead + Send + Unpin + 'static,
         output: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Result<(), ToolError> {
-        self.0.prepare().await;
+        self.0.prepare().await?;
         let lines = Lines::new(input, output, &self.0.limits);
         serve(&self.0, Principal(None), lines, CancellationToken::new()).await
     }
@@ -92,7 +92,7 @@ impl Server {
         let listener = tokio::net::UnixListener::bind(path).map_err(failed)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
         let owner = std::fs::metadata(path).map_err(failed)?.uid();
-        self.0.prepare().await;
+        self.0.prepare().await?;
         let stop = CancellationToken::new();
         let (shared, stopping) = (Arc::clone(&self.0), stop.clone());
         let task = tokio::spawn(async move {

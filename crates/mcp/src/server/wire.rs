@@ -6,18 +6,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rmcp::RoleServer;
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientNotification, JsonRpcMessage, RequestId, ServerJsonRpcMessage,
+    ClientJsonRpcMessage, ClientNotification, GetExtensions as _, JsonRpcMessage, RequestId,
+    ServerJsonRpcMessage,
 };
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 use super::Limits;
+use super::tasks::Wanted;
 
 const PARSE_ERROR: i32 = -32700;
 const INVALID_REQUEST: i32 = -32600;
+/// The most values of one message: each takes many times the memory that it takes in the message.
+pub(super) const MAX_VALUES: usize = 500_000;
+/// How long the end of a stream that takes nothing may take.
+const FAREWELL: std::time::Duration = std::time::Duration::from_secs(1);
 /// The server has more to do than it may.
 const OVERLOADED: i32 = -32000;
 
@@ -49,12 +56,19 @@ impl Gate {
 
     /// Reads one message.
     pub(super) fn read(&self, bytes: &[u8]) -> Read {
-        let Ok(message) = serde_json::from_slice::<ClientJsonRpcMessage>(bytes) else {
+        if toolpost_core::has_more_values_than(bytes, MAX_VALUES) {
+            let text = format!("the message has more than {MAX_VALUES} values");
+            return self.refuse(INVALID_REQUEST, &Value::Null, &text);
+        }
+        let Ok(mut message) = serde_json::from_slice::<ClientJsonRpcMessage>(bytes) else {
             let (code, id, text) = what_is_wrong(bytes);
             return self.refuse(code, &id, text);
         };
-        match &message {
+        match &mut message {
             JsonRpcMessage::Request(request) => {
+                if let Some(wanted) = Wanted::of(bytes) {
+                    request.request.extensions_mut().insert(wanted);
+                }
                 let id = request.id.clone();
                 if self.lock().contains_key(&id) {
                     return self.refuse(
@@ -134,6 +148,8 @@ pub(super) struct Lines<Input, Output> {
     skips: bool,
     gate: Gate,
     patience: std::time::Duration,
+    /// The client takes nothing, and is not listened to any more.
+    ended: CancellationToken,
 }
 
 impl<Input: AsyncRead, Output> Lines<Input, Output> {
@@ -146,6 +162,7 @@ impl<Input: AsyncRead, Output> Lines<Input, Output> {
             skips: false,
             gate: Gate::new(limits.requests_per_stream),
             patience: limits.write_time,
+            ended: CancellationToken::new(),
         }
     }
 }
@@ -181,10 +198,10 @@ where
 
     /// Sends an answer without keeping the reader waiting.
     fn send_aside(&self, answer: Vec<u8>, permit: OwnedSemaphorePermit) {
-        let (output, patience) = (Arc::clone(&self.output), self.patience);
+        let (output, patience, ended) = (Arc::clone(&self.output), self.patience, self.ended.clone());
         tokio::spawn(async move {
             let _permit = permit;
-            let _ = write(&output, answer, patience).await;
+            let _ = write(&output, answer, patience, &ended).await;
         });
     }
 }
@@ -193,6 +210,7 @@ async fn write<Output: AsyncWrite + Unpin>(
     output: &tokio::sync::Mutex<Output>,
     mut message: Vec<u8>,
     patience: std::time::Duration,
+    ended: &CancellationToken,
 ) -> io::Result<()> {
     message.push(b'\n');
     let mut output = output.lock().await;
@@ -204,7 +222,8 @@ async fn write<Output: AsyncWrite + Unpin>(
         Ok(written) => written,
         Err(_) => {
             // What follows half a line could not be read.
-            let _ = output.shutdown().await;
+            let _ = tokio::time::timeout(FAREWELL, output.shutdown()).await;
+            ended.cancel();
             Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing"))
         }
     }
@@ -222,16 +241,22 @@ where
         message: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let permit = self.gate.answered(&message);
-        let (output, patience) = (Arc::clone(&self.output), self.patience);
+        let (output, patience, ended) = (Arc::clone(&self.output), self.patience, self.ended.clone());
         async move {
             let _permit = permit;
-            write(&output, serde_json::to_vec(&message)?, patience).await
+            write(&output, serde_json::to_vec(&message)?, patience, &ended).await
         }
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
-            match self.next_line().await {
+            let ended = self.ended.clone();
+            let line = tokio::select! {
+                biased;
+                () = ended.cancelled() => return None,
+                line = self.next_line() => line,
+            };
+            match line {
                 Ok(Some(Ok(()))) => {}
                 Ok(Some(Err(()))) => {
                     let text = format!("the line is longer than {} bytes", self.limit);
@@ -261,6 +286,9 @@ where
 
     async fn close(&mut self) -> Result<(), Self::Error> {
         let mut output = self.output.lock().await;
+        if self.ended.is_cancelled() {
+            return Ok(());
+        }
         output.flush().await
     }
 }

@@ -19,5 +19,7 @@ mod peers;
 mod sessions;
 mod streams;
 mod support;
+mod tasks;
+mod tasks_kept;
 mod tls;
 mod websocket;

@@ -177,3 +177,15 @@ async fn a_header_that_repeats_an_argument_must_agree() {
     assert_eq!((answer.status, &answer.message()["error"]["code"]), (400, &json!(-32020)));
     assert_eq!(post_with(running.address(), &call, &[]).await.status, 200);
 }
+
+#[tokio::test]
+async fn a_message_of_many_small_values_is_not_read() {
+    let running = serve(|builder| builder).await;
+    let many = |count: usize| {
+        let params = json!({ "name": "list", "arguments": { "x": vec![0; count] } });
+        modern(1, "tools/call", params, json!({}))
+    };
+    let answer = post_with(running.address(), &many(500_001), &[]).await;
+    assert_eq!(answer.status, 413, "{answer:?}");
+    assert_eq!(post_with(running.address(), &many(1_000), &[]).await.status, 200);
+}

@@ -1,8 +1,14 @@
 //! HTTP: addresses, both eras, what is refused.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde_json::json;
-use toolpost_core::{Code, Secret};
-use toolpost_mcp::server::Hints;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use toolpost_core::{Code, Output, Secret, ToolSpec, tool_fn};
+use toolpost_mcp::server::{Hints, Server};
+use toolpost_toolbox::Toolbox;
 
 use super::support::{begin_session, builder, modern, post, post_legacy, post_with, request, serve};
 
@@ -247,4 +253,35 @@ async fn a_stop_does_not_wait_for_ever() {
     running.stop().await;
     assert!(begun.elapsed() < std::time::Duration::from_secs(8), "{:?}", begun.elapsed());
     call.abort();
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_loses_its_place() {
+    let large = ToolSpec::new("large", "Much.");
+    let toolbox = Toolbox::builder()
+        .tool(tool_fn(large, async |_args, _ctx| Ok(Output::text("x".repeat(16 << 20)))))
+        .build()
+        .unwrap();
+    let server = Server::builder(Arc::new(toolbox)).settings(|limits| {
+        limits.connections = 1;
+        limits.write_time = Duration::from_millis(300);
+    });
+    let running = server.build().unwrap().http("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = running.address();
+    let mut stuck = TcpStream::connect(address).await.unwrap();
+    let call = json!({ "name": "large", "arguments": {} });
+    let body = modern(1, "tools/call", call, json!({})).to_string();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
+         Mcp-Method: tools/call\r\nMcp-Name: large\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stuck.write_all(head.as_bytes()).await.unwrap();
+    // There is one place, and it is free again because nothing is taken.
+    let answer = request(address, "GET", "/health", &[], "").await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "OK"));
+    let mut taken = Vec::new();
+    let _ = tokio::time::timeout(Duration::from_secs(10), stuck.read_to_end(&mut taken)).await;
+    assert!(taken.len() < 16 << 20, "all {} bytes were sent", taken.len());
 }

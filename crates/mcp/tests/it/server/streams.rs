@@ -120,3 +120,24 @@ async fn a_unix_socket_serves_its_user_and_goes_with_its_value() {
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(server.unix(&path).await.is_ok());
 }
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_not_served_any_more() {
+    let limits = |limits: &mut toolpost_mcp::server::Limits| {
+        limits.write_time = std::time::Duration::from_millis(200);
+    };
+    let server = builder().settings(limits).build().unwrap();
+    let (ours, theirs) = tokio::io::duplex(512);
+    let (input, output) = tokio::io::split(theirs);
+    let serving = tokio::spawn(async move { server.serve_streams(input, output).await });
+    let (read, mut write) = tokio::io::split(ours);
+    for line in
+        [modern(1, "server/discover", json!({}), json!({})), modern(2, "tools/list", json!({}), json!({}))]
+    {
+        write.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    }
+    // The streams stay open, and nothing is read.
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(10), serving).await;
+    ended.expect("it ends").unwrap().unwrap();
+    drop((read, write));
+}

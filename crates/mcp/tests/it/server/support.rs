@@ -153,7 +153,11 @@ pub(super) fn modern(id: u64, method: &str, mut params: Value, capabilities: Val
 /// Posts a message of the stateless era.
 pub(super) async fn post_with(address: SocketAddr, message: &Value, more: &[(&str, &str)]) -> Answered {
     let params = &message["params"];
-    let name = params.get("name").or_else(|| params.get("uri")).and_then(Value::as_str).map(str::to_owned);
+    let name = ["name", "uri", "taskId"]
+        .iter()
+        .find_map(|key| params.get(*key))
+        .and_then(Value::as_str)
+        .map(str::to_owned);
     let mut headers = vec![
         ("Content-Type", "application/json"),
         ("Accept", "application/json, text/event-stream"),
