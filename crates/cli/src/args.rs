@@ -1,6 +1,7 @@
 //! The command line.
 
 mod login;
+mod serving;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,6 +15,8 @@ use toolpost_llm::Effort;
 use toolpost_sandbox::{Language, Level};
 
 pub(crate) use self::login::{LoginArgs, LogoutArgs};
+use self::serving::{OauthArgs, TaskArgs};
+
 use crate::{help, style};
 
 /// Toolpost holds the tools of LLM agents: every call is checked, limited, confined and recorded.
@@ -47,7 +50,7 @@ pub(crate) enum Command {
     Tools(ToolsArgs),
     /// Serve tools to Claude Code and any other client of the Model Context Protocol.
     #[command(after_long_help = help::SERVE)]
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Run code or a command in the sandbox.
     #[command(after_long_help = help::EXEC, override_usage = help::EXEC_USAGE)]
     Exec(Box<ExecArgs>),
@@ -502,6 +505,8 @@ pub(crate) struct ServeArgs {
     /// A file with the tokens of clients, one a line; without it, `TOOLPOST_SERVE_TOKEN` counts.
     #[arg(long, value_name = "FILE", help_heading = "Permission", requires = "address")]
     pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "Permission")]
+    pub(crate) oauth: OauthArgs,
     /// Offer only these tools: names, in which `*` stands for anything. May be repeated.
     #[arg(long, value_name = "TOOL", help_heading = "Permission")]
     pub(crate) allow: Vec<String>,
@@ -527,6 +532,8 @@ pub(crate) struct ServeArgs {
     /// The folder that the tools work in.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) workdir: PathBuf,
+    #[command(flatten, next_help_heading = "Tasks")]
+    pub(crate) tasks: TaskArgs,
 }
 
 impl ServeArgs {

@@ -72,6 +72,8 @@ Examples:
   toolpost serve ./weather mail=https://mail.example/mcp --lazy --deny 'mail__delete_*'
   # Hundreds of tools for the price of three; whoever brings the second token may delete nothing.
   toolpost serve ./crm ./mail --search --core-tool 'crm__find_*' --deny-for 'token-2=*__delete_*'
+  # Long calls become tasks, which a restarted server still knows.
+  toolpost serve ./render --http 127.0.0.1:8080 --task-store tasks.db
 
 With several targets, one that is away is connected again, and its names stay. A tool whose
 definition changes meanwhile is in quarantine until the command begins again; a gateway file keeps

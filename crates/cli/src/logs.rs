@@ -5,9 +5,12 @@ use std::io::{self, Write};
 use std::sync::Mutex;
 
 use toolpost_core::Event;
-use tracing::{debug, info, warn};
+use tracing::{Level, Metadata, debug, info, warn};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Global, LogFormat};
 use crate::config::Config;
@@ -44,10 +47,16 @@ pub(crate) fn start(global: &Global, config: &Config, format: LogFormat) -> Resu
         // Its own complaints go to standard error, and if that is closed they end the process.
         .log_internal_errors(false);
     match format {
-        LogFormat::Text => builder.init(),
-        LogFormat::Json => builder.json().init(),
+        LogFormat::Text => builder.finish().with(filter_fn(says_no_message)).init(),
+        LogFormat::Json => builder.json().finish().with(filter_fn(says_no_message)).init(),
     }
     Ok(())
+}
+
+/// Whether a line is none of those with which libraries tell whole messages, with every secret that is in them.
+fn says_no_message(line: &Metadata<'_>) -> bool {
+    let part = line.target().split("::").next().unwrap_or_default();
+    *line.level() <= Level::WARN || !["rmcp", "tungstenite", "tokio_tungstenite"].contains(&part)
 }
 
 /// A log is read on a terminal sooner or later, and it quotes strangers.

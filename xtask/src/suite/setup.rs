@@ -259,7 +259,8 @@ pub const NEEDS: &[Need] = &[
         probe: &[
             ".dev/fastmcp-env/bin/python3",
             "-c",
-            "import importlib.util as u, sys\nsys.exit(u.find_spec('fastmcp') is None)",
+            "import importlib.util as u, sys\nsys.exit(any(u.find_spec(name) is None for name in \
+             'fastmcp jwt cryptography'.split()))",
         ],
         install: Install::Commands(&[
             &["python3", "-m", "venv", ".dev/fastmcp-env"],
@@ -271,10 +272,11 @@ pub const NEEDS: &[Need] = &[
                 "--quiet",
                 "--disable-pip-version-check",
                 "fastmcp==4.1.2",
+                "pyjwt[crypto]==2.15.1",
             ],
         ]),
-        reason: "servers and clients of the Model Context Protocol made with it",
-        without: "what calls such servers is skipped",
+        reason: "servers and clients of the Model Context Protocol made with it, and tokens of an authorization server",
+        without: "what calls such servers or takes such tokens is skipped",
     },
     Need {
         name: "claude-agent-toolkit",

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use toolpost_core::{Code, Secret, ToolSource, ToolSpec};
-use toolpost_mcp::server::{Certificate, Hints, Server};
+use toolpost_mcp::server::{Certificate, Hints, ResourceServer, Server};
+use toolpost_store::TaskFile;
 use toolpost_toolbox::Catalog;
 use toolpost_toolbox::sources::{Filter, Filtered, Glob, Searched};
 
@@ -15,7 +16,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::gateway::Several;
 use crate::print::Printer;
-use crate::{env, interrupt, target};
+use crate::{env, interrupt, logs, target};
 
 /// The programs that find tools by themselves, by the names that they give themselves.
 const FINDERS: [&str; 1] = ["claude-code"];
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
     };
     let runs_code = opened.specs().iter().any(|spec| spec.name == "run_code");
     let pool = if runs_code { super::code_pool(config)? } else { None };
-    let toolbox = super::toolbox(opened, &folder, &permission, config, pool, Arc::new(|_| {}));
+    let toolbox = super::toolbox(opened, &folder, &permission, config, pool, Arc::new(logs::event));
     let toolbox = runtime.block_on(toolbox)?;
     let catalog = Catalog::new(&toolbox);
     let toolbox: Arc<dyn ToolSource> = Arc::new(toolbox);
@@ -62,7 +63,8 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
             Some(address) => {
                 let running = server.http(address).await.map_err(|error| match error.code() {
                     Code::Permission => Failure::from(error).hint(
-                        "Here that is `--token-file FILE` or TOOLPOST_SERVE_TOKEN, and `--beyond-loopback`.",
+                        "Here that is `--token-file FILE`, TOOLPOST_SERVE_TOKEN or `--oauth-issuer URL`, and \
+                         `--beyond-loopback`.",
                     ),
                     _ => Failure::from(error),
                 })?;
@@ -160,6 +162,21 @@ fn server(args: &ServeArgs, source: Arc<dyn ToolSource>) -> Result<Server, Failu
         let key = Secret::new(read("the key", key)?);
         builder = builder.tls(Certificate::from_pem(&certificate, &key)?);
     }
+    let oauth = &args.oauth;
+    if let (Some(issuer), Some(keys), Some(resource)) =
+        (&oauth.oauth_issuer, &oauth.oauth_keys, &oauth.oauth_resource)
+    {
+        let rules = ResourceServer::from_file(resource, issuer, keys)?;
+        builder = builder.oauth(oauth.oauth_scope.iter().fold(rules, ResourceServer::scope));
+    }
+    let tasks = &args.tasks;
+    if let Some(path) = &tasks.task_store {
+        builder = builder.task_store(Arc::new(TaskFile::open(path)?));
+    }
+    builder = builder.settings(|limits| {
+        limits.task_after = tasks.task_after.unwrap_or(limits.task_after);
+        limits.task_ttl = tasks.task_ttl.unwrap_or(limits.task_ttl);
+    });
     Ok(builder.build()?)
 }
 

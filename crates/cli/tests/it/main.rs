@@ -27,6 +27,9 @@ mod packages;
 mod provider;
 mod run;
 mod serve;
+mod serve_oauth;
+mod serve_secrets;
+mod serve_tasks;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod session;
 mod several;

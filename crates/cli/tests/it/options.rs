@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::support::TestEnv;
 use crate::{
     call, claude_code, config, docker, exec, gateway, global, login, look, mcp, packages, run, serve,
-    session, several, state, targets,
+    serve_oauth, serve_tasks, session, several, state, targets,
 };
 
 /// The test that holds an option: its name, and the file that it stands in.
@@ -85,6 +85,19 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("serve", "--ask"), by!(serve::the_options_of_tools_reach_them)),
         (("serve", "--level"), by!(serve::the_options_of_tools_reach_them)),
         (("serve", "--workdir"), by!(serve::the_options_of_tools_reach_them)),
+        (("serve", "--task-store"), by!(serve_tasks::a_killed_server_finds_its_tasks_again)),
+        (
+            ("serve", "--task-after"),
+            by!(serve_tasks::when_a_call_becomes_a_task_and_how_long_it_lives_can_be_said),
+        ),
+        (
+            ("serve", "--task-ttl"),
+            by!(serve_tasks::when_a_call_becomes_a_task_and_how_long_it_lives_can_be_said),
+        ),
+        (("serve", "--oauth-issuer"), by!(serve_oauth::tokens_of_the_issuer_are_taken_and_no_others)),
+        (("serve", "--oauth-keys"), by!(serve_oauth::tokens_of_the_issuer_are_taken_and_no_others)),
+        (("serve", "--oauth-resource"), by!(serve_oauth::tokens_of_the_issuer_are_taken_and_no_others)),
+        (("serve", "--oauth-scope"), by!(serve_oauth::tokens_of_the_issuer_are_taken_and_no_others)),
         (("serve", "--tls-cert"), by!(serve::a_certificate_and_its_key_make_it_https)),
         (("serve", "--tls-key"), by!(serve::a_certificate_and_its_key_make_it_https)),
         (("trust", "--remove"), by!(config::remove)),
