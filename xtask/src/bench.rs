@@ -46,23 +46,32 @@ pub const BENCHES: &[Bench] = &[
     bench("toolpost-llm", "crates/llm", "fold_speed"),
 ];
 
+/// These packages of npm, in the peers' folder.
+macro_rules! npm {
+    ($($package:literal),+) => {
+        Install::Commands(&[&[
+            "npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", ".dev/peers", $($package),+
+        ]])
+    };
+}
+
 /// The peers that the figures are compared with and that the tests do not need. One that cannot be had leaves its rows out.
-const PEERS: &[Need] = &[Need {
-    name: "sandbox-runtime",
-    probe: &["test", "-e", ".dev/peers/node_modules/.bin/srt"],
-    install: Install::Commands(&[&[
-        "npm",
-        "install",
-        "--silent",
-        "--no-audit",
-        "--no-fund",
-        "--prefix",
-        ".dev/peers",
-        "@anthropic-ai/sandbox-runtime",
-    ]]),
-    reason: "a peer of the sandbox",
-    without: "its start is not measured",
-}];
+const PEERS: &[Need] = &[
+    Need {
+        name: "sandbox-runtime",
+        probe: &["test", "-e", ".dev/peers/node_modules/.bin/srt"],
+        install: npm!("@anthropic-ai/sandbox-runtime"),
+        reason: "a peer of the sandbox",
+        without: "its start is not measured",
+    },
+    Need {
+        name: "mcp typescript 2",
+        probe: &["test", "-d", ".dev/peers/node_modules/@modelcontextprotocol/server"],
+        install: npm!("@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2", "zod@4"),
+        reason: "a peer of the server",
+        without: "its calls are not measured",
+    },
+];
 
 /// A figure that was measured.
 #[derive(Debug, Clone, PartialEq)]
