@@ -23,6 +23,7 @@
 
 mod answers;
 mod builder;
+mod calling;
 mod calls;
 mod changes;
 #[cfg(test)]

@@ -88,13 +88,9 @@ impl Started {
             Era::Session => {
                 let mut client = Client::beginning(self.address);
                 let text = String::from_utf8_lossy(client.send()).into_owned();
-                let id = text
-                    .lines()
-                    .find_map(|line| {
-                        line.split_once(": ").filter(|(name, _)| name.eq_ignore_ascii_case("mcp-session-id"))
-                    })
-                    .map(|(_, id)| id.trim().to_owned())
-                    .unwrap_or_else(|| panic!("no session: {text}"));
+                let mut headers = text.lines().filter_map(|line| line.split_once(": "));
+                let id = headers.find(|(name, _)| name.eq_ignore_ascii_case("mcp-session-id"));
+                let id = id.map(|(_, id)| id.trim().to_owned()).unwrap();
                 let headers = format!("MCP-Protocol-Version: {SESSION}\r\nMcp-Session-Id: {id}\r\n");
                 let begun = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
                 client.request = request(self.address, &headers, &begun);

@@ -556,7 +556,9 @@ impl ServerHandler for Handler {
         };
         let round = Round::new(request.request_state, request.input_responses)?;
         let work = Work::Call(name, request.arguments.unwrap_or_default());
-        match self.run("tools/call", work, round, plan, capabilities.as_ref(), &context).await? {
+        // The task of each request of the library is as large as the largest of all methods.
+        let running = Box::pin(self.run("tools/call", work, round, plan, capabilities.as_ref(), &context));
+        match running.await? {
             Outcome::Done(Ok(output)) => Ok(outward::result(output, is_legacy).into()),
             Outcome::Done(Err(error)) => match missing_capability(&error) {
                 Some(missing) if !is_legacy => Err(missing),

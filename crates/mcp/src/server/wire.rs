@@ -60,7 +60,8 @@ impl Gate {
             let text = format!("the message has more than {MAX_VALUES} values");
             return self.refuse(INVALID_REQUEST, &Value::Null, &text);
         }
-        let Ok(mut message) = serde_json::from_slice::<ClientJsonRpcMessage>(bytes) else {
+        let message = super::calling::read(bytes).map_or_else(|| serde_json::from_slice(bytes), Ok);
+        let Ok::<ClientJsonRpcMessage, _>(mut message) = message else {
             let (code, id, text) = what_is_wrong(bytes);
             return self.refuse(code, &id, text);
         };
