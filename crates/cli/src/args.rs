@@ -505,8 +505,6 @@ pub(crate) struct ServeArgs {
     /// A file with the tokens of clients, one a line; without it, `TOOLPOST_SERVE_TOKEN` counts.
     #[arg(long, value_name = "FILE", help_heading = "Permission", requires = "address")]
     pub(crate) token_file: Option<PathBuf>,
-    #[command(flatten, next_help_heading = "Permission")]
-    pub(crate) oauth: OauthArgs,
     /// Offer only these tools: names, in which `*` stands for anything. May be repeated.
     #[arg(long, value_name = "TOOL", help_heading = "Permission")]
     pub(crate) allow: Vec<String>,
@@ -532,6 +530,8 @@ pub(crate) struct ServeArgs {
     /// The folder that the tools work in.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) workdir: PathBuf,
+    #[command(flatten, next_help_heading = "Permission")]
+    pub(crate) oauth: OauthArgs,
     #[command(flatten, next_help_heading = "Tasks")]
     pub(crate) tasks: TaskArgs,
 }

@@ -240,7 +240,7 @@ proptest! {
             // Mostly frames that are one, with any opcode and any flag.
             bytes.put_u8(*first);
             let length = payload.len().min(60_000) as u16;
-            bytes.put_u8(if mask % 8 == 0 { 126 } else { 0x80 | 126 });
+            bytes.put_u8(if mask % 8 == 0 { 0x7e } else { 0xfe });
             bytes.put_u16(length);
             if mask % 8 != 0 {
                 bytes.put_slice(&[0; 4]);
