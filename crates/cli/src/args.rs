@@ -308,6 +308,15 @@ pub(crate) struct ClaudeCodeArgs {
     /// How much Claude Code may cost, in US dollars.
     #[arg(long, value_name = "USD", help_heading = "Claude Code")]
     pub(crate) max_cost: Option<f64>,
+    /// Memory of Claude Code with everything that it starts, such as `2G`. Default 4G.
+    #[arg(long, value_name = "SIZE", help_heading = "Claude Code", value_parser = size)]
+    pub(crate) memory: Option<u64>,
+    /// Processors that it may keep busy at once, such as `0.5`. Without it, all.
+    #[arg(long, value_name = "X", help_heading = "Claude Code")]
+    pub(crate) cpu: Option<f32>,
+    /// Its processes and threads at one time. Default 1024.
+    #[arg(long, value_name = "N", help_heading = "Claude Code", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pids: Option<u32>,
 }
 
 #[derive(Args, Debug)]

@@ -115,6 +115,20 @@ pub(crate) fn what_goes_wrong_has_its_status() {
     }
 }
 
+/// Too little of anything, and it does not come to an answer.
+#[test]
+pub(crate) fn what_it_may_take_is_limited() {
+    let Some(world) = world("what_it_may_take_is_limited") else { return };
+    for (words, exit) in [(["--memory", "24M"], 6), (["--pids", "2"], 2), (["--cpu", "0"], 2)] {
+        let program = world.program.to_str().unwrap();
+        let words =
+            [&["run", "-p", "say hi", "--agent", "claude-code", "--claude", program][..], &words].concat();
+        let finished = world.env.run(words).exit(exit);
+        assert!(!finished.err.contains("canary"), "{finished}");
+    }
+    world.run("say hi", &["--memory", "3G", "--pids", "500", "--cpu", "1.5"], 0);
+}
+
 #[test]
 fn nothing_starts_without_a_credential_or_with_options_of_the_other_agent() {
     let env = TestEnv::new();
@@ -145,6 +159,9 @@ fn nothing_starts_without_a_credential_or_with_options_of_the_other_agent() {
         &["--allow-tool", "Read"],
         &["--permission-mode", "plan"],
         &["--max-cost", "1"],
+        &["--memory", "1G"],
+        &["--cpu", "1"],
+        &["--pids", "9"],
     ] {
         let refused = error(words, 2);
         assert!(refused["message"].as_str().unwrap().contains(words[0]), "{refused}");

@@ -81,6 +81,9 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         all.iterations = iterations;
         all.cost_usd = own.max_cost;
         all.time = time;
+        all.memory = own.memory.unwrap_or(all.memory);
+        all.cpus = own.cpu.or(all.cpus);
+        all.processes = own.pids.unwrap_or(all.processes);
     });
     let agent = builder.build()?;
     let turn = Turn::new(prompt).with_id(id);
@@ -186,6 +189,9 @@ pub(super) fn check_loop(args: &RunArgs) -> Result<(), Failure> {
         ("--allow-tool", !own.allow_tool.is_empty()),
         ("--permission-mode", own.permission_mode.is_some()),
         ("--max-cost", own.max_cost.is_some()),
+        ("--memory", own.memory.is_some()),
+        ("--cpu", own.cpu.is_some()),
+        ("--pids", own.pids.is_some()),
     ];
     refuse(&options, "is for Claude Code", "Add `--agent claude-code`.")
 }
