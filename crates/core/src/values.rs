@@ -27,8 +27,8 @@ mod tests {
 
     #[test]
     fn marks_outside_of_strings_count() {
-        assert!(has_more_values_than(b"[1,2,3]", 2));
-        assert!(!has_more_values_than(b"[1,2,3]", 3));
+        assert!(has_more_values_than(b"[1,2,3]", 3));
+        assert!(!has_more_values_than(b"[1,2,3]", 4));
         assert!(!has_more_values_than(br#"["a,b,\",c,d,e"]"#, 3));
         assert!(!has_more_values_than(b"[[[[", 4));
     }

@@ -57,7 +57,7 @@ pub(crate) fn file(error: io::Error, path: &Path) -> ToolError {
             Code::Permission,
             path,
             "cannot be made or opened for writing",
-            "Make the file and its folder writable for this user, or name another file with `--store`.",
+            "Make the file and its folder writable for this user, or name another file.",
         ),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => full(path),
         _ => about(
@@ -76,7 +76,7 @@ pub(crate) fn read_only(path: &Path) -> ToolError {
         Code::Permission,
         path,
         "cannot be written, and nothing was",
-        "Make the file and its folder writable for this user, or name another file with `--store`.",
+        "Make the file and its folder writable for this user, or name another file.",
     )
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn not_ours(path: &Path, what: &str) -> ToolError {
         Code::InvalidPath,
         path,
         &format!("{what}, and was left as it is"),
-        "Name a file that Toolpost made, or a new one, with `--store`.",
+        "Name a file that Toolpost made, or a new one.",
     )
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn newer(path: &Path, found: i64, known: i64) -> ToolError {
         Code::Precondition,
         path,
         &format!("has format {found}, but this program knows formats up to {known}; it was left as it is"),
-        "Use the newer program that wrote it, or name another file with `--store`.",
+        "Use the newer program that wrote it, or name another file.",
     )
     .with("found", found)
     .with("known", known)
