@@ -143,7 +143,8 @@ where
     T: Transport<RoleServer> + 'static,
 {
     let handler = Handler::of_connection(Arc::clone(shared), principal);
-    let running = match serve_server_with_ct(handler, transport, stop).await {
+    // The library cancels what it is given when the connection ends; what others share must not end with it.
+    let running = match serve_server_with_ct(handler, transport, stop.child_token()).await {
         Ok(running) => running,
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => return Ok(()),
         Err(error) => {

@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use toolpost_core::Secret;
 use toolpost_mcp::server::Running;
 
-use super::support::{modern, request, serve};
+use super::support::{modern, post, request, serve};
 
 /// Connects as a client of RFC 6455 does, with these headers besides.
 async fn connect(running: &Running, more: &[(&str, &str)]) -> Result<WebSocketStream<TcpStream>, String> {
@@ -93,6 +93,32 @@ async fn a_websocket_is_a_conversation() {
     }
     stream.send(Message::binary(modern(60, "tools/list", json!({}), json!({})).to_string())).await.unwrap();
     assert_eq!(next(&mut stream).await["id"], 60);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn the_end_of_one_websocket_ends_nothing_else() {
+    let running = serve(|builder| builder).await;
+    let mut other = connect(&running, &[]).await.unwrap();
+    other.send(discover()).await.unwrap();
+    assert_eq!(next(&mut other).await["id"], 1);
+    for is_polite in [true, false] {
+        let mut stream = connect(&running, &[]).await.unwrap();
+        stream.send(discover()).await.unwrap();
+        assert_eq!(next(&mut stream).await["id"], 1);
+        if is_polite {
+            stream.close(None).await.unwrap();
+            while stream.next().await.is_some() {}
+        }
+        drop(stream);
+        for _ in 0..20 {
+            let params = json!({ "name": "add", "arguments": { "a": 1, "b": 1 } });
+            assert_eq!(post(running.address(), "tools/call", params, json!({})).await.status, 200);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    other.send(add(7)).await.unwrap();
+    assert_eq!(next(&mut other).await["result"]["structuredContent"]["sum"], 8);
     running.stop().await;
 }
 
