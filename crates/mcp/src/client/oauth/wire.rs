@@ -20,6 +20,9 @@ use super::session::{Session, Tried};
 /// given, one that may do more, and one with the server's number.
 const MAX_ROUNDS: usize = 5;
 
+/// The largest event where the library names no limit, in bytes: its own default.
+const MAX_EVENT: usize = 16 << 20;
+
 type Failed = StreamableHttpError<reqwest::Error>;
 type Headers = HashMap<HeaderName, HeaderValue>;
 
@@ -123,10 +126,7 @@ impl StreamableHttpClient for Wire {
         token: Option<String>,
         headers: Headers,
     ) -> Result<StreamableHttpPostResponse, Failed> {
-        let send = |headers| {
-            self.inner.post_message(uri.clone(), message.clone(), session_id.clone(), token.clone(), headers)
-        };
-        self.known(Method::POST, headers, send).await
+        self.post_message_with_max_sse_event_size(uri, message, session_id, token, headers, MAX_EVENT).await
     }
 
     async fn post_message_with_max_sse_event_size(
@@ -172,10 +172,7 @@ impl StreamableHttpClient for Wire {
         token: Option<String>,
         headers: Headers,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failed> {
-        let send = |headers| {
-            self.inner.get_stream(uri.clone(), session_id.clone(), last_event.clone(), token.clone(), headers)
-        };
-        self.known(Method::GET, headers, send).await
+        self.get_stream_with_max_sse_event_size(uri, session_id, last_event, token, headers, MAX_EVENT).await
     }
 
     async fn get_stream_with_max_sse_event_size(
