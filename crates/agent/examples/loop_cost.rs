@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::json;
 use toolpost::tool;
 use toolpost_agent::{Agent, StopReason};
-use toolpost_llm::{Anthropic, AnthropicOptions, HttpClient, HttpOptions, Secret};
+use toolpost_llm::{HostedModel, HttpClient, HttpOptions, Provider, ProviderAccess, Secret};
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 use toolpost_toolbox::Toolbox;
 
@@ -81,10 +81,12 @@ fn main() {
     .unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let samples: Vec<f64> = runtime.block_on(async {
-        let mut options = AnthropicOptions::new(Secret::new("key"));
-        options.base_url = provider.base_url();
+        let mut options = ProviderAccess::new(Secret::new("key"));
+        options.base_url = Some(provider.base_url());
         let client = HttpClient::new(HttpOptions::default()).unwrap();
-        let model = Arc::new(Anthropic::new("claude-x", options, client).unwrap());
+        let model = Arc::new(
+            HostedModel::new(Provider::find("anthropic").unwrap(), "claude-x", options, client).unwrap(),
+        );
         let agent = Agent::builder(model, Toolbox::builder().tool(add).build().unwrap()).build();
         let mut samples = Vec::new();
         for run in 0..RUNS + 10 {

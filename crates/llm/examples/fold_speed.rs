@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::time::Instant;
 
 use serde_json::json;
-use toolpost_llm::AnthropicFold;
+use toolpost_llm::{ModelId, Wire};
 
 /// Deltas in the stream.
 const DELTAS: usize = 20_000;
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn round(text: &str, chunk: usize) -> Result<f64, Box<dyn Error>> {
     let start = Instant::now();
-    let mut fold = AnthropicFold::new("claude-x");
+    let mut fold = Wire::Messages.fold(&ModelId::new("anthropic", "claude-x"));
     let mut events = VecDeque::new();
     let mut delivered = 0;
     for piece in text.as_bytes().chunks(chunk) {

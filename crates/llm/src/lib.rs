@@ -33,42 +33,41 @@
 //! crate's), Chat Completions as an internal currency (it cannot carry signatures or hosted tools).
 #![forbid(unsafe_code)]
 
-mod anthropic;
-mod diff;
+mod catalog;
 mod error;
 mod event;
-mod exchange;
 mod fields;
-mod files;
+mod hosted;
 mod http;
 mod item;
 mod json;
 mod model;
+mod offline;
+mod options;
+mod provider;
 mod raw;
-mod replay;
 mod request;
 mod response;
-mod retry;
 mod router;
-mod say;
-mod script;
-mod sse;
-mod wire;
+mod wires;
 
-pub use anthropic::{ANTHROPIC_BASE_URL, Anthropic, AnthropicFold, AnthropicOptions};
+pub use catalog::ModelInfo;
 pub use error::{Attempt, ErrorDetails, ErrorKind, ModelError, NetworkStage, TimeoutStage};
 pub use event::{ModelEvent, ResponseStream};
-pub use http::{HttpClient, HttpOptions};
-pub use item::{Item, ItemView};
+pub use hosted::HostedModel;
+pub use http::client::{HttpClient, HttpOptions};
+pub use http::retry::RetryPolicy;
+pub use item::{Citation, FileRef, HostedOutput, Item, ItemView};
 pub use model::{Model, ModelId};
+pub use offline::replay::{Recorder, ReplayModel};
+pub use offline::script::ScriptModel;
+pub use provider::{PROVIDERS, Provider, ProviderAccess};
 pub use raw::RawJson;
-pub use replay::{Recorder, ReplayModel};
 pub use request::{
-    AssistantTurn, CacheLifetime, Effort, Media, MediaSource, Part, PromptCaching, Request, Settings,
-    Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
+    AssistantTurn, CacheLifetime, Effort, HostedTool, Media, MediaSource, OutputFormat, Part, PromptCaching,
+    Request, Settings, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
 };
 pub use response::{Response, StopReason, Usage};
-pub use retry::RetryPolicy;
-pub use router::{ModelSpec, ProviderAccess, Router};
-pub use script::ScriptModel;
+pub use router::{ModelSpec, Router};
 pub use toolpost_core::{BoxFuture, Secret};
+pub use wires::{Wire, WireFold};

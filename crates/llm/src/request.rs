@@ -23,6 +23,9 @@ pub struct Request {
     /// Which of them it may or must call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ToolChoice>,
+    /// Tools that the provider itself runs. A provider that lacks one refuses the request before it is sent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosted_tools: Vec<HostedTool>,
     /// How to answer.
     pub settings: Settings,
     /// Fields of the provider's own body. Objects are merged with the ones that this crate writes, lists of
@@ -219,7 +222,14 @@ pub struct ToolDefinition {
     pub description: String,
     /// The JSON Schema of its arguments, an object.
     pub input_schema: RawJson,
-    /// Further fields of the provider's definition, such as `strict` or `defer_loading`.
+    /// Whether the provider must keep the arguments to the schema. The wire then sends a copy of the schema that the
+    /// provider takes; what it gives back for a parameter that the schema leaves optional may be `null`. Default: no.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub strict: bool,
+    /// Whether the model finds the tool by the provider's own search instead of seeing it from the start. Default: no.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deferred: bool,
+    /// Further fields of the provider's definition, such as `allowed_callers`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub provider_options: Map<String, Value>,
 }
@@ -231,7 +241,73 @@ impl ToolDefinition {
             name: name.into(),
             description: description.into(),
             input_schema: input_schema.into(),
+            strict: false,
+            deferred: false,
             provider_options: Map::new(),
+        }
+    }
+}
+
+/// A tool that the provider runs itself. Each wire says it in its own way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HostedTool {
+    /// Searches the web.
+    WebSearch {
+        /// The most searches in one answer. Default: the provider's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_uses: Option<u32>,
+        /// The only domains to search. Default: all.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        allowed_domains: Vec<String>,
+        /// Domains not to search. Default: none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        blocked_domains: Vec<String>,
+    },
+    /// Reads pages of the web.
+    WebFetch {
+        /// The most pages in one answer. Default: the provider's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_uses: Option<u32>,
+        /// The only domains to read from. Default: all.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        allowed_domains: Vec<String>,
+        /// Domains not to read from. Default: none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        blocked_domains: Vec<String>,
+    },
+    /// Searches files that were put into the provider's stores.
+    FileSearch {
+        /// The stores, by the provider's ids.
+        stores: Vec<String>,
+        /// The most results. Default: the provider's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_results: Option<u32>,
+    },
+    /// Runs code in the provider's sandbox.
+    CodeExecution {
+        /// The provider's version of the tool, such as `code_execution_20250825`. Default: the newest that the model
+        /// takes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        version: Option<String>,
+        /// Uploaded files to put into the sandbox, by the provider's ids, where that belongs to the tool. Default: none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        file_ids: Vec<String>,
+    },
+    /// A tool in the provider's own JSON, sent as it is.
+    Raw(RawJson),
+}
+
+impl HostedTool {
+    /// The tool's name in errors and records: `web_search`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::WebSearch { .. } => "web_search",
+            Self::WebFetch { .. } => "web_fetch",
+            Self::FileSearch { .. } => "file_search",
+            Self::CodeExecution { .. } => "code_execution",
+            Self::Raw(_) => "raw",
         }
     }
 }
@@ -283,11 +359,34 @@ pub struct Settings {
     /// Whether the model may call several tools at once. Default: the provider's, usually yes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
-    /// A JSON Schema that the answer's text must fit.
+    /// What the answer's text must be, where it is not free.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub output_schema: Option<RawJson>,
+    pub output: Option<OutputFormat>,
     /// What the provider should keep for the next request. Default: automatic.
     pub prompt_caching: PromptCaching,
+}
+
+/// What an answer's text must be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum OutputFormat {
+    /// Some JSON.
+    Json,
+    /// JSON that fits a schema.
+    Schema {
+        /// What the answer is called, for providers that want a name.
+        name: String,
+        /// The JSON Schema, as the caller has it; each wire sends what its provider takes of it.
+        schema: RawJson,
+    },
+}
+
+impl OutputFormat {
+    /// The format of a schema, called `answer`.
+    pub fn schema(schema: &Value) -> Self {
+        Self::Schema { name: "answer".to_owned(), schema: schema.into() }
+    }
 }
 
 /// Whether and how much a model thinks before it answers.

@@ -1,5 +1,6 @@
 //! A model's answer.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -95,6 +96,9 @@ pub struct Usage {
     /// The part of `output` that was reasoning, if the provider says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<u64>,
+    /// How often tools that the provider runs were used, by the provider's word, such as `web_search_requests`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hosted: BTreeMap<String, u64>,
     /// The provider's own record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<RawJson>,
@@ -145,7 +149,7 @@ impl Response {
     /// The text of the answer: every text item, joined.
     pub fn text(&self) -> String {
         let texts = self.items.iter().filter_map(|item| match item.view() {
-            ItemView::Text { text } => Some(text.as_str()),
+            ItemView::Text { text, .. } => Some(text.as_str()),
             _ => None,
         });
         texts.collect()

@@ -7,7 +7,7 @@ use serde_json::json;
 use toolpost::{Answer, Ctx, Event, Output, SampleRequest, Status, tool, tool_fn};
 use toolpost_agent::{Agent, Run, StopReason};
 use toolpost_llm::{
-    Anthropic, AnthropicOptions, HttpClient, HttpOptions, ItemView, ScriptModel, Secret, Turn,
+    HostedModel, HttpClient, HttpOptions, ItemView, Provider, ProviderAccess, ScriptModel, Secret, Turn,
 };
 use toolpost_testkit::MemoryPort;
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
@@ -166,12 +166,12 @@ async fn what_a_real_wire_said_goes_back_unchanged_and_broken_arguments_are_told
         Reply::json(200, body(r#"{"type":"text","text":"done"}"#, "end_turn")),
     ])
     .unwrap();
-    let mut options = AnthropicOptions::new(Secret::new("key"));
-    options.base_url = provider.base_url();
+    let mut options = ProviderAccess::new(Secret::new("key"));
+    options.base_url = Some(provider.base_url());
     let client =
         HttpClient::new(HttpOptions { event_timeout: Duration::from_secs(5), ..HttpOptions::default() })
             .unwrap();
-    let model = Anthropic::new("claude-x", options, client).unwrap();
+    let model = HostedModel::new(Provider::find("anthropic").unwrap(), "claude-x", options, client).unwrap();
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
     let outcome = Agent::builder(Arc::new(model), toolbox).build().run("Add.").await;
     assert_eq!(outcome.text(), "done", "{:?}", outcome.error);

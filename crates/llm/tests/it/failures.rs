@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use serde_json::json;
 use toolpost_llm::{
-    Anthropic, AnthropicOptions, ErrorKind, HttpClient, HttpOptions, Model as _, ModelError, ModelEvent,
-    NetworkStage, Request, Response, RetryPolicy, Secret, TimeoutStage,
+    ErrorKind, HostedModel, HttpClient, HttpOptions, Model as _, ModelError, ModelEvent, NetworkStage,
+    Provider, ProviderAccess, Request, Response, RetryPolicy, Secret, TimeoutStage,
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
@@ -45,14 +45,14 @@ fn once(mut options: HttpOptions) -> HttpOptions {
     options
 }
 
-fn model_at(base_url: &str, options: HttpOptions) -> Anthropic {
+fn model_at(base_url: &str, options: HttpOptions) -> HostedModel {
     let client = HttpClient::new(options).unwrap();
     let options =
-        AnthropicOptions { base_url: base_url.to_owned(), ..AnthropicOptions::new(Secret::new(KEY)) };
-    Anthropic::new("claude-x", options, client).unwrap()
+        ProviderAccess { base_url: Some(base_url.to_owned()), ..ProviderAccess::new(Secret::new(KEY)) };
+    HostedModel::new(Provider::find("anthropic").unwrap(), "claude-x", options, client).unwrap()
 }
 
-fn model(server: &LoopbackProvider, options: HttpOptions) -> Anthropic {
+fn model(server: &LoopbackProvider, options: HttpOptions) -> HostedModel {
     model_at(&server.base_url(), options)
 }
 
@@ -76,7 +76,7 @@ async fn both_errors(replies: &[Reply], options: &HttpOptions) -> [ModelError; 2
     [whole, streamed]
 }
 
-async fn streamed(model: &Anthropic) -> (Vec<ModelEvent>, Result<Response, ModelError>) {
+async fn streamed(model: &HostedModel) -> (Vec<ModelEvent>, Result<Response, ModelError>) {
     let mut stream = model.stream(&Request::new("hi"));
     let mut events = Vec::new();
     while let Some(event) = stream.next().await {
@@ -496,7 +496,12 @@ async fn nothing_is_sent_before_the_stream_is_polled_or_when_the_request_is_wron
 fn a_model_without_a_usable_key_is_refused() {
     let open = |key: &str| {
         let client = HttpClient::new(options()).unwrap();
-        Anthropic::new("claude-x", AnthropicOptions::new(Secret::new(key)), client)
+        HostedModel::new(
+            Provider::find("anthropic").unwrap(),
+            "claude-x",
+            ProviderAccess::new(Secret::new(key)),
+            client,
+        )
     };
     assert_eq!(open(" \n").unwrap_err().kind, ErrorKind::Auth);
     let mut stream = open("with\u{7}bell").unwrap().stream(&Request::new("hi"));

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use toolpost_llm::{
-    AnthropicFold, AssistantTurn, CacheLifetime, Effort, Item, Media, MediaSource, Part, PromptCaching,
-    RawJson, Request, Response, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
+    AssistantTurn, CacheLifetime, Effort, Item, Media, MediaSource, ModelId, OutputFormat, Part,
+    PromptCaching, RawJson, Request, Response, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
 };
 use toolpost_testkit::recordings::{Answer, Interaction};
 
@@ -146,7 +146,9 @@ fn differences(expected: &Value, found: &Value, at: &str, lines: &mut Vec<String
 fn answer_of(interaction: &Interaction) -> Option<Response> {
     match &interaction.answer {
         _ if interaction.status >= 400 => None,
-        Answer::Body(text) => Some(AnthropicFold::read_body("claude-x", 200, text).unwrap()),
+        Answer::Body(text) => {
+            Some(Wire::Messages.read_body(&ModelId::new("anthropic", "claude-x"), 200, text).unwrap())
+        }
         Answer::Stream(text) => Some(fold([text.as_bytes()]).unwrap().0),
     }
 }
@@ -186,7 +188,11 @@ fn an_answer_goes_back_as_it_came() {
             let mut request = Request::new("before");
             request.turns.push(Turn::Assistant(response.to_turn()));
             request.turns.push(Turn::user("behind"));
-            let ours = AnthropicFold::write_body("claude-x", &request, false).unwrap().to_value().unwrap();
+            let ours = Wire::Messages
+                .write_body(&ModelId::new("anthropic", "claude-x"), &request, false)
+                .unwrap()
+                .to_value()
+                .unwrap();
             let ours =
                 ours["messages"].as_array().unwrap().iter().find(|message| message["role"] == "assistant");
             let (mut ours, mut recorded) = (ours.cloned().unwrap_or_default(), recorded);
@@ -266,7 +272,7 @@ fn request_of(body: &Value) -> Request {
                         "effort" => {
                             settings.effort = Some(serde_json::from_value::<Effort>(value.clone()).unwrap());
                         }
-                        "format" => settings.output_schema = Some((&value["schema"]).into()),
+                        "format" => settings.output = Some(OutputFormat::schema(&value["schema"])),
                         _ => {
                             let config =
                                 request.provider_options.entry(name.clone()).or_insert_with(|| json!({}));
@@ -324,7 +330,8 @@ fn turns_of(message: &Value) -> Vec<Turn> {
     match message["role"].as_str().unwrap() {
         "assistant" => {
             let body = json!({"type": "message", "content": content}).to_string();
-            let items: Vec<Item> = AnthropicFold::read_body("claude-x", 200, &body).unwrap().items;
+            let items: Vec<Item> =
+                Wire::Messages.read_body(&ModelId::new("anthropic", "claude-x"), 200, &body).unwrap().items;
             vec![Turn::Assistant(AssistantTurn {
                 origin: toolpost_llm::ModelId::new("anthropic", "claude-x"),
                 items,
@@ -410,7 +417,11 @@ fn a_request_can_be_built_as_it_was_sent() {
             });
             typed += usize::from(!has_raw && request.provider_options.is_empty());
             let model = body["model"].as_str().unwrap();
-            let ours = AnthropicFold::write_body(model, &request, stream).unwrap().to_value().unwrap();
+            let ours = Wire::Messages
+                .write_body(&ModelId::new("anthropic", model), &request, stream)
+                .unwrap()
+                .to_value()
+                .unwrap();
             let (mut ours, mut recorded) = (normal(&ours), normal(&body));
             apply(&allowed.request_rules, &mut ours, &mut used_rules);
             apply(&allowed.request_rules, &mut recorded, &mut used_rules);

@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 
 use serde_json::{Value, json};
 use toolpost_llm::{
-    AnthropicFold, ErrorKind, ItemView, ModelError, ModelEvent, RawJson, Response, StopReason,
+    ErrorKind, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, Wire,
 };
 use toolpost_testkit::recordings::{self, Answer, Recording};
 
@@ -31,7 +31,7 @@ pub(crate) fn recordings(test: &str) -> Option<Vec<Recording>> {
 pub(crate) fn fold<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<(Response, Vec<ModelEvent>), ModelError> {
-    let mut fold = AnthropicFold::new("claude-x");
+    let mut fold = Wire::Messages.fold(&ModelId::new("anthropic", "claude-x"));
     let mut events = VecDeque::new();
     for piece in pieces {
         fold.feed(piece, &mut events)?;
@@ -106,7 +106,8 @@ fn every_recorded_answer_folds() {
     for recording in &recordings {
         for interaction in &recording.interactions {
             let Answer::Body(text) = &interaction.answer else { continue };
-            let result = AnthropicFold::read_body("claude-x", interaction.status, text);
+            let result =
+                Wire::Messages.read_body(&ModelId::new("anthropic", "claude-x"), interaction.status, text);
             if interaction.status >= 400 {
                 let error = result.expect_err("a refused request has no answer");
                 assert!(
@@ -161,7 +162,7 @@ fn check_facts(path: &str, response: &Response, kinds: &mut HashSet<String>) {
         let kind = value["type"].as_str().unwrap();
         kinds.insert(kind.to_owned());
         match item.view() {
-            ItemView::Text { text } => assert_eq!(*text, value["text"], "{path}"),
+            ItemView::Text { text, .. } => assert_eq!(*text, value["text"], "{path}"),
             ItemView::ToolCall { id, name, arguments } => {
                 assert_eq!(
                     (id.as_str(), name.as_str()),
@@ -186,7 +187,8 @@ fn check_facts(path: &str, response: &Response, kinds: &mut HashSet<String>) {
             other => panic!("{path}: a new view: {other:?}"),
         }
     }
-    let twin = AnthropicFold::read_body("claude-x", 200, response.raw.get()).unwrap();
+    let twin =
+        Wire::Messages.read_body(&ModelId::new("anthropic", "claude-x"), 200, response.raw.get()).unwrap();
     assert_eq!(twin, *response, "{path}: the stream and its body differ");
     let saved: Response = serde_json::from_str(&serde_json::to_string(response).unwrap()).unwrap();
     assert_eq!(saved, *response, "{path}: saving changes the answer");
@@ -261,7 +263,7 @@ fn every_stream_is_the_same_however_it_is_cut() {
         assert!(fold(returns.as_bytes().chunks(3)).unwrap() == whole, "{path}: with carriage returns");
         // A cut matters to the event that it is in: the fold must come out of it in the same state, with the same
         // events. Longer streams are cut in one place in 64.
-        let mut before = AnthropicFold::new("claude-x");
+        let mut before = Wire::Messages.fold(&ModelId::new("anthropic", "claude-x"));
         for event in text.split_inclusive("\n\n").map(str::as_bytes) {
             let (mut after, mut events) = (before.clone(), VecDeque::new());
             after.feed(event, &mut events).unwrap();

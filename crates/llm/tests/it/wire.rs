@@ -4,20 +4,24 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 use toolpost_llm::{
-    AnthropicFold, AssistantTurn, CacheLifetime, Effort, ErrorKind, Item, ItemView, Media, Model as _,
-    ModelId, Part, PromptCaching, RawJson, Request, Response, ScriptModel, StopReason, Thinking, ToolChoice,
-    ToolDefinition, ToolResult, Turn,
+    AssistantTurn, CacheLifetime, Effort, ErrorKind, Item, ItemView, Media, Model as _, ModelId,
+    OutputFormat, Part, PromptCaching, RawJson, Request, Response, ScriptModel, StopReason, Thinking,
+    ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
 };
 
 use crate::recorded::fold;
 
 fn body(request: &Request) -> Value {
-    AnthropicFold::write_body("claude-x", request, false).unwrap().to_value().unwrap()
+    Wire::Messages
+        .write_body(&ModelId::new("anthropic", "claude-x"), request, false)
+        .unwrap()
+        .to_value()
+        .unwrap()
 }
 
 fn items(content: &str) -> Vec<Item> {
     let body = format!(r#"{{"type":"message","content":{content}}}"#);
-    AnthropicFold::read_body("claude-x", 200, &body).unwrap().items
+    Wire::Messages.read_body(&ModelId::new("anthropic", "claude-x"), 200, &body).unwrap().items
 }
 
 fn said(content: &str) -> Turn {
@@ -62,7 +66,7 @@ fn every_setting_reaches_the_body() {
         (|r| r.settings.effort = Some(Effort::Xhigh), "/output_config/effort", json!("xhigh")),
         (|r| r.settings.effort = Some(Effort::Minimal), "/output_config/effort", json!("low")),
         (
-            |r| r.settings.output_schema = Some((&json!({"type": "object"})).into()),
+            |r| r.settings.output = Some(OutputFormat::schema(&json!({"type": "object"}))),
             "/output_config/format",
             json!({"type": "json_schema", "schema": {"type": "object"}}),
         ),
@@ -152,7 +156,7 @@ fn an_answer_keeps_its_bytes_on_its_way_back() {
     let unknown = r#"{"type":"hologram","z":0.10,"a":{}}"#;
     let mut request = Request::new("hi");
     request.turns.push(said(&format!("[{block}, {unknown}]")));
-    let written = AnthropicFold::write_body("claude-x", &request, true).unwrap();
+    let written = Wire::Messages.write_body(&ModelId::new("anthropic", "claude-x"), &request, true).unwrap();
     assert!(written.get().contains(&format!("[{block},{unknown}]")), "{written}");
 }
 
@@ -376,7 +380,7 @@ fn hostile_streams_end_in_errors_and_not_in_long_waits() {
     let block =
         format!(r#"{{"type":"content_block_start","index":0,"content_block":{{"type":"x","deep":{deep}}}}}"#);
     let start = stream(&[], "end_turn");
-    let mut fold = AnthropicFold::new("claude-x");
+    let mut fold = Wire::Messages.fold(&ModelId::new("anthropic", "claude-x"));
     let mut events = VecDeque::new();
     let (first, rest) = start.split_once("\n\n").unwrap();
     for part in [format!("{first}\n\n"), format!("data: {block}\n\n"), rest.to_owned()] {

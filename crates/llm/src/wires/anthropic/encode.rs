@@ -2,14 +2,16 @@
 
 use std::borrow::Cow;
 
-use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Map, Value};
+use serde_json::value::RawValue;
 
-use crate::fields::Fields;
+use crate::catalog::ModelInfo;
 use crate::json::JsonWriter;
+use crate::options::merge_options;
+use crate::wires::codec::Notices;
 use crate::{
-    AssistantTurn, CacheLifetime, Effort, Item, ItemView, Media, MediaSource, ModelError, ModelId, Part,
-    PromptCaching, Request, Settings, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
+    AssistantTurn, CacheLifetime, Effort, HostedTool, Item, ItemView, Media, MediaSource, ModelError,
+    ModelId, OutputFormat, Part, PromptCaching, Request, Settings, Thinking, ToolChoice, ToolDefinition,
+    ToolResult, Turn,
 };
 
 /// The wire demands a limit of output tokens; this one every model can give.
@@ -19,51 +21,40 @@ const DEFAULT_MAX_TOKENS: u32 = 4_096;
 const ABOUT_A_BODY: usize = 1024;
 const ABOUT_A_TURN: usize = 256;
 
-/// The provider's name in a [`ModelId`].
-pub(super) const PROVIDER: &str = "anthropic";
-
-/// A body, and what the caller's user should know about it.
-#[derive(Debug)]
-pub(super) struct Encoded {
-    pub(super) body: JsonWriter,
-    pub(super) notices: Vec<String>,
-}
-
-/// Writes the body. A feature that the wire lacks is an error.
-pub(super) fn encode(model: &ModelId, request: &Request, stream: bool) -> Result<Encoded, ModelError> {
+/// Writes the body, and says what the caller's user should know about it. A feature that the wire lacks is an error.
+pub(super) fn encode(
+    info: &ModelInfo,
+    request: &Request,
+    stream: bool,
+) -> Result<(JsonWriter, Vec<String>), ModelError> {
     let mut encoder = Encoder {
         out: JsonWriter::with_capacity(ABOUT_A_BODY + request.turns.len() * ABOUT_A_TURN),
+        model: &info.id,
         role: "",
         last_block: None,
-        notices: Vec::new(),
+        notices: Notices::default(),
     };
-    encoder.body(model, request, stream).map_err(|error| {
-        ModelError::new(crate::ErrorKind::InvalidRequest, error.to_string()).with_model(model)
+    encoder.body(request, stream).map_err(|error| {
+        ModelError::new(crate::ErrorKind::InvalidRequest, error.to_string()).with_model(&info.id)
     })?;
-    Ok(Encoded { body: encoder.out, notices: encoder.notices })
+    Ok((encoder.out, encoder.notices.into_vec()))
 }
 
-struct Encoder {
+struct Encoder<'a> {
     out: JsonWriter,
+    model: &'a ModelId,
     /// The role of the message that is being written; empty before the first.
     role: &'static str,
     /// Where the last block of the conversation begins.
     last_block: Option<usize>,
-    notices: Vec<String>,
+    notices: Notices,
 }
 
-impl Encoder {
-    fn notice(&mut self, text: impl Into<String>) {
-        let text = text.into();
-        if !self.notices.contains(&text) {
-            self.notices.push(text);
-        }
-    }
-
-    fn body(&mut self, model: &ModelId, request: &Request, stream: bool) -> Result<(), serde_json::Error> {
+impl Encoder<'_> {
+    fn body(&mut self, request: &Request, stream: bool) -> Result<(), serde_json::Error> {
         let settings = &request.settings;
         self.out.piece("{");
-        self.out.text("model", &model.name);
+        self.out.text("model", &self.model.name);
         self.out.put("max_tokens", &max_tokens(settings.max_output_tokens, settings.thinking.as_ref()))?;
         let mark = match &settings.prompt_caching {
             PromptCaching::Off => None,
@@ -106,7 +97,7 @@ impl Encoder {
             self.out.put("stop_sequences", &settings.stop)?;
         }
         if settings.seed.is_some() {
-            self.notice("`seed` was not sent: the Anthropic wire has no seeds");
+            self.notices.add("`seed` was not sent: the Anthropic wire has no seeds");
         }
         match &settings.thinking {
             None => {}
@@ -130,19 +121,24 @@ impl Encoder {
     }
 
     fn output_config(&mut self, request: &Request) {
-        let Settings { effort, output_schema, .. } = &request.settings;
-        if effort.is_none() && output_schema.is_none() {
+        let Settings { effort, output, .. } = &request.settings;
+        let schema = match output {
+            Some(OutputFormat::Schema { schema, .. }) => Some(schema),
+            _ => None,
+        };
+        if effort.is_none() && schema.is_none() {
             return;
         }
         self.out.json("output_config", "{");
         if let Some(mut effort) = *effort {
             if effort == Effort::Minimal {
-                self.notice("effort `minimal` was sent as `low`, the least that the Anthropic wire knows");
+                self.notices
+                    .add("effort `minimal` was sent as `low`, the least that the Anthropic wire knows");
                 effort = Effort::Low;
             }
             self.out.text("effort", effort.as_str());
         }
-        if let Some(schema) = output_schema {
+        if let Some(schema) = schema {
             self.out.json("format", r#"{"type":"json_schema","schema":"#);
             self.out.piece(schema.get());
             self.out.piece("}");
@@ -151,12 +147,20 @@ impl Encoder {
     }
 
     fn tools(&mut self, request: &Request, mark: Option<&'static str>) -> Result<(), serde_json::Error> {
-        if let Some((last, others)) = request.tools.split_last() {
+        if !request.tools.is_empty() || !request.hosted_tools.is_empty() {
             self.out.json("tools", "[");
-            for definition in others {
-                self.tool(definition, None)?;
+            for tool in &request.hosted_tools {
+                if let HostedTool::Raw(raw) = tool {
+                    self.out.comma();
+                    self.out.piece(raw.get());
+                }
             }
-            self.tool(last, mark)?;
+            if let Some((last, others)) = request.tools.split_last() {
+                for definition in others {
+                    self.tool(definition, None)?;
+                }
+                self.tool(last, mark)?;
+            }
             self.out.piece("]");
         }
         let serial = request.settings.parallel_tool_calls.map(|parallel| !parallel);
@@ -186,13 +190,19 @@ impl Encoder {
         definition: &ToolDefinition,
         mark: Option<&'static str>,
     ) -> Result<(), serde_json::Error> {
-        let ToolDefinition { name, description, input_schema, provider_options } = definition;
+        let ToolDefinition { name, description, input_schema, provider_options, .. } = definition;
         self.out.comma();
         let start = self.out.len();
         self.out.piece("{");
         self.out.text("name", name);
         self.out.text("description", description);
         self.out.json("input_schema", input_schema.get());
+        if definition.strict {
+            self.out.json("strict", "true");
+        }
+        if definition.deferred {
+            self.out.json("defer_loading", "true");
+        }
         self.out.piece("}");
         if !provider_options.is_empty() {
             self.out.change(start, |tool| {
@@ -265,10 +275,10 @@ impl Encoder {
     }
 
     fn assistant(&mut self, turn: &AssistantTurn) {
-        let is_ours = turn.origin.provider == PROVIDER;
+        let is_ours = turn.origin.provider == self.model.provider;
         for item in &turn.items {
             // The provider itself sends text blocks without text, and refuses them when they come back.
-            if matches!(item.view(), ItemView::Text { text } if text.trim().is_empty()) {
+            if matches!(item.view(), ItemView::Text { text, .. } if text.trim().is_empty()) {
                 continue;
             }
             if is_ours {
@@ -283,7 +293,7 @@ impl Encoder {
     /// An item of another provider: what it means is kept, what only its provider can read is not.
     fn foreign(&mut self, item: &Item, origin: &ModelId) {
         match item.view() {
-            ItemView::Text { text } => {
+            ItemView::Text { text, .. } => {
                 self.begin_block("assistant");
                 write_text(&mut self.out, text);
             }
@@ -302,7 +312,7 @@ impl Encoder {
             ItemView::Thinking { .. }
             | ItemView::ServerToolCall { .. }
             | ItemView::ServerToolResult { .. }
-            | ItemView::Other { .. } => self.notice(format!(
+            | ItemView::Other { .. } => self.notices.add(format!(
                 "thinking and hosted tools' items of {origin} were left out: only {} can read them",
                 origin.provider
             )),
@@ -380,38 +390,4 @@ fn call_id(id: &str) -> Cow<'_, str> {
         return Cow::Borrowed(id);
     }
     id.chars().map(|character| if fits(character) { character } else { '_' }).collect::<String>().into()
-}
-
-/// Objects merge, `tools` are appended, anything else replaces.
-fn merge_options(body: &mut Fields, options: &Map<String, Value>) -> Result<(), serde_json::Error> {
-    for (name, value) in options {
-        let merged = match (body.get(name), value) {
-            (Some(ours), Value::Object(_)) if ours.get().starts_with('{') => {
-                let mut ours: Value = serde_json::from_str(ours.get())?;
-                merge(&mut ours, value);
-                to_raw_value(&ours)?
-            }
-            (Some(ours), Value::Array(theirs)) if name == "tools" => {
-                let mut tools: Vec<Box<RawValue>> = serde_json::from_str(ours.get())?;
-                for tool in theirs {
-                    tools.push(to_raw_value(tool)?);
-                }
-                to_raw_value(&tools)?
-            }
-            _ => to_raw_value(value)?,
-        };
-        body.set(name, merged);
-    }
-    Ok(())
-}
-
-fn merge(ours: &mut Value, theirs: &Value) {
-    match (ours, theirs) {
-        (Value::Object(ours), Value::Object(theirs)) => {
-            for (name, value) in theirs {
-                merge(ours.entry(name.clone()).or_insert(Value::Null), value);
-            }
-        }
-        (ours, theirs) => *ours = theirs.clone(),
-    }
 }

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::{Item, ItemView, RawJson};
+use crate::fields::Members;
+use crate::{Citation, FileRef, HostedOutput, Item, ItemView, RawJson};
 
 /// The key under which the provider wants arguments that are not a JSON object: its documentation asks for a valid
 /// object around the text.
@@ -43,6 +44,8 @@ struct Block<'a> {
     is_error: Option<&'a RawValue>,
     #[serde(default, borrow)]
     content: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    citations: Option<&'a RawValue>,
 }
 
 /// A member that should be a string.
@@ -60,7 +63,7 @@ fn view(raw: &str) -> ItemView {
 /// `None` if the kind is unknown, or known but of another shape.
 fn known(block: &Block<'_>) -> Option<ItemView> {
     Some(match &*block.kind {
-        "text" => ItemView::Text { text: string(block.text)? },
+        "text" => ItemView::Text { text: string(block.text)?, citations: citations(block.citations) },
         "thinking" => ItemView::Thinking {
             text: string(block.thinking)?,
             has_signature: string(block.signature).is_some_and(|signature| !signature.is_empty()),
@@ -71,13 +74,16 @@ fn known(block: &Block<'_>) -> Option<ItemView> {
             name: string(block.name)?,
             arguments: arguments(block.input?),
         },
-        "server_tool_use" | "mcp_tool_use" => {
-            ItemView::ServerToolCall { id: string(block.id)?, name: string(block.name)? }
-        }
+        "server_tool_use" | "mcp_tool_use" => ItemView::ServerToolCall {
+            id: string(block.id)?,
+            name: string(block.name)?,
+            input: block.input.map(RawJson::from),
+            output: None,
+        },
         kind if kind.ends_with("_tool_result") => ItemView::ServerToolResult {
             call_id: string(block.tool_use_id)?,
             kind: kind.to_owned(),
-            is_error: failed(block),
+            output: Box::new(output(block)),
         },
         _ => return None,
     })
@@ -94,16 +100,54 @@ fn arguments(input: &RawValue) -> Result<RawJson, String> {
     Ok(input.into())
 }
 
-/// Whether a hosted tool failed: its result says so itself, or its content is of an error type.
-fn failed(block: &Block<'_>) -> bool {
-    #[derive(Deserialize)]
-    struct Content {
-        #[serde(rename = "type")]
-        kind: String,
+/// Where a text is from.
+fn citations(raw: Option<&RawValue>) -> Vec<Citation> {
+    let list: Vec<Members<'_>> = raw.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
+    let citation = |members: &Members<'_>| Citation {
+        url: members.read("url").or_else(|| members.read("source")),
+        title: members.read("title").or_else(|| members.read("document_title")),
+        file: members.read::<String>("file_id").map(|id| FileRef { id, ..FileRef::default() }),
+    };
+    list.iter().map(citation).collect()
+}
+
+/// What came of a hosted tool: of an object with everything, or of a list of pages or blocks.
+fn output(block: &Block<'_>) -> HostedOutput {
+    let mut output = HostedOutput {
+        is_error: block.is_error.is_some_and(|raw| raw.get() == "true"),
+        ..HostedOutput::default()
+    };
+    let Some(content) = block.content.map(RawValue::get) else { return output };
+    if let Ok(members) = serde_json::from_str::<Members<'_>>(content) {
+        take_members(&mut output, &members);
+    } else if let Ok(list) = serde_json::from_str::<Vec<Members<'_>>>(content) {
+        for members in &list {
+            take_members(&mut output, members);
+        }
+    } else if let Ok(text) = serde_json::from_str(content) {
+        output.text = text;
     }
-    let said = block.is_error.is_some_and(|raw| raw.get() == "true");
-    let content = block.content.and_then(|raw| serde_json::from_str::<Content>(raw.get()).ok());
-    said || content.is_some_and(|content| content.kind.ends_with("_error"))
+    output
+}
+
+fn take_members(output: &mut HostedOutput, members: &Members<'_>) {
+    let kind: String = members.read("type").unwrap_or_default();
+    output.is_error |= kind.ends_with("_error");
+    output.error_code = output.error_code.take().or_else(|| members.read("error_code"));
+    for name in ["stdout", "text", "error_message"] {
+        output.text.push_str(&members.read::<String>(name).unwrap_or_default());
+    }
+    output.stderr.push_str(&members.read::<String>("stderr").unwrap_or_default());
+    output.return_code = members.read("return_code").or(output.return_code);
+    if let Some(url) = members.read::<String>("url") {
+        output.sources.push(Citation { url: Some(url), title: members.read("title"), file: None });
+    }
+    let files: Vec<Members<'_>> = members.read("content").unwrap_or_default();
+    let ids = files.iter().chain([members]).filter_map(|file| file.read::<String>("file_id"));
+    output.files.extend(ids.map(|id| FileRef { id, ..FileRef::default() }));
+    if let Some(text) = members.read::<String>("content") {
+        output.text.push_str(&text);
+    }
 }
 
 #[cfg(test)]
@@ -118,7 +162,7 @@ mod tests {
     fn known_blocks_have_their_view() {
         assert_eq!(
             view_of(r#"{"type":"text","text":"a","citations":null}"#),
-            ItemView::Text { text: "a".into() }
+            ItemView::Text { text: "a".into(), citations: Vec::new() }
         );
         assert_eq!(
             view_of(r#"{"type":"thinking","thinking":"","signature":"s"}"#),
@@ -131,7 +175,7 @@ mod tests {
             ItemView::ServerToolResult {
                 call_id: "1".into(),
                 kind: "web_search_tool_result".into(),
-                is_error: true
+                output: Box::new(HostedOutput { is_error: true, ..HostedOutput::default() })
             }
         );
     }

@@ -9,8 +9,8 @@ use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::diff::differences;
-use crate::say::events_of;
+use crate::offline::diff::differences;
+use crate::offline::say::events_of;
 use crate::{
     BoxFuture, ErrorKind, Model, ModelError, ModelEvent, ModelId, RawJson, Request, Response, ResponseStream,
     Secret,
@@ -143,7 +143,7 @@ impl ReplayModel {
     /// before they are compared.
     pub fn load(path: impl AsRef<Path>, secrets: Vec<Secret>) -> Result<Self, ModelError> {
         let path = path.as_ref();
-        let text = crate::files::read_text(path, LARGEST)?;
+        let text = crate::offline::files::read_text(path, LARGEST)?;
         Self::parse(path.display().to_string(), &text, secrets)
     }
 

@@ -17,7 +17,7 @@ pub(crate) fn events_of(response: Response) -> Vec<ModelEvent> {
 /// The deltas that an item would have come in.
 pub(crate) fn shown(index: u64, item: &Item) -> Vec<ModelEvent> {
     match item.view() {
-        ItemView::Text { text } => {
+        ItemView::Text { text, .. } => {
             words(text).map(|text| ModelEvent::TextDelta { index, text: text.to_owned() }).collect()
         }
         ItemView::Thinking { text, .. } => {

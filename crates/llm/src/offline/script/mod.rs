@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 
 use self::file::{Expectation, Script, ScriptTurn};
 use self::template::Template;
-use crate::say::events_of;
+use crate::offline::say::events_of;
 use crate::{
     ErrorKind, Item, ItemView, Model, ModelError, ModelEvent, ModelId, RawJson, Request, Response,
     ResponseStream, StopReason, ToolResult, Turn, Usage,
@@ -32,7 +32,7 @@ impl ScriptModel {
     /// Reads a script file of at most 1 MiB. The error names the file, the line and what was expected.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ModelError> {
         let path = path.as_ref();
-        let text = crate::files::read_text(path, file::LARGEST)?;
+        let text = crate::offline::files::read_text(path, file::LARGEST)?;
         Self::parse(path.display().to_string(), &text)
     }
 
@@ -69,7 +69,7 @@ impl ScriptModel {
         if let Some(text) = &turn.text {
             let text = Template::parse(text)?.text(results)?;
             let raw = serde_json::json!({"type": "text", "text": text});
-            items.push(Item::new(ItemView::Text { text }, (&raw).into()));
+            items.push(Item::new(ItemView::Text { text, citations: Vec::new() }, (&raw).into()));
         }
         for (index, call) in turn.calls.iter().enumerate() {
             let id = format!("call_{}_{}", number + 1, index + 1);

@@ -10,10 +10,11 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Method, Url};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::http::{HttpClient, failure_of};
-use crate::retry::{Advice, advice_of, retry_after};
-use crate::sse::{Decoder, Malformed};
-use crate::wire::{Fold, Wire};
+use crate::http::client::{HttpClient, failure_of};
+use crate::http::retry::{Advice, advice_of, retry_after};
+use crate::http::sse::{Decoder, Malformed};
+use crate::wires::AnyFold;
+use crate::wires::codec::{Codec, Fold as _};
 use crate::{
     Attempt, ErrorKind, ModelError, ModelEvent, ModelId, NetworkStage, Response, ResponseStream, Secret,
     TimeoutStage,
@@ -28,7 +29,7 @@ const FAREWELL: Duration = Duration::from_millis(100);
 /// A request that is ready to be sent.
 pub(crate) struct Exchange {
     pub(crate) client: HttpClient,
-    pub(crate) wire: Arc<dyn Wire>,
+    pub(crate) codec: Arc<dyn Codec>,
     pub(crate) model: ModelId,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
@@ -204,7 +205,7 @@ impl Tries {
         let id = request_id(response.headers());
         // An error whose text cannot be read is still that error.
         let text = self.read_text(response, LONGEST_ERROR_BODY).await.unwrap_or_default();
-        let mut error = self.exchange.wire.read_error(status, &text);
+        let mut error = self.exchange.codec.read_error(status, &text);
         if let ErrorKind::RateLimited { retry_after } = &mut error.kind {
             *retry_after = wait;
         }
@@ -258,7 +259,7 @@ impl Tries {
             let message = format!("expected `application/json`, found `{kind}`: {start}");
             return Err(Failure::last(named(ModelError::new(ErrorKind::Protocol, message))));
         }
-        self.exchange.wire.read_body(&text).map_err(|error| advise(named(error)))
+        self.exchange.codec.read_body(&text).map_err(|error| advise(named(error)))
     }
 }
 
@@ -293,7 +294,7 @@ enum State {
 struct Reading {
     response: reqwest::Response,
     decoder: Decoder,
-    fold: Box<dyn Fold>,
+    fold: AnyFold,
     read: usize,
     until: Instant,
     stage: TimeoutStage,
@@ -374,7 +375,7 @@ async fn open(tries: &mut Tries, queue: &mut VecDeque<ModelEvent>) -> Result<Opt
             request_id: request_id(response.headers()),
             response,
             decoder: Decoder::default(),
-            fold: tries.exchange.wire.fold(),
+            fold: tries.exchange.codec.fold(),
             read: 0,
             until: tries.first_byte_deadline(),
             stage: TimeoutStage::FirstByte,
@@ -430,7 +431,7 @@ impl Reading {
         };
         let Some(piece) = piece else {
             // What is left over may be an event without its final line break, or half of one.
-            let rest = decoder.finish(&mut on_event);
+            let rest = decoder.finish(&mut on_event).and_then(|()| fold.end(queue).map_err(Broken::Fold));
             if fold.is_complete() {
                 done(tries, fold.finish().map_err(Failure::last)?, queue);
                 return Ok(true);

@@ -9,8 +9,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::error::{ErrorBody, error_of};
 use super::view::{item, wrapped_input};
 use crate::fields::{self, Fields, Members};
-use crate::say::shown;
-use crate::wire::Fold;
+use crate::offline::say::shown;
+use crate::wires::codec::Fold;
 use crate::{
     ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, Usage,
 };
@@ -71,7 +71,7 @@ struct Block {
 
 /// One stream of the Messages API.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct MessageFold {
+pub(crate) struct MessageFold {
     origin: ModelId,
     /// The message as far as it is known; empty before its start.
     message: Option<Fields>,
@@ -445,6 +445,12 @@ fn usage_of(message: &Fields) -> Usage {
         cache_read: count("cache_read_input_tokens"),
         cache_write: count("cache_creation_input_tokens"),
         reasoning: details.read("thinking_tokens"),
+        hosted: usage
+            .read::<BTreeMap<String, Option<u64>>>("server_tool_use")
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|(name, count)| Some((name, count.filter(|count| *count > 0)?)))
+            .collect(),
         raw: message.get("usage").map(RawJson::from),
     }
 }

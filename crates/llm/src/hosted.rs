@@ -1,0 +1,144 @@
+//! A model behind a provider's HTTP interface.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use reqwest::Url;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::catalog::ModelInfo;
+use crate::http::client::{HttpClient, endpoint};
+use crate::http::exchange::Exchange;
+use crate::wires::codec::Codec;
+use crate::{
+    BoxFuture, ErrorKind, Model, ModelError, ModelId, Provider, ProviderAccess, Request, Response,
+    ResponseStream, Secret,
+};
+
+/// A model behind a provider's HTTP interface.
+#[derive(Debug)]
+pub struct HostedModel {
+    info: Arc<ModelInfo>,
+    codec: Arc<dyn Codec>,
+    client: HttpClient,
+    provider: &'static Provider,
+    /// The base URL without a final slash or version.
+    base: String,
+    key: Option<Secret>,
+    betas: Vec<String>,
+}
+
+impl HostedModel {
+    /// The model of a name, such as `claude-sonnet-5-5`, at a provider. An error if the base URL or the key is missing
+    /// or cannot be used.
+    pub fn new(
+        provider: &'static Provider,
+        name: impl Into<String>,
+        access: ProviderAccess,
+        client: HttpClient,
+    ) -> Result<Self, ModelError> {
+        let info = Arc::new(ModelInfo::find(&ModelId::new(provider.name, name)));
+        let refused = |kind: ErrorKind, message: String| ModelError::new(kind, message).with_model(&info.id);
+        let Some(base) = access.base_url.as_deref().or(provider.base_url) else {
+            let message = format!("`{}` has no address of its own. Expected a base URL", provider.name);
+            return Err(refused(ErrorKind::Configuration, message));
+        };
+        let base = base.trim_end_matches('/');
+        let base = base.strip_suffix(provider.version_path).unwrap_or(base).to_owned();
+        endpoint(&base).map_err(|error| error.with_model(&info.id))?;
+        let key = access.key.filter(|key| !key.expose().is_empty());
+        if provider.needs_key && key.is_none() {
+            let variable = provider.key_variable;
+            let message = format!("no key was given. Expected one in {variable} or in the configuration");
+            return Err(refused(ErrorKind::Auth, message));
+        }
+        let codec = provider.wire.codec(Arc::clone(&info));
+        Ok(Self { info, codec, client, provider, base, key, betas: access.betas })
+    }
+
+    fn exchange(&self, request: &Request, stream: bool) -> Result<Exchange, ModelError> {
+        self.check(request)?;
+        let encoded = self.codec.encode(request, stream)?;
+        let headers = self.headers(request, &encoded.headers)?;
+        let url: Url = endpoint(&format!("{}{}", self.base, encoded.path))
+            .map_err(|error| error.with_model(&self.info.id))?;
+        Ok(Exchange {
+            client: self.client.clone(),
+            codec: Arc::clone(&self.codec),
+            model: self.info.id.clone(),
+            url,
+            headers,
+            body: encoded.body.into_bytes().into(),
+            secrets: self.client.options().proxy.iter().chain(&self.key).cloned().collect(),
+            notices: encoded.notices,
+        })
+    }
+
+    fn headers(
+        &self,
+        request: &Request,
+        of_wire: &[(&'static str, String)],
+    ) -> Result<HeaderMap, ModelError> {
+        let refused = |what: &str| {
+            let message = format!("{what} has characters that no HTTP header can carry");
+            ModelError::new(ErrorKind::Configuration, message).with_model(&self.info.id)
+        };
+        let mut headers = HeaderMap::new();
+        if let Some(key) = &self.key {
+            let (name, value) = self.provider.key.header(key);
+            let mut value = HeaderValue::from_str(&value).map_err(|_| refused("the key"))?;
+            value.set_sensitive(true);
+            headers.insert(HeaderName::from_static(name), value);
+        }
+        // Features that the wire itself needs stand first.
+        let mut betas: Vec<&str> = Vec::new();
+        for (name, value) in of_wire {
+            if Some(*name) == self.provider.beta_header {
+                betas.push(value);
+                continue;
+            }
+            let value = HeaderValue::from_str(value).map_err(|_| refused("a header of the wire"))?;
+            headers.insert(HeaderName::from_static(name), value);
+        }
+        for beta in self.betas.iter().chain(&request.betas) {
+            if !betas.contains(&beta.as_str()) {
+                betas.push(beta);
+            }
+        }
+        if let Some(name) = self.provider.beta_header.filter(|_| !betas.is_empty()) {
+            let value = HeaderValue::from_str(&betas.join(",")).map_err(|_| refused("a beta's name"))?;
+            headers.insert(HeaderName::from_static(name), value);
+        }
+        Ok(headers)
+    }
+}
+
+impl Model for HostedModel {
+    fn id(&self) -> &ModelId {
+        &self.info.id
+    }
+
+    fn check(&self, request: &Request) -> Result<(), ModelError> {
+        let invalid = |message: &str| {
+            Err(ModelError::new(ErrorKind::InvalidRequest, message).with_model(&self.info.id))
+        };
+        if request.turns.is_empty() {
+            return invalid("the request has no turns. Expected at least one");
+        }
+        if request.settings.max_output_tokens == Some(0) {
+            return invalid("max_output_tokens: expected at least 1, found 0");
+        }
+        self.codec.check(request)
+    }
+
+    fn stream(&self, request: &Request) -> ResponseStream {
+        match self.exchange(request, true) {
+            Ok(exchange) => exchange.stream(),
+            Err(error) => futures_util::stream::once(std::future::ready(Err(error))).boxed(),
+        }
+    }
+
+    fn respond<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Response, ModelError>> {
+        Box::pin(async move { self.exchange(request, false)?.respond().await })
+    }
+}

@@ -1,0 +1,265 @@
+//! The HTTP client: who may be connected to, how long anything may take, what a failure means.
+
+use std::error::Error;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Url;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use rustls_platform_verifier::BuilderVerifierExt as _;
+
+use crate::{ErrorKind, ModelError, NetworkStage, RetryPolicy, Secret, TimeoutStage};
+
+/// How this crate uses the network. Proxies and the prohibition of outward connections are the caller's word, not the
+/// environment's.
+#[derive(Clone, Debug)]
+pub struct HttpOptions {
+    /// Whether a connection to anything but this machine is an error (`TOOLPOST_NO_NETWORK`). Default: no.
+    pub no_network: bool,
+    /// A proxy for every connection, such as `http://user:password@host:3128`. Default: none.
+    pub proxy: Option<Secret>,
+    /// The time to make a connection. Default: 10 s.
+    pub connect_timeout: Duration,
+    /// The time from sending a request to the first byte of its answer; of a stream, to its first event.
+    /// Default: 180 s.
+    pub first_byte_timeout: Duration,
+    /// The time between two events of a stream, or two pieces of a body. Default: 60 s.
+    pub event_timeout: Duration,
+    /// The time for a whole answer, with every attempt and wait. Default: 30 min.
+    pub total_timeout: Duration,
+    /// The longest answer in bytes. Default: 64 MiB.
+    pub max_answer_bytes: usize,
+    /// When to try again.
+    pub retry: RetryPolicy,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self {
+            no_network: false,
+            proxy: None,
+            connect_timeout: Duration::from_secs(10),
+            first_byte_timeout: Duration::from_mins(3),
+            event_timeout: Duration::from_mins(1),
+            total_timeout: Duration::from_mins(30),
+            max_answer_bytes: 64 * 1024 * 1024,
+            retry: RetryPolicy::default(),
+        }
+    }
+}
+
+/// A client with its pool of connections. Cheap to clone; models of one process share one.
+///
+/// Certificates are checked against the system's own, `SSL_CERT_FILE` and `SSL_CERT_DIR` included where the system
+/// knows them.
+#[derive(Clone, Debug)]
+pub struct HttpClient {
+    client: reqwest::Client,
+    options: Arc<HttpOptions>,
+    /// The host that connections are really made to, if it is a proxy's.
+    proxy_host: Option<String>,
+}
+
+impl HttpClient {
+    /// A client. An error if the proxy's address or this machine's certificates cannot be used.
+    pub fn new(options: HttpOptions) -> Result<Self, ModelError> {
+        let wrong = |message: String| ModelError::new(ErrorKind::Configuration, message);
+        let tls =
+            rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_safe_default_protocol_versions()
+                .and_then(rustls::ConfigBuilder::with_platform_verifier)
+                .map_err(|error| wrong(format!("this machine's certificates cannot be used: {error}")))?
+                .with_no_client_auth();
+        let mut builder = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            .connect_timeout(options.connect_timeout)
+            // A provider does not redirect; who does would be given the key.
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .user_agent(concat!("toolpost/", env!("CARGO_PKG_VERSION")))
+            .dns_resolver(Arc::new(SystemResolver));
+        let mut proxy_host = None;
+        if let Some(address) = &options.proxy {
+            // The address may have a password in it: the error does not repeat it.
+            let bad = || wrong("the proxy's address cannot be used. Expected `http://HOST:PORT`".to_owned());
+            let url = Url::parse(address.expose()).map_err(|_| bad())?;
+            proxy_host = Some(url.host_str().ok_or_else(bad)?.to_owned());
+            builder = builder.proxy(reqwest::Proxy::all(url).map_err(|_| bad())?);
+        }
+        let client = builder
+            .build()
+            .map_err(|error| wrong(format!("the HTTP client cannot be made: {}", chain(&error))))?;
+        Ok(Self { client, options: Arc::new(options), proxy_host })
+    }
+
+    /// The options that the client was made with.
+    pub fn options(&self) -> &HttpOptions {
+        &self.options
+    }
+
+    pub(crate) fn inner(&self) -> &reqwest::Client {
+        &self.client
+    }
+
+    /// Whether a connection for this address may be made. `caller` is named in the error.
+    pub(crate) fn permit(&self, url: &Url, caller: &impl fmt::Display) -> Result<(), ModelError> {
+        let host = self.proxy_host.as_deref().or_else(|| url.host_str()).unwrap_or_default();
+        if !self.options.no_network || is_this_machine(host) {
+            return Ok(());
+        }
+        let message = format!("{caller} wanted to connect to `{host}`");
+        Err(ModelError::new(ErrorKind::NetworkForbidden, message))
+    }
+}
+
+/// Checks an address. Its host and scheme must be usable, and it must not have a password in it.
+pub(crate) fn endpoint(address: &str) -> Result<Url, ModelError> {
+    let wrong = |found: String| {
+        let message = format!("the base URL: expected `https://HOST`, found {found}");
+        ModelError::new(ErrorKind::Configuration, message)
+    };
+    let url = Url::parse(address).map_err(|error| wrong(format!("no address ({error})")))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(wrong("one with a user or a password in it".to_owned()));
+    }
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err(wrong(format!("`{}:`", url.scheme())));
+    }
+    Ok(url)
+}
+
+/// A host that needs no name service and leaves no machine.
+fn is_this_machine(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    match bare.parse::<IpAddr>() {
+        Ok(address) => address.is_loopback(),
+        Err(_) => bare.eq_ignore_ascii_case("localhost"),
+    }
+}
+
+/// The system's name resolution, with an error that can be told from others.
+struct SystemResolver;
+
+#[derive(Debug)]
+struct ResolveError(std::io::Error);
+
+impl fmt::Display for ResolveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for ResolveError {}
+
+impl Resolve for SystemResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await.map_err(ResolveError)?;
+            let addresses: Vec<SocketAddr> = found.collect();
+            Ok(Box::new(addresses.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// What a failure of the client means.
+pub(crate) fn failure_of(error: reqwest::Error) -> ModelError {
+    let error = error.without_url();
+    let text = chain(&error);
+    // A server that hangs up in the midst of a handshake is an I/O error, told apart by its words alone.
+    let kind = if caused_by::<ResolveError>(&error) {
+        ErrorKind::Network(NetworkStage::Dns)
+    } else if caused_by::<rustls::Error>(&error) || text.contains("tls handshake") {
+        ErrorKind::Network(NetworkStage::Tls)
+    } else if error.is_timeout() {
+        ErrorKind::Timeout(TimeoutStage::Connect)
+    } else if error.is_connect() {
+        ErrorKind::Network(NetworkStage::Connect)
+    } else {
+        ErrorKind::Network(NetworkStage::Transfer)
+    };
+    ModelError::new(kind, text)
+}
+
+/// Whether an error of a type stands anywhere in the chain, also inside an I/O error.
+fn caused_by<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.is::<E>() {
+            return true;
+        }
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if inner.is_some_and(|inner| caused_by::<E>(inner)) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+/// An error with its causes; a cause that only repeats the one before is left out.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_is_this_machine() {
+        for host in ["127.0.0.1", "127.9.9.9", "[::1]", "localhost", "LOCALHOST"] {
+            assert!(is_this_machine(host), "{host}");
+        }
+        for host in
+            ["10.0.0.1", "169.254.169.254", "[::ffff:1.2.3.4]", "localhost.example.com", "example.com", ""]
+        {
+            assert!(!is_this_machine(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_checked_before_it_is_used() {
+        for wrong in ["api.example.com", "ftp://a/b", "https://user:pass@a/b", "https://"] {
+            let error = endpoint(wrong).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Configuration);
+            assert!(
+                error.message.contains("expected `https://HOST`") && !error.message.contains("pass@"),
+                "{error}"
+            );
+        }
+        assert!(endpoint("http://127.0.0.1:1/v1/messages").is_ok());
+    }
+
+    #[test]
+    fn a_wrong_proxy_is_refused_without_its_password() {
+        let options = HttpOptions { proxy: Some(Secret::new("://u:hunter2@h")), ..HttpOptions::default() };
+        let error = HttpClient::new(options).unwrap_err().to_string();
+        assert!(error.contains("proxy") && !error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn the_prohibition_counts_for_the_proxy_too() {
+        let options = HttpOptions {
+            no_network: true,
+            proxy: Some(Secret::new("http://proxy.example:3128")),
+            ..HttpOptions::default()
+        };
+        let client = HttpClient::new(options).unwrap();
+        let url = Url::parse("http://127.0.0.1:9/").unwrap();
+        let error = client.permit(&url, &"anthropic/claude-x").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NetworkForbidden);
+        assert_eq!(error.message, "anthropic/claude-x wanted to connect to `proxy.example`");
+    }
+}

@@ -1,0 +1,7 @@
+//! Models without a provider: a script that anyone can write, a recording that is given back.
+
+mod diff;
+mod files;
+pub(crate) mod replay;
+pub(crate) mod say;
+pub(crate) mod script;

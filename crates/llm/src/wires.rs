@@ -1,0 +1,148 @@
+//! The wires: what providers speak, each behind a [`Codec`].
+//!
+//! A wire writes a [`Request`] as a body, folds a stream or reads a body to a [`Response`], and reads errors. It makes
+//! no connection: that is `http`'s. [`Wire`] offers the same to who has recorded traffic and no provider.
+
+pub(crate) mod anthropic;
+pub(crate) mod codec;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use self::codec::{Codec, Fold};
+use crate::catalog::ModelInfo;
+use crate::http::sse::{Decoder, Malformed};
+use crate::{ErrorKind, ModelError, ModelEvent, ModelId, RawJson, Request, Response};
+
+/// A provider's wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Wire {
+    /// The Anthropic Messages API.
+    Messages,
+}
+
+impl Wire {
+    /// Every wire that this crate speaks.
+    pub const ALL: &[Self] = &[Self::Messages];
+
+    /// The wire's name, for reports: `messages`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Messages => "messages",
+        }
+    }
+
+    /// The codec for a model, of which this is known.
+    pub(crate) fn codec(self, info: Arc<ModelInfo>) -> Arc<dyn Codec> {
+        match self {
+            Self::Messages => Arc::new(anthropic::MessagesCodec::new(info)),
+        }
+    }
+
+    /// The body that a request to a model has. An error if the wire lacks what the request needs.
+    pub fn write_body(self, model: &ModelId, request: &Request, stream: bool) -> Result<RawJson, ModelError> {
+        let codec = self.codec(Arc::new(ModelInfo::find(model)));
+        codec.check(request)?;
+        codec
+            .encode(request, stream)?
+            .body
+            .into_raw()
+            .map_err(|error| ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(model))
+    }
+
+    /// Reads a whole body of an unsuccessful (`status` at least 400) or successful answer.
+    pub fn read_body(self, model: &ModelId, status: u16, body: &str) -> Result<Response, ModelError> {
+        let codec = self.codec(Arc::new(ModelInfo::find(model)));
+        if status >= 400 { Err(codec.read_error(status, body)) } else { codec.read_body(body) }
+    }
+
+    /// A fold for one stream of a model's answer.
+    pub fn fold(self, model: &ModelId) -> WireFold {
+        WireFold {
+            decoder: Decoder::default(),
+            fold: self.codec(Arc::new(ModelInfo::find(model))).fold(),
+            model: model.clone(),
+        }
+    }
+}
+
+/// The fold of one stream of any wire.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum AnyFold {
+    Messages(anthropic::MessageFold),
+}
+
+impl AnyFold {
+    fn inner(&mut self) -> &mut dyn Fold {
+        match self {
+            Self::Messages(fold) => fold,
+        }
+    }
+}
+
+impl Fold for AnyFold {
+    fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        self.inner().take(data, events)
+    }
+
+    fn is_complete(&self) -> bool {
+        match self {
+            Self::Messages(fold) => fold.is_complete(),
+        }
+    }
+
+    fn end(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        self.inner().end(events)
+    }
+
+    fn finish(&mut self) -> Result<Response, ModelError> {
+        self.inner().finish()
+    }
+}
+
+/// Reads the bytes of a stream of server-sent events, without a connection.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WireFold {
+    decoder: Decoder,
+    fold: AnyFold,
+    model: ModelId,
+}
+
+impl WireFold {
+    /// Takes bytes in, cut anywhere, and appends what they complete.
+    pub fn feed(&mut self, bytes: &[u8], events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let Self { decoder, fold, .. } = self;
+        let fed = decoder.feed(bytes, &mut |data: &str| fold.take(data, events).map_err(Failure::Model));
+        fed.map_err(|failure| self.error(failure))
+    }
+
+    /// The answer, after the last bytes. An error if it is not complete.
+    pub fn finish(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<Response, ModelError> {
+        let Self { decoder, fold, .. } = self;
+        let fed = decoder.finish(&mut |data: &str| fold.take(data, events).map_err(Failure::Model));
+        fed.map_err(|failure| self.error(failure))?;
+        self.fold.end(events)?;
+        self.fold.finish()
+    }
+
+    fn error(&self, failure: Failure) -> ModelError {
+        match failure {
+            Failure::Model(error) => error,
+            Failure::Malformed(malformed) => {
+                ModelError::new(ErrorKind::Protocol, malformed.to_string()).with_model(&self.model)
+            }
+        }
+    }
+}
+
+enum Failure {
+    Model(ModelError),
+    Malformed(Malformed),
+}
+
+impl From<Malformed> for Failure {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed)
+    }
+}

@@ -1,0 +1,74 @@
+//! What a model behind HTTP needs to know of its provider's wire.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use crate::json::JsonWriter;
+use crate::wires::AnyFold;
+use crate::{ModelError, ModelEvent, Request, Response};
+
+/// A provider's wire for one model: how a request is written, how an answer is read. No connection, no key.
+pub(crate) trait Codec: Send + Sync + fmt::Debug {
+    /// Whether the wire and the model can take the request. What they lack is an error before anything is sent.
+    fn check(&self, request: &Request) -> Result<(), ModelError>;
+
+    /// Writes a request.
+    fn encode(&self, request: &Request, stream: bool) -> Result<Encoded, ModelError>;
+
+    /// A new fold for one stream.
+    fn fold(&self) -> AnyFold;
+
+    /// Reads a whole body of a successful exchange.
+    fn read_body(&self, body: &str) -> Result<Response, ModelError>;
+
+    /// The error of an unsuccessful status and its body.
+    fn read_error(&self, status: u16, body: &str) -> ModelError;
+}
+
+/// A request as it is sent.
+#[derive(Debug)]
+pub(crate) struct Encoded {
+    /// What stands behind the base URL, such as `/v1/messages`.
+    pub(crate) path: String,
+    /// Headers that the wire wants beyond the key and the content type.
+    pub(crate) headers: Vec<(&'static str, String)>,
+    /// The body.
+    pub(crate) body: JsonWriter,
+    /// What the caller's user should know, such as settings that were not sent.
+    pub(crate) notices: Vec<String>,
+}
+
+/// One stream on its way to a response.
+pub(crate) trait Fold {
+    /// Takes one event's data in and appends what it means to `events`. What comes after the answer is ignored.
+    fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError>;
+
+    /// Whether the provider has said that the answer is complete.
+    fn is_complete(&self) -> bool;
+
+    /// The bytes have ended: whether that was the end of the answer is what [`Fold::finish`] says.
+    fn end(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let _ = events;
+        Ok(())
+    }
+
+    /// The answer. An error if it is not complete.
+    fn finish(&mut self) -> Result<Response, ModelError>;
+}
+
+/// What was not sent and why, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Notices(Vec<String>);
+
+impl Notices {
+    pub(crate) fn add(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        if !self.0.contains(&text) {
+            self.0.push(text);
+        }
+    }
+
+    pub(crate) fn into_vec(self) -> Vec<String> {
+        self.0
+    }
+}
