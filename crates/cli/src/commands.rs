@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod agent;
 pub(crate) mod call;
 pub(crate) mod completions;
 pub(crate) mod config;
@@ -8,6 +9,7 @@ pub(crate) mod exec;
 pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod login;
+pub(crate) mod model;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod serve;

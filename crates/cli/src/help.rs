@@ -316,7 +316,7 @@ fn environment() -> String {
     let _ = write!(
         text,
         "\nNone of them reaches a sandbox. The default model is {}.",
-        commands::run::DEFAULT_MODEL
+        commands::model::DEFAULT_MODEL
     );
     text
 }

@@ -59,7 +59,7 @@ fn tool(
     printer: &Printer,
 ) -> Result<Exit, Failure> {
     let (name, rest) = chosen(args, &opened)?;
-    let model = args.model.as_deref().map(|model| super::run::open_model(model, config)).transpose()?;
+    let model = args.model.as_deref().map(|model| super::model::open_model(model, config)).transpose()?;
     // One call is over before anything that is made ahead would be used.
     let pool = None;
     let toolbox = super::toolbox(opened, folder, &args.permission, config, pool, events(args, printer));

@@ -7,7 +7,8 @@ use toolpost_agent::Agent;
 use toolpost_agent::claude_code::{Credential, Error, ErrorKind, Executor, Outcome, Turn};
 use toolpost_core::{RunId, RunRecord, Secret};
 
-use super::{prompt, put_away, show, store, targets};
+use super::super::agent::{put_away, store, targets};
+use super::{prompt, show};
 use crate::args::{ExecutorKind, RunArgs};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -27,21 +28,28 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let credential = credential()?;
     let executor = executor(args)?;
     let id = RunId::new();
-    let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
-    let store = store(args, config, &workspace, id);
+    let workspace = Workspace::open(args.work.workdir.as_deref(), &args.work.attach)?;
+    let store = store(&args.work, config, &workspace, id);
     let events = progress::sink(printer);
     let runtime = super::super::runtime()?;
     let toolbox = runtime.block_on(async {
-        let token = crate::mcp::token(&args.server)?;
-        let targets = targets(args, config);
-        let opened = target::open_with(&targets, config, args.permission.level, false, token).await?;
+        let token = crate::mcp::token(&args.work.server)?;
+        let targets = targets(&args.work, config);
+        let opened = target::open_with(&targets, config, args.work.permission.level, false, token).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
         let pool = super::super::code_pool(config)?;
-        super::super::toolbox(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events))
-            .await
+        super::super::toolbox(
+            opened,
+            workspace.path(),
+            &args.work.permission,
+            config,
+            pool,
+            Arc::clone(&events),
+        )
+        .await
     })?;
     let own = &args.claude;
-    let port = TerminalPort::new(printer, &args.permission, store.clone());
+    let port = TerminalPort::new(printer, &args.work.permission, store.clone());
     let mut builder = Agent::claude_code()
         .executor(executor)
         .credential(credential)
@@ -66,17 +74,18 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         builder = builder.base_url(url);
     }
     // A model of the settings is one of the loop's providers, which Claude Code does not have.
-    if let Some(model) = &args.model {
+    if let Some(model) = &args.work.model {
         builder = builder.model(model.strip_prefix("anthropic/").unwrap_or(model));
     }
-    if let Some(effort) = args.effort {
+    if let Some(effort) = args.work.effort {
         builder = builder.effort(effort);
     }
-    if let Some(system) = args.system_prompt.clone().or_else(|| config.text("system_prompt")) {
+    if let Some(system) = args.work.system_prompt.clone().or_else(|| config.text("system_prompt")) {
         builder = builder.system(system);
     }
-    let iterations = args.max_iterations.map_or_else(|| config.number("max_iterations"), |n| Ok(Some(n)))?;
-    let time = args.max_time.or_else(|| config.duration("max_time"));
+    let iterations =
+        args.work.max_iterations.map_or_else(|| config.number("max_iterations"), |n| Ok(Some(n)))?;
+    let time = args.work.max_time.or_else(|| config.duration("max_time"));
     builder = builder.limits(|all| {
         all.iterations = iterations;
         all.cost_usd = own.max_cost;
@@ -165,14 +174,14 @@ fn program(args: &RunArgs) -> Result<PathBuf, Failure> {
 /// Options of the loop that Claude Code has no use for.
 fn check(args: &RunArgs) -> Result<(), Failure> {
     let options = [
-        ("--temperature", args.temperature.is_some()),
-        ("--max-output-tokens", args.max_output_tokens.is_some()),
-        ("--record", args.record.is_some()),
-        ("--dynamic", args.dynamic.is_some()),
-        ("--core-tool", !args.core_tool.is_empty()),
-        ("--compact-tools", args.compact_tools),
-        ("--max-tool-calls", args.max_tool_calls.is_some()),
-        ("--max-tokens", args.max_tokens.is_some()),
+        ("--temperature", args.work.temperature.is_some()),
+        ("--max-output-tokens", args.work.max_output_tokens.is_some()),
+        ("--record", args.work.record.is_some()),
+        ("--dynamic", args.work.dynamic.is_some()),
+        ("--core-tool", !args.work.core_tool.is_empty()),
+        ("--compact-tools", args.work.compact_tools),
+        ("--max-tool-calls", args.work.max_tool_calls.is_some()),
+        ("--max-tokens", args.work.max_tokens.is_some()),
     ];
     refuse(&options, "is not for `--agent claude-code`", "Leave it out, or use the agent `loop`.")
 }

@@ -1,0 +1,164 @@
+//! What the commands with an agent take.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use toolpost_agent::claude_code::PermissionMode;
+use toolpost_core::parse_duration;
+use toolpost_llm::Effort;
+
+use super::{Permission, Pull, ServerArgs, effort, size};
+
+/// Who works on a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AgentKind {
+    /// The loop of this program, with any model.
+    #[default]
+    Loop,
+    /// The real Claude Code, with these tools.
+    ClaudeCode,
+}
+
+/// Where Claude Code runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExecutorKind {
+    /// A process with the rights of this one.
+    Process,
+    /// The sandbox, with a way to the provider alone.
+    #[default]
+    Sandbox,
+    /// A container of the Docker daemon, with the same way out and nothing of this machine.
+    Docker,
+}
+
+/// What only Claude Code takes.
+#[derive(Args, Debug)]
+pub(crate) struct ClaudeCodeArgs {
+    /// Who works on the task: `loop`, or `claude-code`, the real Claude Code with these tools.
+    #[arg(
+        long,
+        value_name = "AGENT",
+        help_heading = "Claude Code",
+        default_value = "loop",
+        hide_default_value = true
+    )]
+    pub(crate) agent: AgentKind,
+    /// Where Claude Code runs: `sandbox`, which is the default, `docker` or `process`.
+    #[arg(long, value_name = "EXECUTOR", help_heading = "Claude Code")]
+    pub(crate) executor: Option<ExecutorKind>,
+    /// The image of its container; without it, the one that `toolpost image build claude-code` makes.
+    #[arg(long, value_name = "IMAGE", help_heading = "Claude Code")]
+    pub(crate) image: Option<String>,
+    /// Whether that image is fetched: never, which is the default, missing or always.
+    #[arg(long, value_name = "WHEN", help_heading = "Claude Code")]
+    pub(crate) pull: Option<Pull>,
+    /// The program of Claude Code; without it, `claude` of the search path, or that of the image.
+    #[arg(long = "claude", value_name = "FILE", help_heading = "Claude Code")]
+    pub(crate) program: Option<PathBuf>,
+    /// Claude Code's own tools that it gets, such as `Read,Grep`; without it, none.
+    #[arg(long, value_name = "TOOLS", help_heading = "Claude Code")]
+    pub(crate) own_tools: Vec<String>,
+    /// A tool that Claude Code may use without being asked for, such as `mcp__toolpost__calculate` or `Bash(git *)`. May
+    /// be repeated; without it, all but its own.
+    #[arg(long, value_name = "TOOL", help_heading = "Claude Code")]
+    pub(crate) allow_tool: Vec<String>,
+    /// What Claude Code may do without being asked for: manual, accept-edits, plan, dont-ask or bypass.
+    #[arg(long, value_name = "MODE", help_heading = "Claude Code")]
+    pub(crate) permission_mode: Option<PermissionMode>,
+    /// How much Claude Code may cost, in US dollars.
+    #[arg(long, value_name = "USD", help_heading = "Claude Code")]
+    pub(crate) max_cost: Option<f64>,
+    /// Memory of Claude Code with everything that it starts, such as `2G`. Default 4G.
+    #[arg(long, value_name = "SIZE", help_heading = "Claude Code", value_parser = size)]
+    pub(crate) memory: Option<u64>,
+    /// Processors that it may keep busy at once, such as `0.5`. Without it, all.
+    #[arg(long, value_name = "X", help_heading = "Claude Code")]
+    pub(crate) cpu: Option<f32>,
+    /// Its processes and threads at one time. Default 1024.
+    #[arg(long, value_name = "N", help_heading = "Claude Code", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pids: Option<u32>,
+}
+
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("task").required(true).args(["prompt", "file"]))]
+pub(crate) struct RunArgs {
+    /// The task.
+    #[arg(short, long, value_name = "TEXT", help_heading = "Input")]
+    pub(crate) prompt: Option<String>,
+    /// A file with the task; `-` is standard input.
+    #[arg(short, long, value_name = "FILE", help_heading = "Input")]
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) work: AgentArgs,
+    #[command(flatten)]
+    pub(crate) claude: ClaudeCodeArgs,
+}
+
+/// What the commands with an agent have in common.
+#[derive(Args, Debug)]
+pub(crate) struct AgentArgs {
+    /// Put a file or a folder into the working folder. May be repeated.
+    #[arg(long, value_name = "PATH", help_heading = "Input")]
+    pub(crate) attach: Vec<PathBuf>,
+    /// Work in an existing folder instead of a fresh one.
+    #[arg(long, value_name = "DIR", help_heading = "Input")]
+    pub(crate) workdir: Option<PathBuf>,
+    /// Instructions that stand before the task.
+    #[arg(long, value_name = "TEXT", help_heading = "Input")]
+    pub(crate) system_prompt: Option<String>,
+    /// The model: `anthropic/NAME`, `script:FILE` or `replay:FILE`; of Claude Code `opus`, `sonnet`, `haiku` or a name.
+    #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
+    pub(crate) model: Option<String>,
+    /// How far the model's words may stray, from 0 to 2.
+    #[arg(long, value_name = "X", help_heading = "Model", value_parser = temperature)]
+    pub(crate) temperature: Option<f64>,
+    /// How hard the model thinks.
+    #[arg(long, value_name = "EFFORT", help_heading = "Model", value_parser = effort)]
+    pub(crate) effort: Option<Effort>,
+    /// The longest single answer of the model, in tokens.
+    #[arg(long, value_name = "N", help_heading = "Model", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_output_tokens: Option<u32>,
+    /// Write the conversation with the model to a file, for `--model replay:FILE`.
+    #[arg(long, value_name = "FILE", help_heading = "Model")]
+    pub(crate) record: Option<PathBuf>,
+    /// The tools: targets or names, separated by commas. May be repeated.
+    #[arg(long, value_name = "TOOLS", help_heading = "Tools")]
+    pub(crate) tools: Vec<String>,
+    /// A server whose tools are added: `https://…`, `stdio:COMMAND`, or a name. May be repeated.
+    #[arg(long, value_name = "TARGET", help_heading = "Tools")]
+    pub(crate) mcp_server: Vec<String>,
+    #[command(flatten, next_help_heading = "Tools")]
+    pub(crate) server: ServerArgs,
+    /// Let the model load the tools that it needs: with a model, that one finds them, else it searches itself.
+    #[arg(long, value_name = "MODEL", help_heading = "Tools", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub(crate) dynamic: Option<String>,
+    /// A tool that is always offered, with `--dynamic` or `--compact-tools`. May be repeated.
+    #[arg(long, value_name = "TOOL", help_heading = "Tools")]
+    pub(crate) core_tool: Vec<String>,
+    /// Offer tools without the descriptions of their parameters, which takes fewer tokens.
+    #[arg(long, help_heading = "Tools")]
+    pub(crate) compact_tools: bool,
+    #[command(flatten)]
+    pub(crate) permission: Permission,
+    /// Where files that were made are put; default `artifacts/RUN-ID`, for a fresh working folder.
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub(crate) artifacts: Option<PathBuf>,
+    /// How often the model is asked at most. Default 25.
+    #[arg(long, value_name = "N", help_heading = "Limits", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_iterations: Option<u32>,
+    /// How many tools are called at most.
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub(crate) max_tool_calls: Option<u32>,
+    /// How many tokens are read and written at most, in all.
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub(crate) max_tokens: Option<u64>,
+    /// How long the run takes at most, such as `90s` or `5m`.
+    #[arg(long, value_name = "D", help_heading = "Limits", value_parser = parse_duration)]
+    pub(crate) max_time: Option<Duration>,
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=2.0).contains(number));
+    number.ok_or_else(|| "expected a number from 0 to 2".to_owned())
+}

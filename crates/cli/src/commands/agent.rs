@@ -1,0 +1,157 @@
+//! From the words of a command to an agent: what `run` and `chat` have in common.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use toolpost_agent::{Agent, Limits};
+use toolpost_core::{Artifact, ArtifactData, EventSink, RunId, RunRecord};
+use toolpost_llm::{Model, Settings};
+use toolpost_toolbox::Toolbox;
+
+use super::model::open_model;
+use crate::args::AgentArgs;
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::print::Printer;
+use crate::target;
+use crate::workspace::{Store, Workspace};
+
+/// The tools when nobody names any.
+const DEFAULT_TOOLS: &str = "read_file,list_directory,calculate,write_file,run_code";
+
+/// Everything that an agent is made of but its model: a conversation may change that.
+pub(super) struct Parts<'a> {
+    args: &'a AgentArgs,
+    config: &'a Config,
+    settings: Settings,
+    limits: Limits,
+    events: EventSink,
+    pub(super) toolbox: Toolbox,
+}
+
+impl<'a> Parts<'a> {
+    /// Opens the tools. What can be wrong with the words of the command is found before.
+    pub(super) async fn open(
+        args: &'a AgentArgs,
+        config: &'a Config,
+        workspace: &Workspace,
+        events: EventSink,
+        printer: &Printer,
+    ) -> Result<Self, Failure> {
+        let (settings, limits) = (settings(args, config)?, limits(args, config)?);
+        let token = crate::mcp::token(&args.server)?;
+        let targets = targets(args, config);
+        let opened = target::open_with(&targets, config, args.permission.level, true, token).await?;
+        opened.warnings.iter().for_each(|warning| printer.warn(warning));
+        let pool = super::code_pool(config)?;
+        let toolbox =
+            super::toolbox(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events))
+                .await?;
+        Ok(Self { args, config, settings, limits, events, toolbox })
+    }
+
+    /// The agent with a model.
+    pub(super) fn agent(&self, model: Arc<dyn Model>) -> Result<Agent, Failure> {
+        let mut builder = Agent::builder(model, self.toolbox.clone())
+            .settings(self.settings.clone())
+            .on_event(Arc::clone(&self.events))
+            .limits(|all| *all = self.limits.clone());
+        builder = match &self.args.dynamic {
+            None => builder,
+            Some(model) if model.is_empty() => builder.dynamic(true),
+            Some(model) => builder.dynamic(open_model(model, self.config)?),
+        };
+        builder =
+            builder.core_tools(self.args.core_tool.iter().cloned()).compact_tools(self.args.compact_tools);
+        if let Some(system) = self.args.system_prompt.clone().or_else(|| self.config.text("system_prompt")) {
+            builder = builder.system(system);
+        }
+        Ok(builder.build())
+    }
+}
+
+/// What the tools are from.
+pub(super) fn targets(args: &AgentArgs, config: &Config) -> Vec<String> {
+    let mut targets = match (args.tools.as_slice(), config.texts("tools")) {
+        ([], configured) if configured.is_empty() => vec![DEFAULT_TOOLS.to_owned()],
+        ([], configured) => configured,
+        (named, _) => named.to_vec(),
+    };
+    targets.extend(args.mcp_server.iter().cloned());
+    targets
+}
+
+/// What takes the files that are made; none where they stay in the operator's folder.
+pub(super) fn store(args: &AgentArgs, config: &Config, workspace: &Workspace, id: RunId) -> Option<Store> {
+    let artifacts = args.artifacts.clone().or_else(|| Some(config.path("artifacts")?.join(id.to_string())));
+    match (&artifacts, workspace) {
+        (Some(folder), _) => Some(Store::new(folder)),
+        (None, Workspace::Fresh { .. }) => Some(Store::new(Path::new("artifacts").join(id.to_string()))),
+        (None, Workspace::Existing(_)) => None,
+    }
+}
+
+fn settings(args: &AgentArgs, config: &Config) -> Result<Settings, Failure> {
+    Ok(Settings {
+        temperature: args.temperature.or_else(|| config.fraction("temperature")),
+        effort: match args.effort {
+            Some(effort) => Some(effort),
+            None => config.text("effort").and_then(|text| crate::args::effort(&text).ok()),
+        },
+        max_output_tokens: match args.max_output_tokens {
+            Some(tokens) => Some(tokens),
+            None => config.number("max_output_tokens")?,
+        },
+        ..Settings::default()
+    })
+}
+
+fn limits(args: &AgentArgs, config: &Config) -> Result<Limits, Failure> {
+    let mut limits = Limits::default();
+    if let Some(iterations) =
+        args.max_iterations.map_or_else(|| config.number("max_iterations"), |n| Ok(Some(n)))?
+    {
+        limits.iterations = iterations;
+    }
+    limits.tool_calls =
+        args.max_tool_calls.map_or_else(|| config.number("max_tool_calls"), |n| Ok(Some(n)))?;
+    limits.tokens = args.max_tokens.map_or_else(|| config.number("max_tokens"), |n| Ok(Some(n)))?;
+    limits.time = args.max_time.or_else(|| config.duration("max_time"));
+    Ok(limits)
+}
+
+/// Puts the files that were made in a fresh folder away, before it goes, and says so in the record.
+pub(super) fn put_away(workspace: &Workspace, store: &Store, record: &mut RunRecord) -> Result<(), Failure> {
+    let names = workspace.made()?;
+    // A call says what it made by a name in the folder; that is where the file is no more.
+    record.artifacts.retain(|artifact| !names.iter().any(|name| name.as_os_str() == artifact.name.as_str()));
+    for name in names {
+        let text = name.to_string_lossy().into_owned();
+        let path: PathBuf = store.put_file(&text, &workspace.path().join(&name))?;
+        let size = path.metadata().map_or(0, |metadata| metadata.len());
+        record.artifacts.push(Artifact {
+            name: path.display().to_string(),
+            media_type: media_type(&name).to_owned(),
+            size,
+            sha256: None,
+            data: ArtifactData::Path(path),
+        });
+    }
+    Ok(())
+}
+
+/// The media types of files that runs usually make, by extension.
+fn media_type(name: &Path) -> &'static str {
+    match name.extension().and_then(|extension| extension.to_str()) {
+        Some("csv") => "text/csv",
+        Some("html") => "text/html",
+        Some("jpg" | "jpeg") => "image/jpeg",
+        Some("json") => "application/json",
+        Some("md") => "text/markdown",
+        Some("pdf") => "application/pdf",
+        Some("png") => "image/png",
+        Some("svg") => "image/svg+xml",
+        Some("txt" | "log") => "text/plain",
+        _ => "application/octet-stream",
+    }
+}
