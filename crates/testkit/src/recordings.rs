@@ -59,33 +59,55 @@ pub fn folder() -> Option<PathBuf> {
     folder.is_dir().then_some(folder)
 }
 
-/// Every recorded exchange with `POST /v1/messages` of Anthropic, and its fixtures without requests. An error names
-/// the file that cannot be read.
-pub fn anthropic_messages(folder: &Path) -> Result<Vec<Recording>, String> {
-    let mut recordings = Vec::new();
-    for path in files(&folder.join("rig/tests/cassettes/anthropic"), "yaml") {
-        recordings.push(read(folder, &path, rig)?);
-    }
-    for path in files(&folder.join("pydantic-ai"), "yaml") {
-        let text = text_of(&path)?;
-        if ["api.anthropic.com/v1/messages", "/anthropic/v1/messages"].iter().any(|part| text.contains(part))
-        {
-            recordings.push(read(folder, &path, vcr)?);
+/// Whether the folder is the one beside the checkout, whose contents are known: elsewhere nothing can be counted on.
+pub fn is_known() -> bool {
+    #[expect(clippy::disallowed_methods, reason = "for tests: the one place that says where recordings are")]
+    let named = std::env::var_os("TOOLPOST_RECORDINGS");
+    named.is_none()
+}
+
+/// Every recorded exchange whose text has one of these words in it, as far as it is of a form that is known: YAML
+/// documents of `when` and `then`, YAML with `interactions`, and fixtures of answers alone. Files that are none of
+/// these, or that cannot be read, are named in the second list.
+pub fn all(folder: &Path, words: &[&str]) -> (Vec<Recording>, Vec<String>) {
+    let paths = ["yaml", "json", "chunks.txt"].iter().flat_map(|ending| files(folder, ending));
+    let paths: Vec<PathBuf> = paths.collect();
+    let read_one = |path: &PathBuf| -> Option<Result<Recording, String>> {
+        let text = match text_of(path) {
+            Ok(text) => text,
+            Err(error) => return Some(Err(error)),
+        };
+        let parse: fn(&Path, &str) -> Result<Vec<Interaction>, String> = match path.extension() {
+            Some(ending) if ending == "yaml" => {
+                if !words.iter().any(|word| text.contains(word)) {
+                    return None;
+                }
+                if text.contains("interactions:") { vcr } else { rig }
+            }
+            // Of fixtures the words say nothing: they have no addresses.
+            _ => fixture,
+        };
+        let name = path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned();
+        let found = parse(path, &text).map_err(|error| format!("{name}: {error}"));
+        Some(found.map(|interactions| Recording { path: name, interactions }))
+    };
+    let half = paths.len().div_ceil(2).max(1);
+    let read: Vec<Option<Result<Recording, String>>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = paths
+            .chunks(half)
+            .map(|part| scope.spawn(move || part.iter().map(read_one).collect::<Vec<_>>()))
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+    });
+    let (mut recordings, mut unread) = (Vec::new(), Vec::new());
+    for one in read.into_iter().flatten() {
+        match one {
+            Ok(recording) => recordings.push(recording),
+            Err(error) => unread.push(error),
         }
     }
-    let fixtures = folder.join("vercel-ai/packages/anthropic/src/__fixtures__");
-    for path in files(&fixtures, "json").into_iter().chain(files(&fixtures, "chunks.txt")) {
-        recordings.push(read(folder, &path, fixture)?);
-    }
-    for recording in &mut recordings {
-        recording.interactions.retain(|interaction| {
-            let address =
-                interaction.request.as_ref().map_or("/v1/messages", |request| request.address.as_str());
-            address.split('?').next().is_some_and(|address| address.ends_with("/v1/messages"))
-        });
-    }
-    recordings.retain(|recording| !recording.interactions.is_empty());
-    Ok(recordings)
+    recordings.sort_by(|a, b| a.path.cmp(&b.path));
+    (recordings, unread)
 }
 
 /// The files below a folder whose names end in `.{extension}`, sorted.
@@ -109,17 +131,6 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
 
 fn text_of(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-fn read(
-    folder: &Path,
-    path: &Path,
-    parse: fn(&Path, &str) -> Result<Vec<Interaction>, String>,
-) -> Result<Recording, String> {
-    let text = text_of(path)?;
-    let interactions = parse(path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
-    let path = path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned();
-    Ok(Recording { path, interactions })
 }
 
 fn answer(content_type: &str, text: String) -> Answer {
@@ -181,11 +192,15 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     }
     #[derive(Deserialize)]
     struct Exchange {
+        #[serde(default)]
         request: Request,
+        #[serde(default)]
         response: Response,
     }
-    #[derive(Deserialize)]
+    #[derive(Default, Deserialize)]
     struct Request {
+        // Recordings of sockets have none.
+        #[serde(default)]
         uri: String,
         #[serde(default)]
         headers: BTreeMap<String, Vec<String>>,
@@ -194,8 +209,9 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
         #[serde(default)]
         body: Option<Value>,
     }
-    #[derive(Deserialize)]
+    #[derive(Default, Deserialize)]
     struct Response {
+        #[serde(default)]
         status: Status,
         #[serde(default)]
         headers: BTreeMap<String, Vec<String>>,
@@ -204,8 +220,9 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
         #[serde(default)]
         body: Option<Value>,
     }
-    #[derive(Deserialize)]
+    #[derive(Default, Deserialize)]
     struct Status {
+        #[serde(default)]
         code: u16,
     }
     let first = |headers: &BTreeMap<String, Vec<String>>, name: &str| {
@@ -250,7 +267,9 @@ fn fixture(path: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     }
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     // A file may have the streams of several steps, one behind the other.
-    let streams = lines.split_inclusive(|line| line.contains("\"type\":\"message_stop\""));
+    let ends = ["message_stop", "response.completed", "response.incomplete", "response.failed"];
+    let streams =
+        lines.split_inclusive(|line| ends.iter().any(|end| line.contains(&format!("\"type\":\"{end}\""))));
     Ok(streams.map(|lines| of(Answer::Stream(format!("data: {}\n\n", lines.join("\n\ndata: "))))).collect())
 }
 

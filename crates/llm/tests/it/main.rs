@@ -8,7 +8,8 @@
 )]
 
 mod failures;
+mod fidelity;
 mod offline;
-mod parity;
+
 mod recorded;
 mod wire;

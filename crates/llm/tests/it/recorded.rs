@@ -8,21 +8,14 @@ use toolpost_llm::{
 };
 use toolpost_testkit::recordings::{self, Answer, Recording};
 
-/// Streams up to this size are cut at every byte; of longer ones a sample.
-const SHORT: usize = 16 * 1024;
-
 /// The recordings, or `None` after having said that they are not there.
 pub(crate) fn recordings(test: &str) -> Option<Vec<Recording>> {
-    let Some(folder) = recordings::folder() else {
-        println!(
-            "SKIP {test}: the recordings are not beside the checkout, and TOOLPOST_RECORDINGS names no folder"
-        );
-        return None;
-    };
-    let recordings = recordings::anthropic_messages(&folder).expect("the recordings can be read");
-    for set in ["rig", "pydantic-ai", "vercel-ai"] {
+    let of_dialects = crate::fidelity::of_dialects(test)?;
+    let found = of_dialects.into_iter().find(|(dialect, _)| dialect.provider() == "anthropic");
+    let recordings = found.expect("the dialect is there").1;
+    for set in ["rig", "pydantic-ai", "vercel-ai"].iter().filter(|_| recordings::is_known()) {
         let there = recordings.iter().any(|recording| recording.path.starts_with(set));
-        assert!(there, "{}: no recordings of `{set}`", folder.display());
+        assert!(there, "no recordings of `{set}`");
     }
     Some(recordings)
 }
@@ -47,51 +40,6 @@ fn streams(recordings: &[Recording]) -> impl Iterator<Item = (&str, &str)> {
             Answer::Body(_) => None,
         })
     })
-}
-
-/// A second, naive fold on plain values, to hold ours against.
-fn naive_fold(text: &str) -> Vec<Value> {
-    let mut blocks: Vec<Value> = Vec::new();
-    let mut inputs: Vec<String> = Vec::new();
-    for event in text.lines().filter_map(|line| line.strip_prefix("data:")) {
-        let event: Value = serde_json::from_str(event).expect("a recorded event is JSON");
-        let index = event["index"].as_u64().unwrap_or_default() as usize;
-        match event["type"].as_str().unwrap_or_default() {
-            "message_start" => {
-                let content = event["message"]["content"].as_array().expect("a message has content");
-                blocks.clone_from(content);
-                inputs = vec![String::new(); blocks.len()];
-            }
-            "content_block_start" => {
-                assert_eq!(index, blocks.len());
-                blocks.push(event["content_block"].clone());
-                inputs.push(String::new());
-            }
-            "content_block_delta" => {
-                let (block, delta) = (&mut blocks[index], &event["delta"]);
-                for (name, value) in delta.as_object().expect("a delta is an object") {
-                    match (name.as_str(), value) {
-                        ("type", _) => {}
-                        ("partial_json", Value::String(part)) => inputs[index].push_str(part),
-                        ("citation", value) => match &mut block["citations"] {
-                            Value::Array(citations) => citations.push(value.clone()),
-                            other => *other = json!([value]),
-                        },
-                        (name, Value::String(part)) => {
-                            let old = block[name].as_str().unwrap_or_default();
-                            block[name] = format!("{old}{part}").into();
-                        }
-                        other => panic!("an unknown delta: {other:?}"),
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    for (block, input) in blocks.iter_mut().zip(inputs).filter(|(_, input)| !input.is_empty()) {
-        block["input"] = serde_json::from_str(&input).expect("recorded arguments are JSON");
-    }
-    blocks
 }
 
 fn values(response: &Response) -> Vec<Value> {
@@ -131,7 +79,7 @@ fn every_recorded_answer_folds() {
     }
     for (path, text) in streams(&recordings) {
         let (response, events) = fold([text.as_bytes()]).unwrap_or_else(|error| panic!("{path}: {error}"));
-        assert_eq!(values(&response), naive_fold(text), "{path}");
+        assert_eq!(Value::from(values(&response)), crate::fidelity::naive_messages(text), "{path}");
         check_facts(path, &response, &mut kinds);
         check_deltas(path, &response, &events);
         folded += 1;
@@ -140,7 +88,10 @@ fn every_recorded_answer_folds() {
         "bodies {bodies}/{bodies} (and {errors} errors), streams {folded}/{folded}, kinds of items {}",
         kinds.len()
     );
-    assert!(bodies > 300 && folded > 140 && errors > 10, "{bodies} {folded} {errors}");
+    assert!(
+        !recordings::is_known() || bodies > 300 && folded > 140 && errors > 10,
+        "{bodies} {folded} {errors}"
+    );
 }
 
 /// What the answer says of itself is what its JSON says, and a whole body of that JSON reads as the same answer.
@@ -236,6 +187,12 @@ fn check_deltas(path: &str, response: &Response, events: &[ModelEvent]) {
 #[test]
 fn a_spliced_answer_starts_anew() {
     let Some(recordings) = recordings("a_spliced_answer_starts_anew") else { return };
+    if !recordings::is_known() {
+        println!(
+            "SKIP a_spliced_answer_starts_anew: it is about three files that may not be among other recordings"
+        );
+        return;
+    }
     let of = |name: &str| {
         streams(&recordings).find(|(path, _)| path.contains(name)).expect("the fixture is there").1
     };
@@ -249,41 +206,6 @@ fn a_spliced_answer_starts_anew() {
     assert!(!events.contains(&ModelEvent::Restarted));
     let (response, _) = fold([of("message-delta-input-tokens").as_bytes()]).unwrap();
     assert_eq!((response.usage.input, response.usage.output), (61, 2));
-}
-
-#[test]
-fn every_stream_is_the_same_however_it_is_cut() {
-    let Some(recordings) = recordings("every_stream_is_the_same_however_it_is_cut") else { return };
-    let (mut count, mut cuts, mut seed) = (0, 0, 7_u64);
-    for (path, text) in streams(&recordings) {
-        let bytes = text.as_bytes();
-        let whole = fold([bytes]).unwrap();
-        assert!(fold(bytes.chunks(1)).unwrap() == whole, "{path}: byte by byte");
-        let returns = text.replace('\n', "\r\n");
-        assert!(fold(returns.as_bytes().chunks(3)).unwrap() == whole, "{path}: with carriage returns");
-        // A cut matters to the event that it is in: the fold must come out of it in the same state, with the same
-        // events. Longer streams are cut in one place in 64.
-        let mut before = Wire::Messages.fold(&ModelId::new("anthropic", "claude-x"));
-        for event in text.split_inclusive("\n\n").map(str::as_bytes) {
-            let (mut after, mut events) = (before.clone(), VecDeque::new());
-            after.feed(event, &mut events).unwrap();
-            for place in 0..=event.len() {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                if bytes.len() > SHORT && !(seed >> 33).is_multiple_of(64) {
-                    continue;
-                }
-                let (mut cut, mut delivered) = (before.clone(), VecDeque::new());
-                cut.feed(&event[..place], &mut delivered).unwrap();
-                cut.feed(&event[place..], &mut delivered).unwrap();
-                assert!(cut == after && delivered == events, "{path}: cut at {place} of {event:?}");
-                cuts += 1;
-            }
-            before = after;
-        }
-        count += 1;
-    }
-    println!("streams {count}/{count}, {cuts} cuts");
-    assert!(cuts > 300_000, "{cuts}");
 }
 
 #[test]

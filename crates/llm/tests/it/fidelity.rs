@@ -1,0 +1,413 @@
+//! All recorded traffic, wire by wire: every answer parses and folds, goes back as it came, is the same however it is
+//! cut, and takes no harm from what is unknown. What was counted stands in `docs/fidelity.md`.
+//!
+//! The recordings are those beside the checkout, or any others of the same kind that `TOOLPOST_RECORDINGS` names; of
+//! others nothing is assumed but the kind. A wire is one [`Dialect`]. Members that recorded clients add or leave out are
+//! listed in `tests/data/fidelity.json`, each with its reason.
+
+mod history;
+mod messages;
+mod report;
+mod requests;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde_json::Value;
+use toolpost_llm::{ItemView, ModelError, ModelEvent, ModelId, RawJson, Request, Response, Wire};
+use toolpost_testkit::recordings::{self, Answer, Interaction, Recording};
+
+/// What the tests must know of a wire that the library does not say.
+pub(crate) trait Dialect: Sync {
+    /// The wire.
+    fn wire(&self) -> Wire;
+
+    /// The provider's name in model ids.
+    fn provider(&self) -> &'static str;
+
+    /// Whether a recorded request went to this wire of this provider. `path` is the file's.
+    fn has_address(&self, path: &str, address: &str) -> bool;
+
+    /// Whether an answer without a request is of this wire of this provider.
+    fn has_answer(&self, path: &str, answer: &Answer) -> bool;
+
+    /// Whether a stream has come to its end, by the wire's own word.
+    fn is_whole(&self, stream: &str) -> bool;
+
+    /// What the body of a stream's answer must have, by another way than ours: the terminal event, or a naive fold on
+    /// plain values. Compared with [`Dialect::essence`] of our body.
+    fn oracle(&self, stream: &str) -> Value;
+
+    /// The part of a body that [`Dialect::oracle`] speaks of.
+    fn essence(&self, body: &Value) -> Value;
+
+    /// Events of no known kind.
+    fn noise(&self) -> Vec<String>;
+
+    /// The conversation in a request's body, piece by piece; `None` if it is not all there.
+    fn units(&self, body: &Value) -> Option<Vec<Unit>>;
+
+    /// The request of our types that means what a recorded body means; `None` if it is of another kind.
+    fn request(&self, body: &Value) -> Option<Request>;
+
+    /// The forms of a body that mean the same to the provider, brought to one.
+    fn normal(&self, body: &Value) -> Value;
+}
+
+/// One piece of a conversation in a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Unit {
+    /// Whether the model said it.
+    pub(crate) is_models: bool,
+    /// What stands there.
+    pub(crate) value: Value,
+}
+
+/// Every dialect, in the order of the report.
+pub(crate) const DIALECTS: &[&dyn Dialect] = &[&messages::Messages];
+
+/// Words of which one stands in every file that has traffic of a wire.
+const ADDRESSES: &[&str] =
+    &["/messages", "/responses", ":generateContent", ":streamGenerateContent", "/chat/completions"];
+
+/// The recordings of each dialect, or `None` after having said that they are not there.
+pub(crate) fn of_dialects(test: &str) -> Option<Vec<(&'static dyn Dialect, Vec<Recording>)>> {
+    let Some(folder) = recordings::folder() else {
+        println!(
+            "SKIP {test}: the recordings are not beside the checkout, and TOOLPOST_RECORDINGS names no folder"
+        );
+        return None;
+    };
+    let (all, unread) = recordings::all(&folder, ADDRESSES);
+    assert!(unread.is_empty(), "files that cannot be read:\n{}", unread.join("\n"));
+    assert!(!all.is_empty(), "{}: no recordings", folder.display());
+    let of = |dialect: &'static dyn Dialect| {
+        let chosen = all.iter().filter_map(|recording| {
+            let belongs = |interaction: &&Interaction| match &interaction.request {
+                Some(request) => dialect.has_address(&recording.path, &request.address),
+                None => dialect.has_answer(&recording.path, &interaction.answer),
+            };
+            let interactions: Vec<Interaction> =
+                recording.interactions.iter().filter(belongs).cloned().collect();
+            (!interactions.is_empty()).then(|| Recording { path: recording.path.clone(), interactions })
+        });
+        (dialect, chosen.collect())
+    };
+    Some(DIALECTS.iter().map(|dialect| of(*dialect)).collect())
+}
+
+/// A model of a dialect.
+pub(crate) fn model(dialect: &dyn Dialect, name: &str) -> ModelId {
+    ModelId::new(dialect.provider(), name)
+}
+
+/// The model that a recorded exchange was with.
+pub(crate) fn model_of(dialect: &dyn Dialect, interaction: &Interaction) -> ModelId {
+    let request = interaction.request.as_ref();
+    let in_body = request.and_then(|request| request.body.as_ref()?["model"].as_str());
+    // Gemini's stands in the address.
+    let in_address = request.and_then(|request| {
+        request.address.split("/models/").nth(1).and_then(|rest| rest.split([':', '?']).next())
+    });
+    model(dialect, in_body.or(in_address).unwrap_or("model-x"))
+}
+
+/// Folds a stream that comes in these pieces.
+pub(crate) fn fold<'a>(
+    dialect: &dyn Dialect,
+    model: &ModelId,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<(Response, Vec<ModelEvent>), ModelError> {
+    let mut fold = dialect.wire().fold(model);
+    let mut events = VecDeque::new();
+    for piece in pieces {
+        fold.feed(piece, &mut events)?;
+    }
+    let response = fold.finish(&mut events)?;
+    Ok((response, events.into()))
+}
+
+/// What was counted of one dialect, and what was found to be wrong.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) files: usize,
+    pub(crate) bodies: usize,
+    pub(crate) errors: usize,
+    pub(crate) streams: usize,
+    pub(crate) cut_streams: usize,
+    pub(crate) injected: usize,
+    pub(crate) events: usize,
+    pub(crate) unknown_events: usize,
+    /// Items by the provider's name for their kind.
+    pub(crate) kinds: BTreeMap<String, usize>,
+    pub(crate) history: history::Counts,
+    pub(crate) requests: requests::Counts,
+    /// One line for each answer that does not do.
+    pub(crate) wrong: Vec<String>,
+}
+
+/// Checks every answer of a dialect.
+pub(crate) fn check(dialect: &dyn Dialect, recordings: &[Recording]) -> Counts {
+    let mut counts = Counts { files: recordings.len(), ..Counts::default() };
+    for recording in recordings {
+        for (number, interaction) in recording.interactions.iter().enumerate() {
+            let place = format!("{}#{}", recording.path, number + 1);
+            if let Err(what) = check_answer(dialect, interaction, &mut counts) {
+                counts.wrong.push(format!("{place}: {what}"));
+            }
+        }
+        history::check(dialect, recording, &mut counts.history);
+        requests::check(dialect, recording, &mut counts.requests);
+    }
+    counts
+}
+
+fn check_answer(dialect: &dyn Dialect, interaction: &Interaction, counts: &mut Counts) -> Result<(), String> {
+    let model = model_of(dialect, interaction);
+    match &interaction.answer {
+        Answer::Body(text) | Answer::Stream(text) if interaction.status >= 400 => {
+            let error = dialect.wire().read_body(&model, interaction.status, text);
+            let error = error.err().ok_or("a refused request has an answer")?;
+            if error.message.is_empty() || error.details.status != Some(interaction.status) {
+                return Err(format!("the error says too little: {error:?}"));
+            }
+            counts.errors += 1;
+        }
+        Answer::Body(text) => {
+            // Some recordings lost their bodies, or have an error under a good status.
+            let Ok(body) = serde_json::from_str::<Value>(text) else {
+                return dialect.wire().read_body(&model, 200, text).err().map_or(
+                    Err("a body that is no JSON has an answer".into()),
+                    |_| {
+                        counts.errors += 1;
+                        Ok(())
+                    },
+                );
+            };
+            match dialect.wire().read_body(&model, interaction.status, text) {
+                Ok(response) => {
+                    counts.bodies += 1;
+                    check_response(dialect, &response, counts)?;
+                    same(
+                        "the raw body",
+                        &body,
+                        &response.raw.to_value().map_err(|error| error.to_string())?,
+                    )?;
+                }
+                Err(_) if body.get("error").is_some_and(|error| !error.is_null()) => counts.errors += 1,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Answer::Stream(text) => check_stream(dialect, &model, text, counts)?,
+    }
+    Ok(())
+}
+
+fn check_stream(
+    dialect: &dyn Dialect,
+    model: &ModelId,
+    text: &str,
+    counts: &mut Counts,
+) -> Result<(), String> {
+    let folded = fold(dialect, model, [text.as_bytes()]);
+    if !dialect.is_whole(text) {
+        counts.cut_streams += 1;
+        return folded.err().map_or(Err("a stream that has no end has an answer".into()), |_| Ok(()));
+    }
+    let (response, events) = folded.map_err(|error| error.to_string())?;
+    counts.streams += 1;
+    counts.events += text.lines().filter(|line| line.starts_with("data:")).count();
+    counts.unknown_events += events.iter().filter(|event| matches!(event, ModelEvent::Unknown(_))).count();
+    check_response(dialect, &response, counts)?;
+    let body = response.raw.to_value().map_err(|error| error.to_string())?;
+    same("the folded body", &dialect.oracle(text), &dialect.essence(&body))?;
+    let twin = dialect.wire().read_body(model, 200, response.raw.get()).map_err(|error| error.to_string())?;
+    if twin != response {
+        return Err(format!("the body of the stream reads as another answer: {twin:?}\n{response:?}"));
+    }
+    check_deltas(&response, &events)?;
+    check_noise(dialect, model, text, &response, counts)
+}
+
+/// An answer can be saved, and each of its items is what the body has.
+fn check_response(dialect: &dyn Dialect, response: &Response, counts: &mut Counts) -> Result<(), String> {
+    for item in &response.items {
+        let raw = item.raw().to_value().map_err(|error| error.to_string())?;
+        *counts.kinds.entry(kind_of(&raw)).or_default() += 1;
+        if let ItemView::ToolCall { id, name, .. } = item.view()
+            && (id.is_empty() || name.is_empty())
+        {
+            return Err(format!("a call without id or name: {raw}"));
+        }
+    }
+    if response.origin.provider != dialect.provider() {
+        return Err(format!("the origin is {}", response.origin));
+    }
+    let saved = serde_json::to_string(response).map_err(|error| error.to_string())?;
+    let saved: Response = serde_json::from_str(&saved).map_err(|error| error.to_string())?;
+    if saved == *response { Ok(()) } else { Err("saving changes the answer".into()) }
+}
+
+/// The provider's name for an item's kind: its type, or the member that says what it is.
+fn kind_of(raw: &Value) -> String {
+    if let Some(kind) = raw.get("type").and_then(Value::as_str) {
+        return kind.to_owned();
+    }
+    let names = raw.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+    let first = names.filter(|name| !["thought", "thoughtSignature", "role"].contains(name)).min();
+    let first = first.unwrap_or("nothing");
+    if raw.get("thought") == Some(&Value::Bool(true)) {
+        format!("{first} (thought)")
+    } else {
+        first.to_owned()
+    }
+}
+
+/// The deltas since the last restart add up to the answer.
+fn check_deltas(response: &Response, events: &[ModelEvent]) -> Result<(), String> {
+    let start = events.iter().rposition(|event| *event == ModelEvent::Restarted).map_or(0, |index| index + 1);
+    let (mut text, mut thinking, mut items) = (String::new(), String::new(), Vec::new());
+    for event in &events[start..] {
+        match event {
+            ModelEvent::TextDelta { text: part, .. } => text.push_str(part),
+            ModelEvent::ThinkingDelta { text: part, .. } => thinking.push_str(part),
+            ModelEvent::Item(item) => items.push(item.clone()),
+            _ => {}
+        }
+    }
+    let thought = response.items.iter().filter_map(|item| match item.view() {
+        ItemView::Thinking { text, .. } => Some(text.as_str()),
+        _ => None,
+    });
+    same("the deltas of the text", &response.text().into(), &text.into())?;
+    same("the deltas of the thinking", &thought.collect::<String>().into(), &thinking.into())?;
+    if items == response.items { Ok(()) } else { Err("the items that were delivered are others".into()) }
+}
+
+/// Unknown events change nothing, wherever they come.
+fn check_noise(
+    dialect: &dyn Dialect,
+    model: &ModelId,
+    text: &str,
+    whole: &Response,
+    counts: &mut Counts,
+) -> Result<(), String> {
+    let events: Vec<&str> = text.split_inclusive("\n\n").collect();
+    for noise in dialect.noise() {
+        // At the beginning, at the end, and in a few places between.
+        for place in (0..=events.len()).step_by(events.len().div_ceil(6).max(1)).chain([events.len()]) {
+            let mut altered = events.clone();
+            let noise = format!(": comment\n\nevent: brand_new\ndata: {noise}\n\n");
+            altered.insert(place, &noise);
+            let (response, _) = fold(dialect, model, [altered.concat().as_bytes()])
+                .map_err(|error| format!("an unknown event before event {place}: {error}"))?;
+            if response.items != whole.items || response.stop != whole.stop || response.usage != whole.usage {
+                return Err(format!("an unknown event before event {place} changes the answer"));
+            }
+            counts.injected += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Says where two values differ.
+fn same(what: &str, expected: &Value, found: &Value) -> Result<(), String> {
+    if expected == found {
+        return Ok(());
+    }
+    let mut lines = Vec::new();
+    differences(expected, found, "", &mut lines);
+    lines.truncate(5);
+    Err(format!("{what}:{}", lines.join(";")))
+}
+
+/// One line for each place where two values differ.
+pub(crate) fn differences(expected: &Value, found: &Value, at: &str, lines: &mut Vec<String>) {
+    match (expected, found) {
+        (Value::Object(a), Value::Object(b)) => {
+            let absent = Value::from("(absent)");
+            for name in a.keys().chain(b.keys().filter(|name| !a.contains_key(*name))) {
+                let pair = (a.get(name).unwrap_or(&absent), b.get(name).unwrap_or(&absent));
+                differences(pair.0, pair.1, &format!("{at}/{name}"), lines);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (index, (a, b)) in a.iter().zip(b).enumerate() {
+                differences(a, b, &format!("{at}/{index}"), lines);
+            }
+        }
+        _ if expected == found => {}
+        _ => {
+            let short = |value: &Value| value.to_string().chars().take(150).collect::<String>();
+            lines.push(format!("  {at}: recorded {}, ours {}", short(expected), short(found)));
+        }
+    }
+}
+
+/// Streams up to this size are cut at every byte; of longer ones a sample.
+const SHORT: usize = 16 * 1024;
+
+/// Every stream is the same however its bytes are cut.
+fn check_cuts(dialect: &dyn Dialect, recordings: &[Recording]) -> (usize, usize) {
+    let (mut streams, mut cuts, mut seed) = (0, 0, 7_u64);
+    for recording in recordings {
+        for interaction in &recording.interactions {
+            let Answer::Stream(text) = &interaction.answer else { continue };
+            if interaction.status >= 400 || !dialect.is_whole(text) {
+                continue;
+            }
+            let (path, bytes, model) = (&recording.path, text.as_bytes(), model_of(dialect, interaction));
+            let whole = fold(dialect, &model, [bytes]).unwrap_or_else(|error| panic!("{path}: {error}"));
+            assert!(fold(dialect, &model, bytes.chunks(1)).unwrap() == whole, "{path}: byte by byte");
+            let returns = text.replace("\r\n", "\n").replace('\n', "\r\n");
+            let returned = fold(dialect, &model, returns.as_bytes().chunks(3)).unwrap();
+            assert!(returned == whole, "{path}: with carriage returns");
+            // A cut matters to the event that it is in: the fold must come out of it in the same state, with the same
+            // events.
+            let mut before = dialect.wire().fold(&model);
+            for event in text.split_inclusive("\n\n").map(str::as_bytes) {
+                let (mut after, mut events) = (before.clone(), VecDeque::new());
+                after.feed(event, &mut events).unwrap();
+                for place in 0..=event.len() {
+                    seed =
+                        seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    if bytes.len() > SHORT && !(seed >> 33).is_multiple_of(256) {
+                        continue;
+                    }
+                    let (mut cut, mut delivered) = (before.clone(), VecDeque::new());
+                    cut.feed(&event[..place], &mut delivered).unwrap();
+                    cut.feed(&event[place..], &mut delivered).unwrap();
+                    assert!(cut == after && delivered == events, "{path}: cut at {place} of {event:?}");
+                    cuts += 1;
+                }
+                before = after;
+            }
+            streams += 1;
+        }
+    }
+    (streams, cuts)
+}
+
+/// The cuts of the dialect at a place in [`DIALECTS`].
+fn cut_all(test: &str, provider: &str) {
+    let Some(dialects) = of_dialects(test) else { return };
+    let (dialect, recordings) =
+        dialects.into_iter().find(|(dialect, _)| dialect.provider() == provider).expect("a dialect");
+    let (streams, cuts) = check_cuts(dialect, &recordings);
+    println!("{provider}: {streams} streams, {cuts} cuts");
+    assert!(!recordings::is_known() || cuts > 1_000, "{cuts}");
+}
+
+#[test]
+fn every_anthropic_stream_is_the_same_however_it_is_cut() {
+    cut_all("every_anthropic_stream_is_the_same_however_it_is_cut", "anthropic");
+}
+
+/// The content that a Messages stream adds up to, by a naive fold.
+pub(crate) fn naive_messages(stream: &str) -> Value {
+    messages::Messages.oracle(stream)
+}
+
+/// An item's JSON as a value.
+pub(crate) fn value(raw: &RawJson) -> Value {
+    raw.to_value().expect("raw JSON is JSON")
+}

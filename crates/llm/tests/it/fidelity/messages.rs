@@ -1,0 +1,344 @@
+//! The Anthropic Messages API.
+
+use serde_json::{Map, Value, json};
+use toolpost_llm::{
+    AssistantTurn, CacheLifetime, Effort, Item, Media, MediaSource, ModelId, OutputFormat, Part,
+    PromptCaching, RawJson, Request, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
+};
+use toolpost_testkit::recordings::Answer;
+
+use super::{Dialect, Unit};
+
+pub(crate) struct Messages;
+
+impl Dialect for Messages {
+    fn wire(&self) -> Wire {
+        Wire::Messages
+    }
+
+    fn provider(&self) -> &'static str {
+        "anthropic"
+    }
+
+    fn has_address(&self, _: &str, address: &str) -> bool {
+        let path = address.split('?').next().unwrap_or_default();
+        path.ends_with("/v1/messages")
+    }
+
+    fn has_answer(&self, _: &str, answer: &Answer) -> bool {
+        match answer {
+            Answer::Body(text) => serde_json::from_str::<Value>(text)
+                .is_ok_and(|body| body["type"] == "message" && body["content"].is_array()),
+            Answer::Stream(text) => text.contains("\"message_start\""),
+        }
+    }
+
+    fn is_whole(&self, stream: &str) -> bool {
+        stream.contains("\"message_stop\"")
+    }
+
+    fn oracle(&self, stream: &str) -> Value {
+        naive_fold(stream).into()
+    }
+
+    fn essence(&self, body: &Value) -> Value {
+        body["content"].clone()
+    }
+
+    fn noise(&self) -> Vec<String> {
+        vec![json!({"type": "brand_new_event", "index": 0, "payload": {"x": [1.0, null]}}).to_string()]
+    }
+
+    fn units(&self, body: &Value) -> Option<Vec<Unit>> {
+        body["messages"].as_array()?;
+        let mut body = normal(body);
+        remove_marks(&mut body);
+        let messages = body["messages"].as_array()?.iter();
+        let units = messages.flat_map(|message| {
+            let blocks = message["content"].as_array().into_iter().flatten();
+            let is_models = message["role"] == "assistant";
+            blocks.map(move |block| Unit { is_models, value: block.clone() })
+        });
+        Some(units.collect())
+    }
+
+    fn request(&self, body: &Value) -> Option<Request> {
+        body["messages"].as_array()?;
+        Some(request_of(body))
+    }
+
+    fn normal(&self, body: &Value) -> Value {
+        normal(body)
+    }
+}
+
+/// Removes the marks for the cache, which move from request to request.
+fn remove_marks(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(remove_marks),
+        Value::Object(members) => {
+            let kind = members.get("type").and_then(Value::as_str).unwrap_or_default();
+            if ["", "text", "tool_result", "document"].contains(&kind) {
+                members.shift_remove("cache_control");
+            }
+            members.values_mut().for_each(remove_marks);
+        }
+        _ => {}
+    }
+}
+
+/// A second, naive fold on plain values, to hold ours against.
+fn naive_fold(text: &str) -> Vec<Value> {
+    let mut blocks: Vec<Value> = Vec::new();
+    let mut inputs: Vec<String> = Vec::new();
+    for event in text.lines().filter_map(|line| line.strip_prefix("data:")) {
+        let event: Value = serde_json::from_str(event).expect("a recorded event is JSON");
+        let index = event["index"].as_u64().unwrap_or_default() as usize;
+        match event["type"].as_str().unwrap_or_default() {
+            "message_start" => {
+                let content = event["message"]["content"].as_array().expect("a message has content");
+                blocks.clone_from(content);
+                inputs = vec![String::new(); blocks.len()];
+            }
+            "content_block_start" => {
+                assert_eq!(index, blocks.len());
+                blocks.push(event["content_block"].clone());
+                inputs.push(String::new());
+            }
+            "content_block_delta" => {
+                let (block, delta) = (&mut blocks[index], &event["delta"]);
+                for (name, value) in delta.as_object().expect("a delta is an object") {
+                    match (name.as_str(), value) {
+                        ("type", _) => {}
+                        ("partial_json", Value::String(part)) => inputs[index].push_str(part),
+                        ("citation", value) => match &mut block["citations"] {
+                            Value::Array(citations) => citations.push(value.clone()),
+                            other => *other = json!([value]),
+                        },
+                        (name, Value::String(part)) => {
+                            let old = block[name].as_str().unwrap_or_default();
+                            block[name] = format!("{old}{part}").into();
+                        }
+                        other => panic!("an unknown delta: {other:?}"),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    for (block, input) in blocks.iter_mut().zip(inputs).filter(|(_, input)| !input.is_empty()) {
+        block["input"] = serde_json::from_str(&input).expect("recorded arguments are JSON");
+    }
+    blocks
+}
+
+/// The forms that mean the same to the provider, brought to one.
+fn normal(body: &Value) -> Value {
+    let mut body = body.clone();
+    if body.get("stream") == Some(&Value::Bool(false)) {
+        body.as_object_mut().unwrap().shift_remove("stream");
+    }
+    if let Some(system) = body.get_mut("system") {
+        *system = blocks(system);
+    }
+    let mut messages: Vec<Value> = Vec::new();
+    for message in body["messages"].as_array().unwrap() {
+        let mut content = blocks(&message["content"]);
+        for block in content.as_array_mut().unwrap() {
+            if block["type"] == "tool_result" {
+                block["content"] = blocks(&block["content"]);
+                if block["is_error"] == false {
+                    block.as_object_mut().unwrap().shift_remove("is_error");
+                }
+            }
+        }
+        match messages.last_mut() {
+            Some(last) if last["role"] == message["role"] => {
+                last["content"].as_array_mut().unwrap().append(content.as_array_mut().unwrap());
+            }
+            _ => messages.push(json!({"role": message["role"], "content": content})),
+        }
+    }
+    body["messages"] = messages.into();
+    body
+}
+
+/// A text is a list of one text block.
+fn blocks(content: &Value) -> Value {
+    match content {
+        Value::String(text) => json!([{"type": "text", "text": text}]),
+        Value::Null => json!([]),
+        other => other.clone(),
+    }
+}
+
+/// The request of our types that means what a recorded body means. What has no type of its own goes into the
+/// provider's options.
+fn request_of(body: &Value) -> Request {
+    let mut request = Request::default();
+    request.settings.prompt_caching = PromptCaching::Off;
+    for (name, value) in body.as_object().unwrap() {
+        let settings = &mut request.settings;
+        match name.as_str() {
+            "model" | "stream" => {}
+            "max_tokens" => settings.max_output_tokens = Some(value.as_u64().unwrap() as u32),
+            "temperature" => settings.temperature = value.as_f64(),
+            "top_p" => settings.top_p = value.as_f64(),
+            "top_k" => settings.top_k = value.as_u64().map(|number| number as u32),
+            "stop_sequences" => settings.stop = serde_json::from_value(value.clone()).unwrap(),
+            "system" => match blocks(value).as_array().unwrap().as_slice() {
+                [block] if block.as_object().unwrap().len() == 2 => {
+                    request.system = block["text"].as_str().map(str::to_owned);
+                }
+                _ => {
+                    request.provider_options.insert(name.clone(), value.clone());
+                }
+            },
+            "cache_control" => {
+                settings.prompt_caching = match value["ttl"].as_str() {
+                    None => PromptCaching::Automatic,
+                    Some("5m") => PromptCaching::AutomaticFor(CacheLifetime::FiveMinutes),
+                    Some("1h") => PromptCaching::AutomaticFor(CacheLifetime::OneHour),
+                    Some(other) => panic!("a new lifetime: {other}"),
+                };
+            }
+            "thinking" => {
+                settings.thinking = Some(match value["type"].as_str().unwrap() {
+                    "enabled" => Thinking::Budget(value["budget_tokens"].as_u64().unwrap() as u32),
+                    "adaptive" => Thinking::Adaptive,
+                    "disabled" => Thinking::Off,
+                    other => panic!("a new form of thinking: {other}"),
+                });
+                if let Some(display) = value.get("display") {
+                    request.provider_options.insert(name.clone(), json!({"display": display}));
+                }
+            }
+            "output_config" => {
+                for (part, value) in value.as_object().unwrap() {
+                    match part.as_str() {
+                        "effort" => {
+                            settings.effort = Some(serde_json::from_value::<Effort>(value.clone()).unwrap());
+                        }
+                        "format" => settings.output = Some(OutputFormat::schema(&value["schema"])),
+                        _ => {
+                            let config =
+                                request.provider_options.entry(name.clone()).or_insert_with(|| json!({}));
+                            config[part] = value.clone();
+                        }
+                    }
+                }
+            }
+            "tool_choice" => {
+                request.tool_choice = Some(match value["type"].as_str().unwrap() {
+                    "auto" => ToolChoice::Auto,
+                    "any" => ToolChoice::Any,
+                    "none" => ToolChoice::None,
+                    "tool" => ToolChoice::Tool(value["name"].as_str().unwrap().into()),
+                    other => panic!("a new choice: {other}"),
+                });
+                request.settings.parallel_tool_calls =
+                    value.get("disable_parallel_tool_use").map(|serial| !serial.as_bool().unwrap());
+            }
+            "tools" => tools_of(value.as_array().unwrap(), &mut request),
+            "messages" => request.turns = value.as_array().unwrap().iter().flat_map(turns_of).collect(),
+            "metadata" => request.metadata.clone_from(value.as_object().unwrap()),
+            _ => {
+                request.provider_options.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    request
+}
+
+/// Functions become definitions as long as no hosted tool stands before them.
+fn tools_of(tools: &[Value], request: &mut Request) {
+    let is_hosted = |tool: &Value| tool.get("type").is_some_and(|kind| kind != "custom");
+    let first = tools.iter().position(is_hosted).unwrap_or(tools.len());
+    let (functions, hosted) = tools.split_at(first);
+    let definition = |tool: &Value| {
+        let mut options: Map<String, Value> = tool.as_object().unwrap().clone();
+        let name = options.shift_remove("name").unwrap();
+        let description = options.shift_remove("description").unwrap_or_default();
+        let schema = options.shift_remove("input_schema").unwrap();
+        let mut definition =
+            ToolDefinition::new(name.as_str().unwrap(), description.as_str().unwrap_or_default(), &schema);
+        definition.provider_options = options;
+        definition
+    };
+    request.tools = functions.iter().map(definition).collect();
+    if !hosted.is_empty() {
+        request.provider_options.insert("tools".into(), hosted.to_vec().into());
+    }
+}
+
+fn turns_of(message: &Value) -> Vec<Turn> {
+    let content = blocks(&message["content"]);
+    let content = content.as_array().unwrap();
+    match message["role"].as_str().unwrap() {
+        "assistant" => {
+            let body = json!({"type": "message", "content": content}).to_string();
+            let items: Vec<Item> =
+                Wire::Messages.read_body(&ModelId::new("anthropic", "claude-x"), 200, &body).unwrap().items;
+            vec![Turn::Assistant(AssistantTurn {
+                origin: toolpost_llm::ModelId::new("anthropic", "claude-x"),
+                items,
+            })]
+        }
+        "system" => vec![Turn::System(content.iter().map(part_of).collect())],
+        _ => {
+            let mut turns: Vec<Turn> = Vec::new();
+            for block in content {
+                match (
+                    block["type"] == "tool_result" && block.get("cache_control").is_none(),
+                    turns.last_mut(),
+                ) {
+                    (true, Some(Turn::ToolResults(results))) => results.push(result_of(block)),
+                    (true, _) => turns.push(Turn::ToolResults(vec![result_of(block)])),
+                    (false, Some(Turn::User(parts))) => parts.push(part_of(block)),
+                    (false, _) => turns.push(Turn::User(vec![part_of(block)])),
+                }
+            }
+            turns
+        }
+    }
+}
+
+fn result_of(block: &Value) -> ToolResult {
+    ToolResult {
+        call_id: block["tool_use_id"].as_str().unwrap().into(),
+        name: String::new(),
+        content: blocks(&block["content"]).as_array().unwrap().iter().map(part_of).collect(),
+        structured: None,
+        is_error: block["is_error"] == true,
+    }
+}
+
+fn part_of(block: &Value) -> Part {
+    let media = || {
+        let source = &block["source"];
+        let text = |name: &str| source[name].as_str().unwrap_or_default().to_owned();
+        let media_source = match source["type"].as_str().unwrap() {
+            "base64" => MediaSource::Base64(text("data").into()),
+            "text" => MediaSource::Text(text("data").into()),
+            "url" => MediaSource::Url(text("url")),
+            "file" => MediaSource::FileId(text("file_id")),
+            other => panic!("a new source: {other}"),
+        };
+        Media {
+            media_type: text("media_type"),
+            source: media_source,
+            title: block["title"].as_str().map(str::to_owned),
+        }
+    };
+    let members: Vec<&str> =
+        block.as_object().unwrap().keys().map(String::as_str).filter(|name| *name != "type").collect();
+    match (block["type"].as_str().unwrap(), members.as_slice()) {
+        ("text", ["text"]) => Part::text(block["text"].as_str().unwrap()),
+        ("image", ["source"]) => Part::Image(media()),
+        ("document", ["source"] | ["source", "title"]) => Part::Document(media()),
+        ("container_upload", ["file_id"]) => {
+            Part::ContainerFile { file_id: block["file_id"].as_str().unwrap().into() }
+        }
+        _ => Part::Raw(RawJson::from(block)),
+    }
+}
