@@ -5,15 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use toolpost_core::EventSink;
-use toolpost_llm::{Model, Settings};
+use toolpost_core::{EventSink, UsageEvent};
+use toolpost_llm::{Model, ModelId, Settings};
 use toolpost_toolbox::{ToolSession, Toolbox};
 
 use crate::dynamic::Offering;
-use crate::{Dynamic, Outcome, Run};
+use crate::{Dynamic, Outcome, Run, WrapUp};
+
+/// What a model's answer costs in US dollars; `None` where it is not known.
+pub type Pricing = Arc<dyn Fn(&ModelId, &toolpost_llm::Usage) -> Option<f64> + Send + Sync>;
+
+/// Who is told what models have consumed. It must return at once.
+pub type UsageSink = Arc<dyn Fn(&UsageEvent) + Send + Sync>;
 
 /// How far a run may go.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// A run that comes to one of the first five sums up in a last answer without tools ([`Limits::wrap_up`]). So it goes
+/// beyond a limit by at most the answer during which it was reached and that last one.
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Limits {
     /// How often the model is asked. Default: 25.
@@ -22,15 +31,28 @@ pub struct Limits {
     pub tool_calls: Option<u32>,
     /// How many tokens are read and written in all. Looked at after each answer. Default: unlimited.
     pub tokens: Option<u64>,
+    /// How many US dollars are spent in all. Looked at after each answer. A model whose price nobody knows is then not
+    /// asked at all. Default: unlimited.
+    pub cost_usd: Option<f64>,
     /// How long the run takes. Default: unlimited.
     pub time: Option<Duration>,
     /// How many tools run at once. Default: 8.
     pub parallel_tools: usize,
+    /// The last answer of a run that came to a limit; `None` for none. Default: 1,024 tokens in 30 s.
+    pub wrap_up: Option<WrapUp>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { iterations: 25, tool_calls: None, tokens: None, time: None, parallel_tools: 8 }
+        Self {
+            iterations: 25,
+            tool_calls: None,
+            tokens: None,
+            cost_usd: None,
+            time: None,
+            parallel_tools: 8,
+            wrap_up: Some(WrapUp::default()),
+        }
     }
 }
 
@@ -46,7 +68,16 @@ pub(crate) struct Parts {
     pub(crate) settings: Settings,
     pub(crate) provider_options: Map<String, Value>,
     pub(crate) events: Option<EventSink>,
+    pub(crate) on_usage: Option<UsageSink>,
+    pub(crate) pricing: Option<Pricing>,
     pub(crate) offering: Offering,
+}
+
+impl Parts {
+    /// What an answer of this model costs.
+    pub(crate) fn cost(&self, model: &ModelId, usage: &toolpost_llm::Usage) -> Option<f64> {
+        self.pricing.as_ref().and_then(|pricing| pricing(model, usage))
+    }
 }
 
 impl Agent {
@@ -60,6 +91,8 @@ impl Agent {
             settings: Settings::default(),
             provider_options: Map::new(),
             events: None,
+            on_usage: None,
+            pricing: None,
             offering: Offering::default(),
         })
     }
@@ -118,6 +151,18 @@ impl Builder {
     /// Is told of every event of every run. It must return at once. Events of calls come from the toolbox.
     pub fn on_event(mut self, sink: EventSink) -> Self {
         self.0.events = Some(sink);
+        self
+    }
+
+    /// Is told what each answer of a model has consumed.
+    pub fn on_usage(mut self, sink: UsageSink) -> Self {
+        self.0.on_usage = Some(sink);
+        self
+    }
+
+    /// Says what answers cost. Default: nobody knows.
+    pub fn pricing(mut self, pricing: Pricing) -> Self {
+        self.0.pricing = Some(pricing);
         self
     }
 

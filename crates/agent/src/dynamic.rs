@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use toolpost_core::{Call, Port, Reply, ToolError, ToolSource, ToolSpec, Usage};
+use toolpost_core::{Call, Port, Reply, ToolError, ToolSource, ToolSpec};
 use toolpost_llm::{Model, ToolDefinition};
 use toolpost_toolbox::{Discovery, DynamicSession, DynamicTools, OfferedTool, ToolSession, Toolbox};
 
+use crate::Pricing;
 use crate::port::ModelPort;
+use crate::run::Spent;
 
 /// Whether an agent's conversations load the tools that they need, and how they find them.
 #[derive(Clone, Default)]
@@ -86,9 +88,17 @@ pub(crate) struct Offer<'a> {
 
 impl<'a> Offer<'a> {
     /// The offer of a run, before anything was asked of its toolbox.
-    pub(crate) fn new(toolbox: &'a Toolbox, offering: &'a Offering, outer: &Arc<dyn Port>) -> Self {
+    pub(crate) fn new(
+        toolbox: &'a Toolbox,
+        offering: &'a Offering,
+        outer: &Arc<dyn Port>,
+        pricing: Option<&Pricing>,
+    ) -> Self {
+        let finder = |model: &Arc<dyn Model>| {
+            Arc::new(ModelPort::new(Arc::clone(outer), Arc::clone(model)).with_pricing(pricing.cloned()))
+        };
         let finder = match &offering.dynamic {
-            Dynamic::Find(model) => Some(Arc::new(ModelPort::new(Arc::clone(outer), Arc::clone(model)))),
+            Dynamic::Find(model) => Some(finder(model)),
             _ => None,
         };
         Self { toolbox, offering, dynamic: None, finder, seen: None }
@@ -155,8 +165,8 @@ impl<'a> Offer<'a> {
     }
 
     /// What picking tools has cost since the last time.
-    pub(crate) fn take_usage(&self) -> Usage {
-        self.finder.as_ref().map(|finder| finder.take_usage()).unwrap_or_default()
+    pub(crate) fn take_spent(&self) -> Spent {
+        self.finder.as_ref().map(|finder| finder.take_spent()).unwrap_or_default()
     }
 
     /// What the conversation has loaded.

@@ -30,8 +30,8 @@ mod results;
 mod run;
 mod stop;
 
-pub use self::agent::{Agent, Builder, Limits};
+pub use self::agent::{Agent, Builder, Limits, Pricing, UsageSink};
 pub use self::dynamic::Dynamic;
 pub use self::port::ModelPort;
-pub use self::run::{CallPayload, Outcome, Run};
+pub use self::run::{CallPayload, Outcome, Run, WrapUp};
 pub use self::stop::StopReason;

@@ -8,22 +8,38 @@ use toolpost_core::{
 };
 use toolpost_llm::{Model, Request, Settings};
 
+use crate::Pricing;
+use crate::results::spent_by;
+use crate::run::Spent;
+
 /// Passes everything on to another port, but for completions: those a model makes.
 pub struct ModelPort {
     outer: Arc<dyn Port>,
     model: Arc<dyn Model>,
-    usage: Mutex<Usage>,
+    pricing: Option<Pricing>,
+    spent: Mutex<Spent>,
 }
 
 impl ModelPort {
     /// A port in front of another.
     pub fn new(outer: Arc<dyn Port>, model: Arc<dyn Model>) -> Self {
-        Self { outer, model, usage: Mutex::default() }
+        Self { outer, model, pricing: None, spent: Mutex::default() }
     }
 
-    /// What the completions since the last time cost.
+    /// Says what completions cost.
+    pub(crate) fn with_pricing(mut self, pricing: Option<Pricing>) -> Self {
+        self.pricing = pricing;
+        self
+    }
+
+    /// What the completions since the last time consumed.
     pub fn take_usage(&self) -> Usage {
-        std::mem::take(&mut self.usage.lock().unwrap_or_else(PoisonError::into_inner))
+        self.take_spent().usage
+    }
+
+    /// The same, with what it cost.
+    pub(crate) fn take_spent(&self) -> Spent {
+        std::mem::take(&mut self.spent.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -71,9 +87,9 @@ impl Port for ModelPort {
             let response = self.model.respond(&asked).await.map_err(|error| {
                 ToolError::dependency(format!("the model could not complete the prompt: {error}"))
             })?;
-            let usage = crate::results::usage_of(&response.usage);
-            self.usage.lock().unwrap_or_else(PoisonError::into_inner).add(&usage);
-            Ok(Sample { content: response.text(), usage: Some(usage) })
+            let spent = spent_by(&response, self.pricing.as_ref());
+            self.spent.lock().unwrap_or_else(PoisonError::into_inner).add(&spent);
+            Ok(Sample { content: response.text(), usage: Some(spent.usage) })
         })
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use crate::Pricing;
+use crate::run::Spent;
 use serde_json::Value;
 use toolpost_core::{CallId, Content, Output, Partial, Reply, Status, ToolError, Usage};
 use toolpost_llm::{ItemView, Media, MediaSource, Part, RawJson, Response, ToolResult};
@@ -21,6 +23,12 @@ pub(crate) fn usage_of(usage: &toolpost_llm::Usage) -> Usage {
         cache_write_tokens: usage.cache_write,
         reasoning_tokens: usage.reasoning,
     }
+}
+
+/// What an answer has consumed, and what it costs.
+pub(crate) fn spent_by(response: &Response, pricing: Option<&Pricing>) -> Spent {
+    let cost_usd = pricing.and_then(|pricing| pricing(&response.origin, &response.usage));
+    Spent { usage: usage_of(&response.usage), cost_usd: cost_usd.filter(|cost| cost.is_finite()) }
 }
 
 /// A tool call as the model made it.

@@ -26,6 +26,8 @@ pub enum StopReason {
     MaxTime,
     /// The run cost as much as it may.
     MaxCost,
+    /// What the run has cost is not known, and it may only cost so much.
+    UnknownCost,
     /// The caller asked to stop.
     Cancelled,
     /// The model could not be asked, or its answer could not be read.
@@ -48,6 +50,7 @@ impl StopReason {
             Self::MaxTokens => "max_tokens",
             Self::MaxTime => "max_time",
             Self::MaxCost => "max_cost",
+            Self::UnknownCost => "unknown_cost",
             Self::Cancelled => "cancelled",
             Self::ModelError => "model_error",
             Self::Other(word) => word,
@@ -68,8 +71,14 @@ impl StopReason {
                 | Self::MaxTokens
                 | Self::MaxTime
                 | Self::MaxCost
+                | Self::UnknownCost
                 | Self::OutputTokens
         )
+    }
+
+    /// Whether a run that ended so may sum up: it came to a limit that leaves something for a last answer.
+    pub(crate) fn may_sum_up(&self) -> bool {
+        self.is_limit() && !matches!(self, Self::OutputTokens | Self::UnknownCost)
     }
 }
 

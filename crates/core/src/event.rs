@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{Artifact, CallId, CallRecord, LogLine, Progress, RunId, RunRecord, ToolError, Usage};
 
@@ -58,6 +58,9 @@ pub enum Event {
         /// What it consumed.
         usage: Usage,
     },
+    /// A model has consumed something: one for each answer, also for those to tools.
+    #[serde(rename = "usage")]
+    Usage(UsageEvent),
     /// A tool is called.
     #[serde(rename = "call.started")]
     CallStarted {
@@ -127,6 +130,27 @@ pub enum Event {
         /// Everything that is kept of it.
         record: Arc<RunRecord>,
     },
+}
+
+/// What one answer of a model has consumed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct UsageEvent {
+    /// The run.
+    pub run: RunId,
+    /// Which time the run has asked its model, from 1. The answer that sums a run up has the number of the last one.
+    pub iteration: u32,
+    /// The model that answered, such as `anthropic/claude-opus-5`.
+    pub model: String,
+    /// What it consumed.
+    pub usage: Usage,
+    /// What that cost in US dollars; absent is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// How many tools the answer asks for.
+    pub tool_calls: u32,
+    /// What the run's caller wants to have with it.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
 }
 
 /// Who is told of events. It is called where they happen and must return at once.

@@ -64,7 +64,7 @@ pub use self::ctx::{Ctx, Host};
 pub use self::duration::{format_duration, parse_duration};
 pub use self::envelope::{Envelope, Status};
 pub use self::error::{Code, RetryAdvice, ToolError};
-pub use self::event::{Event, EventSink};
+pub use self::event::{Event, EventSink, UsageEvent};
 pub use self::hex::hex;
 pub use self::id::{CallId, RunId, ScopeId};
 pub use self::inject::{Inject, Values};

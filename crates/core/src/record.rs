@@ -199,8 +199,11 @@ pub struct RunRecord {
     pub success: bool,
     /// Why it stopped, such as `end_turn` or `max_iterations`.
     pub stop_reason: String,
-    /// The answer.
+    /// The answer. Of a run that ended without one, what was said last.
     pub response: String,
+    /// Whether the response sums up what a run has done that came to a limit.
+    #[serde(skip_serializing_if = "is_false")]
+    pub wrapped_up: bool,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Value>,
@@ -240,6 +243,7 @@ impl RunRecord {
             success: false,
             stop_reason: String::new(),
             response: String::new(),
+            wrapped_up: false,
             error: None,
             started,
             execution_time: 0.0,

@@ -39,7 +39,14 @@ async fn iterations_end_a_run() {
 
 #[tokio::test]
 async fn tool_calls_end_a_run_and_the_conversation_stays_whole() {
-    let outcome = agent(&endless()).limits(|limits| limits.tool_calls = Some(3)).build().run("Go.").await;
+    let outcome = agent(&endless())
+        .limits(|limits| {
+            limits.tool_calls = Some(3);
+            limits.wrap_up = None;
+        })
+        .build()
+        .run("Go.")
+        .await;
     assert_eq!((&outcome.stop, outcome.record.tool_calls.len()), (&StopReason::MaxToolCalls, 3));
     assert!(is_whole(&outcome.turns));
     let Some(Turn::ToolResults(results)) = outcome.turns.last() else { panic!("{:?}", outcome.turns) };
@@ -48,7 +55,14 @@ async fn tool_calls_end_a_run_and_the_conversation_stays_whole() {
 
 #[tokio::test]
 async fn tokens_end_a_run() {
-    let outcome = agent(&endless()).limits(|limits| limits.tokens = Some(250)).build().run("Go.").await;
+    let outcome = agent(&endless())
+        .limits(|limits| {
+            limits.tokens = Some(250);
+            limits.wrap_up = None;
+        })
+        .build()
+        .run("Go.")
+        .await;
     assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&StopReason::MaxTokens, 300));
     assert!(is_whole(&outcome.turns));
 }
@@ -125,7 +139,14 @@ async fn tokens_end_a_run_that_only_pauses() {
         "turns:\n{}",
         "  - text: a\n    stop: pause\n    usage: { input: 100, output: 0 }\n".repeat(30)
     );
-    let outcome = agent(&script).limits(|limits| limits.tokens = Some(150)).build().run("Go.").await;
+    let outcome = agent(&script)
+        .limits(|limits| {
+            limits.tokens = Some(150);
+            limits.wrap_up = None;
+        })
+        .build()
+        .run("Go.")
+        .await;
     assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&StopReason::MaxTokens, 200));
 }
 

@@ -1,0 +1,169 @@
+//! The model is asked, and what it says is passed on and kept.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use toolpost_core::{CallId, Event, UsageEvent};
+use toolpost_llm::{ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop};
+
+use super::{Interrupted, Running, Spent, sleep_until};
+use crate::StopReason;
+use crate::results::{Wanted, spent_by, wanted};
+
+/// How long all sources of tools may take to say what they have now; a toolbox gives up on a single one before.
+const LIST_TIMEOUT: Duration = Duration::from_secs(15);
+
+impl Running<'_> {
+    /// Everything before the first question: what tools there are, and whether the model can take the request.
+    pub(super) async fn open(&mut self) -> Result<(), Interrupted> {
+        let listed = self.list_tools().await;
+        self.emit(|running| Event::RunStarted {
+            run: running.record.id,
+            model: running.record.model.clone(),
+            tools: running.request.tools.iter().map(|tool| tool.name.clone()).collect(),
+        });
+        listed?;
+        self.parts.model.check(&self.request)?;
+        self.check_price()
+    }
+
+    /// A limit of money needs a price, before anything is spent.
+    fn check_price(&self) -> Result<(), Interrupted> {
+        let nothing = toolpost_llm::Usage::default();
+        let is_priced = || self.parts.cost(self.parts.model.id(), &nothing).is_some();
+        if self.parts.limits.cost_usd.is_none() || is_priced() {
+            return Ok(());
+        }
+        let message = "the run has a limit in US dollars, and nobody knows what this model costs; \
+                       give its price, or limit tokens instead";
+        let error = ModelError::new(ErrorKind::Configuration, message).with_model(self.parts.model.id());
+        Err(Interrupted { stop: StopReason::UnknownCost, error: Some(Box::new(error)) })
+    }
+
+    /// Asks what tools there are now. Sources that do not answer are no reason to stop: what was known is offered.
+    async fn list_tools(&mut self) -> Result<(), Interrupted> {
+        let listed = tokio::select! {
+            biased;
+            () = self.cancellation.cancelled() => return Err(StopReason::Cancelled.into()),
+            () = sleep_until(self.budget.deadline()) => return Err(StopReason::MaxTime.into()),
+            listed = tokio::time::timeout(LIST_TIMEOUT, self.offer.list()) => match listed {
+                Ok(listed) => listed.map_err(|error| error.public(CallId::new()).to_string()),
+                Err(_) => Err("the sources did not say in 15 s what they have".to_owned()),
+            },
+        };
+        let listed =
+            listed.inspect_err(|reason| self.note(&format!("the list of tools may be old: {reason}")));
+        let (tools, notices) = self.offer.begin(listed.ok(), self.tool_session.take());
+        self.request.tools = tools;
+        for notice in notices {
+            self.note(&notice);
+        }
+        Ok(())
+    }
+
+    /// Asks the model, and passes on what it says while it says it.
+    pub(super) async fn ask(&mut self) -> Result<Response, Interrupted> {
+        self.record.iterations = self.budget.begin_iteration();
+        self.emit(|running| Event::TurnStarted {
+            run: running.record.id,
+            iteration: running.record.iterations,
+        });
+        let request = std::mem::take(&mut self.request);
+        let answer = self.answer_to(&request).await;
+        self.request = request;
+        answer
+    }
+
+    /// One answer of the model to a request.
+    pub(super) async fn answer_to(&mut self, request: &Request) -> Result<Response, Interrupted> {
+        let mut stream = self.parts.model.stream(request);
+        let mut cancelled = self.cancellation.cancelled();
+        let mut over = pin!(sleep_until(self.budget.deadline()));
+        loop {
+            // A stream that always has something must not keep the runtime from telling the time.
+            tokio::task::consume_budget().await;
+            let event = tokio::select! {
+                biased;
+                () = &mut cancelled => return Err(StopReason::Cancelled.into()),
+                () = &mut over => return Err(StopReason::MaxTime.into()),
+                event = stream.next() => event,
+            };
+            let run = self.record.id;
+            match event {
+                Some(Ok(ModelEvent::Done(response))) => return Ok(*response),
+                Some(Ok(ModelEvent::TextDelta { text, .. })) => self.emit(|_| Event::TextDelta { run, text }),
+                Some(Ok(ModelEvent::ThinkingDelta { text, .. })) => {
+                    self.emit(|_| Event::ThinkingDelta { run, text });
+                }
+                Some(Ok(ModelEvent::Notice(message))) => self.note(&message),
+                Some(Ok(ModelEvent::Retrying { attempt, after, reason })) => self.note(&format!(
+                    "attempt {attempt} to reach the model failed ({reason}); the next is in {}",
+                    toolpost_core::format_duration(after)
+                )),
+                Some(Ok(ModelEvent::Restarted)) => {
+                    self.note("the provider began its answer anew; what it said before is void");
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error.into()),
+                None => {
+                    let error = ModelError::new(ErrorKind::Protocol, "the stream ended without an answer");
+                    return Err(error.with_model(self.parts.model.id()).into());
+                }
+            }
+        }
+    }
+
+    /// Adds the answer to the conversation, the budget and the record, and gives the calls that it asks for.
+    pub(super) fn keep(&mut self, response: &Response) -> Vec<Wanted> {
+        let wanted = wanted(response);
+        self.count(response, wanted.len());
+        let text = response.text();
+        // Only text can be gone on with: what was said before an empty pause belongs to an earlier answer.
+        let has_begun = self.goes_on || !text.is_empty();
+        if self.goes_on {
+            self.record.response.push_str(&text);
+        } else if !text.is_empty() {
+            self.record.response = text;
+        }
+        self.goes_on = has_begun && wanted.is_empty() && response.stop == ModelStop::Pause;
+        for notice in &response.notices {
+            self.note(notice);
+        }
+        self.request.push_response(response);
+        wanted
+    }
+
+    /// Counts what an answer has consumed, and says so.
+    pub(super) fn count(&mut self, response: &Response, tool_calls: usize) {
+        let spent = spent_by(response, self.parts.pricing.as_ref());
+        self.budget.spend(&spent);
+        self.emit(|running| Event::TurnFinished {
+            run: running.record.id,
+            iteration: running.record.iterations,
+            stop_reason: response.stop.as_str().to_owned(),
+            usage: spent.usage.clone(),
+        });
+        self.tell_usage(response.origin.to_string(), &spent, tool_calls);
+    }
+
+    /// Tells who wants to know what a model has consumed.
+    pub(super) fn tell_usage(&self, model: String, spent: &Spent, tool_calls: usize) {
+        if self.parts.events.is_none() && self.parts.on_usage.is_none() {
+            return;
+        }
+        let event = UsageEvent {
+            run: self.record.id,
+            iteration: self.record.iterations,
+            model,
+            usage: spent.usage.clone(),
+            cost_usd: spent.cost_usd,
+            tool_calls: u32::try_from(tool_calls).unwrap_or(u32::MAX),
+            metadata: self.usage_metadata.clone(),
+        };
+        if let Some(sink) = &self.parts.on_usage {
+            sink(&event);
+        }
+        self.emit(|_| Event::Usage(event));
+    }
+}

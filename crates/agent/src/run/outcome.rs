@@ -1,0 +1,46 @@
+//! What a run came to.
+
+use std::sync::Arc;
+
+use toolpost_core::{CallId, Payload, RunRecord};
+use toolpost_llm::{ModelError, Turn};
+use toolpost_toolbox::ToolSession;
+
+use crate::StopReason;
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// Why it ended.
+    pub stop: StopReason,
+    /// Everything that is kept of it.
+    pub record: Arc<RunRecord>,
+    /// The conversation, every tool call with its result.
+    pub turns: Vec<Turn>,
+    /// Why the model failed, when it did.
+    pub error: Option<ModelError>,
+    /// What the conversation has loaded, if its agent loads tools: for the run that goes on from it.
+    pub tool_session: Option<ToolSession>,
+    /// What tools had for the application only, in the order of the model's calls.
+    pub payloads: Vec<CallPayload>,
+}
+
+/// What a tool had for the application only.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CallPayload {
+    /// The call that it came with.
+    pub call: CallId,
+    /// The tool's name.
+    pub tool: Arc<str>,
+    /// The value.
+    pub payload: Payload,
+}
+
+impl Outcome {
+    /// The answer.
+    pub fn text(&self) -> &str {
+        &self.record.response
+    }
+}

@@ -1,0 +1,118 @@
+//! A run, before it has begun.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use toolpost_core::{CallId, CallOptions, Caller, Cancellation, NoPort, Port, RunId, Scope, Values};
+use toolpost_llm::Turn;
+use toolpost_toolbox::ToolSession;
+
+use super::Run;
+use super::notices::{Notices, shortened};
+use crate::Agent;
+
+impl Run {
+    /// A run that begins with a prompt.
+    pub fn new(agent: &Agent, prompt: impl Into<String>) -> Self {
+        Self::from_turns(agent, vec![Turn::user(prompt)])
+    }
+
+    /// A run that goes on from a conversation.
+    pub fn from_turns(agent: &Agent, turns: Vec<Turn>) -> Self {
+        Self {
+            agent: agent.clone(),
+            id: RunId::new(),
+            turns,
+            caller: Caller::new("agent"),
+            scope: Scope::new("agent"),
+            port: Arc::new(NoPort),
+            values: Values::default(),
+            cancellation: Cancellation::new(),
+            options: CallOptions::default(),
+            parent: None,
+            notices: Notices::default(),
+            tool_session: None,
+            usage_metadata: Map::new(),
+        }
+    }
+
+    /// Its name.
+    pub fn id(&self) -> RunId {
+        self.id
+    }
+
+    /// Gives it the name that somebody has reserved for it already.
+    pub fn with_id(mut self, id: RunId) -> Self {
+        self.id = id;
+        self
+    }
+
+    /// Says for whom it calls tools.
+    pub fn with_caller(mut self, caller: Caller) -> Self {
+        self.caller = caller;
+        self
+    }
+
+    /// Says what its calls belong to, and where they work.
+    pub fn with_scope(mut self, scope: Scope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// Says who takes files and answers questions.
+    pub fn with_port(mut self, port: Arc<dyn Port>) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// Injects values into the tools that it calls.
+    pub fn with_values(mut self, values: Values) -> Self {
+        self.values = values;
+        self
+    }
+
+    /// Says how it is stopped.
+    pub fn with_cancellation(mut self, cancellation: Cancellation) -> Self {
+        self.cancellation = cancellation;
+        self
+    }
+
+    /// Says what its calls ask for beyond their arguments, such as a sandbox level. Default: nothing.
+    pub fn with_options(mut self, options: CallOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Says that the run is made from within a call, at this depth: its own calls are nested in that one, and count
+    /// towards the toolbox's limit of nesting. Default: they are nested in none.
+    pub fn with_parent(mut self, call: CallId, depth: u8) -> Self {
+        self.parent = Some((call, depth));
+        self
+    }
+
+    /// Goes on with the tools that a conversation has loaded, and keeps there what it loads. Default: the agent's
+    /// session, or a new one. Without effect where the agent offers all tools.
+    pub fn with_tool_session(mut self, session: ToolSession) -> Self {
+        self.tool_session = Some(session);
+        self
+    }
+
+    /// Adds something that its record shall say. At most 64 notices are kept.
+    pub fn with_notice(mut self, notice: impl Into<String>) -> Self {
+        self.notices.add(shortened(&notice.into()));
+        self
+    }
+
+    /// Says what every event of usage carries along, such as who pays. Default: nothing.
+    pub fn with_usage_metadata(mut self, metadata: Map<String, Value>) -> Self {
+        self.usage_metadata = metadata;
+        self
+    }
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").field("id", &self.id).field("agent", &self.agent).finish_non_exhaustive()
+    }
+}

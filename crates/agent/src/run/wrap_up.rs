@@ -1,0 +1,70 @@
+//! The last answer of a run that came to a limit: without tools, it sums up.
+
+use std::time::Duration;
+
+use toolpost_llm::{Thinking, ToolChoice, Turn};
+
+use super::{Running, calls};
+use crate::StopReason;
+use crate::results::wanted;
+
+/// What the model is told before it sums up.
+const INSTRUCTION: &str = "[This is from the program that runs you, not from the user.] The run has to end now \
+    ({stop}). Call no tool. Say in a few sentences what was done, what was found, and what is missing.";
+
+/// How much the last answer of a run may take that came to a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WrapUp {
+    /// Tokens of output. Default: 1,024.
+    pub output_tokens: u32,
+    /// Time, beyond the run's own. Default: 30 s.
+    pub time: Duration,
+}
+
+impl Default for WrapUp {
+    fn default() -> Self {
+        Self { output_tokens: 1024, time: Duration::from_secs(30) }
+    }
+}
+
+impl Running<'_> {
+    /// Lets the model sum up, if the run came to one of its limits. Whatever goes wrong here leaves the run as it was.
+    pub(super) async fn wrap_up(&mut self, stop: &StopReason) {
+        let Some(wrap_up) = self.parts.limits.wrap_up.clone() else { return };
+        let has_done_nothing = self.record.tool_calls.is_empty() && self.record.response.is_empty();
+        if !stop.may_sum_up() || self.cancellation.is_cancelled() || has_done_nothing {
+            return;
+        }
+        let mut request = self.request.clone();
+        request.turns.push(Turn::user(INSTRUCTION.replace("{stop}", stop.as_str())));
+        if !(request.tools.is_empty() && request.hosted_tools.is_empty()) {
+            request.tool_choice = Some(ToolChoice::None);
+        }
+        let settings = &mut request.settings;
+        let tokens =
+            settings.max_output_tokens.map_or(wrap_up.output_tokens, |own| own.min(wrap_up.output_tokens));
+        settings.max_output_tokens = Some(tokens);
+        settings.output = None;
+        // A budget of thinking must be less than what may be said at all.
+        if matches!(settings.thinking, Some(Thinking::Budget(_))) {
+            settings.thinking = None;
+        }
+        self.budget.extend(wrap_up.time);
+        let answered = tokio::time::timeout(wrap_up.time, self.answer_to(&request)).await;
+        let Ok(Ok(answered)) = answered else { return self.note("the model could not be asked to sum up") };
+        let wanted = wanted(&answered);
+        self.count(&answered, wanted.len());
+        let text = answered.text();
+        if text.trim().is_empty() {
+            return self.note("the model was asked to sum up and said nothing");
+        }
+        if let Some(instruction) = request.turns.pop() {
+            self.request.turns.push(instruction);
+        }
+        self.request.push_response(&answered);
+        self.tell(calls::refuse(&wanted, stop.clone()));
+        self.record.response = text;
+        self.record.wrapped_up = true;
+    }
+}
