@@ -279,6 +279,53 @@ pub const NEEDS: &[Need] = &[
         without: "what calls such servers or takes such tokens is skipped",
     },
     Need {
+        name: "providers' libraries",
+        probe: &[
+            ".dev/llm-env/bin/python3",
+            "-c",
+            "import importlib.util as u, sys\nsys.exit(any(u.find_spec(name) is None for name in \
+             'anthropic openai google.genai'.split()))",
+        ],
+        install: Install::Commands(&[
+            &["python3", "-m", "venv", ".dev/llm-env"],
+            &[
+                ".dev/llm-env/bin/python3",
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "anthropic==2.12.0",
+                "openai==3.54.0",
+                "google-genai==3.4.0",
+            ],
+        ]),
+        reason: "the providers' own types, which our requests are held against",
+        without: "what is held against them is skipped",
+    },
+    Need {
+        name: "litellm",
+        probe: &[
+            ".dev/litellm-env/bin/python3",
+            "-c",
+            "import importlib.util as u, sys\nsys.exit(u.find_spec('litellm') is None)",
+        ],
+        install: Install::Commands(&[
+            &["python3", "-m", "venv", ".dev/litellm-env"],
+            &[
+                ".dev/litellm-env/bin/python3",
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "litellm[proxy]==1.106.2",
+            ],
+        ]),
+        reason: "a server that translates between the providers' wires",
+        without: "our wires are not tried through it",
+    },
+    Need {
         name: "claude-agent-toolkit",
         probe: &[
             ".dev/claude-agent-toolkit/bin/python3",

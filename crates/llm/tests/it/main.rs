@@ -9,6 +9,7 @@
 
 mod failures;
 mod fidelity;
+mod official_types;
 mod offline;
 
 mod recorded;
