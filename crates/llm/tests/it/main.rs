@@ -13,4 +13,5 @@ mod official_types;
 mod offline;
 
 mod recorded;
+mod translated;
 mod wire;
