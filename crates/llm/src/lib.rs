@@ -51,7 +51,9 @@ mod response;
 mod router;
 mod wires;
 
-pub use catalog::ModelInfo;
+pub use catalog::{
+    Catalog, Cost, Date, Feature, ModelInfo, PricePeriod, Rates, ServicePeriod, SessionPrice, Setting, Tier,
+};
 pub use error::{Attempt, ErrorDetails, ErrorKind, ModelError, NetworkStage, TimeoutStage};
 pub use event::{ModelEvent, ResponseStream};
 pub use hosted::HostedModel;

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use toolpost_core::Timestamp;
 
 use crate::offline::diff::differences;
 use crate::offline::say::events_of;
 use crate::{
-    BoxFuture, ErrorKind, Model, ModelError, ModelEvent, ModelId, RawJson, Request, Response, ResponseStream,
+    BoxFuture, Cost, ErrorKind, Model, ModelError, ModelEvent, ModelId, ModelInfo, RawJson, Request, Response, ResponseStream,
     Secret,
 };
 
@@ -86,6 +87,14 @@ fn request_json(request: &Request, model: &ModelId) -> Result<RawJson, ModelErro
 impl Model for Recorder {
     fn id(&self) -> &ModelId {
         self.model.id()
+    }
+
+    fn info(&self) -> Option<&ModelInfo> {
+        self.model.info()
+    }
+
+    fn cost(&self, response: &Response, at: Timestamp) -> Option<Cost> {
+        self.model.cost(response, at)
     }
 
     fn check(&self, request: &Request) -> Result<(), ModelError> {

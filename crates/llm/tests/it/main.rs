@@ -7,6 +7,8 @@
     reason = "this crate is tests alone, their helpers included; they print what they counted"
 )]
 
+mod capabilities;
+mod catalog;
 mod failures;
 mod fidelity;
 mod official_types;
