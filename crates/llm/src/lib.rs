@@ -28,8 +28,9 @@
 //! - A stream and a body of the same answer fold to the same items. Unknown events are delivered, never an error.
 //! - Every wait has a limit and every buffer a bound. Nothing is retried once an event has been delivered.
 //! - Keys are [`Secret`]s: they are in no error, debug output or recording. This crate itself reads no environment.
+//! - A price that is not known is `None`, never nothing. What the [`Catalog`] does not know of a model is allowed.
 //!
-//! Deliberately absent: prices and token counting (a catalog's task), tool execution and the agentic loop (the agent
+//! Deliberately absent: counting tokens before the provider does, tool execution and the agentic loop (the agent
 //! crate's), Chat Completions as an internal currency (it cannot carry signatures or hosted tools).
 #![forbid(unsafe_code)]
 

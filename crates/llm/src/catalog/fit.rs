@@ -166,27 +166,27 @@ fn fit_settings(info: &ModelInfo, settings: &mut Cow<'_, Settings>, notices: &mu
         (Some(_), _) | (None, Some(_)) => true,
         (None, None) => info.thinks_by_default.unwrap_or(true),
     };
-    let refuses = |setting: Setting| {
+    let is_refused = |setting: Setting| {
         info.not_taken.contains(&setting) || (thinks && info.not_taken_while_thinking.contains(&setting))
     };
     let mut dropped = Vec::new();
-    if settings.temperature.is_some() && refuses(Setting::Temperature) {
+    if settings.temperature.is_some() && is_refused(Setting::Temperature) {
         settings.to_mut().temperature = None;
         dropped.push(Setting::Temperature);
     }
-    if settings.top_p.is_some() && refuses(Setting::TopP) {
+    if settings.top_p.is_some() && is_refused(Setting::TopP) {
         settings.to_mut().top_p = None;
         dropped.push(Setting::TopP);
     }
-    if settings.top_k.is_some() && refuses(Setting::TopK) {
+    if settings.top_k.is_some() && is_refused(Setting::TopK) {
         settings.to_mut().top_k = None;
         dropped.push(Setting::TopK);
     }
-    if settings.seed.is_some() && refuses(Setting::Seed) {
+    if settings.seed.is_some() && is_refused(Setting::Seed) {
         settings.to_mut().seed = None;
         dropped.push(Setting::Seed);
     }
-    if !settings.stop.is_empty() && refuses(Setting::Stop) {
+    if !settings.stop.is_empty() && is_refused(Setting::Stop) {
         settings.to_mut().stop.clear();
         dropped.push(Setting::Stop);
     }

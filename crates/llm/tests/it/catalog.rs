@@ -115,10 +115,8 @@ fn what_is_known_of_models_is_what_their_providers_say() {
     let unknown = info("openai/gpt-6.2-astra");
     assert_eq!((unknown.known_as.clone(), unknown.context_window), (None, None));
     assert_eq!(unknown.has(Feature::Tools), None);
-    assert_eq!(
-        Catalog::built_in().did_you_mean(&id("anthropic/claude-opus-5-6")).as_deref(),
-        Some("Did you mean `claude-opus-5-5`?")
-    );
+    let near = Catalog::built_in().did_you_mean(&id("anthropic/claude-opus-5-6")).unwrap();
+    assert!(near.contains("`claude-opus-5-5`"), "{near}");
 }
 
 #[test]
@@ -165,7 +163,7 @@ fn a_wrong_row_says_what_is_wrong() {
         ("models: [{id: a/b, prices: [{input: 1}]}]", "missing field `output`"),
         (
             "models: [{id: a/b, prices: [{input: 1, output: 1, above: [{input_tokens: 1, input: .nan, output: 1}]}]}]",
-            "a/b",
+            "non-finite",
         ),
     ] {
         let error = Catalog::built_in().with_file("m.yaml", text).unwrap_err();
