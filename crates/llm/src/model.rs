@@ -7,7 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use toolpost_core::Timestamp;
 
-use crate::{BoxFuture, Cost, ErrorKind, ModelError, ModelEvent, ModelInfo, Request, Response, ResponseStream};
+use crate::{
+    BoxFuture, Cost, ErrorKind, ModelError, ModelEvent, ModelInfo, Request, Response, ResponseStream,
+};
 
 /// A provider and the name it gives to a model, written `anthropic/claude-sonnet-5-5`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

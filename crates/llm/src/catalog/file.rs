@@ -168,8 +168,7 @@ impl Catalog {
                 row.insert("id".to_owned(), known_as);
             }
             let text = Value::Object(row).to_string();
-            let row: Row =
-                serde_json::from_str(&text).map_err(|error| at(format!("`{id}`: {error}")))?;
+            let row: Row = serde_json::from_str(&text).map_err(|error| at(format!("`{id}`: {error}")))?;
             catalog.put(&row.id.to_string(), &row.aliases, Cow::Owned(text));
         }
         Ok(catalog)

@@ -6,7 +6,8 @@ use toolpost_core::{Clock as _, SystemClock};
 
 use super::{Catalog, Feature, ModelInfo, Setting};
 use crate::{
-    Effort, ErrorKind, HostedTool, ModelError, OutputFormat, Part, Request, Settings, Thinking, ToolChoice, Turn,
+    Effort, ErrorKind, HostedTool, ModelError, OutputFormat, Part, Request, Settings, Thinking, ToolChoice,
+    Turn,
 };
 
 /// The most models that an error names.
@@ -28,7 +29,8 @@ pub(crate) fn check(
     }
     for tool in &request.hosted_tools {
         let HostedTool::CodeExecution { version: Some(version), .. } = tool else { continue };
-        let Some(taken) = info.hosted_versions.get(tool.name()).filter(|taken| !taken.contains(version)) else {
+        let Some(taken) = info.hosted_versions.get(tool.name()).filter(|taken| !taken.contains(version))
+        else {
             continue;
         };
         let message = format!(

@@ -13,8 +13,8 @@ use toolpost_core::Timestamp;
 use crate::offline::diff::differences;
 use crate::offline::say::events_of;
 use crate::{
-    BoxFuture, Cost, ErrorKind, Model, ModelError, ModelEvent, ModelId, ModelInfo, RawJson, Request, Response, ResponseStream,
-    Secret,
+    BoxFuture, Cost, ErrorKind, Model, ModelError, ModelEvent, ModelId, ModelInfo, RawJson, Request,
+    Response, ResponseStream, Secret,
 };
 
 /// The version of the format: one JSON object a line.

@@ -30,7 +30,10 @@ async fn settings_that_a_model_does_not_take_are_dropped_with_a_notice() {
     let sampling =
         Settings { temperature: Some(0.5), top_p: Some(0.5), top_k: Some(5), ..Settings::default() };
     let (body, response) = asked("claude-opus-5-5", sampling.clone()).await;
-    assert_eq!((&body["temperature"], &body["top_p"], &body["top_k"]), (&Value::Null, &Value::Null, &Value::Null));
+    assert_eq!(
+        (&body["temperature"], &body["top_p"], &body["top_k"]),
+        (&Value::Null, &Value::Null, &Value::Null)
+    );
     assert_eq!(
         response.notices,
         ["temperature", "top_p", "top_k"]
@@ -93,7 +96,8 @@ async fn a_feature_that_a_model_lacks_is_an_error_that_names_models_which_have_i
     let plain = Request { tools: vec![tool].into(), ..Request::new("hi") };
     let forced = Request { tool_choice: Some(ToolChoice::Any), ..plain.clone() };
     let mut deferred = plain;
-    deferred.tools = deferred.tools.iter().cloned().map(|tool| ToolDefinition { deferred: true, ..tool }).collect();
+    deferred.tools =
+        deferred.tools.iter().cloned().map(|tool| ToolDefinition { deferred: true, ..tool }).collect();
     let mut schema = Request::new("hi");
     schema.settings.output = Some(OutputFormat::schema(&json!({"type": "object"})));
     let hosted = |tool: HostedTool| Request { hosted_tools: vec![tool], ..Request::new("hi") };
@@ -129,7 +133,8 @@ async fn a_feature_that_a_model_lacks_is_an_error_that_names_models_which_have_i
 
 #[tokio::test]
 async fn a_version_that_a_model_does_not_take_is_refused_with_those_that_it_takes() {
-    let tool = HostedTool::CodeExecution { version: Some("code_execution_20260521".into()), file_ids: Vec::new() };
+    let tool =
+        HostedTool::CodeExecution { version: Some("code_execution_20260521".into()), file_ids: Vec::new() };
     let request = Request { hosted_tools: vec![tool], ..Request::new("hi") };
     let error = refused("claude-haiku-4-5", request).await;
     assert_eq!(error.kind, ErrorKind::Unsupported);

@@ -2,9 +2,7 @@
 
 use serde_json::json;
 use toolpost_core::Timestamp;
-use toolpost_llm::{
-    Catalog, Effort, ErrorKind, Feature, ModelId, ModelInfo, Setting, Usage,
-};
+use toolpost_llm::{Catalog, Effort, ErrorKind, Feature, ModelId, ModelInfo, Setting, Usage};
 
 fn id(text: &str) -> ModelId {
     let (provider, name) = text.split_once('/').unwrap();
@@ -80,7 +78,10 @@ fn uses_of_hosted_tools_cost_too_and_unknown_ones_are_named() {
     usage.hosted.insert("moon_walks".into(), 1);
     let cost = info("anthropic/claude-opus-5-5").cost(&usage, at("2026-11-22"), None).unwrap();
     assert!((cost.usd - 0.034).abs() < 1e-12, "{cost:?}");
-    assert_eq!(cost.hosted, [("web_fetch_requests".into(), 0.0), ("web_search_requests".into(), 0.03)].into());
+    assert_eq!(
+        cost.hosted,
+        [("web_fetch_requests".into(), 0.0), ("web_search_requests".into(), 0.03)].into()
+    );
     assert_eq!(cost.unpriced, ["moon_walks"]);
     let mut sum = cost.clone();
     sum.add(&cost);
@@ -168,6 +169,9 @@ fn a_wrong_row_says_what_is_wrong() {
     ] {
         let error = Catalog::built_in().with_file("m.yaml", text).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Configuration, "{text}");
-        assert!(error.message.starts_with("`m.yaml`: ") && error.message.contains(expected), "{text}: {error}");
+        assert!(
+            error.message.starts_with("`m.yaml`: ") && error.message.contains(expected),
+            "{text}: {error}"
+        );
     }
 }
