@@ -50,6 +50,7 @@ mod raw;
 mod request;
 mod response;
 mod router;
+pub mod schema;
 mod wires;
 
 pub use catalog::{

@@ -15,5 +15,6 @@ mod official_types;
 mod offline;
 
 mod recorded;
+mod schema;
 mod translated;
 mod wire;
