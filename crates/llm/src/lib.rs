@@ -63,8 +63,9 @@ pub use http::client::{HttpClient, HttpOptions};
 pub use http::retry::RetryPolicy;
 pub use item::{Citation, FileRef, HostedOutput, Item, ItemView};
 pub use model::{Model, ModelId};
-pub use offline::replay::{Recorder, ReplayModel};
+pub use offline::replay::{ExchangeSink, Recorder, Recording, ReplayModel};
 pub use offline::script::ScriptModel;
+pub use offline::scrub::Scrubber;
 pub use provider::{PROVIDERS, Provider, ProviderAccess};
 pub use raw::RawJson;
 pub use request::{
