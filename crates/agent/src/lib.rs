@@ -34,8 +34,8 @@ mod stop;
 pub use self::agent::{Agent, Builder, Limits, Pricing, UsageSink};
 pub use self::dynamic::Dynamic;
 pub use self::memory::{
-    Conversation, ConversationSummary, Conversations, Exchange, Forked, NewConversation, RunStats, RunSummary, Runs,
-    StoredRun,
+    Conversation, ConversationSummary, Conversations, Exchange, Forked, NewConversation, RunStats,
+    RunSummary, Runs, StoredRun,
 };
 pub use self::port::ModelPort;
 pub use self::run::{CallPayload, Outcome, Run, WrapUp};

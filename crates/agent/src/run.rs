@@ -83,9 +83,7 @@ impl Run {
             },
             offer: Offer::new(&parts.toolbox, &parts.offering, &self.port, parts.pricing.as_ref()),
             tool_session: self.tool_session,
-            port: Arc::new(
-                ModelPort::new(self.port, model).with_pricing(parts.pricing.clone()),
-            ),
+            port: Arc::new(ModelPort::new(self.port, model).with_pricing(parts.pricing.clone())),
             caller: self.caller,
             scope: self.scope,
             values: self.values,
@@ -189,16 +187,7 @@ impl Running<'_> {
     /// The record and what else is handed over.
     async fn close(self, begun: Instant, stop: StopReason, error: Option<ModelError>) -> Outcome {
         let Self {
-            parts,
-            mut record,
-            request,
-            offer,
-            payloads,
-            mut notices,
-            budget,
-            mut keeper,
-            carry,
-            ..
+            parts, mut record, request, offer, payloads, mut notices, budget, mut keeper, carry, ..
         } = self;
         let spent = budget.into_spent();
         record.usage = spent.usage;

@@ -371,7 +371,12 @@ impl Conversation {
             head.prompts += 1;
         }
         if head.title.is_empty() {
-            head.title = self.0.ledger.text(&title(new)).ok().and_then(|text| serde_json::from_str(&text).ok())
+            head.title = self
+                .0
+                .ledger
+                .text(&title(new))
+                .ok()
+                .and_then(|text| serde_json::from_str(&text).ok())
                 .unwrap_or_default();
         }
         head.updated = SystemClock.timestamp();
@@ -447,6 +452,9 @@ pub(super) fn shortened(text: &str) -> String {
 
 impl fmt::Debug for Conversation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Conversation").field("id", &self.0.id).field("head", &self.state().head).finish_non_exhaustive()
+        f.debug_struct("Conversation")
+            .field("id", &self.0.id)
+            .field("head", &self.state().head)
+            .finish_non_exhaustive()
     }
 }

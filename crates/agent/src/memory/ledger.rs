@@ -107,7 +107,8 @@ impl Ledger {
     ) -> Result<Document, ToolError> {
         let patch = Patch::diff(&document.value, &value).to_value();
         let value = Arc::new(value);
-        let write = Write { id: document.id.clone(), base: document.version, patch, value: Arc::clone(&value) };
+        let write =
+            Write { id: document.id.clone(), base: document.version, patch, value: Arc::clone(&value) };
         match self.store.commit(Commit { writes: vec![write], event, ..Commit::default() }).await? {
             Committed::Done(versions) => {
                 let version = versions.first().copied().unwrap_or(document.version + 1);

@@ -321,7 +321,8 @@ impl Runs {
 
     async fn document(&self, id: RunId) -> Result<Document, ToolError> {
         self.ledger.head(&name(id)).await?.ok_or_else(|| {
-            ToolError::not_found(format!("the run `{id}` is not kept")).suggest("List the runs that are kept.")
+            ToolError::not_found(format!("the run `{id}` is not kept"))
+                .suggest("List the runs that are kept.")
         })
     }
 

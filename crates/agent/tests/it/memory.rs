@@ -66,7 +66,10 @@ async fn the_last_one_of_a_folder_is_found_also_when_it_was_deleted() {
     };
     let (first, second, elsewhere) = (begin("/a").await, begin("/a").await, begin("/b/ü").await);
     let last = async |folder: &str| conversations.last(folder).await.unwrap().map(|found| found.id());
-    assert_eq!((last("/a").await, last("/b/ü").await, last("/c").await), (Some(second), Some(elsewhere), None));
+    assert_eq!(
+        (last("/a").await, last("/b/ü").await, last("/c").await),
+        (Some(second), Some(elsewhere), None)
+    );
     conversations.open(first).await.unwrap().run(&agent, "y").finish().await;
     assert_eq!(last("/a").await, Some(first));
     assert!(conversations.delete(first).await.unwrap());
@@ -101,7 +104,9 @@ async fn a_fork_goes_its_own_way() {
     assert_eq!(summary.forked_from.map(|forked| forked.prompts), Some(1));
     let name = fork.id().to_string();
     assert_eq!(conversations.find(&name[..24]).await.unwrap(), fork.id());
-    for (start, code) in [("", Code::NotFound), ("0", Code::InvalidInput), ("%", Code::NotFound), ("zz", Code::NotFound)] {
+    for (start, code) in
+        [("", Code::NotFound), ("0", Code::InvalidInput), ("%", Code::NotFound), ("zz", Code::NotFound)]
+    {
         assert_eq!(conversations.find(start).await.unwrap_err().code(), code, "{start}");
     }
 }
@@ -126,7 +131,8 @@ async fn a_process_that_dies_in_a_tool_loses_the_result_only() {
     let kept = Kept(conversations.clone(), Mutex::new(None));
     let conversation = conversations.create(NewConversation::default());
     *kept.1.lock().unwrap() = Some(conversation.id());
-    let toolbox = Toolbox::builder().tool(look).provide(Seen(Arc::clone(&seen))).provide(kept).build().unwrap();
+    let toolbox =
+        Toolbox::builder().tool(look).provide(Seen(Arc::clone(&seen))).provide(kept).build().unwrap();
     let agent = Agent::builder(Arc::new(ScriptModel::parse("x", script).unwrap()), toolbox).build();
     let outcome = conversation.run(&agent, "Look.").finish().await;
     assert_eq!(outcome.text(), "Done.", "{:?}", outcome.record);
@@ -158,7 +164,8 @@ async fn long_texts_come_back_and_no_secret_is_kept() {
     const CANARY: &str = "canary-\"55a1";
     let store = store();
     let secrets = vec![Secret::new(CANARY)];
-    let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>).with_secrets(secrets.clone());
+    let conversations =
+        Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>).with_secrets(secrets.clone());
     let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>).with_secrets(secrets);
     let agent = agent(&format!(
         "turns: [{{ text: {:?}, calls: [{{ tool: add, args: {{ a: 1, b: 2, note: {:?} }} }}] }}, {{ text: done }}]",
@@ -219,7 +226,8 @@ async fn a_run_that_is_kept_can_be_looked_at_and_played_again() {
     let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
     let replayed = |system: &str| {
         let model: Arc<dyn Model> = Arc::new(ReplayModel::parse("run", &text, Vec::new()).unwrap());
-        let toolbox = Toolbox::builder().tool(crate::add).tool(crate::wait).tool(crate::broken).build().unwrap();
+        let toolbox =
+            Toolbox::builder().tool(crate::add).tool(crate::wait).tool(crate::broken).build().unwrap();
         Agent::builder(model, toolbox).system(system).build()
     };
     let again = replayed("Be brief.").run("Add.").await;

@@ -47,8 +47,7 @@ pub struct Scrubber {
 impl Scrubber {
     /// A scrubber of these secrets; empty ones are passed over.
     pub fn new(secrets: impl IntoIterator<Item = Secret>) -> Self {
-        let mut forms: Vec<String> =
-            secrets.into_iter().flat_map(|secret| forms(secret.expose())).collect();
+        let mut forms: Vec<String> = secrets.into_iter().flat_map(|secret| forms(secret.expose())).collect();
         forms.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         forms.dedup();
         Self { forms }
@@ -162,7 +161,9 @@ fn secrets_by_name(value: &Value, found: &mut Vec<Secret>) {
                 let name: String =
                     name.chars().filter(|c| !"-_".contains(*c)).collect::<String>().to_ascii_lowercase();
                 match value {
-                    Value::String(text) if SECRET_FIELDS.contains(&name.as_str()) => found.extend(secret(text)),
+                    Value::String(text) if SECRET_FIELDS.contains(&name.as_str()) => {
+                        found.extend(secret(text))
+                    }
                     // What stands in headers is nobody's business.
                     Value::Object(headers) if name == "headers" => {
                         found.extend(headers.values().filter_map(Value::as_str).flat_map(secret));
@@ -184,14 +185,15 @@ fn secret(text: &str) -> Vec<Secret> {
 
 #[cfg(test)]
 mod tests {
-    use base64::engine::general_purpose::STANDARD;
     use super::*;
+    use base64::engine::general_purpose::STANDARD;
 
     #[test]
     fn a_secret_is_found_however_it_is_written() {
         let secret = "sk-\"canary\\é/7+?Z";
         let scrubber = Scrubber::new([Secret::new(secret), Secret::new("")]);
-        let within = |levels: usize| (0..levels).fold(format!("a {secret} b"), |text, _| json!(text).to_string());
+        let within =
+            |levels: usize| (0..levels).fold(format!("a {secret} b"), |text, _| json!(text).to_string());
         let mut texts: Vec<String> = (0..4).map(within).collect();
         texts.push(percent(secret));
         texts.push(hex(secret));
@@ -221,7 +223,13 @@ mod tests {
         let found: Vec<&str> = found.iter().map(Secret::expose).collect();
         assert_eq!(
             found,
-            ["token-of-the-server", "header-value-1", "key-value-22", "Bearer bearer-value-3", "bearer-value-3"]
+            [
+                "token-of-the-server",
+                "header-value-1",
+                "key-value-22",
+                "Bearer bearer-value-3",
+                "bearer-value-3"
+            ]
         );
     }
 }

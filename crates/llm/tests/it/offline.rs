@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use futures_util::StreamExt as _;
-use serde_json::json;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use futures_util::StreamExt as _;
+use serde_json::json;
 use toolpost_llm::{
-    HostedTool, Media, Part, ToolDefinition,
-    ErrorKind, HttpOptions, ItemView, Model, ModelError, ModelEvent, ModelSpec, ProviderAccess, Recorder,
-    ReplayModel, Request, Response, Router, ScriptModel, Secret, StopReason, ToolResult, Turn,
+    ErrorKind, HostedTool, HttpOptions, ItemView, Media, Model, ModelError, ModelEvent, ModelSpec, Part,
+    ProviderAccess, Recorder, ReplayModel, Request, Response, Router, ScriptModel, Secret, StopReason,
+    ToolDefinition, ToolResult, Turn,
 };
 
 const SCRIPT: &str = r#"
@@ -263,14 +263,17 @@ async fn no_place_of_a_recording_has_a_secret() {
     request.system = Some(format!("The key is {KEY}."));
     request.turns.push(Turn::User(vec![Part::Document(Media::from_bytes("text/plain", KEY.as_bytes()))]));
     request.turns.push(Turn::ToolResults(vec![ToolResult {
-        structured: Some(serde_json::json!({ "key": KEY, "json": serde_json::json!({ "in": KEY }).to_string() })),
+        structured: Some(
+            serde_json::json!({ "key": KEY, "json": serde_json::json!({ "in": KEY }).to_string() }),
+        ),
         ..ToolResult::text("1", "look", KEY)
     }]));
     let mut tool = ToolDefinition::new("look", KEY, &serde_json::json!({ "default": KEY }));
     tool.provider_options = options(serde_json::json!({ "headers": { "X-Auth": "named-canary-1" } }));
     request.tools = vec![tool].into();
-    request.hosted_tools =
-        vec![HostedTool::Raw((&serde_json::json!({ "type": "mcp", "authorization": "named-canary-2" })).into())];
+    request.hosted_tools = vec![HostedTool::Raw(
+        (&serde_json::json!({ "type": "mcp", "authorization": "named-canary-2" })).into(),
+    )];
     request.provider_options = options(serde_json::json!({
         "mcp_servers": [{ "url": format!("https://x/?key={KEY}"), "authorization_token": "named-canary-3" }],
         "note": "the token is named-canary-3",

@@ -154,7 +154,8 @@ mod tests {
             ErrorKind::Protocol,
             ErrorKind::Billing,
         ] {
-            let mut error = ModelError::new(kind, "words").with_model(&ModelId::new("a", "b")).with_status(429);
+            let mut error =
+                ModelError::new(kind, "words").with_model(&ModelId::new("a", "b")).with_status(429);
             error.details.request_id = Some("req".into());
             error.details.attempts = vec![Attempt {
                 number: 1,
