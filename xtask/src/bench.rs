@@ -43,6 +43,7 @@ pub const BENCHES: &[Bench] = &[
     bench("toolpost-exec", "crates/exec", "program_calls"),
     bench("toolpost-mcp", "crates/mcp", "serve_cost"),
     bench("toolpost-agent", "crates/agent", "loop_cost"),
+    bench("toolpost-agent", "crates/agent", "loop_peers"),
     bench("toolpost-llm", "crates/llm", "fold_speed"),
 ];
 
@@ -70,6 +71,56 @@ const PEERS: &[Need] = &[
         install: npm!("@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2", "zod@4"),
         reason: "a peer of the server",
         without: "its calls are not measured",
+    },
+    Need {
+        name: "agents of Python",
+        probe: &["test", "-d", ".dev/agents-env/lib", "-a", "-e", ".dev/agents-env/bin/openai"],
+        install: Install::Commands(&[
+            &["python3", "-m", "venv", ".dev/agents-env"],
+            &[
+                ".dev/agents-env/bin/python3",
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "pydantic-ai-slim[anthropic,openai]==2.62.0",
+                "openai-agents==0.24.0",
+            ],
+        ]),
+        reason: "peers of the agent loop",
+        without: "their iterations are not measured",
+    },
+    Need {
+        name: "llm_factory_toolkit with its providers",
+        probe: &[
+            ".dev/toolkit-env/bin/python3",
+            "-c",
+            "import importlib.util as u, sys\nsys.exit(any(u.find_spec(name) is None for name in \
+             'llm_factory_toolkit openai'.split()))",
+        ],
+        install: Install::Commands(&[
+            &["python3", "-m", "venv", ".dev/toolkit-env"],
+            &[
+                ".dev/toolkit-env/bin/python3",
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "llm_factory_toolkit==2.1.0",
+                "openai",
+            ],
+        ]),
+        reason: "a peer of the agent loop",
+        without: "its iterations are not measured",
+    },
+    Need {
+        name: "AI SDK",
+        probe: &["test", "-d", ".dev/peers/node_modules/@ai-sdk/anthropic"],
+        install: npm!("ai@6.0.326", "@ai-sdk/openai@3.0.141", "@ai-sdk/anthropic", "zod@4"),
+        reason: "a peer of the agent loop",
+        without: "its iterations are not measured",
     },
 ];
 
