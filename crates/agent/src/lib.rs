@@ -25,7 +25,6 @@ mod agent;
 #[cfg(feature = "claude-code")]
 pub mod claude_code;
 mod dynamic;
-mod memory;
 mod port;
 mod results;
 mod run;
@@ -33,10 +32,6 @@ mod stop;
 
 pub use self::agent::{Agent, Builder, Limits, Pricing, UsageSink};
 pub use self::dynamic::Dynamic;
-pub use self::memory::{
-    Conversation, ConversationSummary, Conversations, Exchange, Forked, NewConversation, RunStats,
-    RunSummary, Runs, StoredRun,
-};
 pub use self::port::ModelPort;
 pub use self::run::{CallPayload, Outcome, Run, WrapUp};
 pub use self::stop::StopReason;

@@ -14,7 +14,7 @@ use toolpost_core::{Priority, parse_duration};
 use toolpost_llm::Effort;
 use toolpost_sandbox::{Language, Level};
 
-pub(crate) use self::agent::{AgentArgs, AgentKind, ExecutorKind, RunArgs};
+pub(crate) use self::agent::{AgentArgs, AgentKind, ChatArgs, ExecutorKind, RunArgs};
 pub(crate) use self::login::{LoginArgs, LogoutArgs};
 use self::serving::{OauthArgs, TaskArgs};
 
@@ -43,6 +43,9 @@ pub(crate) enum Command {
     /// Let a model work with tools until it has an answer.
     #[command(after_long_help = help::RUN)]
     Run(Box<RunArgs>),
+    /// Talk with a model that works with tools.
+    #[command(after_long_help = help::CHAT)]
+    Chat(Box<ChatArgs>),
     /// Call one tool.
     #[command(after_long_help = help::CALL)]
     Call(CallArgs),

@@ -41,6 +41,20 @@ are put into --artifacts, and the folder goes away.
 Claude Code knows the tools as mcp__toolpost__NAME. It is paid by CLAUDE_CODE_OAUTH_TOKEN or
 ANTHROPIC_API_KEY, which only its process sees; in the sandbox it reaches the provider alone.";
 
+pub(crate) const CHAT: &str = "\
+Examples:
+  # A conversation about a table, with the key of your provider in ANTHROPIC_API_KEY.
+  toolpost chat --attach sales.csv
+  # In an existing folder, where files may be written only after you are asked.
+  toolpost chat --workdir . --ask
+  # Offline: a file says what the model says, and the tools really run.
+  toolpost chat --model script:sales.yaml
+
+/help lists the commands of a conversation. Ctrl-C stops an answer and keeps what was said so far;
+Ctrl-D leaves. A line goes on after `\\` and with Alt-Enter. What you said in a project is offered
+again by the arrow keys, from a file under XDG_STATE_HOME that takes nothing that looks like a
+secret. Without a terminal each line of standard input is said in turn.";
+
 pub(crate) const CALL: &str = "\
 Examples:
   toolpost call calculate expression='sqrt(2) * 10'

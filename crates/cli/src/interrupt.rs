@@ -1,6 +1,7 @@
 //! Ctrl-C, and the other signals that ask to end: the first asks the work to stop, the second ends the command.
 
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use toolpost_core::Cancellation;
@@ -40,6 +41,105 @@ pub(crate) fn watch() -> Result<Cancellation, Failure> {
     Ok(cancellation)
 }
 
+/// Watches for the same signals in a conversation: Ctrl-C stops the turn that goes on, and nothing else.
+pub(crate) struct Turns(Arc<Mutex<Conversation>>);
+
+#[derive(Default)]
+struct Conversation {
+    /// How the turn that goes on is stopped.
+    turn: Option<Cancellation>,
+    /// Whether the conversation ends after it.
+    ends: bool,
+}
+
+impl Turns {
+    /// Watches from now on. To be called within the runtime. A signal that asks to end ends the command at once while
+    /// nothing goes on; and so does the second of any of them while a turn goes on.
+    pub(crate) fn watch() -> Result<Self, Failure> {
+        let mut interrupts =
+            interrupts().map_err(|error| Failure::of_machine("the watch for Ctrl-C", &error))?;
+        let looks = terminal::Looks::now();
+        let conversation = Arc::new(Mutex::new(Conversation::default()));
+        let watched = Arc::clone(&conversation);
+        tokio::spawn(async move {
+            while let Some(asks_to_end) = interrupts.next().await {
+                let mut conversation = watched.lock().unwrap_or_else(PoisonError::into_inner);
+                conversation.ends |= asks_to_end;
+                match &conversation.turn {
+                    Some(turn) if !turn.is_cancelled() => {
+                        turn.cancel();
+                    }
+                    None if !asks_to_end => {}
+                    // The line editor has the terminal, which must not stay as that needs it.
+                    _ => {
+                        looks.restore();
+                        leave();
+                    }
+                }
+            }
+        });
+        Ok(Self(conversation))
+    }
+
+    fn conversation(&self) -> MutexGuard<'_, Conversation> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a turn, and says how it is stopped.
+    pub(crate) fn begin(&self) -> Cancellation {
+        let turn = Cancellation::new();
+        self.conversation().turn = Some(turn.clone());
+        turn
+    }
+
+    /// Ends the turn; whether the conversation ends with it.
+    pub(crate) fn end(&self) -> bool {
+        let mut conversation = self.conversation();
+        conversation.turn = None;
+        conversation.ends
+    }
+}
+
+#[expect(clippy::exit, clippy::disallowed_methods, reason = "who asks twice must not wait for anything")]
+fn leave() -> ! {
+    std::process::exit(Exit::Interrupted.number().into())
+}
+
+/// How the terminal is set up.
+#[cfg(unix)]
+mod terminal {
+    use rustix::stdio::stdin;
+    use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+
+    pub(super) struct Looks(Option<Termios>);
+
+    impl Looks {
+        pub(super) fn now() -> Self {
+            Self(tcgetattr(stdin()).ok())
+        }
+
+        pub(super) fn restore(&self) {
+            if let Some(looks) = &self.0 {
+                // The terminal may be gone.
+                let _ = tcsetattr(stdin(), OptionalActions::Now, looks);
+            }
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod terminal {
+    pub(super) struct Looks;
+
+    impl Looks {
+        pub(super) fn now() -> Self {
+            Self
+        }
+
+        pub(super) fn restore(&self) {}
+    }
+}
+
 #[cfg(unix)]
 struct Interrupts([tokio::signal::unix::Signal; 3]);
 
@@ -53,6 +153,16 @@ fn interrupts() -> io::Result<Interrupts> {
 
 #[cfg(unix)]
 impl Interrupts {
+    /// Waits for the next one; whether it asks to end.
+    async fn next(&mut self) -> Option<bool> {
+        let [interrupt, terminate, hang_up] = &mut self.0;
+        tokio::select! {
+            received = interrupt.recv() => received.map(|()| false),
+            received = terminate.recv() => received.map(|()| true),
+            received = hang_up.recv() => received.map(|()| true),
+        }
+    }
+
     async fn recv(&mut self) -> Option<()> {
         let [interrupt, terminate, hang_up] = &mut self.0;
         tokio::select! {
@@ -64,6 +174,20 @@ impl Interrupts {
 }
 
 #[cfg(windows)]
-fn interrupts() -> io::Result<tokio::signal::windows::CtrlC> {
-    tokio::signal::windows::ctrl_c()
+struct Interrupts(tokio::signal::windows::CtrlC);
+
+#[cfg(windows)]
+fn interrupts() -> io::Result<Interrupts> {
+    tokio::signal::windows::ctrl_c().map(Interrupts)
+}
+
+#[cfg(windows)]
+impl Interrupts {
+    async fn next(&mut self) -> Option<bool> {
+        self.0.recv().await.map(|()| false)
+    }
+
+    async fn recv(&mut self) -> Option<()> {
+        self.0.recv().await
+    }
 }

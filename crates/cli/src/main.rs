@@ -37,6 +37,7 @@ mod session;
 mod store;
 mod style;
 mod target;
+mod terminal;
 mod verdict;
 mod wanted;
 mod workspace;
@@ -80,6 +81,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
     }
     match cli.command {
         Command::Run(args) => commands::run::run(&args, &config, printer),
+        Command::Chat(args) => commands::chat::run(&args, &config, printer),
         Command::Call(args) => commands::call::run(&args, &config, printer),
         Command::Tools(args) => commands::tools::run(&args, &config, printer),
         Command::Serve(args) => commands::serve::run(&args, &config, printer),

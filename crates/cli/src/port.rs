@@ -1,8 +1,8 @@
 //! The person at the terminal, as a tool sees them.
 
 use std::collections::HashSet;
-use std::io::{self, BufRead as _, IsTerminal as _};
-use std::sync::{Mutex, PoisonError};
+use std::io::{self, IsTerminal as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 use toolpost_core::{
@@ -13,7 +13,11 @@ use toolpost_core::{
 use crate::args::Permission;
 use crate::print::Printer;
 use crate::style::{STRONG, WARN, harmless, one_line, paint};
+use crate::terminal::Screen;
 use crate::workspace::Store;
+
+/// The longest answer, in bytes.
+const MAX_ANSWER: usize = 64 << 10;
 
 /// Answers questions on the terminal, if there is one, and puts files away. Progress and log lines reach the person
 /// through events.
@@ -23,7 +27,11 @@ pub(crate) struct TerminalPort {
     may_ask: bool,
     /// Tools that were approved for the rest of the run.
     approved: Mutex<HashSet<String>>,
+    /// Who is asking.
+    turn: tokio::sync::Mutex<()>,
     store: Option<Store>,
+    /// What has the terminal while nobody is asked.
+    screen: Option<Arc<Screen>>,
 }
 
 impl TerminalPort {
@@ -34,8 +42,32 @@ impl TerminalPort {
             approve_all: permission.yes,
             may_ask: terminal && !permission.no_input,
             approved: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
             store,
+            screen: None,
         }
+    }
+
+    /// The same on a terminal where something is drawn.
+    pub(crate) fn on_screen(mut self, screen: Option<Arc<Screen>>) -> Self {
+        self.screen = screen;
+        self
+    }
+
+    fn approvals(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.approved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Approves a tool from now on.
+    pub(crate) fn approve(&self, tool: &str) {
+        self.approvals().insert(tool.to_owned());
+    }
+
+    /// The tools that are approved from now on, in order.
+    pub(crate) fn approved(&self) -> Vec<String> {
+        let mut approved: Vec<String> = self.approvals().iter().cloned().collect();
+        approved.sort();
+        approved
     }
 }
 
@@ -74,26 +106,35 @@ impl Port for TerminalPort {
                 _ => None,
             };
             let yes = || Ok(Answer::Given { value: true.into() });
-            if let Some(tool) = tool {
-                let approved = self.approved.lock().unwrap_or_else(PoisonError::into_inner).contains(tool);
-                if self.approve_all || approved {
-                    return yes();
-                }
+            if tool.is_some_and(|tool| self.approve_all || self.approvals().contains(tool)) {
+                return yes();
             }
             if !self.may_ask {
                 return Err(ToolError::precondition("there is no terminal to ask on"));
             }
+            // One question at a time.
+            let _turn = self.turn.lock().await;
+            if let Some(tool) = tool
+                && self.approvals().contains(tool)
+            {
+                return yes();
+            }
+            let _left = self.screen.as_ref().map(|screen| screen.leave());
             let prompt = prompt(question);
             self.printer.prompt(&prompt)?;
             // Not a thread of the runtime: those are waited for at the end, and nobody may ever answer.
             let (answered, line) = tokio::sync::oneshot::channel();
-            std::thread::spawn(move || answered.send(read_line()));
+            std::thread::spawn(move || {
+                let line = read_line(|| answered.is_closed());
+                // Whoever asked may be gone.
+                let _ = answered.send(line);
+            });
             let line = line.await??;
             let Some(tool) = tool else { return Ok(answer(&line, &question.kind)) };
             match line.as_str() {
                 "y" | "yes" | "once" => yes(),
                 "s" | "session" => {
-                    self.approved.lock().unwrap_or_else(PoisonError::into_inner).insert(tool.to_owned());
+                    self.approve(tool);
                     yes()
                 }
                 _ => Ok(Answer::Declined),
@@ -119,9 +160,39 @@ fn prompt(question: &Question) -> String {
     }
 }
 
-fn read_line() -> io::Result<String> {
+/// A line of the terminal. If nobody waits for it any more, it is left for whoever reads next.
+#[cfg(unix)]
+fn read_line(is_over: impl Fn() -> bool) -> io::Result<String> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::io::Errno;
+    let stdin = rustix::stdio::stdin();
+    let often = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+    let mut line = Vec::new();
+    while !is_over() {
+        match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&often)) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            // What is typed when nobody waits any more is for somebody else.
+            Ok(_) if is_over() => break,
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // A terminal gives a line at most.
+        let mut piece = [0; 4096];
+        let read = rustix::io::read(stdin, &mut piece)?;
+        line.extend_from_slice(piece.get(..read).unwrap_or_default());
+        if read == 0 || line.ends_with(b"\n") || line.len() > MAX_ANSWER {
+            break;
+        }
+    }
+    Ok(String::from_utf8_lossy(&line).trim().to_owned())
+}
+
+/// A line of the terminal.
+#[cfg(not(unix))]
+fn read_line(_is_over: impl Fn() -> bool) -> io::Result<String> {
+    use std::io::{BufRead as _, Read as _};
     let mut line = String::new();
-    io::stdin().lock().read_line(&mut line)?;
+    io::stdin().lock().take(MAX_ANSWER as u64).read_line(&mut line)?;
     Ok(line.trim().to_owned())
 }
 

@@ -51,6 +51,16 @@ impl Printer {
         AutoStream::new(raw, if coloured { ColorChoice::Always } else { ColorChoice::Never })
     }
 
+    /// Whether standard output is coloured.
+    pub(crate) fn is_coloured(&self) -> bool {
+        self.color.unwrap_or_else(|| io::stdout().is_terminal())
+    }
+
+    /// Whether the terminal says that its cursor can be moved.
+    pub(crate) fn moves_cursor() -> bool {
+        env::get("TERM").is_some_and(|term| term != "dumb")
+    }
+
     /// Whether output is for people.
     pub(crate) fn is_text(&self) -> bool {
         self.format == Format::Text

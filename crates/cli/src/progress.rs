@@ -1,20 +1,27 @@
 //! What a person sees while a run goes on, and what a program is told.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde_json::Value;
-use toolpost_core::{CallRecord, Event, EventSink, LogLevel, format_duration};
+use toolpost_core::{CallRecord, Event, EventSink, LogLevel, LogLine, ToolError, format_duration};
 
 use crate::args::Format;
 use crate::logs;
 use crate::print::Printer;
 use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, one_line, paint};
+use crate::terminal::Screen;
 
 /// How much of a value is shown on one line.
-const WIDTH: usize = 100;
+pub(crate) const WIDTH: usize = 100;
 
 /// A sink for events: lines for a person on standard error, or JSON lines for a program on standard output.
 pub(crate) fn sink(printer: &Printer) -> EventSink {
+    sink_of(printer, None)
+}
+
+/// The same, with a terminal on which a person sees what is said while it is said.
+pub(crate) fn sink_of(printer: &Printer, screen: Option<Arc<Screen>>) -> EventSink {
     let printer = printer.clone();
     let text = Mutex::new(String::new());
     Arc::new(move |event: &Event| {
@@ -26,7 +33,10 @@ pub(crate) fn sink(printer: &Printer) -> EventSink {
                 // A reader that went away is noticed at the end.
                 let _ = printer.json(event);
             }
-            (Format::Text, event) => tell(&printer, &text, event),
+            (Format::Text, event) => match &screen {
+                Some(screen) => screen.tell(event),
+                None => tell(&printer, &text, event),
+            },
         }
     })
 }
@@ -50,27 +60,18 @@ fn tell(printer: &Printer, spoken: &Mutex<String>, event: &Event) {
         }
         Event::Notice { message } => printer.note(&format!("{} {}", paint(WARN, "note:"), harmless(message))),
         Event::CallStarted { tool, arguments, .. } => {
-            printer.note(&format!(
-                "{} {} {}",
-                paint(HINT, "→"),
-                paint(STRONG, one_line(tool, NAME)),
-                paint(FAINT, brief(arguments))
-            ));
+            printer.note(&started(tool, arguments));
         }
         Event::CallProgress { progress, .. } => {
             let percent = progress.percent.map(|percent| format!(" {percent:.0} %")).unwrap_or_default();
             printer.note(&paint(FAINT, format!("  … {}{percent}", one_line(&progress.message, WIDTH))));
         }
-        Event::CallLog { line, .. } if printer.verbose > 0 || line.level >= LogLevel::Info => {
+        Event::CallLog { line, .. } if is_told(printer, line) => {
             let style = if line.level >= LogLevel::Warn { WARN } else { FAINT };
             printer.note(&paint(style, format!("  │ {}", one_line(&line.message, WIDTH))));
         }
         Event::CallRetry { attempt, error, wait_ms, .. } => {
-            let line = format!(
-                "  attempt {attempt} failed ({}); again in {wait_ms} ms",
-                one_line(error.message(), WIDTH)
-            );
-            printer.note(&paint(WARN, line));
+            printer.note(&again(*attempt, error, *wait_ms));
         }
         Event::CallFinished { record } => printer.note(&finished(record)),
         _ => {}
@@ -79,6 +80,24 @@ fn tell(printer: &Printer, spoken: &Mutex<String>, event: &Event) {
 
 /// The longest name of a tool that is shown: a model may have made it up.
 const NAME: usize = 64;
+
+/// That a call begins.
+pub(crate) fn started(tool: &str, arguments: &Value) -> String {
+    let name = paint(STRONG, one_line(tool, NAME));
+    format!("{} {name} {}", paint(HINT, "→"), paint(FAINT, brief(arguments)))
+}
+
+/// That a call is made again.
+pub(crate) fn again(attempt: u32, error: &ToolError, wait_ms: u64) -> String {
+    let why = one_line(error.message(), WIDTH);
+    let wait = format_duration(Duration::from_millis(wait_ms));
+    paint(WARN, format!("  attempt {attempt} failed ({why}); again in {wait}"))
+}
+
+/// Whether a line that a tool logs is shown.
+pub(crate) fn is_told(printer: &Printer, line: &LogLine) -> bool {
+    printer.verbose > 0 || line.level >= LogLevel::Info
+}
 
 /// The arguments of a call, on one line.
 fn brief(arguments: &Value) -> String {
@@ -94,7 +113,8 @@ fn brief(arguments: &Value) -> String {
     one_line(&pairs.join(" "), WIDTH)
 }
 
-fn finished(record: &CallRecord) -> String {
+/// How a call ended.
+pub(crate) fn finished(record: &CallRecord) -> String {
     let took = format_duration(record.duration);
     let name = paint(STRONG, one_line(&record.tool, NAME));
     match &record.error {

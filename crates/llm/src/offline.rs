@@ -5,4 +5,3 @@ mod files;
 pub(crate) mod replay;
 pub(crate) mod say;
 pub(crate) mod script;
-pub(crate) mod scrub;

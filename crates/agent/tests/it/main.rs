@@ -17,7 +17,6 @@ mod daemon;
 mod ends;
 mod hostile;
 mod loading;
-mod memory;
 mod turns;
 
 use std::sync::Arc;

@@ -81,7 +81,8 @@ pub(crate) struct ClaudeCodeArgs {
 }
 
 #[derive(Args, Debug)]
-#[command(group = clap::ArgGroup::new("task").required(true).args(["prompt", "file"]))]
+#[command(group = clap::ArgGroup::new("task").args(["prompt", "file"]))]
+#[command(group = clap::ArgGroup::new("begin").required(true).multiple(true).args(["prompt", "file", "interactive"]))]
 pub(crate) struct RunArgs {
     /// The task.
     #[arg(short, long, value_name = "TEXT", help_heading = "Input")]
@@ -89,10 +90,19 @@ pub(crate) struct RunArgs {
     /// A file with the task; `-` is standard input.
     #[arg(short, long, value_name = "FILE", help_heading = "Input")]
     pub(crate) file: Option<PathBuf>,
+    /// Talk: go on after the answer, as `toolpost chat` does.
+    #[arg(short, long, help_heading = "Input")]
+    pub(crate) interactive: bool,
     #[command(flatten)]
     pub(crate) work: AgentArgs,
     #[command(flatten)]
     pub(crate) claude: ClaudeCodeArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    pub(crate) work: AgentArgs,
 }
 
 /// What the commands with an agent have in common.
@@ -144,6 +154,10 @@ pub(crate) struct AgentArgs {
     /// Where files that were made are put; default `artifacts/RUN-ID`, for a fresh working folder.
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub(crate) artifacts: Option<PathBuf>,
+    /// Show answers as the model writes them, instead of as what their Markdown means. So it is anyway where no person
+    /// reads on a terminal.
+    #[arg(long, help_heading = "Output")]
+    pub(crate) plain: bool,
     /// How often the model is asked at most. Default 25.
     #[arg(long, value_name = "N", help_heading = "Limits", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_iterations: Option<u32>,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toolpost_agent::{Agent, Limits};
-use toolpost_core::{Artifact, ArtifactData, EventSink, RunId, RunRecord};
+use toolpost_core::{Artifact, ArtifactData, EventSink, RunId, ToolSource};
 use toolpost_llm::{Model, Settings};
 use toolpost_toolbox::Toolbox;
 
@@ -27,6 +27,8 @@ pub(super) struct Parts<'a> {
     limits: Limits,
     events: EventSink,
     pub(super) toolbox: Toolbox,
+    /// The servers, programs and gateways among what the tools are from.
+    pub(super) sources: Vec<Arc<dyn ToolSource>>,
 }
 
 impl<'a> Parts<'a> {
@@ -43,11 +45,12 @@ impl<'a> Parts<'a> {
         let targets = targets(args, config);
         let opened = target::open_with(&targets, config, args.permission.level, true, token).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
+        let sources = opened.sources();
         let pool = super::code_pool(config)?;
         let toolbox =
             super::toolbox(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events))
                 .await?;
-        Ok(Self { args, config, settings, limits, events, toolbox })
+        Ok(Self { args, config, settings, limits, events, toolbox, sources })
     }
 
     /// The agent with a model.
@@ -120,16 +123,20 @@ fn limits(args: &AgentArgs, config: &Config) -> Result<Limits, Failure> {
     Ok(limits)
 }
 
-/// Puts the files that were made in a fresh folder away, before it goes, and says so in the record.
-pub(super) fn put_away(workspace: &Workspace, store: &Store, record: &mut RunRecord) -> Result<(), Failure> {
+/// Puts the files that were made in a fresh folder away, before it goes, and says where they are.
+pub(super) fn put_away(
+    workspace: &Workspace,
+    store: &Store,
+    artifacts: &mut Vec<Artifact>,
+) -> Result<(), Failure> {
     let names = workspace.made()?;
     // A call says what it made by a name in the folder; that is where the file is no more.
-    record.artifacts.retain(|artifact| !names.iter().any(|name| name.as_os_str() == artifact.name.as_str()));
+    artifacts.retain(|artifact| !names.iter().any(|name| name.as_os_str() == artifact.name.as_str()));
     for name in names {
         let text = name.to_string_lossy().into_owned();
         let path: PathBuf = store.put_file(&text, &workspace.path().join(&name))?;
         let size = path.metadata().map_or(0, |metadata| metadata.len());
-        record.artifacts.push(Artifact {
+        artifacts.push(Artifact {
             name: path.display().to_string(),
             media_type: media_type(&name).to_owned(),
             size,

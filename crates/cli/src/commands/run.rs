@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use toolpost_agent::{Outcome, Run};
-use toolpost_core::{Event, RunId, RunRecord, Scope, format_duration};
+use toolpost_core::{Artifact, Event, RunId, RunRecord, Scope, format_duration};
 use toolpost_llm::{ModelSpec, Secret};
 
 use super::agent::{Parts, put_away, store};
@@ -20,6 +20,7 @@ use crate::failure::Failure;
 use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::style::{FAINT, GOOD, HINT, harmless, paint};
+use crate::terminal::Screen;
 use crate::workspace::Workspace;
 use crate::{env, interrupt, progress};
 
@@ -31,6 +32,10 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         return claude_code::run(args, config, printer);
     }
     claude_code::check_loop(args)?;
+    if args.interactive {
+        let first = (args.prompt.is_some() || args.file.is_some()).then(|| prompt(args)).transpose()?;
+        return super::chat::talk(&args.work, first, config, printer);
+    }
     let prompt = prompt(args)?;
     let work = &args.work;
     let key = env::get("ANTHROPIC_API_KEY").map(Secret::new);
@@ -39,7 +44,8 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let workspace = Workspace::open(work.workdir.as_deref(), &work.attach)?;
     let store = store(work, config, &workspace, id);
     let runtime = super::runtime()?;
-    let events = progress::sink(printer);
+    let screen = Screen::new(printer, work.plain);
+    let events = progress::sink_of(printer, screen.clone());
     let parts = runtime.block_on(Parts::open(work, config, &workspace, events, printer))?;
     // The first thing that is written: from here on only the run itself can fail.
     let model = recorded(work, model, key)?;
@@ -48,21 +54,30 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         .with_id(id)
         .with_caller(super::caller())
         .with_scope(Scope::new(owner).with_working_dir(workspace.path()))
-        .with_port(Arc::new(TerminalPort::new(printer, &work.permission, store.clone())));
+        .with_port(Arc::new(
+            TerminalPort::new(printer, &work.permission, store.clone()).on_screen(screen.clone()),
+        ));
     if matches!(spec, ModelSpec::Script(_)) {
         let notice = "the model's words are scripted; the tools, the sandbox and the numbers are real";
         printer.note(&format!("{} {notice}", paint(HINT, "script:")));
         run = run.with_notice(notice);
     }
+    if let Some(screen) = &screen {
+        screen.begin();
+        runtime.spawn(super::chat::draw(Arc::clone(screen)));
+    }
     let outcome = runtime
         .block_on(async { Ok::<_, Failure>(run.with_cancellation(interrupt::watch()?).finish().await) })?;
+    let shown = screen.map(|screen| screen.settle());
     super::end(runtime);
     let mut record = RunRecord::clone(&outcome.record);
     let put = match &store {
-        Some(store) => put_away(&workspace, store, &mut record),
+        Some(store) => put_away(&workspace, store, &mut record.artifacts),
         None => Ok(()),
     };
-    let ended = finish(&outcome, record, printer);
+    show_files(&record.artifacts, printer);
+    let ended =
+        show(record, outcome.stop.is_answer(), shown.as_deref(), printer).and_then(|()| ended(&outcome));
     match put {
         // What could not be put away stays where it is.
         Err(failure) => {
@@ -98,8 +113,8 @@ fn read_text(path: &Path, source: impl io::Read) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn finish(outcome: &Outcome, record: RunRecord, printer: &Printer) -> Result<Exit, Failure> {
-    show(record, outcome.stop.is_answer(), printer)?;
+/// What the command ends with.
+pub(super) fn ended(outcome: &Outcome) -> Result<Exit, Failure> {
     let exit = match &outcome.error {
         Some(error) => Failure::from(error.clone()).exit,
         None => (&outcome.stop).into(),
@@ -113,21 +128,27 @@ fn finish(outcome: &Outcome, record: RunRecord, printer: &Printer) -> Result<Exi
     })
 }
 
-/// Shows what a run came to.
-fn show(record: RunRecord, is_answer: bool, printer: &Printer) -> Result<(), Failure> {
-    for artifact in &record.artifacts {
-        printer.note(&format!(
-            "{} {} ({} bytes)",
-            paint(GOOD, "made"),
-            paint(HINT, harmless(&artifact.name)),
-            artifact.size
-        ));
+/// Tells of the files that were made.
+pub(super) fn show_files(files: &[Artifact], printer: &Printer) {
+    for file in files {
+        let name = paint(HINT, harmless(&file.name));
+        printer.note(&format!("{} {name} ({} bytes)", paint(GOOD, "made"), file.size));
     }
+}
+
+/// Shows what a run came to; of its answer what was not shown while it was written.
+pub(super) fn show(
+    record: RunRecord,
+    is_answer: bool,
+    shown: Option<&str>,
+    printer: &Printer,
+) -> Result<(), Failure> {
     match printer.format {
         Format::Json => printer.json(&record)?,
         Format::Jsonl => printer.json(&Event::RunFinished { record: Arc::new(record) })?,
         Format::Text => {
-            if is_answer {
+            let was_shown = shown.is_some_and(|shown| shown.contains(record.response.trim()));
+            if is_answer && !was_shown {
                 printer.foreign_result(&record.response)?;
             }
             printer.note(&paint(FAINT, summary(&record)));
@@ -161,7 +182,12 @@ fn summary(record: &RunRecord) -> String {
         count(record.tool_calls.len(), "tool call"),
     ];
     if record.usage.total_tokens() > 0 {
-        facts.push(format!("{} tokens in, {} out", record.usage.input_tokens, record.usage.output_tokens));
+        let usage = &record.usage;
+        let cached = match usage.cache_read_tokens {
+            0 => String::new(),
+            cached => format!(" ({cached} cached)"),
+        };
+        facts.push(format!("{} tokens in{cached}, {} out", usage.input_tokens, usage.output_tokens));
     }
     if let Some(cost) = record.cost_usd {
         facts.push(format!("{cost:.4} USD"));
@@ -170,6 +196,6 @@ fn summary(record: &RunRecord) -> String {
     crate::style::one_line(&facts.join(" · "), 200)
 }
 
-fn count(number: usize, what: &str) -> String {
+pub(super) fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

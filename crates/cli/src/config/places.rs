@@ -53,6 +53,17 @@ pub(crate) fn store() -> Option<PathBuf> {
     folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("store.db"))
 }
 
+/// The file with what was said in conversations of this project: of the folder with its settings, else of this one.
+pub(crate) fn history() -> Option<PathBuf> {
+    use sha2::{Digest as _, Sha256};
+    let here = std::env::current_dir().ok()?;
+    let folder = project().and_then(|file| Some(file.parent()?.to_owned())).unwrap_or(here);
+    let digest = Sha256::digest(folder.as_os_str().as_encoded_bytes());
+    let name = digest.iter().take(16).fold(String::new(), |name, byte| name + &format!("{byte:02x}"));
+    let states = folder_of("XDG_STATE_HOME", ".local/state")?;
+    Some(states.join("history").join(format!("{name}.jsonl")))
+}
+
 /// The sockets of sessions.
 pub(crate) fn sessions() -> Option<PathBuf> {
     let runtime = env::get_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());

@@ -2,8 +2,9 @@
 
 use crate::support::TestEnv;
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "run",
+    "chat",
     "call",
     "tools",
     "serve",

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod call;
+mod chat;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod claude_code;
 mod config;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, claude_code, config, docker, exec, gateway, global, login, look, mcp, packages, run, serve,
+    call, chat, claude_code, config, docker, exec, gateway, global, login, look, mcp, packages, run, serve,
     serve_oauth, serve_tasks, session, several, state, targets,
 };
 
@@ -114,6 +114,8 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--pids"), by!(claude_code::what_it_may_take_is_limited)),
         (("run", "--own-tools"), by!(claude_code::its_own_tools_are_there_when_they_are_named)),
         (("run", "--permission-mode"), by!(claude_code::a_permission_mode_decides_what_needs_no_permission)),
+        (("run", "--interactive"), by!(chat::interactive)),
+        (("run", "--plain"), by!(chat::plain)),
         (("run", "--prompt"), by!(run::prompt)),
         (("run", "--file"), by!(run::file)),
         (("run", "--attach"), by!(run::attach)),
@@ -254,6 +256,7 @@ fn every_option_has_a_test() {
     let pages: BTreeMap<&str, String> = [
         "",
         "run",
+        "chat",
         "call",
         "tools",
         "exec",
@@ -289,6 +292,11 @@ fn every_option_has_a_test() {
         let own = listed(page).into_iter().filter(|word| *command == GLOBAL || !of_all.contains(word));
         found.extend(own.filter(|word| *word != "<COMMAND>").map(|word| (*command, word)));
     }
+    // What `chat` takes, `run` takes too, and both read it in one place.
+    let (chat, run) = (&pages["chat"], &pages["run"]);
+    let chat: BTreeSet<_> = listed(chat.split("\nExamples:").next().unwrap());
+    assert!(chat.len() > 20 && chat.is_subset(&listed(run)), "{chat:?}");
+    found.retain(|(command, _)| *command != "chat");
     let table = table();
     assert_eq!(found, table.keys().copied().collect());
     for (option, Held { name, source }) in &table {

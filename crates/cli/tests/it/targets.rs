@@ -42,9 +42,14 @@ esac
 
 fn world() -> TestEnv {
     let env = TestEnv::new();
+    weather(&env);
+    env
+}
+
+/// Puts the program into a world.
+pub(crate) fn weather(env: &TestEnv) {
     let path = env.write("weather", WEATHER);
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    env
 }
 
 #[test]

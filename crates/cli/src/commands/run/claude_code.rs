@@ -8,7 +8,7 @@ use toolpost_agent::claude_code::{Credential, Error, ErrorKind, Executor, Outcom
 use toolpost_core::{RunId, RunRecord, Secret};
 
 use super::super::agent::{put_away, store, targets};
-use super::{prompt, show};
+use super::{prompt, show, show_files};
 use crate::args::{ExecutorKind, RunArgs};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -110,8 +110,9 @@ fn finish(
     printer: &Printer,
 ) -> Result<Exit, Failure> {
     let mut record = RunRecord::clone(&outcome.record);
-    let put = store.map_or(Ok(()), |store| put_away(workspace, store, &mut record));
-    show(record, outcome.stop.is_answer(), printer)?;
+    let put = store.map_or(Ok(()), |store| put_away(workspace, store, &mut record.artifacts));
+    show_files(&record.artifacts, printer);
+    show(record, outcome.stop.is_answer(), None, printer)?;
     match (outcome.error, put) {
         (Some(error), _) => Err(error.into()),
         (None, Err(failure)) => Err(failure),
@@ -176,6 +177,8 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
     let options = [
         ("--temperature", args.work.temperature.is_some()),
         ("--max-output-tokens", args.work.max_output_tokens.is_some()),
+        ("--interactive", args.interactive),
+        ("--plain", args.work.plain),
         ("--record", args.work.record.is_some()),
         ("--dynamic", args.work.dynamic.is_some()),
         ("--core-tool", !args.work.core_tool.is_empty()),

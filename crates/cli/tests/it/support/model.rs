@@ -54,6 +54,14 @@ pub(crate) fn begins(text: &str) -> Reply {
     Reply::events(stream).cut_after(end)
 }
 
+/// An answer of words that does not come to its end for minutes.
+pub(crate) fn hesitates(text: &str) -> Reply {
+    let delta = json!({"type": "text_delta", "text": text});
+    let stream = stream(&json!({"type": "text", "text": ""}), &delta, "end_turn");
+    let end = stream.find("event: content_block_stop").unwrap();
+    Reply::events(stream).in_pieces(end, std::time::Duration::from_mins(3))
+}
+
 /// An answer that calls a tool.
 pub(crate) fn calls(tool: &str, arguments: &Value) -> Reply {
     let block = json!({"type": "tool_use", "id": "toolu_1", "name": tool, "input": {}});

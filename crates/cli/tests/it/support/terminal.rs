@@ -15,12 +15,28 @@ use super::{Finished, Running, TestEnv};
 pub(crate) struct Screen {
     shown: Arc<Mutex<Vec<u8>>>,
     reader: JoinHandle<()>,
+    keys: File,
 }
 
 impl Screen {
     /// What it shows so far.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+    }
+
+    /// Presses keys.
+    pub(crate) fn press(&self, keys: &str) {
+        (&self.keys).write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until it shows a text so many times.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, text: &str, times: usize) {
+        let begun = std::time::Instant::now();
+        while self.text().matches(text).count() < times {
+            assert!(begun.elapsed() < std::time::Duration::from_mins(1), "no {text:?}: {}", self.text());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
     }
 }
 
@@ -57,6 +73,7 @@ impl TestEnv {
         let running = Running::start(command).unwrap();
         let mut controller = File::from(controller);
         controller.write_all(typed.as_bytes()).unwrap();
+        let keys = controller.try_clone().unwrap();
         let shown = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&shown);
         let reader = std::thread::spawn(move || {
@@ -66,6 +83,6 @@ impl TestEnv {
                 kept.lock().unwrap().extend_from_slice(&piece[..length]);
             }
         });
-        (Screen { shown, reader }, running)
+        (Screen { shown, reader, keys }, running)
     }
 }

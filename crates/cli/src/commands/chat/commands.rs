@@ -1,0 +1,249 @@
+//! What the commands of a conversation do.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::Path;
+
+use toolpost_core::{SourceStatus, did_you_mean};
+use toolpost_llm::{ItemView, Part, Turn};
+
+use super::super::model::open_model;
+use super::super::run::count;
+use super::{Chat, Next, slash};
+use crate::failure::Failure;
+use crate::style::{FAINT, HINT, STRONG, WARN, harmless, one_line, paint};
+
+impl Chat<'_> {
+    /// Does what a line with a slash asks for.
+    pub(super) fn command(&mut self, line: &str) -> Result<Next, Failure> {
+        let (name, rest) = slash::parse(line.trim()).map_err(|wrong| Failure::usage(harmless(&wrong)))?;
+        match name {
+            "/help" => self.help(),
+            "/model" => self.change_model(rest)?,
+            "/tools" => self.list_tools(rest),
+            "/mcp" => self.list_sources(),
+            "/approve" => self.approve(rest)?,
+            "/usage" => self.tell(&self.used()),
+            "/cost" => self.tell(&self.costs()),
+            "/undo" => self.undo(),
+            "/clear" => self.clear(),
+            "/save" => self.save(Path::new(rest))?,
+            _ => return Ok(Next::Ends),
+        }
+        Ok(Next::Goes)
+    }
+
+    fn help(&self) {
+        let mut text = String::new();
+        for command in slash::COMMANDS {
+            let usage = format!("{} {}", command.name, command.takes);
+            let _ =
+                writeln!(text, "  {}  {}", paint(HINT, format!("{:<17}", usage.trim_end())), command.meaning);
+        }
+        text.push_str(
+            "\nEnter sends. A line goes on after `\\` and with Alt-Enter; what is pasted keeps its lines.\n",
+        );
+        text.push_str("Ctrl-C stops the answer; what was said so far is kept. Tab completes commands.");
+        self.tell(&text);
+    }
+
+    fn change_model(&mut self, name: &str) -> Result<(), Failure> {
+        if name.is_empty() {
+            self.tell(&harmless(&self.model.id().to_string()));
+            return Ok(());
+        }
+        if self.is_recorded {
+            return Err(Failure::usage("the conversation is recorded, and a recording has one model")
+                .hint("Begin a new conversation without `--record`."));
+        }
+        let model = open_model(name, self.config)?;
+        self.agent = self.parts.agent(std::sync::Arc::clone(&model))?;
+        self.model = model;
+        self.tell(&format!("{} goes on", paint(STRONG, harmless(&self.model.id().to_string()))));
+        Ok(())
+    }
+
+    fn list_tools(&self, text: &str) {
+        let text = text.to_lowercase();
+        let specs = self.parts.toolbox.specs();
+        let fits = |name: &str, summary: &str| {
+            name.to_lowercase().contains(&text) || summary.to_lowercase().contains(&text)
+        };
+        let lines: Vec<String> = specs
+            .iter()
+            .filter(|spec| fits(&spec.name, spec.summary()))
+            .map(|spec| {
+                format!(
+                    "  {}  {}",
+                    paint(STRONG, one_line(&spec.name, 64)),
+                    paint(FAINT, one_line(spec.summary(), 100))
+                )
+            })
+            .collect();
+        if lines.is_empty() {
+            self.tell("no tool has that text");
+        } else {
+            self.tell(&lines.join("\n"));
+        }
+    }
+
+    fn list_sources(&self) {
+        let sources = &self.parts.sources;
+        if sources.is_empty() {
+            self.tell("all tools are built in; `--mcp-server` and `--tools` add servers and programs");
+        }
+        for source in sources {
+            let status = source.status();
+            if status.is_empty() {
+                // Programs are started for each call.
+                let tools = self.handle.block_on(source.list()).map_or(0, |tools| tools.len());
+                self.tell(&format!(
+                    "  {}  {}",
+                    paint(STRONG, one_line(source.name(), 64)),
+                    count(tools, "tool")
+                ));
+            }
+            for status in status {
+                self.tell(&standing(&status));
+            }
+        }
+    }
+
+    fn approve(&self, tool: &str) -> Result<(), Failure> {
+        if tool.is_empty() {
+            let approved = self.port.approved();
+            let text = match approved.as_slice() {
+                [] => "no tool is allowed without asking but those that need no approval".to_owned(),
+                some => format!("allowed without asking: {}", some.join(", ")),
+            };
+            self.tell(&harmless(&text));
+            return Ok(());
+        }
+        let specs = self.parts.toolbox.specs();
+        if !specs.iter().any(|spec| spec.name == tool) {
+            let failure = Failure::usage(format!("there is no tool `{}`", one_line(tool, 64)));
+            let near = did_you_mean(tool, specs.iter().map(|spec| spec.name.as_str()));
+            return Err(failure.hint(near.unwrap_or_else(|| "`/tools` lists them.".to_owned())));
+        }
+        self.port.approve(tool);
+        self.tell(&format!(
+            "{} is allowed without asking, as long as this conversation lasts",
+            paint(STRONG, tool)
+        ));
+        Ok(())
+    }
+
+    fn used(&self) -> String {
+        let usage = &self.usage;
+        let mut text = format!("{} tokens in, {} out", usage.input_tokens, usage.output_tokens);
+        let mut parts = Vec::new();
+        if usage.cache_read_tokens > 0 {
+            parts.push(format!("{} read from the cache", usage.cache_read_tokens));
+        }
+        if usage.cache_write_tokens > 0 {
+            parts.push(format!("{} written to it", usage.cache_write_tokens));
+        }
+        if let Some(reasoning) = usage.reasoning_tokens {
+            parts.push(format!("{reasoning} of reasoning"));
+        }
+        if !parts.is_empty() {
+            let _ = write!(text, " ({})", parts.join(", "));
+        }
+        text
+    }
+
+    fn costs(&self) -> String {
+        match self.cost {
+            Some(cost) => format!("{cost:.4} USD"),
+            None => "unknown: no price is known for what has answered".to_owned(),
+        }
+    }
+
+    fn undo(&mut self) {
+        let Some(begin) = self.begins.pop() else {
+            self.tell("there is nothing to take back");
+            return;
+        };
+        self.turns.truncate(begin);
+        let left = self.begins.len();
+        let left = count(left, "question");
+        self.tell(&format!("taken back; {left} of yours stay. What tools have done is done."));
+    }
+
+    fn clear(&mut self) {
+        self.turns.clear();
+        self.begins.clear();
+        self.tools = None;
+        self.tell("a new conversation begins");
+    }
+
+    /// Writes the conversation to a new file.
+    fn save(&self, path: &Path) -> Result<(), Failure> {
+        let is_json = path.extension().is_some_and(|extension| extension == "json");
+        let text = if is_json {
+            let text = serde_json::to_string_pretty(&self.turns).map_err(|error| {
+                Failure::new(crate::exit::Exit::Failed, "INTERNAL", format!("the conversation: {error}"))
+            })?;
+            text + "\n"
+        } else {
+            transcript(&self.turns)
+        };
+        let wrong = |error: &std::io::Error| Failure::file("the conversation", path, error);
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| wrong(&error))?;
+        file.write_all(text.as_bytes()).map_err(|error| wrong(&error))?;
+        self.tell(&format!("written to {}", paint(HINT, harmless(&path.display().to_string()))));
+        Ok(())
+    }
+}
+
+/// How a source is, in words.
+fn standing(source: &SourceStatus) -> String {
+    let name = paint(STRONG, one_line(&source.name, 64));
+    let mut line = format!("  {name}  {}, {}", source.state.words(), count(source.tools, "tool"));
+    if let Some(reason) = &source.reason {
+        line.push_str(&paint(WARN, format!(": {}", one_line(reason, 200))));
+    }
+    for tool in &source.quarantined {
+        let (name, reason) = (one_line(&tool.name, 64), one_line(&tool.reason, 200));
+        line.push_str(&paint(WARN, format!("\n    {name} is in quarantine: {reason}")));
+    }
+    line
+}
+
+/// A conversation as Markdown.
+fn transcript(turns: &[Turn]) -> String {
+    let mut text = String::new();
+    for turn in turns {
+        match turn {
+            Turn::User(parts) | Turn::System(parts) => {
+                let said: Vec<&str> = parts
+                    .iter()
+                    .filter_map(|part| match part {
+                        Part::Text(text) => Some(text.as_str()),
+                        _ => None,
+                    })
+                    .collect();
+                let _ = write!(text, "## You\n\n{}\n\n", said.join("\n\n"));
+            }
+            Turn::Assistant(turn) => {
+                let _ = write!(text, "## {}\n\n", turn.origin);
+                for item in &turn.items {
+                    match item.view() {
+                        ItemView::Text { text: said, .. } => {
+                            let _ = write!(text, "{}\n\n", said.trim_end());
+                        }
+                        ItemView::ToolCall { name, arguments, .. } => {
+                            let arguments = arguments.as_ref().map_or_else(Clone::clone, ToString::to_string);
+                            let _ = write!(text, "- `{name}` with `{}`\n\n", one_line(&arguments, 400));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    text
+}

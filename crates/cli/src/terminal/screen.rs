@@ -1,0 +1,303 @@
+//! The part of the terminal that still changes: the last block of an answer, the calls that run. What is finished
+//! scrolls away above it and is never touched again.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anstream::adapter::strip_str;
+use toolpost_core::{CallId, Event, format_duration};
+
+use super::markdown::Stream;
+use super::size;
+use crate::print::Printer;
+use crate::progress;
+use crate::style::{FAINT, WARN, harmless, one_line, paint};
+
+/// How often what is unfinished is drawn at most.
+const FRAME: Duration = Duration::from_millis(40);
+
+/// Shows events on a terminal.
+pub(crate) struct Screen {
+    state: Mutex<State>,
+    printer: Printer,
+    is_coloured: bool,
+    /// Whether answers are shown as they are, and nothing is drawn twice.
+    is_plain: bool,
+}
+
+#[derive(Default)]
+struct State {
+    is_begun: bool,
+    markdown: Stream,
+    /// The calls that run.
+    calls: Vec<Running>,
+    /// The lines that may still change, as they are on the terminal.
+    drawn: Vec<String>,
+    drawn_at: Option<Instant>,
+    is_stale: bool,
+    /// How many questions are being asked: nothing is drawn meanwhile.
+    asked: usize,
+    /// What came meanwhile.
+    waiting: Vec<String>,
+    /// What the model has said since its last turn, and whether it was shown.
+    said: String,
+    /// Whether the last text ended in the midst of a line, where nothing is drawn twice.
+    in_line: bool,
+}
+
+struct Running {
+    id: CallId,
+    line: String,
+    detail: String,
+    since: Instant,
+}
+
+impl Screen {
+    /// A screen, if standard output and standard error are a terminal that a person reads.
+    pub(crate) fn new(printer: &Printer, is_plain: bool) -> Option<Arc<Self>> {
+        let is_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
+        (is_terminal && printer.is_text()).then(|| {
+            Arc::new(Self {
+                state: Mutex::default(),
+                printer: printer.clone(),
+                is_coloured: printer.is_coloured(),
+                is_plain: is_plain || !Printer::moves_cursor(),
+            })
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the terminal from now on.
+    pub(crate) fn begin(&self) {
+        self.state().is_begun = true;
+    }
+
+    /// Takes an event. What comes late, when the terminal belongs to a person again, is left out.
+    pub(crate) fn tell(&self, event: &Event) {
+        let mut state = self.state();
+        if !state.is_begun {
+            return;
+        }
+        match event {
+            Event::TextDelta { text, .. } => {
+                state.said.push_str(text);
+                if self.is_plain {
+                    state.in_line = !text.ends_with('\n');
+                    self.write(&harmless(text));
+                } else {
+                    let finished = state.markdown.push(text, columns());
+                    self.draw(&mut state, finished, false);
+                }
+            }
+            Event::TurnFinished { .. } | Event::RunFinished { .. } => self.end_text(&mut state),
+            Event::CallStarted { call, tool, arguments, .. } => {
+                let line = progress::started(tool, arguments);
+                if self.is_plain {
+                    self.put(&mut state, vec![line]);
+                } else {
+                    state.calls.push(Running {
+                        id: *call,
+                        line,
+                        detail: String::new(),
+                        since: Instant::now(),
+                    });
+                    self.draw(&mut state, Vec::new(), true);
+                }
+            }
+            Event::CallProgress { call, progress, .. } => {
+                let percent = progress.percent.map(|percent| format!(" {percent:.0} %")).unwrap_or_default();
+                let detail = format!("{}{percent}", one_line(&progress.message, progress::WIDTH));
+                self.detail(&mut state, *call, detail);
+            }
+            Event::CallLog { call, line, .. } if progress::is_told(&self.printer, line) => {
+                if line.level >= toolpost_core::LogLevel::Warn {
+                    let text = paint(WARN, format!("  │ {}", one_line(&line.message, progress::WIDTH)));
+                    self.put(&mut state, vec![text]);
+                } else {
+                    self.detail(&mut state, *call, one_line(&line.message, progress::WIDTH));
+                }
+            }
+            Event::CallRetry { attempt, error, wait_ms, .. } => {
+                self.put(&mut state, vec![progress::again(*attempt, error, *wait_ms)]);
+            }
+            Event::CallFinished { record } => {
+                state.calls.retain(|call| call.id != record.id);
+                self.put(&mut state, vec![progress::finished(record)]);
+            }
+            Event::Notice { message } => {
+                let line = format!("{} {}", paint(WARN, "note:"), harmless(message));
+                self.put(&mut state, line.lines().map(str::to_owned).collect());
+            }
+            _ => {}
+        }
+    }
+
+    /// Draws what has changed since, and how long calls have been running.
+    pub(crate) fn tick(&self) {
+        let mut state = self.state();
+        let is_slow = state.calls.iter().any(|call| call.since.elapsed() >= Duration::from_secs(1));
+        if !self.is_plain && (state.is_stale || is_slow) {
+            self.draw(&mut state, Vec::new(), true);
+        }
+    }
+
+    /// Everything that was said is written, and nothing changes any more. Gives what the model said last.
+    pub(crate) fn settle(&self) -> String {
+        let mut state = self.state();
+        self.end_text(&mut state);
+        state.calls.clear();
+        self.draw(&mut state, Vec::new(), true);
+        std::mem::take(&mut *state).said
+    }
+
+    /// Leaves the terminal to a question until what is returned is dropped.
+    pub(crate) fn leave(&self) -> Question<'_> {
+        let mut state = self.state();
+        if state.asked == 0 {
+            self.draw(&mut state, Vec::new(), true);
+            state.drawn.clear();
+            self.end_line(&mut state);
+        }
+        state.asked += 1;
+        Question(self)
+    }
+
+    /// Writes lines above what still changes.
+    fn put(&self, state: &mut State, lines: Vec<String>) {
+        if self.printer.quiet {
+            return;
+        }
+        // What is finished is no wider than it is: the terminal wraps it, and it is not drawn again.
+        self.draw(state, lines, true);
+    }
+
+    fn detail(&self, state: &mut State, id: CallId, detail: String) {
+        if self.is_plain {
+            return self.put(state, vec![paint(FAINT, format!("  … {detail}"))]);
+        }
+        if let Some(call) = state.calls.iter_mut().find(|call| call.id == id) {
+            call.detail = detail;
+            self.draw(state, Vec::new(), false);
+        }
+    }
+
+    fn end_text(&self, state: &mut State) {
+        if self.is_plain {
+            self.end_line(state);
+        } else {
+            let last = state.markdown.finish(columns());
+            self.draw(state, last, true);
+        }
+    }
+
+    fn end_line(&self, state: &mut State) {
+        if std::mem::take(&mut state.in_line) {
+            self.write("\n");
+        }
+    }
+
+    /// Writes finished lines, and below them what still changes. Only lines that differ are written.
+    fn draw(&self, state: &mut State, finished: Vec<String>, now: bool) {
+        if state.asked > 0 {
+            state.waiting.extend(finished);
+            state.is_stale = true;
+            return;
+        }
+        if self.is_plain {
+            if !finished.is_empty() {
+                self.end_line(state);
+                self.write(&(finished.join("\n") + "\n"));
+            }
+            return;
+        }
+        let is_early = state.drawn_at.is_some_and(|at| at.elapsed() < FRAME);
+        if finished.is_empty() && is_early && !now {
+            state.is_stale = true;
+            return;
+        }
+        let (columns, rows) = size();
+        let mut lines = std::mem::take(&mut state.waiting);
+        lines.extend(finished);
+        let done = lines.len();
+        lines.extend(state.markdown.open(columns.saturating_sub(1)));
+        if !self.printer.quiet {
+            lines.extend(state.calls.iter().map(|call| call.shown(columns.saturating_sub(1))));
+        }
+        // Lines that have left the terminal cannot be reached any more.
+        let out_of_reach = state.drawn.len().saturating_sub(rows.saturating_sub(1));
+        let same =
+            state.drawn.iter().zip(&lines).take_while(|(old, new)| old == new).count().max(out_of_reach);
+        let mut text = String::new();
+        if state.drawn.len() > same {
+            let _ = write!(text, "\x1b[{}A\r\x1b[J", state.drawn.len() - same);
+        }
+        for line in lines.get(same..).unwrap_or_default() {
+            text.push_str(line);
+            text.push('\n');
+        }
+        state.drawn = lines.split_off(done.min(lines.len()));
+        (state.drawn_at, state.is_stale) = (Some(Instant::now()), false);
+        if !text.is_empty() {
+            self.write(&text);
+        }
+    }
+
+    fn write(&self, text: &str) {
+        let mut out = io::stdout().lock();
+        // If nobody reads it, there is nobody to tell.
+        let _ = if self.is_coloured || self.is_plain && !text.contains('\x1b') {
+            out.write_all(text.as_bytes())
+        } else {
+            // Movements of the cursor stay, looks go.
+            let (moves, words) = match text.strip_prefix("\x1b[").and_then(|rest| rest.find("\x1b[J")) {
+                Some(at) => text.split_at(at + "\x1b[".len() + "\x1b[J".len()),
+                None => ("", text),
+            };
+            write!(out, "{moves}{}", strip_str(words))
+        };
+        let _ = out.flush();
+    }
+}
+
+/// The columns that text is wrapped to: the last one stays free, because terminals differ in what they do there.
+fn columns() -> usize {
+    size().0.saturating_sub(1)
+}
+
+impl Running {
+    fn shown(&self, width: usize) -> String {
+        let mut line = self.line.clone();
+        if !self.detail.is_empty() {
+            line.push_str(&paint(FAINT, format!(" … {}", self.detail)));
+        }
+        let since = self.since.elapsed();
+        if since >= Duration::from_secs(1) {
+            line.push_str(&paint(
+                FAINT,
+                format!(" ({})", format_duration(Duration::from_secs(since.as_secs()))),
+            ));
+        }
+        let bare = strip_str(&line).to_string();
+        // A line that the terminal would wrap could not be taken back.
+        if super::markdown::columns(&bare) <= width { line } else { super::markdown::clipped(&bare, width) }
+    }
+}
+
+/// A question that is being asked.
+pub(crate) struct Question<'a>(&'a Screen);
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.asked = state.asked.saturating_sub(1);
+        if state.asked == 0 {
+            let waiting = std::mem::take(&mut state.waiting);
+            self.0.draw(&mut state, waiting, true);
+        }
+    }
+}

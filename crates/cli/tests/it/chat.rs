@@ -1,0 +1,397 @@
+//! `toolpost chat`: what a person at a terminal types, sees and gets.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use toolpost_testkit::provider::Reply;
+
+use crate::support::{Anthropic, Finished, Running, Screen, calls, eventually, hesitates, says};
+
+/// A conversation on a terminal.
+struct Talk {
+    model: Anthropic,
+    screen: Screen,
+    running: Running,
+    prompts: usize,
+}
+
+impl Talk {
+    fn start(replies: Vec<Reply>, words: &[&str]) -> Self {
+        let mut model = Anthropic::start(replies);
+        model.env = model.env.with("TERM", "xterm");
+        Self::begin(model, words)
+    }
+
+    fn begin(model: Anthropic, words: &[&str]) -> Self {
+        let (screen, running) = model.env.start_on_terminal("", ["chat"].iter().chain(words));
+        let mut talk = Self { model, screen, running, prompts: 0 };
+        talk.ready();
+        talk
+    }
+
+    /// Waits for the line editor: it switches pasting on when it begins a line.
+    fn ready(&mut self) {
+        self.prompts += 1;
+        self.screen.wait_for("\u{1b}[?2004h", self.prompts);
+    }
+
+    /// Says a line and waits until the next can be said.
+    fn say(&mut self, line: &str) -> &mut Self {
+        self.screen.press(&format!("{line}\r"));
+        self.ready();
+        self
+    }
+
+    /// What the terminal shows.
+    fn text(&self) -> String {
+        self.screen.text()
+    }
+
+    #[track_caller]
+    fn shows(&self, text: &str) {
+        assert!(self.text().contains(text), "{text:?} is not in {}", self.text());
+    }
+
+    /// What was said in each request, the oldest first.
+    fn asked(&self) -> Vec<Value> {
+        self.model.bodies().iter().map(|body| body["messages"].clone()).collect()
+    }
+
+    /// Leaves.
+    fn leave(self) -> (Anthropic, Finished) {
+        self.screen.press("\u{4}");
+        (self.model, self.running.finish().exit(0))
+    }
+}
+
+fn text(messages: &Value, at: usize) -> &str {
+    messages[at]["content"][0]["text"].as_str().unwrap()
+}
+
+#[test]
+fn each_turn_goes_on_from_those_before() {
+    let mut talk =
+        Talk::start(vec![says("Hello."), says("Your name is Ada.")], &["--system-prompt", "Be brief."]);
+    talk.say("I am Ada.").say("Who am I?");
+    talk.shows("Your name is Ada.");
+    talk.shows("7 tokens in");
+    let bodies = talk.model.bodies();
+    assert_eq!(bodies[1]["system"], "Be brief.");
+    let messages = &talk.asked()[1];
+    assert_eq!(
+        [text(messages, 0), text(messages, 1), text(messages, 2)],
+        ["I am Ada.", "Hello.", "Who am I?"]
+    );
+    talk.leave();
+}
+
+#[test]
+pub(crate) fn interactive() {
+    for option in ["-i", "--interactive"] {
+        let mut model = Anthropic::start(vec![says("One."), says("Two.")]);
+        model.env = model.env.with("TERM", "xterm");
+        let (screen, running) = model.env.start_on_terminal("", ["run", option, "-p", "first"]);
+        screen.wait_for("\u{1b}[?2004h", 1);
+        assert!(screen.text().contains("One."), "{}", screen.text());
+        screen.press("second\r");
+        screen.wait_for("\u{1b}[?2004h", 2);
+        screen.press("\u{4}");
+        running.finish().exit(0);
+        assert_eq!(model.bodies()[1]["messages"].as_array().unwrap().len(), 3);
+    }
+}
+
+#[test]
+fn without_a_terminal_each_line_is_said() {
+    let model = Anthropic::start(vec![says("One."), says("Two.")]);
+    let finished = model.env.run_with("first\n\n/usage\nsecond\n", ["chat"]).ok();
+    assert_eq!(finished.out, "One.\nTwo.\n", "{finished}");
+    assert!(finished.err.contains("7 tokens in, 5 out"), "{finished}");
+    let model = Anthropic::start(vec![says("One."), says("Two.")]);
+    let lines = model.env.run_with("first\nsecond\n", ["chat", "--json"]).ok().lines();
+    assert_eq!([&lines[0]["response"], &lines[1]["response"]], ["One.", "Two."]);
+}
+
+#[test]
+fn a_turn_that_fails_ends_nothing() {
+    let refused = || {
+        Reply::json(
+            400,
+            json!({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}).to_string(),
+        )
+    };
+    let mut talk = Talk::start(vec![refused(), says("Fine.")], &[]);
+    talk.say("first").say("second");
+    talk.shows("error:");
+    talk.shows("Fine.");
+    // What was refused is not sent again.
+    assert_eq!(talk.asked()[1].as_array().unwrap().len(), 1);
+    talk.leave();
+    let model = Anthropic::start(vec![refused()]);
+    model.env.run_with("first\n", ["chat"]).exit(2);
+}
+
+#[test]
+fn ctrl_c_stops_an_answer_and_keeps_what_was_said() {
+    let mut talk = Talk::start(vec![hesitates("The first half"), says("Done.")], &[]);
+    talk.screen.press("tell me\r");
+    talk.screen.wait_for("The first half", 1);
+    talk.running.signal(Signal::INT);
+    talk.ready();
+    talk.shows("stopped; what was said so far is kept");
+    talk.say("go on");
+    let messages = &talk.asked()[1];
+    assert_eq!(
+        [text(messages, 0), text(messages, 1), text(messages, 2)],
+        ["tell me", "The first half", "go on"]
+    );
+    talk.leave();
+}
+
+#[test]
+fn ctrl_c_on_a_line_forgets_it_and_twice_on_an_empty_one_leaves() {
+    let mut talk = Talk::start(vec![], &[]);
+    talk.screen.press("half a line\u{3}");
+    talk.ready();
+    talk.screen.press("\u{3}");
+    talk.ready();
+    talk.shows("Ctrl-C once more leaves");
+    talk.screen.press("\u{3}");
+    talk.running.finish().exit(0);
+    assert_eq!(talk.model.server.connections(), 0);
+}
+
+#[test]
+fn a_signal_that_asks_to_end_is_obeyed_at_the_prompt_and_in_a_turn() {
+    let talk = Talk::start(vec![], &[]);
+    talk.running.signal(Signal::TERM);
+    talk.running.finish().exit(130);
+    let talk = Talk::start(vec![hesitates("Begun")], &[]);
+    talk.screen.press("go\r");
+    talk.screen.wait_for("Begun", 1);
+    talk.running.signal(Signal::TERM);
+    talk.running.finish().exit(130);
+}
+
+#[test]
+fn a_line_goes_on_after_a_backslash_with_alt_enter_and_when_pasted() {
+    let mut talk = Talk::start(vec![says("1"), says("2"), says("3")], &[]);
+    talk.say("first \\\rsecond");
+    talk.say("third\u{1b}\rfourth");
+    talk.say("\u{1b}[200~fifth\rsixth\u{1b}[201~");
+    let messages = &talk.asked()[2];
+    assert_eq!(
+        [text(messages, 0), text(messages, 2), text(messages, 4)],
+        ["first \nsecond", "third\nfourth", "fifth\nsixth"]
+    );
+    talk.leave();
+}
+
+#[test]
+fn history_is_of_the_project_and_has_no_secrets() {
+    let mut talk = Talk::start(vec![says("1"), says("2")], &[]);
+    talk.say("remember me").say(&format!("my key is {}", Anthropic::KEY));
+    let (model, _) = talk.leave();
+    let mut files = Vec::new();
+    let folder = model.env.path("../home/.local/state/toolpost/history");
+    files.extend(std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()));
+    let kept = std::fs::read_to_string(&files[0]).unwrap();
+    assert_eq!((files.len(), kept.as_str()), (1, "\"remember me\"\n"));
+    assert_eq!(files[0].metadata().unwrap().permissions().mode() & 0o077, 0);
+    // The arrow brings it back in the next conversation.
+    let again = Anthropic::start(vec![says("again")]);
+    let mut talk = Talk::begin(
+        Anthropic {
+            env: model.env.with("ANTHROPIC_BASE_URL", again.server.base_url()),
+            server: again.server,
+        },
+        &[],
+    );
+    talk.say("\u{1b}[A");
+    assert_eq!(text(&talk.asked()[0], 0), "remember me");
+    talk.leave();
+}
+
+#[test]
+fn markdown_is_shown_as_what_it_means() {
+    let page = "# Title\n\nSome **bold** words.\n\n- one\n- two\n\n```sh\nls -l\n```\n";
+    let mut talk = Talk::start(vec![says(page).in_pieces(40, std::time::Duration::from_millis(1))], &[]);
+    talk.say("go");
+    let shown = talk.text();
+    for part in ["Title", "\u{1b}[1mbold\u{1b}[0m", "• one\r\n• two", "  ls -l"] {
+        assert!(shown.contains(part), "{part:?}: {shown:?}");
+    }
+    assert!(!shown.contains("**") && !shown.contains("```"), "{shown:?}");
+    talk.leave();
+}
+
+#[test]
+pub(crate) fn plain() {
+    let page = "# Title\n\nSome **bold** words.";
+    let mut talk = Talk::start(vec![says(page)], &["--plain"]);
+    talk.say("go");
+    talk.shows("# Title\r\n\r\nSome **bold** words.\r\n");
+    talk.leave();
+    // A run on a terminal has the same two looks.
+    for (words, expected) in [(&["--plain"][..], "**bold**"), (&[], "\u{1b}[1mbold\u{1b}[0m")] {
+        let mut model = Anthropic::start(vec![says(page)]);
+        model.env = model.env.with("TERM", "xterm");
+        let finished = model.env.on_terminal("", ["run", "-p", "go"].iter().chain(words)).ok();
+        assert!(finished.out.contains(expected), "{finished}");
+        assert_eq!(finished.out.matches("words.").count(), 1, "{finished}");
+    }
+}
+
+#[test]
+fn nothing_that_a_model_says_commands_the_terminal() {
+    let hostile = "a\u{1b}]0;title\u{7}b &#27;[2J `\u{9b}31m`\n\n```\n\u{1b}[2J\n```\n";
+    let mut talk = Talk::start(vec![says(hostile)], &[]);
+    talk.say("go");
+    let shown = talk.text();
+    for bad in ["\u{1b}]0;", "\u{7}", "\u{1b}[2J", "\u{9b}"] {
+        assert!(!shown.contains(bad), "{bad:?}: {shown:?}");
+    }
+    talk.leave();
+}
+
+#[test]
+fn a_call_is_a_line_that_becomes_its_result() {
+    let code = json!({"language": "bash", "code": "sleep 1.3; echo done"});
+    let mut talk = Talk::start(vec![calls("run_code", &code), says("Done.")], &["--tools", "run_code"]);
+    talk.say("go");
+    let shown = talk.text();
+    // Drawn, drawn again with its time, and taken back for the result.
+    for part in ["→", "run_code", "(1.0 s)", "\u{1b}[1A\r\u{1b}[J", "✓"] {
+        assert!(shown.contains(part), "{part:?}: {shown:?}");
+    }
+    talk.leave();
+}
+
+#[test]
+fn a_person_is_asked_and_can_allow_a_tool_for_good() {
+    let sum = json!({"expression": "6*7"});
+    let replies = vec![calls("calculate", &sum), says("one"), calls("calculate", &sum), says("two")];
+    let mut talk = Talk::start(replies, &["--ask", "--tools", "calculate"]);
+    talk.screen.press("go\r");
+    talk.screen.wait_for("yes / session / no?", 1);
+    talk.screen.press("y\n");
+    talk.ready();
+    talk.say("/approve calculate");
+    talk.say("/approve");
+    talk.shows("allowed without asking: calculate");
+    talk.say("again");
+    talk.shows("two");
+    assert_eq!(talk.text().matches("yes / session / no?").count(), 1, "{}", talk.text());
+    talk.say("/approve nosuch");
+    talk.shows("there is no tool `nosuch`");
+    talk.leave();
+}
+
+#[test]
+fn a_question_that_nobody_waits_for_any_more_takes_no_keys() {
+    let replies = vec![calls("calculate", &json!({"expression": "1"})), says("heard")];
+    let mut talk = Talk::start(replies, &["--ask", "--tools", "calculate"]);
+    talk.screen.press("go\r");
+    talk.screen.wait_for("yes / session / no?", 1);
+    talk.running.signal(Signal::INT);
+    talk.ready();
+    talk.say("this is for the model");
+    let messages = &talk.asked()[1];
+    assert!(messages.to_string().contains("this is for the model"), "{messages}");
+    talk.leave();
+}
+
+#[test]
+fn the_commands_that_show_something_show_it() {
+    let mut talk = Talk::start(vec![says("Hi.")], &["--tools", "calculate,read_file"]);
+    talk.say("/help");
+    for part in ["/model [MODEL]", "/undo", "Ctrl-C stops the answer"] {
+        talk.shows(part);
+    }
+    talk.say("/tools").shows("read_file");
+    let before = talk.text().len();
+    talk.say("/tools calc");
+    assert!(!talk.text()[before..].contains("read_file"), "{}", talk.text());
+    talk.say("/mcp").shows("all tools are built in");
+    talk.say("/cost").shows("0.0000 USD");
+    talk.say("hi").say("/usage").shows("7 tokens in, 5 out");
+    talk.say("/model").shows("anthropic/claude");
+    talk.say("/modl x").shows("Did you mean `/model`?");
+    talk.say("/us\t").shows("/usage");
+    // A path is no command, and an unknown command is not said.
+    assert_eq!(talk.model.bodies().len(), 1);
+    talk.screen.press("/exit\r");
+    talk.running.finish().exit(0);
+}
+
+#[test]
+fn mcp_says_how_programs_are() {
+    let model = Anthropic::start(vec![]);
+    crate::targets::weather(&model.env);
+    let finished = model.env.run_with("/mcp\n", ["chat", "--tools", "./weather"]).ok();
+    assert!(finished.err.contains("4 tools"), "{finished}");
+}
+
+#[test]
+fn undo_and_clear_forget() {
+    let mut talk = Talk::start(vec![says("1"), says("2"), says("3"), says("4")], &[]);
+    talk.say("/undo").shows("there is nothing to take back");
+    talk.say("first").say("second").say("/undo").shows("taken back; 1 question");
+    talk.say("third");
+    let messages = &talk.asked()[2];
+    assert_eq!([text(messages, 0), text(messages, 1), text(messages, 2)], ["first", "1", "third"]);
+    talk.say("/clear").say("fourth");
+    assert_eq!(talk.asked()[3].as_array().unwrap().len(), 1);
+    talk.leave();
+}
+
+#[test]
+fn a_model_can_be_changed_and_gets_the_conversation() {
+    let mut talk = Talk::start(vec![says("Hi.")], &[]);
+    talk.model.env.write("other.yaml", r#"{"turns": [{"text": "I am another."}]}"#);
+    talk.say("hello").say("/model script:other.yaml").say("who are you?");
+    talk.shows("I am another.");
+    talk.say("/model nosuch/thing").shows("unknown provider");
+    talk.leave();
+    let model = Anthropic::start(vec![]);
+    let finished = model.env.run_with("/model script:x.yaml\n", ["chat", "--record", "r.jsonl"]).exit(2);
+    assert!(finished.err.contains("has one model"), "{finished}");
+}
+
+#[test]
+fn save_writes_a_new_file_and_never_an_old_one() {
+    let sum = json!({"expression": "6*7"});
+    let mut talk = Talk::start(vec![calls("calculate", &sum), says("It is **42**.")], &[]);
+    talk.say("how much?").say("/save talk.md").say("/save talk.json").say("/save talk.md");
+    talk.shows("error:");
+    let (model, _) = talk.leave();
+    let page = model.env.read("talk.md");
+    for part in ["## You\n\nhow much?", "- `calculate` with", "It is **42**."] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let turns: Value = serde_json::from_str(&model.env.read("talk.json")).unwrap();
+    assert_eq!(turns.as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn files_that_were_made_are_put_away_at_the_end() {
+    let file = json!({"path": "new.txt", "content": "made"});
+    let mut talk = Talk::start(vec![calls("write_file", &file), says("Written.")], &["--artifacts", "kept"]);
+    talk.say("write it");
+    let (model, _) = talk.leave();
+    assert_eq!(model.env.read("kept/new.txt"), "made");
+}
+
+#[test]
+fn what_a_call_says_late_does_not_disturb_the_prompt() {
+    let code = json!({"language": "bash", "code": "sleep 100"});
+    let mut talk = Talk::start(vec![calls("run_code", &code), says("Fine.")], &["--tools", "run_code"]);
+    talk.screen.press("go\r");
+    talk.screen.wait_for("→", 1);
+    talk.running.signal(Signal::INT);
+    talk.ready();
+    talk.say("and now?").shows("Fine.");
+    eventually("it is asked again", || talk.model.bodies().len() == 2);
+    talk.leave();
+}
