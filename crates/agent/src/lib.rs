@@ -25,6 +25,7 @@ mod agent;
 #[cfg(feature = "claude-code")]
 pub mod claude_code;
 mod dynamic;
+mod memory;
 mod port;
 mod results;
 mod run;
@@ -32,6 +33,10 @@ mod stop;
 
 pub use self::agent::{Agent, Builder, Limits, Pricing, UsageSink};
 pub use self::dynamic::Dynamic;
+pub use self::memory::{
+    Conversation, ConversationSummary, Conversations, Exchange, Forked, NewConversation, RunStats,
+    RunSummary, Runs, StoredRun,
+};
 pub use self::port::ModelPort;
 pub use self::run::{CallPayload, Outcome, Run, WrapUp};
 pub use self::stop::StopReason;

@@ -19,7 +19,7 @@ use toolpost_core::{
     CallId, CallOptions, Caller, Cancellation, Clock, Event, Port, RunId, RunRecord, Scope, SystemClock,
     Values,
 };
-use toolpost_llm::{ErrorKind, ModelError, Request, Turn};
+use toolpost_llm::{ErrorKind, Model, ModelError, Request, Turn};
 use toolpost_toolbox::ToolSession;
 
 pub(crate) use self::budget::Spent;
@@ -30,6 +30,7 @@ pub use self::outcome::{CallPayload, Outcome};
 pub use self::wrap_up::WrapUp;
 use crate::agent::Parts;
 use crate::dynamic::Offer;
+use crate::memory::Keeper;
 use crate::port::ModelPort;
 use crate::{Agent, StopReason};
 
@@ -49,6 +50,7 @@ pub struct Run {
     notices: Notices,
     tool_session: Option<ToolSession>,
     usage_metadata: Map<String, Value>,
+    keeper: Keeper,
 }
 
 /// The runtime's time, so that a test can stop it.
@@ -58,24 +60,30 @@ fn now() -> Instant {
 
 impl Run {
     /// Runs until there is an answer or a limit. To stop it, use its cancellation: then the record is whole.
-    pub async fn finish(self) -> Outcome {
+    pub async fn finish(mut self) -> Outcome {
         let agent = self.agent.clone();
         let parts = &*agent.0;
         let begun = now();
+        self.keeper.begin(self.id, &*parts.model, &self.turns);
+        let model = self.keeper.listen(&parts.model);
+        let carry = self.keeper.carry(&parts.model.id().provider);
+        let mut provider_options = parts.provider_options.clone();
+        provider_options.extend(carry.clone());
         let mut running = Running {
             parts,
+            model: Arc::clone(&model),
+            keeper: self.keeper,
+            carry,
             request: Request {
                 system: parts.system.clone(),
                 turns: self.turns,
                 settings: parts.settings.clone(),
-                provider_options: parts.provider_options.clone(),
+                provider_options,
                 ..Request::default()
             },
             offer: Offer::new(&parts.toolbox, &parts.offering, &self.port, parts.pricing.as_ref()),
             tool_session: self.tool_session,
-            port: Arc::new(
-                ModelPort::new(self.port, Arc::clone(&parts.model)).with_pricing(parts.pricing.clone()),
-            ),
+            port: Arc::new(ModelPort::new(self.port, model).with_pricing(parts.pricing.clone())),
             caller: self.caller,
             scope: self.scope,
             values: self.values,
@@ -92,7 +100,7 @@ impl Run {
         let Interrupted { stop, error } =
             running.work().await.map_or_else(|interrupted| interrupted, Interrupted::from);
         running.wrap_up(&stop).await;
-        running.close(begun, stop, error.map(|error| *error))
+        running.close(begun, stop, error.map(|error| *error)).await
     }
 }
 
@@ -122,6 +130,12 @@ impl From<ModelError> for Interrupted {
 /// A run while it runs.
 struct Running<'a> {
     parts: &'a Parts,
+    /// The model, listened to where its exchanges are kept.
+    model: Arc<dyn Model>,
+    /// What is kept while it runs.
+    keeper: Keeper,
+    /// What the next request carries to the same provider.
+    carry: Map<String, Value>,
     request: Request,
     offer: Offer<'a>,
     /// What the offer begins with.
@@ -148,9 +162,14 @@ impl Running<'_> {
     async fn work(&mut self) -> Result<StopReason, Interrupted> {
         self.open().await?;
         loop {
+            self.save().await;
             self.budget.admit()?;
             let response = self.ask().await?;
             let wanted = self.keep(&response);
+            if !wanted.is_empty() {
+                // Tools have effects: what was asked for is known, also if the process dies while they run.
+                self.save().await;
+            }
             let made = match self.judge(&response, wanted) {
                 Next::Answer(stop) => return Ok(stop),
                 Next::GoOn => continue,
@@ -166,23 +185,37 @@ impl Running<'_> {
     }
 
     /// The record and what else is handed over.
-    fn close(self, begun: Instant, stop: StopReason, error: Option<ModelError>) -> Outcome {
-        let Self { parts, mut record, request, offer, payloads, notices, budget, .. } = self;
+    async fn close(self, begun: Instant, stop: StopReason, error: Option<ModelError>) -> Outcome {
+        let Self {
+            parts, mut record, request, offer, payloads, mut notices, budget, mut keeper, carry, ..
+        } = self;
         let spent = budget.into_spent();
         record.usage = spent.usage;
         record.cost_usd = spent.cost_usd;
         record.success = stop.is_answer();
         stop.as_str().clone_into(&mut record.stop_reason);
         record.execution_time = now().saturating_duration_since(begun).as_secs_f64();
-        record.notices = notices.into_vec();
         record.error = error
             .as_ref()
             .map(|error| json!({ "kind": error.kind.as_str(), "message": error.to_string(), "hint": error.hint() }));
+        let tool_session = offer.into_session();
+        record.notices = notices.as_slice().to_vec();
+        if let Some(notice) = keeper.finish(&record, &request.turns, &carry, tool_session.as_ref()).await {
+            notices.add(notices::shortened(&notice));
+            record.notices = notices.into_vec();
+        }
         let record = Arc::new(record);
         if let Some(sink) = &parts.events {
             sink(&Event::RunFinished { record: Arc::clone(&record) });
         }
-        Outcome { stop, record, turns: request.turns, error, tool_session: offer.into_session(), payloads }
+        Outcome { stop, record, turns: request.turns, error, tool_session, carry, payloads }
+    }
+
+    /// Keeps what is new of the conversation, where it is kept.
+    async fn save(&mut self) {
+        if let Some(notice) = self.keeper.save(&self.request.turns).await {
+            self.note(&notice);
+        }
     }
 
     /// Passes a notice on, and keeps it for the record.

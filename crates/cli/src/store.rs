@@ -65,4 +65,8 @@ impl DocStore for LazyStore {
     ) -> BoxFuture<'a, Result<Vec<(String, u64)>, ToolError>> {
         Box::pin(async move { self.open().await?.list(prefix, after, limit).await })
     }
+
+    fn forget<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<bool, ToolError>> {
+        Box::pin(async move { self.open().await?.forget(id).await })
+    }
 }

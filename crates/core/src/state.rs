@@ -162,4 +162,13 @@ pub trait DocStore: Send + Sync {
         after: Option<&'a str>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, u64)>, ToolError>>;
+
+    /// Removes a document with its whole history, for data whose owner wants it gone. Returns whether there was one.
+    ///
+    /// # Errors
+    /// `PRECONDITION` from a store that keeps everything; that is the default.
+    fn forget<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<bool, ToolError>> {
+        let error = ToolError::precondition(format!("the document `{id}` stays: this store removes nothing"));
+        Box::pin(std::future::ready(Err(error)))
+    }
 }

@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::catalog::ModelInfo;
+use crate::catalog::{self, Catalog, ModelInfo};
 use crate::http::client::{HttpClient, endpoint};
 use crate::http::exchange::Exchange;
 use crate::wires::codec::Codec;
@@ -19,6 +19,7 @@ use crate::{
 #[derive(Debug)]
 pub struct HostedModel {
     info: Arc<ModelInfo>,
+    catalog: Arc<Catalog>,
     codec: Arc<dyn Codec>,
     client: HttpClient,
     provider: &'static Provider,
@@ -37,7 +38,18 @@ impl HostedModel {
         access: ProviderAccess,
         client: HttpClient,
     ) -> Result<Self, ModelError> {
-        let info = Arc::new(ModelInfo::find(&ModelId::new(provider.name, name)));
+        Self::with_catalog(provider, name, access, client, Arc::clone(Catalog::built_in()))
+    }
+
+    /// The same, with what a catalog of the caller knows of models.
+    pub fn with_catalog(
+        provider: &'static Provider,
+        name: impl Into<String>,
+        access: ProviderAccess,
+        client: HttpClient,
+        catalog: Arc<Catalog>,
+    ) -> Result<Self, ModelError> {
+        let info = Arc::new(catalog.find(&ModelId::new(provider.name, name)));
         let refused = |kind: ErrorKind, message: String| ModelError::new(kind, message).with_model(&info.id);
         let Some(base) = access.base_url.as_deref().or(provider.base_url) else {
             let message = format!("`{}` has no address of its own. Expected a base URL", provider.name);
@@ -53,13 +65,15 @@ impl HostedModel {
             return Err(refused(ErrorKind::Auth, message));
         }
         let codec = provider.wire.codec(Arc::clone(&info));
-        Ok(Self { info, codec, client, provider, base, key, betas: access.betas })
+        Ok(Self { info, catalog, codec, client, provider, base, key, betas: access.betas })
     }
 
     fn exchange(&self, request: &Request, stream: bool) -> Result<Exchange, ModelError> {
         self.check(request)?;
-        let encoded = self.codec.encode(request, stream)?;
-        let headers = self.headers(request, &encoded.headers)?;
+        let (request, mut notices) = catalog::fit(&self.info, request);
+        let encoded = self.codec.encode(&request, stream)?;
+        notices.extend(encoded.notices);
+        let headers = self.headers(&request, &encoded.headers)?;
         let url: Url = endpoint(&format!("{}{}", self.base, encoded.path))
             .map_err(|error| error.with_model(&self.info.id))?;
         Ok(Exchange {
@@ -70,7 +84,7 @@ impl HostedModel {
             headers,
             body: encoded.body.into_bytes().into(),
             secrets: self.client.options().proxy.iter().chain(&self.key).cloned().collect(),
-            notices: encoded.notices,
+            notices,
         })
     }
 
@@ -128,7 +142,12 @@ impl Model for HostedModel {
         if request.settings.max_output_tokens == Some(0) {
             return invalid("max_output_tokens: expected at least 1, found 0");
         }
+        catalog::check(&self.catalog, &self.info, request, self.codec.emulates())?;
         self.codec.check(request)
+    }
+
+    fn info(&self) -> Option<&ModelInfo> {
+        Some(&self.info)
     }
 
     fn stream(&self, request: &Request) -> ResponseStream {

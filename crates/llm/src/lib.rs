@@ -28,8 +28,9 @@
 //! - A stream and a body of the same answer fold to the same items. Unknown events are delivered, never an error.
 //! - Every wait has a limit and every buffer a bound. Nothing is retried once an event has been delivered.
 //! - Keys are [`Secret`]s: they are in no error, debug output or recording. This crate itself reads no environment.
+//! - A price that is not known is `None`, never nothing. What the [`Catalog`] does not know of a model is allowed.
 //!
-//! Deliberately absent: prices and token counting (a catalog's task), tool execution and the agentic loop (the agent
+//! Deliberately absent: counting tokens before the provider does, tool execution and the agentic loop (the agent
 //! crate's), Chat Completions as an internal currency (it cannot carry signatures or hosted tools).
 #![forbid(unsafe_code)]
 
@@ -49,9 +50,12 @@ mod raw;
 mod request;
 mod response;
 mod router;
+pub mod schema;
 mod wires;
 
-pub use catalog::ModelInfo;
+pub use catalog::{
+    Catalog, Cost, Date, Feature, ModelInfo, PricePeriod, Rates, ServicePeriod, SessionPrice, Setting, Tier,
+};
 pub use error::{Attempt, ErrorDetails, ErrorKind, ModelError, NetworkStage, TimeoutStage};
 pub use event::{ModelEvent, ResponseStream};
 pub use hosted::HostedModel;
@@ -59,8 +63,9 @@ pub use http::client::{HttpClient, HttpOptions};
 pub use http::retry::RetryPolicy;
 pub use item::{Citation, FileRef, HostedOutput, Item, ItemView};
 pub use model::{Model, ModelId};
-pub use offline::replay::{Recorder, ReplayModel};
+pub use offline::replay::{ExchangeSink, Recorder, Recording, ReplayModel};
 pub use offline::script::ScriptModel;
+pub use offline::scrub::Scrubber;
 pub use provider::{PROVIDERS, Provider, ProviderAccess};
 pub use raw::RawJson;
 pub use request::{

@@ -5,7 +5,11 @@ use std::fmt;
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{BoxFuture, ErrorKind, ModelError, ModelEvent, Request, Response, ResponseStream};
+use toolpost_core::Timestamp;
+
+use crate::{
+    BoxFuture, Cost, ErrorKind, ModelError, ModelEvent, ModelInfo, Request, Response, ResponseStream,
+};
 
 /// A provider and the name it gives to a model, written `anthropic/claude-sonnet-5-5`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,6 +53,16 @@ impl<'de> Deserialize<'de> for ModelId {
 pub trait Model: Send + Sync + fmt::Debug {
     /// Which model this is.
     fn id(&self) -> &ModelId;
+
+    /// What is known of the model; nothing of a scripted one.
+    fn info(&self) -> Option<&ModelInfo> {
+        None
+    }
+
+    /// What an answer that this model gave at a time costs; `None` if its price is not known.
+    fn cost(&self, response: &Response, at: Timestamp) -> Option<Cost> {
+        self.info()?.cost_of(response, at)
+    }
 
     /// Whether the model can take the request: a feature that it lacks is an error ([`ErrorKind::Unsupported`])
     /// before anything is sent. `stream` and `respond` call it themselves.

@@ -5,3 +5,4 @@ mod files;
 pub(crate) mod replay;
 pub(crate) mod say;
 pub(crate) mod script;
+pub(crate) mod scrub;

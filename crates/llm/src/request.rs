@@ -422,6 +422,9 @@ pub enum Effort {
 }
 
 impl Effort {
+    /// Every level, the least first.
+    pub const ALL: &[Self] = &[Self::Minimal, Self::Low, Self::Medium, Self::High, Self::Xhigh, Self::Max];
+
     /// The level's name on the wires.
     pub fn as_str(self) -> &'static str {
         match self {

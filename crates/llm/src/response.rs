@@ -93,6 +93,9 @@ pub struct Usage {
     pub cache_read: u64,
     /// Input tokens written to a cache.
     pub cache_write: u64,
+    /// The part of `cache_write` that is kept for an hour and costs more, where the provider has the choice.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cache_write_1h: u64,
     /// The part of `output` that was reasoning, if the provider says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<u64>,
@@ -102,6 +105,11 @@ pub struct Usage {
     /// The provider's own record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<RawJson>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Usage {

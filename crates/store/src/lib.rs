@@ -10,7 +10,8 @@
 //!   commit is its own compare-and-set.
 //! - Between processes the file's write lock decides. What this process remembers of a document is forgotten as
 //!   soon as another connection has written.
-//! - A change is never rewritten and never removed. Every 64th version, and each whose changes have grown larger
+//! - A change is never rewritten, and removed only with its whole document, which is then overwritten in the file.
+//!   Every 64th version, and each whose changes have grown larger
 //!   than the document, is kept whole, so that a version is at most 63 patches away from a whole one.
 //! - Nothing is unbounded: not a document, not the queue of commits, not the wait for a lock, not the cache.
 //! - Documents, and tasks of a server ([`TaskFile`], a file of its own that one process has at a time) only. Knows no
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod fault;
+mod forget;
 mod history;
 mod options;
 mod readers;

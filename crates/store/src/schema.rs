@@ -144,7 +144,9 @@ pub(crate) fn prepare(
     }
     // A commit returns when the disk has it. After a large burst the log gives its space back.
     connection
-        .execute_batch("PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 67108864;")
+        .execute_batch(
+            "PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 67108864; PRAGMA secure_delete = ON;",
+        )
         .map_err(failed)?;
     patiently(busy_timeout, || migrate(connection, format)).map_err(failed)?;
     // Another process may have taken the file further in the meantime.

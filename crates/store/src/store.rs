@@ -16,7 +16,7 @@ use toolpost_core::{
 use crate::options::Options;
 use crate::readers::Readers;
 use crate::writer::{Job, Row, Writer};
-use crate::{fault, schema};
+use crate::{fault, forget, schema};
 
 /// What one place of the queue stands for, in bytes of JSON.
 const PLACE_BYTES: usize = 1 << 10;
@@ -57,6 +57,7 @@ struct Inner {
     all_places: usize,
     document_bytes: usize,
     queue_wait: Duration,
+    busy_timeout: Duration,
     /// Emptied when the store goes, which ends the thread.
     writer: Option<(Sender<Job>, JoinHandle<()>)>,
 }
@@ -115,6 +116,7 @@ impl Store {
             all_places,
             document_bytes: options.document_bytes,
             queue_wait: options.queue_wait,
+            busy_timeout: options.busy_timeout,
             writer: Some((queue, thread)),
         })))
     }
@@ -267,6 +269,18 @@ impl DocStore for Store {
         Box::pin(async move {
             let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
             self.0.readers.read(move |history| history.list(&prefix, after.as_deref(), limit)).await
+        })
+    }
+
+    fn forget<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<bool, ToolError>> {
+        Box::pin(async move {
+            check_document_id(id)?;
+            let (id, inner) = (id.to_owned(), Arc::clone(&self.0));
+            let work = move || forget::forget(inner.readers.path(), inner.busy_timeout, &id);
+            match tokio::runtime::Handle::try_current() {
+                Ok(runtime) => runtime.spawn_blocking(work).await?,
+                Err(_) => work(),
+            }
         })
     }
 }

@@ -77,7 +77,7 @@ impl Running<'_> {
 
     /// One answer of the model to a request.
     pub(super) async fn answer_to(&mut self, request: &Request) -> Result<Response, Interrupted> {
-        let mut stream = self.parts.model.stream(request);
+        let mut stream = self.model.stream(request);
         let mut cancelled = self.cancellation.cancelled();
         let mut over = pin!(sleep_until(self.budget.deadline()));
         loop {
@@ -131,6 +131,7 @@ impl Running<'_> {
             self.note(notice);
         }
         self.request.push_response(response);
+        self.carry.extend(response.carry.clone());
         wanted
     }
 

@@ -22,6 +22,10 @@ impl Notices {
         }
     }
 
+    pub(super) fn as_slice(&self) -> &[String] {
+        &self.0
+    }
+
     pub(super) fn into_vec(self) -> Vec<String> {
         self.0
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
 use toolpost_core::{CallId, Payload, RunRecord};
 use toolpost_llm::{ModelError, Turn};
 use toolpost_toolbox::ToolSession;
@@ -22,6 +23,8 @@ pub struct Outcome {
     pub error: Option<ModelError>,
     /// What the conversation has loaded, if its agent loads tools: for the run that goes on from it.
     pub tool_session: Option<ToolSession>,
+    /// What the next request of the conversation carries to the same provider, such as a container's id.
+    pub carry: Map<String, Value>,
     /// What tools had for the application only, in the order of the model's calls.
     pub payloads: Vec<CallPayload>,
 }

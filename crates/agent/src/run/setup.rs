@@ -10,7 +10,8 @@ use toolpost_toolbox::ToolSession;
 
 use super::Run;
 use super::notices::{Notices, shortened};
-use crate::Agent;
+use crate::memory::Keeper;
+use crate::{Agent, Conversation, Runs};
 
 impl Run {
     /// A run that begins with a prompt.
@@ -34,6 +35,7 @@ impl Run {
             notices: Notices::default(),
             tool_session: None,
             usage_metadata: Map::new(),
+            keeper: Keeper::default(),
         }
     }
 
@@ -95,6 +97,20 @@ impl Run {
     /// session, or a new one. Without effect where the agent offers all tools.
     pub fn with_tool_session(mut self, session: ToolSession) -> Self {
         self.tool_session = Some(session);
+        self
+    }
+
+    /// Keeps it in a conversation, whose scope its calls then belong to unless another is set. Its turns must be those of
+    /// the conversation, and what is new: [`Conversation::run`] makes such a run. Default: nowhere.
+    pub fn with_conversation(mut self, conversation: &Conversation) -> Self {
+        self.scope = self.scope.with_id(conversation.id());
+        self.keeper.conversation = Some(conversation.clone());
+        self
+    }
+
+    /// Keeps its record, and what its models are asked and answer, among these runs. Default: nowhere.
+    pub fn kept_in(mut self, runs: &Runs) -> Self {
+        self.keeper.runs = Some(runs.clone());
         self
     }
 

@@ -17,6 +17,7 @@ mod daemon;
 mod ends;
 mod hostile;
 mod loading;
+mod memory;
 mod turns;
 
 use std::sync::Arc;

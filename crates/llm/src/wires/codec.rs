@@ -5,10 +5,16 @@ use std::fmt;
 
 use crate::json::JsonWriter;
 use crate::wires::AnyFold;
-use crate::{ModelError, ModelEvent, Request, Response};
+use crate::{Feature, ModelError, ModelEvent, Request, Response};
 
 /// A provider's wire for one model: how a request is written, how an answer is read. No connection, no key.
 pub(crate) trait Codec: Send + Sync + fmt::Debug {
+    /// What the wire brings about in its own way for models that lack it, such as answers that fit a schema by way of
+    /// a tool that must be called. The catalog refuses everything else that a model is known to lack.
+    fn emulates(&self) -> &'static [Feature] {
+        &[]
+    }
+
     /// Whether the wire and the model can take the request. What they lack is an error before anything is sent.
     fn check(&self, request: &Request) -> Result<(), ModelError>;
 

@@ -7,10 +7,14 @@
     reason = "this crate is tests alone, their helpers included; they print what they counted"
 )]
 
+mod capabilities;
+mod catalog;
 mod failures;
 mod fidelity;
 mod official_types;
 mod offline;
 
 mod recorded;
+mod schema;
+mod translated;
 mod wire;

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt as _;
 use serde_json::json;
 use toolpost_llm::{
-    ErrorKind, HttpOptions, ItemView, Model, ModelError, ModelEvent, ModelSpec, ProviderAccess, Recorder,
-    ReplayModel, Request, Response, Router, ScriptModel, Secret, StopReason, ToolResult, Turn,
+    ErrorKind, HostedTool, HttpOptions, ItemView, Media, Model, ModelError, ModelEvent, ModelSpec, Part,
+    ProviderAccess, Recorder, ReplayModel, Request, Response, Router, ScriptModel, Secret, StopReason,
+    ToolDefinition, ToolResult, Turn,
 };
 
 const SCRIPT: &str = r#"
@@ -164,7 +167,7 @@ async fn what_is_recorded_can_be_replayed() {
     assert_eq!(recording.lines().count(), 3);
     for line in recording.lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
-        assert_eq!(line["v"], 1);
+        assert_eq!(line["v"], 2);
         assert_eq!(line["model"], "script/sales.yaml");
     }
     let replay = ReplayModel::parse("sales.jsonl", &recording, Vec::new()).unwrap();
@@ -174,14 +177,14 @@ async fn what_is_recorded_can_be_replayed() {
 }
 
 #[tokio::test]
-async fn streams_are_recorded_too_and_only_answers() {
+async fn streams_are_recorded_too_and_failures() {
     let written = Shared::default();
     let recorder = Recorder::new(Arc::new(script()), written.clone(), Vec::new());
     let streamed = events(&recorder, &Request::new("go")).await;
     assert_eq!(written.text().lines().count(), 1);
     let replay = ReplayModel::parse("x", &written.text(), Vec::new()).unwrap();
     assert_eq!(events(&replay, &Request::new("go")).await, streamed);
-    // A stream that is dropped before its end, and a request that fails, leave nothing.
+    // A stream that is dropped before its end leaves nothing; a request that fails is complete up to the failure.
     recorder.stream(&Request::new("go")).next().await.unwrap().unwrap();
     let mut request = Request::new("go");
     for _ in 0..3 {
@@ -190,8 +193,16 @@ async fn streams_are_recorded_too_and_only_answers() {
             items: Vec::new(),
         }));
     }
-    assert!(recorder.respond(&request).await.is_err());
-    assert_eq!(written.text().lines().count(), 1);
+    let error = recorder.respond(&request).await.unwrap_err();
+    assert_eq!(written.text().lines().count(), 2);
+    let replay = ReplayModel::parse("x", &written.text(), Vec::new()).unwrap();
+    assert_eq!(replay.respond(&request).await.unwrap_err(), error);
+    // What an earlier version wrote is read; what is neither an answer nor a failure is not.
+    let old = written.text().lines().next().unwrap().replacen("\"v\":2", "\"v\":1", 1);
+    assert!(ReplayModel::parse("x", &old, Vec::new()).unwrap().respond(&Request::new("go")).await.is_ok());
+    for wrong in [old.replacen("\"v\":1", "\"v\":3", 1), old.replacen("\"response\"", "\"answer\"", 1)] {
+        assert_eq!(ReplayModel::parse("x", &wrong, Vec::new()).unwrap_err().kind, ErrorKind::Script);
+    }
 }
 
 #[tokio::test]
@@ -241,6 +252,54 @@ async fn secrets_are_not_recorded() {
     recorder.respond(&request).await.unwrap();
     assert!(!written.text().contains("canary-77"), "{}", written.text());
     let replay = ReplayModel::parse("x.jsonl", &written.text(), secrets).unwrap();
+    replay.respond(&request).await.unwrap();
+}
+
+#[tokio::test]
+async fn no_place_of_a_recording_has_a_secret() {
+    const KEY: &str = "sk-canary-77/x+y";
+    let options = |value: serde_json::Value| value.as_object().unwrap().clone();
+    let mut request = Request::new(format!("use {KEY}, {}", STANDARD.encode(format!("user:{KEY}"))));
+    request.system = Some(format!("The key is {KEY}."));
+    request.turns.push(Turn::User(vec![Part::Document(Media::from_bytes("text/plain", KEY.as_bytes()))]));
+    request.turns.push(Turn::ToolResults(vec![ToolResult {
+        structured: Some(
+            serde_json::json!({ "key": KEY, "json": serde_json::json!({ "in": KEY }).to_string() }),
+        ),
+        ..ToolResult::text("1", "look", KEY)
+    }]));
+    let mut tool = ToolDefinition::new("look", KEY, &serde_json::json!({ "default": KEY }));
+    tool.provider_options = options(serde_json::json!({ "headers": { "X-Auth": "named-canary-1" } }));
+    request.tools = vec![tool].into();
+    request.hosted_tools = vec![HostedTool::Raw(
+        (&serde_json::json!({ "type": "mcp", "authorization": "named-canary-2" })).into(),
+    )];
+    request.provider_options = options(serde_json::json!({
+        "mcp_servers": [{ "url": format!("https://x/?key={KEY}"), "authorization_token": "named-canary-3" }],
+        "note": "the token is named-canary-3",
+    }));
+    request.betas = vec![KEY.to_owned()];
+    request.metadata = options(serde_json::json!({ "user_id": KEY }));
+    request.settings.stop = vec![KEY.to_owned()];
+    let script = format!(
+        "turns: [{{ text: {KEY:?}, calls: [{{ tool: look, args: {{ key: {KEY:?}, again: named-canary-2 }} }}] }}]"
+    );
+    let model = ScriptModel::parse("s.yaml", &script).unwrap();
+    let written = Shared::default();
+    let secrets = vec![Secret::new(KEY)];
+    let recorder = Recorder::new(Arc::new(model), written.clone(), secrets.clone());
+    recorder.respond(&request).await.unwrap();
+    // And one that fails, whose error has the secret.
+    let expecting = format!("turns: [{{ expect: {{ result_contains: {:?} }}, text: x }}]", format!("{KEY}!"));
+    let failing = ScriptModel::parse("t.yaml", &expecting).unwrap();
+    let recorder = Recorder::new(Arc::new(failing), written.clone(), secrets.clone());
+    assert!(recorder.respond(&request).await.is_err());
+    let text = written.text();
+    assert_eq!(text.lines().count(), 2);
+    for canary in ["canary", "Y2FuYXJ5", "NhbmFye", "jYW5hcn"] {
+        assert!(!text.contains(canary), "{canary}: {text}");
+    }
+    let replay = ReplayModel::parse("x.jsonl", &text, secrets).unwrap();
     replay.respond(&request).await.unwrap();
 }
 

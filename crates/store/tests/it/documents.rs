@@ -282,3 +282,29 @@ fn a_store_needs_no_runtime() {
     let (_folder, store) = store();
     futures_util::FutureExt::now_or_never(store.load("a")).unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn a_forgotten_document_is_gone_from_the_file_and_begins_anew() {
+    const CANARY: &str = "canary-7f3a91";
+    let (folder, store) = store();
+    let other = set(&store, "other", json!({"n": 1})).await;
+    for step in 0..200 {
+        set(&store, "gone", json!({"secret": CANARY, "step": step, "filling": "x".repeat(300)})).await;
+        set(&store, "other", json!({"n": step})).await;
+    }
+    // The writer remembers the document, and must not go on from it.
+    assert!(store.forget("gone").await.unwrap());
+    assert!(!store.forget("gone").await.unwrap());
+    assert_eq!(store.load("gone").await.unwrap(), nothing("gone"));
+    assert_eq!(store.log("gone", 0, 10).await.unwrap(), []);
+    assert_eq!(store.at("gone", 1).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(put(&store, &nothing("gone"), json!(1)).await.unwrap(), Committed::Done(vec![1]));
+    let other = store.at("other", other.version + 100).await.unwrap();
+    assert_eq!(other.value["n"], 99);
+    assert_eq!(store.log("other", 0, 1_000).await.unwrap().len(), 201);
+    drop(store);
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        assert!(!bytes.windows(CANARY.len()).any(|window| window == CANARY.as_bytes()));
+    }
+}

@@ -287,6 +287,15 @@ impl DocStore for MemoryStore {
             Ok(named.map(|(id, kept)| (id.clone(), kept.version)).collect())
         })
     }
+
+    fn forget<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<bool, ToolError>> {
+        Box::pin(async move {
+            let mut state = self.lock();
+            let gone = state.documents.remove(id);
+            state.bytes -= gone.as_ref().map_or(0, |kept| kept.bytes);
+            Ok(gone.is_some())
+        })
+    }
 }
 
 impl fmt::Debug for MemoryStore {
@@ -324,6 +333,15 @@ mod tests {
             write(&store, "d", version, json!({"n": version + 1, "same": [1, 2, 3]})).unwrap();
         }
         store
+    }
+
+    #[test]
+    fn a_forgotten_document_leaves_nothing_and_begins_anew() {
+        let store = filled(256, 5);
+        assert!(now(store.forget("d")).unwrap() && !now(store.forget("d")).unwrap());
+        assert_eq!((now(store.load("d")).unwrap().version, store.lock().bytes), (0, 0));
+        assert!(now(store.log("d", 0, 9)).unwrap().is_empty());
+        assert_eq!(write(&store, "d", 0, json!(1)).unwrap(), Committed::Done(vec![1]));
     }
 
     #[test]

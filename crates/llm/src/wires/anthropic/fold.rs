@@ -439,11 +439,13 @@ fn usage_of(message: &Fields) -> Usage {
     let usage: Members<'_> = message.read("usage").unwrap_or_default();
     let count = |name: &str| usage.read::<u64>(name).unwrap_or_default();
     let details: Members<'_> = usage.read("output_tokens_details").unwrap_or_default();
+    let writes: Members<'_> = usage.read("cache_creation").unwrap_or_default();
     Usage {
         input: count("input_tokens"),
         output: count("output_tokens"),
         cache_read: count("cache_read_input_tokens"),
         cache_write: count("cache_creation_input_tokens"),
+        cache_write_1h: writes.read("ephemeral_1h_input_tokens").unwrap_or_default(),
         reasoning: details.read("thinking_tokens"),
         hosted: usage
             .read::<BTreeMap<String, Option<u64>>>("server_tool_use")

@@ -1,5 +1,7 @@
 //! Recorded exchanges: writing them, and giving them back.
 
+mod failure;
+
 use std::fmt;
 use std::io::Write;
 use std::path::Path;
@@ -8,16 +10,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use toolpost_core::Timestamp;
 
 use crate::offline::diff::differences;
 use crate::offline::say::events_of;
 use crate::{
-    BoxFuture, ErrorKind, Model, ModelError, ModelEvent, ModelId, RawJson, Request, Response, ResponseStream,
-    Secret,
+    BoxFuture, Cost, ErrorKind, Model, ModelError, ModelEvent, ModelId, ModelInfo, RawJson, Request,
+    Response, ResponseStream, Scrubber, Secret,
 };
 
-/// The version of the format: one JSON object a line.
-const VERSION: u32 = 1;
+/// The version of the format: one JSON object a line. Version 1 had no failures.
+const VERSION: u32 = 2;
 
 /// The largest recording, in bytes.
 const LARGEST: usize = 256 * 1024 * 1024;
@@ -31,40 +34,69 @@ struct Line {
     v: u32,
     model: ModelId,
     request: RawJson,
-    response: Response,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    response: Option<Response>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<ModelError>,
 }
 
-/// A model whose exchanges are written down, one JSON object a line. Only answers are recorded; an exchange that
-/// fails is not.
-pub struct Recorder {
-    model: Arc<dyn Model>,
-    file: Arc<RecordingFile>,
+/// Who is told of every exchange with a model.
+pub trait ExchangeSink: Send + Sync {
+    /// A model was asked, and has answered or failed.
+    ///
+    /// # Errors
+    /// The exchange could not be kept: then its answer becomes this error, because a recording with holes would replay
+    /// wrongly.
+    fn exchange(
+        &self,
+        model: &ModelId,
+        request: &Request,
+        answer: Result<&Response, &ModelError>,
+    ) -> Result<(), ModelError>;
 }
 
-struct RecordingFile {
+/// Writes exchanges down, one JSON object a line: `v`, `model`, `request`, and `response` or `error`. Headers are never
+/// among them. Every occurrence of a secret is masked, and so are, everywhere in a line, the texts that the request's
+/// provider options have under names of secrets, such as `authorization_token`, or as headers.
+pub struct Recording {
     writer: Mutex<Box<dyn Write + Send>>,
-    secrets: Vec<Secret>,
+    scrubber: Scrubber,
 }
 
-impl Recorder {
-    /// Records the exchanges of `model` into `writer`. Every occurrence of a secret is masked.
-    pub fn new(model: Arc<dyn Model>, writer: impl Write + Send + 'static, secrets: Vec<Secret>) -> Self {
+impl Recording {
+    /// A recording into a writer, which is flushed after each exchange.
+    pub fn new(writer: impl Write + Send + 'static, secrets: Vec<Secret>) -> Self {
         let writer: Box<dyn Write + Send> = Box::new(writer);
-        Self { model, file: Arc::new(RecordingFile { writer: Mutex::new(writer), secrets }) }
+        Self { writer: Mutex::new(writer), scrubber: Scrubber::new(secrets) }
     }
 }
 
-impl RecordingFile {
-    /// Writes one exchange. What cannot be recorded is an error: a recording with holes would replay wrongly.
-    fn write(&self, model: &ModelId, request: &RawJson, response: &Response) -> Result<(), ModelError> {
+impl fmt::Debug for Recording {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recording").field("scrubber", &self.scrubber).finish_non_exhaustive()
+    }
+}
+
+impl ExchangeSink for Recording {
+    fn exchange(
+        &self,
+        model: &ModelId,
+        request: &Request,
+        answer: Result<&Response, &ModelError>,
+    ) -> Result<(), ModelError> {
         let failed = |what: String| {
             ModelError::new(ErrorKind::Script, format!("the recording cannot be written: {what}"))
                 .with_model(model)
         };
-        let line =
-            Line { v: VERSION, model: model.clone(), request: request.clone(), response: response.clone() };
+        let line = Line {
+            v: VERSION,
+            model: model.clone(),
+            request: request_json(request, model)?,
+            response: answer.ok().cloned(),
+            error: answer.err().cloned(),
+        };
         let line = serde_json::to_string(&line).map_err(|error| failed(error.to_string()))?;
-        let mut line = scrub(&self.secrets, line);
+        let mut line = self.scrubber.and_of(request).scrub(line);
         line.push('\n');
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer
@@ -74,8 +106,23 @@ impl RecordingFile {
     }
 }
 
-fn scrub(secrets: &[Secret], text: String) -> String {
-    secrets.iter().fold(text, |text, secret| secret.scrub(&text))
+/// A model whose exchanges somebody is told of: a [`Recording`], for one. An exchange that is given up before its end,
+/// because its stream is dropped, is not told.
+pub struct Recorder {
+    model: Arc<dyn Model>,
+    sink: Arc<dyn ExchangeSink>,
+}
+
+impl Recorder {
+    /// Records the exchanges of `model` into `writer`, as a [`Recording`].
+    pub fn new(model: Arc<dyn Model>, writer: impl Write + Send + 'static, secrets: Vec<Secret>) -> Self {
+        Self::tell(model, Arc::new(Recording::new(writer, secrets)))
+    }
+
+    /// Tells of the exchanges of `model`.
+    pub fn tell(model: Arc<dyn Model>, sink: Arc<dyn ExchangeSink>) -> Self {
+        Self { model, sink }
+    }
 }
 
 fn request_json(request: &Request, model: &ModelId) -> Result<RawJson, ModelError> {
@@ -88,29 +135,40 @@ impl Model for Recorder {
         self.model.id()
     }
 
+    fn info(&self) -> Option<&ModelInfo> {
+        self.model.info()
+    }
+
+    fn cost(&self, response: &Response, at: Timestamp) -> Option<Cost> {
+        self.model.cost(response, at)
+    }
+
     fn check(&self, request: &Request) -> Result<(), ModelError> {
         self.model.check(request)
     }
 
     fn stream(&self, request: &Request) -> ResponseStream {
-        let (id, file) = (self.model.id().clone(), Arc::clone(&self.file));
-        let written = request_json(request, &id);
+        let (id, sink, asked) = (self.model.id().clone(), Arc::clone(&self.sink), request.clone());
         let events = self.model.stream(request).map(move |event| {
-            let event = event?;
-            if let (ModelEvent::Done(response), written) = (&event, &written) {
-                file.write(&id, written.as_ref().map_err(Clone::clone)?, response)?;
+            match &event {
+                Ok(ModelEvent::Done(response)) => sink.exchange(&id, &asked, Ok(response))?,
+                // What went wrong counts, also when it cannot be written down.
+                Err(error) => drop(sink.exchange(&id, &asked, Err(error))),
+                Ok(_) => {}
             }
-            Ok(event)
+            event
         });
         events.boxed()
     }
 
     fn respond<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Response, ModelError>> {
         Box::pin(async move {
-            let written = request_json(request, self.id())?;
-            let response = self.model.respond(request).await?;
-            self.file.write(self.id(), &written, &response)?;
-            Ok(response)
+            let answer = self.model.respond(request).await;
+            let told = self.sink.exchange(self.id(), request, answer.as_ref());
+            if answer.is_ok() {
+                told?;
+            }
+            answer
         })
     }
 }
@@ -121,7 +179,8 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// A model that gives recorded answers to the recorded requests, and an error to any other.
+/// A model that gives recorded answers to the recorded requests, and an error to any other. An exchange that failed
+/// fails again in the same way.
 ///
 /// Each answer is given once. Requests may come in another order than recorded, as they do from parallel agents.
 #[derive(Debug)]
@@ -129,13 +188,13 @@ pub struct ReplayModel {
     id: ModelId,
     exchanges: Vec<Exchange>,
     given: Mutex<Vec<bool>>,
-    secrets: Vec<Secret>,
+    scrubber: Scrubber,
 }
 
 #[derive(Debug)]
 struct Exchange {
     request: Value,
-    response: Response,
+    answer: Result<Response, ModelError>,
 }
 
 impl ReplayModel {
@@ -156,22 +215,28 @@ impl ReplayModel {
                 ModelError::new(ErrorKind::Script, format!("{}, line {}: {what}", id.name, index + 1))
             };
             let line: Line = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
-            if line.v != VERSION {
-                return Err(wrong(format!("v: expected {VERSION}, found {}", line.v)));
+            if !(1..=VERSION).contains(&line.v) {
+                return Err(wrong(format!("v: expected 1 to {VERSION}, found {}", line.v)));
             }
             let request = line.request.to_value().map_err(|error| wrong(error.to_string()))?;
-            exchanges.push(Exchange { request, response: line.response });
+            let answer = match (line.response, line.error) {
+                (Some(response), None) => Ok(response),
+                (None, Some(failure)) => Err(failure),
+                _ => return Err(wrong("expected either `response` or `error`".to_owned())),
+            };
+            exchanges.push(Exchange { request, answer });
         }
         if exchanges.is_empty() {
             return Err(ModelError::new(ErrorKind::Script, format!("{}: the recording is empty", id.name)));
         }
         let given = Mutex::new(vec![false; exchanges.len()]);
-        Ok(Self { id, exchanges, given, secrets })
+        Ok(Self { id, exchanges, given, scrubber: Scrubber::new(secrets) })
     }
 
     fn answer(&self, request: &Request) -> Result<Response, ModelError> {
         let failed = |kind: ErrorKind, message: String| ModelError::new(kind, message).with_model(&self.id);
-        let written = scrub(&self.secrets, request_json(request, &self.id)?.get().to_owned());
+        let scrubber = self.scrubber.and_of(request);
+        let written = scrubber.scrub(request_json(request, &self.id)?.get().to_owned());
         let found: Value = serde_json::from_str(&written)
             .map_err(|error| failed(ErrorKind::InvalidRequest, error.to_string()))?;
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
@@ -189,7 +254,7 @@ impl ReplayModel {
             ));
         };
         given[index] = true;
-        Ok(self.exchanges[index].response.clone())
+        self.exchanges[index].answer.clone()
     }
 }
 

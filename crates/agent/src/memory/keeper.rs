@@ -1,0 +1,105 @@
+//! What a run keeps of itself while it runs.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use toolpost_core::{RunId, RunRecord, ToolError};
+use toolpost_llm::{ExchangeSink, Model, Part, Recorder, Turn};
+use toolpost_toolbox::ToolSession;
+
+use super::conversation::Conversation;
+use super::runs::{RunLog, Runs, now};
+
+/// The conversation and the store of runs that a run is kept in, if any. What cannot be kept does not end the run: its
+/// record says so, once.
+#[derive(Clone, Default)]
+pub(crate) struct Keeper {
+    pub(crate) conversation: Option<Conversation>,
+    pub(crate) runs: Option<Runs>,
+    run: Option<RunId>,
+    log: Option<Arc<RunLog>>,
+    has_failed: bool,
+}
+
+impl Keeper {
+    /// Begins to keep a run: what listens to its models, if somebody does.
+    pub(crate) fn begin(&mut self, run: RunId, model: &dyn Model, turns: &[Turn]) {
+        self.run = Some(run);
+        let Some(runs) = &self.runs else { return };
+        let log = RunLog::new(runs.clone(), run, model.id().to_string(), now());
+        log.begin(prompt(turns), self.conversation.as_ref().map(Conversation::id));
+        self.log = Some(Arc::new(log));
+    }
+
+    /// A model whose exchanges are kept.
+    pub(crate) fn listen(&self, model: &Arc<dyn Model>) -> Arc<dyn Model> {
+        match &self.log {
+            Some(log) => {
+                Arc::new(Recorder::tell(Arc::clone(model), Arc::clone(log) as Arc<dyn ExchangeSink>))
+            }
+            None => Arc::clone(model),
+        }
+    }
+
+    /// What the next request to a provider carries.
+    pub(crate) fn carry(&self, provider: &str) -> Map<String, Value> {
+        self.conversation.as_ref().map(|conversation| conversation.carry(provider)).unwrap_or_default()
+    }
+
+    /// Keeps what came since the last time; the notice if that failed.
+    pub(crate) async fn save(&mut self, turns: &[Turn]) -> Option<String> {
+        let (conversation, log, run) = (self.conversation.clone(), self.log.clone(), self.run?);
+        let work = async {
+            if let Some(conversation) = conversation {
+                conversation.save(run, turns).await?;
+            }
+            match log {
+                Some(log) => log.flush().await,
+                None => Ok(()),
+            }
+        };
+        let done = work.await;
+        self.notice(done)
+    }
+
+    /// Keeps how it ended; the notice if that failed.
+    pub(crate) async fn finish(
+        &mut self,
+        record: &RunRecord,
+        turns: &[Turn],
+        carry: &Map<String, Value>,
+        session: Option<&ToolSession>,
+    ) -> Option<String> {
+        let (conversation, log) = (self.conversation.take(), self.log.take());
+        let work = async {
+            if let Some(conversation) = conversation.filter(|_| !self.has_failed) {
+                conversation.finish(record, turns, carry, session).await?;
+                conversation.touch().await?;
+            }
+            match log {
+                Some(log) => log.finish(record).await,
+                None => Ok(()),
+            }
+        };
+        let done = work.await;
+        self.notice(done)
+    }
+
+    fn notice(&mut self, done: Result<(), ToolError>) -> Option<String> {
+        let error = done.err()?;
+        let is_first = !std::mem::replace(&mut self.has_failed, true);
+        is_first.then(|| format!("the run is no longer kept: {error}"))
+    }
+}
+
+/// The text of the latest prompt.
+fn prompt(turns: &[Turn]) -> &str {
+    let prompt = turns.iter().rev().find_map(|turn| match turn {
+        Turn::User(parts) => parts.iter().find_map(|part| match part {
+            Part::Text(text) => Some(text.as_str()),
+            _ => None,
+        }),
+        _ => None,
+    });
+    prompt.unwrap_or_default()
+}

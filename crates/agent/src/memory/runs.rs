@@ -1,0 +1,523 @@
+//! The runs that are kept: their records, and what their models were asked and answered.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use toolpost_core::{
+    Clock, Code, DocStore, Document, RunId, RunRecord, ScopeId, Secret, SystemClock, Timestamp, ToolError,
+    Usage,
+};
+use toolpost_llm::{
+    ErrorKind, ExchangeSink, ModelError, ModelId, RawJson, Request, Response, Scrubber, Turn,
+};
+
+use super::conversation::shortened;
+use super::ledger::Ledger;
+
+/// The version of the format of a head.
+const VERSION: u8 = 1;
+/// Where runs are kept, by their names.
+const PREFIX: &str = "runs/";
+/// How many runs are kept unless set.
+const MOST_RUNS: usize = 1_000;
+/// The most bytes of JSON that are kept of one run.
+const MOST_BYTES: u64 = 64 * 1024 * 1024;
+/// How many runs too many are removed at once, at most.
+const MOST_REMOVED: usize = 100;
+
+/// The runs of a store: their records, and all that their models were asked and answered, so that a run can be played
+/// again.
+#[derive(Clone)]
+pub struct Runs {
+    ledger: Ledger,
+    most: usize,
+}
+
+/// Where a run stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RunSummary {
+    /// The version of this format.
+    pub v: u8,
+    /// The run.
+    pub id: RunId,
+    /// The beginning of its prompt.
+    pub title: String,
+    /// The model, such as `anthropic/claude-opus-5`.
+    pub model: String,
+    /// The conversation that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ScopeId>,
+    /// When it began.
+    pub started: Timestamp,
+    /// Why it stopped; absent while it runs, and for ever if its process was killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<String>,
+    /// Whether it reached an answer.
+    pub success: bool,
+    /// How often the model was asked.
+    pub iterations: u32,
+    /// How many tools were called.
+    pub tool_calls: usize,
+    /// What it consumed.
+    pub usage: Usage,
+    /// What it cost in US dollars; absent is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// How long it took, in seconds.
+    pub execution_time: f64,
+    /// How many exchanges with models are kept.
+    pub exchanges: usize,
+    /// Whether exchanges are missing: they had more than 64 MiB, or could not be written.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_incomplete: bool,
+    /// How many bytes of JSON are kept.
+    pub bytes: u64,
+}
+
+/// A run that is kept.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct StoredRun {
+    /// Where it stands.
+    pub summary: RunSummary,
+    /// Its record, as it was when it ended; absent if it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record: Option<Value>,
+}
+
+/// Figures over many runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct RunStats {
+    /// How many there are.
+    pub runs: usize,
+    /// How many reached an answer.
+    pub succeeded: usize,
+    /// How many have not ended: they still run, or were killed.
+    pub unfinished: usize,
+    /// How often models were asked.
+    pub iterations: u64,
+    /// How many tools were called.
+    pub tool_calls: usize,
+    /// What they consumed.
+    pub usage: Usage,
+    /// What those cost whose cost is known, in US dollars.
+    pub known_cost_usd: f64,
+    /// How many ended whose cost is not known.
+    pub unknown_costs: usize,
+    /// How long they took together, in seconds.
+    pub execution_time: f64,
+    /// How many ended for each reason.
+    pub stop_reasons: BTreeMap<String, usize>,
+    /// The same figures for each model.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub models: BTreeMap<String, RunStats>,
+}
+
+impl RunStats {
+    /// Adds a run.
+    fn add(&mut self, run: &RunSummary) {
+        self.runs += 1;
+        self.succeeded += usize::from(run.success);
+        self.iterations += u64::from(run.iterations);
+        self.tool_calls += run.tool_calls;
+        self.usage.add(&run.usage);
+        self.execution_time += run.execution_time;
+        match &run.stop_reason {
+            Some(reason) => *self.stop_reasons.entry(reason.clone()).or_default() += 1,
+            None => self.unfinished += 1,
+        }
+        match run.cost_usd {
+            Some(cost) => self.known_cost_usd += cost,
+            None => self.unknown_costs += usize::from(run.stop_reason.is_some()),
+        }
+    }
+}
+
+/// What was added to what is kept of a run.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Entry {
+    /// A model was asked.
+    Exchange(StoredExchange),
+    /// The run is over.
+    Record(RawJson),
+}
+
+/// An exchange, as what is new in it.
+#[derive(Serialize, Deserialize)]
+struct StoredExchange {
+    model: ModelId,
+    /// The request without its turns, if it differs from the one before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    request: Option<Request>,
+    /// How many turns are those of the request before.
+    #[serde(default)]
+    same_turns: usize,
+    /// The others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    turns: Vec<Turn>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    response: Option<Response>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<ModelError>,
+}
+
+impl Runs {
+    /// The runs that a store keeps.
+    pub fn new(store: Arc<dyn DocStore>) -> Self {
+        Self { ledger: Ledger::new(store, Arc::default()), most: MOST_RUNS }
+    }
+
+    /// Masks these secrets in all that is kept from now on. Default: none. What a request itself calls a secret, in its
+    /// provider options, is always masked.
+    #[must_use]
+    pub fn with_secrets(self, secrets: Vec<Secret>) -> Self {
+        Self { ledger: self.ledger.with_scrubber(Arc::new(Scrubber::new(secrets))), ..self }
+    }
+
+    /// How many runs are kept; when there are more, the oldest go. Default: 1,000.
+    #[must_use]
+    pub fn with_most(mut self, runs: usize) -> Self {
+        self.most = runs;
+        self
+    }
+
+    /// The id of the one run whose id begins so.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if there is none, `INVALID_INPUT` if there are several, and those of the store.
+    pub async fn find(&self, start: &str) -> Result<RunId, ToolError> {
+        let found = self.ledger.find(PREFIX, start, "run").await?;
+        found.parse().map_err(|error: String| ToolError::internal(error))
+    }
+
+    /// The runs, the youngest first, at most `limit`; those of a conversation, if one is named. Of more than 5,000 runs
+    /// the oldest are passed over.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn list(
+        &self,
+        conversation: Option<ScopeId>,
+        limit: usize,
+    ) -> Result<Vec<RunSummary>, ToolError> {
+        let mut found = Vec::new();
+        for name in self.ledger.names(PREFIX).await? {
+            if found.len() >= limit {
+                break;
+            }
+            let Some(document) = self.ledger.head(&name).await? else { continue };
+            // One that cannot be read must not hide the others.
+            let Ok(summary) = read_head(&document) else { continue };
+            if conversation.is_none() || summary.conversation == conversation {
+                found.push(summary);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Figures over the runs that began at a time or later.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn stats(&self, since: Timestamp) -> Result<RunStats, ToolError> {
+        let mut stats = RunStats::default();
+        for run in self.list(None, usize::MAX).await?.iter().filter(|run| run.started >= since) {
+            stats.add(run);
+            stats.models.entry(run.model.clone()).or_default().add(run);
+        }
+        Ok(stats)
+    }
+
+    /// A run by its id.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if it is not kept, `DEPENDENCY` if it cannot be read, and those of the store.
+    pub async fn load(&self, id: RunId) -> Result<StoredRun, ToolError> {
+        let document = self.document(id).await?;
+        let mut record = None;
+        self.ledger
+            .read(&document.id, document.version, |_, entry: Entry| {
+                if let Entry::Record(raw) = entry {
+                    record = raw.to_value().ok();
+                }
+                true
+            })
+            .await?;
+        Ok(StoredRun { summary: read_head(&document)?, record })
+    }
+
+    /// Tells of all exchanges of a run in their order, as they were when it ran: into a
+    /// [`Recording`](toolpost_llm::Recording), for one, which then is a test that a `replay:` model plays. Returns how many
+    /// there were.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if the run is not kept, `PRECONDITION` if exchanges of it are missing or there are none, and those of
+    /// the store and of the sink.
+    pub async fn export(&self, id: RunId, sink: &dyn ExchangeSink) -> Result<usize, ToolError> {
+        let document = self.document(id).await?;
+        let summary = read_head(&document)?;
+        if summary.is_incomplete || summary.exchanges == 0 {
+            let what = if summary.is_incomplete { "not all were kept" } else { "none were kept" };
+            return Err(ToolError::precondition(format!(
+                "the run `{id}` cannot be played again: of what its models were asked, {what}"
+            ))
+            .suggest("Run it again with `--record FILE`."));
+        }
+        let mut request = Request::default();
+        let (mut told, mut failed) = (0, None);
+        self.ledger
+            .read(&document.id, document.version, |_, entry: Entry| {
+                let Entry::Exchange(exchange) = entry else { return true };
+                let mut turns = std::mem::take(&mut request.turns);
+                if let Some(rest) = exchange.request {
+                    request = rest;
+                }
+                turns.truncate(exchange.same_turns);
+                turns.extend(exchange.turns);
+                request.turns = turns;
+                let answer = match (&exchange.response, &exchange.error) {
+                    (Some(response), _) => Ok(response),
+                    (None, Some(error)) => Err(error),
+                    (None, None) => return true,
+                };
+                failed = sink.exchange(&exchange.model, &request, answer).err();
+                told += usize::from(failed.is_none());
+                failed.is_none()
+            })
+            .await?;
+        match failed {
+            Some(error) => Err(ToolError::dependency(error.to_string())),
+            None => Ok(told),
+        }
+    }
+
+    /// Keeps the record of a run whose models were not ours to listen to.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn keep(
+        &self,
+        record: &RunRecord,
+        prompt: &str,
+        conversation: Option<ScopeId>,
+    ) -> Result<(), ToolError> {
+        let log = RunLog::new(self.clone(), record.id, record.model.clone(), record.started);
+        log.begin(prompt, conversation);
+        log.finish(record).await
+    }
+
+    /// Removes a run for good. Returns whether there was one.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn delete(&self, id: RunId) -> Result<bool, ToolError> {
+        self.ledger.forget(&name(id)).await
+    }
+
+    async fn document(&self, id: RunId) -> Result<Document, ToolError> {
+        self.ledger.head(&name(id)).await?.ok_or_else(|| {
+            ToolError::not_found(format!("the run `{id}` is not kept"))
+                .suggest("List the runs that are kept.")
+        })
+    }
+
+    /// Removes the oldest of those that are too many.
+    async fn prune(&self) -> Result<(), ToolError> {
+        let names = self.ledger.names(PREFIX).await?;
+        for name in names.iter().skip(self.most).rev().take(MOST_REMOVED) {
+            self.ledger.forget(name).await?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Runs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runs").field("most", &self.most).finish_non_exhaustive()
+    }
+}
+
+fn name(id: RunId) -> String {
+    format!("{PREFIX}{id}")
+}
+
+fn read_head(document: &Document) -> Result<RunSummary, ToolError> {
+    match RunSummary::deserialize(&*document.value).map_err(|error| error.to_string()) {
+        Ok(head) if head.v == VERSION => Ok(head),
+        Ok(head) => Err(format!("v: expected {VERSION}, found {}", head.v)),
+        Err(error) => Err(error),
+    }
+    .map_err(|what| {
+        ToolError::new(Code::Dependency, format!("`{}` cannot be read: {what}", document.id))
+            .suggest("It is damaged, or a newer program wrote it: delete it, or use that program.")
+    })
+}
+
+/// Keeps one run while it runs.
+pub(super) struct RunLog {
+    runs: Runs,
+    state: Mutex<LogState>,
+}
+
+struct LogState {
+    document: Document,
+    head: RunSummary,
+    /// The request of the latest exchange.
+    latest: Request,
+    /// Texts of exchanges that are not kept yet.
+    waiting: Vec<String>,
+}
+
+impl RunLog {
+    pub(super) fn new(runs: Runs, id: RunId, model: String, started: Timestamp) -> Self {
+        let head = RunSummary {
+            v: VERSION,
+            id,
+            title: String::new(),
+            model,
+            conversation: None,
+            started,
+            stop_reason: None,
+            success: false,
+            iterations: 0,
+            tool_calls: 0,
+            usage: Usage::default(),
+            cost_usd: None,
+            execution_time: 0.0,
+            exchanges: 0,
+            is_incomplete: false,
+            bytes: 0,
+        };
+        let document = Document { id: name(id), version: 0, value: Arc::default() };
+        let state = LogState { document, head, latest: Request::default(), waiting: Vec::new() };
+        Self { runs, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, LogState> {
+        // Nothing is left half done behind it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn begin(&self, prompt: &str, conversation: Option<ScopeId>) {
+        let mut state = self.state();
+        state.head.title = shortened(prompt);
+        state.head.conversation = conversation;
+    }
+
+    /// Writes what waits.
+    pub(super) async fn flush(&self) -> Result<(), ToolError> {
+        loop {
+            let (text, document, mut head) = {
+                let mut state = self.state();
+                if state.waiting.is_empty() {
+                    return Ok(());
+                }
+                (state.waiting.remove(0), state.document.clone(), state.head.clone())
+            };
+            head.exchanges += 1;
+            head.bytes += text.len() as u64;
+            self.append(document, head, &text).await?;
+        }
+    }
+
+    async fn append(&self, document: Document, head: RunSummary, text: &str) -> Result<(), ToolError> {
+        let appended = self.runs.ledger.append(document, &head, text).await;
+        let mut state = self.state();
+        match appended {
+            Ok(document) => {
+                state.document = document;
+                state.head = head;
+                Ok(())
+            }
+            Err(error) => {
+                state.head.is_incomplete = true;
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps the record.
+    pub(super) async fn finish(&self, record: &RunRecord) -> Result<(), ToolError> {
+        let flushed = self.flush().await;
+        let (document, mut head) = {
+            let state = self.state();
+            (state.document.clone(), state.head.clone())
+        };
+        head.model.clone_from(&record.model);
+        head.stop_reason = Some(record.stop_reason.clone());
+        head.success = record.success;
+        head.iterations = record.iterations;
+        head.tool_calls = record.tool_calls.len();
+        head.usage = record.usage.clone();
+        head.cost_usd = record.cost_usd;
+        head.execution_time = record.execution_time;
+        let text = self.runs.ledger.text(&Entry::Record(RawJson::of(record)?))?;
+        head.bytes += text.len() as u64;
+        self.append(document, head, &text).await?;
+        self.runs.prune().await?;
+        flushed
+    }
+}
+
+impl ExchangeSink for RunLog {
+    fn exchange(
+        &self,
+        model: &ModelId,
+        request: &Request,
+        answer: Result<&Response, &ModelError>,
+    ) -> Result<(), ModelError> {
+        let mut state = self.state();
+        if state.head.is_incomplete {
+            return Ok(());
+        }
+        let same_turns =
+            state.latest.turns.iter().zip(&request.turns).take_while(|(before, now)| before == now).count();
+        let without_turns = |request: &Request, turns: Vec<Turn>| Request {
+            system: request.system.clone(),
+            turns,
+            tools: Arc::clone(&request.tools),
+            tool_choice: request.tool_choice.clone(),
+            hosted_tools: request.hosted_tools.clone(),
+            settings: request.settings.clone(),
+            provider_options: request.provider_options.clone(),
+            betas: request.betas.clone(),
+            metadata: request.metadata.clone(),
+        };
+        let mut turns = std::mem::take(&mut state.latest.turns);
+        let rest = without_turns(request, Vec::new());
+        let is_new = rest != state.latest;
+        let exchange = StoredExchange {
+            model: model.clone(),
+            request: is_new.then(|| rest.clone()),
+            same_turns,
+            turns: request.turns.get(same_turns..).unwrap_or_default().to_vec(),
+            response: answer.ok().cloned(),
+            error: answer.err().cloned(),
+        };
+        turns.truncate(same_turns);
+        turns.extend_from_slice(&exchange.turns);
+        state.latest = rest;
+        state.latest.turns = turns;
+        let text = serde_json::to_string(&Entry::Exchange(exchange)).map_err(|error| {
+            ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(model)
+        })?;
+        let text = self.runs.ledger.scrubber().and_of(request).scrub(text);
+        let waiting: usize = state.waiting.iter().map(String::len).sum();
+        if state.head.bytes + (waiting + text.len()) as u64 > MOST_BYTES {
+            state.head.is_incomplete = true;
+            return Ok(());
+        }
+        state.waiting.push(text);
+        Ok(())
+    }
+}
+
+/// When a run that is told of only at its end has begun.
+pub(super) fn now() -> Timestamp {
+    SystemClock.timestamp()
+}

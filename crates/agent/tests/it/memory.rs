@@ -1,0 +1,291 @@
+//! Conversations and runs that are kept.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+use toolpost::{Code, DocStore, Inject, ScopeId, Timestamp, tool};
+use toolpost_agent::{Agent, Conversations, NewConversation, Run, Runs, StopReason};
+use toolpost_llm::{Model, Recording, ReplayModel, ScriptModel, Secret, Turn};
+use toolpost_toolbox::{MemoryStore, Toolbox};
+
+use crate::agent;
+
+const ADDS: &str = r#"
+turns:
+  - text: Let me add.
+    calls: [{ tool: add, args: { a: 2, b: 3 } }]
+    usage: { input: 100, output: 10 }
+  - text: "It is {{ last.structured }}."
+    usage: { input: 200, output: 20 }
+  - text: You are welcome.
+  - text: Bye.
+"#;
+
+fn store() -> Arc<MemoryStore> {
+    Arc::new(MemoryStore::new())
+}
+
+#[tokio::test]
+async fn a_conversation_goes_on_where_it_was() {
+    let (store, agent) = (store(), agent(ADDS).build());
+    let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
+    let conversation = conversations.create(NewConversation::default().in_folder("/home/ada"));
+    assert_eq!(conversations.list(None, 9).await.unwrap(), [], "nothing is kept before the first run");
+    let first = conversation.run(&agent, "Add 2 and 3,\n please.").finish().await;
+    assert_eq!((first.text(), first.record.notices.as_slice()), ("It is 5.", &[][..]));
+    let id = conversation.id();
+    drop(conversation);
+
+    // Another process, as it were.
+    let conversations = Conversations::new(store as Arc<dyn DocStore>);
+    let again = conversations.open(id).await.unwrap();
+    assert_eq!(again.turns(), first.turns);
+    let outcome = again.run(&agent, "Thank you.").finish().await;
+    assert_eq!(outcome.text(), "You are welcome.");
+    assert_eq!(again.turns(), outcome.turns);
+    let summary = again.summary();
+    assert_eq!((summary.title.as_str(), summary.model.as_str()), ("Add 2 and 3, please.", "script/test"));
+    assert_eq!((summary.turns, summary.prompts, summary.usage.input_tokens), (6, 2, 300));
+    assert_eq!(summary.folder.as_deref(), Some("/home/ada"));
+    assert_eq!(summary.cost_usd, None, "what a script costs is not known");
+    assert_eq!(conversations.list(None, 9).await.unwrap(), [summary]);
+    let exchanges = again.exchanges();
+    assert_eq!(exchanges.iter().map(|exchange| exchange.first_turn).collect::<Vec<_>>(), [0, 4]);
+    assert_eq!(exchanges[0].run, first.record.id);
+    assert_eq!(conversations.open(id).await.unwrap().exchanges().len(), 2);
+}
+
+#[tokio::test]
+async fn the_last_one_of_a_folder_is_found_also_when_it_was_deleted() {
+    let agent = agent("turns: [{ text: a }, { text: b }]").build();
+    let conversations = Conversations::new(store());
+    let begin = async |folder: &str| {
+        let conversation = conversations.create(NewConversation::default().in_folder(folder));
+        conversation.run(&agent, "x").finish().await;
+        conversation.id()
+    };
+    let (first, second, elsewhere) = (begin("/a").await, begin("/a").await, begin("/b/ü").await);
+    let last = async |folder: &str| conversations.last(folder).await.unwrap().map(|found| found.id());
+    assert_eq!(
+        (last("/a").await, last("/b/ü").await, last("/c").await),
+        (Some(second), Some(elsewhere), None)
+    );
+    conversations.open(first).await.unwrap().run(&agent, "y").finish().await;
+    assert_eq!(last("/a").await, Some(first));
+    assert!(conversations.delete(first).await.unwrap());
+    assert!(!conversations.delete(first).await.unwrap());
+    assert_eq!(last("/a").await, Some(second));
+    assert_eq!(conversations.open(first).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(conversations.list(Some("/a"), 9).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_fork_goes_its_own_way() {
+    let agent = agent(ADDS).build();
+    let conversations = Conversations::new(store());
+    let original = conversations.create(NewConversation::default().titled("Sums"));
+    for prompt in ["Add.", "Thanks.", "Bye."] {
+        assert_eq!(original.run(&agent, prompt).finish().await.stop, StopReason::EndTurn);
+    }
+    let fork = conversations.fork(original.id(), Some(1)).await.unwrap();
+    assert_eq!(fork.turns(), original.turns()[..4]);
+    let whole = conversations.fork(original.id(), None).await.unwrap();
+    assert_eq!(whole.turns(), original.turns());
+    assert_eq!(whole.exchanges().len(), 3);
+    for wrong in [0, 4] {
+        let error = conversations.fork(original.id(), Some(wrong)).await.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidInput);
+    }
+    conversations.delete(original.id()).await.unwrap();
+    let again = conversations.open(fork.id()).await.unwrap();
+    assert_eq!(again.run(&agent, "Other thanks.").finish().await.text(), "You are welcome.");
+    let summary = again.summary();
+    assert_eq!((summary.title.as_str(), summary.prompts, summary.turns), ("Sums", 2, 6));
+    assert_eq!(summary.forked_from.map(|forked| forked.prompts), Some(1));
+    let name = fork.id().to_string();
+    assert_eq!(conversations.find(&name[..24]).await.unwrap(), fork.id());
+    for (start, code) in
+        [("", Code::NotFound), ("0", Code::InvalidInput), ("%", Code::NotFound), ("zz", Code::NotFound)]
+    {
+        assert_eq!(conversations.find(start).await.unwrap_err().code(), code, "{start}");
+    }
+}
+
+/// Look whether what was asked for is kept already.
+#[tool]
+async fn look(seen: Inject<Seen>, kept: Inject<Kept>) -> String {
+    let id: ScopeId = kept.1.lock().unwrap().unwrap();
+    let turns = kept.0.open(id).await.unwrap().turns();
+    *seen.0.lock().unwrap() = turns;
+    "seen".to_owned()
+}
+
+struct Seen(Arc<Mutex<Vec<Turn>>>);
+struct Kept(Conversations, Mutex<Option<ScopeId>>);
+
+#[tokio::test]
+async fn a_process_that_dies_in_a_tool_loses_the_result_only() {
+    let script = "turns: [{ text: I look., calls: [{ tool: look, args: {} }] }, { text: Done. }]";
+    let conversations = Conversations::new(store());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let kept = Kept(conversations.clone(), Mutex::new(None));
+    let conversation = conversations.create(NewConversation::default());
+    *kept.1.lock().unwrap() = Some(conversation.id());
+    let toolbox =
+        Toolbox::builder().tool(look).provide(Seen(Arc::clone(&seen))).provide(kept).build().unwrap();
+    let agent = Agent::builder(Arc::new(ScriptModel::parse("x", script).unwrap()), toolbox).build();
+    let outcome = conversation.run(&agent, "Look.").finish().await;
+    assert_eq!(outcome.text(), "Done.", "{:?}", outcome.record);
+    // What another process finds while the tool runs: the call, and a result that says that nobody knows.
+    let seen = seen.lock().unwrap().clone();
+    assert_eq!(seen[..2], outcome.turns[..2]);
+    let Turn::ToolResults(results) = &seen[2] else { panic!("no result: {seen:?}") };
+    assert!(results[0].is_error && results[0].joined_text().contains("may have run"));
+    assert_eq!(seen.len(), 3);
+}
+
+#[tokio::test]
+async fn two_runs_of_one_conversation_do_not_mix() {
+    let agent = agent("turns: [{ text: a }, { text: b }]").build();
+    let conversations = Conversations::new(store());
+    let conversation = conversations.create(NewConversation::default());
+    conversation.run(&agent, "x").finish().await;
+    let other = conversations.open(conversation.id()).await.unwrap();
+    assert!(conversation.run(&agent, "y").finish().await.record.notices.is_empty());
+    let late = other.run(&agent, "z").finish().await;
+    assert_eq!(late.text(), "b", "the run itself goes on");
+    assert!(late.record.notices[0].contains("no longer kept"), "{:?}", late.record.notices);
+    assert_eq!(late.record.notices.len(), 1);
+    assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), conversation.turns());
+}
+
+#[tokio::test]
+async fn long_texts_come_back_and_no_secret_is_kept() {
+    const CANARY: &str = "canary-\"55a1";
+    let store = store();
+    let secrets = vec![Secret::new(CANARY)];
+    let conversations =
+        Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>).with_secrets(secrets.clone());
+    let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>).with_secrets(secrets);
+    let agent = agent(&format!(
+        "turns: [{{ text: {:?}, calls: [{{ tool: add, args: {{ a: 1, b: 2, note: {:?} }} }}] }}, {{ text: done }}]",
+        CANARY, CANARY
+    ))
+    .system(format!("The key is {CANARY}."))
+    .provider_options(json!({"mcp_servers": [{"authorization_token": "another-canary-77"}]}).as_object().unwrap().clone())
+    .build();
+    let conversation = conversations.create(NewConversation::default());
+    let prompt = format!("{CANARY} {} another-canary-77", "long \u{1F980}\"".repeat(300_000));
+    let outcome = conversation.run(&agent, prompt.clone()).kept_in(&runs).finish().await;
+    assert_eq!((outcome.text(), outcome.record.notices.len()), ("done", 0), "{:?}", outcome.record.notices);
+    let kept = conversations.open(conversation.id()).await.unwrap();
+    assert_eq!(kept.turns()[0], Turn::user(prompt.replace(CANARY, "[secret]")));
+    let mut looked = 0;
+    for (name, _) in store.list("", None, 100).await.unwrap() {
+        let document = store.load(&name).await.unwrap();
+        let mut texts = vec![document.value.to_string()];
+        for change in store.log(&name, 0, 1_000).await.unwrap() {
+            texts.push(serde_json::to_string(&change).unwrap());
+        }
+        for text in texts {
+            assert!(!text.contains("canary-\\\\") && !text.contains("55a1"), "{name}");
+            assert!(!name.starts_with("runs/") || !text.contains("another-canary-77"), "{name}");
+            looked += 1;
+        }
+    }
+    assert!(looked > 8, "{looked}");
+}
+
+#[tokio::test]
+async fn a_run_that_is_kept_can_be_looked_at_and_played_again() {
+    let store = store();
+    let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>);
+    let conversations = Conversations::new(store);
+    let conversation = conversations.create(NewConversation::default());
+    let scripted = agent(ADDS).system("Be brief.").build();
+    let outcome = conversation.run(&scripted, "Add.").kept_in(&runs).finish().await;
+    let second = conversation.run(&scripted, "Thanks.").kept_in(&runs).finish().await;
+
+    let listed = runs.list(None, 9).await.unwrap();
+    assert_eq!(listed.iter().map(|run| run.id).collect::<Vec<_>>(), [second.record.id, outcome.record.id]);
+    let summary = &listed[1];
+    assert_eq!((summary.title.as_str(), summary.stop_reason.as_deref()), ("Add.", Some("end_turn")));
+    assert_eq!((summary.success, summary.iterations, summary.tool_calls, summary.exchanges), (true, 2, 1, 2));
+    assert_eq!(summary.conversation, Some(conversation.id()));
+    assert!(runs.list(Some(ScopeId::new()), 9).await.unwrap().is_empty());
+    let stored = runs.load(outcome.record.id).await.unwrap();
+    assert_eq!(stored.record, Some(serde_json::to_value(&*outcome.record).unwrap()));
+    let stats = runs.stats(Timestamp::from_micros(0)).await.unwrap();
+    assert_eq!((stats.runs, stats.succeeded, stats.unknown_costs, stats.usage.input_tokens), (2, 2, 2, 300));
+    assert_eq!(stats.models["script/test"].tool_calls, 1);
+    assert_eq!(runs.stats(Timestamp::from_micros(u64::MAX)).await.unwrap().runs, 0);
+
+    let written = Written::default();
+    let recording = Recording::new(written.clone(), Vec::new());
+    assert_eq!(runs.export(outcome.record.id, &recording).await.unwrap(), 2);
+    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let replayed = |system: &str| {
+        let model: Arc<dyn Model> = Arc::new(ReplayModel::parse("run", &text, Vec::new()).unwrap());
+        let toolbox =
+            Toolbox::builder().tool(crate::add).tool(crate::wait).tool(crate::broken).build().unwrap();
+        Agent::builder(model, toolbox).system(system).build()
+    };
+    let again = replayed("Be brief.").run("Add.").await;
+    assert_eq!((again.text(), &again.turns), ("It is 5.", &outcome.turns), "{:?}", again.error);
+    let other = replayed("Be long.").run("Add.").await;
+    assert!(other.error.unwrap().message.contains("Be brief."));
+
+    assert!(runs.delete(outcome.record.id).await.unwrap());
+    assert_eq!(runs.load(outcome.record.id).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_run_that_failed_is_kept_up_to_the_failure_and_fails_again() {
+    let runs = Runs::new(store());
+    let script = "turns: [{ text: I add., calls: [{ tool: add, args: { a: 1, b: 1 } }] }]";
+    let outcome = Run::new(&agent(script).build(), "Add.").kept_in(&runs).finish().await;
+    assert_eq!(outcome.stop, StopReason::ModelError);
+    let summary = runs.list(None, 1).await.unwrap().remove(0);
+    assert_eq!((summary.success, summary.exchanges, summary.iterations), (false, 2, 2));
+    let written = Written::default();
+    runs.export(outcome.record.id, &Recording::new(written.clone(), Vec::new())).await.unwrap();
+    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let model = ReplayModel::parse("run", &text, Vec::new()).unwrap();
+    let toolbox = Toolbox::builder().tool(crate::add).tool(crate::wait).tool(crate::broken).build().unwrap();
+    let again = Agent::builder(Arc::new(model), toolbox).build().run("Add.").await;
+    assert_eq!((again.stop, again.error, again.turns), (outcome.stop, outcome.error, outcome.turns));
+}
+
+#[tokio::test]
+async fn the_oldest_runs_go_when_there_are_too_many() {
+    let runs = Runs::new(store()).with_most(3);
+    let agent = agent("turns: [{ text: a }]").build();
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        let outcome = Run::new(&agent, "x").kept_in(&runs).finish().await;
+        assert!(outcome.record.notices.is_empty());
+        ids.insert(0, outcome.record.id);
+    }
+    let kept: Vec<_> = runs.list(None, 9).await.unwrap().iter().map(|run| run.id).collect();
+    assert_eq!(kept, ids[..3]);
+    let record = Run::new(&agent, "x").finish().await.record;
+    runs.keep(&record, "x of another agent", None).await.unwrap();
+    let stored = runs.load(record.id).await.unwrap();
+    assert_eq!((stored.summary.title.as_str(), stored.summary.exchanges), ("x of another agent", 0));
+    let error = runs.export(record.id, &Recording::new(std::io::sink(), Vec::new())).await.unwrap_err();
+    assert_eq!(error.code(), Code::Precondition);
+}
+
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

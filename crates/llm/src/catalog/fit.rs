@@ -1,0 +1,218 @@
+//! What a model does not take: dropped with a notice where it is a setting, an error where the request needs it.
+
+use std::borrow::Cow;
+
+use toolpost_core::{Clock as _, SystemClock};
+
+use super::{Catalog, Feature, ModelInfo, Setting};
+use crate::{
+    Effort, ErrorKind, HostedTool, ModelError, OutputFormat, Part, Request, Settings, Thinking, ToolChoice,
+    Turn,
+};
+
+/// The most models that an error names.
+const MOST_NAMED: usize = 8;
+
+/// Whether the model has every feature that the request needs. What it lacks is an error that names models that have
+/// it. `emulated` features are the wire's to bring about in another way.
+pub(crate) fn check(
+    catalog: &Catalog,
+    info: &ModelInfo,
+    request: &Request,
+    emulated: &[Feature],
+) -> Result<(), ModelError> {
+    let lacks = |feature: Feature| info.has(feature) == Some(false) && !emulated.contains(&feature);
+    for (feature, what) in needs(request) {
+        if lacks(feature) {
+            return Err(unsupported(catalog, info, feature, what));
+        }
+    }
+    for tool in &request.hosted_tools {
+        let HostedTool::CodeExecution { version: Some(version), .. } = tool else { continue };
+        let Some(taken) = info.hosted_versions.get(tool.name()).filter(|taken| !taken.contains(version))
+        else {
+            continue;
+        };
+        let message = format!(
+            "`{}` does not take `{version}` of the hosted tool `{}`. Expected one of {}",
+            info.id.name,
+            tool.name(),
+            taken.join(", ")
+        );
+        return Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&info.id));
+    }
+    Ok(())
+}
+
+/// The features that a request cannot do without, each with what asks for it.
+fn needs(request: &Request) -> Vec<(Feature, &'static str)> {
+    let mut needs = Vec::new();
+    let mut need = |feature: Feature, what: &'static str| {
+        if !needs.iter().any(|(known, _)| *known == feature) {
+            needs.push((feature, what));
+        }
+    };
+    if !request.tools.is_empty() {
+        need(Feature::Tools, "tools");
+    }
+    if request.tools.iter().any(|tool| tool.deferred) {
+        need(Feature::ToolSearch, "tools that the model searches for");
+    }
+    if matches!(request.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_))) {
+        need(Feature::ForcedToolChoice, "a tool that must be called");
+    }
+    for tool in &request.hosted_tools {
+        match tool {
+            HostedTool::WebSearch { .. } => need(Feature::WebSearch, "the hosted tool `web_search`"),
+            HostedTool::WebFetch { .. } => need(Feature::WebFetch, "the hosted tool `web_fetch`"),
+            HostedTool::FileSearch { .. } => need(Feature::FileSearch, "the hosted tool `file_search`"),
+            HostedTool::CodeExecution { .. } => {
+                need(Feature::CodeExecution, "the hosted tool `code_execution`");
+            }
+            HostedTool::Raw(_) => {}
+        }
+    }
+    if matches!(request.settings.output, Some(OutputFormat::Schema { .. })) {
+        need(Feature::StructuredOutput, "an answer that fits a schema");
+    }
+    let mut need_part = |part: &Part| match part {
+        Part::Image(_) => need(Feature::Images, "pictures"),
+        Part::Document(media) if media.media_type == "application/pdf" => {
+            need(Feature::Documents, "PDF documents");
+        }
+        Part::ContainerFile { .. } => need(Feature::CodeExecution, "files in a container"),
+        _ => {}
+    };
+    for turn in &request.turns {
+        match turn {
+            Turn::User(parts) | Turn::System(parts) => parts.iter().for_each(&mut need_part),
+            Turn::ToolResults(results) => {
+                results.iter().flat_map(|result| &result.content).for_each(&mut need_part);
+            }
+            Turn::Assistant(_) => {}
+        }
+    }
+    needs
+}
+
+fn unsupported(catalog: &Catalog, info: &ModelInfo, feature: Feature, what: &str) -> ModelError {
+    let now = SystemClock.timestamp();
+    let can = |other: &ModelInfo| other.has(feature) == Some(true) && !other.is_retired(now);
+    let (own, others): (Vec<ModelInfo>, Vec<ModelInfo>) =
+        catalog.models().filter(can).partition(|other| other.id.provider == info.id.provider);
+    // The last names are the newest as a rule; other providers' models help only where the own has none.
+    let names: Vec<String> = if own.is_empty() { &others } else { &own }
+        .iter()
+        .rev()
+        .take(MOST_NAMED)
+        .map(|model| model.id.to_string())
+        .collect();
+    let mut message = format!("`{}` has no {feature}: the request needs {what}", info.id.name);
+    if !names.is_empty() {
+        message.push_str(". Models that have it: ");
+        message.push_str(&names.join(", "));
+    }
+    ModelError::new(ErrorKind::Unsupported, message).with_model(&info.id)
+}
+
+/// The request as the model takes it, and what was changed.
+pub(crate) fn fit<'a>(info: &ModelInfo, request: &'a Request) -> (Cow<'a, Request>, Vec<String>) {
+    let mut settings = Cow::Borrowed(&request.settings);
+    let mut notices = Vec::new();
+    fit_settings(info, &mut settings, &mut notices);
+    match settings {
+        Cow::Borrowed(_) => (Cow::Borrowed(request), notices),
+        Cow::Owned(settings) => {
+            let mut changed = request.clone();
+            changed.settings = settings;
+            (Cow::Owned(changed), notices)
+        }
+    }
+}
+
+fn fit_settings(info: &ModelInfo, settings: &mut Cow<'_, Settings>, notices: &mut Vec<String>) {
+    let model = &info.id.name;
+    if let Some(wanted) = settings.effort
+        && let Some(levels) = &info.efforts
+        && !levels.contains(&wanted)
+    {
+        let level = nearest(levels, wanted);
+        settings.to_mut().effort = level;
+        notices.push(match level {
+            Some(level) => format!(
+                "effort `{}` was sent as `{}`, the nearest level that {model} takes",
+                wanted.as_str(),
+                level.as_str()
+            ),
+            None => format!("`effort` was not sent: {model} takes none"),
+        });
+    }
+    let refused = match settings.thinking {
+        Some(Thinking::Off) => Some(Setting::ThinkingOff),
+        Some(Thinking::Adaptive) => Some(Setting::AdaptiveThinking),
+        Some(Thinking::Budget(_)) => Some(Setting::ThinkingBudget),
+        None => None,
+    };
+    if let Some(refused) = refused.filter(|setting| info.not_taken.contains(setting)) {
+        let adaptive =
+            refused == Setting::ThinkingBudget && !info.not_taken.contains(&Setting::AdaptiveThinking);
+        settings.to_mut().thinking = adaptive.then_some(Thinking::Adaptive);
+        notices.push(if adaptive {
+            format!("the thinking budget was not sent: {model} decides itself how much it thinks")
+        } else {
+            format!("{refused} was not sent: {model} does not take it")
+        });
+    }
+    let thinks = match (&settings.thinking, settings.effort) {
+        (Some(Thinking::Off), _) => false,
+        (Some(_), _) | (None, Some(_)) => true,
+        (None, None) => info.thinks_by_default.unwrap_or(true),
+    };
+    let is_refused = |setting: Setting| {
+        info.not_taken.contains(&setting) || (thinks && info.not_taken_while_thinking.contains(&setting))
+    };
+    let mut dropped = Vec::new();
+    if settings.temperature.is_some() && is_refused(Setting::Temperature) {
+        settings.to_mut().temperature = None;
+        dropped.push(Setting::Temperature);
+    }
+    if settings.top_p.is_some() && is_refused(Setting::TopP) {
+        settings.to_mut().top_p = None;
+        dropped.push(Setting::TopP);
+    }
+    if settings.top_k.is_some() && is_refused(Setting::TopK) {
+        settings.to_mut().top_k = None;
+        dropped.push(Setting::TopK);
+    }
+    if settings.seed.is_some() && is_refused(Setting::Seed) {
+        settings.to_mut().seed = None;
+        dropped.push(Setting::Seed);
+    }
+    if !settings.stop.is_empty() && is_refused(Setting::Stop) {
+        settings.to_mut().stop.clear();
+        dropped.push(Setting::Stop);
+    }
+    for setting in dropped {
+        let when = if info.not_taken.contains(&setting) { "" } else { " while it thinks" };
+        notices.push(format!("`{setting}` was not sent: {model} does not take it{when}"));
+    }
+    if settings.parallel_tool_calls == Some(true) && info.has(Feature::ParallelTools) == Some(false) {
+        settings.to_mut().parallel_tool_calls = None;
+        notices.push(format!("`parallel_tool_calls` was not sent: {model} calls one tool at a time"));
+    }
+    if let (Some(wanted), Some(most)) = (settings.max_output_tokens, info.max_output_tokens)
+        && u64::from(wanted) > most
+    {
+        settings.to_mut().max_output_tokens = u32::try_from(most).ok();
+        notices.push(format!(
+            "`max_output_tokens` was sent as {most} instead of {wanted}: {model} answers with no more"
+        ));
+    }
+}
+
+/// The highest level that is not above the wanted one, else the lowest.
+fn nearest(levels: &[Effort], wanted: Effort) -> Option<Effort> {
+    let rank = |effort: &Effort| Effort::ALL.iter().position(|known| known == effort);
+    let below = levels.iter().filter(|level| rank(level) <= rank(&wanted)).max_by_key(|level| rank(level));
+    below.or_else(|| levels.iter().min_by_key(|level| rank(level))).copied()
+}

@@ -1,0 +1,171 @@
+//! An error as a recording keeps it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{Attempt, ErrorKind, ModelError, ModelId, NetworkStage, TimeoutStage};
+
+/// An error of a model, written down.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Failure {
+    /// The kind's stable name.
+    kind: String,
+    /// Where a connection failed, or what took too long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stage: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<ModelId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    provider_code: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    request_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    attempts: Vec<Attempt>,
+}
+
+impl From<&ModelError> for Failure {
+    fn from(error: &ModelError) -> Self {
+        let stage = match &error.kind {
+            ErrorKind::Network(stage) => Some(network(*stage)),
+            ErrorKind::Timeout(stage) => Some(timeout(*stage)),
+            _ => None,
+        };
+        let retry_after_ms = match &error.kind {
+            ErrorKind::RateLimited { retry_after: Some(wait) } => {
+                Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
+            }
+            _ => None,
+        };
+        let details = &error.details;
+        Self {
+            kind: error.kind.as_str().to_owned(),
+            stage: stage.map(str::to_owned),
+            retry_after_ms,
+            message: error.message.clone(),
+            model: details.model.clone(),
+            status: details.status,
+            provider_code: details.provider_code.clone(),
+            request_id: details.request_id.clone(),
+            attempts: details.attempts.clone(),
+        }
+    }
+}
+
+impl Failure {
+    /// The error that was written down. A kind that is not known is a protocol's.
+    fn into_error(self) -> ModelError {
+        let mut error = ModelError::new(self.kind(), self.message);
+        error.details.model = self.model;
+        error.details.status = self.status;
+        error.details.provider_code = self.provider_code;
+        error.details.request_id = self.request_id;
+        error.details.attempts = self.attempts;
+        error
+    }
+
+    fn kind(&self) -> ErrorKind {
+        let stage = self.stage.as_deref();
+        let networks =
+            [NetworkStage::Dns, NetworkStage::Connect, NetworkStage::Tls, NetworkStage::Transfer].into_iter();
+        let timeouts = [
+            TimeoutStage::Connect,
+            TimeoutStage::FirstByte,
+            TimeoutStage::BetweenEvents,
+            TimeoutStage::Total,
+        ]
+        .into_iter();
+        let kinds = [
+            ErrorKind::Auth,
+            ErrorKind::NotFound,
+            ErrorKind::RateLimited { retry_after: self.retry_after_ms.map(Duration::from_millis) },
+            ErrorKind::Overloaded,
+            ErrorKind::InvalidRequest,
+            ErrorKind::ContextTooLong,
+            ErrorKind::Refused,
+            ErrorKind::Billing,
+            ErrorKind::NetworkForbidden,
+            ErrorKind::Unsupported,
+            ErrorKind::Configuration,
+            ErrorKind::Script,
+            ErrorKind::ScriptExpectation,
+            ErrorKind::ScriptExhausted,
+            ErrorKind::ReplayMismatch,
+        ];
+        let networks = networks.filter(|known| Some(network(*known)) == stage).map(ErrorKind::Network);
+        let timeouts = timeouts.filter(|known| Some(timeout(*known)) == stage).map(ErrorKind::Timeout);
+        let mut known = kinds.into_iter().chain(networks).chain(timeouts);
+        known.find(|kind| kind.as_str() == self.kind).unwrap_or(ErrorKind::Protocol)
+    }
+}
+
+fn network(stage: NetworkStage) -> &'static str {
+    match stage {
+        NetworkStage::Dns => "dns",
+        NetworkStage::Connect => "connect",
+        NetworkStage::Tls => "tls",
+        NetworkStage::Transfer => "transfer",
+    }
+}
+
+fn timeout(stage: TimeoutStage) -> &'static str {
+    match stage {
+        TimeoutStage::Connect => "connect",
+        TimeoutStage::FirstByte => "first_byte",
+        TimeoutStage::BetweenEvents => "between_events",
+        TimeoutStage::Total => "total",
+    }
+}
+
+/// As recordings have it: `kind` is the kind's stable name.
+impl Serialize for ModelError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Failure::from(self).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ModelError {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Failure::deserialize(deserializer).map(Failure::into_error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_comes_back_as_it_was() {
+        let wait = Some(Duration::from_millis(1500));
+        for kind in [
+            ErrorKind::Auth,
+            ErrorKind::RateLimited { retry_after: wait },
+            ErrorKind::RateLimited { retry_after: None },
+            ErrorKind::Network(NetworkStage::Tls),
+            ErrorKind::Timeout(TimeoutStage::BetweenEvents),
+            ErrorKind::Timeout(TimeoutStage::Connect),
+            ErrorKind::Network(NetworkStage::Connect),
+            ErrorKind::Protocol,
+            ErrorKind::Billing,
+        ] {
+            let mut error =
+                ModelError::new(kind, "words").with_model(&ModelId::new("a", "b")).with_status(429);
+            error.details.request_id = Some("req".into());
+            error.details.attempts = vec![Attempt {
+                number: 1,
+                reason: "busy".into(),
+                status: Some(429),
+                took: Duration::from_millis(3),
+                waited: Duration::ZERO,
+            }];
+            let text = serde_json::to_string(&error).unwrap();
+            assert_eq!(serde_json::from_str::<ModelError>(&text).unwrap(), error);
+        }
+    }
+}

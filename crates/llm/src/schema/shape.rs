@@ -1,0 +1,146 @@
+//! What a schema says of itself: its types, its branches.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value, json};
+
+type Object = Map<String, Value>;
+
+/// The types that a schema names, or that its other keywords mean; empty for any.
+pub(super) fn types_of(schema: &Object) -> Vec<&str> {
+    match schema.get("type") {
+        Some(Value::String(name)) => return vec![name],
+        Some(Value::Array(names)) => {
+            let mut types: Vec<&str> = Vec::new();
+            for name in names.iter().filter_map(Value::as_str).take(7) {
+                if !types.contains(&name) {
+                    types.push(name);
+                }
+            }
+            return types;
+        }
+        _ => {}
+    }
+    if ["properties", "additionalProperties", "patternProperties"]
+        .iter()
+        .any(|name| schema.contains_key(*name))
+    {
+        return vec!["object"];
+    }
+    if ["items", "prefixItems"].iter().any(|name| schema.contains_key(*name)) {
+        return vec!["array"];
+    }
+    let listed: &[Value] = match (schema.get("const"), schema.get("enum")) {
+        (Some(value), _) => std::slice::from_ref(value),
+        (_, Some(Value::Array(values))) => values,
+        _ => &[],
+    };
+    let mut types = Vec::new();
+    for value in listed {
+        let name = match value {
+            Value::Null => "null",
+            Value::Bool(_) => "boolean",
+            Value::Number(number) if number.is_f64() => "number",
+            Value::Number(_) => "integer",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+        };
+        if !types.contains(&name) {
+            types.push(name);
+        }
+    }
+    types
+}
+
+/// Whether a schema neither refers nor branches, so that a type can be put into it.
+pub(super) fn is_plain(schema: &Object) -> bool {
+    !["$ref", "allOf", "anyOf", "oneOf"].iter().any(|name| schema.contains_key(*name))
+}
+
+/// Whether no value can fit two of the branches, as far as types and single values say.
+pub(super) fn are_exclusive(branches: &[Value]) -> bool {
+    let mut marks: Vec<Vec<(String, Value)>> = Vec::new();
+    for branch in branches {
+        let Value::Object(branch) = branch else { return false };
+        marks.push(marks_of(branch));
+    }
+    // The same mark in all branches, with as many values as there are branches.
+    let Some(first) = marks.first() else { return true };
+    first.iter().any(|(name, _)| {
+        let mut values = HashSet::new();
+        marks.iter().all(|marks| {
+            marks
+                .iter()
+                .find(|(other, _)| other == name)
+                .is_some_and(|(_, value)| values.insert(value.clone()))
+        })
+    })
+}
+
+/// What alone fits a schema: its type, its only value, and the only values of its required properties.
+fn marks_of(schema: &Object) -> Vec<(String, Value)> {
+    let only = |schema: &Object| -> Option<Value> {
+        let listed = schema.get("enum").and_then(Value::as_array).map(Vec::as_slice);
+        match (schema.get("const"), listed) {
+            (Some(value), _) | (_, Some([value])) => Some(value.clone()),
+            _ => None,
+        }
+    };
+    let mut marks = Vec::new();
+    marks.extend(only(schema).map(|value| (String::new(), value)));
+    match schema.get("type") {
+        // Every integer is a number too.
+        Some(Value::String(name)) if name == "integer" => marks.push(("type".to_owned(), json!("number"))),
+        Some(name @ Value::String(_)) => marks.push(("type".to_owned(), name.clone())),
+        _ => {}
+    }
+    for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        if let Some(value) = property.as_object().and_then(only) {
+            marks.push((format!("/{name}"), value));
+        }
+    }
+    marks
+}
+
+/// A schema that takes `null` too.
+pub(super) fn or_null(mut schema: Value) -> Value {
+    let no_value = json!({"type": "null"});
+    let Value::Object(fields) = &mut schema else { return schema };
+    let has_values = fields.contains_key("enum") || fields.contains_key("const");
+    match fields.get_mut("type") {
+        Some(Value::String(name)) if name == "null" => return schema,
+        Some(Value::String(name)) if !has_values => {
+            let name = std::mem::take(name);
+            fields.insert("type".to_owned(), json!([name, "null"]));
+            return schema;
+        }
+        Some(Value::Array(names)) if !has_values => {
+            if !names.iter().any(|name| name == "null") {
+                names.push(json!("null"));
+            }
+            return schema;
+        }
+        Some(Value::Array(names)) if names.iter().any(|name| name == "null") => {
+            let listed = fields.get("enum").and_then(Value::as_array);
+            if listed.is_some_and(|values| values.contains(&Value::Null)) {
+                return schema;
+            }
+        }
+        Some(_) => {}
+        None => {
+            if let Some(Value::Array(branches)) = fields.get_mut("anyOf") {
+                if !branches.contains(&no_value) {
+                    branches.push(no_value);
+                }
+                return schema;
+            }
+        }
+    }
+    let description = fields.remove("description");
+    let mut union = json!({"anyOf": [schema, no_value]});
+    if let Some(description) = description {
+        union["description"] = description;
+    }
+    union
+}

@@ -1,0 +1,448 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+const ALL: [SchemaTarget; 4] = [
+    SchemaTarget::OpenAiStrict,
+    SchemaTarget::AnthropicStrict,
+    SchemaTarget::GeminiOpenApi,
+    SchemaTarget::GeminiJsonSchema,
+];
+
+/// A property that may be left out, of each kind.
+fn property(schema: impl Into<Value>) -> Value {
+    json!({"type": "object", "properties": {"p": schema.into()}})
+}
+
+#[test]
+fn each_provider_gets_what_it_takes() {
+    // A property's schema, and what OpenAI, Anthropic and Gemini in both forms get of it.
+    let rows = [
+        (
+            json!({"type": "string", "minLength": 3, "description": "A name."}),
+            json!({"type": ["string", "null"], "description": "A name. (minLength: 3)"}),
+            json!({"type": "string", "description": "A name. (minLength: 3)"}),
+            json!({"type": "string", "minLength": 3, "description": "A name."}),
+            json!({"type": "string", "minLength": 3, "description": "A name."}),
+        ),
+        (
+            json!({"type": "string", "enum": ["a", "b"], "default": "a"}),
+            json!({
+                "anyOf": [{"type": "string", "enum": ["a", "b"]}, {"type": "null"}],
+                "description": "(default: \"a\")"
+            }),
+            json!({"type": "string", "enum": ["a", "b"], "default": "a"}),
+            json!({"type": "string", "enum": ["a", "b"], "description": "(default: \"a\")"}),
+            json!({"type": "string", "enum": ["a", "b"], "default": "a"}),
+        ),
+        (
+            json!({"const": 3}),
+            json!({"anyOf": [{"type": "integer", "const": 3}, {"type": "null"}]}),
+            json!({"type": "integer", "const": 3}),
+            json!({"type": "integer", "description": "(const: 3)"}),
+            json!({"type": "integer", "enum": [3]}),
+        ),
+        (
+            json!({"type": ["integer", "null"], "minimum": 1, "exclusiveMaximum": 9, "format": "uint32"}),
+            json!({"type": ["integer", "null"], "minimum": 1, "exclusiveMaximum": 9}),
+            json!({"type": ["integer", "null"], "description": "(minimum: 1, exclusiveMaximum: 9)"}),
+            json!({"type": "integer", "nullable": true, "minimum": 1, "description": "(exclusiveMaximum: 9)"}),
+            json!({
+                "type": ["integer", "null"],
+                "minimum": 1,
+                "format": "uint32",
+                "description": "(exclusiveMaximum: 9)"
+            }),
+        ),
+        (
+            json!({"type": ["string", "integer"], "maximum": 5, "pattern": "^a"}),
+            json!({"type": ["string", "integer", "null"], "maximum": 5, "pattern": "^a"}),
+            json!({"type": ["string", "integer"], "description": "(maximum: 5, pattern: \"^a\")"}),
+            json!({"anyOf": [{"type": "string", "pattern": "^a"}, {"type": "integer", "maximum": 5}]}),
+            json!({"type": ["string", "integer"], "maximum": 5, "pattern": "^a"}),
+        ),
+        (
+            json!({"type": "array", "items": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}, "minItems": 2}),
+            json!({
+                "type": ["array", "null"],
+                "minItems": 2,
+                "items": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"], "additionalProperties": false}
+            }),
+            json!({
+                "type": "array",
+                "items": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"], "additionalProperties": false},
+                "description": "(minItems: 2)"
+            }),
+            json!({
+                "type": "array",
+                "minItems": 2,
+                "items": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
+            }),
+            json!({
+                "type": "array",
+                "minItems": 2,
+                "items": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
+            }),
+        ),
+        (
+            json!({"oneOf": [{"type": "string"}, {"type": "null"}], "title": "T"}),
+            json!({"anyOf": [{"type": "string"}, {"type": "null"}], "title": "T"}),
+            json!({"anyOf": [{"type": "string"}, {"type": "null"}], "title": "T"}),
+            json!({"type": "string", "nullable": true}),
+            json!({"anyOf": [{"type": "string"}, {"type": "null"}], "title": "T"}),
+        ),
+        (
+            json!({"allOf": [{"type": "string"}, {"enum": ["a", "b"]}, {"enum": ["b", "c"]}]}),
+            json!({"anyOf": [{"type": "string", "enum": ["b"]}, {"type": "null"}]}),
+            json!({"type": "string", "enum": ["b"]}),
+            json!({"type": "string", "enum": ["b"]}),
+            json!({"type": "string", "enum": ["b"]}),
+        ),
+        (
+            json!({"type": "string", "format": "date", "contentEncoding": "x"}),
+            json!({"type": ["string", "null"], "format": "date"}),
+            json!({"type": "string", "format": "date"}),
+            json!({"type": "string", "description": "(format: \"date\")"}),
+            json!({"type": "string", "format": "date"}),
+        ),
+        (
+            json!({"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}]}),
+            json!({"type": ["array", "null"], "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}),
+            json!({"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}),
+            json!({"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}),
+            json!({"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}]}),
+        ),
+    ];
+    for (original, openai, anthropic, openapi, gemini) in rows {
+        let schema = property(original);
+        let before = schema.clone();
+        for (target, expected) in ALL.into_iter().zip([openai, anthropic, openapi, gemini]) {
+            let lowered = lower(&schema, target);
+            assert_eq!(lowered.obstacle, None, "{target:?} {schema}");
+            assert_eq!(lowered.schema["properties"]["p"], expected, "{target:?} {schema}");
+            if target == SchemaTarget::OpenAiStrict {
+                assert_eq!(lowered.schema["required"], json!(["p"]));
+            } else {
+                assert_eq!(lowered.schema.get("required"), None);
+            }
+        }
+        assert_eq!(schema, before);
+    }
+}
+
+/// Seed 004 changed `required` of the registered schema itself, left nested objects open, and made what may be left
+/// out obligatory.
+#[test]
+fn strict_schemas_are_made_on_a_copy_closed_everywhere_and_leave_optional_parameters_optional() {
+    let inner = json!({"type": "object", "properties": {"deep": {"type": "integer"}}});
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "limit": {"type": "integer", "default": 10},
+            "list": {"type": "array", "items": inner},
+            "either": {"anyOf": [inner, {"type": "string"}]},
+            "named": {"$ref": "#/$defs/Inner"}
+        },
+        "required": ["list"],
+        "additionalProperties": false,
+        "$defs": {"Inner": inner}
+    });
+    let before = schema.to_string();
+    let lowered = lower(&schema, SchemaTarget::OpenAiStrict);
+    assert_eq!(schema.to_string(), before);
+    let closed = json!({
+        "type": "object",
+        "properties": {"deep": {"type": ["integer", "null"]}},
+        "required": ["deep"],
+        "additionalProperties": false
+    });
+    assert_eq!(
+        lowered.schema,
+        json!({
+            "type": "object",
+            "properties": {
+                "limit": {"type": ["integer", "null"], "description": "(default: 10)"},
+                "list": {"type": "array", "items": closed},
+                "either": {"anyOf": [closed, {"type": "string"}, {"type": "null"}]},
+                "named": {"anyOf": [{"$ref": "#/$defs/Inner"}, {"type": "null"}]}
+            },
+            "required": ["limit", "list", "either", "named"],
+            "additionalProperties": false,
+            "$defs": {"Inner": closed}
+        })
+    );
+    assert_eq!(lowered.lost, Vec::<String>::new());
+    // What was lowered is lowered already.
+    assert_eq!(lower(&lowered.schema, SchemaTarget::OpenAiStrict).schema, lowered.schema);
+    // And what comes back is again what the caller's schema allows.
+    let answer = json!({"limit": null, "list": [{"deep": null}, {"deep": 1}], "either": {"deep": null}, "named": null});
+    assert_eq!(without_nulls(answer, &schema), json!({"list": [{}, {"deep": 1}], "either": {}}));
+}
+
+#[test]
+fn what_a_strict_provider_cannot_keep_to_is_said() {
+    for (schema, reason) in [
+        (property(json!({"type": "object", "additionalProperties": {"type": "string"}})), "any name"),
+        (property(json!({"type": "object"})), "any name"),
+        (
+            property(
+                json!({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": true}),
+            ),
+            "any name",
+        ),
+        (property(json!({"patternProperties": {"^x": {}}})), "`patternProperties`"),
+        (property(json!(true)), "any value"),
+        (property(json!({})), "any value"),
+        (property(json!({"type": "array"})), "any value"),
+        (property(json!({"$ref": "https://example.com/a.json"})), "does not point into the schema"),
+        (property(json!({"$ref": "#/$defs/Gone"})), "does not point into the schema"),
+        (json!({"anyOf": [{"type": "object"}]}), "instead of an object"),
+        (json!({"type": "string"}), "expected `type` to be `object`"),
+        (json!({"$ref": "#"}), "leads to no object"),
+        (json!({"type": "object", "properties": {}, "required": ["a"]}), "not among the properties"),
+        (json!([]), "expected an object"),
+        (property(json!({"allOf": [{"type": "string"}, {"type": "integer"}]})), "all the types"),
+    ] {
+        for target in [SchemaTarget::OpenAiStrict, SchemaTarget::AnthropicStrict] {
+            let lowered = lower(&schema, target);
+            let obstacle = lowered.obstacle.unwrap_or_else(|| panic!("{target:?} {schema}"));
+            assert!(obstacle.contains(reason), "{obstacle}");
+            assert_eq!(lowered.schema, schema, "the schema goes as it is, without `strict`");
+        }
+        for target in [SchemaTarget::GeminiOpenApi, SchemaTarget::GeminiJsonSchema] {
+            assert_eq!(lower(&schema, target).obstacle, None);
+        }
+    }
+    // A tool without parameters is closed and not refused.
+    for schema in [json!({}), json!({"type": "object"}), json!(true), json!({"properties": {}})] {
+        let lowered = lower(&schema, SchemaTarget::OpenAiStrict);
+        assert_eq!(
+            lowered.schema,
+            json!({"type": "object", "properties": {}, "required": [], "additionalProperties": false})
+        );
+    }
+}
+
+#[test]
+fn references_are_kept_or_written_out() {
+    let schema = json!({
+        "$ref": "#/definitions/Tree~1Node",
+        "definitions": {
+            "Tree/Node": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "next": {"description": "The rest.", "$ref": "#/definitions/Tree~1Node"},
+                    "side": {"$ref": "#/definitions/Side"}
+                },
+                "required": ["name", "next", "side"]
+            },
+            "Side": {"type": "string", "enum": ["l", "r"]}
+        }
+    });
+    let node = |side: Value, next: Value| json!({"type": "object", "properties": {"name": {"type": "string"}, "next": next, "side": side}, "required": ["name", "next", "side"], "additionalProperties": false});
+    let side = json!({"$ref": "#/$defs/Side"});
+    let next = json!({"description": "The rest.", "anyOf": [{"$ref": "#/$defs/Tree_1Node"}]});
+    let mut expected = node(side.clone(), next.clone());
+    expected["$defs"] =
+        json!({"Tree_1Node": node(side, next), "Side": {"type": "string", "enum": ["l", "r"]}});
+    assert_eq!(lower(&schema, SchemaTarget::OpenAiStrict).schema, expected);
+    assert!(lower(&schema, SchemaTarget::AnthropicStrict).obstacle.unwrap().contains("refers to itself"));
+    let openapi = lower(&schema, SchemaTarget::GeminiOpenApi);
+    assert!(!openapi.schema.to_string().contains("$ref"), "{}", openapi.schema);
+    assert_eq!(openapi.schema["properties"]["side"], json!({"type": "string", "enum": ["l", "r"]}));
+    assert_eq!(
+        openapi.schema["properties"]["next"]["properties"]["next"],
+        json!({"type": "object", "description": "The rest."})
+    );
+    assert!(openapi.lost[0].contains("within itself"), "{:?}", openapi.lost);
+}
+
+#[test]
+fn two_references_never_share_a_name() {
+    let of = |kind: &str| json!({"type": kind});
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "a": {"$ref": "#/$defs/X"}, "b": {"$ref": "#/definitions/X"}, "c": {"$ref": "#/$defs/X_1"}, "d": {"$ref": "#/$defs/X%5F1"}
+        },
+        "required": ["a", "b", "c", "d"],
+        "$defs": {"X": of("string"), "X_1": of("boolean")},
+        "definitions": {"X": of("integer")}
+    });
+    let lowered = lower(&schema, SchemaTarget::OpenAiStrict).schema;
+    for (name, kind) in [("a", "string"), ("b", "integer"), ("c", "boolean"), ("d", "boolean")] {
+        let reference = lowered["properties"][name]["$ref"].as_str().unwrap();
+        assert_eq!(reference::resolve(&lowered, reference), Some(&of(kind)), "{name}");
+    }
+}
+
+#[test]
+fn what_is_lost_is_listed_with_its_place() {
+    let schema = json!({
+        "type": "object",
+        "properties": {"a": {"type": "string", "minLength": 1, "x-ours": 1}},
+        "required": ["a"],
+        "if": {"required": ["a"]},
+        "not": {}
+    });
+    let lowered = lower(&schema, SchemaTarget::OpenAiStrict);
+    assert_eq!(
+        lowered.lost,
+        [
+            "`if` at the root",
+            "`not` at the root",
+            "`minLength` at `/properties/a`",
+            "`x-ours` at `/properties/a`"
+        ]
+    );
+    // Branches that differ in a constant lose nothing; branches that may both fit do.
+    let kind = |name: &str| json!({"properties": {"kind": {"const": name}}, "required": ["kind"]});
+    let told = property(json!({"oneOf": [kind("a"), kind("b")]}));
+    assert_eq!(lower(&told, SchemaTarget::OpenAiStrict).lost, Vec::<String>::new());
+    let both = property(json!({"oneOf": [kind("a"), kind("a")]}));
+    assert_eq!(lower(&both, SchemaTarget::OpenAiStrict).lost, ["`oneOf` at `/properties/p`"]);
+}
+
+#[test]
+fn a_hostile_schema_ends_soon() {
+    // Each level has the next one twice: written out, that is 2^60.
+    let mut definitions = serde_json::Map::new();
+    for level in 0..60 {
+        let next = json!({"$ref": format!("#/$defs/L{}", level + 1), "description": "x"});
+        definitions
+            .insert(format!("L{level}"), json!({"type": "object", "properties": {"a": next, "b": next}}));
+        let both = json!({"$ref": format!("#/$defs/M{}", level + 1), "properties": {}});
+        definitions.insert(format!("M{level}"), json!({"allOf": [both, both]}));
+    }
+    definitions.insert("L60".to_owned(), json!({"type": "string"}));
+    definitions.insert("M60".to_owned(), json!({"type": "object"}));
+    let long = |name: &str| json!({"type": "object", "properties": {"p": {"$ref": format!("#/$defs/{name}"), "minLength": 1}}, "$defs": definitions});
+    let mut deep = json!({"type": "string"});
+    for _ in 0..120 {
+        deep = json!({"type": "array", "items": deep});
+    }
+    let same: Vec<Value> =
+        (0..20_000).map(|number| json!({"properties": {"a": {"minLength": number}}})).collect();
+    let wide: serde_json::Map<String, Value> =
+        (0..60_000).map(|number| (number.to_string(), json!({"not": 1}))).collect();
+    for schema in [
+        long("L0"),
+        long("M0"),
+        property(deep),
+        property(json!({"allOf": same})),
+        property(json!({"allOf": [{"$ref": "#/properties/p"}, {"$ref": "#"}]})),
+        property(json!({"type": "object", "properties": wide})),
+        property(json!({"type": vec!["string"; 100_000]})),
+        property(json!({"anyOf": vec![json!({"anyOf": []}); 100]})),
+    ] {
+        for target in ALL {
+            let began = std::time::Instant::now();
+            let lowered = lower(&schema, target);
+            assert!(lowered.lost.len() <= 50);
+            assert!(lowered.lost.iter().chain(&lowered.obstacle).all(|entry| entry.len() < 1_000));
+            let took = began.elapsed();
+            assert!(took.as_secs() < 5, "{target:?} took {took:?}");
+        }
+    }
+}
+
+#[test]
+fn limits_of_providers_are_obstacles() {
+    let many = |count: usize, schema: Value| {
+        let properties: serde_json::Map<String, Value> =
+            (0..count).map(|number| (format!("p{number}"), schema.clone())).collect();
+        let names: Vec<String> = properties.keys().cloned().collect();
+        json!({"type": "object", "properties": properties, "required": names})
+    };
+    let nullable = json!({"type": ["string", "null"]});
+    let text = json!({"type": "string"});
+    assert_eq!(lower(&many(16, nullable.clone()), SchemaTarget::AnthropicStrict).obstacle, None);
+    assert!(
+        lower(&many(17, nullable), SchemaTarget::AnthropicStrict)
+            .obstacle
+            .unwrap()
+            .contains("17 parameters of")
+    );
+    assert_eq!(lower(&many(5_000, text.clone()), SchemaTarget::OpenAiStrict).obstacle, None);
+    assert!(
+        lower(&many(5_001, text.clone()), SchemaTarget::OpenAiStrict)
+            .obstacle
+            .unwrap()
+            .contains("5001 properties")
+    );
+    let mut nested = text;
+    for _ in 0..10 {
+        nested = json!({"type": "object", "properties": {"p": nested}});
+    }
+    assert_eq!(lower(&nested, SchemaTarget::OpenAiStrict).obstacle, None);
+    assert!(
+        lower(&property(nested), SchemaTarget::OpenAiStrict).obstacle.unwrap().contains("deeper than 10")
+    );
+
+    let mut allowance = StrictAllowance::anthropic();
+    let simple = lower(
+        &json!({"type": "object", "properties": {"p": {"type": ["string", "null"]}}}),
+        SchemaTarget::AnthropicStrict,
+    );
+    assert_eq!((simple.optional, simple.unions), (1, 1));
+    for _ in 0..16 {
+        allowance.take_tool(&simple).unwrap();
+    }
+    assert!(allowance.take_tool(&simple).unwrap_err().contains("16 parameters of several types"));
+    let free = lower(&json!({}), SchemaTarget::AnthropicStrict);
+    for _ in 16..20 {
+        allowance.take_tool(&free).unwrap();
+    }
+    assert!(allowance.take_tool(&free).unwrap_err().contains("at most 20 strict tools"));
+    allowance.take_answer(&free).unwrap();
+}
+
+#[test]
+fn only_nulls_that_the_schema_does_not_allow_go() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"},
+            "free": {},
+            "none": {"type": ["integer", "null"]},
+            "listed": {"enum": ["a", null]},
+            "named": {"$ref": "#/$defs/Text"},
+            "either": {"anyOf": [{"type": "object", "properties": {"x": {"type": "string"}}}, {"type": "null"}]},
+            "must": {"type": "string"},
+            "rows": {"type": "array", "items": {"$ref": "#"}},
+            "pair": {"prefixItems": [{"properties": {"a": {"type": "string"}}}], "items": {"properties": {"b": {"type": "string"}}}}
+        },
+        "required": ["must"],
+        "$defs": {"Text": {"allOf": [{"type": "string"}, {}]}}
+    });
+    for (value, expected) in [
+        (json!({"text": null, "other": null}), json!({"other": null})),
+        (
+            json!({"free": null, "none": null, "listed": null}),
+            json!({"free": null, "none": null, "listed": null}),
+        ),
+        (json!({"named": null}), json!({})),
+        (json!({"either": null}), json!({"either": null})),
+        (json!({"either": {"x": null}}), json!({"either": {}})),
+        (json!({"must": null}), json!({"must": null})),
+        (
+            json!({"rows": [{"text": null}, null, {"rows": [{"text": null}]}]}),
+            json!({"rows": [{}, null, {"rows": [{}]}]}),
+        ),
+        (
+            json!({"pair": [{"a": null, "b": null}, {"a": null, "b": null}]}),
+            json!({"pair": [{"b": null}, {"a": null}]}),
+        ),
+        (json!(null), json!(null)),
+        (json!([null]), json!([null])),
+    ] {
+        assert_eq!(without_nulls(value.clone(), &schema), expected, "{value}");
+    }
+    // Branches of branches and circles of references end.
+    let mut branches = json!({"$ref": "#"});
+    for _ in 0..40 {
+        branches = json!({"anyOf": [branches, branches.get("x"), {"$ref": "#"}], "properties": {"a": {"$ref": "#"}}});
+    }
+    without_nulls(json!({"a": {"a": {"a": null}}}), &branches);
+}

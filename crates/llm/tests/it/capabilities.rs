@@ -1,0 +1,160 @@
+//! What a model does not take is not sent, and what it lacks is refused before anything is sent.
+
+use serde_json::{Value, json};
+use toolpost_llm::{
+    Effort, ErrorKind, HostedModel, HostedTool, HttpClient, HttpOptions, Media, Model as _, ModelError,
+    OutputFormat, Part, Provider, ProviderAccess, Request, Response, Secret, Settings, Thinking, ToolChoice,
+    ToolDefinition, Turn,
+};
+use toolpost_testkit::provider::{LoopbackProvider, Reply};
+
+const BODY: &str = r#"{"type":"message","id":"msg_1","role":"assistant","model":"m","content":[{"type":"text","text":"hi"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"output_tokens":2}}"#;
+
+fn model(name: &str, server: &LoopbackProvider) -> HostedModel {
+    let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
+    let access =
+        ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("k")) };
+    HostedModel::new(Provider::find("anthropic").unwrap(), name, access, client).unwrap()
+}
+
+/// What was sent, and what the caller is told.
+async fn asked(name: &str, settings: Settings) -> (Value, Response) {
+    let server = LoopbackProvider::start(vec![Reply::json(200, BODY)]).unwrap();
+    let request = Request { settings, ..Request::new("hi") };
+    let response = model(name, &server).respond(&request).await.unwrap();
+    (server.requests()[0].json(), response)
+}
+
+#[tokio::test]
+async fn settings_that_a_model_does_not_take_are_dropped_with_a_notice() {
+    let sampling =
+        Settings { temperature: Some(0.5), top_p: Some(0.5), top_k: Some(5), ..Settings::default() };
+    let (body, response) = asked("claude-opus-5-5", sampling.clone()).await;
+    assert_eq!(
+        (&body["temperature"], &body["top_p"], &body["top_k"]),
+        (&Value::Null, &Value::Null, &Value::Null)
+    );
+    assert_eq!(
+        response.notices,
+        ["temperature", "top_p", "top_k"]
+            .map(|name| format!("`{name}` was not sent: claude-opus-5-5 does not take it"))
+    );
+    for takes in ["claude-haiku-4-5", "claude-nobody-knows"] {
+        let (body, response) = asked(takes, sampling.clone()).await;
+        assert_eq!(body["temperature"], json!(0.5), "{takes}");
+        assert!(response.notices.is_empty(), "{takes}: {:?}", response.notices);
+    }
+}
+
+#[tokio::test]
+async fn effort_and_thinking_become_what_the_model_takes() {
+    let effort = |effort: Effort| Settings { effort: Some(effort), ..Settings::default() };
+    let thinking = |thinking: Thinking| Settings { thinking: Some(thinking), ..Settings::default() };
+    for (name, settings, path, sent, notice) in [
+        ("claude-opus-4-6", effort(Effort::Xhigh), "/output_config/effort", json!("high"), "sent as `high`"),
+        ("claude-opus-4-6", effort(Effort::Minimal), "/output_config/effort", json!("low"), "sent as `low`"),
+        ("claude-haiku-4-5", effort(Effort::High), "/output_config", Value::Null, "takes none"),
+        ("claude-opus-5-5", thinking(Thinking::Off), "/thinking", Value::Null, "thinking off was not sent"),
+        (
+            "claude-opus-5-5",
+            thinking(Thinking::Budget(2_000)),
+            "/thinking",
+            json!({"type": "adaptive"}),
+            "decides itself",
+        ),
+        (
+            "claude-haiku-4-5",
+            thinking(Thinking::Adaptive),
+            "/thinking",
+            Value::Null,
+            "adaptive thinking was not sent",
+        ),
+        (
+            "claude-haiku-4-5",
+            Settings { max_output_tokens: Some(900_000), ..Settings::default() },
+            "/max_tokens",
+            json!(64_000),
+            "64000 instead of 900000",
+        ),
+    ] {
+        let (body, response) = asked(name, settings).await;
+        assert_eq!(body.pointer(path).unwrap_or(&Value::Null), &sent, "{name} {notice}");
+        assert!(response.notices.iter().any(|text| text.contains(notice)), "{name}: {:?}", response.notices);
+    }
+}
+
+async fn refused(name: &str, request: Request) -> ModelError {
+    let server = LoopbackProvider::start(Vec::new()).unwrap();
+    let error = model(name, &server).respond(&request).await.unwrap_err();
+    assert!(server.requests().is_empty(), "{name}: something was sent");
+    error
+}
+
+#[tokio::test]
+async fn a_feature_that_a_model_lacks_is_an_error_that_names_models_which_have_it() {
+    let tool = ToolDefinition::new("look", "Looks.", &json!({"type": "object"}));
+    let plain = Request { tools: vec![tool].into(), ..Request::new("hi") };
+    let forced = Request { tool_choice: Some(ToolChoice::Any), ..plain.clone() };
+    let mut deferred = plain;
+    deferred.tools =
+        deferred.tools.iter().cloned().map(|tool| ToolDefinition { deferred: true, ..tool }).collect();
+    let mut schema = Request::new("hi");
+    schema.settings.output = Some(OutputFormat::schema(&json!({"type": "object"})));
+    let hosted = |tool: HostedTool| Request { hosted_tools: vec![tool], ..Request::new("hi") };
+    let file = Request {
+        turns: vec![Turn::User(vec![Part::ContainerFile { file_id: "file_1".into() }])],
+        ..Request::default()
+    };
+    for (name, request, lacks, would_do) in [
+        ("claude-opus-5-5", forced, "forced_tool_choice", "claude-haiku-5-5"),
+        ("claude-opus-4-1", deferred, "tool_search", "anthropic/claude-opus-5-5"),
+        ("claude-3-haiku", schema, "structured_output", "anthropic/claude-sonnet-5-5"),
+        (
+            "claude-opus-5-5",
+            hosted(HostedTool::FileSearch { stores: vec!["s".into()], max_results: None }),
+            "file_search",
+            "gemini/",
+        ),
+        (
+            "claude-3-haiku",
+            hosted(HostedTool::CodeExecution { version: None, file_ids: Vec::new() }),
+            "code_execution",
+            "anthropic/claude-opus-5-5",
+        ),
+        ("claude-3-haiku", file, "code_execution", "anthropic/claude-opus-5-5"),
+    ] {
+        let error = refused(name, request).await;
+        assert_eq!(error.kind, ErrorKind::Unsupported, "{error}");
+        assert!(error.message.contains(&format!("has no {lacks}")), "{error}");
+        assert!(error.message.contains(would_do), "{error}");
+        assert!(!error.message.contains("claude-sonnet-4-0"), "a retired model would not do: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_a_model_does_not_take_is_refused_with_those_that_it_takes() {
+    let tool =
+        HostedTool::CodeExecution { version: Some("code_execution_20260521".into()), file_ids: Vec::new() };
+    let request = Request { hosted_tools: vec![tool], ..Request::new("hi") };
+    let error = refused("claude-haiku-4-5", request).await;
+    assert_eq!(error.kind, ErrorKind::Unsupported);
+    assert!(error.message.contains("Expected one of code_execution_20250825"), "{error}");
+}
+
+#[tokio::test]
+async fn pictures_that_a_model_cannot_see_are_refused() {
+    let catalog = toolpost_llm::Catalog::built_in()
+        .with_file("m.yaml", "models: [{id: anthropic/claude-blind, features: {images: false}}]")
+        .unwrap();
+    let server = LoopbackProvider::start(Vec::new()).unwrap();
+    let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
+    let access =
+        ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("k")) };
+    let provider = Provider::find("anthropic").unwrap();
+    let model = HostedModel::with_catalog(provider, "claude-blind", access, client, catalog.into()).unwrap();
+    let picture = Turn::User(vec![Part::Image(Media::from_bytes("image/png", b"x"))]);
+    let request = Request { turns: vec![picture], ..Request::default() };
+    let error = model.respond(&request).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unsupported);
+    assert!(error.message.contains("has no images") && server.requests().is_empty(), "{error}");
+}
