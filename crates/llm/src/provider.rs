@@ -35,6 +35,8 @@ pub struct Provider {
 pub(crate) enum KeyHeader {
     /// `x-api-key: KEY`
     ApiKey,
+    /// `x-goog-api-key: KEY`
+    GoogleApiKey,
 }
 
 impl KeyHeader {
@@ -42,24 +44,40 @@ impl KeyHeader {
     pub(crate) fn header(self, key: &Secret) -> (&'static str, String) {
         match self {
             Self::ApiKey => ("x-api-key", key.expose().to_owned()),
+            Self::GoogleApiKey => ("x-goog-api-key", key.expose().to_owned()),
         }
     }
 }
 
 /// Every provider, in the order in which they are listed to users.
-pub const PROVIDERS: &[Provider] = &[Provider {
-    name: "anthropic",
-    wire: Wire::Messages,
-    base_url: Some("https://api.anthropic.com"),
-    version_path: "/v1",
-    key: KeyHeader::ApiKey,
-    beta_header: Some("anthropic-beta"),
-    needs_key: true,
-    key_variable: "ANTHROPIC_API_KEY",
-    base_url_variable: "ANTHROPIC_BASE_URL",
-    prefixes: &["claude-"],
-    bare_names: &[],
-}];
+pub const PROVIDERS: &[Provider] = &[
+    Provider {
+        name: "anthropic",
+        wire: Wire::Messages,
+        base_url: Some("https://api.anthropic.com"),
+        version_path: "/v1",
+        key: KeyHeader::ApiKey,
+        beta_header: Some("anthropic-beta"),
+        needs_key: true,
+        key_variable: "ANTHROPIC_API_KEY",
+        base_url_variable: "ANTHROPIC_BASE_URL",
+        prefixes: &["claude-"],
+        bare_names: &[],
+    },
+    Provider {
+        name: "gemini",
+        wire: Wire::GenerateContent,
+        base_url: Some("https://generativelanguage.googleapis.com"),
+        version_path: "/v1beta",
+        key: KeyHeader::GoogleApiKey,
+        beta_header: None,
+        needs_key: true,
+        key_variable: "GEMINI_API_KEY",
+        base_url_variable: "GEMINI_BASE_URL",
+        prefixes: &["gemini-"],
+        bare_names: &[],
+    },
+];
 
 impl Provider {
     /// The provider of a name.

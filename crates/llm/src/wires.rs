@@ -5,6 +5,7 @@
 
 pub(crate) mod anthropic;
 pub(crate) mod codec;
+pub(crate) mod gemini;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,16 +21,19 @@ use crate::{ErrorKind, ModelError, ModelEvent, ModelId, RawJson, Request, Respon
 pub enum Wire {
     /// The Anthropic Messages API.
     Messages,
+    /// Gemini's `GenerateContent`.
+    GenerateContent,
 }
 
 impl Wire {
     /// Every wire that this crate speaks.
-    pub const ALL: &[Self] = &[Self::Messages];
+    pub const ALL: &[Self] = &[Self::Messages, Self::GenerateContent];
 
     /// The wire's name, for reports: `messages`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Messages => "messages",
+            Self::GenerateContent => "generate-content",
         }
     }
 
@@ -37,6 +41,7 @@ impl Wire {
     pub(crate) fn codec(self, info: Arc<ModelInfo>) -> Arc<dyn Codec> {
         match self {
             Self::Messages => Arc::new(anthropic::MessagesCodec::new(info)),
+            Self::GenerateContent => Arc::new(gemini::GenerateCodec::new(info)),
         }
     }
 
@@ -71,12 +76,14 @@ impl Wire {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum AnyFold {
     Messages(anthropic::MessageFold),
+    GenerateContent(gemini::GenerateFold),
 }
 
 impl AnyFold {
     fn inner(&mut self) -> &mut dyn Fold {
         match self {
             Self::Messages(fold) => fold,
+            Self::GenerateContent(fold) => fold,
         }
     }
 }
@@ -89,6 +96,7 @@ impl Fold for AnyFold {
     fn is_complete(&self) -> bool {
         match self {
             Self::Messages(fold) => fold.is_complete(),
+            Self::GenerateContent(fold) => fold.is_complete(),
         }
     }
 

@@ -206,8 +206,13 @@ impl Tries {
         // An error whose text cannot be read is still that error.
         let text = self.read_text(response, LONGEST_ERROR_BODY).await.unwrap_or_default();
         let mut error = self.exchange.codec.read_error(status, &text);
+        // Some providers say in the body how long to wait.
+        let mut advice = advice;
         if let ErrorKind::RateLimited { retry_after } = &mut error.kind {
-            *retry_after = wait;
+            *retry_after = wait.or(*retry_after);
+            if let Advice::Retry { after } = &mut advice {
+                *after = *retry_after;
+            }
         }
         error.details.request_id = id.or(error.details.request_id);
         Failure { error, advice }

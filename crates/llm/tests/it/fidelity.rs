@@ -5,6 +5,7 @@
 //! others nothing is assumed but the kind. A wire is one [`Dialect`]. Members that recorded clients add or leave out are
 //! listed in `tests/data/fidelity.json`, each with its reason.
 
+mod gemini;
 mod history;
 mod messages;
 mod report;
@@ -13,7 +14,7 @@ mod requests;
 use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::Value;
-use toolpost_llm::{ItemView, ModelError, ModelEvent, ModelId, RawJson, Request, Response, Wire};
+use toolpost_llm::{ErrorKind, ItemView, ModelError, ModelEvent, ModelId, RawJson, Request, Response, Wire};
 use toolpost_testkit::recordings::{self, Answer, Interaction, Recording};
 
 /// What the tests must know of a wire that the library does not say.
@@ -63,7 +64,7 @@ pub(crate) struct Unit {
 }
 
 /// Every dialect, in the order of the report.
-pub(crate) const DIALECTS: &[&dyn Dialect] = &[&messages::Messages];
+pub(crate) const DIALECTS: &[&dyn Dialect] = &[&messages::Messages, &gemini::GenerateContent];
 
 /// Words of which one stands in every file that has traffic of a wire.
 const ADDRESSES: &[&str] =
@@ -194,6 +195,7 @@ fn check_answer(dialect: &dyn Dialect, interaction: &Interaction, counts: &mut C
                     )?;
                 }
                 Err(_) if body.get("error").is_some_and(|error| !error.is_null()) => counts.errors += 1,
+                Err(error) if error.kind == ErrorKind::Refused => counts.errors += 1,
                 Err(error) => return Err(error.to_string()),
             }
         }
@@ -400,6 +402,11 @@ fn cut_all(test: &str, provider: &str) {
 #[test]
 fn every_anthropic_stream_is_the_same_however_it_is_cut() {
     cut_all("every_anthropic_stream_is_the_same_however_it_is_cut", "anthropic");
+}
+
+#[test]
+fn every_gemini_stream_is_the_same_however_it_is_cut() {
+    cut_all("every_gemini_stream_is_the_same_however_it_is_cut", "gemini");
 }
 
 /// The content that a Messages stream adds up to, by a naive fold.

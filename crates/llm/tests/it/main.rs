@@ -11,6 +11,7 @@ mod capabilities;
 mod catalog;
 mod failures;
 mod fidelity;
+mod gemini;
 mod official_types;
 mod offline;
 

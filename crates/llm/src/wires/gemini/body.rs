@@ -1,0 +1,145 @@
+//! An answer of `GenerateContent` as a whole.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde_json::value::RawValue;
+
+use super::error::error_in;
+use super::fold::GenerateFold;
+use super::view::{Views, cite};
+use crate::fields::{Fields, Members};
+use crate::wires::codec::Fold as _;
+use crate::{ErrorKind, Item, ItemView, ModelError, ModelId, RawJson, Response, StopReason, Usage};
+
+/// Reads an answer that came as a whole.
+pub(super) fn read_body(origin: &ModelId, body: &str) -> Result<Response, ModelError> {
+    let protocol = |text: String| ModelError::new(ErrorKind::Protocol, text).with_model(origin);
+    if let Some(error) = error_in(None, body) {
+        return Err(error.with_model(origin));
+    }
+    // A gateway may leave out that events were asked for: the pieces then come in a list.
+    if body.trim_start().starts_with('[') {
+        return read_pieces(origin, body);
+    }
+    let answer: Fields = serde_json::from_str(body)
+        .map_err(|error| protocol(format!("the body is not the JSON object that was expected: {error}")))?;
+    if let Some(error) = blocked(answer.get("promptFeedback")) {
+        return Err(error.with_model(origin));
+    }
+    let candidates = answer.read::<Vec<Fields>>("candidates").unwrap_or_default();
+    let Some(candidate) = candidates.into_iter().find(|candidate| index_of(candidate.get("index")) == 0)
+    else {
+        return Err(protocol("the body: expected a list of candidates".to_owned()));
+    };
+    let content: Members<'_> = candidate.read("content").unwrap_or_default();
+    let mut views = Views::default();
+    views.of_answer(answer.read("responseId"), prompt_tokens(answer.get("usageMetadata")));
+    let parts = content.read::<Vec<RawJson>>("parts").unwrap_or_default();
+    let mut items: Vec<Item> = parts.into_iter().map(|part| views.item(part)).collect();
+    cite(&mut items, &candidate);
+    let raw = RawJson::parse(body).map_err(|error| protocol(error.to_string()))?;
+    Ok(response_of(origin, &answer, &candidate, items, raw))
+}
+
+fn read_pieces(origin: &ModelId, body: &str) -> Result<Response, ModelError> {
+    let pieces: Vec<&RawValue> = serde_json::from_str(body).map_err(|error| {
+        let message = format!("the body is not the JSON that was expected: {error}");
+        ModelError::new(ErrorKind::Protocol, message).with_model(origin)
+    })?;
+    let mut fold = GenerateFold::new(origin.clone());
+    let mut events = VecDeque::new();
+    for piece in pieces {
+        fold.take(piece.get(), &mut events)?;
+        events.clear();
+    }
+    fold.end(&mut events)?;
+    fold.finish()
+}
+
+/// The place of a candidate; the first if it has none.
+pub(super) fn index_of(raw: Option<&RawValue>) -> u64 {
+    raw.and_then(|raw| raw.get().parse().ok()).unwrap_or_default()
+}
+
+/// The error of a prompt that the provider did not let through.
+pub(super) fn blocked(feedback: Option<&RawValue>) -> Option<ModelError> {
+    let feedback: Members<'_> = serde_json::from_str(feedback?.get()).ok()?;
+    let reason = feedback.read::<String>("blockReason").filter(|reason| !reason.is_empty())?;
+    let message = feedback.read::<String>("blockReasonMessage");
+    let message = message.unwrap_or_else(|| "the prompt was blocked".to_owned());
+    let mut error = ModelError::new(ErrorKind::Refused, message.chars().take(2_000).collect::<String>());
+    error.details.provider_code = Some(reason.chars().take(100).collect());
+    Some(error)
+}
+
+pub(super) fn prompt_tokens(usage: Option<&RawValue>) -> Option<u64> {
+    let usage: Members<'_> = serde_json::from_str(usage?.get()).ok()?;
+    usage.read("promptTokenCount")
+}
+
+pub(super) fn response_of(
+    origin: &ModelId,
+    answer: &Fields,
+    candidate: &Fields,
+    items: Vec<Item>,
+    raw: RawJson,
+) -> Response {
+    let word: String = candidate.read("finishReason").unwrap_or_default();
+    let message = candidate.read::<String>("finishMessage").filter(|message| !message.is_empty());
+    let has_calls = items.iter().any(|item| matches!(item.view(), ItemView::ToolCall { .. }));
+    let said = |word: String| match &message {
+        Some(message) => format!("{word}: {message}"),
+        None => word,
+    };
+    let (stop, stop_detail) = match word.as_str() {
+        "MAX_TOKENS" => (StopReason::MaxTokens, None),
+        "SAFETY"
+        | "RECITATION"
+        | "BLOCKLIST"
+        | "PROHIBITED_CONTENT"
+        | "SPII"
+        | "IMAGE_SAFETY"
+        | "IMAGE_PROHIBITED_CONTENT"
+        | "IMAGE_RECITATION"
+        | "MODEL_ARMOR" => (StopReason::Refusal, Some(said(word))),
+        "STOP" | "" if has_calls => (StopReason::ToolUse, None),
+        "STOP" => (StopReason::EndTurn, None),
+        // Whatever else the provider makes of its calls: they are there, and want results.
+        _ if has_calls => (StopReason::ToolUse, Some(said(word))),
+        _ => (StopReason::Other(word), message),
+    };
+    Response {
+        id: answer.read("responseId").unwrap_or_default(),
+        model: answer.read("modelVersion").unwrap_or_else(|| origin.name.clone()),
+        origin: origin.clone(),
+        items,
+        stop,
+        stop_detail,
+        usage: usage_of(answer, candidate),
+        carry: serde_json::Map::new(),
+        notices: Vec::new(),
+        raw,
+    }
+}
+
+/// The wire counts thinking beside the answer and cached input within the prompt.
+pub(super) fn usage_of(answer: &Fields, candidate: &Fields) -> Usage {
+    let usage: Members<'_> = answer.read("usageMetadata").unwrap_or_default();
+    let count = |name: &str| usage.read::<u64>(name).unwrap_or_default();
+    let cached = count("cachedContentTokenCount");
+    let prompt = count("promptTokenCount").saturating_add(count("toolUsePromptTokenCount"));
+    let reasoning: Option<u64> = usage.read("thoughtsTokenCount");
+    let grounding: Members<'_> = candidate.read("groundingMetadata").unwrap_or_default();
+    let searches =
+        grounding.read::<Vec<&RawValue>>("webSearchQueries").map_or(0, |queries| queries.len() as u64);
+    let hosted = [("web_search_requests".to_owned(), searches)].into_iter().filter(|(_, count)| *count > 0);
+    Usage {
+        input: prompt.saturating_sub(cached),
+        output: count("candidatesTokenCount").saturating_add(reasoning.unwrap_or_default()),
+        cache_read: cached,
+        reasoning,
+        hosted: hosted.collect::<BTreeMap<_, _>>(),
+        raw: answer.get("usageMetadata").map(RawJson::from),
+        ..Usage::default()
+    }
+}

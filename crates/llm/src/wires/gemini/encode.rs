@@ -1,0 +1,512 @@
+//! A request as the body of `GenerateContent`.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::is_modern;
+use super::view::id_on_wire;
+use crate::catalog::ModelInfo;
+use crate::json::JsonWriter;
+use crate::options::merge_options;
+use crate::wires::codec::Notices;
+use crate::{
+    AssistantTurn, Effort, ErrorKind, HostedTool, Item, ItemView, Media, MediaSource, ModelError, ModelId,
+    OutputFormat, Part, PromptCaching, RawJson, Request, Settings, Thinking, ToolChoice, ToolDefinition,
+    ToolResult, Turn,
+};
+
+/// What stands for the signature of a call that another model made: the documented text
+/// `skip_thought_signature_validator`, in base64 as the wire has all signatures.
+const NO_SIGNATURE: &str = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I=";
+
+/// The key of arguments that are not a JSON object, which is all that the wire takes.
+const NOT_JSON: &str = "INVALID_JSON";
+
+/// Where uploaded files are: the wire wants the whole address, and people have the end of it.
+const FILES: &str = "https://generativelanguage.googleapis.com/v1beta/";
+
+/// The room that is made for a body without its turns, and for a turn, in bytes.
+const ABOUT_A_BODY: usize = 1024;
+const ABOUT_A_TURN: usize = 256;
+
+/// Writes the body, and says what the caller's user should know about it.
+pub(super) fn encode(info: &ModelInfo, request: &Request) -> Result<(JsonWriter, Vec<String>), ModelError> {
+    let mut encoder = Encoder {
+        out: JsonWriter::with_capacity(ABOUT_A_BODY + request.turns.len() * ABOUT_A_TURN),
+        model: &info.id,
+        is_modern: is_modern(&info.id.name),
+        role: "",
+        has_call: false,
+        notices: Notices::default(),
+    };
+    encoder.body(request).map_err(|error| {
+        ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(&info.id)
+    })?;
+    Ok((encoder.out, encoder.notices.into_vec()))
+}
+
+struct Encoder<'a> {
+    out: JsonWriter,
+    model: &'a ModelId,
+    /// Whether the model is of Gemini 3 or later.
+    is_modern: bool,
+    /// The role of the content that is being written; empty before the first.
+    role: &'static str,
+    /// Whether the content that is being written has a function call: the first of each must be signed.
+    has_call: bool,
+    notices: Notices,
+}
+
+impl Encoder<'_> {
+    fn body(&mut self, request: &Request) -> Result<(), serde_json::Error> {
+        self.out.piece("{");
+        if let Some(system) = request.system.as_deref().filter(|text| !text.trim().is_empty()) {
+            self.out.json("systemInstruction", r#"{"parts":[{"text":"#);
+            self.out.string(system);
+            self.out.piece("}]}");
+        }
+        self.contents(&request.turns)?;
+        self.tools(request)?;
+        self.tool_config(request);
+        self.generation_config(&request.settings)?;
+        if !matches!(request.settings.prompt_caching, PromptCaching::Off | PromptCaching::Automatic) {
+            self.notices.add(
+                "how long to keep the prompt was not sent: the Gemini wire keeps prompts by itself, or under a name \
+                 (`cachedContent` in the provider's options)",
+            );
+        }
+        self.out.piece("}");
+        if request.provider_options.is_empty() {
+            return Ok(());
+        }
+        self.out.change(0, |body| merge_options(body, &request.provider_options))
+    }
+
+    fn generation_config(&mut self, settings: &Settings) -> Result<(), serde_json::Error> {
+        let mut out = JsonWriter::with_capacity(ABOUT_A_TURN);
+        out.piece("{");
+        if let Some(limit) = settings.max_output_tokens {
+            out.put("maxOutputTokens", &limit)?;
+        }
+        if let Some(value) = settings.temperature {
+            out.put("temperature", &value)?;
+        }
+        if let Some(value) = settings.top_p {
+            out.put("topP", &value)?;
+        }
+        if let Some(value) = settings.top_k {
+            out.put("topK", &value)?;
+        }
+        if !settings.stop.is_empty() {
+            out.put("stopSequences", &settings.stop)?;
+        }
+        if let Some(seed) = settings.seed {
+            out.put("seed", &seed)?;
+        }
+        match &settings.output {
+            None => {}
+            Some(OutputFormat::Json) => out.text("responseMimeType", "application/json"),
+            Some(OutputFormat::Schema { schema, .. }) => {
+                out.text("responseMimeType", "application/json");
+                out.json("responseJsonSchema", schema.get());
+            }
+        }
+        if let Some(thinking) = self.thinking(settings)? {
+            out.json("thinkingConfig", thinking.get());
+        }
+        if settings.parallel_tool_calls == Some(false) {
+            self.notices.add(
+                "`parallel_tool_calls` was not sent: the Gemini wire cannot forbid several calls at once",
+            );
+        }
+        out.piece("}");
+        if out.len() > 2 {
+            self.out.json("generationConfig", out.into_raw()?.get());
+        }
+        Ok(())
+    }
+
+    /// How the model thinks: models before Gemini 3 take a number of tokens, later ones a level as well.
+    fn thinking(&mut self, settings: &Settings) -> Result<Option<RawJson>, serde_json::Error> {
+        let Settings { thinking, effort, .. } = settings;
+        let level = self.level(thinking.as_ref(), *effort);
+        let mut out = JsonWriter::with_capacity(64);
+        out.piece("{");
+        match (thinking, level) {
+            (_, Some(level)) => {
+                if let Some(Thinking::Budget(_)) = thinking {
+                    self.notices
+                        .add("the thinking budget was not sent: the Gemini wire takes it or an effort");
+                }
+                out.text("thinkingLevel", level);
+            }
+            (Some(Thinking::Off), None) => out.json("thinkingBudget", "0"),
+            (Some(Thinking::Budget(tokens)), None) => out.put("thinkingBudget", tokens)?,
+            // Later models decide for themselves unless they are told otherwise.
+            (Some(Thinking::Adaptive), None) if !self.is_modern => out.json("thinkingBudget", "-1"),
+            (Some(Thinking::Adaptive) | None, None) => {}
+        }
+        if matches!(thinking, Some(Thinking::Adaptive | Thinking::Budget(_))) {
+            out.json("includeThoughts", "true");
+        }
+        out.piece("}");
+        if out.len() > 2 { out.into_raw().map(Some) } else { Ok(None) }
+    }
+
+    fn level(&mut self, thinking: Option<&Thinking>, effort: Option<Effort>) -> Option<&'static str> {
+        if thinking == Some(&Thinking::Off) {
+            if effort.is_some() {
+                self.notices.add("`effort` was not sent: the model is not to think");
+            }
+            if self.is_modern {
+                self.notices
+                    .add("thinking was set to `minimal`: models from Gemini 3 on cannot leave it out");
+            }
+            return self.is_modern.then_some("minimal");
+        }
+        let effort = effort?;
+        if !self.is_modern {
+            self.notices.add("`effort` was not sent: models before Gemini 3 take a thinking budget instead");
+            return None;
+        }
+        Some(match effort {
+            Effort::Minimal | Effort::Low | Effort::Medium | Effort::High => effort.as_str(),
+            Effort::Xhigh | Effort::Max => {
+                let word = effort.as_str();
+                self.notices
+                    .add(format!("effort `{word}` was sent as `high`, the most that the Gemini wire knows"));
+                Effort::High.as_str()
+            }
+        })
+    }
+
+    fn tools(&mut self, request: &Request) -> Result<(), serde_json::Error> {
+        if request.tools.is_empty() && request.hosted_tools.is_empty() {
+            return Ok(());
+        }
+        self.out.json("tools", "[");
+        if !request.tools.is_empty() {
+            self.out.piece(r#"{"functionDeclarations":["#);
+            for definition in request.tools.iter() {
+                self.tool(definition)?;
+            }
+            self.out.piece("]}");
+        }
+        for tool in &request.hosted_tools {
+            self.hosted(tool)?;
+        }
+        self.out.piece("]");
+        Ok(())
+    }
+
+    fn tool(&mut self, definition: &ToolDefinition) -> Result<(), serde_json::Error> {
+        let ToolDefinition { name, description, input_schema, provider_options, .. } = definition;
+        self.out.comma();
+        let start = self.out.len();
+        self.out.piece("{");
+        self.out.text("name", name);
+        self.out.text("description", description);
+        self.out.json("parametersJsonSchema", input_schema.get());
+        self.out.piece("}");
+        if definition.deferred {
+            self.notices.add("deferred tools were sent whole: the Gemini wire has no search for tools");
+        }
+        if provider_options.is_empty() {
+            return Ok(());
+        }
+        self.out
+            .change(start, |tool| provider_options.iter().try_for_each(|(name, value)| tool.put(name, value)))
+    }
+
+    fn hosted(&mut self, tool: &HostedTool) -> Result<(), serde_json::Error> {
+        self.out.comma();
+        match tool {
+            HostedTool::WebSearch { max_uses, .. } | HostedTool::WebFetch { max_uses, .. } => {
+                if max_uses.is_some() {
+                    let name = tool.name();
+                    self.notices.add(format!(
+                        "`max_uses` of `{name}` was not sent: the Gemini wire has no such limit"
+                    ));
+                }
+                let is_search = matches!(tool, HostedTool::WebSearch { .. });
+                self.out.piece(if is_search { r#"{"googleSearch":{}}"# } else { r#"{"urlContext":{}}"# });
+            }
+            HostedTool::FileSearch { stores, max_results } => {
+                self.out.piece(r#"{"fileSearch":{"#);
+                self.out.put("fileSearchStoreNames", stores)?;
+                if let Some(count) = max_results {
+                    self.out.put("topK", count)?;
+                }
+                self.out.piece("}}");
+            }
+            HostedTool::CodeExecution { version, .. } => {
+                if let Some(version) = version {
+                    self.notices.add(format!(
+                        "version `{version}` of `code_execution` was not sent: the Gemini wire has one"
+                    ));
+                }
+                self.out.piece(r#"{"codeExecution":{}}"#);
+            }
+            HostedTool::Raw(raw) => self.out.piece(raw.get()),
+        }
+        Ok(())
+    }
+
+    fn tool_config(&mut self, request: &Request) {
+        let mode = match &request.tool_choice {
+            None | Some(ToolChoice::Auto) if request.tools.iter().any(|tool| tool.strict) => {
+                Some("VALIDATED")
+            }
+            None => None,
+            Some(ToolChoice::Auto) => Some("AUTO"),
+            Some(ToolChoice::Any | ToolChoice::Tool(_)) => Some("ANY"),
+            Some(ToolChoice::None) => Some("NONE"),
+        };
+        // Without it the provider refuses its own tools beside functions, and shows nothing that could go back.
+        let combines = self.is_modern && !request.tools.is_empty() && !request.hosted_tools.is_empty();
+        if mode.is_none() && !combines {
+            return;
+        }
+        self.out.json("toolConfig", "{");
+        if let Some(mode) = mode {
+            self.out.json("functionCallingConfig", "{");
+            self.out.text("mode", mode);
+            if let Some(ToolChoice::Tool(name)) = &request.tool_choice {
+                self.out.json("allowedFunctionNames", "[");
+                self.out.string(name);
+                self.out.piece("]");
+            }
+            self.out.piece("}");
+        }
+        if combines {
+            self.out.json("includeServerSideToolInvocations", "true");
+        }
+        self.out.piece("}");
+    }
+
+    fn contents(&mut self, turns: &[Turn]) -> Result<(), serde_json::Error> {
+        self.out.json("contents", "[");
+        for turn in turns {
+            match turn {
+                Turn::User(parts) => self.said(parts),
+                Turn::System(parts) => {
+                    self.notices.add(
+                        "instructions in the midst of the conversation were sent as the user's words: the Gemini wire \
+                         has no other place for them",
+                    );
+                    self.said(parts);
+                }
+                Turn::Assistant(turn) => self.assistant(turn)?,
+                Turn::ToolResults(results) => self.results(results),
+            }
+        }
+        self.out.piece(if self.role.is_empty() { "]" } else { "]}]" });
+        Ok(())
+    }
+
+    /// Begins a part. Neighbours of one role are one content.
+    fn begin_part(&mut self, role: &'static str) {
+        if self.role != role {
+            if !self.role.is_empty() {
+                self.out.piece("]}");
+            }
+            self.role = role;
+            self.has_call = false;
+            self.out.comma();
+            self.out.piece(r#"{"role":""#);
+            self.out.piece(role);
+            self.out.piece(r#"","parts":["#);
+        }
+        self.out.comma();
+    }
+
+    fn said(&mut self, parts: &[Part]) {
+        for part in parts {
+            self.part(part);
+        }
+    }
+
+    fn part(&mut self, part: &Part) {
+        match part {
+            Part::Text(text) if text.trim().is_empty() => {}
+            Part::Text(text) => {
+                self.begin_part("user");
+                self.text(text);
+            }
+            Part::Image(media) | Part::Document(media) => {
+                self.begin_part("user");
+                self.media(media);
+            }
+            Part::Raw(raw) => {
+                self.begin_part("user");
+                self.out.piece(raw.get());
+            }
+            // The check has refused it.
+            Part::ContainerFile { .. } => {}
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        self.out.piece(r#"{"text":"#);
+        self.out.string(text);
+        self.out.piece("}");
+    }
+
+    fn media(&mut self, media: &Media) {
+        if media.title.is_some() {
+            self.notices.add("titles of documents were not sent: the Gemini wire has no place for them");
+        }
+        let place = match &media.source {
+            MediaSource::Base64(_) | MediaSource::Text(_) => r#"{"inlineData":{"#,
+            MediaSource::Url(_) | MediaSource::FileId(_) => r#"{"fileData":{"#,
+        };
+        self.out.piece(place);
+        if !media.media_type.is_empty() {
+            self.out.text("mimeType", &media.media_type);
+        }
+        match &media.source {
+            MediaSource::Base64(data) => self.out.text("data", data),
+            MediaSource::Text(text) => self.out.text("data", &STANDARD.encode(text.as_bytes())),
+            MediaSource::FileId(id) if id.starts_with("files/") => {
+                self.out.text("fileUri", &format!("{FILES}{id}"));
+            }
+            MediaSource::Url(address) | MediaSource::FileId(address) => self.out.text("fileUri", address),
+        }
+        self.out.piece("}}");
+    }
+
+    /// Results of calls stand together. What a result cannot hold of media stands behind all of them.
+    fn results(&mut self, results: &[ToolResult]) {
+        let is_held = |part: &Part| match part {
+            Part::Text(_) => true,
+            Part::Image(media) | Part::Document(media) => {
+                self.is_modern && matches!(media.source, MediaSource::Base64(_) | MediaSource::Text(_))
+            }
+            Part::ContainerFile { .. } | Part::Raw(_) => false,
+        };
+        let outside: Vec<&Part> =
+            results.iter().flat_map(|result| &result.content).filter(|part| !is_held(part)).collect();
+        let held: Vec<Vec<&Part>> = results
+            .iter()
+            .map(|result| result.content.iter().filter(|part| is_held(part)).collect())
+            .collect();
+        for (result, parts) in results.iter().zip(held) {
+            self.begin_part("user");
+            self.out.piece(r#"{"functionResponse":{"#);
+            if let Some(id) = id_on_wire(&result.call_id) {
+                self.out.text("id", id);
+            }
+            self.out.text("name", &result.name);
+            self.out.json("response", "{");
+            self.out.text(if result.is_error { "error" } else { "output" }, &result.joined_text());
+            self.out.piece("}");
+            let media: Vec<&Media> = parts
+                .into_iter()
+                .filter_map(|part| match part {
+                    Part::Image(media) | Part::Document(media) => Some(media),
+                    _ => None,
+                })
+                .collect();
+            if !media.is_empty() {
+                self.out.json("parts", "[");
+                for media in media {
+                    self.out.comma();
+                    self.media(media);
+                }
+                self.out.piece("]");
+            }
+            self.out.piece("}}");
+        }
+        for part in outside {
+            self.part(part);
+        }
+    }
+
+    fn assistant(&mut self, turn: &AssistantTurn) -> Result<(), serde_json::Error> {
+        let is_ours = turn.origin.provider == self.model.provider;
+        for item in &turn.items {
+            // The provider itself sends texts without text, and refuses them when they come back.
+            if matches!(item.view(), ItemView::Text { text, .. } if text.is_empty()) {
+                continue;
+            }
+            if is_ours {
+                self.own(item, &turn.origin)?;
+            } else {
+                self.foreign(item, &turn.origin);
+            }
+        }
+        Ok(())
+    }
+
+    fn own(&mut self, item: &Item, origin: &ModelId) -> Result<(), serde_json::Error> {
+        self.begin_part("model");
+        let start = self.out.len();
+        self.out.piece(item.raw().get());
+        if !matches!(item.view(), ItemView::ToolCall { .. }) || std::mem::replace(&mut self.has_call, true) {
+            return Ok(());
+        }
+        // An older model may have signed nothing, and this one wants a signature. Its own word is not touched.
+        if !self.is_modern || origin.name == self.model.name {
+            return Ok(());
+        }
+        let mut is_added = false;
+        self.out.change(start, |part| {
+            is_added = part.get("thoughtSignature").is_none();
+            if is_added { part.put("thoughtSignature", NO_SIGNATURE) } else { Ok(()) }
+        })?;
+        if is_added {
+            self.unsigned(origin);
+        }
+        Ok(())
+    }
+
+    fn unsigned(&mut self, origin: &ModelId) {
+        self.notices.add(format!(
+            "calls of {origin} have no thought signature: they were sent with the text that stands for one"
+        ));
+    }
+
+    /// An item of another provider: what it means is kept, what only its provider can read is not.
+    fn foreign(&mut self, item: &Item, origin: &ModelId) {
+        match item.view() {
+            ItemView::Text { text, .. } => {
+                self.begin_part("model");
+                self.text(text);
+            }
+            ItemView::ToolCall { id, name, arguments } => {
+                self.begin_part("model");
+                self.out.piece(r#"{"functionCall":{"#);
+                if let Some(id) = id_on_wire(id) {
+                    self.out.text("id", id);
+                }
+                self.out.text("name", name);
+                self.out.name("args");
+                match arguments {
+                    Ok(raw) if raw.get().starts_with('{') => self.out.piece(raw.get()),
+                    Ok(raw) => self.wrapped(raw.get()),
+                    Err(text) => self.wrapped(text),
+                }
+                self.out.piece("}");
+                if self.is_modern && !std::mem::replace(&mut self.has_call, true) {
+                    self.out.text("thoughtSignature", NO_SIGNATURE);
+                    self.unsigned(origin);
+                }
+                self.out.piece("}");
+            }
+            ItemView::Thinking { .. }
+            | ItemView::ServerToolCall { .. }
+            | ItemView::ServerToolResult { .. }
+            | ItemView::Other { .. } => self.notices.add(format!(
+                "thinking and hosted tools' items of {origin} were left out: only {} can read them",
+                origin.provider
+            )),
+        }
+    }
+
+    /// Arguments that are no object, in one.
+    fn wrapped(&mut self, text: &str) {
+        self.out.piece("{");
+        self.out.text(NOT_JSON, text);
+        self.out.piece("}");
+    }
+}

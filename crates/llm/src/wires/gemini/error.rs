@@ -1,0 +1,187 @@
+//! The errors of `GenerateContent`: a `google.rpc.Status` under `error`.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::fields::Members;
+use crate::{ErrorKind, ModelError};
+
+/// The longest message of a provider that is kept, in characters.
+const LONGEST_MESSAGE: usize = 2_000;
+
+/// The error of a body of an unsuccessful status.
+pub(super) fn read_error(status: u16, text: &str) -> ModelError {
+    if let Some(error) = error_in(Some(status), text) {
+        return error;
+    }
+    // A gateway in between, most likely: its page is shown in part.
+    let shown: String = text.trim().chars().take(200).collect();
+    let message = if shown.is_empty() { "the answer has no text".to_owned() } else { shown };
+    let mut error = ModelError::new(kind_of_status(status), message);
+    error.details.status = Some(status);
+    error
+}
+
+/// The error that a body is, alone or first in a list, as a stream without events has it. `None` if it is none.
+pub(super) fn error_in(status: Option<u16>, text: &str) -> Option<ModelError> {
+    #[derive(Deserialize)]
+    struct Body<'a> {
+        #[serde(borrow)]
+        error: &'a RawValue,
+    }
+    let body = if text.trim_start().starts_with('[') {
+        serde_json::from_str::<Vec<Body<'_>>>(text).ok()?.into_iter().next()?
+    } else {
+        serde_json::from_str::<Body<'_>>(text).ok()?
+    };
+    Some(error_of(status, body.error))
+}
+
+/// The error of what stands under `error`, with the status if one came.
+pub(super) fn error_of(status: Option<u16>, raw: &RawValue) -> ModelError {
+    // A gateway may write a text instead of the status.
+    let text = serde_json::from_str::<String>(raw.get()).ok();
+    let body: Members<'_> = serde_json::from_str(raw.get()).unwrap_or_default();
+    let code = body.read::<u16>("code");
+    let name: String = body.read("status").unwrap_or_default();
+    let mut message = text.or_else(|| body.read("message")).unwrap_or_default();
+    let details: Vec<Members<'_>> = body.read("details").unwrap_or_default();
+    let retry_after = details.iter().find_map(|detail| duration(&detail.read::<String>("retryDelay")?));
+    let quota = details
+        .iter()
+        .flat_map(|detail| detail.read::<Vec<Members<'_>>>("violations").unwrap_or_default())
+        .find_map(|violation| violation.read::<String>("quotaId"));
+    let reason = details.iter().find_map(|detail| detail.read::<String>("reason"));
+    let kind = kind_of_name(&name, reason.as_deref().unwrap_or_default(), &message, retry_after)
+        .or_else(|| status.or(code).map(kind_of_status))
+        .unwrap_or(ErrorKind::Protocol);
+    if message.is_empty() {
+        "the provider gave no reason".clone_into(&mut message);
+    }
+    if let Some(quota) = quota.filter(|quota| !message.contains(quota.as_str())) {
+        message = format!("{} (quota `{quota}`)", message.trim_end());
+    }
+    let mut error = ModelError::new(kind, message.chars().take(LONGEST_MESSAGE).collect::<String>());
+    error.details.status = status;
+    error.details.provider_code = (!name.is_empty()).then(|| name.chars().take(100).collect());
+    error
+}
+
+/// A duration as the wire writes it: `34.4s`.
+fn duration(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.trim().strip_suffix('s')?.parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+fn kind_of_name(name: &str, reason: &str, message: &str, retry_after: Option<Duration>) -> Option<ErrorKind> {
+    let message = message.to_lowercase();
+    let said = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    Some(match name {
+        // A wrong key is an invalid argument here: the detail or the message tells.
+        "INVALID_ARGUMENT"
+            if reason.starts_with("API_KEY_") || said(&["api key not valid", "api key expired"]) =>
+        {
+            ErrorKind::Auth
+        }
+        "INVALID_ARGUMENT"
+            if said(&["input token count", "exceeds the maximum number of tokens", "context window"]) =>
+        {
+            ErrorKind::ContextTooLong
+        }
+        "FAILED_PRECONDITION" | "PERMISSION_DENIED" | "RESOURCE_EXHAUSTED"
+            if said(&["enable billing", "billing account", "credits are depleted", "prepayment"]) =>
+        {
+            ErrorKind::Billing
+        }
+        "INVALID_ARGUMENT" | "FAILED_PRECONDITION" | "OUT_OF_RANGE" | "ALREADY_EXISTS" | "UNIMPLEMENTED" => {
+            ErrorKind::InvalidRequest
+        }
+        "UNAUTHENTICATED" | "PERMISSION_DENIED" => ErrorKind::Auth,
+        "NOT_FOUND" => ErrorKind::NotFound,
+        "RESOURCE_EXHAUSTED" => ErrorKind::RateLimited { retry_after },
+        "UNAVAILABLE" | "INTERNAL" | "DEADLINE_EXCEEDED" | "ABORTED" | "CANCELLED" | "UNKNOWN"
+        | "DATA_LOSS" => ErrorKind::Overloaded,
+        _ => return None,
+    })
+}
+
+fn kind_of_status(status: u16) -> ErrorKind {
+    match status {
+        401 | 403 => ErrorKind::Auth,
+        402 => ErrorKind::Billing,
+        404 => ErrorKind::NotFound,
+        413 => ErrorKind::ContextTooLong,
+        429 => ErrorKind::RateLimited { retry_after: None },
+        408 | 409 | 499 | 500.. => ErrorKind::Overloaded,
+        400.. => ErrorKind::InvalidRequest,
+        _ => ErrorKind::Protocol,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn kinds_come_from_the_name_and_then_from_the_status() {
+        let kind = |status: u16, name: &str, message: &str| {
+            read_error(
+                status,
+                &json!({"error": {"code": status, "status": name, "message": message}}).to_string(),
+            )
+            .kind
+        };
+        for (status, name, message, expected) in [
+            (400, "INVALID_ARGUMENT", "API key not valid. Please pass a valid API key.", ErrorKind::Auth),
+            (
+                400,
+                "INVALID_ARGUMENT",
+                "The input token count (9) exceeds the maximum",
+                ErrorKind::ContextTooLong,
+            ),
+            (400, "INVALID_ARGUMENT", "unknown field", ErrorKind::InvalidRequest),
+            (400, "FAILED_PRECONDITION", "Please enable billing on your project", ErrorKind::Billing),
+            (403, "PERMISSION_DENIED", "no", ErrorKind::Auth),
+            (404, "NOT_FOUND", "no", ErrorKind::NotFound),
+            (429, "RESOURCE_EXHAUSTED", "slow down", ErrorKind::RateLimited { retry_after: None }),
+            (503, "UNAVAILABLE", "overloaded", ErrorKind::Overloaded),
+            (500, "BRAND_NEW", "x", ErrorKind::Overloaded),
+            (418, "BRAND_NEW", "x", ErrorKind::InvalidRequest),
+        ] {
+            assert_eq!(kind(status, name, message), expected, "{name} {message}");
+        }
+    }
+
+    #[test]
+    fn the_details_say_how_long_to_wait_and_which_quota_is_used_up() {
+        let status = json!({"error": {"code": 429, "message": "Too many.", "status": "RESOURCE_EXHAUSTED", "details": [
+            {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"quotaId": "PerMinute"}]},
+            {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.4s"},
+        ]}});
+        for text in [status.to_string(), json!([status]).to_string()] {
+            let error = read_error(429, &text);
+            assert_eq!(
+                error.kind,
+                ErrorKind::RateLimited { retry_after: Some(Duration::from_millis(34_400)) }
+            );
+            assert_eq!(error.message, "Too many. (quota `PerMinute`)");
+            assert_eq!(error.details.provider_code.as_deref(), Some("RESOURCE_EXHAUSTED"));
+        }
+        for nonsense in ["-1s", "NaNs", "1e300s", "34", ""] {
+            assert_eq!(duration(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_page_of_a_gateway_is_shown_in_part() {
+        let error = read_error(502, &format!("<html>{}", "x".repeat(9_000)));
+        assert_eq!(error.kind, ErrorKind::Overloaded);
+        assert!(error.message.starts_with("<html>x") && error.message.len() == 200);
+        assert_eq!(read_error(401, "").message, "the answer has no text");
+        assert_eq!(read_error(400, r#"{"error":"no"}"#).message, "no");
+    }
+}

@@ -1,0 +1,489 @@
+//! The stream of `GenerateContent`, folded to the body that it would have been.
+//!
+//! Every event is an answer of its own with some parts more. Nothing marks the end: an answer is complete when the bytes
+//! end and a reason to stop was given; one in the midst of the stream, as rounds of hosted code have it, is not the end.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::arguments::Arguments;
+use super::body::{blocked, index_of, prompt_tokens, response_of, usage_of};
+use super::error::error_of;
+use super::view::{Views, cite};
+use crate::fields::{self, Fields, Members};
+use crate::offline::say::shown;
+use crate::wires::codec::Fold;
+use crate::{ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response};
+
+/// Text that borrows from the event where no escape stands in it.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// An event that is nothing but more text, as most are. Any other event does not fit and is read member by member.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct MoreText<'a> {
+    #[serde(borrow)]
+    candidates: [TextCandidate<'a>; 1],
+    #[serde(default, borrow)]
+    usage_metadata: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    model_version: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    response_id: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    create_time: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TextCandidate<'a> {
+    #[serde(borrow)]
+    content: TextContent<'a>,
+    #[serde(default)]
+    index: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TextContent<'a> {
+    #[serde(borrow)]
+    parts: [TextPart<'a>; 1],
+    #[serde(default, borrow)]
+    role: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TextPart<'a> {
+    #[serde(borrow)]
+    text: Text<'a>,
+    #[serde(default)]
+    thought: bool,
+}
+
+/// A part that is still growing.
+#[derive(Clone, Debug, PartialEq)]
+enum Open {
+    /// Texts of one kind that came one behind the other, none of them signed.
+    Run { thought: bool, text: String },
+    /// A function call whose arguments come in pieces.
+    Call(Box<Call>),
+}
+
+/// A function call as far as it is known.
+#[derive(Clone, Debug, PartialEq)]
+struct Call {
+    /// The members of the part beside the call.
+    part: Fields,
+    /// The members of the call beside the arguments.
+    members: Fields,
+    arguments: Arguments,
+    id: String,
+    name: String,
+}
+
+/// One stream of `GenerateContent`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct GenerateFold {
+    origin: ModelId,
+    /// The members of the answer beside its candidates; each has its last word.
+    answer: Fields,
+    /// The members of the first candidate beside its content.
+    candidate: Fields,
+    /// The members of its content beside the parts.
+    content: Option<Fields>,
+    views: Views,
+    open: Option<Open>,
+    items: Vec<Item>,
+    /// How many of the items were delivered.
+    delivered: usize,
+    /// A reason to stop was given.
+    stopped: bool,
+    complete: bool,
+}
+
+impl GenerateFold {
+    pub(super) fn new(origin: ModelId) -> Self {
+        Self {
+            origin,
+            answer: Fields::default(),
+            candidate: Fields::default(),
+            content: None,
+            views: Views::default(),
+            open: None,
+            items: Vec::new(),
+            delivered: 0,
+            stopped: false,
+            complete: false,
+        }
+    }
+
+    fn protocol(&self, message: impl Into<String>) -> ModelError {
+        ModelError::new(ErrorKind::Protocol, message).with_model(&self.origin)
+    }
+
+    fn more_text(
+        &mut self,
+        event: MoreText<'_>,
+        events: &mut VecDeque<ModelEvent>,
+    ) -> Result<(), ModelError> {
+        for (name, value) in [
+            ("usageMetadata", event.usage_metadata),
+            ("modelVersion", event.model_version),
+            ("responseId", event.response_id),
+            ("createTime", event.create_time),
+        ] {
+            if let Some(value) = value {
+                keep(&mut self.answer, name, value);
+            }
+        }
+        let [candidate] = event.candidates;
+        let content = self.content.get_or_insert_default();
+        if let Some(role) = candidate.content.role {
+            keep(content, "role", role);
+        }
+        if let Some(index) = candidate.index.filter(|_| self.candidate.get("index").is_none()) {
+            self.candidate.put("index", &index).map_err(|error| self.protocol(error.to_string()))?;
+        }
+        let [TextPart { text: Text(text), thought }] = candidate.content.parts;
+        self.grow(text, thought, events)
+    }
+
+    /// Appends to the text that is growing, or begins one.
+    fn grow(
+        &mut self,
+        more: Cow<'_, str>,
+        is_thought: bool,
+        events: &mut VecDeque<ModelEvent>,
+    ) -> Result<(), ModelError> {
+        match &mut self.open {
+            Some(Open::Run { thought, text }) if *thought == is_thought => text.push_str(&more),
+            _ => {
+                self.close(events)?;
+                self.open = Some(Open::Run { thought: is_thought, text: more.clone().into_owned() });
+            }
+        }
+        if !more.is_empty() {
+            let (index, text) = (self.items.len() as u64, more.into_owned());
+            events.push_back(if is_thought {
+                ModelEvent::ThinkingDelta { index, text }
+            } else {
+                ModelEvent::TextDelta { index, text }
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes an event in, whatever it has.
+    fn anything(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let event: Members<'_> = match serde_json::from_str(data) {
+            Ok(event) => event,
+            // Some gateways end every stream in this way.
+            Err(_) if data.trim() == "[DONE]" => return Ok(()),
+            Err(error) => {
+                return Err(self.protocol(format!("an event is not the JSON that was expected: {error}")));
+            }
+        };
+        if let Some(error) = event.get("error") {
+            return Err(error_of(None, error).with_model(&self.origin));
+        }
+        if let Some(error) = blocked(event.get("promptFeedback")) {
+            return Err(error.with_model(&self.origin));
+        }
+        let known =
+            ["candidates", "usageMetadata", "modelVersion", "responseId", "promptFeedback", "createTime"];
+        if !event.iter().any(|(name, _)| known.contains(&name)) {
+            events.push_back(unknown(data));
+            return Ok(());
+        }
+        for (name, value) in event.iter().filter(|(name, _)| *name != "candidates") {
+            keep(&mut self.answer, name, value);
+        }
+        for candidate in event.read::<Vec<&RawValue>>("candidates").unwrap_or_default() {
+            let members = members(candidate);
+            if index_of(members.get("index")) == 0 {
+                self.grow_candidate(&members, events)?;
+            } else {
+                events.push_back(ModelEvent::Unknown(candidate.into()));
+            }
+        }
+        if self.answer.len().max(self.candidate.len()) > fields::MOST {
+            return Err(self.protocol("the answer has more members than any answer should"));
+        }
+        Ok(())
+    }
+
+    fn grow_candidate(
+        &mut self,
+        members: &Members<'_>,
+        events: &mut VecDeque<ModelEvent>,
+    ) -> Result<(), ModelError> {
+        for (name, value) in members.iter().filter(|(name, _)| *name != "content") {
+            let is_metadata = name.ends_with("Metadata");
+            match self.candidate.get(name).filter(|old| is_metadata && old.get() != value.get()) {
+                // Sources may come in several events: each member has its last word.
+                Some(old) => {
+                    let mut merged: Fields = serde_json::from_str(old.get()).unwrap_or_default();
+                    for (name, value) in self::members(value).iter() {
+                        merged.set(name, value.to_owned());
+                    }
+                    if merged.len() > fields::MOST {
+                        return Err(self.protocol(format!("`{name}` has more members than it should")));
+                    }
+                    self.candidate.put(name, &merged).map_err(|error| self.protocol(error.to_string()))?;
+                }
+                None => keep(&mut self.candidate, name, value),
+            }
+        }
+        self.stopped |= members.read::<String>("finishReason").is_some_and(|reason| !reason.is_empty());
+        let Some(content) = members.get("content") else { return Ok(()) };
+        let content = self::members(content);
+        let ours = self.content.get_or_insert_default();
+        for (name, value) in content.iter().filter(|(name, _)| *name != "parts") {
+            keep(ours, name, value);
+        }
+        if ours.len() > fields::MOST {
+            return Err(self.protocol("the content has more members than any content should"));
+        }
+        for part in content.read::<Vec<&RawValue>>("parts").unwrap_or_default() {
+            self.part(part, events)?;
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, raw: &RawValue, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        if let Ok(TextPart { text: Text(text), thought }) = serde_json::from_str(raw.get()) {
+            return self.grow(text, thought, events);
+        }
+        let part = members(raw);
+        let call: Option<Members<'_>> = part.read("functionCall");
+        let Some(call) = call else { return self.whole(raw, events) };
+        let continues = call.read::<bool>("willContinue").unwrap_or_default();
+        let in_pieces = continues || call.get("partialArgs").is_some();
+        match (call.read::<String>("name"), &self.open) {
+            (None, Some(Open::Call(_))) => {}
+            (Some(_), _) if !in_pieces => return self.whole(raw, events),
+            (Some(name), _) => {
+                self.close(events)?;
+                self.begin_call(name, &part, &call, events);
+            }
+            // The end of a call that never began.
+            (None, _) => {
+                events.push_back(ModelEvent::Unknown(raw.into()));
+                return Ok(());
+            }
+        }
+        self.grow_call(&part, &call)
+            .map_err(|what| self.protocol(format!("arguments of a function call: {what}")))?;
+        if continues { Ok(()) } else { self.close(events) }
+    }
+
+    fn begin_call(
+        &mut self,
+        name: String,
+        part: &Members<'_>,
+        call: &Members<'_>,
+        events: &mut VecDeque<ModelEvent>,
+    ) {
+        self.name_answer();
+        let id =
+            call.read::<String>("id").filter(|id| !id.is_empty()).unwrap_or_else(|| self.views.next_id());
+        let index = self.items.len() as u64;
+        events.push_back(ModelEvent::ToolCallDelta {
+            index,
+            id: id.clone(),
+            name: name.clone(),
+            fragment: String::new(),
+        });
+        // The call keeps its place among the members of the part.
+        let mut growing = Fields::default();
+        for (name, value) in part.iter() {
+            growing.set(name, value.to_owned());
+        }
+        let (members, arguments) = (Fields::default(), Arguments::default());
+        self.open = Some(Open::Call(Box::new(Call { part: growing, members, arguments, id, name })));
+    }
+
+    fn grow_call(&mut self, part: &Members<'_>, call: &Members<'_>) -> Result<(), String> {
+        let Some(Open::Call(open)) = &mut self.open else { return Ok(()) };
+        for (name, value) in part.iter().filter(|(name, _)| *name != "functionCall") {
+            keep(&mut open.part, name, value);
+        }
+        for (name, value) in call.iter() {
+            match name {
+                "willContinue" => {}
+                "partialArgs" => {
+                    let pieces: Vec<Members<'_>> =
+                        serde_json::from_str(value.get()).map_err(|error| error.to_string())?;
+                    pieces.iter().try_for_each(|piece| open.arguments.take(piece))?;
+                }
+                "args" => {
+                    let whole: Value =
+                        serde_json::from_str(value.get()).map_err(|error| error.to_string())?;
+                    if whole.as_object().is_some_and(|members| !members.is_empty()) {
+                        open.arguments.set(whole);
+                    }
+                }
+                _ => keep(&mut open.members, name, value),
+            }
+        }
+        if open.part.len().max(open.members.len()) > fields::MOST {
+            return Err("more members than any call should have".to_owned());
+        }
+        Ok(())
+    }
+
+    /// A part that came whole.
+    fn whole(&mut self, raw: &RawValue, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        self.close(events)?;
+        let index = self.items.len() as u64;
+        let item = self.push(raw.into());
+        match item.view() {
+            ItemView::Text { text, .. } if !text.is_empty() => {
+                events.push_back(ModelEvent::TextDelta { index, text: text.clone() });
+            }
+            ItemView::Thinking { text, .. } if !text.is_empty() => {
+                events.push_back(ModelEvent::ThinkingDelta { index, text: text.clone() });
+            }
+            ItemView::ToolCall { .. } => events.extend(shown(index, item)),
+            _ => {}
+        }
+        self.deliver(events);
+        Ok(())
+    }
+
+    /// Ends what is growing.
+    fn close(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        match self.open.take() {
+            None => return Ok(()),
+            Some(Open::Run { thought, text }) => {
+                let mut part = Fields::default();
+                let put = part
+                    .put("text", &text)
+                    .and_then(|()| if thought { part.put("thought", &true) } else { Ok(()) });
+                let raw = put.and_then(|()| RawJson::of(&part));
+                self.push(raw.map_err(|error| self.protocol(error.to_string()))?);
+            }
+            Some(Open::Call(open)) => {
+                let Call { mut part, mut members, arguments, id, name } = *open;
+                let arguments = arguments.finish();
+                let put = members.put("args", &arguments).and_then(|()| part.put("functionCall", &members));
+                let raw = put
+                    .and_then(|()| RawJson::of(&part))
+                    .map_err(|error| self.protocol(error.to_string()))?;
+                let (index, fragment) = (self.items.len() as u64, arguments.get().to_owned());
+                events.push_back(ModelEvent::ToolCallDelta { index, id, name, fragment });
+                self.push(raw);
+            }
+        }
+        self.deliver(events);
+        Ok(())
+    }
+
+    fn push(&mut self, raw: RawJson) -> &Item {
+        self.name_answer();
+        let item = self.views.item(raw);
+        let place = self.items.len();
+        self.items.push(item);
+        &self.items[place]
+    }
+
+    fn name_answer(&mut self) {
+        self.views.of_answer(self.answer.read("responseId"), prompt_tokens(self.answer.get("usageMetadata")));
+    }
+
+    /// Delivers the items up to the first text: where a text is from is only known at the end.
+    fn deliver(&mut self, events: &mut VecDeque<ModelEvent>) {
+        while let Some(item) = self.items.get(self.delivered) {
+            let may_change = matches!(item.view(), ItemView::Text { text, .. } if !text.is_empty());
+            if may_change && !self.complete {
+                return;
+            }
+            events.push_back(ModelEvent::Item(item.clone()));
+            self.delivered += 1;
+        }
+    }
+}
+
+impl Fold for GenerateFold {
+    fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        if self.complete {
+            return Ok(());
+        }
+        match serde_json::from_str::<MoreText<'_>>(data) {
+            Ok(event) if matches!(event.candidates[0].index, None | Some(0)) => self.more_text(event, events),
+            _ => self.anything(data, events),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    fn end(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        if self.complete || !self.stopped {
+            return Ok(());
+        }
+        self.close(events)?;
+        self.complete = true;
+        cite(&mut self.items, &self.candidate);
+        self.deliver(events);
+        events.push_back(ModelEvent::Usage(usage_of(&self.answer, &self.candidate)));
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Response, ModelError> {
+        if !self.complete {
+            return Err(self.protocol("the stream was cut before the end of the answer"));
+        }
+        let items = std::mem::take(&mut self.items);
+        let raw = self.body(&items).map_err(|error| self.protocol(error.to_string()))?;
+        Ok(response_of(&self.origin, &self.answer, &self.candidate, items, raw))
+    }
+}
+
+impl GenerateFold {
+    /// The body that the stream would have been.
+    fn body(&mut self, items: &[Item]) -> Result<RawJson, serde_json::Error> {
+        let mut candidate = Fields::default();
+        if let Some(mut content) = self.content.take() {
+            if !items.is_empty() {
+                let parts: Vec<&RawJson> = items.iter().map(Item::raw).collect();
+                content.put("parts", &parts)?;
+            }
+            candidate.put("content", &content)?;
+        }
+        for (name, value) in self.candidate.iter() {
+            candidate.set(name, value.to_owned());
+        }
+        let mut body = Fields::default();
+        body.put("candidates", &[candidate])?;
+        for (name, value) in self.answer.iter() {
+            body.set(name, value.to_owned());
+        }
+        RawJson::of(&body)
+    }
+}
+
+/// Keeps a member's last word.
+fn keep(fields: &mut Fields, name: &str, value: &RawValue) {
+    if fields.get(name).is_none_or(|old| old.get() != value.get()) {
+        fields.set(name, value.to_owned());
+    }
+}
+
+/// The members of an object; none of anything else.
+fn members(raw: &RawValue) -> Members<'_> {
+    serde_json::from_str(raw.get()).unwrap_or_default()
+}
+
+fn unknown(data: &str) -> ModelEvent {
+    let raw = RawJson::parse(data).unwrap_or_else(|_| (&Value::from(data)).into());
+    ModelEvent::Unknown(raw)
+}

@@ -1,0 +1,153 @@
+//! Gemini's `GenerateContent`.
+
+mod arguments;
+mod body;
+mod encode;
+mod error;
+mod fold;
+mod view;
+
+use std::sync::Arc;
+
+use super::AnyFold;
+use super::codec::{Codec, Encoded};
+use crate::catalog::ModelInfo;
+use crate::{ErrorKind, HostedTool, ModelError, Part, Request, Response, Turn};
+
+pub(crate) use self::fold::GenerateFold;
+
+/// The largest seed that the wire can carry: it is a 32-bit integer there.
+const LARGEST_SEED: u64 = i32::MAX as u64;
+
+/// The wire for one model.
+#[derive(Debug)]
+pub(crate) struct GenerateCodec {
+    info: Arc<ModelInfo>,
+}
+
+impl GenerateCodec {
+    pub(crate) fn new(info: Arc<ModelInfo>) -> Self {
+        Self { info }
+    }
+
+    fn unsupported(&self, message: impl Into<String>) -> ModelError {
+        ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id)
+    }
+
+    fn check_hosted(&self, tool: &HostedTool) -> Result<(), ModelError> {
+        match tool {
+            HostedTool::WebSearch { allowed_domains, blocked_domains, .. }
+            | HostedTool::WebFetch { allowed_domains, blocked_domains, .. }
+                if !allowed_domains.is_empty() || !blocked_domains.is_empty() =>
+            {
+                let name = tool.name();
+                Err(self.unsupported(format!("`{name}`: the Gemini wire cannot limit it to or keep it from domains")))
+            }
+            HostedTool::FileSearch { stores, .. } if stores.is_empty() => {
+                Err(self.unsupported("`file_search`: expected the name of at least one store, found none"))
+            }
+            HostedTool::CodeExecution { file_ids, .. } if !file_ids.is_empty() => Err(self.unsupported(
+                "`code_execution`: the Gemini wire puts no files into the sandbox by id; attach them to the user's turn",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Codec for GenerateCodec {
+    fn check(&self, request: &Request) -> Result<(), ModelError> {
+        let name = &self.info.id.name;
+        // The name becomes a part of the address.
+        let fits =
+            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'/' | b'@');
+        if name.is_empty()
+            || !name.bytes().all(fits)
+            || name.split('/').any(|step| matches!(step, "" | "." | ".."))
+        {
+            let message = format!(
+                "the model's name: expected letters, digits, `.`, `-`, `_`, `@` and `/`, found `{name}`"
+            );
+            return Err(ModelError::new(ErrorKind::Configuration, message).with_model(&self.info.id));
+        }
+        if let Some(name) = request.metadata.keys().next() {
+            return Err(self.unsupported(format!("metadata `{name}`: the Gemini wire takes none")));
+        }
+        if let Some(beta) = request.betas.first() {
+            return Err(
+                self.unsupported(format!("beta `{beta}`: the Gemini wire has no header for features"))
+            );
+        }
+        if let Some(seed) = request.settings.seed.filter(|seed| *seed > LARGEST_SEED) {
+            return Err(self.unsupported(format!("`seed`: expected at most {LARGEST_SEED}, found {seed}")));
+        }
+        request.hosted_tools.iter().try_for_each(|tool| self.check_hosted(tool))?;
+        let is_modern = is_modern(name);
+        if request.settings.output.is_some() && !request.tools.is_empty() && !is_modern {
+            return Err(self
+                .unsupported("answers in JSON beside tools: models before Gemini 3 take one or the other"));
+        }
+        let parts = request.turns.iter().flat_map(|turn| match turn {
+            Turn::User(parts) | Turn::System(parts) => parts.iter().collect::<Vec<_>>(),
+            Turn::ToolResults(results) => results.iter().flat_map(|result| &result.content).collect(),
+            Turn::Assistant(_) => Vec::new(),
+        });
+        if parts.into_iter().any(|part| matches!(part, Part::ContainerFile { .. })) {
+            return Err(
+                self.unsupported("files for a container: the Gemini wire has no containers; send a document")
+            );
+        }
+        Ok(())
+    }
+
+    fn encode(&self, request: &Request, stream: bool) -> Result<Encoded, ModelError> {
+        let (body, notices) = encode::encode(&self.info, request)?;
+        let name = &self.info.id.name;
+        // Tuned models and the like come with the name of their kind.
+        let kind = if name.contains('/') { "" } else { "models/" };
+        let method = if stream { "streamGenerateContent?alt=sse" } else { "generateContent" };
+        Ok(Encoded { path: format!("/v1beta/{kind}{name}:{method}"), headers: Vec::new(), body, notices })
+    }
+
+    fn fold(&self) -> AnyFold {
+        AnyFold::GenerateContent(GenerateFold::new(self.info.id.clone()))
+    }
+
+    fn read_body(&self, body: &str) -> Result<Response, ModelError> {
+        body::read_body(&self.info.id, body)
+    }
+
+    fn read_error(&self, status: u16, body: &str) -> ModelError {
+        error::read_error(status, body).with_model(&self.info.id)
+    }
+}
+
+/// Whether a model is of Gemini 3 or later: it takes thinking levels, media in results, and built-in tools beside
+/// functions, and wants a signature on the first call of each step. A name without a number is the newest model.
+fn is_modern(name: &str) -> bool {
+    let name = name.rsplit('/').next().unwrap_or(name);
+    let Some(rest) = name.strip_prefix("gemini-") else { return false };
+    let number: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    number.is_empty() || number.parse::<u32>().is_ok_and(|number| number >= 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generation_stands_in_the_name() {
+        for (name, expected) in [
+            ("gemini-3-flash-preview", true),
+            ("gemini-4-argon", true),
+            ("gemini-12.5-pro", true),
+            ("models/gemini-3.8-flash", true),
+            ("gemini-flash-latest", true),
+            ("gemini-2.5-pro", false),
+            ("gemini-1.5-flash", false),
+            ("gemma-4", false),
+            ("tunedModels/mine", false),
+        ] {
+            assert_eq!(is_modern(name), expected, "{name}");
+        }
+    }
+}

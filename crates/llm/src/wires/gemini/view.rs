@@ -1,0 +1,363 @@
+//! What a part of an answer means.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::fields::{Fields, Members};
+use crate::{Citation, FileRef, HostedOutput, Item, ItemView, RawJson};
+
+/// How ids begin that this crate gives to calls which have none. They are never sent: the provider does not know them.
+const OWN_ID: &str = "call-";
+
+/// The most passages of an answer whose sources are looked up.
+const MOST_PASSAGES: usize = 1_000;
+
+/// The id of a call as the provider knows it; `None` if it gave none.
+pub(super) fn id_on_wire(id: &str) -> Option<&str> {
+    (!id.is_empty() && !id.starts_with(OWN_ID)).then_some(id)
+}
+
+/// Views of the parts of one answer, in their order: ids that the provider leaves out follow from the place.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Views {
+    /// What tells this answer from the others of a conversation.
+    answer: String,
+    /// How many calls had no id.
+    calls: usize,
+    /// How many pieces of code had no id.
+    codes: usize,
+    /// The id of the last piece of code.
+    code: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Part<'a> {
+    #[serde(default, borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    thought: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    thought_signature: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    function_call: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    executable_code: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    code_execution_result: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    tool_call: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    tool_response: Option<&'a RawValue>,
+}
+
+impl Views {
+    /// Notes what tells the answer from others. The first word counts, so that ids do not change on the way.
+    pub(super) fn of_answer(&mut self, response_id: Option<String>, prompt_tokens: Option<u64>) {
+        if self.answer.is_empty() {
+            // Without an id, the length of the prompt tells: a conversation grows.
+            let id = response_id.filter(|id| !id.is_empty());
+            self.answer = id.or_else(|| prompt_tokens.map(|count| format!("p{count}"))).unwrap_or_default();
+        }
+    }
+
+    /// The id of the next call that has none.
+    pub(super) fn next_id(&self) -> String {
+        format!("{OWN_ID}{}-{}", self.answer, self.calls)
+    }
+
+    /// The item of the next part.
+    pub(super) fn item(&mut self, raw: RawJson) -> Item {
+        let view = serde_json::from_str::<Part<'_>>(raw.get()).ok().and_then(|part| self.known(&part));
+        Item::new(view.unwrap_or_else(|| ItemView::Other { kind: kind(raw.get()) }), raw)
+    }
+
+    /// `None` if the part is of an unknown kind, or of a known one and another shape.
+    fn known(&mut self, part: &Part<'_>) -> Option<ItemView> {
+        if let Some(text) = part.text {
+            let text: String = serde_json::from_str(text.get()).ok()?;
+            let has_signature = part.thought_signature.is_some_and(|signature| signature.get() != "\"\"");
+            let is_thought = part.thought.is_some_and(|thought| thought.get() == "true");
+            // A signature without a text says nothing to the user.
+            if is_thought || (text.is_empty() && has_signature) {
+                return Some(ItemView::Thinking { text, has_signature });
+            }
+            return Some(ItemView::Text { text, citations: Vec::new() });
+        }
+        if let Some(call) = part.function_call {
+            let call = members(call);
+            let name = call.read("name")?;
+            let arguments = Ok(call.get("args").map_or_else(|| RawJson::from(empty()), RawJson::from));
+            let id = call.read::<String>("id").filter(|id| !id.is_empty()).unwrap_or_else(|| {
+                let id = self.next_id();
+                self.calls += 1;
+                id
+            });
+            return Some(ItemView::ToolCall { id, name, arguments });
+        }
+        if let Some(raw) = part.executable_code {
+            let id = members(raw).read::<String>("id").filter(|id| !id.is_empty());
+            self.code = id.unwrap_or_else(|| {
+                self.codes += 1;
+                format!("code-{}-{}", self.answer, self.codes - 1)
+            });
+            return Some(ItemView::ServerToolCall {
+                id: self.code.clone(),
+                name: "code_execution".to_owned(),
+                input: Some(raw.into()),
+                output: None,
+            });
+        }
+        if let Some(raw) = part.code_execution_result {
+            let result = members(raw);
+            let call_id = result.read::<String>("id").filter(|id| !id.is_empty());
+            let outcome: String = result.read("outcome").unwrap_or_default();
+            let is_error = outcome != "OUTCOME_OK";
+            let text: String = result.read("output").unwrap_or_default();
+            // The wire has one place for what code writes, and for why it failed.
+            let (text, stderr) = if is_error { (String::new(), text) } else { (text, String::new()) };
+            return Some(ItemView::ServerToolResult {
+                call_id: call_id.unwrap_or_else(|| self.code.clone()),
+                kind: "code_execution_result".to_owned(),
+                output: Box::new(HostedOutput {
+                    is_error,
+                    error_code: is_error.then_some(outcome),
+                    text,
+                    stderr,
+                    ..HostedOutput::default()
+                }),
+            });
+        }
+        if let Some(raw) = part.tool_call {
+            let call = members(raw);
+            return Some(ItemView::ServerToolCall {
+                id: call.read("id").unwrap_or_default(),
+                name: call.read("toolType")?,
+                input: call.get("args").map(RawJson::from),
+                output: None,
+            });
+        }
+        let response = members(part.tool_response?);
+        let text = response.get("response").map(|raw| raw.get().to_owned()).unwrap_or_default();
+        Some(ItemView::ServerToolResult {
+            call_id: response.read("id").unwrap_or_default(),
+            kind: response.read("toolType")?,
+            output: Box::new(HostedOutput { text, ..HostedOutput::default() }),
+        })
+    }
+}
+
+fn empty() -> Box<RawValue> {
+    RawValue::from_string("{}".to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+/// The members of an object; none of anything else.
+fn members(raw: &RawValue) -> Members<'_> {
+    serde_json::from_str(raw.get()).unwrap_or_default()
+}
+
+/// What the provider calls a part: the name of the member that has the data.
+fn kind(raw: &str) -> String {
+    let members: Members<'_> = serde_json::from_str(raw).unwrap_or_default();
+    let beside = ["thought", "thoughtSignature", "videoMetadata", "partMetadata", "mediaResolution"];
+    let name = members.iter().map(|(name, _)| name).find(|name| !beside.contains(name)).unwrap_or_default();
+    name.to_owned()
+}
+
+/// Puts the sources that a candidate names to the texts that are from them.
+pub(super) fn cite(items: &mut [Item], candidate: &Fields) {
+    let grounding: Members<'_> = candidate.read("groundingMetadata").unwrap_or_default();
+    let chunks: Vec<Members<'_>> = grounding.read("groundingChunks").unwrap_or_default();
+    let sources: Vec<Option<Citation>> = chunks.iter().map(source).collect();
+    let supports: Vec<Members<'_>> = grounding.read("groundingSupports").unwrap_or_default();
+    let texts = Texts::of(items);
+    // For each source: which item it was put to last, so that an item has it once.
+    let mut cited: Vec<(usize, Citation)> = Vec::new();
+    for support in supports.iter().take(MOST_PASSAGES) {
+        let segment: Members<'_> = support.read("segment").unwrap_or_default();
+        let Some(item) = texts.at(segment.read("partIndex"), segment.read("startIndex")) else { continue };
+        let indices: Vec<usize> = support.read("groundingChunkIndices").unwrap_or_default();
+        let found = indices.into_iter().take(MOST_PASSAGES).filter_map(|index| sources.get(index)?.clone());
+        cited.extend(found.map(|citation| (item, citation)));
+    }
+    let written: Members<'_> = candidate.read("citationMetadata").unwrap_or_default();
+    let written: Vec<Members<'_>> =
+        written.read("citationSources").or_else(|| written.read("citations")).unwrap_or_default();
+    for source in written.iter().take(MOST_PASSAGES) {
+        let Some(item) = texts.at(None, source.read("startIndex")) else { continue };
+        let citation = Citation { url: source.read("uri"), title: source.read("title"), file: None };
+        if citation != Citation::default() {
+            cited.push((item, citation));
+        }
+    }
+    for (place, citation) in cited {
+        let ItemView::Text { text, citations } = items[place].view() else { continue };
+        if citations.len() == MOST_PASSAGES || citations.contains(&citation) {
+            continue;
+        }
+        let citations = citations.iter().cloned().chain([citation]).collect();
+        items[place] =
+            Item::new(ItemView::Text { text: text.clone(), citations }, items[place].raw().clone());
+    }
+}
+
+/// Where the texts of an answer are: offsets run through all of them in a stream, and through one in a body.
+struct Texts(Vec<(usize, u64)>);
+
+impl Texts {
+    fn of(items: &[Item]) -> Self {
+        let mut end = 0;
+        let texts = items.iter().enumerate().filter_map(|(place, item)| match item.view() {
+            ItemView::Text { text, .. } if !text.is_empty() => {
+                end += text.len() as u64;
+                Some((place, end))
+            }
+            _ => None,
+        });
+        Self(texts.collect())
+    }
+
+    /// The item of a passage: the part that is named if it is a text, else the text at the offset, else the last.
+    fn at(&self, part: Option<usize>, offset: Option<u64>) -> Option<usize> {
+        if let Some(part) = part.filter(|part| self.0.binary_search_by_key(part, |(place, _)| *place).is_ok())
+        {
+            return Some(part);
+        }
+        let offset = offset.unwrap_or_default();
+        let index = self.0.partition_point(|(_, end)| *end <= offset);
+        self.0.get(index).or(self.0.last()).map(|(place, _)| *place)
+    }
+}
+
+fn source(chunk: &Members<'_>) -> Option<Citation> {
+    if let Some(page) = chunk.read::<Members<'_>>("web").or_else(|| chunk.read("maps")) {
+        return Some(Citation { url: page.read("uri"), title: page.read("title"), file: None });
+    }
+    let passage: Members<'_> = chunk.read("retrievedContext")?;
+    let title: Option<String> = passage.read("title");
+    let store: Option<String> = passage.read("fileSearchStore");
+    let file = store.map(|store| FileRef {
+        id: passage.read("documentName").or_else(|| title.clone()).unwrap_or_else(|| store.clone()),
+        name: title.clone(),
+        container: Some(store),
+    });
+    Some(Citation { url: passage.read("uri"), title, file })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn view_of(text: &str) -> ItemView {
+        Views::default().item(RawJson::parse(text).unwrap()).view().clone()
+    }
+
+    fn text(text: &str) -> ItemView {
+        ItemView::Text { text: text.into(), citations: Vec::new() }
+    }
+
+    #[test]
+    fn known_parts_have_their_view() {
+        assert_eq!(view_of(r#"{"text":"a","thoughtSignature":"s"}"#), text("a"));
+        assert_eq!(view_of(r#"{"text":""}"#), text(""));
+        for (part, words, has_signature) in [
+            (r#"{"text":"a","thought":true}"#, "a", false),
+            (r#"{"text":"a","thought":true,"thoughtSignature":"s"}"#, "a", true),
+            (r#"{"text":"","thoughtSignature":"s"}"#, "", true),
+        ] {
+            assert_eq!(view_of(part), ItemView::Thinking { text: words.into(), has_signature }, "{part}");
+        }
+        let failed =
+            view_of(r#"{"codeExecutionResult":{"outcome":"OUTCOME_FAILED","output":"no","id":"7"}}"#);
+        let output = HostedOutput {
+            is_error: true,
+            error_code: Some("OUTCOME_FAILED".into()),
+            stderr: "no".into(),
+            ..HostedOutput::default()
+        };
+        let kind = "code_execution_result".to_owned();
+        assert_eq!(
+            failed,
+            ItemView::ServerToolResult { call_id: "7".into(), kind, output: Box::new(output) }
+        );
+    }
+
+    #[test]
+    fn calls_without_an_id_get_one_that_is_never_sent() {
+        let mut views = Views::default();
+        views.of_answer(Some("r1".into()), Some(9));
+        views.of_answer(Some("r2".into()), None);
+        let raw =
+            RawJson::parse(r#"{"functionCall":{"name":"t","args":{"x":1.0,"y":123456789012345678901}}}"#)
+                .unwrap();
+        let ids: Vec<String> = (0..2)
+            .map(|_| {
+                let item = views.item(raw.clone());
+                let ItemView::ToolCall { id, arguments, .. } = item.view() else { panic!("not a call") };
+                assert_eq!(arguments.as_ref().unwrap().get(), r#"{"x":1.0,"y":123456789012345678901}"#);
+                id.clone()
+            })
+            .collect();
+        assert_eq!(ids, ["call-r1-0", "call-r1-1"]);
+        assert_eq!(id_on_wire(&ids[0]), None);
+        assert_eq!(id_on_wire("call_7"), Some("call_7"));
+        let mut unnamed = Views::default();
+        unnamed.of_answer(None, Some(42));
+        assert_eq!(unnamed.next_id(), "call-p42-0");
+    }
+
+    #[test]
+    fn a_result_of_code_names_the_code_before_it() {
+        let mut views = Views::default();
+        let code =
+            views.item(RawJson::parse(r#"{"executableCode":{"language":"PYTHON","code":"1"}}"#).unwrap());
+        let result =
+            views.item(RawJson::parse(r#"{"codeExecutionResult":{"outcome":"OUTCOME_OK"}}"#).unwrap());
+        let ItemView::ServerToolCall { id, .. } = code.view() else { panic!("not a call") };
+        let ItemView::ServerToolResult { call_id, .. } = result.view() else { panic!("not a result") };
+        assert_eq!(id, call_id);
+    }
+
+    #[test]
+    fn anything_else_is_kept_as_other() {
+        for (text, kind) in [
+            (r#"{"thoughtSignature":"s","hologram":{}}"#, "hologram"),
+            (r#"{"inlineData":{"mimeType":"image/png","data":""}}"#, "inlineData"),
+            (r#"{"text":7}"#, "text"),
+            (r#"{"functionCall":{}}"#, "functionCall"),
+            ("7", ""),
+            ("{}", ""),
+        ] {
+            assert_eq!(view_of(text), ItemView::Other { kind: kind.into() }, "{text}");
+        }
+    }
+
+    #[test]
+    fn sources_go_to_the_text_that_is_from_them() {
+        let mut views = Views::default();
+        let parts = [json!({"text": "t", "thought": true}), json!({"text": "abc"}), json!({"text": "def"})];
+        let mut items: Vec<Item> = parts.iter().map(|part| views.item(part.into())).collect();
+        let candidate: Fields = serde_json::from_value(json!({"groundingMetadata": {
+            "groundingChunks": [
+                {"web": {"uri": "u", "title": "t"}},
+                {"retrievedContext": {"title": "d", "fileSearchStore": "s"}},
+                {"new": {}},
+            ],
+            "groundingSupports": [
+                {"segment": {"endIndex": 2}, "groundingChunkIndices": [0, 0, 2, 99]},
+                {"segment": {"startIndex": 4, "endIndex": 5}, "groundingChunkIndices": [1]},
+                {"segment": {"partIndex": 2, "startIndex": 0}, "groundingChunkIndices": [0]},
+                {"segment": {"partIndex": 77, "startIndex": 5_000_000_000_u64}, "groundingChunkIndices": [0]},
+            ],
+        }}))
+        .unwrap();
+        cite(&mut items, &candidate);
+        let page = Citation { url: Some("u".into()), title: Some("t".into()), file: None };
+        let file = FileRef { id: "d".into(), name: Some("d".into()), container: Some("s".into()) };
+        let passage = Citation { url: None, title: Some("d".into()), file: Some(file) };
+        assert_eq!(*items[1].view(), ItemView::Text { text: "abc".into(), citations: vec![page.clone()] });
+        assert_eq!(*items[2].view(), ItemView::Text { text: "def".into(), citations: vec![passage, page] });
+    }
+}
