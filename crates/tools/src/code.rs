@@ -1,6 +1,7 @@
 //! Code and programs in the sandbox.
 
 mod describe;
+mod execution;
 mod failure;
 mod output_log;
 mod pool;
@@ -8,6 +9,7 @@ mod run;
 mod session;
 mod settings;
 
+pub use self::execution::{CodeExecutionError, CodeExecutionFile, CodeExecutionResult, code_execution};
 pub use self::pool::CodePool;
 pub use self::run::{CodeArtifact, CodeResult, run_code, run_command};
 pub use self::session::CodeSession;

@@ -109,7 +109,7 @@ pub(crate) fn contents(
 ) -> Result<Contents, ToolError> {
     let asked =
         Asked { max_depth: 16, include_hidden: false, pattern: None, max_entries: 10_000, is_cancelled };
-    let (entries, truncated) = platform::list(folder, "", ".", &asked)?;
+    let (entries, truncated) = platform::list(folder, ".", ".", &asked)?;
     let mut contents = Contents { files: Vec::new(), left_out: usize::from(truncated) };
     let mut room = most_bytes;
     for entry in entries.into_iter().filter(|entry| entry.kind == EntryKind::File) {

@@ -7,6 +7,8 @@
 //! public ones may be asked, and `SearchSettings` which engines there are. A call can bring
 //! [`ResourceLimits`](toolpost::import::ResourceLimits), which only tighten.
 //!
+//! [`code_execution`] is not among them: it stands in for the tool of that name that some providers host.
+//!
 //! Two more are made by the application: [`FileSystemTool`] gives files as far as rules permit, [`DataTransferTool`] takes
 //! a typed value out of a conversation.
 //!
@@ -48,7 +50,10 @@ use std::sync::Arc;
 use toolpost::{Alias, Tool, with_aliases};
 
 pub use self::arithmetic::{Calculated, calculate};
-pub use self::code::{CodeArtifact, CodePool, CodeResult, CodeSession, CodeSettings, run_code, run_command};
+pub use self::code::{
+    CodeArtifact, CodeExecutionError, CodeExecutionFile, CodeExecutionResult, CodePool, CodeResult,
+    CodeSession, CodeSettings, code_execution, run_code, run_command,
+};
 pub use self::files::{
     EntryKind, FilePermission, FileRoot, FileSystemTool, FileText, Listing, ListingEntry, PROTECTED_PATHS,
     PermittedFile, PermittedFiles, WrittenFile, list_directory, read_file, write_file,

@@ -167,12 +167,12 @@ fn run_cell(
     answer(&ended?, held.notes)
 }
 
-fn settings_of(ctx: &Ctx) -> CodeSettings {
+pub(super) fn settings_of(ctx: &Ctx) -> CodeSettings {
     ctx.inject::<CodeSettings>().map(|settings| (*settings).clone()).unwrap_or_default()
 }
 
 /// Runs something that ends early when the caller asks to stop, and tells its output while it comes.
-fn watched(
+pub(super) fn watched(
     ctx: &Ctx,
     run: impl FnOnce(&Cancel, &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error>,
 ) -> Result<Outcome, ToolError> {
@@ -190,7 +190,8 @@ fn watched(
     Ok(outcome)
 }
 
-fn answer(outcome: &Outcome, remarks: Vec<String>) -> Result<WithText<CodeResult>, ToolError> {
+/// The files that a run made or changed.
+pub(super) fn artifacts(outcome: &Outcome) -> Result<Vec<Artifact>, ToolError> {
     let mut artifacts = Vec::with_capacity(outcome.artifacts.len());
     for file in &outcome.artifacts {
         // Taken now: a fresh workspace goes away, and in another the next run may put something else there.
@@ -199,6 +200,11 @@ fn answer(outcome: &Outcome, remarks: Vec<String>) -> Result<WithText<CodeResult
         artifact.sha256 = Some(file.sha256.clone());
         artifacts.push(artifact);
     }
+    Ok(artifacts)
+}
+
+fn answer(outcome: &Outcome, remarks: Vec<String>) -> Result<WithText<CodeResult>, ToolError> {
+    let artifacts = artifacts(outcome)?;
     let result = CodeResult {
         exit_code: outcome.exit_code,
         return_code: outcome.exit_code,

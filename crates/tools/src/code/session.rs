@@ -104,11 +104,13 @@ impl Held {
         Ok(CellLimits::from(&settings.call_limits(ctx, timeout)?))
     }
 
-    /// Forgets a session that has ended, so that the next call begins a new one.
-    pub(super) fn forget_if_ended(&self) {
-        if self.session.ended().is_some() {
+    /// Forgets a session that has ended, so that the next call begins a new one. Whether it has.
+    pub(super) fn forget_if_ended(&self) -> bool {
+        let has_ended = self.session.ended().is_some();
+        if has_ended {
             self.sessions.lock().remove(&self.id);
         }
+        has_ended
     }
 }
 

@@ -15,6 +15,7 @@ mod arithmetic;
 #[cfg(feature = "http")]
 mod certificates;
 mod code;
+mod code_execution;
 mod code_pool;
 mod code_sessions;
 mod encodings;
