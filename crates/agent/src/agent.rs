@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use toolpost_core::{EventSink, UsageEvent};
-use toolpost_llm::{Model, ModelId, Settings};
+use toolpost_llm::{HostedTool, Model, ModelId, Settings};
 use toolpost_toolbox::{ToolSession, Toolbox};
 
 use crate::dynamic::Offering;
@@ -67,6 +67,7 @@ pub(crate) struct Parts {
     pub(crate) limits: Limits,
     pub(crate) settings: Settings,
     pub(crate) provider_options: Map<String, Value>,
+    pub(crate) hosted_tools: Vec<HostedTool>,
     pub(crate) events: Option<EventSink>,
     pub(crate) on_usage: Option<UsageSink>,
     pub(crate) pricing: Option<Pricing>,
@@ -90,6 +91,7 @@ impl Agent {
             limits: Limits::default(),
             settings: Settings::default(),
             provider_options: Map::new(),
+            hosted_tools: Vec::new(),
             events: None,
             on_usage: None,
             pricing: None,
@@ -145,6 +147,13 @@ impl Builder {
     /// Options of one provider, as they stand in its requests.
     pub fn provider_options(mut self, options: Map<String, Value>) -> Self {
         self.0.provider_options = options;
+        self
+    }
+
+    /// Tools that the provider itself runs. What the model does not take ends a run before anything is sent. Default:
+    /// none.
+    pub fn hosted_tools(mut self, tools: impl IntoIterator<Item = HostedTool>) -> Self {
+        self.0.hosted_tools = tools.into_iter().collect();
         self
     }
 

@@ -67,8 +67,6 @@ impl Run {
         self.keeper.begin(self.id, &*parts.model, &self.turns);
         let model = self.keeper.listen(&parts.model);
         let carry = self.keeper.carry(&parts.model.id().provider);
-        let mut provider_options = parts.provider_options.clone();
-        provider_options.extend(carry.clone());
         let mut running = Running {
             parts,
             model: Arc::clone(&model),
@@ -78,7 +76,8 @@ impl Run {
                 system: parts.system.clone(),
                 turns: self.turns,
                 settings: parts.settings.clone(),
-                provider_options,
+                provider_options: parts.provider_options.clone(),
+                hosted_tools: parts.hosted_tools.clone(),
                 ..Request::default()
             },
             offer: Offer::new(&parts.toolbox, &parts.offering, &self.port, parts.pricing.as_ref()),

@@ -91,6 +91,11 @@ impl JsonWriter {
         serde_json::to_writer(&mut self.0, &object)
     }
 
+    /// What was written so far.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// What was written.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.0

@@ -35,9 +35,11 @@
 #![forbid(unsafe_code)]
 
 mod catalog;
+mod code_execution;
 mod error;
 mod event;
 mod fields;
+mod files;
 mod hosted;
 mod http;
 mod item;
@@ -56,8 +58,12 @@ mod wires;
 pub use catalog::{
     Catalog, Cost, Date, Feature, ModelInfo, PricePeriod, Rates, ServicePeriod, SessionPrice, Setting, Tier,
 };
+pub use code_execution::{
+    CodeExecutionMeter, CodePlace, CodeUse, CodeWanted, LocalReason, choose_code_place,
+};
 pub use error::{Attempt, ErrorDetails, ErrorKind, ModelError, NetworkStage, TimeoutStage};
 pub use event::{ModelEvent, ResponseStream};
+pub use files::{FilePage, FileUpload, ProviderFiles, SavedFile, StoredFile, output_files};
 pub use hosted::HostedModel;
 pub use http::client::{HttpClient, HttpOptions};
 pub use http::retry::RetryPolicy;

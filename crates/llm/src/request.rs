@@ -46,20 +46,18 @@ impl Request {
         Self { turns: vec![Turn::user(prompt)], ..Self::default() }
     }
 
-    /// Appends an answer as a turn, with what the next request must carry: a container's id, for one, which joins
-    /// the options that the caller has already set for the container.
+    /// Appends an answer as a turn, with what later requests carry on from it: a container's id, for one.
     pub fn push_response(&mut self, response: &Response) {
         self.turns.push(Turn::Assistant(response.to_turn()));
-        for (name, value) in &response.carry {
-            match self.provider_options.get_mut(name) {
-                Some(Value::Object(ours)) if value.is_string() => {
-                    ours.insert("id".to_owned(), value.clone());
-                }
-                _ => {
-                    self.provider_options.insert(name.clone(), value.clone());
-                }
-            }
-        }
+    }
+
+    /// What the latest answer of a provider that has something of this name left to carry on. See
+    /// [`AssistantTurn::carry`].
+    pub fn carried(&self, provider: &str, name: &str) -> Option<&Value> {
+        self.turns.iter().rev().find_map(|turn| match turn {
+            Turn::Assistant(turn) if turn.origin.provider == provider => turn.carry.get(name),
+            _ => None,
+        })
     }
 
     /// The tool results of the conversation, oldest first.
@@ -100,6 +98,17 @@ pub struct AssistantTurn {
     pub origin: ModelId,
     /// The items in the model's order.
     pub items: Vec<Item>,
+    /// What later requests to the same provider carry on from this answer, such as the container that its hosted code
+    /// ran in, with the time at which it ends. The wire decides what of it still holds.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub carry: Map<String, Value>,
+}
+
+impl AssistantTurn {
+    /// A turn of a model's items, with nothing to carry on.
+    pub fn new(origin: ModelId, items: Vec<Item>) -> Self {
+        Self { origin, items, carry: Map::new() }
+    }
 }
 
 /// A part of a user's turn or of a tool's result.
@@ -371,7 +380,7 @@ pub struct Settings {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OutputFormat {
-    /// Some JSON.
+    /// Some JSON. A wire without a form for it tells the model so in the instructions, with a notice.
     Json,
     /// JSON that fits a schema.
     Schema {
@@ -478,6 +487,7 @@ mod tests {
         request.turns.push(Turn::Assistant(AssistantTurn {
             origin: ModelId::new("anthropic", "claude-x"),
             items: vec![Item::new(crate::ItemView::Other { kind: "new".into() }, raw.clone())],
+            carry: serde_json::json!({"container": {"id": "c"}}).as_object().unwrap().clone(),
         }));
         request.turns.push(Turn::ToolResults(vec![ToolResult::text("1", "look", "seen")]));
         request.tools =

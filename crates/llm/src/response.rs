@@ -142,8 +142,8 @@ pub struct Response {
     pub stop_detail: Option<String>,
     /// The tokens used.
     pub usage: Usage,
-    /// Provider options that the next request of this conversation should carry, such as the container that hosted
-    /// code ran in. Merge them into [`Request::provider_options`](crate::Request::provider_options).
+    /// What later requests of this conversation carry on from the answer, such as the container that hosted code ran
+    /// in. It travels in the turn: see [`AssistantTurn::carry`].
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub carry: Map<String, Value>,
     /// What the caller's user should know, such as settings that were not sent.
@@ -170,7 +170,7 @@ impl Response {
 
     /// The turn to append to the next request.
     pub fn to_turn(&self) -> AssistantTurn {
-        AssistantTurn { origin: self.origin.clone(), items: self.items.clone() }
+        AssistantTurn { origin: self.origin.clone(), items: self.items.clone(), carry: self.carry.clone() }
     }
 }
 

@@ -297,5 +297,5 @@ impl Chat<'_> {
 fn broken_off(said: &str) -> Option<Turn> {
     let item = json!({ "view": { "text": { "text": said } }, "raw": { "type": "text", "text": said } });
     let item: Item = serde_json::from_str(&item.to_string()).ok()?;
-    Some(Turn::Assistant(AssistantTurn { origin: ModelId::new("interrupted", "text"), items: vec![item] }))
+    Some(Turn::Assistant(AssistantTurn::new(ModelId::new("interrupted", "text"), vec![item])))
 }

@@ -40,6 +40,7 @@ ALIASES = {
     "claude-opus-4-0": ["claude-opus-4"], "claude-sonnet-4-0": ["claude-sonnet-4"],
 }
 CODE = ["code_execution_20250825", "code_execution_20260120", "code_execution_20260521"]
+LEGACY_CODE = ["code_execution_20250522"]
 SEARCH = ["web_search_20250305", "web_search_20260209", "web_search_20260318"]
 FETCH = ["web_fetch_20250910", "web_fetch_20260209", "web_fetch_20260309", "web_fetch_20260318"]
 
@@ -63,7 +64,7 @@ def anthropic(row, name):
     else:
         basic = name in ("claude-haiku-4-5", "claude-sonnet-4-5", "claude-opus-4-5")
         row["hosted_versions"] = {
-            "code_execution": CODE[:1] if name == "claude-haiku-4-5" else CODE,
+            "code_execution": LEGACY_CODE + CODE if name in ("claude-haiku-4-5", "claude-sonnet-4-5") else CODE,
             "web_search": SEARCH[:1] if basic else SEARCH,
             "web_fetch": FETCH[:1] if basic else FETCH,
         }

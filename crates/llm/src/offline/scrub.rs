@@ -162,7 +162,7 @@ fn secrets_by_name(value: &Value, found: &mut Vec<Secret>) {
                     name.chars().filter(|c| !"-_".contains(*c)).collect::<String>().to_ascii_lowercase();
                 match value {
                     Value::String(text) if SECRET_FIELDS.contains(&name.as_str()) => {
-                        found.extend(secret(text))
+                        found.extend(secret(text));
                     }
                     // What stands in headers is nobody's business.
                     Value::Object(headers) if name == "headers" => {

@@ -136,9 +136,12 @@ async fn a_version_that_a_model_does_not_take_is_refused_with_those_that_it_take
     let tool =
         HostedTool::CodeExecution { version: Some("code_execution_20260521".into()), file_ids: Vec::new() };
     let request = Request { hosted_tools: vec![tool], ..Request::new("hi") };
-    let error = refused("claude-haiku-4-5", request).await;
+    let error = refused("claude-opus-4-1", request).await;
     assert_eq!(error.kind, ErrorKind::Unsupported);
-    assert!(error.message.contains("Expected one of code_execution_20250825"), "{error}");
+    assert!(
+        error.message.contains("Expected one of code_execution_20250522, code_execution_20250825"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

@@ -109,7 +109,7 @@ fn what_is_known_of_models_is_what_their_providers_say() {
     let haiku = info("anthropic/claude-haiku-4-5-20251001");
     assert_eq!(haiku.efforts, Some(vec![]));
     assert!(!haiku.not_taken.contains(&Setting::Temperature));
-    assert_eq!(haiku.newest_version("code_execution"), Some("code_execution_20250825"));
+    assert_eq!(haiku.newest_version("code_execution"), Some("code_execution_20260521"));
     let sonnet = info("anthropic/claude-sonnet-4-20250514");
     assert!(sonnet.is_retired(at("2026-06-15")) && !sonnet.is_retired(at("2026-06-14")));
     assert_eq!(info("openai/gpt-5.1").thinks_by_default, Some(false));

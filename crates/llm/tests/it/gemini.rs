@@ -339,7 +339,7 @@ fn foreign() -> Turn {
     ]});
     let origin = ModelId::new("anthropic", "claude-x");
     let items = Wire::Messages.read_body(&origin, 200, &content.to_string()).unwrap().items;
-    Turn::Assistant(AssistantTurn { origin, items })
+    Turn::Assistant(AssistantTurn::new(origin, items))
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn a_call_of_an_older_model_is_marked_and_an_own_one_is_not_touched() {
     for (origin, is_marked) in [(old_model(), true), (new_model(), false)] {
         let items = Wire::GenerateContent.read_body(&origin, 200, &said).unwrap().items;
         let mut request = Request::new("hi");
-        request.turns.push(Turn::Assistant(AssistantTurn { origin, items }));
+        request.turns.push(Turn::Assistant(AssistantTurn::new(origin, items)));
         let parts = body(&new_model(), &request)["contents"][1]["parts"].clone();
         assert_eq!(parts[0].get("thoughtSignature").is_some(), is_marked);
         assert_eq!(parts[1], call);

@@ -7,10 +7,12 @@
     reason = "this crate is tests alone, their helpers included; they print what they counted"
 )]
 
+mod anthropic_tools;
 mod capabilities;
 mod catalog;
 mod failures;
 mod fidelity;
+mod files;
 mod gemini;
 mod official_types;
 mod offline;

@@ -188,10 +188,10 @@ async fn streams_are_recorded_too_and_failures() {
     recorder.stream(&Request::new("go")).next().await.unwrap().unwrap();
     let mut request = Request::new("go");
     for _ in 0..3 {
-        request.turns.push(Turn::Assistant(toolpost_llm::AssistantTurn {
-            origin: toolpost_llm::ModelId::new("script", "x"),
-            items: Vec::new(),
-        }));
+        request.turns.push(Turn::Assistant(toolpost_llm::AssistantTurn::new(
+            toolpost_llm::ModelId::new("script", "x"),
+            Vec::new(),
+        )));
     }
     let error = recorder.respond(&request).await.unwrap_err();
     assert_eq!(written.text().lines().count(), 2);

@@ -107,7 +107,8 @@ fn check_facts(path: &str, response: &Response, kinds: &mut HashSet<String>) {
     };
     assert_eq!(known, word, "{path}");
     if let Some(id) = raw["container"]["id"].as_str() {
-        assert_eq!(response.carry["container"], id, "{path}");
+        assert_eq!(response.carry["container"]["id"], id, "{path}");
+        assert_eq!(response.carry["container"]["expires_at"], raw["container"]["expires_at"], "{path}");
     }
     for (item, value) in response.items.iter().zip(values(response)) {
         let kind = value["type"].as_str().unwrap();

@@ -2,20 +2,28 @@
 
 use std::borrow::Cow;
 
+use serde_json::Value;
 use serde_json::value::RawValue;
+use toolpost_core::{Clock as _, SystemClock};
 
+use super::container::{self, Container};
+use super::{breakpoints, tools};
 use crate::catalog::ModelInfo;
 use crate::json::JsonWriter;
 use crate::options::merge_options;
+use crate::schema::{Lowered, SchemaTarget, StrictAllowance, lower};
 use crate::wires::codec::Notices;
 use crate::{
-    AssistantTurn, CacheLifetime, Effort, HostedTool, Item, ItemView, Media, MediaSource, ModelError,
-    ModelId, OutputFormat, Part, PromptCaching, Request, Settings, Thinking, ToolChoice, ToolDefinition,
-    ToolResult, Turn,
+    AssistantTurn, CacheLifetime, Effort, Item, ItemView, Media, MediaSource, ModelError, ModelId,
+    OutputFormat, Part, PromptCaching, RawJson, Request, Thinking, ToolChoice, ToolDefinition, ToolResult,
+    Turn,
 };
 
 /// The wire demands a limit of output tokens; this one every model can give.
 const DEFAULT_MAX_TOKENS: u32 = 4_096;
+
+/// What a model is told that must answer with JSON of no schema: the wire has a form for schemas alone.
+const ANSWER_WITH_JSON: &str = "Answer with one JSON value and nothing else: no explanation before or after it, and no code fence around it.";
 
 /// The room that is made for a body without its turns, and for a turn, in bytes.
 const ABOUT_A_BODY: usize = 1024;
@@ -27,9 +35,34 @@ pub(super) fn encode(
     request: &Request,
     stream: bool,
 ) -> Result<(JsonWriter, Vec<String>), ModelError> {
+    let (out, notices) = encode_with(info, request, stream, breakpoints::MOST)?;
+    let Some(room) = breakpoints::room_for_ours(out.as_bytes(), &request.settings.prompt_caching, &info.id)?
+    else {
+        return Ok((out, notices));
+    };
+    let (out, mut notices) = encode_with(info, request, stream, room)?;
+    notices.push(format!(
+        "the request brings {} of the {} marks that the provider takes for its cache: fewer of ours were set",
+        breakpoints::MOST - room,
+        breakpoints::MOST
+    ));
+    Ok((out, notices))
+}
+
+/// The body, with at most so many marks for the provider's cache beside the request's own.
+fn encode_with(
+    info: &ModelInfo,
+    request: &Request,
+    stream: bool,
+    marks: usize,
+) -> Result<(JsonWriter, Vec<String>), ModelError> {
     let mut encoder = Encoder {
         out: JsonWriter::with_capacity(ABOUT_A_BODY + request.turns.len() * ABOUT_A_TURN),
+        info,
         model: &info.id,
+        strict: StrictAllowance::anthropic(),
+        marks,
+        files: tools::files(request),
         role: "",
         last_block: None,
         notices: Notices::default(),
@@ -42,7 +75,14 @@ pub(super) fn encode(
 
 struct Encoder<'a> {
     out: JsonWriter,
+    info: &'a ModelInfo,
     model: &'a ModelId,
+    /// What the provider still allows of strict schemas.
+    strict: StrictAllowance,
+    /// How many marks for the provider's cache may be set.
+    marks: usize,
+    /// Files that go into the container with the first words of the user.
+    files: Vec<&'a str>,
     /// The role of the message that is being written; empty before the first.
     role: &'static str,
     /// Where the last block of the conversation begins.
@@ -50,14 +90,15 @@ struct Encoder<'a> {
     notices: Notices,
 }
 
-impl Encoder<'_> {
-    fn body(&mut self, request: &Request, stream: bool) -> Result<(), serde_json::Error> {
+impl<'a> Encoder<'a> {
+    fn body(&mut self, request: &'a Request, stream: bool) -> Result<(), serde_json::Error> {
         let settings = &request.settings;
         self.out.piece("{");
         self.out.text("model", &self.model.name);
         self.out.put("max_tokens", &max_tokens(settings.max_output_tokens, settings.thinking.as_ref()))?;
         let mark = match &settings.prompt_caching {
             PromptCaching::Off => None,
+            PromptCaching::Automatic | PromptCaching::AutomaticFor(_) if self.marks == 0 => None,
             PromptCaching::Automatic => {
                 self.out.json("cache_control", r#"{"type":"ephemeral"}"#);
                 None
@@ -71,8 +112,15 @@ impl Encoder<'_> {
         if stream {
             self.out.json("stream", "true");
         }
-        if let Some(system) = request.system.as_deref().filter(|text| !text.trim().is_empty()) {
-            match mark {
+        let (answer_schema, asked) = self.answer(settings.output.as_ref());
+        let system = request.system.as_deref().filter(|text| !text.trim().is_empty());
+        let system: Option<Cow<'_, str>> = match (system, asked) {
+            (Some(system), Some(asked)) => Some(format!("{system}\n\n{asked}").into()),
+            (None, Some(asked)) => Some(asked.into()),
+            (system, None) => system.map(Cow::Borrowed),
+        };
+        if let Some(system) = system.as_deref() {
+            match mark.filter(|_| self.marks > 2) {
                 None => self.out.text("system", system),
                 Some(mark) => {
                     self.out.json("system", r#"[{"type":"text","text":"#);
@@ -82,8 +130,9 @@ impl Encoder<'_> {
                 }
             }
         }
-        self.tools(request, mark)?;
-        self.messages(&request.turns, mark)?;
+        self.container(request);
+        self.tools(request, mark.filter(|_| self.marks > 1))?;
+        self.messages(&request.turns, mark.filter(|_| self.marks > 0))?;
         if let Some(value) = settings.temperature {
             self.out.put("temperature", &value)?;
         }
@@ -109,7 +158,7 @@ impl Encoder<'_> {
                 self.out.piece("}");
             }
         }
-        self.output_config(request);
+        self.output_config(settings.effort, answer_schema.as_ref());
         if !request.metadata.is_empty() {
             self.out.put("metadata", &request.metadata)?;
         }
@@ -120,17 +169,72 @@ impl Encoder<'_> {
         self.out.change(0, |body| merge_options(body, &request.provider_options))
     }
 
-    fn output_config(&mut self, request: &Request) {
-        let Settings { effort, output, .. } = &request.settings;
-        let schema = match output {
-            Some(OutputFormat::Schema { schema, .. }) => Some(schema),
-            _ => None,
-        };
+    /// Names the container that the conversation's hosted code has run in.
+    fn container(&mut self, request: &Request) {
+        if !tools::has_hosted(request) {
+            return;
+        }
+        match container::of_request(request, &self.model.provider, SystemClock.timestamp()) {
+            Container::Unsaid => {}
+            // The caller's own words on the container, such as skills, join the id.
+            Container::Named(id) if request.provider_options.contains_key("container") => {
+                self.out.json("container", "{");
+                self.out.text("id", id);
+                self.out.piece("}");
+            }
+            Container::Named(id) => self.out.text("container", id),
+            Container::Ended { id, at } => self.notices.add(format!(
+                "the container `{id}` of this conversation ended at {at}: hosted code begins in a new one, without its \
+                 files"
+            )),
+        }
+    }
+
+    /// The schema that the answer must fit, as the provider takes it, and what the model is told instead where the
+    /// provider cannot keep it to that.
+    fn answer(&mut self, output: Option<&OutputFormat>) -> (Option<Value>, Option<String>) {
+        match output {
+            None => (None, None),
+            Some(OutputFormat::Json) => {
+                self.notices.add(
+                    "the Anthropic wire has no mode for JSON without a schema: the model was told to answer with JSON \
+                     alone",
+                );
+                (None, Some(ANSWER_WITH_JSON.to_owned()))
+            }
+            Some(OutputFormat::Schema { schema, .. }) => {
+                let lowered = lowered(schema);
+                match lowered.and_then(|lowered| self.strict.take_answer(&lowered).map(|()| lowered)) {
+                    Ok(lowered) => {
+                        self.lost("the answer's schema", &lowered.lost);
+                        (Some(lowered.schema), None)
+                    }
+                    Err(reason) => {
+                        self.notices.add(format!(
+                            "the provider cannot keep the answer to its schema ({reason}): the model was told the schema"
+                        ));
+                        (None, Some(format!("{ANSWER_WITH_JSON} It must fit this JSON Schema: {schema}")))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says what of a schema the provider does not check.
+    fn lost(&mut self, of: &str, lost: &[String]) {
+        if let Some((first, others)) = lost.split_first() {
+            let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+            self.notices
+                .add(format!("{of}: the provider does not check {first}{more}; the model reads it instead"));
+        }
+    }
+
+    fn output_config(&mut self, effort: Option<Effort>, schema: Option<&Value>) {
         if effort.is_none() && schema.is_none() {
             return;
         }
         self.out.json("output_config", "{");
-        if let Some(mut effort) = *effort {
+        if let Some(mut effort) = effort {
             if effort == Effort::Minimal {
                 self.notices
                     .add("effort `minimal` was sent as `low`, the least that the Anthropic wire knows");
@@ -140,7 +244,7 @@ impl Encoder<'_> {
         }
         if let Some(schema) = schema {
             self.out.json("format", r#"{"type":"json_schema","schema":"#);
-            self.out.piece(schema.get());
+            self.out.piece(&schema.to_string());
             self.out.piece("}");
         }
         self.out.piece("}");
@@ -150,10 +254,9 @@ impl Encoder<'_> {
         if !request.tools.is_empty() || !request.hosted_tools.is_empty() {
             self.out.json("tools", "[");
             for tool in &request.hosted_tools {
-                if let HostedTool::Raw(raw) = tool {
-                    self.out.comma();
-                    self.out.piece(raw.get());
-                }
+                // The check has said already what cannot be.
+                let kind = tools::tool_type(self.info, tool, request).ok().flatten();
+                tools::write(&mut self.out, tool, kind.as_deref())?;
             }
             if let Some((last, others)) = request.tools.split_last() {
                 for definition in others {
@@ -196,9 +299,20 @@ impl Encoder<'_> {
         self.out.piece("{");
         self.out.text("name", name);
         self.out.text("description", description);
-        self.out.json("input_schema", input_schema.get());
-        if definition.strict {
-            self.out.json("strict", "true");
+        let strict = definition.strict.then(|| {
+            lowered(input_schema).and_then(|lowered| self.strict.take_tool(&lowered).map(|()| lowered))
+        });
+        match strict {
+            Some(Ok(lowered)) => {
+                self.out.json("input_schema", &lowered.schema.to_string());
+                self.out.json("strict", "true");
+                self.lost(&format!("the strict tool `{name}`"), &lowered.lost);
+            }
+            Some(Err(reason)) => {
+                self.out.json("input_schema", input_schema.get());
+                self.notices.add(format!("`strict` of the tool `{name}` was not sent: {reason}"));
+            }
+            None => self.out.json("input_schema", input_schema.get()),
         }
         if definition.deferred {
             self.out.json("defer_loading", "true");
@@ -225,7 +339,13 @@ impl Encoder<'_> {
         self.out.json("messages", "[");
         for turn in turns {
             match turn {
-                Turn::User(parts) => self.said("user", parts),
+                Turn::User(parts) => {
+                    self.said("user", parts);
+                    for file_id in std::mem::take(&mut self.files) {
+                        self.begin_block("user");
+                        write_container_file(&mut self.out, file_id);
+                    }
+                }
                 Turn::System(parts) => self.said("system", parts),
                 Turn::Assistant(turn) => self.assistant(turn),
                 Turn::ToolResults(results) => results.iter().for_each(|result| self.result(result)),
@@ -320,6 +440,12 @@ impl Encoder<'_> {
     }
 }
 
+/// A schema as the provider takes it; an error if it is nested too deep to be read.
+fn lowered(schema: &RawJson) -> Result<Lowered, String> {
+    let schema = schema.to_value().map_err(|error| error.to_string())?;
+    Ok(lower(&schema, SchemaTarget::AnthropicStrict))
+}
+
 /// Whether a part is a text without any text, which the provider refuses.
 fn is_blank(part: &Part) -> bool {
     matches!(part, Part::Text(text) if text.trim().is_empty())
@@ -330,13 +456,15 @@ fn write_part(out: &mut JsonWriter, part: &Part) {
         Part::Text(text) => write_text(out, text),
         Part::Image(media) => write_media(out, "image", media),
         Part::Document(media) => write_media(out, "document", media),
-        Part::ContainerFile { file_id } => {
-            out.piece(r#"{"type":"container_upload","file_id":"#);
-            out.string(file_id);
-            out.piece("}");
-        }
+        Part::ContainerFile { file_id } => write_container_file(out, file_id),
         Part::Raw(raw) => out.piece(raw.get()),
     }
+}
+
+fn write_container_file(out: &mut JsonWriter, file_id: &str) {
+    out.piece(r#"{"type":"container_upload","file_id":"#);
+    out.string(file_id);
+    out.piece("}");
 }
 
 fn write_text(out: &mut JsonWriter, text: &str) {

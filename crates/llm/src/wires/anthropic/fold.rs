@@ -419,8 +419,6 @@ fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, usage: Usag
         .read::<String>("stop_sequence")
         .or_else(|| details.read("explanation"))
         .or_else(|| details.read("category"));
-    let container =
-        message.read::<Members<'_>>("container").and_then(|container| container.read::<String>("id"));
     Response {
         id: message.read("id").unwrap_or_default(),
         model: message.read("model").unwrap_or_else(|| origin.name.clone()),
@@ -429,7 +427,7 @@ fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, usage: Usag
         stop,
         stop_detail,
         usage,
-        carry: container.into_iter().map(|id| ("container".to_owned(), id.into())).collect(),
+        carry: super::container::carry(message),
         notices: Vec::new(),
         raw,
     }

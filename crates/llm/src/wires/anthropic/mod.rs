@@ -1,8 +1,12 @@
 //! The Anthropic Messages API.
 
+mod breakpoints;
+mod container;
 mod encode;
 mod error;
+mod features;
 mod fold;
+mod tools;
 mod view;
 
 use std::sync::Arc;
@@ -10,12 +14,16 @@ use std::sync::Arc;
 use super::AnyFold;
 use super::codec::{Codec, Encoded};
 use crate::catalog::ModelInfo;
-use crate::{ErrorKind, HostedTool, ModelError, OutputFormat, Request, Response};
+use crate::{ErrorKind, ModelError, Request, Response, Turn};
 
 pub(crate) use self::fold::MessageFold;
+pub(crate) use self::tools::hosted_types;
 
 /// The version of the wire that this crate speaks.
-const VERSION: &str = "2023-06-01";
+pub(crate) const VERSION: &str = "2023-06-01";
+
+/// Where features are asked for that are not yet general.
+pub(crate) const BETA_HEADER: &str = "anthropic-beta";
 
 /// The wire for one model.
 #[derive(Debug)]
@@ -35,20 +43,24 @@ impl Codec for MessagesCodec {
             let message = format!("metadata `{user}`: the Anthropic wire takes `user_id` alone");
             return Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
         }
-        let unsupported =
-            |message: String| Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
-        if let Some(tool) = request.hosted_tools.iter().find(|tool| !matches!(tool, HostedTool::Raw(_))) {
-            return unsupported(format!("the hosted tool `{}` is not written on this wire yet", tool.name()));
+        for tool in &request.hosted_tools {
+            tools::tool_type(&self.info, tool, request)?;
         }
-        if request.settings.output == Some(OutputFormat::Json) {
-            return unsupported("answers of any JSON: the Anthropic wire wants a schema".to_owned());
+        if !tools::files(request).is_empty()
+            && !request.turns.iter().any(|turn| matches!(turn, Turn::User(_)))
+        {
+            let message =
+                "files of `code_execution`: expected a user's turn that they can come with, found none";
+            return Err(ModelError::new(ErrorKind::InvalidRequest, message).with_model(&self.info.id));
         }
         Ok(())
     }
 
     fn encode(&self, request: &Request, stream: bool) -> Result<Encoded, ModelError> {
         let (body, notices) = encode::encode(&self.info, request, stream)?;
-        let headers = vec![("anthropic-version", VERSION.to_owned())];
+        let mut headers = vec![("anthropic-version", VERSION.to_owned())];
+        let betas = tools::betas(&self.info, request);
+        headers.extend(betas.into_iter().map(|beta| (BETA_HEADER, beta.to_owned())));
         Ok(Encoded { path: "/v1/messages".to_owned(), headers, body, notices })
     }
 

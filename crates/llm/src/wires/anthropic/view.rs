@@ -137,10 +137,23 @@ fn take_members(output: &mut HostedOutput, members: &Members<'_>) {
     for name in ["stdout", "text", "error_message"] {
         output.text.push_str(&members.read::<String>(name).unwrap_or_default());
     }
+    // What the text editor did to a file.
+    if let Some(lines) = members.read::<Vec<String>>("lines") {
+        output.text.push_str(&lines.join("\n"));
+    }
+    if let Some(is_update) = members.read::<bool>("is_file_update") {
+        output.text.push_str(if is_update { "The file was replaced." } else { "The file was created." });
+    }
+    let tools: Vec<Members<'_>> = members.read("tool_references").unwrap_or_default();
+    let found: Vec<String> = tools.iter().filter_map(|tool| tool.read("tool_name")).collect();
+    output.text.push_str(&found.join("\n"));
     output.stderr.push_str(&members.read::<String>("stderr").unwrap_or_default());
     output.return_code = members.read("return_code").or(output.return_code);
     if let Some(url) = members.read::<String>("url") {
-        output.sources.push(Citation { url: Some(url), title: members.read("title"), file: None });
+        // A fetched page has its title within the document.
+        let document: Option<Members<'_>> = members.read("content");
+        let title = members.read("title").or_else(|| document.and_then(|document| document.read("title")));
+        output.sources.push(Citation { url: Some(url), title, file: None });
     }
     let files: Vec<Members<'_>> = members.read("content").unwrap_or_default();
     let ids = files.iter().chain([members]).filter_map(|file| file.read::<String>("file_id"));

@@ -337,7 +337,7 @@ fn turns_of(content: &Value) -> Vec<Turn> {
         let body = json!({"candidates": [{"content": content}]}).to_string();
         let origin = ModelId::new("gemini", "model-x");
         let items = Wire::GenerateContent.read_body(&origin, 200, &body).unwrap().items;
-        return vec![Turn::Assistant(AssistantTurn { origin, items })];
+        return vec![Turn::Assistant(AssistantTurn::new(origin, items))];
     }
     let mut turns: Vec<Turn> = Vec::new();
     for part in parts {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use toolpost_llm::{
-    AssistantTurn, CacheLifetime, Effort, Item, Media, MediaSource, ModelId, OutputFormat, Part,
+    AssistantTurn, CacheLifetime, Effort, HostedTool, Item, Media, MediaSource, ModelId, OutputFormat, Part,
     PromptCaching, RawJson, Request, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
 };
 use toolpost_testkit::recordings::Answer;
@@ -141,6 +141,23 @@ fn normal(body: &Value) -> Value {
     if let Some(system) = body.get_mut("system") {
         *system = blocks(system);
     }
+    if let Some(schema) = body.pointer_mut("/output_config/format/schema") {
+        normal_schema(schema);
+    }
+    // The order of tools means nothing, and a member that is null is one that is absent. The version of a web tool is the
+    // newest that the model takes: the recorded clients knew no newer ones.
+    if let Some(tools) = body.get_mut("tools").and_then(Value::as_array_mut) {
+        tools.sort_by_key(|tool| !is_hosted(tool));
+        for tool in tools.iter_mut().filter(|tool| is_hosted(tool)) {
+            tool.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+            let kind = tool["type"].as_str().unwrap().to_owned();
+            for name in ["web_search", "web_fetch"] {
+                if kind.starts_with(name) {
+                    tool["type"] = name.into();
+                }
+            }
+        }
+    }
     let mut messages: Vec<Value> = Vec::new();
     for message in body["messages"].as_array().unwrap() {
         let mut content = blocks(&message["content"]);
@@ -161,6 +178,19 @@ fn normal(body: &Value) -> Value {
     }
     body["messages"] = messages.into();
     body
+}
+
+/// A schema's version says nothing to the provider, and the order in which members are required means nothing.
+fn normal_schema(schema: &mut Value) {
+    let Some(members) = schema.as_object_mut() else { return };
+    members.shift_remove("$schema");
+    for (name, value) in members.iter_mut() {
+        match (name.as_str(), value) {
+            ("required", Value::Array(names)) => names.sort_by_key(Value::to_string),
+            (_, Value::Array(schemas)) => schemas.iter_mut().for_each(normal_schema),
+            (_, schema) => normal_schema(schema),
+        }
+    }
 }
 
 /// A text is a list of one text block.
@@ -250,11 +280,13 @@ fn request_of(body: &Value) -> Request {
     request
 }
 
-/// Functions become definitions as long as no hosted tool stands before them.
+/// Whether the provider runs a tool.
+fn is_hosted(tool: &Value) -> bool {
+    tool.get("type").is_some_and(|kind| kind != "custom")
+}
+
+/// Functions become definitions, tools of the provider become typed ones where all of their members have a place.
 fn tools_of(tools: &[Value], request: &mut Request) {
-    let is_hosted = |tool: &Value| tool.get("type").is_some_and(|kind| kind != "custom");
-    let first = tools.iter().position(is_hosted).unwrap_or(tools.len());
-    let (functions, hosted) = tools.split_at(first);
     let definition = |tool: &Value| {
         let mut options: Map<String, Value> = tool.as_object().unwrap().clone();
         let name = options.shift_remove("name").unwrap();
@@ -265,10 +297,41 @@ fn tools_of(tools: &[Value], request: &mut Request) {
         definition.provider_options = options;
         definition
     };
-    request.tools = functions.iter().map(definition).collect();
-    if !hosted.is_empty() {
-        request.provider_options.insert("tools".into(), hosted.to_vec().into());
+    request.tools = tools.iter().filter(|tool| !is_hosted(tool)).map(definition).collect();
+    request.hosted_tools = tools.iter().filter(|tool| is_hosted(tool)).map(hosted_of).collect();
+}
+
+fn hosted_of(tool: &Value) -> HostedTool {
+    let kind = tool["type"].as_str().unwrap();
+    let known = ["type", "name", "max_uses", "allowed_domains", "blocked_domains"];
+    let is_plain = tool
+        .as_object()
+        .unwrap()
+        .iter()
+        .all(|(name, value)| known.contains(&name.as_str()) || value.is_null());
+    let max_uses = tool["max_uses"].as_u64().map(|number| number as u32);
+    let domains = |name: &str| {
+        serde_json::from_value::<Option<Vec<String>>>(tool[name].clone()).unwrap().unwrap_or_default()
+    };
+    let (allowed_domains, blocked_domains) = (|| domains("allowed_domains"), || domains("blocked_domains"));
+    if is_plain && kind.starts_with("code_execution_") {
+        return HostedTool::CodeExecution { version: Some(kind.to_owned()), file_ids: Vec::new() };
     }
+    if is_plain && kind.starts_with("web_search_") {
+        return HostedTool::WebSearch {
+            max_uses,
+            allowed_domains: allowed_domains(),
+            blocked_domains: blocked_domains(),
+        };
+    }
+    if is_plain && kind.starts_with("web_fetch_") {
+        return HostedTool::WebFetch {
+            max_uses,
+            allowed_domains: allowed_domains(),
+            blocked_domains: blocked_domains(),
+        };
+    }
+    HostedTool::Raw(tool.into())
 }
 
 fn turns_of(message: &Value) -> Vec<Turn> {
@@ -279,10 +342,7 @@ fn turns_of(message: &Value) -> Vec<Turn> {
             let body = json!({"type": "message", "content": content}).to_string();
             let items: Vec<Item> =
                 Wire::Messages.read_body(&ModelId::new("anthropic", "claude-x"), 200, &body).unwrap().items;
-            vec![Turn::Assistant(AssistantTurn {
-                origin: toolpost_llm::ModelId::new("anthropic", "claude-x"),
-                items,
-            })]
+            vec![Turn::Assistant(AssistantTurn::new(ModelId::new("anthropic", "claude-x"), items))]
         }
         "system" => vec![Turn::System(content.iter().map(part_of).collect())],
         _ => {

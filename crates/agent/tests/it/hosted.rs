@@ -1,0 +1,74 @@
+//! Tools that the provider runs, in the loop: pauses, containers, models that take none.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use toolpost_agent::{Agent, Run, StopReason};
+use toolpost_llm::{
+    ErrorKind, HostedModel, HostedTool, HttpClient, HttpOptions, Provider, ProviderAccess, Secret, Turn,
+};
+use toolpost_testkit::provider::{LoopbackProvider, Reply};
+use toolpost_toolbox::Toolbox;
+
+fn message(content: &Value, stop: &str) -> Value {
+    json!({"type": "message", "id": "m", "role": "assistant", "model": "claude-opus-5-5", "content": content,
+        "stop_reason": stop, "usage": {"input_tokens": 1, "output_tokens": 1},
+        "container": {"id": "c1", "expires_at": "2099-01-01T00:00:00Z"}})
+}
+
+fn agent_at(server: &LoopbackProvider, model: &str) -> Agent {
+    let access =
+        ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("key")) };
+    let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
+    let model = HostedModel::new(Provider::find("anthropic").unwrap(), model, access, client).unwrap();
+    let code = HostedTool::CodeExecution { version: None, file_ids: Vec::new() };
+    Agent::builder(Arc::new(model), Toolbox::builder().build().unwrap()).hosted_tools([code]).build()
+}
+
+#[tokio::test]
+async fn a_pause_is_gone_on_from_in_the_same_container_and_so_is_a_saved_conversation() {
+    let call = json!({"type": "server_tool_use", "id": "s1", "name": "bash_code_execution", "input": {"command": "sleep 9"}});
+    let result = json!({"type": "bash_code_execution_tool_result", "tool_use_id": "s1", "content":
+        {"type": "bash_code_execution_result", "stdout": "4\n", "stderr": "", "return_code": 0, "content": []}});
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let answers = [
+        message(&json!([text("Let me see. "), call]), "pause_turn"),
+        message(&json!([result, text("It is 4.")]), "end_turn"),
+        message(&json!([text("Still 4.")]), "end_turn"),
+    ];
+    let server =
+        LoopbackProvider::start(answers.iter().map(|answer| Reply::json(200, answer.to_string())).collect())
+            .unwrap();
+    let agent = agent_at(&server, "claude-opus-5-5");
+    let outcome = agent.run("What is it?").await;
+    assert_eq!(outcome.stop, StopReason::EndTurn, "{:?}", outcome.error);
+    assert_eq!(outcome.text(), "Let me see. It is 4.");
+    assert_eq!(outcome.record.iterations, 2);
+    let saved = serde_json::to_string(&outcome.turns).unwrap();
+    let mut turns: Vec<Turn> = serde_json::from_str(&saved).unwrap();
+    turns.push(Turn::user("And now?"));
+    assert_eq!(Run::from_turns(&agent, turns).finish().await.text(), "Still 4.");
+    let bodies: Vec<Value> =
+        server.requests().iter().map(toolpost_testkit::provider::ReceivedRequest::json).collect();
+    assert_eq!(bodies[0]["tools"], json!([{"type": "code_execution_20260521", "name": "code_execution"}]));
+    assert!(bodies[0].get("container").is_none());
+    for body in &bodies[1..] {
+        assert_eq!(body["container"], "c1");
+    }
+    assert_eq!(bodies[1]["messages"][1]["content"], json!([text("Let me see. "), call]));
+    // What was said before and after the pause is one message of the assistant.
+    assert_eq!(
+        bodies[2]["messages"][1]["content"],
+        json!([text("Let me see. "), call, result, text("It is 4.")])
+    );
+}
+
+#[tokio::test]
+async fn a_model_that_takes_no_hosted_tool_ends_the_run_before_anything_is_sent() {
+    let server = LoopbackProvider::start(Vec::new()).unwrap();
+    let outcome = agent_at(&server, "claude-3-opus-20240229").run("What is it?").await;
+    assert_eq!(outcome.stop, StopReason::ModelError);
+    let error = outcome.error.unwrap();
+    assert!(error.kind == ErrorKind::Unsupported && error.message.contains("claude-opus-5-5"), "{error}");
+    assert!(server.requests().is_empty());
+}

@@ -1,0 +1,264 @@
+//! Files that providers keep, against a loopback server and as recorded.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toolpost_llm::{
+    ErrorKind, FileRef, FileUpload, HttpClient, HttpOptions, Item, ModelId, Provider, ProviderAccess,
+    ProviderFiles, RetryPolicy, Secret, Wire, output_files,
+};
+use toolpost_testkit::provider::{LoopbackProvider, Reply};
+
+const KEY: &str = "sk-canary-files-77";
+
+fn options() -> HttpOptions {
+    HttpOptions {
+        no_network: true,
+        first_byte_timeout: Duration::from_secs(5),
+        event_timeout: Duration::from_secs(5),
+        retry: RetryPolicy { first_wait: Duration::from_millis(2), ..RetryPolicy::default() },
+        ..HttpOptions::default()
+    }
+}
+
+fn files_at(provider: &str, base_url: String) -> ProviderFiles {
+    let access = ProviderAccess { base_url: Some(base_url), ..ProviderAccess::new(Secret::new(KEY)) };
+    let client = HttpClient::new(options()).unwrap();
+    ProviderFiles::new(Provider::find(provider).unwrap(), access, client).unwrap()
+}
+
+fn start(replies: Vec<Reply>) -> (LoopbackProvider, ProviderFiles) {
+    let server = LoopbackProvider::start(replies).unwrap();
+    let files = files_at("anthropic", server.base_url());
+    (server, files)
+}
+
+fn stored(id: &str) -> Value {
+    json!({"created_at": "2026-06-30T22:58:50.064000Z", "downloadable": false, "filename": "data.csv", "id": id,
+        "mime_type": "text/csv", "size_bytes": 30, "type": "file"})
+}
+
+#[tokio::test]
+async fn an_upload_is_a_form_with_the_file_and_nothing_of_its_name_escapes() {
+    let (server, files) = start(vec![Reply::json(200, stored("file_1").to_string())]);
+    let content = "item,value\napple,30\n--toolpost-\r\n";
+    let file = FileUpload::new("a\"b\r\nx-evil: 1.csv", "text/csv", content).purpose("ignored here");
+    let uploaded = files.upload(file).await.unwrap();
+    assert_eq!(
+        (uploaded.id.as_str(), uploaded.size, uploaded.downloadable),
+        ("file_1", Some(30), Some(false))
+    );
+    assert_eq!(uploaded.created.unwrap().to_string(), "2026-06-30T22:58:50.064000Z");
+    let request = &server.requests()[0];
+    assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", "/v1/files"));
+    assert_eq!(request.header("x-api-key"), Some(KEY));
+    assert_eq!(request.header("anthropic-version"), Some("2023-06-01"));
+    let kind = request.header("content-type").unwrap();
+    let boundary = kind.strip_prefix("multipart/form-data; boundary=").unwrap();
+    let body = String::from_utf8(request.body.clone()).unwrap();
+    let expected = format!(
+        "--{boundary}\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a%22b%0D%0Ax-evil: 1.csv\"\r\n\
+         content-type: text/csv\r\n\r\n{content}\r\n--{boundary}--\r\n"
+    );
+    assert_eq!(body, expected);
+}
+
+#[tokio::test]
+async fn pages_follow_each_other_and_an_endless_list_ends() {
+    let page = |ids: &[&str], rest: Value| {
+        let mut page = json!({"data": ids.iter().map(|id| stored(id)).collect::<Vec<_>>()});
+        page.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        Reply::json(200, page.to_string())
+    };
+    let (server, files) = start(vec![
+        page(&["a", "b"], json!({"next_page": "page_x/2"})),
+        page(&["c"], json!({"next_page": null})),
+    ]);
+    let all = files.list_all(10).await.unwrap();
+    assert_eq!(all.iter().map(|file| file.id.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+    let paths: Vec<String> = server.requests().iter().map(|request| request.path.clone()).collect();
+    assert_eq!(paths, ["/v1/files?limit=100", "/v1/files?limit=100&page=page_x%2F2"]);
+    // The older form goes on behind the last file.
+    let (server, files) = start(vec![
+        page(&["a", "b"], json!({"has_more": true, "last_id": "b"})),
+        page(&["c"], json!({"has_more": false})),
+    ]);
+    assert_eq!(files.list_all(10).await.unwrap().len(), 3);
+    assert!(server.requests()[1].path.ends_with("&after_id=b"));
+    // The same mark for ever, and more files than wanted.
+    let server = LoopbackProvider::start_with(move |_| {
+        let page = json!({"data": [stored("a")], "next_page": "page_1"});
+        Reply::json(200, page.to_string())
+    })
+    .unwrap();
+    assert_eq!(files_at("anthropic", server.base_url()).list_all(100).await.unwrap().len(), 2);
+    assert_eq!(files_at("anthropic", server.base_url()).list_all(1).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_download_is_bounded_and_an_attempt_that_has_written_is_the_last() {
+    let (server, files) = start(vec![
+        Reply::json(529, r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#),
+        Reply::new(200, "text/csv", "a,b\n1,2\n"),
+    ]);
+    let file = FileRef { id: "file_1".into(), ..FileRef::default() };
+    let mut content = Vec::new();
+    assert_eq!(files.download(&file, &mut content).await.unwrap(), 8);
+    assert_eq!(content, b"a,b\n1,2\n");
+    assert_eq!(server.requests()[1].path, "/v1/files/file_1/content");
+    // Too large, with and without a length that says so.
+    for reply in [
+        Reply::new(200, "text/csv", "x".repeat(100)),
+        Reply::events("x".repeat(100)).in_pieces(30, Duration::ZERO),
+    ] {
+        let (_server, files) = start(vec![reply]);
+        let mut content = Vec::new();
+        let error = files.with_largest_download(50).download(&file, &mut content).await.unwrap_err();
+        assert!(error.kind == ErrorKind::Protocol && error.message.contains("at most 50"), "{error}");
+        assert!(content.len() <= 50);
+    }
+    // A cut connection after the first bytes is not tried again: they would stand there twice.
+    let cut = Reply::new(200, "text/csv", "x".repeat(100_000))
+        .in_pieces(1_000, Duration::from_millis(1))
+        .cut_after(50_000);
+    let (server, files) = start(vec![cut, Reply::new(200, "text/csv", "again")]);
+    let mut content = Vec::new();
+    assert!(files.download(&file, &mut content).await.is_err());
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn failures_are_typed_and_keep_the_key_to_themselves() {
+    let missing =
+        json!({"type": "error", "error": {"type": "not_found_error", "message": format!("no {KEY}")}});
+    let (_server, files) = start(vec![Reply::json(404, missing.to_string())]);
+    let error = files.get("file_1").await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotFound);
+    assert!(!format!("{error} {error:?}").contains(KEY), "{error}");
+    assert!(error.to_string().starts_with("anthropic/files: "), "{error}");
+    for id in ["", "..", "a/../b", "a?b", "a b", &"x".repeat(300)] {
+        let (server, files) = start(Vec::new());
+        let error = files.delete(id).await.unwrap_err();
+        assert_eq!((error.kind, server.requests().len()), (ErrorKind::InvalidRequest, 0), "{id}");
+    }
+    let (_server, files) = start(vec![Reply::new(200, "text/html", "<html>")]);
+    assert_eq!(files.get("a").await.unwrap_err().kind, ErrorKind::Protocol);
+    // No connection leaves this machine when none may.
+    let files = files_at("anthropic", "https://api.anthropic.com".to_owned());
+    assert_eq!(files.list(None).await.unwrap_err().kind, ErrorKind::NetworkForbidden);
+    let (server, files) = start(vec![Reply::json(200, r#"{"id":"a","type":"file_deleted"}"#)]);
+    files.delete("a").await.unwrap();
+    assert_eq!(server.requests()[0].method, "DELETE");
+}
+
+/// The items of an answer on Anthropic's wire.
+fn items(content: &Value) -> Vec<Item> {
+    let body = json!({"type": "message", "content": content}).to_string();
+    Wire::Messages.read_body(&ModelId::new("anthropic", "claude-x"), 200, &body).unwrap().items
+}
+
+#[tokio::test]
+async fn what_code_has_made_lands_in_the_folder_and_nowhere_else() {
+    let result = |ids: &[&str]| {
+        let outputs: Vec<Value> =
+            ids.iter().map(|id| json!({"type": "bash_code_execution_output", "file_id": id})).collect();
+        json!({"type": "bash_code_execution_tool_result", "tool_use_id": "1", "content":
+            {"type": "bash_code_execution_result", "stdout": "", "stderr": "", "return_code": 0, "content": outputs}})
+    };
+    let items = items(&json!([result(&["f1", "f2"]), result(&["f2", "f3", "f4"])]));
+    let found: Vec<String> = output_files(&items).into_iter().map(|file| file.id).collect();
+    assert_eq!(found, ["f1", "f2", "f3", "f4"]);
+    let names = [("f1", "../../outside.txt"), ("f2", "plot.png"), ("f3", "plot.png")];
+    let server = LoopbackProvider::start_with(move |request| {
+        let path = request.path.strip_prefix("/v1/files/").unwrap();
+        if let Some(id) = path.strip_suffix("/content") {
+            return Reply::new(200, "application/octet-stream", format!("content of {id}"));
+        }
+        match names.iter().find(|(id, _)| *id == path) {
+            Some((id, name)) => {
+                Reply::json(200, json!({"id": id, "filename": name, "mime_type": "image/png"}).to_string())
+            }
+            None => {
+                Reply::json(404, r#"{"type":"error","error":{"type":"not_found_error","message":"gone"}}"#)
+            }
+        }
+    })
+    .unwrap();
+    let outer = tempfile::tempdir().unwrap();
+    let folder = outer.path().join("a/b");
+    let saved = files_at("anthropic", server.base_url()).save_outputs(&items, &folder).await;
+    let paths: Vec<String> = saved
+        .iter()
+        .map(|(_, result)| match result {
+            Ok(file) => file.path.strip_prefix(&folder).unwrap().to_string_lossy().into_owned(),
+            Err(error) => error.kind.as_str().to_owned(),
+        })
+        .collect();
+    assert_eq!(paths, ["outside.txt", "plot.png", "plot (2).png", "not_found"]);
+    assert_eq!(std::fs::read_to_string(folder.join("plot (2).png")).unwrap(), "content of f3");
+    assert_eq!(saved[0].1.as_ref().unwrap().name.as_deref(), Some("../../outside.txt"));
+    assert_eq!(std::fs::read_dir(outer.path()).unwrap().count(), 1, "nothing beside the folder");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3, "and no half file in it");
+}
+
+#[test]
+fn a_provider_without_files_says_who_has_them() {
+    let client = HttpClient::new(options()).unwrap();
+    for provider in toolpost_llm::PROVIDERS {
+        let access = ProviderAccess {
+            base_url: Some("http://127.0.0.1:1".into()),
+            ..ProviderAccess::new(Secret::new(KEY))
+        };
+        let made = ProviderFiles::new(provider, access, client.clone());
+        match (["anthropic", "openai", "gemini", "xai"].contains(&provider.name), made) {
+            (true, Ok(_)) => {}
+            (false, Err(error)) => {
+                assert_eq!(error.kind, ErrorKind::Unsupported);
+                assert!(error.message.contains("anthropic"), "{error}");
+            }
+            (_, made) => panic!("{}: {made:?}", provider.name),
+        }
+    }
+}
+
+/// A form without its boundary and with its headers' names in lower case.
+fn plain_form(body: &str) -> String {
+    let boundary = body.lines().next().unwrap().trim_start_matches("--").trim_end();
+    body.replace(boundary, "B")
+        .replace("Content-Disposition", "content-disposition")
+        .replace("Content-Type", "content-type")
+}
+
+#[tokio::test]
+async fn an_upload_is_the_recorded_one() {
+    let Some(folder) = toolpost_testkit::recordings::folder() else {
+        println!("SKIP an_upload_is_the_recorded_one: the recordings are not beside the checkout");
+        return;
+    };
+    let folder = folder.join("pydantic-ai/tests/cassettes/test_code_execution_files_vcr");
+    let mut equal = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let recording: Value = serde_saphyr::from_str(&text).unwrap();
+        for interaction in recording["interactions"].as_array().unwrap() {
+            let request = &interaction["request"];
+            if request["method"] != "POST" || request["uri"] != "https://api.anthropic.com/v1/files?beta=true"
+            {
+                continue;
+            }
+            let recorded = request["body"].as_str().unwrap();
+            let content = recorded.split("\r\n\r\n").nth(1).unwrap().rsplit_once("\r\n--").unwrap().0;
+            let answer = &interaction["response"]["parsed_body"];
+            let (server, files) = start(vec![Reply::json(200, answer.to_string())]);
+            let file = FileUpload::new("data.csv", "text/csv", content.to_owned());
+            let stored = files.upload(file).await.unwrap();
+            assert_eq!(stored.id, answer["id"].as_str().unwrap());
+            assert_eq!(stored.size, answer["size_bytes"].as_u64());
+            let sent = String::from_utf8(server.requests()[0].body.clone()).unwrap();
+            assert_eq!(plain_form(&sent), plain_form(recorded));
+            equal += 1;
+        }
+    }
+    println!("uploads equal {equal}/{equal}");
+    assert!(equal > 0);
+}
