@@ -66,17 +66,20 @@ fn p10(mut values: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    let call = answer(
-        &json!({"type": "tool_use", "id": "toolu_1", "name": "add", "input": {}}),
-        &json!({"type": "input_json_delta", "partial_json": "{\"a\": 2, \"b\": 3}"}),
-        "tool_use",
-    );
+    // Another call each time: the same again and again would end the run.
+    let call = |number: usize| {
+        answer(
+            &json!({"type": "tool_use", "id": "toolu_1", "name": "add", "input": {}}),
+            &json!({"type": "input_json_delta", "partial_json": format!("{{\"a\": {number}, \"b\": 3}}")}),
+            "tool_use",
+        )
+    };
     let done =
         answer(&json!({"type": "text", "text": ""}), &json!({"type": "text_delta", "text": "5"}), "end_turn");
     let asked = AtomicUsize::new(0);
     let provider = LoopbackProvider::start_with(move |_| {
         let number = asked.fetch_add(1, Ordering::Relaxed) + 1;
-        Reply::events(if number.is_multiple_of(ITERATIONS) { done.clone() } else { call.clone() })
+        Reply::events(if number.is_multiple_of(ITERATIONS) { done.clone() } else { call(number) })
     })
     .unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

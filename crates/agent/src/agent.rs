@@ -38,6 +38,19 @@ pub struct Limits {
     pub time: Option<Duration>,
     /// How many tools run at once. Default: 8.
     pub parallel_tools: usize,
+    /// How long one call of a tool may take, where the tool's own policy does not say less. What ends with it depends on
+    /// the tool's placement: an async function at its next await, a worker or a sandbox with everything that it
+    /// started, a blocking function not at all, and the model is told. Default: the tool's own, 60 s.
+    pub tool_timeout: Option<Duration>,
+    /// How many characters of text of one call the model reads; head and tail stay, and the gap is named. The
+    /// application gets all. Default: what the toolbox lets through, 64 KiB.
+    pub tool_output_chars: Option<usize>,
+    /// How patient a run is with repetition, as a number of times; 0 for endlessly. A call that fails in the same way is
+    /// warned of at this number and ends the run at twice it; so do tools that do not exist or always take too long,
+    /// cycles of a few calls, and text that is the same or only grows. The same successful call, and calls that bring
+    /// nothing new, are warned of at twice and end the run at three times. A call that tells something else each time
+    /// counts half. Default: 3.
+    pub repetition: u32,
     /// The last answer of a run that came to a limit; `None` for none. Default: 1,024 tokens in 30 s.
     pub wrap_up: Option<WrapUp>,
 }
@@ -51,6 +64,9 @@ impl Default for Limits {
             cost_usd: None,
             time: None,
             parallel_tools: 8,
+            tool_timeout: None,
+            tool_output_chars: None,
+            repetition: 3,
             wrap_up: Some(WrapUp::default()),
         }
     }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use toolpost_core::{Call, Port, Reply, ToolError, ToolSource, ToolSpec};
-use toolpost_llm::{Model, ToolDefinition};
+use toolpost_core::{Call, CallRecord, Port, Reply, ToolError, ToolSource, ToolSpec};
+use toolpost_llm::{Model, ModelId, ToolDefinition};
 use toolpost_toolbox::{Discovery, DynamicSession, DynamicTools, OfferedTool, ToolSession, Toolbox};
 
 use crate::Pricing;
@@ -167,6 +167,14 @@ impl<'a> Offer<'a> {
     /// What picking tools has cost since the last time.
     pub(crate) fn take_spent(&self) -> Spent {
         self.finder.as_ref().map(|finder| finder.take_spent()).unwrap_or_default()
+    }
+
+    /// The same of one call, and the model.
+    pub(crate) fn take_spent_of(&self, call: &CallRecord) -> (Option<Spent>, Option<&ModelId>) {
+        match &self.finder {
+            Some(finder) => (finder.take_spent_of(call), Some(finder.model())),
+            None => (None, None),
+        }
     }
 
     /// What the conversation has loaded.

@@ -1,12 +1,13 @@
 //! What an agent can do for a tool that it has called.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use toolpost_core::{
-    Answer, Artifact, BoxFuture, CallId, Delivery, LogLine, Port, Progress, Question, Sample, SampleRequest,
-    ToolError, Usage,
+    Answer, Artifact, BoxFuture, CallId, CallRecord, Delivery, LogLine, Port, Progress, Question, Sample,
+    SampleRequest, ToolError, Usage,
 };
-use toolpost_llm::{Model, Request, Settings};
+use toolpost_llm::{Model, ModelId, Request, Settings};
 
 use crate::Pricing;
 use crate::results::spent_by;
@@ -17,7 +18,7 @@ pub struct ModelPort {
     outer: Arc<dyn Port>,
     model: Arc<dyn Model>,
     pricing: Option<Pricing>,
-    spent: Mutex<Spent>,
+    spent: Mutex<HashMap<CallId, Spent>>,
 }
 
 impl ModelPort {
@@ -37,9 +38,35 @@ impl ModelPort {
         self.take_spent().usage
     }
 
-    /// The same, with what it cost.
+    /// The model that completes.
+    pub(crate) fn model(&self) -> &ModelId {
+        self.model.id()
+    }
+
+    /// The same as [`take_usage`](Self::take_usage), with what it cost.
     pub(crate) fn take_spent(&self) -> Spent {
-        std::mem::take(&mut self.spent.lock().unwrap_or_else(PoisonError::into_inner))
+        let all = std::mem::take(&mut *self.spent.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut sum = Spent::default();
+        all.values().for_each(|spent| sum.add(spent));
+        sum
+    }
+
+    /// What the completions for a call and those made from it consumed, if there were any.
+    pub(crate) fn take_spent_of(&self, call: &CallRecord) -> Option<Spent> {
+        let mut all = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sum = None;
+        let mut calls = vec![call];
+        while let Some(call) = calls.pop() {
+            // Nearly always nobody has asked.
+            if all.is_empty() {
+                break;
+            }
+            if let Some(spent) = all.remove(&call.id) {
+                sum.get_or_insert_with(Spent::default).add(&spent);
+            }
+            calls.extend(call.children.iter().map(|child| &**child));
+        }
+        sum
     }
 }
 
@@ -72,7 +99,7 @@ impl Port for ModelPort {
 
     fn sample<'a>(
         &'a self,
-        _call: CallId,
+        call: CallId,
         request: &'a SampleRequest,
     ) -> BoxFuture<'a, Result<Sample, ToolError>> {
         Box::pin(async move {
@@ -88,7 +115,9 @@ impl Port for ModelPort {
                 ToolError::dependency(format!("the model could not complete the prompt: {error}"))
             })?;
             let spent = spent_by(&response, self.pricing.as_ref());
-            self.spent.lock().unwrap_or_else(PoisonError::into_inner).add(&spent);
+            let mut all = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+            all.entry(call).or_default().add(&spent);
+            drop(all);
             Ok(Sample { content: response.text(), usage: Some(spent.usage) })
         })
     }

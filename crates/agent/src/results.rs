@@ -72,6 +72,39 @@ pub(crate) fn result(wanted: &Wanted, reply: &Reply) -> ToolResult {
     }
 }
 
+/// Shortens the texts of a result to so many characters in all; head and tail stay, and the gap says what is missing.
+pub(crate) fn shorten(result: &mut ToolResult, limit: usize) {
+    let size = |part: &Part| if let Part::Text(text) = part { text.chars().count() } else { 0 };
+    let total: usize = result.content.iter().map(size).sum();
+    if total <= limit {
+        return;
+    }
+    for part in &mut result.content {
+        let own = size(part);
+        if let Part::Text(text) = part {
+            // Each text gets its share.
+            let share = (own as u128 * limit as u128 / total as u128) as usize;
+            *text = head_and_tail(text, own, share);
+        }
+    }
+}
+
+/// The beginning and the end of a text of so many characters, with a line between them that says what is missing.
+fn head_and_tail(text: &str, size: usize, limit: usize) -> String {
+    if size <= limit {
+        return text.to_owned();
+    }
+    let note = |missing: usize| format!("\n[… {missing} of {size} characters left out here …]\n");
+    let room = limit.saturating_sub(note(size).chars().count());
+    let (head, tail) = (room * 2 / 3, room - room * 2 / 3);
+    let at = |count: usize| text.char_indices().nth(count).map_or(text.len(), |(index, _)| index);
+    let (start, end) =
+        (text.get(..at(head)).unwrap_or_default(), text.get(at(size - tail)..).unwrap_or_default());
+    let whole = format!("{start}{}{end}", note(size - head - tail));
+    // There is not even room to say that something is missing.
+    if room == 0 { whole.chars().take(limit).collect() } else { whole }
+}
+
 /// What the model is told of a call that failed or was not made.
 pub(crate) fn failure(wanted: &Wanted, error: &ToolError, call: CallId) -> ToolResult {
     ToolResult { is_error: true, ..ToolResult::text(&wanted.id, &wanted.name, sentence(error, call)) }

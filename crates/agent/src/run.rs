@@ -8,6 +8,7 @@ mod calls;
 mod judge;
 mod notices;
 mod outcome;
+mod repetition;
 mod setup;
 mod wrap_up;
 
@@ -24,9 +25,11 @@ use toolpost_toolbox::ToolSession;
 
 pub(crate) use self::budget::Spent;
 use self::budget::{Budget, sleep_until};
+use self::calls::Made;
 use self::judge::Next;
 use self::notices::Notices;
 pub use self::outcome::{CallPayload, Outcome};
+use self::repetition::{Verdict, Watch};
 pub use self::wrap_up::WrapUp;
 use crate::agent::Parts;
 use crate::dynamic::Offer;
@@ -52,6 +55,9 @@ pub struct Run {
     usage_metadata: Map<String, Value>,
     keeper: Keeper,
 }
+
+/// How what the model is told begins that neither its user nor a tool has said.
+const FROM_THE_PROGRAM: &str = "[This is from the program that runs you, not from the user.]";
 
 /// The runtime's time, so that a test can stop it.
 fn now() -> Instant {
@@ -93,6 +99,7 @@ impl Run {
             goes_on: false,
             payloads: Vec::new(),
             budget: Budget::new(&parts.limits, begun),
+            watch: Watch::default(),
             notices: self.notices,
             record: RunRecord::begin(self.id, parts.model.id().to_string(), SystemClock.timestamp()),
         };
@@ -152,6 +159,7 @@ struct Running<'a> {
     goes_on: bool,
     payloads: Vec<CallPayload>,
     budget: Budget,
+    watch: Watch,
     notices: Notices,
     record: RunRecord,
 }
@@ -171,7 +179,7 @@ impl Running<'_> {
             }
             let made = match self.judge(&response, wanted) {
                 Next::Answer(stop) => return Ok(stop),
-                Next::GoOn => continue,
+                Next::GoOn => Made::default(),
                 Next::Refuse(wanted, stop) => calls::refuse(&wanted, stop),
                 Next::Call(wanted) => self.call_tools(wanted).await,
             };
@@ -180,7 +188,28 @@ impl Running<'_> {
             if let Some(stop) = stop {
                 return Err(stop.into());
             }
+            self.look_for_repetition()?;
         }
+    }
+
+    /// Tells the model when it repeats itself, and ends the run when it goes on.
+    fn look_for_repetition(&mut self) -> Result<(), StopReason> {
+        let threshold = self.parts.limits.repetition;
+        if threshold == 0 {
+            return Ok(());
+        }
+        match self.watch.judge(threshold) {
+            Verdict::Fine => {}
+            Verdict::Stop(stop) => return Err(stop),
+            Verdict::Warn(warning) => {
+                self.note(&format!("the model repeats itself: {warning}"));
+                // What is paused must be sent back as it is.
+                if !matches!(self.request.turns.last(), Some(Turn::Assistant(_))) {
+                    self.request.turns.push(Turn::user(format!("{FROM_THE_PROGRAM} {warning}")));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The record and what else is handed over.

@@ -26,6 +26,20 @@ pub enum StopReason {
     MaxTime,
     /// The run cost as much as it may.
     MaxCost,
+    /// The same call failed again and again.
+    RepeatedError,
+    /// The same call was made again and again, though it succeeded.
+    RepeatedCall,
+    /// The same few steps were taken in turn, with the same results.
+    Cycle,
+    /// Calls brought nothing that was not known.
+    NoProgress,
+    /// The model said the same again and again, or ever more of the same.
+    Narration,
+    /// The model called tools that do not exist, again and again.
+    UnknownTool,
+    /// A tool took too long, again and again.
+    ToolTimeouts,
     /// What the run has cost is not known, and it may only cost so much.
     UnknownCost,
     /// The caller asked to stop.
@@ -50,6 +64,13 @@ impl StopReason {
             Self::MaxTokens => "max_tokens",
             Self::MaxTime => "max_time",
             Self::MaxCost => "max_cost",
+            Self::RepeatedError => "repeated_error",
+            Self::RepeatedCall => "repeated_call",
+            Self::Cycle => "cycle",
+            Self::NoProgress => "no_progress",
+            Self::Narration => "narration",
+            Self::UnknownTool => "unknown_tool",
+            Self::ToolTimeouts => "tool_timeouts",
             Self::UnknownCost => "unknown_cost",
             Self::Cancelled => "cancelled",
             Self::ModelError => "model_error",
@@ -62,18 +83,33 @@ impl StopReason {
         matches!(self, Self::EndTurn | Self::StopSequence)
     }
 
-    /// Whether the run ended at one of its own limits.
-    pub fn is_limit(&self) -> bool {
+    /// Whether the run ended because it got nowhere.
+    pub fn is_repetition(&self) -> bool {
         matches!(
             self,
-            Self::MaxIterations
-                | Self::MaxToolCalls
-                | Self::MaxTokens
-                | Self::MaxTime
-                | Self::MaxCost
-                | Self::UnknownCost
-                | Self::OutputTokens
+            Self::RepeatedError
+                | Self::RepeatedCall
+                | Self::Cycle
+                | Self::NoProgress
+                | Self::Narration
+                | Self::UnknownTool
+                | Self::ToolTimeouts
         )
+    }
+
+    /// Whether the run ended at one of its own limits, of which repetition is one.
+    pub fn is_limit(&self) -> bool {
+        self.is_repetition()
+            || matches!(
+                self,
+                Self::MaxIterations
+                    | Self::MaxToolCalls
+                    | Self::MaxTokens
+                    | Self::MaxTime
+                    | Self::MaxCost
+                    | Self::UnknownCost
+                    | Self::OutputTokens
+            )
     }
 
     /// Whether a run that ended so may sum up: it came to a limit that leaves something for a last answer.

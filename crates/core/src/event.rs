@@ -58,7 +58,7 @@ pub enum Event {
         /// What it consumed.
         usage: Usage,
     },
-    /// A model has consumed something: one for each answer, also for those to tools.
+    /// A model has consumed something: one for each answer, and one for all completions that a tool call asked for.
     #[serde(rename = "usage")]
     Usage(UsageEvent),
     /// A tool is called.
@@ -132,7 +132,7 @@ pub enum Event {
     },
 }
 
-/// What one answer of a model has consumed.
+/// What an answer of a model has consumed, or all completions that a tool call asked for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UsageEvent {
     /// The run.

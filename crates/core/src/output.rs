@@ -179,6 +179,8 @@ pub struct Evidence {
     pub sandbox: Option<Value>,
     /// What a model that the tool used has consumed.
     pub usage: Option<Usage>,
+    /// What that cost in US dollars, where the tool knows.
+    pub cost_usd: Option<f64>,
 }
 
 /// What a tool answers with. Most tools return a plain value and never name this type.

@@ -137,6 +137,9 @@ pub struct CallRecord {
     /// What a model that the tool used has consumed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// What that cost in US dollars; absent is unknown, never nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
     /// Facts that the caller gave along.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
@@ -179,6 +182,7 @@ impl CallRecord {
             state: Vec::new(),
             sandbox: None,
             usage: None,
+            cost_usd: None,
             metadata: call.options.metadata.clone(),
             children: Vec::new(),
         }

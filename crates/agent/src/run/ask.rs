@@ -119,6 +119,7 @@ impl Running<'_> {
         let wanted = wanted(response);
         self.count(response, wanted.len());
         let text = response.text();
+        self.watch.answer(&text);
         // Only text can be gone on with: what was said before an empty pause belongs to an earlier answer.
         let has_begun = self.goes_on || !text.is_empty();
         if self.goes_on {

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use toolpost_core::{Call, CallId, Port, Reply, ToolError};
+use toolpost_core::{Call, CallId, CallRecord, Port, Reply, ToolError};
 use toolpost_llm::{ToolResult, Turn};
 
-use super::{CallPayload, Running};
+use super::repetition::Seen;
+use super::{CallPayload, Running, Spent};
 use crate::StopReason;
-use crate::results::{Wanted, failure, result};
+use crate::results::{Wanted, failure, result, shorten};
 
 /// What came of the calls of one answer.
+#[derive(Default)]
 pub(super) struct Made {
     /// One for each call, in the order of the calls.
     pub(super) results: Vec<ToolResult>,
@@ -48,7 +50,12 @@ impl Running<'_> {
         self.budget.count_calls(made_now.len());
         let mut results = Vec::with_capacity(wanted.len());
         for (wanted, reply) in made_now.iter().zip(replies) {
-            results.push(result(wanted, &reply));
+            self.look_at(wanted, &reply);
+            let mut result = result(wanted, &reply);
+            if let Some(limit) = self.parts.limits.tool_output_chars {
+                shorten(&mut result, limit);
+            }
+            results.push(result);
             self.record_call(reply);
         }
         results.extend(refuse_all(never, &at_limit(&StopReason::MaxToolCalls)));
@@ -64,9 +71,27 @@ impl Running<'_> {
         Made { results, stop }
     }
 
+    /// Counts a call towards repetition.
+    fn look_at(&mut self, wanted: &Wanted, reply: &Reply) {
+        let threshold = self.parts.limits.repetition;
+        if threshold == 0 {
+            return;
+        }
+        let spec = self.parts.toolbox.spec(&reply.record.tool);
+        let seen = Seen {
+            tool: &wanted.name,
+            arguments: &wanted.arguments,
+            result: reply.result.as_ref(),
+            exists: spec.is_some() || self.offer.has_tool(&reply.record.tool) || reply.record.attempts > 0,
+            is_read_only: spec.is_some_and(|spec| spec.annotations.read_only),
+        };
+        self.watch.call(&seen, threshold);
+    }
+
     /// Keeps what is to be kept of a call.
     fn record_call(&mut self, reply: Reply) {
-        let Reply { record: call, result } = reply;
+        let Reply { record: mut call, result } = reply;
+        self.budget.spend(&self.spent_by(&mut call));
         if let Some(payload) = result.ok().and_then(|output| output.payload) {
             self.payloads.push(CallPayload { call: call.id, tool: Arc::clone(&call.tool), payload });
         }
@@ -88,7 +113,30 @@ impl Running<'_> {
         made.stop
     }
 
-    /// Takes over what calls have changed: the tools that are offered, and what models inside of tools have consumed.
+    /// What models have consumed in a call, by what they were asked for here, else by what the tool says. The call's
+    /// record then says so too.
+    fn spent_by(&self, call: &mut Arc<CallRecord>) -> Spent {
+        let here = [(self.port.take_spent_of(call), Some(self.port.model())), self.offer.take_spent_of(call)];
+        let mut sum: Option<Spent> = None;
+        for (spent, model) in here {
+            let (Some(spent), Some(model)) = (spent, model) else { continue };
+            self.tell_usage(model.to_string(), &spent, 0);
+            sum.get_or_insert_with(Spent::default).add(&spent);
+        }
+        match (sum, &call.usage) {
+            (Some(spent), _) => {
+                let record = Arc::make_mut(call);
+                record.usage = Some(spent.usage.clone());
+                record.cost_usd = spent.cost_usd;
+                spent
+            }
+            (None, Some(usage)) => Spent { usage: usage.clone(), cost_usd: call.cost_usd },
+            (None, None) => Spent::default(),
+        }
+    }
+
+    /// Takes over what calls have changed: the tools that are offered, and what models have consumed for calls that
+    /// were given up.
     pub(super) fn settle(&mut self) {
         if let Some(tools) = self.offer.changed() {
             self.request.tools = tools;
@@ -123,6 +171,9 @@ impl Running<'_> {
         call.deadline = self.budget.deadline();
         call.values = self.values.clone();
         call.options = self.options.clone();
+        if let Some(limit) = self.parts.limits.tool_timeout {
+            call.options.timeout = Some(call.options.timeout.map_or(limit, |own| own.min(limit)));
+        }
         if let Some((parent, depth)) = self.parent {
             call.parent = Some(parent);
             call.depth = depth.saturating_add(1);

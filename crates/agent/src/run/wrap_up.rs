@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use toolpost_llm::{Thinking, ToolChoice, Turn};
 
-use super::{Running, calls};
+use super::{FROM_THE_PROGRAM, Running, calls};
 use crate::StopReason;
 use crate::results::wanted;
 
 /// What the model is told before it sums up.
-const INSTRUCTION: &str = "[This is from the program that runs you, not from the user.] The run has to end now \
-    ({stop}). Call no tool. Say in a few sentences what was done, what was found, and what is missing.";
+const INSTRUCTION: &str = "The run has to end now ({stop}). Call no tool. Say in a few sentences what was done, what was found, and what is missing.";
 
 /// How much the last answer of a run may take that came to a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +36,9 @@ impl Running<'_> {
             return;
         }
         let mut request = self.request.clone();
-        request.turns.push(Turn::user(INSTRUCTION.replace("{stop}", stop.as_str())));
+        request
+            .turns
+            .push(Turn::user(format!("{FROM_THE_PROGRAM} {}", INSTRUCTION.replace("{stop}", stop.as_str()))));
         if !(request.tools.is_empty() && request.hosted_tools.is_empty()) {
             request.tool_choice = Some(ToolChoice::None);
         }

@@ -10,7 +10,12 @@ use crate::agent;
 
 /// A model that calls a tool for ever.
 fn endless() -> String {
-    format!("turns:\n{}", "  - calls: [{ tool: add, args: { a: 1, b: 2 } }, { tool: add, args: { a: 3, b: 4 } }]\n    usage: { input: 60, output: 40 }\n".repeat(60))
+    let answer = |n: usize| {
+        format!(
+            "  - calls: [{{ tool: add, args: {{ a: {n}, b: 2 }} }}, {{ tool: add, args: {{ a: {n}, b: 4 }} }}]\n    usage: {{ input: 60, output: 40 }}\n"
+        )
+    };
+    format!("turns:\n{}", (0..60).map(answer).collect::<String>())
 }
 
 /// In every conversation, each tool call has its result.

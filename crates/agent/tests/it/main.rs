@@ -19,6 +19,8 @@ mod hosted;
 mod hostile;
 mod loading;
 mod memory;
+mod money;
+mod traps;
 mod turns;
 
 use std::sync::Arc;

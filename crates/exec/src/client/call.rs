@@ -206,7 +206,7 @@ async fn talk(
     let result = conclude(bound, heap, &outcome, flooded);
     result
         .map_err(|error| with_stderr(error, &errors))
-        .map(|output| output.with_evidence(Evidence { sandbox: evidence.clone(), usage: None }))
+        .map(|output| output.with_evidence(Evidence { sandbox: evidence.clone(), ..Evidence::default() }))
 }
 
 /// The end of standard error helps whoever mends the program.

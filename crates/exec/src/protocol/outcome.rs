@@ -200,7 +200,8 @@ impl OutputFrame {
         output.partial =
             self.partial.map(|partial| Partial { succeeded: partial.succeeded, errors: partial.errors });
         if self.sandbox.is_some() || self.usage.is_some() {
-            output = output.with_evidence(Evidence { sandbox: self.sandbox, usage: self.usage });
+            output =
+                output.with_evidence(Evidence { sandbox: self.sandbox, usage: self.usage, cost_usd: None });
         }
         Ok(output)
     }

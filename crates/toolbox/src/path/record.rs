@@ -187,9 +187,10 @@ impl<'a> Recorder<'a> {
                 record
                     .artifacts
                     .extend(output.artifacts.iter().map(|artifact| artifact.clone().without_data()));
-                if let Some(Evidence { sandbox, usage }) = output.evidence.as_deref() {
+                if let Some(Evidence { sandbox, usage, cost_usd }) = output.evidence.as_deref() {
                     record.sandbox.clone_from(sandbox);
                     record.usage.clone_from(usage);
+                    record.cost_usd = *cost_usd;
                 }
             }
             Err(error) => {
