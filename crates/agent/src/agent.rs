@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use toolpost_core::{EventSink, UsageEvent};
+use toolpost_core::{Clock as _, EventSink, SystemClock, UsageEvent};
 use toolpost_llm::{HostedTool, Model, ModelId, Settings};
 use toolpost_toolbox::{ToolSession, Toolbox};
 
 use crate::dynamic::Offering;
-use crate::{Dynamic, Outcome, Run, WrapUp};
+use crate::run::AnswerForm;
+use crate::{Dynamic, Guardrail, Outcome, Run, WrapUp};
 
 /// What a model's answer costs in US dollars; `None` where it is not known.
 pub type Pricing = Arc<dyn Fn(&ModelId, &toolpost_llm::Usage) -> Option<f64> + Send + Sync>;
@@ -51,6 +52,8 @@ pub struct Limits {
     /// nothing new, are warned of at twice and end the run at three times. A call that tells something else each time
     /// counts half. Default: 3.
     pub repetition: u32,
+    /// How often a model is told that its answer does not fit the schema that it must fit. Default: 2.
+    pub repairs: u32,
     /// The last answer of a run that came to a limit; `None` for none. Default: 1,024 tokens in 30 s.
     pub wrap_up: Option<WrapUp>,
 }
@@ -67,6 +70,7 @@ impl Default for Limits {
             tool_timeout: None,
             tool_output_chars: None,
             repetition: 3,
+            repairs: 2,
             wrap_up: Some(WrapUp::default()),
         }
     }
@@ -87,13 +91,25 @@ pub(crate) struct Parts {
     pub(crate) events: Option<EventSink>,
     pub(crate) on_usage: Option<UsageSink>,
     pub(crate) pricing: Option<Pricing>,
+    pub(crate) answer: Option<AnswerForm>,
+    pub(crate) guardrails: Vec<Arc<dyn Guardrail>>,
+    pub(crate) pauses: bool,
+    pub(crate) strict: bool,
     pub(crate) offering: Offering,
 }
 
 impl Parts {
-    /// What an answer of this model costs.
-    pub(crate) fn cost(&self, model: &ModelId, usage: &toolpost_llm::Usage) -> Option<f64> {
-        self.pricing.as_ref().and_then(|pricing| pricing(model, usage))
+    /// Whether somebody knows what answers of the model cost.
+    pub(crate) fn has_price(&self) -> bool {
+        let (model, nothing) = (self.model.id(), toolpost_llm::Usage::default());
+        match &self.pricing {
+            Some(pricing) => pricing(model, &nothing).is_some(),
+            None => self
+                .model
+                .info()
+                .and_then(|info| info.cost(&nothing, SystemClock.timestamp(), None))
+                .is_some(),
+        }
     }
 }
 
@@ -111,6 +127,10 @@ impl Agent {
             events: None,
             on_usage: None,
             pricing: None,
+            answer: None,
+            guardrails: Vec::new(),
+            pauses: false,
+            strict: false,
             offering: Offering::default(),
         })
     }
@@ -185,7 +205,32 @@ impl Builder {
         self
     }
 
-    /// Says what answers cost. Default: nobody knows.
+    /// Says what answers must be, as a JSON Schema; the value is in [`Outcome::value`]. Default: text.
+    pub fn answer_schema(mut self, schema: Value) -> Self {
+        self.0.answer = Some(AnswerForm::new(schema));
+        self
+    }
+
+    /// Adds somebody who looks at what goes in, what comes out and what is called. Default: nobody.
+    pub fn guardrail(mut self, guardrail: impl Guardrail + 'static) -> Self {
+        self.0.guardrails.push(Arc::new(guardrail));
+        self
+    }
+
+    /// Stops runs before calls that need approval, instead of asking while they go on. See
+    /// [`Run::pausing_for_approval`]. Default: no.
+    pub fn pause_for_approval(mut self, pauses: bool) -> Self {
+        self.0.pauses = pauses;
+        self
+    }
+
+    /// Has the provider keep the arguments of tools to their schemas, where it can. Default: no.
+    pub fn strict_tools(mut self, strict: bool) -> Self {
+        self.0.strict = strict;
+        self
+    }
+
+    /// Says what answers cost. Default: what the catalog of models says; see [`Model::cost`].
     pub fn pricing(mut self, pricing: Pricing) -> Self {
         self.0.pricing = Some(pricing);
         self

@@ -177,6 +177,11 @@ impl<'a> Offer<'a> {
         }
     }
 
+    /// What the conversation has loaded so far.
+    pub(crate) fn session(&self) -> Option<&ToolSession> {
+        self.dynamic.as_ref().map(DynamicSession::session)
+    }
+
     /// What the conversation has loaded.
     pub(crate) fn into_session(self) -> Option<ToolSession> {
         self.dynamic.map(|dynamic| dynamic.session().clone())

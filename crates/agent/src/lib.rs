@@ -25,6 +25,8 @@ mod agent;
 #[cfg(feature = "claude-code")]
 pub mod claude_code;
 mod dynamic;
+mod guardrail;
+mod history;
 mod memory;
 mod port;
 mod results;
@@ -33,10 +35,15 @@ mod stop;
 
 pub use self::agent::{Agent, Builder, Limits, Pricing, UsageSink};
 pub use self::dynamic::Dynamic;
+pub use self::guardrail::{CallVerdict, Guardrail, TextVerdict};
+pub use self::history::merge_turns;
 pub use self::memory::{
     Conversation, ConversationSummary, Conversations, Exchange, Forked, NewConversation, RunStats,
     RunSummary, Runs, StoredRun,
 };
 pub use self::port::ModelPort;
-pub use self::run::{CallPayload, Outcome, Run, WrapUp};
+pub use self::run::{
+    Answer, CallPayload, Decision, NoAnswer, Outcome, ResumeError, Run, RunState, ToolIntent, WaitingCall,
+    WrapUp,
+};
 pub use self::stop::StopReason;

@@ -1,11 +1,11 @@
 //! What an agent can do for a tool that it has called.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use toolpost_core::{
-    Answer, Artifact, BoxFuture, CallId, CallRecord, Delivery, LogLine, Port, Progress, Question, Sample,
-    SampleRequest, ToolError, Usage,
+    Answer, Artifact, BoxFuture, CallId, CallRecord, Delivery, LogLine, Port, Progress, Question,
+    QuestionKind, Sample, SampleRequest, ToolError, Usage,
 };
 use toolpost_llm::{Model, ModelId, Request, Settings};
 
@@ -19,12 +19,14 @@ pub struct ModelPort {
     model: Arc<dyn Model>,
     pricing: Option<Pricing>,
     spent: Mutex<HashMap<CallId, Spent>>,
+    /// Calls that somebody has approved before they were made.
+    approved: Mutex<HashSet<CallId>>,
 }
 
 impl ModelPort {
     /// A port in front of another.
     pub fn new(outer: Arc<dyn Port>, model: Arc<dyn Model>) -> Self {
-        Self { outer, model, pricing: None, spent: Mutex::default() }
+        Self { outer, model, pricing: None, spent: Mutex::default(), approved: Mutex::default() }
     }
 
     /// Says what completions cost.
@@ -36,6 +38,11 @@ impl ModelPort {
     /// What the completions since the last time consumed.
     pub fn take_usage(&self) -> Usage {
         self.take_spent().usage
+    }
+
+    /// Says that a call was approved before it is made: it is asked about no more.
+    pub(crate) fn approve(&self, call: CallId) {
+        self.approved.lock().unwrap_or_else(PoisonError::into_inner).insert(call);
     }
 
     /// The model that completes.
@@ -94,6 +101,10 @@ impl Port for ModelPort {
     }
 
     fn ask<'a>(&'a self, call: CallId, question: &'a Question) -> BoxFuture<'a, Result<Answer, ToolError>> {
+        let is_approval = matches!(question.kind, QuestionKind::Approval { .. });
+        if is_approval && self.approved.lock().unwrap_or_else(PoisonError::into_inner).remove(&call) {
+            return Box::pin(async { Ok(Answer::Given { value: true.into() }) });
+        }
         self.outer.ask(call, question)
     }
 
@@ -114,7 +125,7 @@ impl Port for ModelPort {
             let response = self.model.respond(&asked).await.map_err(|error| {
                 ToolError::dependency(format!("the model could not complete the prompt: {error}"))
             })?;
-            let spent = spent_by(&response, self.pricing.as_ref());
+            let spent = spent_by(&response, &*self.model, self.pricing.as_ref());
             let mut all = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
             all.entry(call).or_default().add(&spent);
             drop(all);

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use crate::Pricing;
 use crate::run::Spent;
 use serde_json::Value;
-use toolpost_core::{CallId, Content, Output, Partial, Reply, Status, ToolError, Usage};
-use toolpost_llm::{ItemView, Media, MediaSource, Part, RawJson, Response, ToolResult};
+use toolpost_core::{
+    CallId, Clock as _, Content, Output, Partial, Reply, Status, SystemClock, ToolError, Usage,
+};
+use toolpost_llm::{ItemView, Media, MediaSource, Model, Part, RawJson, Response, ToolResult};
 
 /// How many of the errors of a partial result a model reads.
 const MAX_ERRORS: usize = 16;
@@ -26,8 +28,15 @@ pub(crate) fn usage_of(usage: &toolpost_llm::Usage) -> Usage {
 }
 
 /// What an answer has consumed, and what it costs.
-pub(crate) fn spent_by(response: &Response, pricing: Option<&Pricing>) -> Spent {
-    let cost_usd = pricing.and_then(|pricing| pricing(&response.origin, &response.usage));
+pub(crate) fn spent_by(response: &Response, model: &dyn Model, pricing: Option<&Pricing>) -> Spent {
+    let cost_usd = match pricing {
+        Some(pricing) => pricing(&response.origin, &response.usage),
+        // More than is known is not known.
+        None => model
+            .cost(response, SystemClock.timestamp())
+            .filter(|cost| cost.unpriced.is_empty())
+            .map(|cost| cost.usd),
+    };
     Spent { usage: usage_of(&response.usage), cost_usd: cost_usd.filter(|cost| cost.is_finite()) }
 }
 
@@ -36,6 +45,8 @@ pub(crate) struct Wanted {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) arguments: Arc<Value>,
+    /// Why the arguments could not be read, when they could not.
+    pub(crate) arguments_error: Option<String>,
 }
 
 /// The tool calls of a response, in order.
@@ -44,18 +55,19 @@ pub(crate) fn wanted(response: &Response) -> Vec<Wanted> {
         ItemView::ToolCall { id, name, arguments } => Some((id, name, arguments)),
         _ => None,
     });
-    calls
-        .map(|(id, name, arguments)| Wanted {
-            id: id.clone(),
-            name: name.clone(),
-            arguments: Arc::new(match arguments.as_ref().map(RawJson::to_value) {
-                Ok(Ok(value)) => value,
-                // The toolbox refuses what is not an object, and records it; the model sees what it wrote.
-                Ok(Err(_)) => Value::Null,
-                Err(text) => Value::String(text.clone()),
-            }),
-        })
-        .collect()
+    let wanted = calls.map(|(id, name, arguments)| {
+        let (arguments, arguments_error) = match arguments.as_ref().map(RawJson::to_value) {
+            Ok(Ok(value)) => (value, None),
+            // The toolbox refuses what is not an object, and records it; the model sees what it wrote.
+            Ok(Err(error)) => (Value::Null, Some(error.to_string())),
+            Err(text) => {
+                let error = serde_json::from_str::<serde::de::IgnoredAny>(text).err();
+                (Value::String(text.clone()), Some(error.map_or_else(String::new, |error| error.to_string())))
+            }
+        };
+        Wanted { id: id.clone(), name: name.clone(), arguments: Arc::new(arguments), arguments_error }
+    });
+    wanted.collect()
 }
 
 /// What the model is told of a call that was made. The payload stays behind.

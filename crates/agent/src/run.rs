@@ -2,18 +2,23 @@
 //!
 //! [`Running::work`] is the whole of it, top to bottom; each stage that needs more than a few lines is a module here.
 
+mod answer;
 mod ask;
 mod budget;
 mod calls;
+mod guard;
+mod intent;
 mod judge;
 mod notices;
 mod outcome;
+mod pause;
 mod repetition;
 mod setup;
 mod wrap_up;
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use toolpost_core::{
@@ -23,12 +28,17 @@ use toolpost_core::{
 use toolpost_llm::{ErrorKind, Model, ModelError, Request, Turn};
 use toolpost_toolbox::ToolSession;
 
+pub(crate) use self::answer::AnswerForm;
+pub use self::answer::{Answer, NoAnswer};
 pub(crate) use self::budget::Spent;
 use self::budget::{Budget, sleep_until};
 use self::calls::Made;
+pub use self::intent::ToolIntent;
 use self::judge::Next;
 use self::notices::Notices;
 pub use self::outcome::{CallPayload, Outcome};
+use self::pause::Resumed;
+pub use self::pause::{Decision, ResumeError, RunState, WaitingCall};
 use self::repetition::{Verdict, Watch};
 pub use self::wrap_up::WrapUp;
 use crate::agent::Parts;
@@ -54,6 +64,22 @@ pub struct Run {
     tool_session: Option<ToolSession>,
     usage_metadata: Map<String, Value>,
     keeper: Keeper,
+    answer: Option<AnswerForm>,
+    pauses: bool,
+    tools: Option<HashSet<String>>,
+    until: Until,
+    resumed: Option<Box<Resumed>>,
+}
+
+/// How far a run goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    /// To an answer.
+    Answer,
+    /// To the first calls, which are not made.
+    Intent,
+    /// Until the calls that wait are made.
+    Calls,
 }
 
 /// How what the model is told begins that neither its user nor a tool has said.
@@ -96,6 +122,15 @@ impl Run {
             options: self.options,
             parent: self.parent,
             usage_metadata: self.usage_metadata,
+            answer: self.answer,
+            value: None,
+            repairs: 0,
+            pauses: self.pauses,
+            tools: self.tools,
+            until: self.until,
+            elapsed_before: self.resumed.as_ref().map(|resumed| resumed.elapsed()).unwrap_or_default(),
+            resumed: self.resumed,
+            waiting: Vec::new(),
             goes_on: false,
             payloads: Vec::new(),
             budget: Budget::new(&parts.limits, begun),
@@ -103,6 +138,10 @@ impl Run {
             notices: self.notices,
             record: RunRecord::begin(self.id, parts.model.id().to_string(), SystemClock.timestamp()),
         };
+        if let Some(resumed) = running.resumed.take() {
+            running.restore(&resumed, begun);
+            running.resumed = Some(resumed);
+        }
         let Interrupted { stop, error } =
             running.work().await.map_or_else(|interrupted| interrupted, Interrupted::from);
         running.wrap_up(&stop).await;
@@ -155,6 +194,20 @@ struct Running<'a> {
     parent: Option<(CallId, u8)>,
     /// What every event of usage carries.
     usage_metadata: Map<String, Value>,
+    /// What the answer must be, the value that it is, and how often the model was told that it is not.
+    answer: Option<AnswerForm>,
+    value: Option<Value>,
+    repairs: u32,
+    /// Whether calls that need approval end the run, with a state to go on from.
+    pauses: bool,
+    /// The tools that may be used, if not all.
+    tools: Option<HashSet<String>>,
+    until: Until,
+    /// What the run goes on from, and how long it had worked then.
+    resumed: Option<Box<Resumed>>,
+    elapsed_before: Duration,
+    /// The calls of the last answer, if some of them wait for somebody.
+    waiting: Vec<WaitingCall>,
     /// Whether the next answer goes on where a pause was made.
     goes_on: bool,
     payloads: Vec<CallPayload>,
@@ -168,27 +221,30 @@ impl Running<'_> {
     /// The loop: ask, judge, call, tell, ask again.
     async fn work(&mut self) -> Result<StopReason, Interrupted> {
         self.open().await?;
+        let mut made = self.take_up().await;
         loop {
+            if let Some(stop) = self.tell(made) {
+                return Err(stop.into());
+            }
+            self.look_for_repetition()?;
             self.save().await;
             self.budget.admit()?;
             let response = self.ask().await?;
-            let wanted = self.keep(&response);
+            let said = self.guard_output(response.text()).await?;
+            let wanted = self.keep(&response, &said);
             if !wanted.is_empty() {
                 // Tools have effects: what was asked for is known, also if the process dies while they run.
                 self.save().await;
             }
-            let made = match self.judge(&response, wanted) {
-                Next::Answer(stop) => return Ok(stop),
+            made = match self.judge(&response, wanted) {
+                Next::Answer(stop) => match self.accept(stop, &said) {
+                    Some(stop) => return Ok(stop),
+                    None => Made::default(),
+                },
                 Next::GoOn => Made::default(),
                 Next::Refuse(wanted, stop) => calls::refuse(&wanted, stop),
                 Next::Call(wanted) => self.call_tools(wanted).await,
             };
-            let stop = self.tell(made);
-            self.settle();
-            if let Some(stop) = stop {
-                return Err(stop.into());
-            }
-            self.look_for_repetition()?;
         }
     }
 
@@ -213,19 +269,34 @@ impl Running<'_> {
     }
 
     /// The record and what else is handed over.
-    async fn close(self, begun: Instant, stop: StopReason, error: Option<ModelError>) -> Outcome {
+    async fn close(mut self, begun: Instant, stop: StopReason, error: Option<ModelError>) -> Outcome {
+        let state = self.state(begun);
+        let execution_time = self.elapsed(begun);
         let Self {
-            parts, mut record, request, offer, payloads, mut notices, budget, mut keeper, carry, ..
+            parts,
+            value,
+            mut record,
+            request,
+            offer,
+            payloads,
+            mut notices,
+            budget,
+            mut keeper,
+            carry,
+            ..
         } = self;
         let spent = budget.into_spent();
         record.usage = spent.usage;
         record.cost_usd = spent.cost_usd;
         record.success = stop.is_answer();
         stop.as_str().clone_into(&mut record.stop_reason);
-        record.execution_time = now().saturating_duration_since(begun).as_secs_f64();
+        record.execution_time = execution_time.as_secs_f64();
         record.error = error
             .as_ref()
             .map(|error| json!({ "kind": error.kind.as_str(), "message": error.to_string(), "hint": error.hint() }));
+        if let StopReason::Guardrail(reason) = &stop {
+            record.error = Some(json!({ "kind": "guardrail", "message": reason }));
+        }
         let tool_session = offer.into_session();
         record.notices = notices.as_slice().to_vec();
         if let Some(notice) = keeper.finish(&record, &request.turns, &carry, tool_session.as_ref()).await {
@@ -236,7 +307,7 @@ impl Running<'_> {
         if let Some(sink) = &parts.events {
             sink(&Event::RunFinished { record: Arc::clone(&record) });
         }
-        Outcome { stop, record, turns: request.turns, error, tool_session, carry, payloads }
+        Outcome { stop, record, turns: request.turns, error, tool_session, carry, payloads, value, state }
     }
 
     /// Keeps what is new of the conversation, where it is kept.

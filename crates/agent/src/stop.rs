@@ -40,6 +40,16 @@ pub enum StopReason {
     UnknownTool,
     /// A tool took too long, again and again.
     ToolTimeouts,
+    /// None of the answers fitted the schema that they must fit.
+    AnswerSchema,
+    /// A guardrail said no: its name, and why.
+    Guardrail(String),
+    /// Calls wait for somebody to approve them.
+    ApprovalNeeded,
+    /// Calls wait because only their intent was asked for.
+    ToolIntent,
+    /// The calls that were chosen have been made, and no more was asked for.
+    ToolsCalled,
     /// What the run has cost is not known, and it may only cost so much.
     UnknownCost,
     /// The caller asked to stop.
@@ -71,6 +81,11 @@ impl StopReason {
             Self::Narration => "narration",
             Self::UnknownTool => "unknown_tool",
             Self::ToolTimeouts => "tool_timeouts",
+            Self::AnswerSchema => "answer_schema",
+            Self::Guardrail(_) => "guardrail",
+            Self::ApprovalNeeded => "approval_needed",
+            Self::ToolIntent => "tool_intent",
+            Self::ToolsCalled => "tools_called",
             Self::UnknownCost => "unknown_cost",
             Self::Cancelled => "cancelled",
             Self::ModelError => "model_error",

@@ -48,6 +48,13 @@ fn generator() -> SchemaGenerator {
     SchemaSettings::draft2020_12().into_generator()
 }
 
+/// The schema of a type as it stands alone.
+pub(crate) fn schema_of<T: JsonSchema>() -> Value {
+    let mut schema = generator().into_root_schema_for::<T>().to_value();
+    tidy(&mut schema);
+    schema
+}
+
 impl Default for InputBuilder {
     fn default() -> Self {
         Self { generator: generator(), properties: Map::new(), required: Vec::new() }
@@ -216,8 +223,7 @@ pub trait ToolAnswer {
 #[diagnostic::do_not_recommend]
 impl<T: JsonSchema> ToolAnswer for T {
     fn output_schema() -> Option<Arc<Schema>> {
-        let mut schema = generator().into_root_schema_for::<T>().to_value();
-        tidy(&mut schema);
+        let schema = schema_of::<T>();
         let says_nothing = schema.get("type").and_then(Value::as_str) == Some("null")
             || schema.as_object().is_none_or(|object| object.keys().all(|key| key == "title"));
         (!says_nothing).then(|| Arc::new(Schema::new(schema)))

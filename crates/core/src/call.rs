@@ -12,16 +12,16 @@ use serde_json::{Map, Value};
 use crate::{CallId, Cancellation, NoPort, Port, Scope, Values};
 
 /// Who calls: the front, and whom it speaks for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Caller {
     /// Such as `cli`, `agent` or `library`.
     pub front: Cow<'static, str>,
     /// A user name or a client id, when the front knows one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Arc<str>>,
     /// The program that asks, such as `claude-code`, when the front is told. It is what the program says of itself:
     /// nothing that is permitted depends on it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<Arc<str>>,
 }
 

@@ -94,6 +94,7 @@ pub use self::suggest::{did_you_mean, suggestions};
 pub use self::task::{KeptTask, TaskStore, TaskUse};
 pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn, typed_tool_fn};
 pub use self::values::has_more_values_than;
+pub use schemars::JsonSchema;
 
 /// A boxed future that can move between threads: what object-safe async traits answer with.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -69,13 +69,14 @@ impl Content {
 }
 
 /// The bytes of an artefact, or where they lie.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub enum ArtifactData {
     /// The bytes.
     Bytes(Arc<[u8]>),
     /// A file of the operator's machine.
     Path(PathBuf),
     /// Neither: this only says that there was a file, as records do.
+    #[default]
     Absent,
 }
 
@@ -90,7 +91,7 @@ impl fmt::Debug for ArtifactData {
 }
 
 /// A file that a call made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
     /// Its name, a relative path without `..`.
     pub name: String,
@@ -99,7 +100,7 @@ pub struct Artifact {
     /// Its size in bytes.
     pub size: u64,
     /// Its SHA-256 in hexadecimal digits, when it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
     /// Its bytes, or where they lie. Never sent to a model, never in a record.
     #[serde(skip)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{Artifact, CallId, Caller, RunId, ScopeId, Status, Timestamp, ToolError};
@@ -47,8 +47,19 @@ impl Usage {
 }
 
 /// A duration in a record: milliseconds with microsecond decimals.
-fn milliseconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(duration.as_micros() as f64 / 1000.0)
+mod milliseconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(duration.as_micros() as f64 / 1000.0)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let seconds = f64::deserialize(deserializer)? / 1000.0;
+        Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -68,7 +79,7 @@ pub struct StateVersions {
 }
 
 /// What is kept of one call, wherever it was made and wherever it ran.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallRecord {
     /// The version of this format.
@@ -76,7 +87,7 @@ pub struct CallRecord {
     /// The call.
     pub id: CallId,
     /// The call that it was made from.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<CallId>,
     /// The tool's name.
     pub tool: Arc<str>,
@@ -85,66 +96,66 @@ pub struct CallRecord {
     /// Who called.
     pub caller: Caller,
     /// The run or conversation.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<ScopeId>,
     /// The arguments, secrets masked; absent when they were too large to keep.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Arc<Value>>,
     /// How it ended.
     pub status: Status,
     /// Why it failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ToolError>,
     /// The causes of the error, outermost first. Never sent to a model.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<String>,
     /// How many bytes of text the model got.
     pub content_bytes: usize,
     /// Whether there was a value for the application only.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub payload: bool,
     /// Files that were made.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
     /// When it was made.
     pub started: Timestamp,
     /// From then to the answer, in milliseconds.
-    #[serde(rename = "duration_ms", serialize_with = "milliseconds")]
+    #[serde(rename = "duration_ms", with = "milliseconds")]
     pub duration: Duration,
     /// Of that, the wait for permits, in milliseconds.
-    #[serde(rename = "queue_wait_ms", serialize_with = "milliseconds")]
+    #[serde(rename = "queue_wait_ms", with = "milliseconds")]
     pub queue_wait: Duration,
     /// How often the tool was run.
     pub attempts: u32,
     /// Whether the answer came from the cache.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub cached: bool,
     /// Whether the answer was made up by mock mode.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub mock: bool,
     /// Whether a blocking tool still ran when its caller was told.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub still_running: bool,
     /// Progress and log lines that found no room.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped_notices: u64,
     /// The documents that the call has seen or changed, and their versions.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub state: Vec<StateVersions>,
     /// What the sandbox measured and enforced.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Value>,
     /// What a model that the tool used has consumed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// What that cost in US dollars; absent is unknown, never nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
     /// Facts that the caller gave along.
-    #[serde(skip_serializing_if = "Map::is_empty")]
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
     /// The calls that were made from it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<Arc<CallRecord>>,
 }
 

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{Draft, Validator};
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -91,6 +92,11 @@ impl Schema {
     /// Takes a JSON Schema in. Nothing is compiled yet.
     pub fn new(value: Value) -> Self {
         Self { value, compiled: OnceLock::new() }
+    }
+
+    /// The schema of a type, such as one with `#[toolpost::data]`.
+    pub fn of<T: JsonSchema>() -> Self {
+        Self::new(crate::__private::schema_of::<T>())
     }
 
     /// The JSON Schema.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use toolpost_core::{
-    BoxFuture, Call, CallRecord, Caller, DocStore, IntoTool, Output, Placement, PromptSpec, Reply,
+    Approval, BoxFuture, Call, CallRecord, Caller, DocStore, IntoTool, Output, Placement, PromptSpec, Reply,
     ResourceSpec, SourceStatus, SpecError, StateDoc, Tool, ToolError, ToolGroup, ToolSource, ToolSpec,
     Values,
 };
@@ -220,6 +220,11 @@ impl Toolbox {
     /// What is known of one tool.
     pub fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {
         self.0.registry().get(name).map(|entry| Arc::clone(&entry.spec))
+    }
+
+    /// Whether a tool may be called, by the word of the operator and the tool's own; `None` if there is no such tool.
+    pub fn approval(&self, tool: &str) -> Option<Approval> {
+        self.0.registry().get(tool).map(|entry| path::approval(&self.0, &entry))
     }
 
     /// Makes a call, whoever asks for it. The future is the call: dropping it stops the call, and it is still recorded.

@@ -1,11 +1,14 @@
 //! The model is asked, and what it says is passed on and kept.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use toolpost_core::{CallId, Event, UsageEvent};
-use toolpost_llm::{ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop};
+use toolpost_llm::{
+    ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop, ToolDefinition,
+};
 
 use super::{Interrupted, Running, Spent, sleep_until};
 use crate::StopReason;
@@ -24,15 +27,16 @@ impl Running<'_> {
             tools: running.request.tools.iter().map(|tool| tool.name.clone()).collect(),
         });
         listed?;
-        self.parts.model.check(&self.request)?;
+        if self.resumed.is_none() {
+            self.guard_input().await?;
+        }
+        self.ask_for_form()?;
         self.check_price()
     }
 
     /// A limit of money needs a price, before anything is spent.
     fn check_price(&self) -> Result<(), Interrupted> {
-        let nothing = toolpost_llm::Usage::default();
-        let is_priced = || self.parts.cost(self.parts.model.id(), &nothing).is_some();
-        if self.parts.limits.cost_usd.is_none() || is_priced() {
+        if self.parts.limits.cost_usd.is_none() || self.parts.has_price() {
             return Ok(());
         }
         let message = "the run has a limit in US dollars, and nobody knows what this model costs; \
@@ -55,11 +59,29 @@ impl Running<'_> {
         let listed =
             listed.inspect_err(|reason| self.note(&format!("the list of tools may be old: {reason}")));
         let (tools, notices) = self.offer.begin(listed.ok(), self.tool_session.take());
-        self.request.tools = tools;
+        self.offer_tools(tools);
         for notice in notices {
             self.note(&notice);
         }
         Ok(())
+    }
+
+    /// Offers tools to the model, as far as the run may use them.
+    pub(super) fn offer_tools(&mut self, tools: Arc<[ToolDefinition]>) {
+        let may_use = |tool: &ToolDefinition| self.may_use(&tool.name);
+        let is_whole = !self.parts.strict && tools.iter().all(may_use);
+        self.request.tools = if is_whole {
+            tools
+        } else {
+            let strict = self.parts.strict;
+            let tools = tools.iter().filter(|tool| may_use(tool)).cloned();
+            tools.map(|tool| ToolDefinition { strict, ..tool }).collect()
+        };
+    }
+
+    /// Whether the run may use a tool.
+    pub(super) fn may_use(&self, tool: &str) -> bool {
+        self.tools.as_ref().is_none_or(|names| names.contains(tool))
     }
 
     /// Asks the model, and passes on what it says while it says it.
@@ -72,11 +94,14 @@ impl Running<'_> {
         let request = std::mem::take(&mut self.request);
         let answer = self.answer_to(&request).await;
         self.request = request;
-        answer
+        let response = answer?;
+        self.count(&response, response.tool_calls().count());
+        Ok(response)
     }
 
     /// One answer of the model to a request.
     pub(super) async fn answer_to(&mut self, request: &Request) -> Result<Response, Interrupted> {
+        let withholds = self.withholds_text();
         let mut stream = self.model.stream(request);
         let mut cancelled = self.cancellation.cancelled();
         let mut over = pin!(sleep_until(self.budget.deadline()));
@@ -92,6 +117,7 @@ impl Running<'_> {
             let run = self.record.id;
             match event {
                 Some(Ok(ModelEvent::Done(response))) => return Ok(*response),
+                Some(Ok(ModelEvent::TextDelta { .. })) if withholds => {}
                 Some(Ok(ModelEvent::TextDelta { text, .. })) => self.emit(|_| Event::TextDelta { run, text }),
                 Some(Ok(ModelEvent::ThinkingDelta { text, .. })) => {
                     self.emit(|_| Event::ThinkingDelta { run, text });
@@ -114,18 +140,16 @@ impl Running<'_> {
         }
     }
 
-    /// Adds the answer to the conversation, the budget and the record, and gives the calls that it asks for.
-    pub(super) fn keep(&mut self, response: &Response) -> Vec<Wanted> {
+    /// Adds the answer to the conversation and, as it may be shown, to the record, and gives the calls that it asks for.
+    pub(super) fn keep(&mut self, response: &Response, text: &str) -> Vec<Wanted> {
         let wanted = wanted(response);
-        self.count(response, wanted.len());
-        let text = response.text();
-        self.watch.answer(&text);
+        self.watch.answer(text);
         // Only text can be gone on with: what was said before an empty pause belongs to an earlier answer.
         let has_begun = self.goes_on || !text.is_empty();
         if self.goes_on {
-            self.record.response.push_str(&text);
+            self.record.response.push_str(text);
         } else if !text.is_empty() {
-            self.record.response = text;
+            text.clone_into(&mut self.record.response);
         }
         self.goes_on = has_begun && wanted.is_empty() && response.stop == ModelStop::Pause;
         for notice in &response.notices {
@@ -138,7 +162,7 @@ impl Running<'_> {
 
     /// Counts what an answer has consumed, and says so.
     pub(super) fn count(&mut self, response: &Response, tool_calls: usize) {
-        let spent = spent_by(response, self.parts.pricing.as_ref());
+        let spent = spent_by(response, &*self.parts.model, self.parts.pricing.as_ref());
         self.budget.spend(&spent);
         self.emit(|running| Event::TurnFinished {
             run: running.record.id,

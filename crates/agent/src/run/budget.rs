@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use toolpost_core::Usage;
 
 use crate::{Limits, StopReason};
@@ -9,7 +10,7 @@ use crate::{Limits, StopReason};
 use super::now;
 
 /// Tokens, and what they cost.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spent {
     pub(crate) usage: Usage,
     /// In US dollars; `None` once a part of it is unknown.
@@ -29,12 +30,18 @@ impl Spent {
     }
 }
 
+/// What counts towards the limits of a run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Counted {
+    pub(super) spent: Spent,
+    pub(super) iterations: u32,
+    pub(super) tool_calls: u32,
+}
+
 /// The limits of a run and what counts towards them.
 pub(super) struct Budget {
     limits: Limits,
-    spent: Spent,
-    iterations: u32,
-    tool_calls: u32,
+    counted: Counted,
     deadline: Option<Instant>,
 }
 
@@ -42,16 +49,14 @@ impl Budget {
     pub(super) fn new(limits: &Limits, begun: Instant) -> Self {
         Self {
             limits: limits.clone(),
-            spent: Spent::default(),
-            iterations: 0,
-            tool_calls: 0,
+            counted: Counted::default(),
             deadline: limits.time.and_then(|time| begun.checked_add(time)),
         }
     }
 
     /// Counts one more question to the model, unless there have been as many as may be.
     pub(super) fn admit(&mut self) -> Result<(), StopReason> {
-        if self.iterations >= self.limits.iterations {
+        if self.counted.iterations >= self.limits.iterations {
             return Err(StopReason::MaxIterations);
         }
         match self.used_up() {
@@ -62,39 +67,50 @@ impl Budget {
 
     /// Counts a question to the model, and gives its number, from 1.
     pub(super) fn begin_iteration(&mut self) -> u32 {
-        self.iterations += 1;
-        self.iterations
+        self.counted.iterations += 1;
+        self.counted.iterations
     }
 
     /// Counts what a model has consumed.
     pub(super) fn spend(&mut self, spent: &Spent) {
-        self.spent.add(spent);
+        self.counted.spent.add(spent);
     }
 
     /// How many of so many calls may be made.
     pub(super) fn allowed_calls(&self, wanted: usize) -> usize {
         match self.limits.tool_calls {
-            Some(limit) => (limit.saturating_sub(self.tool_calls) as usize).min(wanted),
+            Some(limit) => (limit.saturating_sub(self.counted.tool_calls) as usize).min(wanted),
             None => wanted,
         }
     }
 
     /// Counts calls that were made.
     pub(super) fn count_calls(&mut self, made: usize) {
-        self.tool_calls = self.tool_calls.saturating_add(u32::try_from(made).unwrap_or(u32::MAX));
+        self.counted.tool_calls =
+            self.counted.tool_calls.saturating_add(u32::try_from(made).unwrap_or(u32::MAX));
     }
 
     /// Which limit of tokens or money is reached, if one is.
     pub(super) fn used_up(&self) -> Option<StopReason> {
-        if self.limits.tokens.is_some_and(|limit| self.spent.usage.total_tokens() >= limit) {
+        if self.limits.tokens.is_some_and(|limit| self.counted.spent.usage.total_tokens() >= limit) {
             return Some(StopReason::MaxTokens);
         }
-        match (self.limits.cost_usd, self.spent.cost_usd) {
+        match (self.limits.cost_usd, self.counted.spent.cost_usd) {
             (Some(limit), Some(spent)) if spent >= limit => Some(StopReason::MaxCost),
             // What nobody has counted could be anything.
             (Some(_), None) => Some(StopReason::UnknownCost),
             _ => None,
         }
+    }
+
+    pub(super) fn counted(&self) -> &Counted {
+        &self.counted
+    }
+
+    /// Goes on with what was counted before, as if the run had begun then.
+    pub(super) fn restore(&mut self, counted: &Counted, begun: Instant) {
+        self.counted = counted.clone();
+        self.deadline = self.limits.time.and_then(|time| begun.checked_add(time));
     }
 
     /// When the run must be over.
@@ -114,7 +130,7 @@ impl Budget {
     }
 
     pub(super) fn into_spent(self) -> Spent {
-        self.spent
+        self.counted.spent
     }
 }
 

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use serde_json::Value;
 use toolpost_core::{Call, CallId, CallRecord, Port, Reply, ToolError};
+use toolpost_llm::schema::without_nulls;
 use toolpost_llm::{ToolResult, Turn};
 
 use super::repetition::Seen;
-use super::{CallPayload, Running, Spent};
+use super::{CallPayload, Running, Spent, Until};
 use crate::StopReason;
 use crate::results::{Wanted, failure, result, shorten};
 
@@ -19,6 +21,31 @@ pub(super) struct Made {
     pub(super) results: Vec<ToolResult>,
     /// Why the run ends here, if it does.
     pub(super) stop: Option<StopReason>,
+}
+
+/// A call of an answer, and what becomes of it.
+pub(super) struct Planned {
+    pub(super) id: CallId,
+    pub(super) wanted: Wanted,
+    pub(super) fate: Fate,
+}
+
+/// What becomes of a call.
+pub(super) enum Fate {
+    /// It is made.
+    Make,
+    /// It is made, and somebody has approved it already.
+    Approved,
+    /// It was made before the run waited.
+    Done(ToolResult),
+    /// It is not made, and the model is told why.
+    Refused(ToolError),
+    /// It is not made, because as many were made as may be.
+    OverLimit,
+    /// It waits for somebody, and the run with it.
+    Waits,
+    /// It is not made, nor any other of the answer, and the run ends.
+    Ends(StopReason),
 }
 
 /// Calls that are not made, because the run ends.
@@ -36,39 +63,101 @@ fn at_limit(stop: &StopReason) -> String {
     format!("the run has reached its limit ({stop})")
 }
 
+fn not_made(reason: &str) -> ToolError {
+    ToolError::limit(format!("the call was not made: {reason}"))
+}
+
 /// Results for calls that are not made, so that the conversation stays whole.
 pub(super) fn refuse_all(wanted: &[Wanted], reason: &str) -> Vec<ToolResult> {
-    let error = ToolError::limit(format!("the call was not made: {reason}"));
+    let error = not_made(reason);
     wanted.iter().map(|wanted| failure(wanted, &error, CallId::new())).collect()
 }
 
 impl Running<'_> {
     /// Calls the tools that the model asked for, some at a time; the results are in the order of the calls.
     pub(super) async fn call_tools(&mut self, wanted: Vec<Wanted>) -> Made {
-        let (made_now, never) = wanted.split_at(self.budget.allowed_calls(wanted.len()));
-        let replies = self.replies_to(made_now).await;
-        self.budget.count_calls(made_now.len());
-        let mut results = Vec::with_capacity(wanted.len());
-        for (wanted, reply) in made_now.iter().zip(replies) {
-            self.look_at(wanted, &reply);
-            let mut result = result(wanted, &reply);
-            if let Some(limit) = self.parts.limits.tool_output_chars {
-                shorten(&mut result, limit);
+        let mut planned = Vec::with_capacity(wanted.len());
+        let allowed = self.budget.allowed_calls(wanted.len());
+        for (index, mut wanted) in wanted.into_iter().enumerate() {
+            let fate = if index >= allowed {
+                Fate::OverLimit
+            } else if self.until == Until::Intent {
+                Fate::Waits
+            } else if !self.may_use(&wanted.name) {
+                Fate::Refused(ToolError::not_found(format!("there is no tool `{}` in this run", wanted.name)))
+            } else {
+                match self.guard_call(&mut wanted).await {
+                    Ok(Some(refused)) => Fate::Refused(refused),
+                    Ok(None) if self.must_wait(&wanted) => Fate::Waits,
+                    Ok(None) => Fate::Make,
+                    Err(stop) => Fate::Ends(stop),
+                }
+            };
+            planned.push(Planned { id: CallId::new(), wanted, fate });
+        }
+        self.carry_out(planned).await
+    }
+
+    /// Makes the calls that are to be made.
+    pub(super) async fn carry_out(&mut self, mut planned: Vec<Planned>) -> Made {
+        // What ends the run ends it before anything is done.
+        let ends = planned
+            .iter()
+            .find_map(|call| if let Fate::Ends(stop) = &call.fate { Some(stop.clone()) } else { None });
+        if let Some(stop) = ends {
+            let wanted: Vec<_> = planned.into_iter().map(|call| call.wanted).collect();
+            return Made {
+                results: refuse_all(&wanted, "something else in the same answer was not allowed"),
+                stop: Some(stop),
+            };
+        }
+        let over_limit = planned.iter().any(|call| matches!(call.fate, Fate::OverLimit));
+        let waits = self.until != Until::Calls && planned.iter().any(|call| matches!(call.fate, Fate::Waits));
+        let made: Vec<_> =
+            planned.iter().filter(|call| matches!(call.fate, Fate::Make | Fate::Approved)).collect();
+        let replies = self.replies_to(&made).await;
+        self.budget.count_calls(replies.len());
+        let mut replies = replies.into_iter();
+        let mut results = Vec::with_capacity(planned.len());
+        for call in &mut planned {
+            let wanted = &call.wanted;
+            let refused = |error: &ToolError| Some(failure(wanted, error, call.id));
+            let mut result = match std::mem::replace(&mut call.fate, Fate::Waits) {
+                Fate::Make | Fate::Approved => replies.next().map(|reply| {
+                    self.look_at(wanted, &reply);
+                    let result = result(wanted, &reply);
+                    self.record_call(reply);
+                    result
+                }),
+                Fate::Done(result) => Some(result),
+                Fate::Refused(error) => refused(&error),
+                Fate::OverLimit => refused(&not_made(&at_limit(&StopReason::MaxToolCalls))),
+                Fate::Waits if waits => None,
+                Fate::Waits | Fate::Ends(_) => refused(&not_made("nobody has approved it")),
+            };
+            if let (Some(result), Some(limit)) = (&mut result, self.parts.limits.tool_output_chars) {
+                shorten(result, limit);
             }
             results.push(result);
-            self.record_call(reply);
         }
-        results.extend(refuse_all(never, &at_limit(&StopReason::MaxToolCalls)));
         let stop = if self.cancellation.is_cancelled() {
             Some(StopReason::Cancelled)
         } else if self.budget.is_late() {
             Some(StopReason::MaxTime)
-        } else if never.is_empty() {
-            None
-        } else {
+        } else if waits {
+            return self.wait_for(planned.into_iter().zip(results).collect());
+        } else if over_limit {
             Some(StopReason::MaxToolCalls)
+        } else if self.until == Until::Calls {
+            Some(StopReason::ToolsCalled)
+        } else {
+            None
         };
-        Made { results, stop }
+        let not_made = not_made("the run was ended");
+        let results = results.into_iter().zip(&planned);
+        let results =
+            results.map(|(result, call)| result.unwrap_or_else(|| failure(&call.wanted, &not_made, call.id)));
+        Made { results: results.collect(), stop }
     }
 
     /// Counts a call towards repetition.
@@ -110,6 +199,7 @@ impl Running<'_> {
         if !made.results.is_empty() {
             self.request.turns.push(Turn::ToolResults(made.results));
         }
+        self.settle();
         made.stop
     }
 
@@ -137,23 +227,23 @@ impl Running<'_> {
 
     /// Takes over what calls have changed: the tools that are offered, and what models have consumed for calls that
     /// were given up.
-    pub(super) fn settle(&mut self) {
+    fn settle(&mut self) {
         if let Some(tools) = self.offer.changed() {
-            self.request.tools = tools;
+            self.offer_tools(tools);
         }
         self.budget.spend(&self.port.take_spent());
         self.budget.spend(&self.offer.take_spent());
     }
 
     /// Makes calls, some at a time. The replies are in the order of the calls.
-    async fn replies_to(&self, calls: &[Wanted]) -> Vec<Reply> {
+    async fn replies_to(&self, calls: &[&Planned]) -> Vec<Reply> {
         let offer = &self.offer;
         // Nearly always there is one, and that needs no crowd.
         if let [only] = calls {
             return vec![offer.call(self.call_of(only)).await];
         }
         let calls: Vec<_> =
-            (0_usize..).zip(calls).map(|(index, wanted)| (index, self.call_of(wanted))).collect();
+            (0_usize..).zip(calls).map(|(index, planned)| (index, self.call_of(planned))).collect();
         let calls = calls.into_iter().map(|(index, call)| async move { (index, offer.call(call).await) });
         let at_once = self.parts.limits.parallel_tools.max(1);
         // Unordered, so that a slow call holds no other back.
@@ -162,12 +252,28 @@ impl Running<'_> {
         replies.into_iter().map(|(_, reply)| reply).collect()
     }
 
-    fn call_of(&self, wanted: &Wanted) -> Call {
-        let mut call = Call::new(wanted.name.clone(), Arc::clone(&wanted.arguments))
+    /// The arguments as the tool takes them: a provider that keeps to a schema writes `null` for what is not there.
+    fn arguments_of(&self, wanted: &Wanted) -> Arc<Value> {
+        match self.parts.toolbox.spec(&wanted.name) {
+            Some(spec) if self.parts.strict => {
+                Arc::new(without_nulls(Value::clone(&wanted.arguments), spec.input_schema.as_value()))
+            }
+            _ => Arc::clone(&wanted.arguments),
+        }
+    }
+
+    fn call_of(&self, planned: &Planned) -> Call {
+        let wanted = &planned.wanted;
+        let mut call = Call::new(wanted.name.clone(), self.arguments_of(wanted))
             .with_caller(self.caller.clone())
             .with_scope(self.scope.clone())
             .with_port(Arc::clone(&self.port) as Arc<dyn Port>)
             .with_cancellation(self.cancellation.clone());
+        call.id = planned.id;
+        if matches!(planned.fate, Fate::Approved) {
+            self.port.approve(planned.id);
+            call.idempotency_key = Some(planned.id.to_string());
+        }
         call.deadline = self.budget.deadline();
         call.values = self.values.clone();
         call.options = self.options.clone();

@@ -7,6 +7,7 @@ use toolpost_core::{CallId, Payload, RunRecord};
 use toolpost_llm::{ModelError, Turn};
 use toolpost_toolbox::ToolSession;
 
+use super::RunState;
 use crate::StopReason;
 
 /// What a run came to.
@@ -27,6 +28,10 @@ pub struct Outcome {
     pub carry: Map<String, Value>,
     /// What tools had for the application only, in the order of the model's calls.
     pub payloads: Vec<CallPayload>,
+    /// The answer as a value, if it had to fit a schema and does.
+    pub value: Option<Value>,
+    /// What the run can be gone on from, if calls wait for somebody.
+    pub state: Option<RunState>,
 }
 
 /// What a tool had for the application only.

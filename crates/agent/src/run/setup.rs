@@ -8,8 +8,8 @@ use toolpost_core::{CallId, CallOptions, Caller, Cancellation, NoPort, Port, Run
 use toolpost_llm::Turn;
 use toolpost_toolbox::ToolSession;
 
-use super::Run;
 use super::notices::{Notices, shortened};
+use super::{Run, Until};
 use crate::memory::Keeper;
 use crate::{Agent, Conversation, Runs};
 
@@ -36,6 +36,11 @@ impl Run {
             tool_session: None,
             usage_metadata: Map::new(),
             keeper: Keeper::default(),
+            answer: agent.0.answer.clone(),
+            pauses: agent.0.pauses,
+            tools: None,
+            until: Until::Answer,
+            resumed: None,
         }
     }
 
@@ -117,6 +122,26 @@ impl Run {
     /// Adds something that its record shall say. At most 64 notices are kept.
     pub fn with_notice(mut self, notice: impl Into<String>) -> Self {
         self.notices.add(shortened(&notice.into()));
+        self
+    }
+
+    /// Offers only these tools, of those that the agent has; none of them for an empty list. Calls of others are refused.
+    /// Default: all.
+    pub fn with_tools(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.tools = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Has tools answered for from their examples or output schemas, instead of running them. Default: no.
+    pub fn with_mock_tools(mut self, mock: bool) -> Self {
+        self.options.mock = mock;
+        self
+    }
+
+    /// Joins turns of the same side that follow each other in the conversation so far; see
+    /// [`merge_turns`](crate::merge_turns).
+    pub fn with_merged_history(mut self) -> Self {
+        self.turns = crate::merge_turns(self.turns);
         self
     }
 

@@ -56,7 +56,9 @@ impl Running<'_> {
         let Ok(Ok(answered)) = answered else { return self.note("the model could not be asked to sum up") };
         let wanted = wanted(&answered);
         self.count(&answered, wanted.len());
-        let text = answered.text();
+        let Ok(text) = self.guard_output(answered.text()).await else {
+            return self.note("what the model summed up was not let through");
+        };
         if text.trim().is_empty() {
             return self.note("the model was asked to sum up and said nothing");
         }

@@ -16,12 +16,15 @@ mod claude_code;
 mod daemon;
 mod ends;
 mod hosted;
+mod guards;
 mod hostile;
 mod loading;
 mod memory;
 mod money;
 mod traps;
 mod turns;
+mod typed;
+mod waiting;
 
 use std::sync::Arc;
 

@@ -1,0 +1,276 @@
+//! Runs that wait for a person: their whole state can be written down, and read by another process.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use toolpost_core::{Approval, CallId, CallRecord, RunId, Timestamp, ToolError};
+use toolpost_llm::{ToolResult, Turn};
+use toolpost_toolbox::ToolSession;
+
+use super::budget::Counted;
+use super::calls::{Fate, Made, Planned};
+use super::repetition::Watch;
+use super::{Run, Running, now};
+use crate::results::Wanted;
+use crate::{Agent, StopReason};
+
+/// The version of the format of a state.
+const VERSION: u8 = 1;
+
+/// A run that waits: everything that is needed to go on with it in another process, as JSON.
+///
+/// The agent itself is not in it: its model, its tools, its limits and its instructions are those of the agent that goes
+/// on. Nor are keys, nor values that are injected into tools. Whoever goes on says again who calls
+/// ([`Run::with_caller`]), for what ([`Run::with_scope`]) and with what. What the model has written is in it, the
+/// arguments of its calls among it.
+///
+/// A state is to be gone on with once. Its calls then run once, under the ids that they have here, which are their
+/// idempotency keys too; who goes on twice with the same state runs them twice.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RunState {
+    /// The version of this format.
+    v: u8,
+    /// The run.
+    run: RunId,
+    started: Timestamp,
+    turns: Vec<Turn>,
+    /// The calls of the last answer, in the model's order.
+    calls: Vec<WaitingCall>,
+    counted: Counted,
+    elapsed: Duration,
+    response: String,
+    tools_used: Vec<String>,
+    tool_calls: Vec<Arc<CallRecord>>,
+    notices: Vec<String>,
+    watch: Watch,
+    repairs: u32,
+    /// What the conversation carries beyond its turns, such as a container.
+    carried: Map<String, Value>,
+    tool_session: Option<ToolSession>,
+    usage_metadata: Map<String, Value>,
+}
+
+/// A call of a run that waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WaitingCall {
+    /// Its name here, by which it is decided about.
+    pub id: CallId,
+    /// The model's id of it.
+    pub call_id: String,
+    /// The tool.
+    pub tool: String,
+    /// The arguments; the model's text where they are not JSON.
+    pub arguments: Value,
+    /// Why the arguments could not be read, when they could not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments_error: Option<String>,
+    /// What came of it, when it was made already or refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<ToolResult>,
+}
+
+/// What becomes of a call that waits.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Decision {
+    /// It is made.
+    Approve,
+    /// It is made with these arguments.
+    Edit(Value),
+    /// It is not made, and the model is told why.
+    Deny(String),
+}
+
+/// Why a run cannot be gone on with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResumeError(String);
+
+impl fmt::Display for ResumeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ResumeError {}
+
+impl RunState {
+    /// The run.
+    pub fn run(&self) -> RunId {
+        self.run
+    }
+
+    /// The calls that wait for a decision, in the model's order.
+    pub fn waiting(&self) -> impl Iterator<Item = &WaitingCall> {
+        self.calls.iter().filter(|call| call.result.is_none())
+    }
+
+    /// The conversation, up to the answer whose calls wait.
+    pub fn turns(&self) -> &[Turn] {
+        &self.turns
+    }
+}
+
+/// What a run goes on from.
+pub(super) struct Resumed {
+    state: RunState,
+    decisions: HashMap<CallId, Decision>,
+}
+
+impl Resumed {
+    pub(super) fn elapsed(&self) -> Duration {
+        self.state.elapsed
+    }
+}
+
+impl Run {
+    /// Goes on with a run that waits. Calls that nothing is decided about wait on.
+    ///
+    /// # Errors
+    /// When the state is of a version that is not known here, or a decision names no call that waits.
+    pub fn resume(
+        agent: &Agent,
+        state: RunState,
+        decisions: impl IntoIterator<Item = (CallId, Decision)>,
+    ) -> Result<Self, ResumeError> {
+        if state.v != VERSION {
+            return Err(ResumeError(format!(
+                "the run's state has version {}: expected {VERSION}; go on with it with the version of this program that wrote it",
+                state.v
+            )));
+        }
+        let decisions: HashMap<_, _> = decisions.into_iter().collect();
+        if let Some(id) = decisions.keys().find(|id| !state.waiting().any(|call| call.id == **id)) {
+            return Err(ResumeError(format!("no call {id} waits in run {}", state.run)));
+        }
+        let mut run = Self::from_turns(agent, state.turns.clone()).with_id(state.run);
+        run.tool_session.clone_from(&state.tool_session);
+        run.usage_metadata.clone_from(&state.usage_metadata);
+        run.resumed = Some(Box::new(Resumed { state, decisions }));
+        Ok(run)
+    }
+
+    /// Stops before calls that need approval, with a state to go on from ([`Outcome::state`](crate::Outcome::state)),
+    /// instead of asking while the run goes on. Only calls of the model itself: a tool that calls another has somebody
+    /// asked, or is denied. Default: as the agent says.
+    pub fn pausing_for_approval(mut self, pauses: bool) -> Self {
+        self.pauses = pauses;
+        self
+    }
+}
+
+impl Running<'_> {
+    /// Whether a call has to wait for a person.
+    pub(super) fn must_wait(&self, wanted: &Wanted) -> bool {
+        self.pauses
+            && !self.options.mock
+            && !self.options.dry_run
+            && self.parts.toolbox.approval(&wanted.name) == Some(Approval::Ask)
+    }
+
+    /// What a resumed run has done so far.
+    pub(super) fn restore(&mut self, resumed: &Resumed, begun: Instant) {
+        let state = &resumed.state;
+        self.budget.restore(&state.counted, begun.checked_sub(state.elapsed).unwrap_or(begun));
+        let record = &mut self.record;
+        record.started = state.started;
+        record.iterations = state.counted.iterations;
+        record.response.clone_from(&state.response);
+        record.tools_used.clone_from(&state.tools_used);
+        record.tool_calls.clone_from(&state.tool_calls);
+        self.record.artifacts =
+            state.tool_calls.iter().flat_map(|call| call.artifacts.iter().cloned()).collect();
+        state.notices.iter().for_each(|notice| self.notices.add(notice.clone()));
+        self.watch = state.watch.clone();
+        self.repairs = state.repairs;
+        self.carry.extend(state.carried.clone());
+        self.request.provider_options.extend(state.carried.clone());
+    }
+
+    /// Takes up the calls of a resumed run.
+    pub(super) async fn take_up(&mut self) -> Made {
+        let Some(resumed) = self.resumed.take() else { return Made::default() };
+        let Resumed { state, mut decisions } = *resumed;
+        let planned = state.calls.into_iter().map(|call| {
+            let mut wanted = Wanted {
+                id: call.call_id,
+                name: call.tool,
+                arguments: Arc::new(call.arguments),
+                arguments_error: call.arguments_error,
+            };
+            let fate = match (call.result, decisions.remove(&call.id)) {
+                (Some(result), _) => Fate::Done(result),
+                (None, Some(Decision::Approve)) => Fate::Approved,
+                (None, Some(Decision::Edit(arguments))) => {
+                    wanted.arguments = Arc::new(arguments);
+                    wanted.arguments_error = None;
+                    Fate::Approved
+                }
+                (None, Some(Decision::Deny(reason))) => Fate::Refused(ToolError::permission(format!(
+                    "the call was not made: somebody was asked and said no: {reason}"
+                ))),
+                (None, None) => Fate::Waits,
+            };
+            Planned { id: call.id, wanted, fate }
+        });
+        let planned = planned.collect();
+        self.carry_out(planned).await
+    }
+
+    /// Keeps the calls of an answer of which some wait.
+    pub(super) fn wait_for(&mut self, calls: Vec<(Planned, Option<ToolResult>)>) -> Made {
+        let waiting = calls.into_iter().map(|(planned, result)| WaitingCall {
+            id: planned.id,
+            call_id: planned.wanted.id,
+            tool: planned.wanted.name,
+            arguments: Value::clone(&planned.wanted.arguments),
+            arguments_error: planned.wanted.arguments_error,
+            result,
+        });
+        self.waiting = waiting.collect();
+        let stop = if self.until == super::Until::Intent {
+            StopReason::ToolIntent
+        } else {
+            StopReason::ApprovalNeeded
+        };
+        Made { results: Vec::new(), stop: Some(stop) }
+    }
+
+    /// The state to go on from, if calls wait.
+    pub(super) fn state(&mut self, begun: Instant) -> Option<RunState> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let mut carried = self.request.provider_options.clone();
+        // What the agent has itself it has again.
+        carried.retain(|name, value| self.parts.provider_options.get(name) != Some(value));
+        Some(RunState {
+            v: VERSION,
+            run: self.record.id,
+            started: self.record.started,
+            turns: self.request.turns.clone(),
+            calls: std::mem::take(&mut self.waiting),
+            counted: self.budget.counted().clone(),
+            elapsed: self.elapsed(begun),
+            response: self.record.response.clone(),
+            tools_used: self.record.tools_used.clone(),
+            tool_calls: self.record.tool_calls.clone(),
+            notices: self.notices.as_slice().to_vec(),
+            watch: self.watch.clone(),
+            repairs: self.repairs,
+            carried,
+            tool_session: self.offer.session().cloned(),
+            usage_metadata: self.usage_metadata.clone(),
+        })
+    }
+
+    /// How long the run has worked, without the time in which it waited for a person.
+    pub(super) fn elapsed(&self, begun: Instant) -> Duration {
+        now().saturating_duration_since(begun) + self.elapsed_before
+    }
+}
