@@ -15,8 +15,8 @@ mod claude_code;
 #[expect(dead_code, reason = "what the tests of the sandbox need of it")]
 mod daemon;
 mod ends;
-mod hosted;
 mod guards;
+mod hosted;
 mod hostile;
 mod loading;
 mod memory;
