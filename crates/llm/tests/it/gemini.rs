@@ -134,8 +134,8 @@ fn every_setting_reaches_the_body() {
         (|r| r.tools = [tool()].into(), "/tools/0/functionDeclarations/0/description", json!("Looks.")),
         (
             |r| r.tools = [tool()].into(),
-            "/tools/0/functionDeclarations/0/parametersJsonSchema",
-            json!({"type": "object"}),
+            "/tools/0/functionDeclarations/0/parametersJsonSchema/type",
+            json!("object"),
         ),
         (
             |r| {
@@ -298,6 +298,22 @@ fn what_the_wire_lacks_is_refused() {
         let model = ModelId::new("gemini", name);
         let error = Wire::GenerateContent.write_body(&model, &Request::new("hi"), false).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Configuration, "{name}");
+    }
+}
+
+#[test]
+fn schemas_are_sent_as_the_provider_takes_them() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "number", "multipleOf": 2}}});
+    let mut request = Request::new("hi");
+    request.tools = [ToolDefinition::new("look", "Looks.", &schema)].into();
+    request.settings.output = Some(OutputFormat::schema(&schema));
+    let body = body(&new_model(), &request);
+    for place in
+        ["/tools/0/functionDeclarations/0/parametersJsonSchema", "/generationConfig/responseJsonSchema"]
+    {
+        let parameter = &body.pointer(place).unwrap()["properties"]["a"];
+        assert_eq!(parameter.get("multipleOf"), None, "{body}");
+        assert!(parameter["description"].as_str().is_some_and(|text| text.contains('2')), "{body}");
     }
 }
 
@@ -624,7 +640,7 @@ async fn notices_say_what_was_not_sent() {
         json!({"candidates": [{"content": {"parts": [{"text": "a"}]}, "finishReason": "STOP"}]}).to_string();
     let server = LoopbackProvider::start_with(move |_| Reply::json(200, whole.clone())).unwrap();
     let model = hosted(&server, options());
-    let cases: [Remark; 10] = [
+    let cases: [Remark; 11] = [
         (|r| r.settings.parallel_tool_calls = Some(false), "`parallel_tool_calls` was not sent"),
         (|r| r.settings.effort = Some(Effort::Max), "effort `max` was sent as `high`"),
         (|r| r.settings.thinking = Some(Thinking::Off), "`minimal`"),
@@ -656,6 +672,13 @@ async fn notices_say_what_was_not_sent() {
         ),
         (|r| r.turns.push(Turn::System(vec![Part::text("x")])), "instructions in the midst"),
         (|r| r.turns.push(foreign()), "have no thought signature"),
+        (
+            |r| {
+                let deep = (0..100).fold(json!({}), |inner, _| json!({"properties": {"a": inner}}));
+                r.tools = [ToolDefinition::new("look", "Looks.", &deep)].into();
+            },
+            "the schema of `look` was sent as an object of anything",
+        ),
     ];
     for (change, expected) in cases {
         let mut request = Request::new("hi");

@@ -33,7 +33,10 @@ pub(super) fn read_body(origin: &ModelId, body: &str) -> Result<Response, ModelE
     };
     let content: Members<'_> = candidate.read("content").unwrap_or_default();
     let mut views = Views::default();
-    views.of_answer(answer.read("responseId"), prompt_tokens(answer.get("usageMetadata")));
+    views.of_answer(
+        answer.read("responseId"),
+        answer.get("usageMetadata").and_then(|usage| prompt_tokens(usage.get())),
+    );
     let parts = content.read::<Vec<RawJson>>("parts").unwrap_or_default();
     let mut items: Vec<Item> = parts.into_iter().map(|part| views.item(part)).collect();
     cite(&mut items, &candidate);
@@ -72,9 +75,9 @@ pub(super) fn blocked(feedback: Option<&RawValue>) -> Option<ModelError> {
     Some(error)
 }
 
-pub(super) fn prompt_tokens(usage: Option<&RawValue>) -> Option<u64> {
-    let usage: Members<'_> = serde_json::from_str(usage?.get()).ok()?;
-    usage.read("promptTokenCount")
+/// How long the prompt was, by the record of an answer's usage.
+pub(super) fn prompt_tokens(usage: &str) -> Option<u64> {
+    serde_json::from_str::<Members<'_>>(usage).ok()?.read("promptTokenCount")
 }
 
 pub(super) fn response_of(

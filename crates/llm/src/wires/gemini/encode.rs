@@ -1,9 +1,12 @@
 //! A request as the body of `GenerateContent`.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::is_modern;
+use super::schemas::{Schemas, Sent};
 use super::view::id_on_wire;
 use crate::catalog::ModelInfo;
 use crate::json::JsonWriter;
@@ -30,10 +33,15 @@ const ABOUT_A_BODY: usize = 1024;
 const ABOUT_A_TURN: usize = 256;
 
 /// Writes the body, and says what the caller's user should know about it.
-pub(super) fn encode(info: &ModelInfo, request: &Request) -> Result<(JsonWriter, Vec<String>), ModelError> {
+pub(super) fn encode(
+    info: &ModelInfo,
+    schemas: &Schemas,
+    request: &Request,
+) -> Result<(JsonWriter, Vec<String>), ModelError> {
     let mut encoder = Encoder {
         out: JsonWriter::with_capacity(ABOUT_A_BODY + request.turns.len() * ABOUT_A_TURN),
         model: &info.id,
+        schemas,
         is_modern: is_modern(&info.id.name),
         role: "",
         has_call: false,
@@ -48,6 +56,7 @@ pub(super) fn encode(info: &ModelInfo, request: &Request) -> Result<(JsonWriter,
 struct Encoder<'a> {
     out: JsonWriter,
     model: &'a ModelId,
+    schemas: &'a Schemas,
     /// Whether the model is of Gemini 3 or later.
     is_modern: bool,
     /// The role of the content that is being written; empty before the first.
@@ -106,9 +115,10 @@ impl Encoder<'_> {
         match &settings.output {
             None => {}
             Some(OutputFormat::Json) => out.text("responseMimeType", "application/json"),
-            Some(OutputFormat::Schema { schema, .. }) => {
+            Some(OutputFormat::Schema { name, schema }) => {
                 out.text("responseMimeType", "application/json");
-                out.json("responseJsonSchema", schema.get());
+                let schema = self.schema(name, schema);
+                out.json("responseJsonSchema", &schema.json);
             }
         }
         if let Some(thinking) = self.thinking(settings)? {
@@ -206,7 +216,8 @@ impl Encoder<'_> {
         self.out.piece("{");
         self.out.text("name", name);
         self.out.text("description", description);
-        self.out.json("parametersJsonSchema", input_schema.get());
+        let schema = self.schema(name, input_schema);
+        self.out.json("parametersJsonSchema", &schema.json);
         self.out.piece("}");
         if definition.deferred {
             self.notices.add("deferred tools were sent whole: the Gemini wire has no search for tools");
@@ -216,6 +227,14 @@ impl Encoder<'_> {
         }
         self.out
             .change(start, |tool| provider_options.iter().try_for_each(|(name, value)| tool.put(name, value)))
+    }
+
+    fn schema(&mut self, name: &str, schema: &RawJson) -> Arc<Sent> {
+        let sent = self.schemas.of(schema);
+        if let Some(loss) = &sent.loss {
+            self.notices.add(format!("the schema of `{name}` was sent as an object of anything: {loss}"));
+        }
+        sent
     }
 
     fn hosted(&mut self, tool: &HostedTool) -> Result<(), serde_json::Error> {

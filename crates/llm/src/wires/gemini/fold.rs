@@ -92,8 +92,10 @@ struct Call {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GenerateFold {
     origin: ModelId,
-    /// The members of the answer beside its candidates; each has its last word.
+    /// The members of the answer beside its candidates and its usage; each has its last word.
     answer: Fields,
+    /// The last word on its usage, which every event has another one of.
+    usage: String,
     /// The members of the first candidate beside its content.
     candidate: Fields,
     /// The members of its content beside the parts.
@@ -113,6 +115,7 @@ impl GenerateFold {
         Self {
             origin,
             answer: Fields::default(),
+            usage: String::new(),
             candidate: Fields::default(),
             content: None,
             views: Views::default(),
@@ -133,8 +136,10 @@ impl GenerateFold {
         event: MoreText<'_>,
         events: &mut VecDeque<ModelEvent>,
     ) -> Result<(), ModelError> {
+        if let Some(usage) = event.usage_metadata {
+            self.keep_usage(usage);
+        }
         for (name, value) in [
-            ("usageMetadata", event.usage_metadata),
             ("modelVersion", event.model_version),
             ("responseId", event.response_id),
             ("createTime", event.create_time),
@@ -153,6 +158,11 @@ impl GenerateFold {
         }
         let [TextPart { text: Text(text), thought }] = candidate.content.parts;
         self.grow(text, thought, events)
+    }
+
+    fn keep_usage(&mut self, usage: &RawValue) {
+        self.usage.clear();
+        self.usage.push_str(usage.get());
     }
 
     /// Appends to the text that is growing, or begins one.
@@ -202,8 +212,12 @@ impl GenerateFold {
             events.push_back(unknown(data));
             return Ok(());
         }
-        for (name, value) in event.iter().filter(|(name, _)| *name != "candidates") {
-            keep(&mut self.answer, name, value);
+        for (name, value) in event.iter() {
+            match name {
+                "candidates" => {}
+                "usageMetadata" => self.keep_usage(value),
+                _ => keep(&mut self.answer, name, value),
+            }
         }
         for candidate in event.read::<Vec<&RawValue>>("candidates").unwrap_or_default() {
             let members = members(candidate);
@@ -395,7 +409,9 @@ impl GenerateFold {
     }
 
     fn name_answer(&mut self) {
-        self.views.of_answer(self.answer.read("responseId"), prompt_tokens(self.answer.get("usageMetadata")));
+        if !self.views.is_named() {
+            self.views.of_answer(self.answer.read("responseId"), prompt_tokens(&self.usage));
+        }
     }
 
     /// Delivers the items up to the first text: where a text is from is only known at the end.
@@ -432,6 +448,10 @@ impl Fold for GenerateFold {
         }
         self.close(events)?;
         self.complete = true;
+        if !self.usage.is_empty() {
+            let usage = RawValue::from_string(std::mem::take(&mut self.usage));
+            self.answer.set("usageMetadata", usage.map_err(|error| self.protocol(error.to_string()))?);
+        }
         cite(&mut self.items, &self.candidate);
         self.deliver(events);
         events.push_back(ModelEvent::Usage(usage_of(&self.answer, &self.candidate)));

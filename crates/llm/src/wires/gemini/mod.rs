@@ -5,6 +5,7 @@ mod body;
 mod encode;
 mod error;
 mod fold;
+mod schemas;
 mod view;
 
 use std::sync::Arc;
@@ -23,11 +24,12 @@ const LARGEST_SEED: u64 = i32::MAX as u64;
 #[derive(Debug)]
 pub(crate) struct GenerateCodec {
     info: Arc<ModelInfo>,
+    schemas: schemas::Schemas,
 }
 
 impl GenerateCodec {
     pub(crate) fn new(info: Arc<ModelInfo>) -> Self {
-        Self { info }
+        Self { info, schemas: schemas::Schemas::default() }
     }
 
     fn unsupported(&self, message: impl Into<String>) -> ModelError {
@@ -100,7 +102,7 @@ impl Codec for GenerateCodec {
     }
 
     fn encode(&self, request: &Request, stream: bool) -> Result<Encoded, ModelError> {
-        let (body, notices) = encode::encode(&self.info, request)?;
+        let (body, notices) = encode::encode(&self.info, &self.schemas, request)?;
         let name = &self.info.id.name;
         // Tuned models and the like come with the name of their kind.
         let kind = if name.contains('/') { "" } else { "models/" };

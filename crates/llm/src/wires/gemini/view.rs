@@ -54,11 +54,15 @@ struct Part<'a> {
 impl Views {
     /// Notes what tells the answer from others. The first word counts, so that ids do not change on the way.
     pub(super) fn of_answer(&mut self, response_id: Option<String>, prompt_tokens: Option<u64>) {
-        if self.answer.is_empty() {
+        if !self.is_named() {
             // Without an id, the length of the prompt tells: a conversation grows.
             let id = response_id.filter(|id| !id.is_empty());
             self.answer = id.or_else(|| prompt_tokens.map(|count| format!("p{count}"))).unwrap_or_default();
         }
+    }
+
+    pub(super) fn is_named(&self) -> bool {
+        !self.answer.is_empty()
     }
 
     /// The id of the next call that has none.

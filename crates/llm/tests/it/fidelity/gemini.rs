@@ -1,6 +1,7 @@
 //! Gemini's `GenerateContent`.
 
 use serde_json::{Map, Value, json};
+use toolpost_llm::schema::{SchemaTarget, lower};
 use toolpost_llm::{
     AssistantTurn, Effort, Media, MediaSource, ModelId, OutputFormat, Part, PromptCaching, RawJson, Request,
     Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
@@ -115,6 +116,10 @@ fn rename(value: &mut Value) {
                 // Schemas in the form of the older member are JSON Schemas in all but name.
                 if name == "parameters" {
                     name = "parametersJsonSchema".into();
+                }
+                // Recorded schemas have what the provider does not take, and it was lenient: both sides are brought there.
+                if ["parametersJsonSchema", "responseJsonSchema"].contains(&name.as_str()) {
+                    value = lower(&value, SchemaTarget::GeminiJsonSchema).schema;
                 }
                 let is_foreign =
                     ["args", "response", "parametersJsonSchema", "responseJsonSchema", "responseSchema"];
