@@ -120,6 +120,16 @@ impl Router {
         }
     }
 
+    /// The files that a provider keeps for the account of its key. Nothing is sent.
+    pub fn files(&self, provider: &str) -> Result<ProviderFiles, ModelError> {
+        let Some(known) = Provider::find(provider) else {
+            let message = format!("files of `{provider}`: unknown provider");
+            return Err(ModelError::new(ErrorKind::Configuration, message));
+        };
+        let access = self.access.get(provider).cloned().unwrap_or_default();
+        ProviderFiles::new(known, access, self.client()?)
+    }
+
     fn client(&self) -> Result<HttpClient, ModelError> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = &*client {
@@ -162,6 +172,13 @@ mod tests {
             assert_eq!(error.kind, ErrorKind::Configuration);
             assert!(error.message.contains(expected), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn files_are_those_of_a_provider_that_is_known() {
+        let error = Router::default().files("antropic").unwrap_err();
+        assert!(error.kind == ErrorKind::Configuration && error.message.contains("antropic"), "{error}");
+        assert_eq!(Router::default().files("anthropic").unwrap_err().kind, ErrorKind::Auth);
     }
 
     #[test]

@@ -262,3 +262,88 @@ async fn an_upload_is_the_recorded_one() {
     println!("uploads equal {equal}/{equal}");
     assert!(equal > 0);
 }
+
+fn file_named(id: &str) -> FileRef {
+    FileRef { id: id.to_owned(), ..FileRef::default() }
+}
+
+#[tokio::test]
+async fn gemini_takes_a_file_in_two_steps_and_the_bytes_go_to_it_alone() {
+    let record = json!({"name": "files/abc-1", "displayName": "data.csv", "mimeType": "text/csv", "sizeBytes": "9",
+        "createTime": "2026-06-30T22:58:50.064Z", "uri": "https://host/v1beta/files/abc-1"});
+    let address = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+    let (known, answer) = (std::sync::Arc::clone(&address), record.clone());
+    let server = LoopbackProvider::start_with(move |request| match request.path.as_str() {
+        "/upload/v1beta/files" => Reply::json(200, "{}")
+            .header("x-goog-upload-url", &format!("{}/send?upload_id=1", known.lock().unwrap())),
+        "/send?upload_id=1" => Reply::json(200, json!({"file": answer}).to_string()),
+        "/v1beta/files?pageSize=100" => {
+            Reply::json(200, json!({"files": [answer], "nextPageToken": "a b"}).to_string())
+        }
+        "/v1beta/files?pageSize=100&pageToken=a%20b" => Reply::json(200, "{}"),
+        "/v1beta/files/abc-1:download?alt=media" => Reply::new(200, "text/csv", "a,b\n1,2\n\n"),
+        _ => Reply::json(200, "{}"),
+    })
+    .unwrap();
+    *address.lock().unwrap() = server.base_url();
+    let files = files_at("gemini", server.base_url());
+    let stored = files.upload(FileUpload::new("data.csv", "text/csv", "a,b\n1,2\n\n")).await.unwrap();
+    assert_eq!((stored.id.as_str(), stored.size), ("files/abc-1", Some(9)));
+    assert_eq!(stored.uri.as_deref(), Some("https://host/v1beta/files/abc-1"));
+    assert_eq!((stored.name.as_deref(), stored.downloadable), (Some("data.csv"), Some(false)));
+    let requests = server.requests();
+    assert_eq!(requests[0].json(), json!({"file": {"display_name": "data.csv"}}));
+    assert_eq!(requests[0].header("x-goog-upload-command"), Some("start"));
+    assert_eq!(requests[0].header("x-goog-upload-header-content-length"), Some("9"));
+    assert_eq!(requests[0].header("x-goog-upload-header-content-type"), Some("text/csv"));
+    assert_eq!(requests[0].header("x-goog-api-key"), Some(KEY));
+    assert_eq!(requests[1].header("x-goog-upload-command"), Some("upload, finalize"));
+    assert_eq!(requests[1].header("x-goog-upload-offset"), Some("0"));
+    assert_eq!(
+        (requests[1].header("x-goog-api-key"), requests[1].body.as_slice()),
+        (None, b"a,b\n1,2\n\n".as_slice())
+    );
+    assert_eq!(files.list_all(10).await.unwrap().len(), 1);
+    let mut content = Vec::new();
+    assert_eq!(files.download(&file_named("files/abc-1"), &mut content).await.unwrap(), 9);
+    files.delete("abc-1").await.unwrap();
+    assert_eq!(server.requests().last().unwrap().path, "/v1beta/files/abc-1");
+    // An address at another host gets nothing.
+    let server = LoopbackProvider::start(vec![
+        Reply::json(200, "{}").header("x-goog-upload-url", "http://127.0.0.1:9/steal"),
+    ])
+    .unwrap();
+    let error =
+        files_at("gemini", server.base_url()).upload(FileUpload::new("a", "b/c", "d")).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Protocol && error.message.contains("another host"), "{error}");
+}
+
+#[tokio::test]
+async fn a_large_file_goes_to_gemini_in_pieces() {
+    let address = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+    let known = std::sync::Arc::clone(&address);
+    let server = LoopbackProvider::start_with(move |request| match request.path.as_str() {
+        "/upload/v1beta/files" => {
+            Reply::json(200, "{}").header("x-goog-upload-url", &format!("{}/send", known.lock().unwrap()))
+        }
+        _ => Reply::json(200, r#"{"file":{"name":"files/x"}}"#),
+    })
+    .unwrap();
+    *address.lock().unwrap() = server.base_url();
+    let content = vec![7_u8; 8 * 1024 * 1024 + 5];
+    files_at("gemini", server.base_url()).upload(FileUpload::new("x", "a/b", content)).await.unwrap();
+    let pieces: Vec<(String, String, usize)> = server.requests()[1..]
+        .iter()
+        .map(|request| {
+            let header = |name: &str| request.header(name).unwrap().to_owned();
+            (header("x-goog-upload-command"), header("x-goog-upload-offset"), request.body.len())
+        })
+        .collect();
+    assert_eq!(
+        pieces,
+        [
+            ("upload".to_owned(), "0".to_owned(), 8_388_608),
+            ("upload, finalize".to_owned(), "8388608".to_owned(), 5)
+        ]
+    );
+}
