@@ -8,6 +8,7 @@ mod budget;
 mod calls;
 mod guard;
 mod intent;
+mod hosted_code;
 mod judge;
 mod notices;
 mod outcome;
@@ -34,6 +35,7 @@ pub(crate) use self::budget::Spent;
 use self::budget::{Budget, sleep_until};
 use self::calls::Made;
 pub use self::intent::ToolIntent;
+use self::hosted_code::HostedCode;
 use self::judge::Next;
 use self::notices::Notices;
 pub use self::outcome::{CallPayload, Outcome};
@@ -131,6 +133,7 @@ impl Run {
             elapsed_before: self.resumed.as_ref().map(|resumed| resumed.elapsed()).unwrap_or_default(),
             resumed: self.resumed,
             waiting: Vec::new(),
+            hosted_code: HostedCode::default(),
             goes_on: false,
             payloads: Vec::new(),
             budget: Budget::new(&parts.limits, begun),
@@ -208,6 +211,7 @@ struct Running<'a> {
     elapsed_before: Duration,
     /// The calls of the last answer, if some of them wait for somebody.
     waiting: Vec<WaitingCall>,
+    hosted_code: HostedCode,
     /// Whether the next answer goes on where a pause was made.
     goes_on: bool,
     payloads: Vec<CallPayload>,

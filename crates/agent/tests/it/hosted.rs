@@ -64,6 +64,32 @@ async fn a_pause_is_gone_on_from_in_the_same_container_and_so_is_a_saved_convers
 }
 
 #[tokio::test]
+async fn the_time_of_hosted_code_is_a_part_of_the_cost_with_its_minimum_once() {
+    let call = json!({"type": "server_tool_use", "id": "s1", "name": "bash_code_execution", "input": {"command": "ls"}});
+    let answers = [
+        message(&json!([call]), "pause_turn"),
+        message(&json!([{"type": "text", "text": "Done."}, call]), "end_turn"),
+    ];
+    let replies = answers.iter().map(|answer| Reply::json(200, answer.to_string())).collect();
+    let server = LoopbackProvider::start(replies).unwrap();
+    let access =
+        ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("key")) };
+    let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
+    let model =
+        HostedModel::new(Provider::find("anthropic").unwrap(), "claude-opus-5-5", access, client).unwrap();
+    let code = HostedTool::CodeExecution { version: None, file_ids: Vec::new() };
+    let agent = Agent::builder(Arc::new(model), Toolbox::builder().build().unwrap())
+        .hosted_tools([code])
+        .pricing(Arc::new(|_, _| Some(0.0)))
+        .build();
+    let outcome = agent.run("Go.").await;
+    assert_eq!(outcome.record.iterations, 2, "{:?}", outcome.error);
+    // Five minutes of an hour that costs 0.05 US dollars.
+    let cost = outcome.record.cost_usd.unwrap();
+    assert!((cost - 0.05 / 12.0).abs() < 1e-9, "{cost}");
+}
+
+#[tokio::test]
 async fn a_model_that_takes_no_hosted_tool_ends_the_run_before_anything_is_sent() {
     let server = LoopbackProvider::start(Vec::new()).unwrap();
     let outcome = agent_at(&server, "claude-3-opus-20240229").run("What is it?").await;
