@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{
     ErrorKind, HostedModel, HttpClient, HttpOptions, Model, ModelError, PROVIDERS, Provider, ProviderAccess,
-    ReplayModel, ScriptModel,
+    ProviderFiles, ReplayModel, ScriptModel,
 };
 use toolpost_core::did_you_mean;
 
