@@ -11,7 +11,7 @@ use toolpost_toolbox::{ToolSession, Toolbox};
 
 use crate::dynamic::Offering;
 use crate::run::AnswerForm;
-use crate::{Dynamic, Guardrail, Outcome, Run, WrapUp};
+use crate::{Compaction, Dynamic, Guardrail, Outcome, Run, WrapUp};
 
 /// What a model's answer costs in US dollars; `None` where it is not known.
 pub type Pricing = Arc<dyn Fn(&ModelId, &toolpost_llm::Usage) -> Option<f64> + Send + Sync>;
@@ -96,6 +96,7 @@ pub(crate) struct Parts {
     pub(crate) pauses: bool,
     pub(crate) strict: bool,
     pub(crate) offering: Offering,
+    pub(crate) compaction: Option<Compaction>,
 }
 
 impl Parts {
@@ -132,6 +133,7 @@ impl Agent {
             pauses: false,
             strict: false,
             offering: Offering::default(),
+            compaction: None,
         })
     }
 
@@ -233,6 +235,13 @@ impl Builder {
     /// Says what answers cost. Default: what the catalog of models says; see [`Model::cost`].
     pub fn pricing(mut self, pricing: Pricing) -> Self {
         self.0.pricing = Some(pricing);
+        self
+    }
+
+    /// Lets conversations that come near to the model's window be made shorter. Default: they are not, and a run whose
+    /// conversation has outgrown the model ends.
+    pub fn compaction(mut self, change: impl FnOnce(&mut Compaction)) -> Self {
+        change(self.0.compaction.get_or_insert_default());
         self
     }
 

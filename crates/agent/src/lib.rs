@@ -13,27 +13,35 @@
 //! - Tools of an answer that was cut off or declined are not run.
 //! - No HTTP and no provider JSON here; tools run through the toolbox alone, each call with its record.
 //! - The conversation only grows at its end, so that a provider's prompt cache keeps its worth, and every tool call of
-//!   the model has its result, also when a limit came between.
+//!   the model has its result, also when a limit came between. Only a [`Compaction`] that was asked for changes what was said.
+//! - What is kept of a conversation is kept before the next question to the model; what cannot be kept ends no run.
+//! - What an agent spends that is a tool counts for the run that called it, while it is spent.
 //! - Tools that are loaded while a conversation goes on come at the end of the list; core and meta-tools never move.
 //! - What a tool has for the application only (its payload) is never sent to a model.
 //!
 //! Deliberately absent so far: a last turn in which the model sums up what a limit cut short, budgets in money,
-//! detection of repetition, compaction of the conversation, handoffs.
+//! detection of repetition.
 #![forbid(unsafe_code)]
 
 mod agent;
 #[cfg(feature = "claude-code")]
 pub mod claude_code;
+mod compact;
+mod delegate;
 mod dynamic;
 mod guardrail;
 mod history;
+mod family;
 mod memory;
 mod port;
 mod results;
 mod run;
 mod stop;
+mod team;
 
 pub use self::agent::{Agent, Builder, Limits, Pricing, UsageSink};
+pub use self::compact::Compaction;
+pub use self::delegate::AgentTool;
 pub use self::dynamic::Dynamic;
 pub use self::guardrail::{CallVerdict, Guardrail, TextVerdict};
 pub use self::history::merge_turns;
@@ -47,3 +55,4 @@ pub use self::run::{
     WrapUp,
 };
 pub use self::stop::StopReason;
+pub use self::team::{Handoff, Team};

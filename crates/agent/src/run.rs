@@ -7,7 +7,6 @@ mod ask;
 mod budget;
 mod calls;
 mod guard;
-mod hosted_code;
 mod intent;
 mod judge;
 mod notices;
@@ -15,6 +14,7 @@ mod outcome;
 mod pause;
 mod repetition;
 mod setup;
+mod shorten;
 mod wrap_up;
 
 use std::collections::HashSet;
@@ -34,7 +34,6 @@ pub use self::answer::{Answer, NoAnswer};
 pub(crate) use self::budget::Spent;
 use self::budget::{Budget, sleep_until};
 use self::calls::Made;
-use self::hosted_code::HostedCode;
 pub use self::intent::ToolIntent;
 use self::judge::Next;
 use self::notices::Notices;
@@ -45,6 +44,7 @@ use self::repetition::{Verdict, Watch};
 pub use self::wrap_up::WrapUp;
 use crate::agent::Parts;
 use crate::dynamic::Offer;
+use crate::family::Family;
 use crate::memory::Keeper;
 use crate::port::ModelPort;
 use crate::{Agent, StopReason};
@@ -71,6 +71,9 @@ pub struct Run {
     tools: Option<HashSet<String>>,
     until: Until,
     resumed: Option<Box<Resumed>>,
+    outer: Option<Arc<Family>>,
+    team: Arc<[String]>,
+    deadline: Option<Instant>,
 }
 
 /// How far a run goes.
@@ -101,6 +104,12 @@ impl Run {
         self.keeper.begin(self.id, &*parts.model, &self.turns);
         let model = self.keeper.listen(&parts.model);
         let carry = self.keeper.carry(&parts.model.id().provider);
+        let mut provider_options = parts.provider_options.clone();
+        provider_options.extend(carry.clone());
+        let family = Family::new(&parts.limits, self.outer.take());
+        let family =
+            Arc::new(family.with(self.values.clone(), self.keeper.runs.clone(), Arc::clone(&self.team)));
+        self.values.provide(Arc::clone(&family));
         let mut running = Running {
             parts,
             model: Arc::clone(&model),
@@ -110,7 +119,7 @@ impl Run {
                 system: parts.system.clone(),
                 turns: self.turns,
                 settings: parts.settings.clone(),
-                provider_options: parts.provider_options.clone(),
+                provider_options,
                 hosted_tools: parts.hosted_tools.clone(),
                 ..Request::default()
             },
@@ -133,10 +142,10 @@ impl Run {
             elapsed_before: self.resumed.as_ref().map(|resumed| resumed.elapsed()).unwrap_or_default(),
             resumed: self.resumed,
             waiting: Vec::new(),
-            hosted_code: HostedCode::default(),
             goes_on: false,
             payloads: Vec::new(),
-            budget: Budget::new(&parts.limits, begun),
+            context_tokens: 0,
+            budget: Budget::new(&parts.limits, begun, family, self.deadline),
             watch: Watch::default(),
             notices: self.notices,
             record: RunRecord::begin(self.id, parts.model.id().to_string(), SystemClock.timestamp()),
@@ -211,10 +220,11 @@ struct Running<'a> {
     elapsed_before: Duration,
     /// The calls of the last answer, if some of them wait for somebody.
     waiting: Vec<WaitingCall>,
-    hosted_code: HostedCode,
     /// Whether the next answer goes on where a pause was made.
     goes_on: bool,
     payloads: Vec<CallPayload>,
+    /// How many tokens the conversation had with the latest answer.
+    context_tokens: u64,
     budget: Budget,
     watch: Watch,
     notices: Notices,
@@ -230,10 +240,13 @@ impl Running<'_> {
             if let Some(stop) = self.tell(made) {
                 return Err(stop.into());
             }
+            if self.budget.family().handoff().is_some() {
+                return Ok(StopReason::Handoff);
+            }
             self.look_for_repetition()?;
             self.save().await;
             self.budget.admit()?;
-            let response = self.ask().await?;
+            let response = self.ask_within_window().await?;
             let said = self.guard_output(response.text()).await?;
             let wanted = self.keep(&response, &said);
             if !wanted.is_empty() {
@@ -289,7 +302,10 @@ impl Running<'_> {
             carry,
             ..
         } = self;
-        let spent = budget.into_spent();
+        let family = budget.family();
+        let spent = family.spent();
+        let handoff = family.handoff();
+        record.children = family.take_children();
         record.usage = spent.usage;
         record.cost_usd = spent.cost_usd;
         record.success = stop.is_answer();
@@ -311,7 +327,7 @@ impl Running<'_> {
         if let Some(sink) = &parts.events {
             sink(&Event::RunFinished { record: Arc::clone(&record) });
         }
-        Outcome { stop, record, turns: request.turns, error, tool_session, carry, payloads, value, state }
+        Outcome { stop, record, turns: request.turns, error, tool_session, carry, payloads, value, state, handoff }
     }
 
     /// Keeps what is new of the conversation, where it is kept.

@@ -52,6 +52,8 @@ pub enum StopReason {
     ToolsCalled,
     /// What the run has cost is not known, and it may only cost so much.
     UnknownCost,
+    /// The conversation moves to another agent of the team.
+    Handoff,
     /// The caller asked to stop.
     Cancelled,
     /// The model could not be asked, or its answer could not be read.
@@ -87,6 +89,7 @@ impl StopReason {
             Self::ToolIntent => "tool_intent",
             Self::ToolsCalled => "tools_called",
             Self::UnknownCost => "unknown_cost",
+            Self::Handoff => "handoff",
             Self::Cancelled => "cancelled",
             Self::ModelError => "model_error",
             Self::Other(word) => word,

@@ -100,6 +100,11 @@ impl Ctx {
         self.0.call().id
     }
 
+    /// How many calls it is nested in.
+    pub fn depth(&self) -> u8 {
+        self.0.call().depth
+    }
+
     /// Who calls.
     pub fn caller(&self) -> &Caller {
         &self.0.call().caller

@@ -237,6 +237,9 @@ pub struct RunRecord {
     /// What it cost in US dollars, where somebody says so; absent is unknown, never nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
+    /// The runs that were made from it: of agents that were its tools, or that had the conversation before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<Arc<RunRecord>>,
     /// The container that it ran in, if it ran in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
@@ -267,6 +270,7 @@ impl RunRecord {
             tool_calls: Vec::new(),
             usage: Usage::default(),
             cost_usd: None,
+            children: Vec::new(),
             container_id: None,
             artifacts: Vec::new(),
             notices: Vec::new(),

@@ -311,55 +311,6 @@ mod tests {
     }
 
     #[test]
-    fn a_use_is_read_from_a_request_and_its_answer() {
-        let info = ModelInfo::find(&ModelId::new("anthropic", "claude-opus-5-5"));
-        let price = info.code_execution_price.clone().unwrap();
-        let minute = |minute: u64| Timestamp::from_micros(minute * 60_000_000);
-        let answer = |content: serde_json::Value, container: Option<&str>| {
-            let container =
-                container.map(|id| serde_json::json!({"id": id, "expires_at": "2099-01-01T00:00:00Z"}));
-            let body = serde_json::json!({"type": "message", "content": content, "container": container})
-                .to_string();
-            crate::Wire::Messages.read_body(&info.id, 200, &body).unwrap()
-        };
-        let ran = answer(
-            serde_json::json!([{"type": "server_tool_use", "id": "1", "name": "bash_code_execution", "input": {}}]),
-            Some("c1"),
-        );
-        let idle = answer(serde_json::json!([{"type": "text", "text": "no need"}]), None);
-        let code = |file_ids: Vec<String>| HostedTool::CodeExecution { version: None, file_ids };
-        let request = |tools: Vec<HostedTool>| Request { hosted_tools: tools, ..Request::new("hi") };
-        let minutes = |request: &Request, response: &Response| {
-            let mut meter = CodeExecutionMeter::new();
-            meter.observe(&info, request, response, minute(0), minute(8));
-            (meter.hours(&price) * 60.0).round() as u64
-        };
-        assert_eq!(minutes(&request(vec![code(Vec::new())]), &ran), 8);
-        assert_eq!(minutes(&request(vec![code(Vec::new())]), &idle), 0);
-        assert_eq!(minutes(&request(vec![code(vec!["f".into()])]), &idle), 8);
-        let search = HostedTool::WebSearch {
-            max_uses: None,
-            allowed_domains: Vec::new(),
-            blocked_domains: Vec::new(),
-        };
-        assert_eq!(
-            minutes(&request(vec![code(Vec::new()), search.clone()]), &ran),
-            0,
-            "free in this company"
-        );
-        let old = HostedTool::CodeExecution {
-            version: Some("code_execution_20250825".into()),
-            file_ids: Vec::new(),
-        };
-        assert_eq!(minutes(&request(vec![old, search]), &ran), 8, "the older search makes nothing free");
-        let mut nowhere = info.clone();
-        nowhere.code_execution_price = None;
-        let mut meter = CodeExecutionMeter::new();
-        meter.observe(&nowhere, &request(vec![code(Vec::new())]), &ran, minute(0), minute(8));
-        assert_eq!(meter.sessions(), 0);
-    }
-
-    #[test]
     fn where_code_runs() {
         let info = |has: Option<bool>| {
             let mut info = ModelInfo::unknown(&ModelId::new("p", "m"));

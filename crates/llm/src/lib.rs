@@ -5,7 +5,7 @@
 //! request: signatures, citations and blocks that this crate has never heard of survive unchanged.
 //!
 //! Models come from a [`Router`]: `anthropic/…` speaks the Messages API, `script:FILE` plays a file that anyone can
-//! write, `replay:FILE` gives back what a [`Recorder`] wrote.
+//! write, `schema:` tries every tool, `replay:FILE` gives back what a [`Recorder`] wrote.
 //!
 //! ```
 //! use toolpost_llm::{Model, Request, ScriptModel};
@@ -69,7 +69,10 @@ pub use http::client::{HttpClient, HttpOptions};
 pub use http::retry::RetryPolicy;
 pub use item::{Citation, FileRef, HostedOutput, Item, ItemView};
 pub use model::{Model, ModelId};
+pub use offline::function::FunctionModel;
 pub use offline::replay::{ExchangeSink, Recorder, Recording, ReplayModel};
+pub use offline::said::Said;
+pub use offline::schema::{Detail, SchemaModel, example_of};
 pub use offline::script::ScriptModel;
 pub use offline::scrub::Scrubber;
 pub use provider::{PROVIDERS, Provider, ProviderAccess};

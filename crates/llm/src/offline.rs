@@ -2,7 +2,10 @@
 
 mod diff;
 mod files;
+pub(crate) mod function;
 pub(crate) mod replay;
+pub(crate) mod said;
 pub(crate) mod say;
+pub(crate) mod schema;
 pub(crate) mod script;
 pub(crate) mod scrub;

@@ -7,8 +7,8 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{
-    ErrorKind, HostedModel, HttpClient, HttpOptions, Model, ModelError, PROVIDERS, Provider, ProviderAccess,
-    ProviderFiles, ReplayModel, ScriptModel,
+    Detail, ErrorKind, HostedModel, HttpClient, HttpOptions, Model, ModelError, PROVIDERS, Provider, ProviderAccess,
+    ReplayModel, SchemaModel, ScriptModel,
 };
 use toolpost_core::did_you_mean;
 
@@ -27,6 +27,8 @@ pub enum ModelSpec {
     Script(PathBuf),
     /// A recording.
     Replay(PathBuf),
+    /// A [`SchemaModel`].
+    Schema(Detail),
 }
 
 impl ModelSpec {
@@ -35,6 +37,13 @@ impl ModelSpec {
         let wrong =
             |what: String| Err(ModelError::new(ErrorKind::Configuration, format!("model `{text}`: {what}")));
         let text = text.trim();
+        if let Some(detail) = text.strip_prefix("schema:") {
+            return match detail {
+                "" | "all" => Ok(Self::Schema(Detail::All)),
+                "required" => Ok(Self::Schema(Detail::Required)),
+                other => wrong(format!("expected `schema:all` or `schema:required`, found `{other}`")),
+            };
+        }
         for (scheme, of) in [("script:", Self::Script as fn(PathBuf) -> Self), ("replay:", Self::Replay)] {
             match text.strip_prefix(scheme) {
                 Some("") => return wrong(format!("expected a file after `{scheme}`")),
@@ -62,9 +71,9 @@ impl ModelSpec {
         let start = text.split_once('-').map_or(text, |(start, _)| start);
         let prefixes = PROVIDERS.iter().flat_map(|provider| provider.prefixes);
         let starts = prefixes.map(|prefix| prefix.trim_end_matches('-'));
-        let near = did_you_mean(start, starts.chain(["script", "replay"])).unwrap_or_default();
+        let near = did_you_mean(start, starts.chain(["script", "replay", "schema"])).unwrap_or_default();
         wrong(format!(
-            "expected PROVIDER/NAME, script:FILE, replay:FILE, or a name with a known prefix. {near}"
+            "expected PROVIDER/NAME, script:FILE, replay:FILE, schema:, or a name with a known prefix. {near}"
         ))
     }
 }
@@ -83,6 +92,7 @@ impl fmt::Display for ModelSpec {
             Self::Hosted { provider, name } => write!(f, "{provider}/{name}"),
             Self::Script(path) => write!(f, "script:{}", path.display()),
             Self::Replay(path) => write!(f, "replay:{}", path.display()),
+            Self::Schema(detail) => write!(f, "schema:{}", detail.as_str()),
         }
     }
 }
@@ -105,6 +115,7 @@ impl Router {
     pub fn open(&self, spec: &ModelSpec) -> Result<Arc<dyn Model>, ModelError> {
         match spec {
             ModelSpec::Script(path) => Ok(Arc::new(ScriptModel::load(path)?)),
+            ModelSpec::Schema(detail) => Ok(Arc::new(SchemaModel::new(*detail))),
             ModelSpec::Replay(path) => {
                 let secrets = self.access.values().filter_map(|access| access.key.clone()).collect();
                 Ok(Arc::new(ReplayModel::load(path, secrets)?))
@@ -118,16 +129,6 @@ impl Router {
                 Ok(Arc::new(HostedModel::new(known, name, access, self.client()?)?))
             }
         }
-    }
-
-    /// The files that a provider keeps for the account of its key. Nothing is sent.
-    pub fn files(&self, provider: &str) -> Result<ProviderFiles, ModelError> {
-        let Some(known) = Provider::find(provider) else {
-            let message = format!("files of `{provider}`: unknown provider");
-            return Err(ModelError::new(ErrorKind::Configuration, message));
-        };
-        let access = self.access.get(provider).cloned().unwrap_or_default();
-        ProviderFiles::new(known, access, self.client()?)
     }
 
     fn client(&self) -> Result<HttpClient, ModelError> {
@@ -152,6 +153,8 @@ mod tests {
             ("claude-sonnet-5-5", hosted("anthropic", "claude-sonnet-5-5")),
             ("script:a/b c.yaml", ModelSpec::Script("a/b c.yaml".into())),
             ("replay:x.jsonl", ModelSpec::Replay("x.jsonl".into())),
+            ("schema:", ModelSpec::Schema(Detail::All)),
+            ("schema:required", ModelSpec::Schema(Detail::Required)),
         ] {
             assert_eq!(ModelSpec::parse(text).unwrap(), spec);
             assert_eq!(ModelSpec::parse(&spec.to_string()).unwrap(), spec);
@@ -166,19 +169,13 @@ mod tests {
             ("cloude-x", "Did you mean `claude`?"),
             ("scrpt:a", "expected PROVIDER/NAME"),
             ("script:", "expected a file"),
+            ("schema:some", "`schema:required`"),
             ("", "expected PROVIDER/NAME"),
         ] {
             let error = ModelSpec::parse(text).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Configuration);
             assert!(error.message.contains(expected), "{text}: {error}");
         }
-    }
-
-    #[test]
-    fn files_are_those_of_a_provider_that_is_known() {
-        let error = Router::default().files("antropic").unwrap_err();
-        assert!(error.kind == ErrorKind::Configuration && error.message.contains("antropic"), "{error}");
-        assert_eq!(Router::default().files("anthropic").unwrap_err().kind, ErrorKind::Auth);
     }
 
     #[test]

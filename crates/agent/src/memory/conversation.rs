@@ -14,6 +14,8 @@ use toolpost_toolbox::ToolSession;
 
 use super::conversations::{ConversationSummary, Forked, remember_last};
 use super::ledger::Ledger;
+use crate::compact::middle;
+use crate::results::usage_of;
 use crate::{Agent, Run};
 
 /// The version of the format of a head.
@@ -89,11 +91,11 @@ pub(super) struct Head {
 }
 
 impl Head {
-    pub(super) fn new(title: Option<String>, folder: Option<String>) -> Self {
+    pub(super) fn new(title: Option<&str>, folder: Option<String>) -> Self {
         let now = SystemClock.timestamp();
         Self {
             v: VERSION,
-            title: title.as_deref().map(shortened).unwrap_or_default(),
+            title: title.map(shortened).unwrap_or_default(),
             folder,
             model: String::new(),
             created: now,
@@ -141,6 +143,7 @@ enum Entry {
 #[serde(rename_all = "snake_case")]
 enum NewEntry<'a> {
     Turns { run: RunId, turns: &'a [Turn] },
+    Splice { run: RunId, from: usize, to: usize, turns: &'a [Turn] },
 }
 
 impl State {
@@ -334,6 +337,44 @@ impl Conversation {
         }
     }
 
+    /// Puts turns in the place of others, all of which are kept.
+    pub(super) async fn splice(
+        &self,
+        run: RunId,
+        from: usize,
+        to: usize,
+        turns: &[Turn],
+    ) -> Result<(), ToolError> {
+        self.append(run, &NewEntry::Splice { run, from, to, turns }, None).await?;
+        let mut state = self.state();
+        state.begin(run, SystemClock.timestamp());
+        state.splice(from, to, turns.to_vec());
+        state.saved = state.turns.len();
+        Ok(())
+    }
+
+    /// Makes it shorter now, as it would be when it comes near to the model's window: with the agent's [`Compaction`], or
+    /// the default one. Returns how many turns became a summary, and what that consumed; `None` if there was nothing that a
+    /// summary could replace.
+    ///
+    /// # Errors
+    /// `DEPENDENCY` if the model could not write the summary, and those of the store.
+    pub async fn compact(&self, agent: &Agent) -> Result<Option<(usize, Usage)>, ToolError> {
+        let compaction = agent.0.compaction.clone().unwrap_or_default();
+        let turns = self.turns();
+        let last = self.exchanges().last().map(|exchange| exchange.run);
+        let Some(((from, to), run)) = middle(&turns, compaction.keep_turns).zip(last) else { return Ok(None) };
+        let writer = compaction.model.as_ref().unwrap_or(&agent.0.model);
+        let window = compaction.window_of(&**writer);
+        let (turn, response) = compaction
+            .summary(&**writer, turns.get(from..to).unwrap_or_default(), window)
+            .await
+            .map_err(|error| ToolError::dependency(format!("the summary could not be written: {error}")))?;
+        self.save(run, &turns).await?;
+        self.splice(run, from, to, &[turn]).await?;
+        Ok(Some((to - from, usage_of(&response.usage))))
+    }
+
     /// Counts a run that is over.
     pub(super) async fn finish(
         &self,
@@ -365,8 +406,16 @@ impl Conversation {
             ))
             .suggest("Begin a new one."));
         }
-        let NewEntry::Turns { turns: new, .. } = entry;
-        head.turns = self.state().saved + new.len();
+        let new = match entry {
+            NewEntry::Turns { turns, .. } => {
+                head.turns = self.state().saved + turns.len();
+                *turns
+            }
+            NewEntry::Splice { from, to, turns, .. } => {
+                head.turns = head.turns.saturating_sub(to - from) + turns.len();
+                &[]
+            }
+        };
         if head.last_run.replace(run) != Some(run) {
             head.prompts += 1;
         }

@@ -140,7 +140,7 @@ impl Conversations {
     /// A new conversation. Nothing is kept of it before its first run.
     pub fn create(&self, new: NewConversation) -> Conversation {
         let id = ScopeId::new();
-        Conversation::begin(self.ledger.clone(), id, name(id), Head::new(new.title, new.folder))
+        Conversation::begin(self.ledger.clone(), id, name(id), Head::new(new.title.as_deref(), new.folder))
     }
 
     /// A conversation by its name.
@@ -196,7 +196,7 @@ impl Conversations {
         let original =
             Conversation::read(self.ledger.clone(), id, document, prompts.unwrap_or(usize::MAX)).await?;
         let exchanges = original.exchanges();
-        let mut new = Head::new(Some(head.title), head.folder);
+        let mut new = Head::new(Some(&head.title), head.folder);
         new.forked_from = Some(Forked { from: id, prompts: exchanges.len() });
         new.model = head.model;
         new.carry = head.carry;

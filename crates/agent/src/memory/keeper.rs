@@ -62,6 +62,13 @@ impl Keeper {
         self.notice(done)
     }
 
+    /// Keeps that turns came in the place of others; the notice if that failed.
+    pub(crate) async fn splice(&mut self, from: usize, to: usize, turns: &[Turn]) -> Option<String> {
+        let (conversation, run) = (self.conversation.clone()?, self.run?);
+        let done = conversation.splice(run, from, to, turns).await;
+        self.notice(done)
+    }
+
     /// Keeps how it ended; the notice if that failed.
     pub(crate) async fn finish(
         &mut self,

@@ -34,7 +34,7 @@ struct Piece {
     v: u8,
     /// Which piece of its entry it is, from 0; an entry that ended too early is followed by another 0.
     #[serde(default, skip_serializing_if = "is_zero")]
-    piece: u32,
+    part: u32,
     /// Whether there are more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     more: bool,
@@ -81,15 +81,16 @@ impl Ledger {
         text: &str,
     ) -> Result<Document, ToolError> {
         let mut head = to_json(head)?;
-        let scrubbed = self.scrubber.scrub(head.to_string());
-        if scrubbed != head.to_string() {
+        let plain = head.to_string();
+        let scrubbed = self.scrubber.scrub(plain.clone());
+        if scrubbed != plain {
             head = serde_json::from_str(&scrubbed)?;
         }
         let mut pieces = pieces(text).peekable();
         let mut number = 0;
         while let Some(piece) = pieces.next() {
             let more = pieces.peek().is_some();
-            let event = Piece { v: VERSION, piece: number, more, text: piece.to_owned() };
+            let event = Piece { v: VERSION, part: number, more, text: piece.to_owned() };
             // Only the last piece makes the entry count.
             let value = if more { Value::clone(&document.value) } else { std::mem::take(&mut head) };
             document = self.commit(document, value, Some(to_json(&event)?)).await?;
@@ -146,12 +147,12 @@ impl Ledger {
                 if piece.v != VERSION {
                     return Err(damaged(after, format!("v: expected {VERSION}, found {}", piece.v)));
                 }
-                if piece.piece == 0 {
+                if piece.part == 0 {
                     text.clear();
-                } else if piece.piece != next {
-                    return Err(damaged(after, format!("piece {} comes after piece {next}", piece.piece)));
+                } else if piece.part != next {
+                    return Err(damaged(after, format!("piece {} comes after piece {next}", piece.part)));
                 }
-                next = piece.piece + 1;
+                next = piece.part + 1;
                 text.push_str(&piece.text);
                 if piece.more {
                     continue;
@@ -184,9 +185,10 @@ impl Ledger {
     pub(super) async fn find(&self, prefix: &str, start: &str, what: &str) -> Result<String, ToolError> {
         let start = start.trim().to_ascii_lowercase();
         let is_id = !start.is_empty() && start.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        let found = match is_id {
-            true => self.store.list(&format!("{prefix}{start}"), None, 2).await?,
-            false => Vec::new(),
+        let found = if is_id {
+            self.store.list(&format!("{prefix}{start}"), None, 2).await?
+        } else {
+            Vec::new()
         };
         match found.as_slice() {
             [(name, _)] => Ok(name.strip_prefix(prefix).unwrap_or(name).to_owned()),

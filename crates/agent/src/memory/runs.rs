@@ -142,7 +142,7 @@ impl RunStats {
 #[serde(rename_all = "snake_case")]
 enum Entry {
     /// A model was asked.
-    Exchange(StoredExchange),
+    Exchange(Box<StoredExchange>),
     /// The run is over.
     Record(RawJson),
 }
@@ -503,7 +503,7 @@ impl ExchangeSink for RunLog {
         turns.extend_from_slice(&exchange.turns);
         state.latest = rest;
         state.latest.turns = turns;
-        let text = serde_json::to_string(&Entry::Exchange(exchange)).map_err(|error| {
+        let text = serde_json::to_string(&Entry::Exchange(Box::new(exchange))).map_err(|error| {
             ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(model)
         })?;
         let text = self.runs.ledger.scrubber().and_of(request).scrub(text);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use toolpost_core::{CallId, Clock as _, Event, SystemClock, UsageEvent};
+use toolpost_core::{CallId, Event, UsageEvent};
 use toolpost_llm::{
     ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop, ToolDefinition,
 };
@@ -87,7 +87,6 @@ impl Running<'_> {
     /// Asks the model, and passes on what it says while it says it.
     pub(super) async fn ask(&mut self) -> Result<Response, Interrupted> {
         self.record.iterations = self.budget.begin_iteration();
-        self.hosted_code.ask(SystemClock.timestamp());
         self.emit(|running| Event::TurnStarted {
             run: running.record.id,
             iteration: running.record.iterations,
@@ -163,8 +162,7 @@ impl Running<'_> {
 
     /// Counts what an answer has consumed, and says so.
     pub(super) fn count(&mut self, response: &Response, tool_calls: usize) {
-        let mut spent = spent_by(response, &*self.parts.model, self.parts.pricing.as_ref());
-        self.charge_code(response, &mut spent, SystemClock.timestamp());
+        let spent = spent_by(response, &*self.parts.model, self.parts.pricing.as_ref());
         self.budget.spend(&spent);
         self.emit(|running| Event::TurnFinished {
             run: running.record.id,

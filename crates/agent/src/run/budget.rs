@@ -1,10 +1,12 @@
 //! How far a run may go, and what it has spent.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use toolpost_core::Usage;
 
+use crate::family::Family;
 use crate::{Limits, StopReason};
 
 use super::now;
@@ -42,15 +44,23 @@ pub(super) struct Counted {
 pub(super) struct Budget {
     limits: Limits,
     counted: Counted,
+    family: Arc<Family>,
     deadline: Option<Instant>,
 }
 
 impl Budget {
-    pub(super) fn new(limits: &Limits, begun: Instant) -> Self {
+    pub(super) fn new(
+        limits: &Limits,
+        begun: Instant,
+        family: Arc<Family>,
+        deadline: Option<Instant>,
+    ) -> Self {
+        let own = limits.time.and_then(|time| begun.checked_add(time));
         Self {
             limits: limits.clone(),
             counted: Counted::default(),
-            deadline: limits.time.and_then(|time| begun.checked_add(time)),
+            family,
+            deadline: own.into_iter().chain(deadline).min(),
         }
     }
 
@@ -73,7 +83,7 @@ impl Budget {
 
     /// Counts what a model has consumed.
     pub(super) fn spend(&mut self, spent: &Spent) {
-        self.counted.spent.add(spent);
+        self.family.spend(spent);
     }
 
     /// How many of so many calls may be made.
@@ -92,24 +102,17 @@ impl Budget {
 
     /// Which limit of tokens or money is reached, if one is.
     pub(super) fn used_up(&self) -> Option<StopReason> {
-        if self.limits.tokens.is_some_and(|limit| self.counted.spent.usage.total_tokens() >= limit) {
-            return Some(StopReason::MaxTokens);
-        }
-        match (self.limits.cost_usd, self.counted.spent.cost_usd) {
-            (Some(limit), Some(spent)) if spent >= limit => Some(StopReason::MaxCost),
-            // What nobody has counted could be anything.
-            (Some(_), None) => Some(StopReason::UnknownCost),
-            _ => None,
-        }
+        self.family.used_up()
     }
 
-    pub(super) fn counted(&self) -> &Counted {
-        &self.counted
+    pub(super) fn counted(&self) -> Counted {
+        Counted { spent: self.family.spent(), ..self.counted.clone() }
     }
 
     /// Goes on with what was counted before, as if the run had begun then.
     pub(super) fn restore(&mut self, counted: &Counted, begun: Instant) {
         self.counted = counted.clone();
+        self.family.restore(&counted.spent);
         self.deadline = self.limits.time.and_then(|time| begun.checked_add(time));
     }
 
@@ -129,8 +132,8 @@ impl Budget {
         self.deadline.is_some_and(|deadline| deadline <= now())
     }
 
-    pub(super) fn into_spent(self) -> Spent {
-        self.counted.spent
+    pub(super) fn family(&self) -> &Family {
+        &self.family
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Outcome {
     pub value: Option<Value>,
     /// What the run can be gone on from, if calls wait for somebody.
     pub state: Option<RunState>,
+    /// The member of the team that the conversation moves to.
+    pub(crate) handoff: Option<usize>,
 }
 
 /// What a tool had for the application only.

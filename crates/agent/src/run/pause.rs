@@ -255,7 +255,7 @@ impl Running<'_> {
             started: self.record.started,
             turns: self.request.turns.clone(),
             calls: std::mem::take(&mut self.waiting),
-            counted: self.budget.counted().clone(),
+            counted: self.budget.counted(),
             elapsed: self.elapsed(begun),
             response: self.record.response.clone(),
             tools_used: self.record.tools_used.clone(),

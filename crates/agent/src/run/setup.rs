@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::{Map, Value};
 use toolpost_core::{CallId, CallOptions, Caller, Cancellation, NoPort, Port, RunId, Scope, Values};
@@ -10,6 +11,7 @@ use toolpost_toolbox::ToolSession;
 
 use super::notices::{Notices, shortened};
 use super::{Run, Until};
+use crate::family::Family;
 use crate::memory::Keeper;
 use crate::{Agent, Conversation, Runs};
 
@@ -41,6 +43,9 @@ impl Run {
             tools: None,
             until: Until::Answer,
             resumed: None,
+            outer: None,
+            team: Arc::default(),
+            deadline: None,
         }
     }
 
@@ -116,6 +121,30 @@ impl Run {
     /// Keeps its record, and what its models are asked and answer, among these runs. Default: nowhere.
     pub fn kept_in(mut self, runs: &Runs) -> Self {
         self.keeper.runs = Some(runs.clone());
+        self
+    }
+
+    /// Says when it must be over, besides its limit of time. Default: never.
+    pub fn with_deadline(mut self, deadline: Option<Instant>) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Makes it a part of another run: what it spends counts there, and it gets what was injected there.
+    pub(crate) fn within(mut self, family: &Arc<Family>) -> Self {
+        if self.values.is_empty() {
+            self.values = family.values.clone();
+        }
+        if self.keeper.runs.is_none() {
+            self.keeper.runs.clone_from(&family.runs);
+        }
+        self.outer = Some(Arc::clone(family));
+        self
+    }
+
+    /// Names the agents that the conversation may move to.
+    pub(crate) fn in_team(mut self, names: Arc<[String]>) -> Self {
+        self.team = names;
         self
     }
 

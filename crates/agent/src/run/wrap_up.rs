@@ -32,6 +32,10 @@ impl Running<'_> {
     pub(super) async fn wrap_up(&mut self, stop: &StopReason) {
         let Some(wrap_up) = self.parts.limits.wrap_up.clone() else { return };
         let has_done_nothing = self.record.tool_calls.is_empty() && self.record.response.is_empty();
+        // When those are at a limit that it was made from, nobody reads a summary.
+        if self.budget.family().is_outer_used_up() {
+            return;
+        }
         if !stop.may_sum_up() || self.cancellation.is_cancelled() || has_done_nothing {
             return;
         }

@@ -14,9 +14,11 @@ mod claude_code;
 #[path = "../../../sandbox/tests/it/docker/daemon.rs"]
 #[expect(dead_code, reason = "what the tests of the sandbox need of it")]
 mod daemon;
+mod compaction;
 mod ends;
 mod guards;
 mod hosted;
+mod family;
 mod hostile;
 mod loading;
 mod memory;

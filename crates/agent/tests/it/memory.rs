@@ -168,8 +168,7 @@ async fn long_texts_come_back_and_no_secret_is_kept() {
         Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>).with_secrets(secrets.clone());
     let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>).with_secrets(secrets);
     let agent = agent(&format!(
-        "turns: [{{ text: {:?}, calls: [{{ tool: add, args: {{ a: 1, b: 2, note: {:?} }} }}] }}, {{ text: done }}]",
-        CANARY, CANARY
+        "turns: [{{ text: {CANARY:?}, calls: [{{ tool: add, args: {{ a: 1, b: 2, note: {CANARY:?} }} }}] }}, {{ text: done }}]"
     ))
     .system(format!("The key is {CANARY}."))
     .provider_options(json!({"mcp_servers": [{"authorization_token": "another-canary-77"}]}).as_object().unwrap().clone())
@@ -204,6 +203,7 @@ async fn a_run_that_is_kept_can_be_looked_at_and_played_again() {
     let conversation = conversations.create(NewConversation::default());
     let scripted = agent(ADDS).system("Be brief.").build();
     let outcome = conversation.run(&scripted, "Add.").kept_in(&runs).finish().await;
+    tokio::time::sleep(std::time::Duration::from_millis(3)).await;
     let second = conversation.run(&scripted, "Thanks.").kept_in(&runs).finish().await;
 
     let listed = runs.list(None, 9).await.unwrap();
@@ -265,6 +265,8 @@ async fn the_oldest_runs_go_when_there_are_too_many() {
         let outcome = Run::new(&agent, "x").kept_in(&runs).finish().await;
         assert!(outcome.record.notices.is_empty());
         ids.insert(0, outcome.record.id);
+        // Names sort by the millisecond.
+        tokio::time::sleep(std::time::Duration::from_millis(3)).await;
     }
     let kept: Vec<_> = runs.list(None, 9).await.unwrap().iter().map(|run| run.id).collect();
     assert_eq!(kept, ids[..3]);

@@ -203,9 +203,9 @@ mod tests {
             texts.push(URL_SAFE_NO_PAD.encode(&text));
         }
         for text in texts {
-            let scrubbed = scrubber.scrub(format!("<{text}>"));
-            assert!(scrubbed.contains(MASK), "{text}");
-            assert!(!scrubbed.contains("canary") && scrubbed.ends_with('>'), "{scrubbed}");
+            let masked = scrubber.scrub(format!("<{text}>"));
+            assert!(masked.contains(MASK), "{text}");
+            assert!(!masked.contains("canary") && masked.ends_with('>'), "{masked}");
         }
         assert_eq!(scrubber.scrub("canary".into()), "canary");
         assert_eq!(format!("{scrubber:?}").find("canary"), None);

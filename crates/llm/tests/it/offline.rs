@@ -9,9 +9,9 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt as _;
 use serde_json::json;
 use toolpost_llm::{
-    ErrorKind, HostedTool, HttpOptions, ItemView, Media, Model, ModelError, ModelEvent, ModelSpec, Part,
-    ProviderAccess, Recorder, ReplayModel, Request, Response, Router, ScriptModel, Secret, StopReason,
-    ToolDefinition, ToolResult, Turn,
+    ErrorKind, FunctionModel, HostedTool, HttpOptions, Item, ItemView, Media, Model, ModelError, ModelEvent,
+    ModelSpec, OutputFormat, Part, ProviderAccess, Recorder, ReplayModel, Request, Response, Router, Said,
+    ScriptModel, Secret, StopReason, ToolChoice, ToolDefinition, ToolResult, Turn,
 };
 
 const SCRIPT: &str = r#"
@@ -354,4 +354,77 @@ fn the_router_opens_files_and_providers() {
     assert!(error.message.contains("line 2"), "{error}");
     assert_eq!(open("claude-x").unwrap().id().to_string(), "anthropic/claude-x");
     assert!(!format!("{router:?}").contains("canary"));
+}
+
+#[tokio::test]
+async fn a_function_says_what_it_makes_of_the_request() {
+    let model = FunctionModel::new("sums", |request: &Request| {
+        Ok(match request.tool_results().last() {
+            None => Said::text("I add.").and_call("add", json!({ "a": 1 })).and_call("add", json!({})).using(7, 3),
+            Some(result) if result.is_error => {
+                return Err(ModelError::new(ErrorKind::Overloaded, "too much"));
+            }
+            Some(result) => Said::text(result.joined_text()).stopping(StopReason::MaxTokens),
+        })
+    });
+    let mut request = Request::new("go");
+    let response = model.respond(&request).await.unwrap();
+    let ids: Vec<String> = response
+        .tool_calls()
+        .filter_map(|item| match item.view() {
+            ItemView::ToolCall { id, .. } => Some(id.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ids, ["call_1_1", "call_1_2"]);
+    assert_eq!((response.text().as_str(), &response.stop, response.usage.total()), ("I add.", &StopReason::ToolUse, 10));
+    request.push_response(&response);
+    request.turns.push(Turn::ToolResults(vec![ToolResult::text("call_1_1", "add", "1")]));
+    let response = model.respond(&request).await.unwrap();
+    assert_eq!((response.text().as_str(), &response.stop), ("1", &StopReason::MaxTokens));
+    let failed = ToolResult { is_error: true, ..ToolResult::text("call_1_1", "add", "no") };
+    request.turns.push(Turn::ToolResults(vec![failed]));
+    let error = model.respond(&request).await.unwrap_err();
+    assert_eq!((error.kind, error.details.model.unwrap().to_string()), (ErrorKind::Overloaded, "function/sums".into()));
+}
+
+#[tokio::test]
+async fn the_model_of_schemas_calls_every_tool_once_and_answers() {
+    let schema = json!({
+        "type": "object", "required": ["n"],
+        "properties": { "n": { "type": "integer", "minimum": 5 }, "why": { "type": "string" } },
+    });
+    let tools = vec![ToolDefinition::new("one", "", &schema), ToolDefinition::new("two", "", &json!({"type": "object"}))];
+    let request = Request { tools: tools.into(), ..Request::new("go") };
+    let arguments = |response: &Response| -> Vec<String> {
+        let items = response.tool_calls().map(Item::view);
+        items
+            .filter_map(|view| match view {
+                ItemView::ToolCall { name, arguments, .. } => Some(format!("{name} {}", arguments.as_ref().unwrap())),
+                _ => None,
+            })
+            .collect()
+    };
+    let router = Router::default();
+    let all = router.open(&ModelSpec::parse("schema:").unwrap()).unwrap();
+    let response = all.respond(&request).await.unwrap();
+    assert_eq!(arguments(&response), [r#"one {"n":5,"why":"text"}"#, "two {}"]);
+    let required = router.open(&ModelSpec::parse("schema:required").unwrap()).unwrap();
+    assert_eq!(arguments(&required.respond(&request).await.unwrap()), [r#"one {"n":5}"#, "two {}"]);
+
+    let mut only = request.clone();
+    only.tool_choice = Some(ToolChoice::Tool("two".into()));
+    assert_eq!(arguments(&all.respond(&only).await.unwrap()), ["two {}"]);
+    only.tool_choice = Some(ToolChoice::None);
+    assert_eq!(all.respond(&only).await.unwrap().text(), "There was no tool to call.");
+
+    let mut told = request.clone();
+    told.push_response(&response);
+    let failed = ToolResult { is_error: true, ..ToolResult::text("call_1_2", "two", "") };
+    told.turns.push(Turn::ToolResults(vec![ToolResult::text("call_1_1", "one", ""), failed]));
+    assert_eq!(all.respond(&told).await.unwrap().text(), "Called one (ok), two (failed).");
+    told.settings.output = Some(OutputFormat::schema(&schema));
+    assert_eq!(all.respond(&told).await.unwrap().text(), r#"{"n":5,"why":"text"}"#);
+    told.settings.output = Some(OutputFormat::Json);
+    assert_eq!(all.respond(&told).await.unwrap().text(), "{}");
 }

@@ -1,0 +1,141 @@
+//! An agent as a tool of another one.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use toolpost_core::{
+    Answer, Args, Artifact, BoxFuture, CallId, Cancellation, Ctx, Delivery, LogLine, Output, ParameterType,
+    Port, Progress, Question, Sample, SampleRequest, Timeout, Tool, ToolError, ToolSpec,
+};
+
+use crate::family::Family;
+use crate::{Agent, Outcome, Run, StopReason};
+
+/// An agent as a tool: a prompt in, its answer out. Made by [`Agent::as_tool`].
+///
+/// Its runs belong to the run that called it: what they spend counts towards that one's limits of tokens and money while
+/// they spend it, its deadline and its cancellation are theirs, their records are among the children of its record, and
+/// what was injected into it is injected into them. Agents in agents are as deep as the toolbox lets calls nest.
+pub struct AgentTool {
+    agent: Agent,
+    spec: Arc<ToolSpec>,
+}
+
+impl Agent {
+    /// This agent as a tool. A spec without parameters gets one, `prompt`; of one with parameters the agent is told
+    /// `prompt`, if that is a text, else all arguments as JSON. Its time is not limited unless the spec limits it.
+    #[must_use]
+    pub fn as_tool(&self, mut spec: ToolSpec) -> AgentTool {
+        let properties = spec.input_schema.as_value().get("properties").and_then(|value| value.as_object());
+        if properties.is_none_or(serde_json::Map::is_empty) {
+            spec = spec.parameter(
+                "prompt",
+                ParameterType::String,
+                "What the agent shall do, with all that it needs to know: it sees nothing of this conversation.",
+            );
+        }
+        spec.policy.timeout.get_or_insert(Timeout::Never);
+        AgentTool { agent: self.clone(), spec: Arc::new(spec) }
+    }
+}
+
+impl Tool for AgentTool {
+    fn spec(&self) -> Arc<ToolSpec> {
+        Arc::clone(&self.spec)
+    }
+
+    fn call<'a>(&'a self, args: &'a Args, ctx: &'a Ctx) -> BoxFuture<'a, Result<Output, ToolError>> {
+        Box::pin(async move {
+            let prompt = match args.get("prompt").and_then(|prompt| prompt.as_str()) {
+                Some(prompt) => prompt.to_owned(),
+                None => args.as_value().to_string(),
+            };
+            let cancellation = Cancellation::new();
+            let mut run = Run::new(&self.agent, prompt)
+                .with_caller(ctx.caller().clone())
+                .with_port(Arc::new(CallPort(ctx.clone())))
+                .with_cancellation(cancellation.clone())
+                .with_deadline(ctx.deadline())
+                .with_parent(ctx.id(), ctx.depth());
+            if let Some(scope) = ctx.scope() {
+                run = run.with_scope(scope.clone());
+            }
+            let family = ctx.inject::<Arc<Family>>().ok().map(|family| Arc::clone(&*family));
+            if let Some(family) = &family {
+                run = run.within(family);
+            }
+            let mut running = pin!(run.finish());
+            let outcome = tokio::select! {
+                outcome = &mut running => outcome,
+                () = ctx.cancelled() => {
+                    cancellation.cancel();
+                    // It ends at once, with a record.
+                    running.await
+                }
+            };
+            if let Some(family) = family {
+                family.adopt(Arc::clone(&outcome.record));
+            }
+            answer(&outcome)
+        })
+    }
+}
+
+/// What the caller is told.
+fn answer(outcome: &Outcome) -> Result<Output, ToolError> {
+    let (stop, text) = (&outcome.stop, outcome.text());
+    if stop.is_answer() {
+        return Ok(Output::text(text));
+    }
+    let message = match (&outcome.error, text.is_empty()) {
+        (Some(error), _) => format!("the agent could not go on: {error}"),
+        (None, true) => format!("the agent stopped ({stop}) without an answer"),
+        (None, false) => format!("the agent stopped ({stop}) before it was done; it said: {text}"),
+    };
+    Err(match stop {
+        StopReason::Cancelled => ToolError::cancelled(message),
+        stop if stop.is_limit() => ToolError::limit(message),
+        _ => ToolError::dependency(message),
+    })
+}
+
+impl std::fmt::Debug for AgentTool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentTool").field("name", &self.spec.name).field("agent", &self.agent).finish()
+    }
+}
+
+/// The call that an agent is made from, as the port of its run.
+struct CallPort(Ctx);
+
+impl Port for CallPort {
+    fn progress(&self, _call: CallId, progress: Progress) -> Delivery {
+        self.0.progress(progress.message, progress.percent);
+        Delivery::Delivered
+    }
+
+    fn log(&self, _call: CallId, line: LogLine) -> Delivery {
+        self.0.log(line.level, line.message);
+        Delivery::Delivered
+    }
+
+    fn takes_artifacts(&self) -> bool {
+        true
+    }
+
+    fn artifact(&self, _call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
+        Box::pin(self.0.artifact(artifact))
+    }
+
+    fn ask<'a>(&'a self, _call: CallId, question: &'a Question) -> BoxFuture<'a, Result<Answer, ToolError>> {
+        Box::pin(self.0.ask(question.clone()))
+    }
+
+    fn sample<'a>(
+        &'a self,
+        _call: CallId,
+        request: &'a SampleRequest,
+    ) -> BoxFuture<'a, Result<Sample, ToolError>> {
+        Box::pin(self.0.sample(request.clone()))
+    }
+}

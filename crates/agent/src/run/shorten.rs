@@ -1,0 +1,74 @@
+//! The conversation is made shorter when it comes near to the model's window.
+
+use std::sync::Arc;
+
+use toolpost_llm::{ErrorKind, Response};
+
+use super::{Interrupted, Running, sleep_until};
+use crate::StopReason;
+use crate::compact::middle;
+use crate::results::spent_by;
+
+impl Running<'_> {
+    /// Asks the model, with a shorter conversation if this one is near to its window or too long for it.
+    pub(super) async fn ask_within_window(&mut self) -> Result<Response, Interrupted> {
+        let Some(compaction) = self.parts.compaction.as_ref() else { return self.ask().await };
+        if compaction.is_due(self.context_tokens, &*self.model) {
+            self.shorten().await?;
+        }
+        let answer = match self.ask().await {
+            Err(Interrupted { error: Some(error), .. }) if error.kind == ErrorKind::ContextTooLong => {
+                if !self.shorten().await? {
+                    return Err((*error).into());
+                }
+                self.ask().await?
+            }
+            answer => answer?,
+        };
+        self.context_tokens = answer.usage.total();
+        Ok(answer)
+    }
+
+    /// Puts a summary in the place of the middle of the conversation; whether that could be done.
+    async fn shorten(&mut self) -> Result<bool, Interrupted> {
+        let Some(compaction) = self.parts.compaction.as_ref() else { return Ok(false) };
+        self.context_tokens = 0;
+        let Some((from, to)) = middle(&self.request.turns, compaction.keep_turns) else {
+            self.note("the conversation is near to the model's window, and has nothing that a summary could replace");
+            return Ok(false);
+        };
+        let writer = match &compaction.model {
+            Some(model) => self.keeper.listen(model),
+            None => Arc::clone(&self.model),
+        };
+        let window = compaction.window_of(&*writer);
+        let turns = self.request.turns.get(from..to).unwrap_or_default();
+        let summary = tokio::select! {
+            biased;
+            () = self.cancellation.cancelled() => return Err(StopReason::Cancelled.into()),
+            () = sleep_until(self.budget.deadline()) => return Err(StopReason::MaxTime.into()),
+            summary = compaction.summary(&*writer, turns, window) => summary,
+        };
+        let (turn, response) = match summary {
+            Ok(summary) => summary,
+            Err(error) => {
+                self.note(&format!("the conversation could not be made shorter: {error}"));
+                return Ok(false);
+            }
+        };
+        let spent = spent_by(&response, &*writer, self.parts.pricing.as_ref());
+        self.budget.spend(&spent);
+        self.tell_usage(response.origin.to_string(), &spent, 0);
+        self.save().await;
+        if let Some(notice) = self.keeper.splice(from, to, std::slice::from_ref(&turn)).await {
+            self.note(&notice);
+        }
+        self.request.turns.splice(from..to, [turn]);
+        self.note(&format!("a summary has taken the place of {} turns of the conversation", to - from));
+        // What the summary cost may have been the rest.
+        match self.budget.used_up() {
+            Some(stop) => Err(stop.into()),
+            None => Ok(true),
+        }
+    }
+}

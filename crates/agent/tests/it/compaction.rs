@@ -1,0 +1,176 @@
+//! Conversations that become too long for their models.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+use toolpost_agent::{Agent, Builder, Conversations, NewConversation, StopReason};
+use toolpost_llm::{ErrorKind, FunctionModel, ItemView, ModelError, Request, Said, Turn};
+use toolpost_toolbox::{MemoryStore, Toolbox};
+
+/// Whether it is the request for a summary.
+fn is_for_summary(request: &Request) -> bool {
+    request.system.as_deref().is_some_and(|system| system.contains("Its place will be taken"))
+}
+
+/// Every call has its result right behind it, and no result is without its call.
+fn check_pairs(turns: &[Turn]) {
+    let mut open: Vec<String> = Vec::new();
+    for turn in turns {
+        match turn {
+            Turn::Assistant(turn) => {
+                assert!(open.is_empty(), "calls without results: {open:?}");
+                open.extend(turn.items.iter().filter_map(|item| match item.view() {
+                    ItemView::ToolCall { id, .. } => Some(id.clone()),
+                    _ => None,
+                }));
+            }
+            Turn::ToolResults(results) => {
+                let answered: Vec<String> = results.iter().map(|result| result.call_id.clone()).collect();
+                assert_eq!(std::mem::take(&mut open), answered);
+            }
+            _ => assert!(open.is_empty()),
+        }
+    }
+}
+
+/// An agent whose model adds until there are so many results in all, and consumes 100 tokens for each turn that it reads.
+/// It does not take more than so many turns. The requests are kept.
+fn adder(rounds: usize, most_turns: usize) -> (Builder, Arc<Mutex<Vec<Request>>>) {
+    let (requests, rounds_made) = (Arc::new(Mutex::new(Vec::new())), Mutex::new(0));
+    let seen = Arc::clone(&requests);
+    let model = FunctionModel::new("adder", move |request: &Request| {
+        seen.lock().unwrap().push(request.clone());
+        if is_for_summary(request) {
+            return Ok(Said::text("Sums were made.").using(50, 5));
+        }
+        check_pairs(&request.turns);
+        if request.turns.len() > most_turns {
+            return Err(ModelError::new(ErrorKind::ContextTooLong, "too long"));
+        }
+        let tokens = request.turns.len() as u64 * 100;
+        let mut made = rounds_made.lock().unwrap();
+        *made += 1;
+        Ok(if *made > rounds {
+            Said::text("Done.").using(tokens, 10)
+        } else {
+            Said::text("Adding.").and_call("add", json!({ "a": *made, "b": 1 })).using(tokens, 10)
+        })
+    });
+    let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
+    (Agent::builder(Arc::new(model), toolbox).system("Be brief."), requests)
+}
+
+#[tokio::test]
+async fn a_conversation_near_the_window_goes_on_with_a_summary() {
+    let (builder, requests) = adder(8, 99);
+    let agent = builder.compaction(|compaction| {
+        compaction.window = Some(1_000);
+        compaction.keep_turns = 2;
+    });
+    let outcome = agent.build().run("Add much.").await;
+    assert_eq!((outcome.text(), &outcome.stop), ("Done.", &StopReason::EndTurn), "{:?}", outcome.error);
+    assert!(
+        outcome.record.notices.iter().any(|notice| notice.contains("has taken the place of")),
+        "{:?}",
+        outcome.record.notices
+    );
+    let requests = requests.lock().unwrap();
+    let summaries = requests.iter().filter(|request| is_for_summary(request)).count();
+    assert!(summaries > 0 && outcome.record.tool_calls.len() == 8, "{summaries}");
+    for request in requests.iter().filter(|request| !is_for_summary(request)) {
+        // 800 tokens are due at 8 turns: an answer and its results come on top.
+        assert!(request.turns.len() <= 9, "{}", request.turns.len());
+        assert_eq!((request.turns.first(), request.system.as_deref()), (Some(&Turn::user("Add much.")), Some("Be brief.")));
+    }
+    let last = requests.last().unwrap();
+    let shown = serde_json::to_string(&last.turns).unwrap();
+    assert!(shown.contains("a summary of what came here") && shown.contains("Sums were made."), "{shown}");
+    let read = requests.iter().find(|request| is_for_summary(request)).unwrap();
+    let read = serde_json::to_string(&read.turns).unwrap();
+    assert!(read.contains("Assistant called `add`") && read.contains("`add` returned: 2"), "{read}");
+    assert_eq!(read.matches("Add much.").count(), 0, "the first prompt stays and is not summed up");
+    // What the summaries consumed is counted.
+    let plain: u64 = requests.iter().filter(|request| !is_for_summary(request)).map(|request| request.turns.len() as u64 * 100).sum();
+    assert_eq!(outcome.record.usage.input_tokens, plain + 50 * summaries as u64);
+}
+
+#[tokio::test]
+async fn a_question_that_was_too_long_is_asked_once_more() {
+    let (builder, _) = adder(6, 7);
+    let outcome = builder.build().run("Add.").await;
+    assert_eq!(outcome.stop, StopReason::ContextWindow, "nobody has asked for summaries");
+    let (builder, requests) = adder(6, 7);
+    let outcome = builder.compaction(|compaction| compaction.keep_turns = 2).build().run("Add.").await;
+    assert_eq!((outcome.text(), outcome.record.tool_calls.len()), ("Done.", 6), "{:?}", outcome.error);
+    assert!(requests.lock().unwrap().iter().filter(|request| is_for_summary(request)).count() >= 1);
+    // Where nothing can go, the error stays.
+    let (builder, _) = adder(6, 2);
+    let outcome = builder.compaction(|compaction| compaction.keep_turns = 2).build().run("Add.").await;
+    assert_eq!((&outcome.stop, outcome.error.unwrap().kind), (&StopReason::ContextWindow, ErrorKind::ContextTooLong));
+}
+
+#[tokio::test]
+async fn a_summary_that_fails_or_costs_too_much_ends_as_it_should() {
+    let failing = || Arc::new(FunctionModel::new("none", |_: &Request| Ok(Said::text(" ").using(1, 1))));
+    let (builder, _) = adder(5, 99);
+    let outcome = builder
+        .compaction(|compaction| {
+            compaction.window = Some(500);
+            compaction.keep_turns = 2;
+            compaction.model = Some(failing());
+        })
+        .build()
+        .run("Add.")
+        .await;
+    assert_eq!(outcome.text(), "Done.");
+    assert!(outcome.record.notices.iter().any(|notice| notice.contains("said nothing")), "{:?}", outcome.record.notices);
+    let (builder, _) = adder(50, 99);
+    let outcome = builder
+        .limits(|limits| {
+            limits.tokens = Some(1_900);
+            limits.wrap_up = None;
+        })
+        .compaction(|compaction| {
+            compaction.window = Some(600);
+            compaction.keep_turns = 2;
+            let expensive = |_: &Request| Ok(Said::text("short").using(1_000, 1));
+            compaction.model = Some(Arc::new(FunctionModel::new("expensive", expensive)));
+        })
+        .build()
+        .run("Add.")
+        .await;
+    assert_eq!((&outcome.stop, outcome.record.usage.input_tokens), (&StopReason::MaxTokens, 1_900));
+    check_pairs(&outcome.turns);
+}
+
+#[tokio::test]
+async fn a_kept_conversation_has_the_summary_and_what_it_stands_for() {
+    let conversations = Conversations::new(Arc::new(MemoryStore::new()));
+    let conversation = conversations.create(NewConversation::default());
+    let (builder, _) = adder(3, 99);
+    let first = conversation.run(&builder.build(), "Add.").finish().await;
+    let (builder, requests) = adder(4, 99);
+    let agent = builder.compaction(|compaction| {
+        compaction.window = Some(1_200);
+        compaction.keep_turns = 2;
+    });
+    let agent = agent.build();
+    let second = conversation.run(&agent, "Add more.").finish().await;
+    assert_eq!(second.text(), "Done.");
+    assert!(requests.lock().unwrap().iter().any(is_for_summary));
+    let again = conversations.open(conversation.id()).await.unwrap();
+    assert_eq!((again.turns(), conversation.turns()), (second.turns.clone(), second.turns.clone()));
+    assert!(second.turns.len() < first.turns.len() + 10, "{}", second.turns.len());
+    assert_eq!(again.summary().turns, second.turns.len());
+    // Before the second prompt nothing was left out.
+    let fork = conversations.fork(conversation.id(), Some(1)).await.unwrap();
+    assert_eq!(fork.turns(), first.turns);
+
+    let (turns, usage) = fork.compact(&agent).await.unwrap().unwrap();
+    assert_eq!((turns, usage.input_tokens), (4, 50));
+    assert_eq!(fork.turns().len(), 5);
+    check_pairs(&fork.turns());
+    assert_eq!(fork.compact(&agent).await.unwrap(), None);
+    assert_eq!(conversations.open(fork.id()).await.unwrap().turns(), fork.turns());
+    assert_eq!(fork.run(&agent, "And now?").finish().await.stop, StopReason::EndTurn);
+}

@@ -1,0 +1,64 @@
+//! A model that is a function.
+
+use std::fmt;
+
+use futures_util::StreamExt as _;
+
+use crate::offline::said::Said;
+use crate::offline::say::events_of;
+use crate::{Model, ModelError, ModelEvent, ModelId, Request, ResponseStream};
+
+/// The provider's name in the [`ModelId`] of such a model.
+const PROVIDER: &str = "function";
+
+/// A model that says what a function makes of the request: for tests.
+///
+/// ```
+/// use toolpost_llm::{FunctionModel, Model, Request, Said};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), toolpost_llm::ModelError> {
+/// let model = FunctionModel::new("echo", |request: &Request| Ok(Said::text(format!("{} turns", request.turns.len()))));
+/// assert_eq!(model.respond(&Request::new("Hello.")).await?.text(), "1 turns");
+/// # Ok(())
+/// # }
+/// ```
+pub struct FunctionModel {
+    id: ModelId,
+    #[expect(clippy::type_complexity, reason = "it is written once")]
+    function: Box<dyn Fn(&Request) -> Result<Said, ModelError> + Send + Sync>,
+}
+
+impl FunctionModel {
+    /// A model of a name and a function. Whoever asks twice at once calls it twice at once.
+    pub fn new(
+        name: impl Into<String>,
+        function: impl Fn(&Request) -> Result<Said, ModelError> + Send + Sync + 'static,
+    ) -> Self {
+        Self { id: ModelId::new(PROVIDER, name), function: Box::new(function) }
+    }
+}
+
+impl fmt::Debug for FunctionModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FunctionModel").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Model for FunctionModel {
+    fn id(&self) -> &ModelId {
+        &self.id
+    }
+
+    fn check(&self, _request: &Request) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn stream(&self, request: &Request) -> ResponseStream {
+        let events: Vec<Result<ModelEvent, ModelError>> = match (self.function)(request) {
+            Ok(said) => events_of(said.into_response(&self.id, request)).into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error.with_model(&self.id))],
+        };
+        futures_util::stream::iter(events).boxed()
+    }
+}
