@@ -19,7 +19,8 @@ const INSTRUCTION: &str = "You are given a part of a conversation between a user
     the conversation.";
 
 /// Before a summary stands who it is from.
-const HEADING: &str = "[This is from the program that runs you, not from the user: a summary of what came here.]\n\n";
+const HEADING: &str =
+    "[This is from the program that runs you, not from the user: a summary of what came here.]\n\n";
 
 /// When a conversation is made shorter, and how. The instructions, the first prompt and the latest turns stay as they are;
 /// what is between becomes a summary that a model writes. No call is parted from its result.
@@ -107,10 +108,15 @@ fn transcript(turns: &[Turn], most: usize) -> String {
             Turn::User(parts) | Turn::System(parts) => lines.push(format!("User: {}", shown(parts))),
             Turn::Assistant(turn) => {
                 lines.extend(turn.items.iter().filter_map(|item| match item.view() {
-                    ItemView::Text { text, .. } => Some(format!("Assistant: {}", shortened(text, MOST_OF_A_TEXT))),
+                    ItemView::Text { text, .. } => {
+                        Some(format!("Assistant: {}", shortened(text, MOST_OF_A_TEXT)))
+                    }
                     ItemView::ToolCall { name, arguments, .. } => {
                         let arguments = arguments.as_ref().map_or_else(String::as_str, |raw| raw.get());
-                        Some(format!("Assistant called `{name}` with {}", shortened(arguments, MOST_OF_A_TEXT)))
+                        Some(format!(
+                            "Assistant called `{name}` with {}",
+                            shortened(arguments, MOST_OF_A_TEXT)
+                        ))
                     }
                     ItemView::ServerToolCall { name, .. } => Some(format!("The provider ran `{name}`.")),
                     ItemView::ServerToolResult { output, .. } => {
@@ -162,7 +168,8 @@ mod tests {
     fn turns(kinds: &str) -> Vec<Turn> {
         let answer = |said: Said| {
             let model = FunctionModel::new("x", move |_: &Request| Ok(said.clone()));
-            let response = futures_util::FutureExt::now_or_never(model.respond(&Request::new("x"))).unwrap().unwrap();
+            let response =
+                futures_util::FutureExt::now_or_never(model.respond(&Request::new("x"))).unwrap().unwrap();
             Turn::Assistant(response.to_turn())
         };
         let turn = |kind| match kind {

@@ -327,7 +327,18 @@ impl Running<'_> {
         if let Some(sink) = &parts.events {
             sink(&Event::RunFinished { record: Arc::clone(&record) });
         }
-        Outcome { stop, record, turns: request.turns, error, tool_session, carry, payloads, value, state, handoff }
+        Outcome {
+            stop,
+            record,
+            turns: request.turns,
+            error,
+            tool_session,
+            carry,
+            payloads,
+            value,
+            state,
+            handoff,
+        }
     }
 
     /// Keeps what is new of the conversation, where it is kept.

@@ -7,8 +7,8 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{
-    Detail, ErrorKind, HostedModel, HttpClient, HttpOptions, Model, ModelError, PROVIDERS, Provider, ProviderAccess,
-    ReplayModel, SchemaModel, ScriptModel,
+    Detail, ErrorKind, HostedModel, HttpClient, HttpOptions, Model, ModelError, PROVIDERS, Provider,
+    ProviderAccess, ReplayModel, SchemaModel, ScriptModel,
 };
 use toolpost_core::did_you_mean;
 

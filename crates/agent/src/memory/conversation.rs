@@ -363,7 +363,9 @@ impl Conversation {
         let compaction = agent.0.compaction.clone().unwrap_or_default();
         let turns = self.turns();
         let last = self.exchanges().last().map(|exchange| exchange.run);
-        let Some(((from, to), run)) = middle(&turns, compaction.keep_turns).zip(last) else { return Ok(None) };
+        let Some(((from, to), run)) = middle(&turns, compaction.keep_turns).zip(last) else {
+            return Ok(None);
+        };
         let writer = compaction.model.as_ref().unwrap_or(&agent.0.model);
         let window = compaction.window_of(&**writer);
         let (turn, response) = compaction

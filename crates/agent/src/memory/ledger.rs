@@ -185,11 +185,8 @@ impl Ledger {
     pub(super) async fn find(&self, prefix: &str, start: &str, what: &str) -> Result<String, ToolError> {
         let start = start.trim().to_ascii_lowercase();
         let is_id = !start.is_empty() && start.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        let found = if is_id {
-            self.store.list(&format!("{prefix}{start}"), None, 2).await?
-        } else {
-            Vec::new()
-        };
+        let found =
+            if is_id { self.store.list(&format!("{prefix}{start}"), None, 2).await? } else { Vec::new() };
         match found.as_slice() {
             [(name, _)] => Ok(name.strip_prefix(prefix).unwrap_or(name).to_owned()),
             [] => Err(ToolError::not_found(format!("there is no {what} `{start}`"))

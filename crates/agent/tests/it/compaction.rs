@@ -80,7 +80,10 @@ async fn a_conversation_near_the_window_goes_on_with_a_summary() {
     for request in requests.iter().filter(|request| !is_for_summary(request)) {
         // 800 tokens are due at 8 turns: an answer and its results come on top.
         assert!(request.turns.len() <= 9, "{}", request.turns.len());
-        assert_eq!((request.turns.first(), request.system.as_deref()), (Some(&Turn::user("Add much.")), Some("Be brief.")));
+        assert_eq!(
+            (request.turns.first(), request.system.as_deref()),
+            (Some(&Turn::user("Add much.")), Some("Be brief."))
+        );
     }
     let last = requests.last().unwrap();
     let shown = serde_json::to_string(&last.turns).unwrap();
@@ -90,7 +93,11 @@ async fn a_conversation_near_the_window_goes_on_with_a_summary() {
     assert!(read.contains("Assistant called `add`") && read.contains("`add` returned: 2"), "{read}");
     assert_eq!(read.matches("Add much.").count(), 0, "the first prompt stays and is not summed up");
     // What the summaries consumed is counted.
-    let plain: u64 = requests.iter().filter(|request| !is_for_summary(request)).map(|request| request.turns.len() as u64 * 100).sum();
+    let plain: u64 = requests
+        .iter()
+        .filter(|request| !is_for_summary(request))
+        .map(|request| request.turns.len() as u64 * 100)
+        .sum();
     assert_eq!(outcome.record.usage.input_tokens, plain + 50 * summaries as u64);
 }
 
@@ -106,7 +113,10 @@ async fn a_question_that_was_too_long_is_asked_once_more() {
     // Where nothing can go, the error stays.
     let (builder, _) = adder(6, 2);
     let outcome = builder.compaction(|compaction| compaction.keep_turns = 2).build().run("Add.").await;
-    assert_eq!((&outcome.stop, outcome.error.unwrap().kind), (&StopReason::ContextWindow, ErrorKind::ContextTooLong));
+    assert_eq!(
+        (&outcome.stop, outcome.error.unwrap().kind),
+        (&StopReason::ContextWindow, ErrorKind::ContextTooLong)
+    );
 }
 
 #[tokio::test]
@@ -123,7 +133,11 @@ async fn a_summary_that_fails_or_costs_too_much_ends_as_it_should() {
         .run("Add.")
         .await;
     assert_eq!(outcome.text(), "Done.");
-    assert!(outcome.record.notices.iter().any(|notice| notice.contains("said nothing")), "{:?}", outcome.record.notices);
+    assert!(
+        outcome.record.notices.iter().any(|notice| notice.contains("said nothing")),
+        "{:?}",
+        outcome.record.notices
+    );
     let (builder, _) = adder(50, 99);
     let outcome = builder
         .limits(|limits| {

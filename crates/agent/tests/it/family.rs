@@ -76,19 +76,24 @@ async fn agents_in_agents_are_only_so_deep_and_stop_with_their_callers() {
     // One that would call itself for ever, if it could.
     let mut inner = agent("turns: [{ text: at the bottom }]").build();
     for _ in 0..12 {
-        let script = r#"turns: [{ calls: [{ tool: deeper, args: { prompt: x } }] }, { text: "{{ last.text }}" }]"#;
-        let toolbox = Toolbox::builder().tool(inner.as_tool(ToolSpec::new("deeper", "Goes."))).build().unwrap();
+        let script =
+            r#"turns: [{ calls: [{ tool: deeper, args: { prompt: x } }] }, { text: "{{ last.text }}" }]"#;
+        let toolbox =
+            Toolbox::builder().tool(inner.as_tool(ToolSpec::new("deeper", "Goes."))).build().unwrap();
         inner = scripted(script, toolbox).build();
     }
     let outcome = inner.run("x").await;
     assert!(outcome.text().contains('8'), "{}", outcome.text());
     assert!(!outcome.text().contains("bottom"));
 
-    let waiting = agent("turns: [{ calls: [{ tool: wait, args: { milliseconds: 60000 } }] }, { text: done }]").build();
+    let waiting =
+        agent("turns: [{ calls: [{ tool: wait, args: { milliseconds: 60000 } }] }, { text: done }]").build();
     let script = "turns: [{ calls: [{ tool: waiter, args: { prompt: Wait. } }] }, { text: over }]";
-    let toolbox = Toolbox::builder().tool(waiting.as_tool(ToolSpec::new("waiter", "Waits."))).build().unwrap();
+    let toolbox =
+        Toolbox::builder().tool(waiting.as_tool(ToolSpec::new("waiter", "Waits."))).build().unwrap();
     let cancellation = Cancellation::new();
-    let run = Run::new(&scripted(script, toolbox.clone()).build(), "x").with_cancellation(cancellation.clone());
+    let run =
+        Run::new(&scripted(script, toolbox.clone()).build(), "x").with_cancellation(cancellation.clone());
     let begun = std::time::Instant::now();
     let (outcome, ()) = tokio::join!(run.finish(), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -112,7 +117,9 @@ async fn who(name: Inject<String>) -> String {
 #[tokio::test]
 async fn what_is_injected_into_an_agent_is_injected_into_those_that_it_calls() {
     let toolbox = Toolbox::builder().tool(who).build().unwrap();
-    let asker = scripted(r#"turns: [{ calls: [{ tool: who, args: {} }] }, { text: "{{ last.text }}" }]"#, toolbox).build();
+    let asker =
+        scripted(r#"turns: [{ calls: [{ tool: who, args: {} }] }, { text: "{{ last.text }}" }]"#, toolbox)
+            .build();
     let mut values = Values::default();
     values.provide("ada".to_owned());
     let spec = ToolSpec::new("adder", "Asks.").input(json!({
@@ -130,15 +137,26 @@ async fn a_conversation_moves_and_the_record_says_so() {
         scripted(script, toolbox).system(format!("You hand over to {to}.")).build()
     };
     // Turns of one script: what was said before counts for all members.
-    let first = of("turns: [{ text: Moving., calls: [{ tool: transfer_to_billing, args: {} }], usage: { input: 5, output: 1 } }]", "billing");
+    let first = of(
+        "turns: [{ text: Moving., calls: [{ tool: transfer_to_billing, args: {} }], usage: { input: 5, output: 1 } }]",
+        "billing",
+    );
     let second = of("turns: [{ text: x }, { text: It is paid., usage: { input: 7, output: 2 } }]", "triage");
     let team = Team::new("triage", &first).and("billing", &second);
     let outcome = team.run("Is it paid?").await;
-    assert_eq!((outcome.text(), &outcome.stop), ("It is paid.", &StopReason::EndTurn), "{:?}", outcome.record);
+    assert_eq!(
+        (outcome.text(), &outcome.stop),
+        ("It is paid.", &StopReason::EndTurn),
+        "{:?}",
+        outcome.record
+    );
     assert_eq!(outcome.record.notices, ["the conversation moved from `triage` to `billing`"]);
     assert_eq!((outcome.record.usage.input_tokens, outcome.record.usage.output_tokens), (12, 3));
     assert_eq!(outcome.record.children[0].stop_reason, "handoff");
-    assert!(matches!(outcome.turns.as_slice(), [Turn::User(_), Turn::Assistant(_), Turn::ToolResults(_), Turn::Assistant(_)]));
+    assert!(matches!(
+        outcome.turns.as_slice(),
+        [Turn::User(_), Turn::Assistant(_), Turn::ToolResults(_), Turn::Assistant(_)]
+    ));
 
     // Two that only ever give it to each other.
     let never = |to: &'static str| {
@@ -173,7 +191,10 @@ async fn a_hundred_runs_of_one_agent_do_not_mix() {
         };
         Ok(match request.tool_results().last() {
             Some(result) if request.turns.len() > 10 => Said::text(result.joined_text()).using(1, 1),
-            Some(result) => Said::call("add", json!({ "a": result.joined_text().parse::<i64>().unwrap(), "b": number })).using(1, 1),
+            Some(result) => {
+                Said::call("add", json!({ "a": result.joined_text().parse::<i64>().unwrap(), "b": number }))
+                    .using(1, 1)
+            }
             None => Said::call("add", json!({ "a": 0, "b": number })).using(1, 1),
         })
     });

@@ -10,15 +10,15 @@ extern crate toolpost_core as toolpost;
 
 #[cfg(all(feature = "claude-code", target_os = "linux"))]
 mod claude_code;
+mod compaction;
 #[cfg(all(feature = "claude-code", target_os = "linux"))]
 #[path = "../../../sandbox/tests/it/docker/daemon.rs"]
 #[expect(dead_code, reason = "what the tests of the sandbox need of it")]
 mod daemon;
-mod compaction;
 mod ends;
+mod family;
 mod guards;
 mod hosted;
-mod family;
 mod hostile;
 mod loading;
 mod memory;

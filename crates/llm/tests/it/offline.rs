@@ -360,7 +360,9 @@ fn the_router_opens_files_and_providers() {
 async fn a_function_says_what_it_makes_of_the_request() {
     let model = FunctionModel::new("sums", |request: &Request| {
         Ok(match request.tool_results().last() {
-            None => Said::text("I add.").and_call("add", json!({ "a": 1 })).and_call("add", json!({})).using(7, 3),
+            None => {
+                Said::text("I add.").and_call("add", json!({ "a": 1 })).and_call("add", json!({})).using(7, 3)
+            }
             Some(result) if result.is_error => {
                 return Err(ModelError::new(ErrorKind::Overloaded, "too much"));
             }
@@ -377,7 +379,10 @@ async fn a_function_says_what_it_makes_of_the_request() {
         })
         .collect();
     assert_eq!(ids, ["call_1_1", "call_1_2"]);
-    assert_eq!((response.text().as_str(), &response.stop, response.usage.total()), ("I add.", &StopReason::ToolUse, 10));
+    assert_eq!(
+        (response.text().as_str(), &response.stop, response.usage.total()),
+        ("I add.", &StopReason::ToolUse, 10)
+    );
     request.push_response(&response);
     request.turns.push(Turn::ToolResults(vec![ToolResult::text("call_1_1", "add", "1")]));
     let response = model.respond(&request).await.unwrap();
@@ -385,7 +390,10 @@ async fn a_function_says_what_it_makes_of_the_request() {
     let failed = ToolResult { is_error: true, ..ToolResult::text("call_1_1", "add", "no") };
     request.turns.push(Turn::ToolResults(vec![failed]));
     let error = model.respond(&request).await.unwrap_err();
-    assert_eq!((error.kind, error.details.model.unwrap().to_string()), (ErrorKind::Overloaded, "function/sums".into()));
+    assert_eq!(
+        (error.kind, error.details.model.unwrap().to_string()),
+        (ErrorKind::Overloaded, "function/sums".into())
+    );
 }
 
 #[tokio::test]
@@ -394,13 +402,18 @@ async fn the_model_of_schemas_calls_every_tool_once_and_answers() {
         "type": "object", "required": ["n"],
         "properties": { "n": { "type": "integer", "minimum": 5 }, "why": { "type": "string" } },
     });
-    let tools = vec![ToolDefinition::new("one", "", &schema), ToolDefinition::new("two", "", &json!({"type": "object"}))];
+    let tools = vec![
+        ToolDefinition::new("one", "", &schema),
+        ToolDefinition::new("two", "", &json!({"type": "object"})),
+    ];
     let request = Request { tools: tools.into(), ..Request::new("go") };
     let arguments = |response: &Response| -> Vec<String> {
         let items = response.tool_calls().map(Item::view);
         items
             .filter_map(|view| match view {
-                ItemView::ToolCall { name, arguments, .. } => Some(format!("{name} {}", arguments.as_ref().unwrap())),
+                ItemView::ToolCall { name, arguments, .. } => {
+                    Some(format!("{name} {}", arguments.as_ref().unwrap()))
+                }
                 _ => None,
             })
             .collect()

@@ -77,7 +77,9 @@ impl Maker<'_> {
         if references >= MOST_REFERENCES || self.is_over() {
             return Some(flat);
         }
-        if let Some(referred) = schema.get("$ref").and_then(Value::as_str).and_then(|name| self.referred(name)) {
+        if let Some(referred) =
+            schema.get("$ref").and_then(Value::as_str).and_then(|name| self.referred(name))
+        {
             merge(&mut flat, self.flat(referred, level, references + 1).unwrap_or_default());
         }
         for part in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
@@ -87,8 +89,10 @@ impl Maker<'_> {
             let Some(choices) = schema.get(name).and_then(Value::as_array) else { continue };
             // Deep down the simplest will do, so that a schema that contains itself comes to an end.
             let is_null = |choice: &&Value| choice.get("type").is_some_and(|kind| kind == "null");
-            let has_more = |choice: &&Value| choice.get("$ref").is_some() || choice.get("properties").is_some();
-            let simple = choices.iter().find(is_null).or_else(|| choices.iter().find(|choice| !has_more(choice)));
+            let has_more =
+                |choice: &&Value| choice.get("$ref").is_some() || choice.get("properties").is_some();
+            let simple =
+                choices.iter().find(is_null).or_else(|| choices.iter().find(|choice| !has_more(choice)));
             let telling = choices.iter().find(|choice| !is_null(choice) && **choice != Value::Bool(false));
             let chosen = if level >= DEEP { simple.or(telling) } else { telling.or(simple) };
             if let Some(chosen) = chosen {
@@ -115,7 +119,8 @@ impl Maker<'_> {
         let mut made = Map::new();
         for (name, property) in described {
             let is_needed = required.contains(&name.as_str());
-            let has_room = made.len() + required.iter().filter(|name| !made.contains_key(**name)).count() < most;
+            let has_room =
+                made.len() + required.iter().filter(|name| !made.contains_key(**name)).count() < most;
             if is_needed || (all && has_room && *property != Value::Bool(false)) {
                 made.insert(name.clone(), self.value(property, level + 1, 0));
             }
@@ -210,14 +215,18 @@ fn merge(into: &mut Map<String, Value>, more: Map<String, Value>) {
             ("enum", Some(Value::Array(ours)), Value::Array(theirs)) => {
                 ours.retain(|value| theirs.contains(value));
             }
-            ("minimum" | "exclusiveMinimum" | "minLength" | "minItems" | "minProperties", Some(ours), theirs)
-                if theirs.as_f64() > ours.as_f64() =>
-            {
+            (
+                "minimum" | "exclusiveMinimum" | "minLength" | "minItems" | "minProperties",
+                Some(ours),
+                theirs,
+            ) if theirs.as_f64() > ours.as_f64() => {
                 *ours = theirs;
             }
-            ("maximum" | "exclusiveMaximum" | "maxLength" | "maxItems" | "maxProperties", Some(ours), theirs)
-                if theirs.as_f64() < ours.as_f64() =>
-            {
+            (
+                "maximum" | "exclusiveMaximum" | "maxLength" | "maxItems" | "maxProperties",
+                Some(ours),
+                theirs,
+            ) if theirs.as_f64() < ours.as_f64() => {
                 *ours = theirs;
             }
             _ => {}
@@ -273,7 +282,9 @@ fn names(list: Option<&Value>) -> Vec<&str> {
 
 fn size(schema: &Map<String, Value>, name: &str) -> Option<usize> {
     let size = schema.get(name)?;
-    size.as_u64().or_else(|| size.as_f64().map(|size| size as u64)).and_then(|size| usize::try_from(size).ok())
+    size.as_u64()
+        .or_else(|| size.as_f64().map(|size| size as u64))
+        .and_then(|size| usize::try_from(size).ok())
 }
 
 fn number(schema: &Map<String, Value>, is_integer: bool, variant: usize) -> Value {
@@ -281,7 +292,9 @@ fn number(schema: &Map<String, Value>, is_integer: bool, variant: usize) -> Valu
     let step = bound("multipleOf").filter(|step| *step > 0.0);
     let unit = match (step, is_integer) {
         // An integer that is a multiple of a fraction is one of a multiple of it.
-        (Some(step), true) => (1..=100_u32).map(|times| step * f64::from(times)).find(|unit| unit.fract() == 0.0),
+        (Some(step), true) => {
+            (1..=100_u32).map(|times| step * f64::from(times)).find(|unit| unit.fract() == 0.0)
+        }
         (step, false) => step,
         (None, true) => Some(1.0),
     };
@@ -332,7 +345,9 @@ fn text(schema: &Map<String, Value>, variant: usize) -> String {
     {
         return text;
     }
-    if let Some(text) = schema.get("format").and_then(Value::as_str).and_then(|format| of_format(format, variant)) {
+    if let Some(text) =
+        schema.get("format").and_then(Value::as_str).and_then(|format| of_format(format, variant))
+    {
         return text;
     }
     let mut text = if variant == 0 { "text".to_owned() } else { format!("{variant}text") };
@@ -410,7 +425,10 @@ mod tests {
         });
         check(&tree);
         // No value fits these; what counts is that they end.
-        generate(&json!({ "type": "object", "required": ["x"], "properties": { "x": { "$ref": "#" } } }), Detail::All);
+        generate(
+            &json!({ "type": "object", "required": ["x"], "properties": { "x": { "$ref": "#" } } }),
+            Detail::All,
+        );
         generate(&json!({ "$ref": "#" }), Detail::All);
         generate(&json!({ "allOf": vec![json!({ "$ref": "#" }); 20] }), Detail::All);
         generate(&json!({ "type": "array", "minItems": 1e18, "items": { "$ref": "#" } }), Detail::All);
@@ -444,13 +462,24 @@ mod tests {
             |(least, more)| json!({ "type": "string", "minLength": least, "maxLength": least + more }),
         );
         let patterns = proptest::sample::select(vec![
-            "^[a-z]{3}$", "^(x|y)+$", r"^\d{2,5}$", r"^[^\s]+@[a-z]+\.(com|org)$", "[A-F0-9]+", "^$",
+            "^[a-z]{3}$",
+            "^(x|y)+$",
+            r"^\d{2,5}$",
+            r"^[^\s]+@[a-z]+\.(com|org)$",
+            "[A-F0-9]+",
+            "^$",
         ])
         .prop_map(|pattern| json!({ "type": "string", "pattern": pattern }));
         let enums = proptest::collection::vec(any::<i8>(), 1..4).prop_map(|values| json!({ "enum": values }));
         let leaf = prop_oneof![
-            integers, numbers, texts, patterns, enums,
-            Just(json!({ "type": "boolean" })), Just(json!({ "type": ["null", "integer"] })), Just(json!({})),
+            integers,
+            numbers,
+            texts,
+            patterns,
+            enums,
+            Just(json!({ "type": "boolean" })),
+            Just(json!({ "type": ["null", "integer"] })),
+            Just(json!({})),
             Just(json!({ "const": { "a": [1, null] } })),
         ];
         leaf.prop_recursive(4, 32, 4, |inner| {
