@@ -114,6 +114,7 @@ impl Run {
             parts,
             model: Arc::clone(&model),
             keeper: self.keeper,
+            said: String::new(),
             carry,
             request: Request {
                 system: parts.system.clone(),
@@ -191,6 +192,8 @@ struct Running<'a> {
     model: Arc<dyn Model>,
     /// What is kept while it runs.
     keeper: Keeper,
+    /// What the model has said of the answer that is not whole yet.
+    said: String,
     /// What the next request carries to the same provider.
     carry: Map<String, Value>,
     request: Request,

@@ -79,6 +79,9 @@ pub(crate) enum Command {
     /// Look into the state that tools keep: documents, their history, and what they were.
     #[command(subcommand, after_long_help = help::STATE)]
     State(StateCommand),
+    /// Look at the runs that were kept: what they came to, what they cost, and a recording that plays one again.
+    #[command(subcommand, after_long_help = help::RUNS)]
+    Runs(RunsCommand),
     /// Show and change settings, each with where it is from.
     #[command(subcommand, after_long_help = help::CONFIG)]
     Config(ConfigCommand),
@@ -665,6 +668,34 @@ pub(crate) enum StateCommand {
         /// The version.
         #[arg(id = "at", value_name = "VERSION")]
         version: u64,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RunsCommand {
+    /// List the runs, the youngest first.
+    Ls {
+        /// How many at most.
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        limit: usize,
+    },
+    /// Show one run with its calls.
+    Show {
+        /// Its id, or the beginning of it.
+        id: String,
+    },
+    /// Add up what runs have used and cost, for all and for each model.
+    Stats {
+        /// Only runs that began within this time, such as `90m` or `168h`.
+        #[arg(long, value_name = "D", value_parser = parse_duration)]
+        since: Option<Duration>,
+    },
+    /// Write a run as a recording, which `--model replay:FILE` plays again: a test without a provider.
+    Export {
+        /// Its id, or the beginning of it.
+        id: String,
+        /// A new file.
+        file: PathBuf,
     },
 }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
+use toolpost_core::Secret;
+
 use crate::config::keys::KEYS;
 
 /// Name and meaning, as `toolpost help environment` prints them; the variables of settings stand in
@@ -62,6 +64,17 @@ pub(crate) fn get(name: &'static str) -> Option<String> {
 pub(crate) fn secret(name: &str) -> Option<String> {
     let own = std::env::var(name).ok().filter(|value| !value.is_empty());
     own.or_else(|| FILES.get()?.get(name).filter(|value| !value.is_empty()).cloned())
+}
+
+/// The keys and tokens that are set: what must not be kept anywhere.
+pub(crate) fn secrets() -> Vec<Secret> {
+    let is_secret = |name: &str| ["KEY", "TOKEN", "SECRET"].iter().any(|end| name.ends_with(end));
+    TABLE
+        .iter()
+        .filter(|(name, _)| is_secret(name))
+        .filter_map(|(name, _)| get(name))
+        .map(Secret::new)
+        .collect()
 }
 
 /// The value of a variable of the table, text or not; `None` if it is unset or empty.

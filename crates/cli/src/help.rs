@@ -55,6 +55,15 @@ Ctrl-D leaves. A line goes on after `\\` and with Alt-Enter. What you said in a 
 again by the arrow keys, from a file under XDG_STATE_HOME that takes nothing that looks like a
 secret. Without a terminal each line of standard input is said in turn.";
 
+pub(crate) const RUNS: &str = "\
+Examples:
+  toolpost runs ls
+  toolpost runs stats --since 24h
+  toolpost runs export 0197 sales.jsonl && toolpost run -p \"...\" --model replay:sales.jsonl
+
+Runs are kept in the file of --store, without keys and tokens that are set; --no-save, or the
+setting no_save, keeps none. The last 1,000 stay.";
+
 pub(crate) const CALL: &str = "\
 Examples:
   toolpost call calculate expression='sqrt(2) * 10'

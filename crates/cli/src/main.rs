@@ -10,10 +10,7 @@
 //! - Text that comes from a model, a tool or a sandbox never reaches a terminal with its control characters.
 //! - Nothing is started, written or sent before the arguments are understood as a whole.
 //! - No logic that a library user would miss: that belongs into the libraries.
-//!
 //! - A file of a folder that nobody trusts starts nothing, allows nothing and sends nothing.
-//!
-//! Deliberately absent: stored runs.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -92,6 +89,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::Schema(args) => commands::schema::run(&args, printer),
         Command::Completions(args) => commands::completions::run(&args, printer),
         Command::Init(command) => commands::init::run(&command, printer),
+        Command::Runs(command) => commands::runs::run(&command, &config, printer),
         Command::State(command) => commands::state::run(&command, &config, printer),
         Command::Config(command) => commands::config::run(&command, &config, printer),
         Command::Trust(args) => commands::trust::run(&args, &config, printer),

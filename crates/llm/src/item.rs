@@ -130,6 +130,13 @@ impl Item {
         Self { view, raw }
     }
 
+    /// A text that is of no provider's wire: each takes it as text.
+    pub fn of_text(text: impl Into<String>) -> Self {
+        let text = text.into();
+        let raw = RawJson::from(&serde_json::json!({ "type": "text", "text": text }));
+        Self { view: ItemView::Text { text, citations: Vec::new() }, raw }
+    }
+
     /// What the item is.
     pub fn view(&self) -> &ItemView {
         &self.view

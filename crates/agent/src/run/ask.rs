@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use toolpost_core::{CallId, Event, UsageEvent};
 use toolpost_llm::{
-    ErrorKind, ModelError, ModelEvent, Request, Response, StopReason as ModelStop, ToolDefinition,
+    AssistantTurn, ErrorKind, Item, ModelError, ModelEvent, ModelId, Request, Response, StopReason as ModelStop,
+    ToolDefinition, Turn,
 };
 
 use super::{Interrupted, Running, Spent, sleep_until};
@@ -94,6 +95,13 @@ impl Running<'_> {
         let request = std::mem::take(&mut self.request);
         let answer = self.answer_to(&request).await;
         self.request = request;
+        let said = std::mem::take(&mut self.said);
+        // Whoever stops an answer has read its beginning, and may speak of it.
+        if self.cancellation.is_cancelled() && answer.is_err() && !said.trim().is_empty() {
+            let origin = self.parts.model.id().clone();
+            let turn = AssistantTurn::new(ModelId::new("interrupted", origin.name), vec![Item::of_text(said)]);
+            self.request.turns.push(Turn::Assistant(turn));
+        }
         let response = answer?;
         self.count(&response, response.tool_calls().count());
         Ok(response)
@@ -102,6 +110,7 @@ impl Running<'_> {
     /// One answer of the model to a request.
     pub(super) async fn answer_to(&mut self, request: &Request) -> Result<Response, Interrupted> {
         let withholds = self.withholds_text();
+        self.said.clear();
         let mut stream = self.model.stream(request);
         let mut cancelled = self.cancellation.cancelled();
         let mut over = pin!(sleep_until(self.budget.deadline()));
@@ -118,7 +127,10 @@ impl Running<'_> {
             match event {
                 Some(Ok(ModelEvent::Done(response))) => return Ok(*response),
                 Some(Ok(ModelEvent::TextDelta { .. })) if withholds => {}
-                Some(Ok(ModelEvent::TextDelta { text, .. })) => self.emit(|_| Event::TextDelta { run, text }),
+                Some(Ok(ModelEvent::TextDelta { text, .. })) => {
+                    self.said.push_str(&text);
+                    self.emit(|_| Event::TextDelta { run, text });
+                }
                 Some(Ok(ModelEvent::ThinkingDelta { text, .. })) => {
                     self.emit(|_| Event::ThinkingDelta { run, text });
                 }
@@ -128,6 +140,7 @@ impl Running<'_> {
                     toolpost_core::format_duration(after)
                 )),
                 Some(Ok(ModelEvent::Restarted)) => {
+                    self.said.clear();
                     self.note("the provider began its answer anew; what it said before is void");
                 }
                 Some(Ok(_)) => {}

@@ -66,9 +66,6 @@ pub(crate) struct ClaudeCodeArgs {
     /// What Claude Code may do without being asked for: manual, accept-edits, plan, dont-ask or bypass.
     #[arg(long, value_name = "MODE", help_heading = "Claude Code")]
     pub(crate) permission_mode: Option<PermissionMode>,
-    /// How much Claude Code may cost, in US dollars.
-    #[arg(long, value_name = "USD", help_heading = "Claude Code")]
-    pub(crate) max_cost: Option<f64>,
     /// Memory of Claude Code with everything that it starts, such as `2G`. Default 4G.
     #[arg(long, value_name = "SIZE", help_heading = "Claude Code", value_parser = size)]
     pub(crate) memory: Option<u64>,
@@ -84,7 +81,7 @@ pub(crate) struct ClaudeCodeArgs {
 #[command(group = clap::ArgGroup::new("task").args(["prompt", "file"]))]
 #[command(group = clap::ArgGroup::new("begin").required(true).multiple(true).args(["prompt", "file", "interactive"]))]
 pub(crate) struct RunArgs {
-    /// The task.
+    /// The task. What is piped into standard input stands after it.
     #[arg(short, long, value_name = "TEXT", help_heading = "Input")]
     pub(crate) prompt: Option<String>,
     /// A file with the task; `-` is standard input.
@@ -93,6 +90,9 @@ pub(crate) struct RunArgs {
     /// Talk: go on after the answer, as `toolpost chat` does.
     #[arg(short, long, help_heading = "Input")]
     pub(crate) interactive: bool,
+    /// Write the answer to a new file, in one piece; one that is there stays.
+    #[arg(short, long, value_name = "FILE", help_heading = "Output", conflicts_with = "interactive")]
+    pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) work: AgentArgs,
     #[command(flatten)]
@@ -151,6 +151,18 @@ pub(crate) struct AgentArgs {
     pub(crate) compact_tools: bool,
     #[command(flatten)]
     pub(crate) permission: Permission,
+    /// Go on with the conversation that was had last in this folder.
+    #[arg(long = "continue", help_heading = "Conversation")]
+    pub(crate) go_on: bool,
+    /// Go on with the conversation of this id, or of the only id that begins so.
+    #[arg(long, value_name = "ID", help_heading = "Conversation", conflicts_with = "go_on")]
+    pub(crate) resume: Option<String>,
+    /// Go on with a copy of the conversation of this id; the other one stays as it is.
+    #[arg(long, value_name = "ID", help_heading = "Conversation", conflicts_with_all = ["go_on", "resume"])]
+    pub(crate) fork: Option<String>,
+    /// Keep neither the conversation nor what its models were asked and answered.
+    #[arg(long, help_heading = "Conversation", conflicts_with_all = ["go_on", "resume", "fork"])]
+    pub(crate) no_save: bool,
     /// Where files that were made are put; default `artifacts/RUN-ID`, for a fresh working folder.
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub(crate) artifacts: Option<PathBuf>,
@@ -170,9 +182,20 @@ pub(crate) struct AgentArgs {
     /// How long the run takes at most, such as `90s` or `5m`.
     #[arg(long, value_name = "D", help_heading = "Limits", value_parser = parse_duration)]
     pub(crate) max_time: Option<Duration>,
+    /// How much it costs at most, in US dollars. A model whose price nobody knows is then not asked.
+    #[arg(long, value_name = "USD", help_heading = "Limits", value_parser = dollars)]
+    pub(crate) max_cost: Option<f64>,
+    /// End at a limit at once, without a last answer that sums up.
+    #[arg(long, help_heading = "Limits")]
+    pub(crate) no_wrap_up: bool,
 }
 
 fn temperature(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..=2.0).contains(number));
     number.ok_or_else(|| "expected a number from 0 to 2".to_owned())
+}
+
+fn dollars(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "expected a number above 0, such as 0.50".to_owned())
 }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toolpost_agent::{Agent, Limits};
-use toolpost_core::{Artifact, ArtifactData, EventSink, RunId, ToolSource};
-use toolpost_llm::{Model, Settings};
+use toolpost_core::{Artifact, ArtifactData, Clock as _, EventSink, RunId, SystemClock, ToolSource};
+use toolpost_llm::{Model, ModelId, ModelInfo, Settings, Usage};
 use toolpost_toolbox::Toolbox;
 
 use super::model::open_model;
@@ -58,6 +58,7 @@ impl<'a> Parts<'a> {
         let mut builder = Agent::builder(model, self.toolbox.clone())
             .settings(self.settings.clone())
             .on_event(Arc::clone(&self.events))
+            .pricing(Arc::new(price))
             .limits(|all| *all = self.limits.clone());
         builder = match &self.args.dynamic {
             None => builder,
@@ -71,6 +72,13 @@ impl<'a> Parts<'a> {
         }
         Ok(builder.build())
     }
+}
+
+/// What an answer costs now, as far as the catalog knows.
+fn price(model: &ModelId, usage: &Usage) -> Option<f64> {
+    let cost = ModelInfo::find(model).cost(usage, SystemClock.timestamp(), None)?;
+    // A part without a price makes the whole unknown.
+    cost.unpriced.is_empty().then_some(cost.usd)
 }
 
 /// What the tools are from.
@@ -120,6 +128,10 @@ fn limits(args: &AgentArgs, config: &Config) -> Result<Limits, Failure> {
         args.max_tool_calls.map_or_else(|| config.number("max_tool_calls"), |n| Ok(Some(n)))?;
     limits.tokens = args.max_tokens.map_or_else(|| config.number("max_tokens"), |n| Ok(Some(n)))?;
     limits.time = args.max_time.or_else(|| config.duration("max_time"));
+    limits.cost_usd = args.max_cost;
+    if args.no_wrap_up {
+        limits.wrap_up = None;
+    }
     Ok(limits)
 }
 

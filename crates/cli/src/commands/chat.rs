@@ -9,15 +9,14 @@ use std::io::{self, IsTerminal as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde_json::json;
-use tokio::runtime::Runtime;
-use toolpost_agent::{Agent, Outcome, Run};
+use tokio::runtime::Handle;
+use toolpost_agent::{Agent, Conversation, Outcome};
 use toolpost_core::{Event, EventSink, RunId, RunRecord, Scope, Usage};
-use toolpost_llm::{AssistantTurn, Item, Model, ModelId, ModelSpec, Part, Secret, Turn};
-use toolpost_toolbox::ToolSession;
+use toolpost_llm::{Model, ModelSpec, Secret};
 
 use self::input::{Input, Said};
 use super::agent::{Parts, put_away, store};
+use super::memory::Memory;
 use super::model::{model, recorded};
 use super::run::{ended, show, show_files};
 use crate::args::{AgentArgs, ChatArgs};
@@ -27,7 +26,7 @@ use crate::failure::Failure;
 use crate::interrupt::Turns;
 use crate::port::TerminalPort;
 use crate::print::Printer;
-use crate::style::{FAINT, HINT, STRONG, harmless, paint};
+use crate::style::{FAINT, HINT, STRONG, harmless, one_line, paint};
 use crate::terminal::Screen;
 use crate::workspace::Workspace;
 use crate::{env, progress};
@@ -53,12 +52,15 @@ pub(super) fn talk(
     let store = store(work, config, &workspace, id);
     let runtime = super::runtime()?;
     let screen = Screen::new(printer, work.plain);
-    let partial = Arc::new(Mutex::new(String::new()));
-    let events = overheard(progress::sink_of(printer, screen.clone()), &partial);
+    let memory = Memory::open(work, config)?;
+    let last = Arc::new(Mutex::new(Usage::default()));
+    let events = overheard(progress::sink_of(printer, screen.clone()), &last);
+    let conversation = runtime.block_on(memory.begin(work))?;
     let parts = runtime.block_on(Parts::open(work, config, &workspace, events, printer))?;
     let turns = runtime.block_on(async { Turns::watch() })?;
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal() && printer.is_text();
     let mut input = Input::open(is_terminal)?;
+    input.offer("/resume", runtime.block_on(memory.ids())?);
     input.offer("/tools", parts.toolbox.specs().iter().map(|spec| spec.name.clone()).collect());
     input.offer("/approve", parts.toolbox.specs().iter().map(|spec| spec.name.clone()).collect());
     // The first thing that is written: from here on only the conversation itself can fail.
@@ -76,13 +78,13 @@ pub(super) fn talk(
         is_recorded: work.record.is_some(),
         agent,
         model,
-        turns: Vec::new(),
-        begins: Vec::new(),
-        tools: None,
+        is_ours: conversation.exchanges().is_empty(),
+        conversation,
+        memory: &memory,
         scope: Scope::new(owner).with_working_dir(workspace.path()),
         port: Arc::new(port),
         screen,
-        partial,
+        last,
         interrupts: turns,
         usage: Usage::default(),
         cost: Some(0.0),
@@ -101,7 +103,12 @@ pub(super) fn talk(
             format!("{} · /help lists commands, Ctrl-D leaves", harmless(&chat.model.id().to_string())),
         ));
     }
-    let ended = chat.talk(&runtime, &mut input, first, is_terminal);
+    chat.tell_where_it_stands();
+    let ended = chat.talk(&mut input, first, is_terminal);
+    if is_terminal && memory.runs.is_some() && !chat.conversation.exchanges().is_empty() {
+        let id = chat.conversation.id();
+        chat.tell(&paint(FAINT, format!("`toolpost chat --resume {id}` goes on from here")));
+    }
     super::end(runtime);
     let mut made = Vec::new();
     let put = store.map_or(Ok(()), |store| put_away(&workspace, &store, &mut made));
@@ -122,17 +129,13 @@ pub(super) async fn draw(screen: Arc<Screen>) {
     }
 }
 
-/// The same sink, and what the model is saying in the turn that is not over.
-fn overheard(sink: EventSink, partial: &Arc<Mutex<String>>) -> EventSink {
-    let partial = Arc::clone(partial);
+/// The same sink, and what the last answer has consumed, which says how full the model's window is.
+fn overheard(sink: EventSink, last: &Arc<Mutex<Usage>>) -> EventSink {
+    let last = Arc::clone(last);
     Arc::new(move |event| {
-        let mut said = partial.lock().unwrap_or_else(PoisonError::into_inner);
-        match event {
-            Event::TextDelta { text, .. } => said.push_str(text),
-            Event::TurnStarted { .. } | Event::TurnFinished { .. } => said.clear(),
-            _ => {}
+        if let Event::TurnFinished { usage, .. } = event {
+            last.lock().unwrap_or_else(PoisonError::into_inner).clone_from(usage);
         }
-        drop(said);
         sink(event);
     })
 }
@@ -145,21 +148,21 @@ struct Chat<'a> {
     is_recorded: bool,
     agent: Agent,
     model: Arc<dyn Model>,
-    turns: Vec<Turn>,
-    /// Where what the person said each time begins.
-    begins: Vec<usize>,
-    tools: Option<ToolSession>,
+    conversation: Conversation,
+    /// Whether it was begun or copied here, and what was taken back of it is of no use to anybody.
+    is_ours: bool,
+    memory: &'a Memory,
     scope: Scope,
     port: Arc<TerminalPort>,
     screen: Option<Arc<Screen>>,
-    partial: Arc<Mutex<String>>,
+    last: Arc<Mutex<Usage>>,
     interrupts: Turns,
     usage: Usage,
     /// What it has cost, as long as that is known.
     cost: Option<f64>,
     /// The name of the first run, by which its files are put away.
     next_id: Option<RunId>,
-    handle: tokio::runtime::Handle,
+    handle: Handle,
 }
 
 /// What a line came to.
@@ -171,7 +174,6 @@ enum Next {
 impl Chat<'_> {
     fn talk(
         &mut self,
-        runtime: &Runtime,
         input: &mut Input,
         mut first: Option<String>,
         is_terminal: bool,
@@ -212,7 +214,7 @@ impl Chat<'_> {
                 }
                 continue;
             }
-            match self.turn(runtime, words) {
+            match self.turn(words) {
                 Ok(()) => {}
                 Err(failure) => exit = self.printer.failure(&failure),
             }
@@ -227,33 +229,50 @@ impl Chat<'_> {
         self.printer.note(text);
     }
 
-    /// One thing that is said, and the answer.
-    fn turn(&mut self, runtime: &Runtime, words: String) -> Result<(), Failure> {
-        let begin = self.turns.len();
-        let mut turns = self.turns.clone();
-        match turns.last_mut() {
-            // A turn that was broken off may have left one without an answer.
-            Some(Turn::User(parts)) => parts.push(Part::text(words)),
-            _ => turns.push(Turn::user(words)),
+    /// Of a conversation that goes on, what was said last.
+    fn tell_where_it_stands(&self) {
+        let summary = self.conversation.summary();
+        if summary.prompts > 0 {
+            let said = super::run::count(summary.prompts, "question");
+            let title = one_line(&summary.title, 80);
+            self.tell(&format!(
+                "{} {} {}",
+                paint(HINT, "goes on:"),
+                title,
+                paint(FAINT, format!("({said})"))
+            ));
         }
-        let mut run = Run::from_turns(&self.agent, turns)
+    }
+
+    /// One thing that is said, and the answer.
+    fn turn(&mut self, words: String) -> Result<(), Failure> {
+        let before = self.conversation.exchanges().len();
+        let mut run = self
+            .conversation
+            .run(&self.agent, words)
             .with_caller(super::caller())
-            .with_scope(self.scope.clone())
+            .with_scope(self.scope.clone().with_id(self.conversation.id()))
             .with_port(Arc::clone(&self.port) as Arc<dyn toolpost_core::Port>)
             .with_cancellation(self.interrupts.begin());
+        if let Some(runs) = &self.memory.runs {
+            run = run.kept_in(runs);
+        }
         if let Some(id) = self.next_id.take() {
             run = run.with_id(id);
-        }
-        if let Some(tools) = self.tools.clone() {
-            run = run.with_tool_session(tools);
         }
         if let Some(screen) = &self.screen {
             screen.begin();
         }
-        let outcome = runtime.block_on(run.finish());
+        let outcome = self.handle.block_on(run.finish());
         let shown = self.screen.as_ref().map(|screen| screen.settle());
-        self.take(begin, &outcome);
-        show(RunRecord::clone(&outcome.record), outcome.stop.is_answer(), shown.as_deref(), self.printer)?;
+        self.count(&outcome);
+        let window = self.window_left();
+        let record = RunRecord::clone(&outcome.record);
+        show(record, outcome.stop.is_answer(), shown.as_deref(), window, self.printer)?;
+        // What nobody has answered can be said again; it is not sent twice.
+        if outcome.error.is_some() && outcome.record.tool_calls.is_empty() {
+            self.take_back(before)?;
+        }
         match ended(&outcome) {
             // Whoever stops it knows.
             Err(failure) if failure.exit == Exit::Interrupted => {
@@ -264,8 +283,7 @@ impl Chat<'_> {
         }
     }
 
-    /// Keeps what a run came to.
-    fn take(&mut self, begin: usize, outcome: &Outcome) {
+    fn count(&mut self, outcome: &Outcome) {
         let record = &outcome.record;
         self.usage.add(&record.usage);
         self.cost = match (self.cost, record.cost_usd) {
@@ -274,28 +292,31 @@ impl Chat<'_> {
             (all, None) if record.usage.total_tokens() == 0 => all,
             _ => None,
         };
-        if outcome.tool_session.is_some() {
-            self.tools.clone_from(&outcome.tool_session);
-        }
-        let said = std::mem::take(&mut *self.partial.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut turns = outcome.turns.clone();
-        if !said.trim().is_empty()
-            && let Some(turn) = broken_off(&said)
-        {
-            turns.push(turn);
-        }
-        // What nobody has answered can be said again; it is not sent twice.
-        if outcome.error.is_some() && turns.len() <= begin + 1 {
-            return;
-        }
-        self.begins.push(begin.min(turns.len().saturating_sub(1)));
-        self.turns = turns;
     }
-}
 
-/// What a model said before it was stopped, as a turn of nobody's wire: each takes its text.
-fn broken_off(said: &str) -> Option<Turn> {
-    let item = json!({ "view": { "text": { "text": said } }, "raw": { "type": "text", "text": said } });
-    let item: Item = serde_json::from_str(&item.to_string()).ok()?;
-    Some(Turn::Assistant(AssistantTurn::new(ModelId::new("interrupted", "text"), vec![item])))
+    /// How much of the model's window is left, if that is known.
+    fn window_left(&self) -> Option<String> {
+        let window = self.model.info()?.context_window.filter(|window| *window > 0)?;
+        let used = self.last.lock().unwrap_or_else(PoisonError::into_inner).total_tokens();
+        let left = window.saturating_sub(used).saturating_mul(100) / window;
+        (used > 0).then(|| format!("{left} % of the context left"))
+    }
+
+    /// Goes on from where the conversation was after so many questions.
+    fn take_back(&mut self, questions: usize) -> Result<(), Failure> {
+        let all = self.conversation.exchanges().len();
+        if questions >= all {
+            return Ok(());
+        }
+        let old = self.conversation.id();
+        let conversations = &self.memory.conversations;
+        self.conversation = match questions {
+            0 => self.memory.create(),
+            _ => self.handle.block_on(conversations.fork(old, Some(questions)))?,
+        };
+        if std::mem::replace(&mut self.is_ours, true) {
+            self.handle.block_on(conversations.delete(old))?;
+        }
+        Ok(())
+    }
 }

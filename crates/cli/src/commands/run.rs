@@ -3,15 +3,16 @@
 mod claude_code;
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use toolpost_agent::{Outcome, Run};
+use toolpost_agent::Outcome;
 use toolpost_core::{Artifact, Event, RunId, RunRecord, Scope, format_duration};
 use toolpost_llm::{ModelSpec, Secret};
 
 use super::agent::{Parts, put_away, store};
+use super::memory::Memory;
 use super::model::{model, recorded};
 use crate::args::{AgentKind, Format, RunArgs};
 use crate::config::Config;
@@ -36,6 +37,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         let first = (args.prompt.is_some() || args.file.is_some()).then(|| prompt(args)).transpose()?;
         return super::chat::talk(&args.work, first, config, printer);
     }
+    check_output(args)?;
     let prompt = prompt(args)?;
     let work = &args.work;
     let key = env::get("ANTHROPIC_API_KEY").map(Secret::new);
@@ -50,10 +52,14 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     // The first thing that is written: from here on only the run itself can fail.
     let model = recorded(work, model, key)?;
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
-    let mut run = Run::new(&parts.agent(model)?, prompt)
+    let memory = Memory::open(work, config)?;
+    let conversation = runtime.block_on(memory.begin(work))?;
+    let scope = Scope::new(owner).with_id(conversation.id()).with_working_dir(workspace.path());
+    let mut run = conversation
+        .run(&parts.agent(model)?, prompt)
         .with_id(id)
         .with_caller(super::caller())
-        .with_scope(Scope::new(owner).with_working_dir(workspace.path()))
+        .with_scope(scope)
         .with_port(Arc::new(
             TerminalPort::new(printer, &work.permission, store.clone()).on_screen(screen.clone()),
         ));
@@ -61,6 +67,9 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         let notice = "the model's words are scripted; the tools, the sandbox and the numbers are real";
         printer.note(&format!("{} {notice}", paint(HINT, "script:")));
         run = run.with_notice(notice);
+    }
+    if let Some(runs) = &memory.runs {
+        run = run.kept_in(runs);
     }
     if let Some(screen) = &screen {
         screen.begin();
@@ -76,8 +85,13 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         None => Ok(()),
     };
     show_files(&record.artifacts, printer);
-    let ended =
-        show(record, outcome.stop.is_answer(), shown.as_deref(), printer).and_then(|()| ended(&outcome));
+    let written = match &args.output {
+        Some(path) if outcome.stop.is_answer() => write_answer(path, &record.response, printer),
+        _ => Ok(()),
+    };
+    let ended = show(record, outcome.stop.is_answer(), shown.as_deref(), None, printer)
+        .and_then(|()| ended(&outcome))
+        .and_then(|exit| written.map(|()| exit));
     match put {
         // What could not be put away stays where it is.
         Err(failure) => {
@@ -89,7 +103,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
 
 fn prompt(args: &RunArgs) -> Result<String, Failure> {
     let text = match (&args.prompt, &args.file) {
-        (Some(prompt), _) => prompt.clone(),
+        (Some(prompt), _) => with_piped(prompt, args.interactive)?,
         (None, Some(path)) if path == Path::new("-") => read_text(path, io::stdin().lock())?,
         (None, Some(path)) => {
             read_text(path, File::open(path).map_err(|error| Failure::file("the task", path, &error))?)?
@@ -100,6 +114,63 @@ fn prompt(args: &RunArgs) -> Result<String, Failure> {
         return Err(Failure::usage("the task is empty").hint("Say what to do with `-p TEXT` or `-f FILE`."));
     }
     Ok(text)
+}
+
+/// The task, and what is piped into standard input. Whatever else standard input is, such as a terminal or a socket
+/// that nobody writes to, is not waited for.
+fn with_piped(prompt: &str, is_interactive: bool) -> Result<String, Failure> {
+    if is_interactive || !is_piped() {
+        return Ok(prompt.to_owned());
+    }
+    let piped = read_text(Path::new("-"), io::stdin().lock())?;
+    if piped.trim().is_empty() {
+        return Ok(prompt.to_owned());
+    }
+    Ok(format!("{prompt}\n\n<stdin>\n{}\n</stdin>", piped.trim_end()))
+}
+
+/// Whether standard input is a pipe or a file.
+#[cfg(unix)]
+fn is_piped() -> bool {
+    use rustix::fs::FileType;
+    let status = rustix::fs::fstat(rustix::stdio::stdin());
+    let kind = status.map(|status| FileType::from_raw_mode(status.st_mode));
+    matches!(kind, Ok(FileType::Fifo | FileType::RegularFile))
+}
+
+#[cfg(not(unix))]
+fn is_piped() -> bool {
+    use std::io::IsTerminal as _;
+    !io::stdin().is_terminal()
+}
+
+/// Writes the answer to a file that is new, all of it or nothing.
+fn write_answer(path: &Path, answer: &str, printer: &Printer) -> Result<(), Failure> {
+    let wrong = |error: &io::Error| Failure::file("the answer's file", path, error);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|error| wrong(&error))?;
+    let end = if answer.ends_with('\n') { "" } else { "\n" };
+    file.write_all(answer.as_bytes())
+        .and_then(|()| file.write_all(end.as_bytes()))
+        .map_err(|error| wrong(&error))?;
+    file.persist_noclobber(path).map_err(|error| wrong(&error.error))?;
+    printer.note(&format!(
+        "{} {}",
+        paint(GOOD, "written"),
+        paint(HINT, harmless(&path.display().to_string()))
+    ));
+    Ok(())
+}
+
+/// A file that is there is not written over; that is found before anybody is asked.
+fn check_output(args: &RunArgs) -> Result<(), Failure> {
+    match &args.output {
+        Some(path) if path.symlink_metadata().is_ok() => {
+            Err(Failure::usage(format!("the file `{}` is there already", path.display()))
+                .hint("Name a new file with `-o`, or remove that one."))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn read_text(path: &Path, source: impl io::Read) -> Result<String, Failure> {
@@ -141,6 +212,7 @@ pub(super) fn show(
     record: RunRecord,
     is_answer: bool,
     shown: Option<&str>,
+    window: Option<String>,
     printer: &Printer,
 ) -> Result<(), Failure> {
     match printer.format {
@@ -151,7 +223,7 @@ pub(super) fn show(
             if is_answer && !was_shown {
                 printer.foreign_result(&record.response)?;
             }
-            printer.note(&paint(FAINT, summary(&record)));
+            printer.note(&paint(FAINT, summary(&record, window)));
         }
     }
     Ok(())
@@ -164,6 +236,7 @@ fn stopped(outcome: &Outcome, exit: Exit) -> Failure {
         "max_tool_calls" => Some("--max-tool-calls"),
         "max_tokens" => Some("--max-tokens"),
         "max_time" => Some("--max-time"),
+        "max_cost" => Some("--max-cost"),
         "output_tokens" => Some("--max-output-tokens"),
         _ => None,
     };
@@ -175,7 +248,7 @@ fn stopped(outcome: &Outcome, exit: Exit) -> Failure {
     }
 }
 
-fn summary(record: &RunRecord) -> String {
+fn summary(record: &RunRecord, window: Option<String>) -> String {
     let mut facts = vec![
         record.model.clone(),
         count(record.iterations as usize, "turn"),
@@ -193,6 +266,7 @@ fn summary(record: &RunRecord) -> String {
         facts.push(format!("{cost:.4} USD"));
     }
     facts.push(format_duration(std::time::Duration::from_secs_f64(record.execution_time)));
+    facts.extend(window);
     crate::style::one_line(&facts.join(" · "), 200)
 }
 

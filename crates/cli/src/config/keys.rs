@@ -84,6 +84,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("ask", Flag, "TOOLPOST_ASK", ActsIfTrue, "false", "ask before each call of every tool"),
     key("level", Choice(LEVELS), "TOOLPOST_LEVEL", Waits, "", "the sandbox level"),
     key("artifacts", Path, "TOOLPOST_ARTIFACTS", Waits, "", "where `run` puts files that were made"),
+    key("no_save", Flag, "TOOLPOST_NO_SAVE", ActsIfTrue, "false", "keep neither conversations nor runs"),
     key("store", Path, "TOOLPOST_STORE", Waits, "", "the file that keeps the state of tools"),
     key("max_iterations", Count, "TOOLPOST_MAX_ITERATIONS", Waits, "25", "how often a run asks its model"),
     key("max_tool_calls", Count, "TOOLPOST_MAX_TOOL_CALLS", Waits, "", "how many tools a run calls"),

@@ -76,6 +76,8 @@ fn each_turn_goes_on_from_those_before() {
     talk.say("I am Ada.").say("Who am I?");
     talk.shows("Your name is Ada.");
     talk.shows("7 tokens in");
+    // How much of the window is left, of a model that the catalog knows.
+    talk.shows("% of the context left");
     let bodies = talk.model.bodies();
     assert_eq!(bodies[1]["system"], "Be brief.");
     let messages = &talk.asked()[1];
@@ -357,6 +359,30 @@ fn a_model_can_be_changed_and_gets_the_conversation() {
     let model = Anthropic::start(vec![]);
     let finished = model.env.run_with("/model script:x.yaml\n", ["chat", "--record", "r.jsonl"]).exit(2);
     assert!(finished.err.contains("has one model"), "{finished}");
+}
+
+#[test]
+fn a_conversation_goes_on_in_another_process() {
+    let mut talk = Talk::start(vec![says("Hello Ada.")], &[]);
+    talk.say("I am Ada.");
+    let (model, left) = talk.leave();
+    drop(left);
+    let again = Anthropic::start(vec![says("Ada."), says("New.")]);
+    let env = model.env.with("ANTHROPIC_BASE_URL", again.server.base_url());
+    let mut talk = Talk::begin(Anthropic { env, server: again.server }, &["--continue"]);
+    talk.shows("I am Ada.");
+    talk.say("Who am I?");
+    let messages = &talk.asked()[0];
+    assert_eq!([text(messages, 0), text(messages, 1)], ["I am Ada.", "Hello Ada."]);
+    // A new one, and back to the first.
+    talk.say("/clear").say("/resume").shows("(2 questions");
+    let shown = talk.text();
+    let id = shown.split("(2 questions").next().unwrap().rsplit("\u{1b}[36m").next().unwrap();
+    let id = id.split('\u{1b}').next().unwrap().to_owned();
+    talk.say(&format!("/resume {id}")).say("And now?");
+    assert_eq!(talk.asked()[1].as_array().unwrap().len(), 5);
+    talk.say("/resume nosuch").shows("error:");
+    talk.leave();
 }
 
 #[test]

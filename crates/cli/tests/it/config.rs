@@ -33,6 +33,7 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("max_tokens", limits),
         ("max_time", limits),
         ("no_network", no_network),
+        ("no_save", crate::memory::no_save),
         ("code.pool", pool),
         ("code.preload", preload),
         ("code.profile", profile),
@@ -74,7 +75,7 @@ fn every_setting_has_a_test_and_is_set_by_its_variable() {
 
 fn sample(name: &str) -> &'static str {
     match name {
-        "ask" | "no_network" => "true",
+        "ask" | "no_network" | "no_save" => "true",
         "temperature" => "0.5",
         "effort" => "high",
         "tools" | "allow" | "http.allow_hosts" | "code.preload" => "a,b",

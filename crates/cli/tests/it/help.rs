@@ -2,7 +2,7 @@
 
 use crate::support::TestEnv;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "run",
     "chat",
     "call",
@@ -15,6 +15,7 @@ const COMMANDS: [&str; 17] = [
     "completions",
     "init",
     "state",
+    "runs",
     "config",
     "trust",
     "login",

@@ -23,6 +23,7 @@ mod interrupt;
 mod login;
 mod look;
 mod mcp;
+mod memory;
 mod options;
 mod packages;
 mod provider;

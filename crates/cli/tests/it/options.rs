@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, chat, claude_code, config, docker, exec, gateway, global, login, look, mcp, packages, run, serve,
-    serve_oauth, serve_tasks, session, several, state, targets,
+    call, chat, claude_code, config, docker, exec, gateway, global, login, look, mcp, memory, packages, run,
+    serve, serve_oauth, serve_tasks, session, several, state, targets,
 };
 
 /// The test that holds an option: its name, and the file that it stands in.
@@ -108,12 +108,23 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--image"), by!(claude_code::a_container_has_the_image_that_is_built_for_it)),
         (("run", "--pull"), by!(claude_code::a_container_has_the_image_that_is_built_for_it)),
         (("run", "--allow-tool"), by!(claude_code::what_goes_wrong_has_its_status)),
-        (("run", "--max-cost"), by!(claude_code::what_goes_wrong_has_its_status)),
+        (("run", "--max-cost"), by!(run::max_cost)),
         (("run", "--memory"), by!(claude_code::what_it_may_take_is_limited)),
         (("run", "--cpu"), by!(claude_code::what_it_may_take_is_limited)),
         (("run", "--pids"), by!(claude_code::what_it_may_take_is_limited)),
         (("run", "--own-tools"), by!(claude_code::its_own_tools_are_there_when_they_are_named)),
         (("run", "--permission-mode"), by!(claude_code::a_permission_mode_decides_what_needs_no_permission)),
+        (("run", "--continue"), by!(memory::go_on)),
+        (("run", "--resume"), by!(memory::resume)),
+        (("run", "--fork"), by!(memory::fork)),
+        (("run", "--no-save"), by!(memory::no_save)),
+        (("run", "--output"), by!(run::output)),
+        (("run", "--no-wrap-up"), by!(run::no_wrap_up)),
+        (("runs ls", "--limit"), by!(memory::ls)),
+        (("runs show", "<ID>"), by!(memory::show)),
+        (("runs stats", "--since"), by!(memory::stats)),
+        (("runs export", "<ID>"), by!(memory::export)),
+        (("runs export", "<FILE>"), by!(memory::export)),
         (("run", "--interactive"), by!(chat::interactive)),
         (("run", "--plain"), by!(chat::plain)),
         (("run", "--prompt"), by!(run::prompt)),
@@ -275,6 +286,10 @@ fn every_option_has_a_test() {
         "image ls",
         "image rm",
         "init tool",
+        "runs ls",
+        "runs show",
+        "runs stats",
+        "runs export",
         "state show",
         "state log",
         "state at",

@@ -59,6 +59,71 @@ pub(crate) fn file() {
 }
 
 #[test]
+fn what_is_piped_stands_after_the_task() {
+    let model = Anthropic::start(vec![says("ok"), says("ok")]);
+    model.env.run_with("a,b\n1,2\n", ["run", "-p", "sum this"]).ok();
+    model.env.run_with("", ["run", "-p", "sum this"]).ok();
+    let bodies = model.bodies();
+    assert_eq!(
+        bodies.iter().map(task).collect::<Vec<_>>(),
+        ["sum this\n\n<stdin>\na,b\n1,2\n</stdin>", "sum this"]
+    );
+}
+
+#[test]
+pub(crate) fn output() {
+    let env = scripted(&json!([{ "text": "The answer." }]));
+    for option in ["-o", "--output"] {
+        let finished = env.run(with(&[option, "answer.txt"])).ok();
+        assert_eq!(
+            (finished.out.as_str(), env.read("answer.txt").as_str()),
+            ("The answer.\n", "The answer.\n")
+        );
+        // A file that is there stays, and nobody is asked anything.
+        env.write("answer.txt", "mine");
+        let refused = env.run(with(&[option, "answer.txt", "--json"])).exit(2);
+        assert!(refused.out.is_empty() && refused.err.contains("is there already"), "{refused}");
+        assert_eq!(env.read("answer.txt"), "mine");
+        std::fs::remove_file(env.path("answer.txt")).unwrap();
+    }
+    // A run without an answer writes none.
+    let env = calling("calculate", &json!({"expression": "1"}));
+    env.run(with(&["--max-iterations", "1", "-o", "answer.txt"])).exit(6);
+    assert!(!env.path("answer.txt").exists());
+}
+
+#[test]
+pub(crate) fn max_cost() {
+    // An answer of the loopback provider costs a little, and the next one is over the limit.
+    let sum = json!({"expression": "1"});
+    let replies = || vec![calls("calculate", &sum), says("Summed up."), says("more")];
+    let model = Anthropic::start(replies());
+    let words = ["run", "-p", "x", "-m", "anthropic/claude-sonnet-5-5", "--json", "--no-wrap-up"];
+    let finished = model.env.run(words.iter().chain(&["--max-cost", "0.000001"])).exit(6);
+    assert_eq!(finished.error()["code"], "MAX_COST");
+    assert_eq!(model.bodies().len(), 1);
+    let model = Anthropic::start(replies());
+    let record = model.env.run(words.iter().chain(&["--max-cost", "5"])).ok().json();
+    assert!(record["cost_usd"].as_f64().unwrap() > 0.0, "{record}");
+    // What a script costs is not known.
+    let env = scripted(&json!([{ "text": "x" }]));
+    env.run(with(&["--max-cost", "1"])).exit(2);
+}
+
+#[test]
+pub(crate) fn no_wrap_up() {
+    let sum = json!({"expression": "1"});
+    let record = |words: &[&str]| {
+        let model = Anthropic::start(vec![calls("calculate", &sum), says("Summed up.")]);
+        let base = ["run", "-p", "x", "--json", "--max-iterations", "1"];
+        let record = model.env.run(base.iter().chain(words)).exit(6).json();
+        (record["response"].as_str().unwrap().to_owned(), model.bodies().len())
+    };
+    assert_eq!(record(&[]), ("Summed up.".to_owned(), 2));
+    assert_eq!(record(&["--no-wrap-up"]), (String::new(), 1));
+}
+
+#[test]
 pub(crate) fn attach() {
     let env = calling("run_command", &json!({"argv": ["find", ".", "-type", "f"]}));
     env.write("data/table.csv", "a,b\n");

@@ -26,7 +26,8 @@ impl Chat<'_> {
             "/approve" => self.approve(rest)?,
             "/usage" => self.tell(&self.used()),
             "/cost" => self.tell(&self.costs()),
-            "/undo" => self.undo(),
+            "/undo" => self.undo()?,
+            "/resume" => self.resume(rest)?,
             "/clear" => self.clear(),
             "/save" => self.save(Path::new(rest))?,
             _ => return Ok(Next::Ends),
@@ -160,34 +161,55 @@ impl Chat<'_> {
         }
     }
 
-    fn undo(&mut self) {
-        let Some(begin) = self.begins.pop() else {
+    fn undo(&mut self) -> Result<(), Failure> {
+        let Some(left) = self.conversation.exchanges().len().checked_sub(1) else {
             self.tell("there is nothing to take back");
-            return;
+            return Ok(());
         };
-        self.turns.truncate(begin);
-        let left = self.begins.len();
+        self.take_back(left)?;
         let left = count(left, "question");
         self.tell(&format!("taken back; {left} of yours stay. What tools have done is done."));
+        Ok(())
     }
 
     fn clear(&mut self) {
-        self.turns.clear();
-        self.begins.clear();
-        self.tools = None;
+        self.conversation = self.memory.create();
+        self.is_ours = true;
         self.tell("a new conversation begins");
+    }
+
+    fn resume(&mut self, id: &str) -> Result<(), Failure> {
+        if !id.is_empty() {
+            self.conversation = self.handle.block_on(self.memory.find(id))?;
+            self.is_ours = false;
+            self.tell_where_it_stands();
+            return Ok(());
+        }
+        let all = self.handle.block_on(self.memory.last())?;
+        if all.is_empty() {
+            self.tell("no other conversation was had in this folder");
+        }
+        for summary in all {
+            self.tell(&format!(
+                "  {}  {} {}",
+                paint(HINT, summary.id),
+                one_line(&summary.title, 60),
+                paint(FAINT, format!("({}, {})", count(summary.prompts, "question"), summary.updated))
+            ));
+        }
+        Ok(())
     }
 
     /// Writes the conversation to a new file.
     fn save(&self, path: &Path) -> Result<(), Failure> {
         let is_json = path.extension().is_some_and(|extension| extension == "json");
         let text = if is_json {
-            let text = serde_json::to_string_pretty(&self.turns).map_err(|error| {
+            let text = serde_json::to_string_pretty(&self.conversation.turns()).map_err(|error| {
                 Failure::new(crate::exit::Exit::Failed, "INTERNAL", format!("the conversation: {error}"))
             })?;
             text + "\n"
         } else {
-            transcript(&self.turns)
+            transcript(&self.conversation.turns())
         };
         let wrong = |error: &std::io::Error| Failure::file("the conversation", path, error);
         let mut file =

@@ -62,12 +62,8 @@ impl History {
 
 /// The keys that are set, which no line may have.
 fn secrets() -> Vec<String> {
-    env::TABLE
-        .iter()
-        .filter(|(name, _)| ["KEY", "TOKEN", "SECRET"].iter().any(|end| name.ends_with(end)))
-        .filter_map(|(name, _)| env::get(name))
-        .filter(|value| value.len() >= 6)
-        .collect()
+    let secrets = env::secrets().into_iter().map(|secret| secret.expose().to_owned());
+    secrets.filter(|secret| secret.len() >= 6).collect()
 }
 
 /// Whether a text has one of these secrets, or something that looks like one.

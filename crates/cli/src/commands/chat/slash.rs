@@ -25,7 +25,8 @@ pub(super) const COMMANDS: &[Command] = &[
     command("/usage", "", "say how many tokens were used"),
     command("/cost", "", "say what it has cost"),
     command("/undo", "", "take back what you said last, and the answer"),
-    command("/clear", "", "begin anew; what was said is forgotten"),
+    command("/clear", "", "begin a new conversation"),
+    command("/resume", "[ID]", "list the conversations of this folder, or go on with one of them"),
     command("/save", "FILE", "write the conversation to a new file: Markdown, or JSON if it ends in .json"),
     command("/exit", "", "leave; Ctrl-D does the same"),
 ];

@@ -88,7 +88,7 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let time = args.work.max_time.or_else(|| config.duration("max_time"));
     builder = builder.limits(|all| {
         all.iterations = iterations;
-        all.cost_usd = own.max_cost;
+        all.cost_usd = args.work.max_cost;
         all.time = time;
         all.memory = own.memory.unwrap_or(all.memory);
         all.cpus = own.cpu.or(all.cpus);
@@ -112,7 +112,7 @@ fn finish(
     let mut record = RunRecord::clone(&outcome.record);
     let put = store.map_or(Ok(()), |store| put_away(workspace, store, &mut record.artifacts));
     show_files(&record.artifacts, printer);
-    show(record, outcome.stop.is_answer(), None, printer)?;
+    show(record, outcome.stop.is_answer(), None, None, printer)?;
     match (outcome.error, put) {
         (Some(error), _) => Err(error.into()),
         (None, Err(failure)) => Err(failure),
@@ -178,6 +178,12 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         ("--temperature", args.work.temperature.is_some()),
         ("--max-output-tokens", args.work.max_output_tokens.is_some()),
         ("--interactive", args.interactive),
+        ("--output", args.output.is_some()),
+        ("--continue", args.work.go_on),
+        ("--resume", args.work.resume.is_some()),
+        ("--fork", args.work.fork.is_some()),
+        ("--no-save", args.work.no_save),
+        ("--no-wrap-up", args.work.no_wrap_up),
         ("--plain", args.work.plain),
         ("--record", args.work.record.is_some()),
         ("--dynamic", args.work.dynamic.is_some()),
@@ -200,7 +206,6 @@ pub(super) fn check_loop(args: &RunArgs) -> Result<(), Failure> {
         ("--own-tools", !own.own_tools.is_empty()),
         ("--allow-tool", !own.allow_tool.is_empty()),
         ("--permission-mode", own.permission_mode.is_some()),
-        ("--max-cost", own.max_cost.is_some()),
         ("--memory", own.memory.is_some()),
         ("--cpu", own.cpu.is_some()),
         ("--pids", own.pids.is_some()),

@@ -1,0 +1,106 @@
+//! What is kept of conversations and runs, in the store of the command.
+
+use std::sync::Arc;
+
+use toolpost_agent::{Conversation, ConversationSummary, Conversations, NewConversation, Runs};
+use toolpost_core::{Code, DocStore};
+use toolpost_toolbox::MemoryStore;
+
+use crate::args::AgentArgs;
+use crate::config::Config;
+use crate::env;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::store::{self, LazyStore};
+
+/// Where conversations and runs are kept.
+pub(super) struct Memory {
+    pub(super) conversations: Conversations,
+    /// The runs, if they are kept.
+    pub(super) runs: Option<Runs>,
+    /// The folder that conversations belong to.
+    pub(super) folder: String,
+    /// Whether there was a store when the command began.
+    has_file: bool,
+}
+
+/// How many conversations are listed.
+const LISTED: usize = 20;
+
+impl Memory {
+    /// The store of the command; with `--no-save`, or where there is no place for one, the memory of this process.
+    pub(super) fn open(args: &AgentArgs, config: &Config) -> Result<Self, Failure> {
+        let here = std::env::current_dir()
+            .map_err(|error| Failure::of_machine("the folder of the command", &error))?;
+        let folder = here.display().to_string();
+        let is_kept = !args.no_save && !config.flag("no_save");
+        let asks = args.go_on || args.resume.is_some() || args.fork.is_some();
+        let path = match store::path(config) {
+            Ok(path) if is_kept || asks => path,
+            Err(failure) if asks => return Err(failure),
+            _ => {
+                let conversations = Conversations::new(Arc::new(MemoryStore::new()));
+                return Ok(Self { conversations, runs: None, folder, has_file: false });
+            }
+        };
+        let has_file = path.exists();
+        let store: Arc<dyn DocStore> = Arc::new(LazyStore::new(path));
+        let conversations = Conversations::new(Arc::clone(&store)).with_secrets(env::secrets());
+        let runs = Runs::new(store).with_secrets(env::secrets());
+        Ok(Self { conversations, runs: Some(runs), folder, has_file })
+    }
+
+    /// A new conversation.
+    pub(super) fn create(&self) -> Conversation {
+        self.conversations.create(NewConversation::default().in_folder(self.folder.as_str()))
+    }
+
+    /// The conversation that the words of the command ask for, else a new one.
+    pub(super) async fn begin(&self, args: &AgentArgs) -> Result<Conversation, Failure> {
+        if let Some(id) = &args.resume {
+            return self.find(id).await;
+        }
+        if let Some(id) = &args.fork {
+            let from = self.find(id).await?.id();
+            return Ok(self.conversations.fork(from, None).await?);
+        }
+        if !args.go_on {
+            return Ok(self.create());
+        }
+        self.conversations.last(&self.folder).await?.ok_or_else(|| {
+            Failure::new(Exit::Failed, "NOT_FOUND", "no conversation was had in this folder")
+                .hint("Begin one without `--continue`, or name one with `--resume ID`.")
+        })
+    }
+
+    /// The last conversations of the folder.
+    pub(super) async fn last(&self) -> Result<Vec<ConversationSummary>, Failure> {
+        // Whoever keeps nothing has nothing, and nobody makes a file by looking.
+        if !self.has_file {
+            return Ok(Vec::new());
+        }
+        Ok(self.conversations.list(Some(&self.folder), LISTED).await?)
+    }
+
+    /// Their ids.
+    pub(super) async fn ids(&self) -> Result<Vec<String>, Failure> {
+        Ok(self.last().await?.iter().map(|summary| summary.id.to_string()).collect())
+    }
+
+    /// A conversation by its id or the beginning of it.
+    pub(super) async fn find(&self, start: &str) -> Result<Conversation, Failure> {
+        let found = match self.conversations.find(start).await {
+            Ok(id) => self.conversations.open(id).await,
+            Err(error) => Err(error),
+        };
+        found.map_err(|error| {
+            let is_unknown = error.code() == Code::NotFound;
+            let failure = Failure::from(error);
+            if is_unknown {
+                failure.hint("`/resume` in `toolpost chat` lists those of this folder.")
+            } else {
+                failure
+            }
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! `toolpost runs`
+
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toolpost_agent::{RunStats, RunSummary, Runs, StoredRun};
+use toolpost_core::{Clock as _, SystemClock, Timestamp, format_duration};
+use toolpost_llm::Recording;
+
+use super::run::count;
+use crate::args::{Format, RunsCommand};
+use crate::config::Config;
+use crate::env;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::print::Printer;
+use crate::store::{self, LazyStore};
+use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, one_line, paint};
+
+pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let path = store::path(config)?;
+    if !path.exists() {
+        let what = format!("no run is kept in `{}`", path.display());
+        return Err(Failure::new(Exit::Failed, "NOT_FOUND", what).hint(
+            "`toolpost run` and `toolpost chat` keep theirs there; `--store FILE` names another file.",
+        ));
+    }
+    let runs = Runs::new(Arc::new(LazyStore::new(path))).with_secrets(env::secrets());
+    super::runtime()?.block_on(async {
+        match command {
+            RunsCommand::Ls { limit } => list(&runs.list(None, *limit).await?, printer),
+            RunsCommand::Show { id } => show(&runs.load(find(&runs, id).await?).await?, printer),
+            RunsCommand::Stats { since } => {
+                let begin = since.map_or(Timestamp::default(), before_now);
+                stats(&runs.stats(begin).await?, printer)
+            }
+            RunsCommand::Export { id, file } => export(&runs, id, file, printer).await,
+        }
+    })?;
+    Ok(Exit::Ok)
+}
+
+async fn find(runs: &Runs, start: &str) -> Result<toolpost_core::RunId, Failure> {
+    runs.find(start).await.map_err(|error| Failure::from(error).hint("`toolpost runs ls` lists them."))
+}
+
+fn before_now(time: Duration) -> Timestamp {
+    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    Timestamp::from_micros(SystemClock.timestamp().as_micros().saturating_sub(micros))
+}
+
+fn list(runs: &[RunSummary], printer: &Printer) -> Result<(), Failure> {
+    match printer.format {
+        Format::Json => printer.json(&json!({ "runs": runs })),
+        Format::Jsonl => runs.iter().try_for_each(|run| printer.json(run)),
+        Format::Text => {
+            let lines: Vec<String> = runs.iter().map(line).collect();
+            printer.result(&lines.join("\n"))
+        }
+    }
+}
+
+fn line(run: &RunSummary) -> String {
+    format!(
+        "{}  {}  {}  {}",
+        paint(HINT, run.id),
+        sign(run),
+        one_line(&run.title, 60),
+        paint(FAINT, facts(run).join(" · "))
+    )
+}
+
+/// How it ended.
+fn sign(run: &RunSummary) -> String {
+    match (&run.stop_reason, run.success) {
+        (_, true) => paint(GOOD, "✓"),
+        (Some(reason), false) => format!("{} {}", paint(BAD, "✗"), one_line(reason, 40)),
+        (None, false) => paint(WARN, "… not ended"),
+    }
+}
+
+fn facts(run: &RunSummary) -> Vec<String> {
+    let mut facts = vec![
+        one_line(&run.model, 60),
+        count(run.iterations as usize, "turn"),
+        count(run.tool_calls, "tool call"),
+    ];
+    if run.usage.total_tokens() > 0 {
+        facts.push(format!("{} tokens in, {} out", run.usage.input_tokens, run.usage.output_tokens));
+    }
+    facts.extend(run.cost_usd.map(|cost| format!("{cost:.4} USD")));
+    facts.push(format_duration(Duration::try_from_secs_f64(run.execution_time).unwrap_or_default()));
+    facts.push(run.started.to_string());
+    facts
+}
+
+fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
+    if !printer.is_text() {
+        return printer.json(&json!({ "summary": run.summary, "record": run.record }));
+    }
+    let summary = &run.summary;
+    let mut lines = vec![format!("{} {}", paint(STRONG, one_line(&summary.title, 80)), sign(summary))];
+    lines.push(paint(FAINT, facts(summary).join(" · ")));
+    if let Some(conversation) = summary.conversation {
+        lines.push(paint(FAINT, format!("conversation {conversation}")));
+    }
+    let record = run.record.as_ref();
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
+    for call in record.and_then(|record| record["tool_calls"].as_array()).into_iter().flatten() {
+        let status = text(call.get("status"));
+        let mark = if status == "success" { paint(GOOD, "✓") } else { paint(BAD, "✗") };
+        let arguments = call.get("arguments").map(ToString::to_string).unwrap_or_default();
+        lines.push(format!(
+            "{mark} {} {}",
+            paint(STRONG, one_line(&text(call.get("tool")), 64)),
+            paint(FAINT, one_line(&arguments, 100))
+        ));
+    }
+    if let Some(message) = record.and_then(|record| record.get("error")?.get("message")?.as_str()) {
+        lines.push(format!("{} {}", paint(BAD, "error:"), one_line(message, 400)));
+    }
+    lines.push(harmless(&text(record.and_then(|record| record.get("response")))));
+    printer.result(&lines.join("\n"))
+}
+
+fn stats(stats: &RunStats, printer: &Printer) -> Result<(), Failure> {
+    if !printer.is_text() {
+        return printer.json(stats);
+    }
+    let mut lines = vec![figures("all", stats)];
+    lines.extend(stats.models.iter().map(|(model, stats)| figures(model, stats)));
+    for (reason, runs) in &stats.stop_reasons {
+        lines.push(paint(FAINT, format!("{} ended with {}", count(*runs, "run"), one_line(reason, 60))));
+    }
+    printer.result(&lines.join("\n"))
+}
+
+fn figures(name: &str, stats: &RunStats) -> String {
+    let mut facts = vec![
+        format!("{}, {} well", count(stats.runs, "run"), stats.succeeded),
+        count(stats.tool_calls, "tool call"),
+        format!("{} tokens in, {} out", stats.usage.input_tokens, stats.usage.output_tokens),
+        format!("{:.4} USD", stats.known_cost_usd),
+    ];
+    if stats.unknown_costs > 0 {
+        facts.push(format!("{} of unknown cost", stats.unknown_costs));
+    }
+    if stats.unfinished > 0 {
+        facts.push(format!("{} not ended", stats.unfinished));
+    }
+    format!("{}  {}", paint(STRONG, one_line(name, 60)), facts.join(" · "))
+}
+
+/// Writes a run as a recording, which `replay:FILE` plays again and holds the requests against.
+async fn export(runs: &Runs, id: &str, file: &Path, printer: &Printer) -> Result<(), Failure> {
+    let id = find(runs, id).await?;
+    let open = OpenOptions::new().write(true).create_new(true).open(file);
+    let opened = open.map_err(|error| Failure::file("the recording", file, &error))?;
+    let told = match runs.export(id, &Recording::new(opened, env::secrets())).await {
+        Ok(told) => told,
+        Err(error) => {
+            // Half a recording is none.
+            let _ = std::fs::remove_file(file);
+            return Err(error.into());
+        }
+    };
+    if !printer.is_text() {
+        return printer.json(&json!({ "run": id, "file": file, "exchanges": told }));
+    }
+    printer.note(&format!(
+        "{} in {}: `--model replay:{}` plays it again",
+        count(told, "exchange"),
+        paint(HINT, harmless(&file.display().to_string())),
+        harmless(&file.display().to_string())
+    ));
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! What is kept of runs and conversations, and found again.
+
+use serde_json::{Value, json};
+
+use crate::support::{Anthropic, TestEnv, calls, says};
+
+/// A run of these words with each of the answers.
+fn asked(model: &Anthropic, words: &[&str]) -> Value {
+    model.env.run(["run", "--json"].iter().chain(words)).ok().json()
+}
+
+fn messages(model: &Anthropic, at: usize) -> Vec<String> {
+    let body = &model.bodies()[at];
+    let texts = body["messages"].as_array().unwrap().iter().map(|message| &message["content"][0]["text"]);
+    texts.map(|text| text.as_str().unwrap().to_owned()).collect()
+}
+
+/// The id of the conversation that a run belongs to.
+fn conversation(env: &TestEnv, run: &Value) -> String {
+    let shown = env.run(["runs", "show", run["id"].as_str().unwrap(), "--json"]).ok().json();
+    shown["summary"]["conversation"].as_str().unwrap().to_owned()
+}
+
+#[test]
+pub(crate) fn go_on() {
+    let model = Anthropic::start(vec![says("One."), says("Two."), says("Three.")]);
+    let refused = model.env.run(["run", "-p", "x", "--continue", "--json"]).exit(1).error();
+    assert_eq!(refused["code"], "NOT_FOUND");
+    asked(&model, &["-p", "first"]);
+    asked(&model, &["-p", "second", "--continue"]);
+    assert_eq!(messages(&model, 1), ["first", "One.", "second"]);
+    asked(&model, &["-p", "third"]);
+    assert_eq!(messages(&model, 2), ["third"]);
+}
+
+#[test]
+pub(crate) fn resume() {
+    let model = Anthropic::start(vec![says("One."), says("Other."), says("Two.")]);
+    let first = asked(&model, &["-p", "first"]);
+    asked(&model, &["-p", "other"]);
+    let id = conversation(&model.env, &first);
+    asked(&model, &["-p", "second", "--resume", &id]);
+    assert_eq!(messages(&model, 2), ["first", "One.", "second"]);
+    let refused = model.env.run(["run", "-p", "x", "--resume", "ffffffff", "--json"]).exit(1).error();
+    assert_eq!(refused["code"], "NOT_FOUND");
+}
+
+#[test]
+pub(crate) fn fork() {
+    let model = Anthropic::start(vec![says("One."), says("Two."), says("Three.")]);
+    let first = asked(&model, &["-p", "first"]);
+    let id = conversation(&model.env, &first);
+    let second = asked(&model, &["-p", "second", "--fork", &id]);
+    assert_ne!(conversation(&model.env, &second), id);
+    asked(&model, &["-p", "third", "--resume", &id]);
+    assert_eq!(messages(&model, 2), ["first", "One.", "third"]);
+}
+
+#[test]
+pub(crate) fn no_save() {
+    let kept = |words: &[&str]| {
+        let model = Anthropic::start(vec![says("One.")]);
+        asked(&model, &[&["-p", "first"], words].concat());
+        model.env.path("../home/.local/state/toolpost/store.db").exists()
+    };
+    assert!(kept(&[]));
+    assert!(!kept(&["--no-save"]));
+    assert!(!kept(&["--config", "no_save=true"]));
+}
+
+#[test]
+fn no_key_is_kept() {
+    let model = Anthropic::start(vec![says(&format!("Your key is {}.", Anthropic::KEY))]);
+    let record = asked(&model, &["-p", &format!("My key is {}.", Anthropic::KEY)]);
+    let folder = model.env.path("../home/.local/state/toolpost");
+    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let bytes = std::fs::read(&entry).unwrap();
+        assert!(
+            !bytes.windows(Anthropic::KEY.len()).any(|some| some == Anthropic::KEY.as_bytes()),
+            "{entry:?}"
+        );
+    }
+    let shown = model.env.run(["runs", "show", record["id"].as_str().unwrap()]).ok();
+    assert!(shown.out.contains("[secret]") && !shown.out.contains(Anthropic::KEY), "{shown}");
+}
+
+#[test]
+pub(crate) fn ls() {
+    let model = Anthropic::start(vec![says("One."), says("Two.")]);
+    assert_eq!(model.env.run(["runs", "ls", "--json"]).exit(1).error()["code"], "NOT_FOUND");
+    asked(&model, &["-p", "first"]);
+    asked(&model, &["-p", "second"]);
+    let all = model.env.run(["runs", "ls", "--json"]).ok().json();
+    let titles: Vec<_> = all["runs"].as_array().unwrap().iter().map(|run| run["title"].clone()).collect();
+    assert_eq!(titles, ["second", "first"]);
+    assert_eq!(model.env.run(["runs", "ls", "--limit", "1", "--format", "jsonl"]).ok().lines().len(), 1);
+    let text = model.env.run(["runs", "ls"]).ok();
+    assert!(text.out.contains("first") && text.out.contains("7 tokens in, 5 out"), "{text}");
+}
+
+#[test]
+pub(crate) fn show() {
+    let model = Anthropic::start(vec![calls("calculate", &json!({"expression": "6*7"})), says("It is 42.")]);
+    let record = asked(&model, &["-p", "how much?"]);
+    let id = record["id"].as_str().unwrap();
+    let kept = model.env.run(["runs", "show", id, "--json"]).ok().json();
+    assert_eq!(kept["record"]["response"], "It is 42.");
+    assert_eq!(kept["summary"]["tool_calls"], 1);
+    let text = model.env.run(["runs", "show", id]).ok();
+    for part in ["how much?", "calculate", "6*7", "It is 42."] {
+        assert!(text.out.contains(part), "{part}: {text}");
+    }
+    let refused = model.env.run(["runs", "show", "ffffffff", "--json"]).exit(1).error();
+    assert_eq!(refused["code"], "NOT_FOUND");
+}
+
+#[test]
+pub(crate) fn stats() {
+    let model = Anthropic::start(vec![says("One."), says("Two.")]);
+    asked(&model, &["-p", "first"]);
+    asked(&model, &["-p", "second"]);
+    let of = |words: &[&str]| model.env.run(["runs", "stats", "--json"].iter().chain(words)).ok().json();
+    let all = of(&["--since", "1h"]);
+    assert_eq!((&all["runs"], &all["usage"]["output_tokens"]), (&json!(2), &json!(10)));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(of(&["--since", "10ms"])["runs"], 0);
+    assert!(model.env.run(["runs", "stats"]).ok().out.contains("2 runs, 2 well"));
+}
+
+#[test]
+pub(crate) fn export() {
+    let model = Anthropic::start(vec![calls("calculate", &json!({"expression": "6*7"})), says("It is 42.")]);
+    let record = asked(&model, &["-p", "how much?", "--tools", "calculate"]);
+    let id = record["id"].as_str().unwrap();
+    let told = model.env.run(["runs", "export", id, "test.jsonl", "--json"]).ok().json();
+    assert_eq!(told["exchanges"], 2);
+    model.env.run(["runs", "export", id, "test.jsonl"]).exit(2);
+    // Played again without the provider: the same words fit, others do not.
+    let words = ["run", "--tools", "calculate", "--model", "replay:test.jsonl", "-p"];
+    let again = model.env.run(words.iter().chain(&["how much?"])).ok();
+    assert_eq!(again.out, "It is 42.\n");
+    assert_eq!(model.bodies().len(), 2);
+    let other = model.env.run(words.iter().chain(&["how little?"]));
+    assert_ne!(other.status.code(), Some(0), "{other}");
+}
