@@ -99,7 +99,8 @@ impl Running<'_> {
         // Whoever stops an answer has read its beginning, and may speak of it.
         if self.cancellation.is_cancelled() && answer.is_err() && !said.trim().is_empty() {
             let origin = self.parts.model.id().clone();
-            let turn = AssistantTurn::new(ModelId::new("interrupted", origin.name), vec![Item::of_text(said)]);
+            let turn =
+                AssistantTurn::new(ModelId::new("interrupted", origin.name), vec![Item::of_text(said)]);
             self.request.turns.push(Turn::Assistant(turn));
         }
         let response = answer?;

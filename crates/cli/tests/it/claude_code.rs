@@ -158,7 +158,6 @@ fn nothing_starts_without_a_credential_or_with_options_of_the_other_agent() {
         &["--own-tools", "Read"],
         &["--allow-tool", "Read"],
         &["--permission-mode", "plan"],
-        &["--max-cost", "1"],
         &["--memory", "1G"],
         &["--cpu", "1"],
         &["--pids", "9"],

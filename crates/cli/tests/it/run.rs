@@ -195,7 +195,10 @@ pub(crate) fn model() {
 
 #[test]
 pub(crate) fn temperature() {
-    assert_eq!(ask(&["--temperature", "0.25"])["temperature"], 0.25);
+    let unlisted = ["-m", "anthropic/claude-unlisted"];
+    assert_eq!(ask(&[&unlisted[..], &["--temperature", "0.25"]].concat())["temperature"], 0.25);
+    // A model that takes none is never sent one.
+    assert_eq!(ask(&["--temperature", "0.25"])["temperature"], Value::Null);
     assert_eq!(ask(&[])["temperature"], Value::Null);
 }
 
