@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use toolpost_core::{CallId, Event, UsageEvent};
 use toolpost_llm::{
-    AssistantTurn, ErrorKind, Item, ModelError, ModelEvent, ModelId, Request, Response, StopReason as ModelStop,
-    ToolDefinition, Turn,
+    AssistantTurn, ErrorKind, Item, ModelError, ModelEvent, ModelId, Request, Response,
+    StopReason as ModelStop, ToolDefinition, Turn,
 };
 
 use super::{Interrupted, Running, Spent, sleep_until};
