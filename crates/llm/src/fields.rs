@@ -45,6 +45,11 @@ impl Fields {
         Ok(())
     }
 
+    /// Removes a member, if it is there.
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.0.retain(|(key, _)| key != name);
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

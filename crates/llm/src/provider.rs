@@ -37,6 +37,8 @@ pub(crate) enum KeyHeader {
     ApiKey,
     /// `x-goog-api-key: KEY`
     GoogleApiKey,
+    /// `authorization: Bearer KEY`
+    Bearer,
 }
 
 impl KeyHeader {
@@ -45,6 +47,7 @@ impl KeyHeader {
         match self {
             Self::ApiKey => ("x-api-key", key.expose().to_owned()),
             Self::GoogleApiKey => ("x-goog-api-key", key.expose().to_owned()),
+            Self::Bearer => ("authorization", format!("Bearer {}", key.expose())),
         }
     }
 }
@@ -75,6 +78,32 @@ pub const PROVIDERS: &[Provider] = &[
         key_variable: "GEMINI_API_KEY",
         base_url_variable: "GEMINI_BASE_URL",
         prefixes: &["gemini-"],
+        bare_names: &[],
+    },
+    Provider {
+        name: "openai",
+        wire: Wire::Responses,
+        base_url: Some("https://api.openai.com"),
+        version_path: "/v1",
+        key: KeyHeader::Bearer,
+        beta_header: Some("openai-beta"),
+        needs_key: true,
+        key_variable: "OPENAI_API_KEY",
+        base_url_variable: "OPENAI_BASE_URL",
+        prefixes: &["gpt-", "chatgpt-", "o1-", "o3-", "o4-"],
+        bare_names: &["o1", "o3", "o4"],
+    },
+    Provider {
+        name: "xai",
+        wire: Wire::XaiResponses,
+        base_url: Some("https://api.x.ai"),
+        version_path: "/v1",
+        key: KeyHeader::Bearer,
+        beta_header: None,
+        needs_key: true,
+        key_variable: "XAI_API_KEY",
+        base_url_variable: "XAI_BASE_URL",
+        prefixes: &["grok-"],
         bare_names: &[],
     },
 ];

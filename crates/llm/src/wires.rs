@@ -6,11 +6,13 @@
 pub(crate) mod anthropic;
 pub(crate) mod codec;
 pub(crate) mod gemini;
+pub(crate) mod responses;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use self::codec::{Codec, Fold};
+use self::responses::{Dialect, ResponsesCodec};
 use crate::catalog::ModelInfo;
 use crate::http::sse::{Decoder, Malformed};
 use crate::{ErrorKind, ModelError, ModelEvent, ModelId, RawJson, Request, Response};
@@ -23,17 +25,23 @@ pub enum Wire {
     Messages,
     /// Gemini's `GenerateContent`.
     GenerateContent,
+    /// The OpenAI Responses API.
+    Responses,
+    /// The Responses API in the form of xAI.
+    XaiResponses,
 }
 
 impl Wire {
     /// Every wire that this crate speaks.
-    pub const ALL: &[Self] = &[Self::Messages, Self::GenerateContent];
+    pub const ALL: &[Self] = &[Self::Messages, Self::GenerateContent, Self::Responses, Self::XaiResponses];
 
     /// The wire's name, for reports: `messages`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Messages => "messages",
             Self::GenerateContent => "generate-content",
+            Self::Responses => "responses",
+            Self::XaiResponses => "xai-responses",
         }
     }
 
@@ -42,6 +50,8 @@ impl Wire {
         match self {
             Self::Messages => Arc::new(anthropic::MessagesCodec::new(info)),
             Self::GenerateContent => Arc::new(gemini::GenerateCodec::new(info)),
+            Self::Responses => Arc::new(ResponsesCodec::new(Dialect::OpenAi, info)),
+            Self::XaiResponses => Arc::new(ResponsesCodec::new(Dialect::Xai, info)),
         }
     }
 
@@ -77,6 +87,7 @@ impl Wire {
 pub(crate) enum AnyFold {
     Messages(anthropic::MessageFold),
     GenerateContent(gemini::GenerateFold),
+    Responses(responses::ResponseFold),
 }
 
 impl AnyFold {
@@ -84,6 +95,7 @@ impl AnyFold {
         match self {
             Self::Messages(fold) => fold,
             Self::GenerateContent(fold) => fold,
+            Self::Responses(fold) => fold,
         }
     }
 }
@@ -97,6 +109,7 @@ impl Fold for AnyFold {
         match self {
             Self::Messages(fold) => fold.is_complete(),
             Self::GenerateContent(fold) => fold.is_complete(),
+            Self::Responses(fold) => fold.is_complete(),
         }
     }
 

@@ -43,6 +43,8 @@ DICTIONARIES = {
     "responses": either(responses, "ResponseCreateParams"),
     "chat_completions": either(chat, "CompletionCreateParams"),
 }
+# The dialect of xAI differs from its model in hosted tools alone.
+DICTIONARIES["xai-responses"] = DICTIONARIES["responses"]
 
 GEMINI = {
     "contents": typing.List[gemini.Content],
@@ -59,6 +61,11 @@ GEMINI = {name: TypeAdapter(kind) for name, kind in GEMINI.items()}
 
 
 def check(wire, body):
+    if wire == "xai-responses":
+        # xAI runs code without being told in which container.
+        for tool in body.get("tools", []):
+            if tool["type"] == "code_interpreter":
+                tool.setdefault("container", {"type": "auto"})
     if wire in DICTIONARIES:
         DICTIONARIES[wire][bool(body.get("stream"))].validate_python(body)
         return

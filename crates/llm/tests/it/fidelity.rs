@@ -10,6 +10,7 @@ mod history;
 mod messages;
 mod report;
 mod requests;
+mod responses;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -52,6 +53,11 @@ pub(crate) trait Dialect: Sync {
 
     /// The forms of a body that mean the same to the provider, brought to one.
     fn normal(&self, body: &Value) -> Value;
+
+    /// What a request of ours must say so that an answer goes back as in a recorded conversation.
+    fn prepare(&self, request: &mut Request, body: &Value) {
+        let _ = (request, body);
+    }
 }
 
 /// One piece of a conversation in a request.
@@ -64,7 +70,12 @@ pub(crate) struct Unit {
 }
 
 /// Every dialect, in the order of the report.
-pub(crate) const DIALECTS: &[&dyn Dialect] = &[&messages::Messages, &gemini::GenerateContent];
+pub(crate) const DIALECTS: &[&dyn Dialect] = &[
+    &messages::Messages,
+    &gemini::GenerateContent,
+    &responses::Responses { is_xai: false },
+    &responses::Responses { is_xai: true },
+];
 
 /// Words of which one stands in every file that has traffic of a wire.
 const ADDRESSES: &[&str] =
@@ -407,6 +418,16 @@ fn every_anthropic_stream_is_the_same_however_it_is_cut() {
 #[test]
 fn every_gemini_stream_is_the_same_however_it_is_cut() {
     cut_all("every_gemini_stream_is_the_same_however_it_is_cut", "gemini");
+}
+
+#[test]
+fn every_openai_stream_is_the_same_however_it_is_cut() {
+    cut_all("every_openai_stream_is_the_same_however_it_is_cut", "openai");
+}
+
+#[test]
+fn every_xai_stream_is_the_same_however_it_is_cut() {
+    cut_all("every_xai_stream_is_the_same_however_it_is_cut", "xai");
 }
 
 /// The content that a Messages stream adds up to, by a naive fold.

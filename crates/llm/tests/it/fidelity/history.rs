@@ -42,6 +42,9 @@ pub(crate) struct Exception {
     pub(crate) place: String,
     /// Why it differs.
     pub(crate) reason: String,
+    /// Whether the recorded client changes it on purpose: it is then no item that goes back, and is not counted as one.
+    #[serde(default)]
+    pub(crate) on_purpose: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -134,9 +137,16 @@ fn given_back(dialect: &dyn Dialect, interaction: &Interaction) -> Option<Vec<Va
         Answer::Body(text) => dialect.wire().read_body(&model, interaction.status, text).ok()?,
         Answer::Stream(text) => fold(dialect, &model, [text.as_bytes()]).ok()?.0,
     };
+    // An answer in the background is not there yet.
+    if response.items.is_empty() {
+        return None;
+    }
     let mut request = Request::new("before");
     request.turns.push(Turn::Assistant(response.to_turn()));
     request.turns.push(Turn::user("behind"));
+    if let Some(body) = interaction.request.as_ref().and_then(|request| request.body.as_ref()) {
+        dialect.prepare(&mut request, body);
+    }
     let body = dialect.wire().write_body(&model, &request, false).expect("an answer can be given back");
     let units = dialect.units(&super::value(&body)).expect("our own request has its conversation");
     Some(units.into_iter().filter(|unit| unit.is_models).map(|unit| unit.value).collect())
@@ -160,12 +170,13 @@ fn compare(
     ours: &[Value],
     counts: &mut Counts,
 ) {
-    let (total, nothing) = (recorded.len().max(ours.len()), Value::from("(nothing)"));
-    counts.items += total;
+    let nothing = Value::from("(nothing)");
+    let pairs = aligned(recorded, ours);
+    counts.items += pairs.len();
     let (mut wrong, mut used) = (Vec::new(), Vec::new());
-    for index in 0..total {
-        let mut recorded = recorded.get(index).unwrap_or(&nothing).clone();
-        let mut ours = ours.get(index).unwrap_or(&nothing).clone();
+    for (index, (recorded, ours)) in pairs.into_iter().enumerate() {
+        let mut recorded = recorded.unwrap_or(&nothing).clone();
+        let mut ours = ours.unwrap_or(&nothing).clone();
         counts.verbatim += usize::from(recorded == ours);
         reconcile(rules, &mut recorded, &mut ours, &mut used);
         if recorded == ours {
@@ -183,7 +194,29 @@ fn compare(
         return;
     }
     match exceptions.iter().find(|exception| place.contains(&exception.place)) {
-        Some(exception) => *counts.exceptions.entry(exception.reason.clone()).or_default() += wrong.len(),
+        Some(exception) => {
+            *counts.exceptions.entry(exception.reason.clone()).or_default() += wrong.len();
+            if exception.on_purpose {
+                counts.items -= wrong.len();
+            }
+        }
         None => counts.unexplained.extend(wrong),
+    }
+}
+
+/// Both lists side by side, of which one may lack items of the other.
+fn aligned<'a>(recorded: &'a [Value], ours: &'a [Value]) -> Vec<(Option<&'a Value>, Option<&'a Value>)> {
+    let (mut recorded, mut ours, mut pairs) =
+        (recorded.iter().peekable(), ours.iter().peekable(), Vec::new());
+    loop {
+        let (left, right) = (recorded.len(), ours.len());
+        match (recorded.peek(), ours.peek()) {
+            (None, None) => return pairs,
+            (Some(a), Some(b)) if left < right && a["type"] != b["type"] => pairs.push((None, ours.next())),
+            (Some(a), Some(b)) if left > right && a["type"] != b["type"] => {
+                pairs.push((recorded.next(), None));
+            }
+            _ => pairs.push((recorded.next(), ours.next())),
+        }
     }
 }

@@ -1,0 +1,773 @@
+//! A request as the body of the Responses API.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use base64::Engine as _;
+use serde_json::Value;
+
+use super::view::kind_of;
+use super::{Dialect, reasons};
+use crate::catalog::ModelInfo;
+use crate::fields::Members;
+use crate::json::JsonWriter;
+use crate::options::merge_options;
+use crate::schema::{SchemaTarget, lower};
+use crate::wires::codec::Notices;
+use crate::{
+    AssistantTurn, Feature, HostedTool, Item, ItemView, Media, MediaSource, ModelError, ModelId,
+    OutputFormat, Part, PromptCaching, RawJson, Request, Settings, Thinking, ToolChoice, ToolDefinition,
+    ToolResult, Turn,
+};
+
+/// The room that is made for a body without its turns, and for a turn, in bytes.
+const ABOUT_A_BODY: usize = 1024;
+const ABOUT_A_TURN: usize = 256;
+
+/// The longest id of a call that the wire takes, in characters.
+const LONGEST_CALL_ID: usize = 64;
+
+/// Writes the body, and says what the caller's user should know about it.
+pub(super) fn encode(
+    dialect: Dialect,
+    info: &ModelInfo,
+    request: &Request,
+    stream: bool,
+) -> Result<(JsonWriter, Vec<String>), ModelError> {
+    let mut encoder = Encoder {
+        out: JsonWriter::with_capacity(ABOUT_A_BODY + request.turns.len() * ABOUT_A_TURN),
+        dialect,
+        model: &info.id,
+        reasons: info.has(Feature::Reasoning).unwrap_or_else(|| reasons(&info.id.name)),
+        // The caller may have the provider keep the answers; it then knows its own items by their ids.
+        is_stored: request.provider_options.get("store").is_some_and(|store| *store == true),
+        special_calls: HashMap::new(),
+        own_odd_ids: HashSet::new(),
+        notices: Notices::default(),
+    };
+    encoder.body(request, stream).map_err(|error| {
+        ModelError::new(crate::ErrorKind::InvalidRequest, error.to_string()).with_model(&info.id)
+    })?;
+    Ok((encoder.out, encoder.notices.into_vec()))
+}
+
+/// What the result of a call must look like, where it is not that of a plain function.
+struct SpecialCall<'a> {
+    kind: Cow<'a, str>,
+    /// The program of the provider that made the call, which the result must name.
+    caller: Option<&'a str>,
+}
+
+struct Encoder<'a> {
+    out: JsonWriter,
+    dialect: Dialect,
+    model: &'a ModelId,
+    /// Whether the model reasons.
+    reasons: bool,
+    is_stored: bool,
+    special_calls: HashMap<&'a str, SpecialCall<'a>>,
+    /// Ids of the provider's own calls that would be changed if they came from elsewhere.
+    own_odd_ids: HashSet<&'a str>,
+    notices: Notices,
+}
+
+impl<'a> Encoder<'a> {
+    fn body(&mut self, request: &'a Request, stream: bool) -> Result<(), serde_json::Error> {
+        self.out.piece("{");
+        self.out.text("model", &self.model.name);
+        // Histories are whole: nothing of them is left with the provider.
+        self.out.json("store", "false");
+        self.include(request);
+        if stream {
+            self.out.json("stream", "true");
+        }
+        let system = request.system.as_deref().filter(|text| !text.trim().is_empty());
+        if let (Some(system), Dialect::OpenAi) = (system, self.dialect) {
+            self.out.text("instructions", system);
+        }
+        self.tools(request)?;
+        self.input(system, &request.turns)?;
+        self.settings(&request.settings)?;
+        self.metadata(request);
+        if !request.betas.is_empty() && self.dialect == Dialect::Xai {
+            self.notices.add("`betas` were not sent: the xAI wire has no header for them");
+        }
+        self.out.piece("}");
+        if request.provider_options.is_empty() {
+            return Ok(());
+        }
+        self.out.change(0, |body| merge_options(body, &request.provider_options))
+    }
+
+    /// What the provider only says if it is asked.
+    fn include(&mut self, request: &Request) {
+        let mut wanted = Vec::new();
+        // Without it there is no thinking to give back. Models that do not think refuse to be asked.
+        if self.dialect == Dialect::Xai || self.reasons {
+            wanted.push("reasoning.encrypted_content");
+        }
+        if self.dialect == Dialect::OpenAi {
+            for tool in &request.hosted_tools {
+                wanted.push(match tool {
+                    HostedTool::CodeExecution { .. } => "code_interpreter_call.outputs",
+                    HostedTool::WebSearch { .. } => "web_search_call.action.sources",
+                    HostedTool::FileSearch { .. } => "file_search_call.results",
+                    _ => continue,
+                });
+            }
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        self.out.json("include", "[");
+        for name in wanted {
+            self.out.comma();
+            self.out.string(name);
+        }
+        self.out.piece("]");
+    }
+
+    fn settings(&mut self, settings: &Settings) -> Result<(), serde_json::Error> {
+        if let Some(value) = settings.max_output_tokens {
+            self.out.put("max_output_tokens", &value)?;
+        }
+        self.sampling(settings)?;
+        self.reasoning(settings);
+        if let Some(parallel) = settings.parallel_tool_calls {
+            self.out.put("parallel_tool_calls", &parallel)?;
+        }
+        match &settings.output {
+            None => {}
+            Some(OutputFormat::Json) => self.out.json("text", r#"{"format":{"type":"json_object"}}"#),
+            Some(OutputFormat::Schema { name, schema }) => {
+                self.out.json("text", r#"{"format":{"type":"json_schema""#);
+                self.out.text("name", name);
+                self.schema("schema", schema, "the answer", true)?;
+                self.out.piece("}}");
+            }
+        }
+        match settings.prompt_caching {
+            PromptCaching::Off | PromptCaching::Automatic => {}
+            PromptCaching::AutomaticFor(_) => {
+                self.notices.add("the lifetime of the prompt's cache was not sent: the provider chooses it");
+            }
+            PromptCaching::Marks(_) => {
+                self.notices
+                    .add("marks for the prompt's cache were not sent: the provider finds them itself");
+            }
+        }
+        Ok(())
+    }
+
+    fn sampling(&mut self, settings: &Settings) -> Result<(), serde_json::Error> {
+        // A model of OpenAI that reasons refuses to be told how to sample.
+        let is_free =
+            self.dialect == Dialect::Xai || !self.reasons || settings.thinking == Some(Thinking::Off);
+        for (name, value) in [("temperature", settings.temperature), ("top_p", settings.top_p)] {
+            match value {
+                Some(value) if is_free => self.out.put(name, &value)?,
+                Some(_) => {
+                    self.notices
+                        .add(format!("`{name}` was not sent: the model reasons, and takes none then"));
+                }
+                None => {}
+            }
+        }
+        if settings.top_k.is_some() {
+            self.notices.add("`top_k` was not sent: the Responses wire has none");
+        }
+        if settings.seed.is_some() {
+            self.notices.add("`seed` was not sent: the Responses wire has no seeds");
+        }
+        Ok(())
+    }
+
+    fn reasoning(&mut self, settings: &Settings) {
+        let mut effort = settings.effort.map(crate::Effort::as_str);
+        let mut summary = None;
+        match settings.thinking {
+            None => {}
+            Some(Thinking::Off) if self.dialect == Dialect::OpenAi && !self.reasons => {}
+            Some(Thinking::Off) => {
+                if effort.is_some() {
+                    self.notices.add("`effort` was not sent: thinking is off");
+                }
+                effort = Some("none");
+            }
+            // Who asks for thinking wants to see it.
+            Some(Thinking::Adaptive) => summary = Some("auto"),
+            Some(Thinking::Budget(_)) => {
+                summary = Some("auto");
+                self.notices
+                    .add("the thinking budget was not sent: the Responses wire has `effort` in its place");
+            }
+        }
+        if effort.is_none() && summary.is_none() {
+            return;
+        }
+        self.out.json("reasoning", "{");
+        if let Some(effort) = effort {
+            self.out.text("effort", effort);
+        }
+        if let Some(summary) = summary {
+            self.out.text("summary", summary);
+        }
+        self.out.piece("}");
+    }
+
+    fn metadata(&mut self, request: &Request) {
+        let text = |value: &Value| match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let user = match self.dialect {
+            Dialect::OpenAi => "safety_identifier",
+            Dialect::Xai => "user",
+        };
+        if let Some(id) = request.metadata.get("user_id") {
+            self.out.text(user, &text(id));
+        }
+        let mut others = request.metadata.iter().filter(|(name, _)| *name != "user_id").peekable();
+        if others.peek().is_none() {
+            return;
+        }
+        self.out.json("metadata", "{");
+        for (name, value) in others {
+            self.out.comma();
+            self.out.string(name);
+            self.out.piece(":");
+            self.out.string(&text(value));
+        }
+        self.out.piece("}");
+    }
+
+    fn tools(&mut self, request: &Request) -> Result<(), serde_json::Error> {
+        if !request.tools.is_empty() || !request.hosted_tools.is_empty() {
+            self.out.json("tools", "[");
+            for tool in &request.hosted_tools {
+                self.hosted_tool(tool, request)?;
+            }
+            for definition in request.tools.iter() {
+                self.tool(definition)?;
+            }
+            let has_search = |tool: &HostedTool| matches!(tool, HostedTool::Raw(raw) if kind_of(raw.get()) == "tool_search");
+            if request.tools.iter().any(|tool| tool.deferred)
+                && self.dialect == Dialect::OpenAi
+                && !request.hosted_tools.iter().any(has_search)
+            {
+                self.out.comma();
+                self.out.piece(r#"{"type":"tool_search"}"#);
+            }
+            self.out.piece("]");
+        }
+        match &request.tool_choice {
+            None => {}
+            Some(ToolChoice::Auto) => self.out.json("tool_choice", r#""auto""#),
+            Some(ToolChoice::Any) => self.out.json("tool_choice", r#""required""#),
+            Some(ToolChoice::None) => self.out.json("tool_choice", r#""none""#),
+            Some(ToolChoice::Tool(name)) => {
+                let of_caller = request.tools.iter().find(|tool| tool.name == *name);
+                let hosted = request.hosted_tools.iter().find_map(|tool| {
+                    let kind = match tool {
+                        HostedTool::Raw(raw) => kind_of(raw.get()),
+                        tool => Cow::Borrowed(hosted_kind(tool)?),
+                    };
+                    (kind == *name || tool.name() == name).then_some(kind)
+                });
+                self.out.json("tool_choice", "{");
+                match hosted.filter(|_| of_caller.is_none()) {
+                    Some(kind) => self.out.text("type", &kind),
+                    None => {
+                        self.out.text(
+                            "type",
+                            if of_caller.is_some_and(is_custom) { "custom" } else { "function" },
+                        );
+                        self.out.text("name", name);
+                    }
+                }
+                self.out.piece("}");
+            }
+        }
+        Ok(())
+    }
+
+    fn tool(&mut self, definition: &ToolDefinition) -> Result<(), serde_json::Error> {
+        let ToolDefinition { name, description, input_schema, provider_options, .. } = definition;
+        self.out.comma();
+        let start = self.out.len();
+        self.out.piece("{");
+        if is_custom(definition) {
+            self.out.text("type", "custom");
+            self.out.text("name", name);
+            self.out.text("description", description);
+        } else {
+            self.out.text("type", "function");
+            self.out.text("name", name);
+            self.out.text("description", description);
+            self.schema("parameters", input_schema, name, definition.strict)?;
+        }
+        if definition.deferred {
+            match self.dialect {
+                Dialect::OpenAi => self.out.json("defer_loading", "true"),
+                Dialect::Xai => self
+                    .notices
+                    .add("deferred tools were sent like all others: the xAI wire has no search for tools"),
+            }
+        }
+        self.out.piece("}");
+        if provider_options.is_empty() {
+            return Ok(());
+        }
+        self.out
+            .change(start, |tool| provider_options.iter().try_for_each(|(name, value)| tool.put(name, value)))
+    }
+
+    /// Writes a schema, lowered if it is to be strict, and whether it is: without that key the provider takes it for a
+    /// strict one.
+    fn schema(
+        &mut self,
+        member: &'static str,
+        schema: &RawJson,
+        owner: &str,
+        is_strict: bool,
+    ) -> Result<(), serde_json::Error> {
+        if !is_strict {
+            self.out.json(member, schema.get());
+            self.out.json("strict", "false");
+            return Ok(());
+        }
+        let lowered = lower(&schema.to_value()?, SchemaTarget::OpenAiStrict);
+        if let Some(obstacle) = &lowered.obstacle {
+            self.notices.add(format!("the schema of {owner} was sent without `strict`: {obstacle}"));
+            self.out.json(member, schema.get());
+            self.out.json("strict", "false");
+            return Ok(());
+        }
+        self.out.put(member, &lowered.schema)?;
+        self.out.json("strict", "true");
+        Ok(())
+    }
+
+    fn hosted_tool(&mut self, tool: &HostedTool, request: &Request) -> Result<(), serde_json::Error> {
+        self.out.comma();
+        if let HostedTool::Raw(raw) = tool {
+            self.out.piece(raw.get());
+            return Ok(());
+        }
+        self.out.piece("{");
+        self.out.text("type", hosted_kind(tool).unwrap_or_default());
+        match tool {
+            HostedTool::WebSearch { max_uses, allowed_domains, blocked_domains } => {
+                let blocked = "excluded_domains";
+                if !allowed_domains.is_empty() || !blocked_domains.is_empty() {
+                    self.out.json("filters", "{");
+                    for (name, domains) in [("allowed_domains", allowed_domains), (blocked, blocked_domains)]
+                    {
+                        if !domains.is_empty() {
+                            self.out.put(name, domains)?;
+                        }
+                    }
+                    self.out.piece("}");
+                }
+                if max_uses.is_some() {
+                    self.notices.add(
+                        "`max_uses` of `web_search` was not sent: the Responses wire counts the calls of all hosted \
+                         tools together, as `max_tool_calls` of the provider's options",
+                    );
+                }
+            }
+            HostedTool::FileSearch { stores, max_results } => {
+                self.out.put("vector_store_ids", stores)?;
+                if let Some(most) = max_results {
+                    self.out.put("max_num_results", most)?;
+                }
+            }
+            HostedTool::CodeExecution { version, file_ids } => {
+                if version.is_some() {
+                    self.notices.add(
+                        "`version` of `code_execution` was not sent: the Responses wire has one version alone",
+                    );
+                }
+                if self.dialect == Dialect::OpenAi {
+                    let of_turns = request.turns.iter().flat_map(|turn| match turn {
+                        Turn::User(parts) => parts.as_slice(),
+                        _ => &[],
+                    });
+                    let of_turns = of_turns.filter_map(|part| match part {
+                        Part::ContainerFile { file_id } => Some(file_id),
+                        _ => None,
+                    });
+                    let mut seen = HashSet::new();
+                    let files: Vec<&String> =
+                        file_ids.iter().chain(of_turns).filter(|id| seen.insert(id.as_str())).collect();
+                    // The provider goes on in the container of the conversation's earlier calls, if it still lives.
+                    self.out.json("container", r#"{"type":"auto""#);
+                    if !files.is_empty() {
+                        self.out.put("file_ids", &files)?;
+                    }
+                    self.out.piece("}");
+                }
+            }
+            HostedTool::WebFetch { .. } | HostedTool::Raw(_) => {}
+        }
+        self.out.piece("}");
+        Ok(())
+    }
+
+    fn input(&mut self, system: Option<&str>, turns: &'a [Turn]) -> Result<(), serde_json::Error> {
+        self.out.json("input", "[");
+        if let (Some(system), Dialect::Xai) = (system, self.dialect) {
+            self.out.piece(r#"{"type":"message","role":"system","content":"#);
+            self.out.string(system);
+            self.out.piece("}");
+        }
+        for turn in turns {
+            match turn {
+                Turn::User(parts) => self.said("user", parts),
+                Turn::System(parts) => {
+                    let role = match self.dialect {
+                        Dialect::OpenAi => "developer",
+                        Dialect::Xai => "system",
+                    };
+                    self.said(role, parts);
+                }
+                Turn::Assistant(turn) => self.assistant(turn)?,
+                Turn::ToolResults(results) => results.iter().for_each(|result| self.result(result)),
+            }
+        }
+        self.out.piece("]");
+        Ok(())
+    }
+
+    fn said(&mut self, role: &'static str, parts: &[Part]) {
+        let mut is_open = false;
+        let dialect = self.dialect;
+        for part in parts.iter().filter(|part| !is_silent(dialect, part)) {
+            self.out.comma();
+            if !std::mem::replace(&mut is_open, true) {
+                self.out.piece(r#"{"type":"message","role":""#);
+                self.out.piece(role);
+                self.out.piece(r#"","content":["#);
+            }
+            write_part(&mut self.out, part);
+        }
+        if is_open {
+            self.out.piece("]}");
+        }
+    }
+
+    fn assistant(&mut self, turn: &'a AssistantTurn) -> Result<(), serde_json::Error> {
+        let is_ours = turn.origin.provider == self.model.provider;
+        let mut has_lost_thinking = false;
+        for item in &turn.items {
+            if !is_ours {
+                self.foreign(item, &turn.origin);
+                continue;
+            }
+            if self.is_lost(item) {
+                has_lost_thinking = true;
+                self.notices.add(
+                    "thinking without its encrypted form was left out: the provider has not kept it, and reads no other",
+                );
+                continue;
+            }
+            self.note_call(item);
+            self.out.comma();
+            let start = self.out.len();
+            self.out.piece(item.raw().get());
+            if has_lost_thinking {
+                // By its id the provider might know that the thinking before it is missing.
+                self.out.change(start, |item| {
+                    item.remove("id");
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an item is thinking that the provider could only look up, and has not kept.
+    fn is_lost(&self, item: &Item) -> bool {
+        if self.is_stored || self.dialect != Dialect::OpenAi {
+            return false;
+        }
+        let ItemView::Thinking { has_signature: false, .. } = item.view() else { return false };
+        let members: Members<'_> = serde_json::from_str(item.raw().get()).unwrap_or_default();
+        let content: Vec<Members<'_>> = members.read("content").unwrap_or_default();
+        content.is_empty()
+    }
+
+    /// Notes what the result of a call of our provider must look like.
+    fn note_call(&mut self, item: &'a Item) {
+        let ItemView::ToolCall { id, .. } = item.view() else { return };
+        if !fits(id) {
+            self.own_odd_ids.insert(id);
+        }
+        let raw = item.raw().get();
+        // Nearly all calls are these, and need no second look.
+        if raw.contains("\"function_call\"") && !raw.contains("\"caller\"") {
+            return;
+        }
+        let members: Members<'a> = serde_json::from_str(raw).unwrap_or_default();
+        let caller = members.get("caller").map(serde_json::value::RawValue::get);
+        let special = SpecialCall { kind: kind_of(raw), caller: caller.filter(|caller| *caller != "null") };
+        self.special_calls.insert(id, special);
+    }
+
+    fn result(&mut self, result: &ToolResult) {
+        let special = self.special_calls.get(result.call_id.as_str());
+        let kind = special.map_or("function_call", |special| &*special.kind);
+        let id = if self.own_odd_ids.contains(result.call_id.as_str()) {
+            Cow::Borrowed(result.call_id.as_str())
+        } else {
+            call_id(&result.call_id)
+        };
+        self.out.comma();
+        self.out.piece(r#"{"type":""#);
+        self.out.piece(match kind {
+            "custom_tool_call" => "custom_tool_call_output",
+            "shell_call" => "shell_call_output",
+            "apply_patch_call" => "apply_patch_call_output",
+            _ => "function_call_output",
+        });
+        self.out.piece("\"");
+        self.out.text("call_id", &id);
+        if let Some(caller) = special.and_then(|special| special.caller) {
+            self.out.json("caller", caller);
+        }
+        match kind {
+            "shell_call" => {
+                let (stdout, stderr) = (result.joined_text(), String::new());
+                let (stdout, stderr) = if result.is_error { (stderr, stdout) } else { (stdout, stderr) };
+                self.out.json("output", "[{");
+                self.out.text("stdout", &stdout);
+                self.out.text("stderr", &stderr);
+                let outcome = format!(r#"{{"type":"exit","exit_code":{}}}"#, i32::from(result.is_error));
+                self.out.json("outcome", &outcome);
+                self.out.piece("}]");
+            }
+            "apply_patch_call" => {
+                self.out.text("status", if result.is_error { "failed" } else { "completed" });
+                self.out.text("output", &result.joined_text());
+            }
+            _ => self.output(result),
+        }
+        self.out.piece("}");
+    }
+
+    /// What a function returned: a text, or a list if there is more than text. The wire has no place for failures but the
+    /// text.
+    fn output(&mut self, result: &ToolResult) {
+        if result.content.iter().all(|part| matches!(part, Part::Text(_))) {
+            let text = result.joined_text();
+            let text = if result.is_error { failed(&text) } else { Cow::Borrowed(text.as_str()) };
+            self.out.text("output", &text);
+            return;
+        }
+        self.out.json("output", "[");
+        if result.is_error && !result.content.iter().any(|part| matches!(part, Part::Text(_))) {
+            write_text(&mut self.out, "input_text", &failed(""));
+        }
+        let mut is_first = true;
+        for part in result.content.iter().filter(|part| !is_blank(part)) {
+            self.out.comma();
+            match part {
+                Part::Text(text) if result.is_error && is_first => {
+                    write_text(&mut self.out, "input_text", &failed(text));
+                }
+                part => write_part(&mut self.out, part),
+            }
+            is_first &= !matches!(part, Part::Text(_));
+        }
+        self.out.piece("]");
+    }
+
+    /// An item of another provider: what it means is kept, what only its provider can read is not.
+    fn foreign(&mut self, item: &Item, origin: &ModelId) {
+        match item.view() {
+            ItemView::Text { text, .. } => {
+                if text.trim().is_empty() {
+                    return;
+                }
+                self.out.comma();
+                self.out.piece(r#"{"type":"message","role":"assistant","content":"#);
+                self.out.string(text);
+                self.out.piece("}");
+            }
+            ItemView::ToolCall { id, name, arguments } => {
+                self.out.comma();
+                self.out.piece(r#"{"type":"function_call","call_id":"#);
+                self.out.string(&call_id(id));
+                self.out.text("name", name);
+                match arguments {
+                    Ok(raw) => self.out.text("arguments", raw.get()),
+                    Err(text) => self.out.text("arguments", text),
+                }
+                self.out.piece("}");
+            }
+            ItemView::Thinking { .. }
+            | ItemView::ServerToolCall { .. }
+            | ItemView::ServerToolResult { .. }
+            | ItemView::Other { .. } => self.notices.add(format!(
+                "thinking and hosted tools' items of {origin} were left out: only {} can read them",
+                origin.provider
+            )),
+        }
+    }
+}
+
+/// The provider's name for a hosted tool.
+fn hosted_kind(tool: &HostedTool) -> Option<&'static str> {
+    Some(match tool {
+        HostedTool::WebSearch { .. } => "web_search",
+        HostedTool::FileSearch { .. } => "file_search",
+        HostedTool::CodeExecution { .. } => "code_interpreter",
+        HostedTool::WebFetch { .. } | HostedTool::Raw(_) => return None,
+    })
+}
+
+/// Whether a tool takes free text in place of JSON: the provider's options of its definition say so.
+fn is_custom(definition: &ToolDefinition) -> bool {
+    definition.provider_options.get("type").is_some_and(|kind| kind == "custom")
+}
+
+/// Whether a part is a text without any text.
+fn is_blank(part: &Part) -> bool {
+    matches!(part, Part::Text(text) if text.trim().is_empty())
+}
+
+/// Whether a part says nothing where it stands: a text without any text, or a file that goes with a hosted tool.
+fn is_silent(dialect: Dialect, part: &Part) -> bool {
+    is_blank(part) || (matches!(part, Part::ContainerFile { .. }) && dialect == Dialect::OpenAi)
+}
+
+/// A failure's text, marked as one.
+fn failed(text: &str) -> Cow<'_, str> {
+    match text.trim_start().get(..5) {
+        Some(start) if start.eq_ignore_ascii_case("error") => Cow::Borrowed(text),
+        _ if text.trim().is_empty() => Cow::Borrowed("Error"),
+        _ => Cow::Owned(format!("Error: {text}")),
+    }
+}
+
+fn write_part(out: &mut JsonWriter, part: &Part) {
+    match part {
+        Part::Text(text) => write_text(out, "input_text", text),
+        Part::Image(media) => {
+            out.piece(r#"{"type":"input_image","detail":"auto""#);
+            match &media.source {
+                MediaSource::Url(url) => out.text("image_url", url),
+                MediaSource::FileId(id) => out.text("file_id", id),
+                MediaSource::Base64(data) => write_data(out, "image_url", &media.media_type, data),
+                MediaSource::Text(text) => {
+                    write_data(out, "image_url", &media.media_type, &encoded(text));
+                }
+            }
+            out.piece("}");
+        }
+        Part::Document(media) => write_document(out, media),
+        Part::ContainerFile { file_id } => {
+            out.piece(r#"{"type":"input_file","file_id":"#);
+            out.string(file_id);
+            out.piece("}");
+        }
+        Part::Raw(raw) => out.piece(raw.get()),
+    }
+}
+
+fn write_text(out: &mut JsonWriter, kind: &'static str, text: &str) {
+    out.piece(r#"{"type":""#);
+    out.piece(kind);
+    out.piece(r#"","text":"#);
+    out.string(text);
+    out.piece("}");
+}
+
+fn write_document(out: &mut JsonWriter, media: &Media) {
+    match &media.source {
+        // The model reads a text all the same, and needs no file for it.
+        MediaSource::Text(text) => {
+            let titled = media.title.as_ref().map(|title| format!("{title}\n\n{text}"));
+            write_text(out, "input_text", titled.as_deref().unwrap_or(text));
+            return;
+        }
+        MediaSource::Url(url) => {
+            out.piece(r#"{"type":"input_file""#);
+            out.text("file_url", url);
+        }
+        MediaSource::FileId(id) => {
+            out.piece(r#"{"type":"input_file""#);
+            out.text("file_id", id);
+        }
+        MediaSource::Base64(data) => {
+            out.piece(r#"{"type":"input_file""#);
+            let ending = media.media_type.rsplit(['/', '+']).next().unwrap_or_default();
+            let ending = if ending == "plain" { "txt" } else { ending };
+            match &media.title {
+                Some(title) => out.text("filename", title),
+                None => out.text("filename", &format!("document.{ending}")),
+            }
+            write_data(out, "file_data", &media.media_type, data);
+        }
+    }
+    out.piece("}");
+}
+
+/// Bytes as an address that has them in itself. Base64 has nothing to escape, a media type may have.
+fn write_data(out: &mut JsonWriter, name: &'static str, media_type: &str, data: &str) {
+    out.text(name, &format!("data:{media_type};base64,{data}"));
+}
+
+fn encoded(text: &str) -> String {
+    base64::engine::general_purpose::STANDARD.encode(text)
+}
+
+/// Whether the wire takes an id of a call.
+fn fits(id: &str) -> bool {
+    (1..=LONGEST_CALL_ID).contains(&id.len())
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+}
+
+/// An id that the wire takes. One of another provider may be longer or have other characters; what is cut or replaced
+/// of it becomes a number, so that two ids stay two.
+fn call_id(id: &str) -> Cow<'_, str> {
+    if fits(id) {
+        return Cow::Borrowed(id);
+    }
+    // FNV-1a: the same on every machine and in every process, since a history is written many times.
+    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let start: String = id
+        .chars()
+        .filter(|character| character.is_ascii_alphanumeric() || matches!(character, '_' | '-'))
+        .take(LONGEST_CALL_ID - 17)
+        .collect();
+    let start = if start.is_empty() { "call".to_owned() } else { start };
+    Cow::Owned(format!("{start}_{hash:016x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_calls_are_made_to_fit_and_stay_apart() {
+        for id in ["call_1", "toolu_01-x", &"x".repeat(64)] {
+            assert_eq!(call_id(id), id);
+        }
+        let odd =
+            ["a.b", "a:b", "", "functions.look:0", "ü", &"x".repeat(65), &"x".repeat(66), &"é".repeat(500)];
+        let mapped: HashSet<String> = odd.iter().map(|id| call_id(id).into_owned()).collect();
+        assert_eq!(mapped.len(), odd.len());
+        assert!(mapped.iter().all(|id| fits(id)), "{mapped:?}");
+    }
+
+    #[test]
+    fn failures_are_marked_once() {
+        assert_eq!(failed("no such file"), "Error: no such file");
+        assert_eq!(failed("error: no"), "error: no");
+        assert_eq!(failed(" "), "Error");
+        assert_eq!(failed("éééé"), "Error: éééé");
+    }
+}

@@ -1,0 +1,224 @@
+//! The errors of the Responses API.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::fields::Members;
+use crate::{ErrorKind, ModelError};
+
+/// The longest message of a provider that is kept, in characters.
+const LONGEST_MESSAGE: usize = 2_000;
+
+/// What a provider says of an error.
+#[derive(Debug, Default)]
+pub(super) struct ErrorBody {
+    code: String,
+    kind: String,
+    message: String,
+}
+
+impl ErrorBody {
+    /// Reads an error in any of its forms: an object under `error`, members beside each other, or a text under `error`
+    /// with its code beside it.
+    pub(super) fn read(members: &Members<'_>) -> Self {
+        if let Some(inner) = members.read::<Members<'_>>("error") {
+            return Self::read(&inner);
+        }
+        let text = |name: &str| match members.get(name).map(RawValue::get) {
+            None | Some("null") => String::new(),
+            Some(raw) => {
+                serde_json::from_str::<Cow<'_, str>>(raw).map_or_else(|_| raw.to_owned(), Cow::into_owned)
+            }
+        };
+        let message = ["message", "error", "detail"].into_iter().map(text).find(|text| !text.is_empty());
+        let kind = text("type");
+        Self {
+            code: text("code"),
+            // Of an event this is the event's own type.
+            kind: if kind == "error" { String::new() } else { kind },
+            message: message.unwrap_or_default(),
+        }
+    }
+
+    /// Whether nothing was said.
+    pub(super) fn is_empty(&self) -> bool {
+        self.code.is_empty() && self.kind.is_empty() && self.message.is_empty()
+    }
+}
+
+/// The error of a body of an unsuccessful status.
+pub(super) fn read_error(status: u16, text: &str) -> ModelError {
+    #[derive(Deserialize)]
+    struct Body {
+        #[serde(default)]
+        request_id: Option<String>,
+    }
+    let body = serde_json::from_str::<Members<'_>>(text).map(|members| ErrorBody::read(&members));
+    if let Ok(body) =
+        body.as_ref().map_err(|_| ()).and_then(|body| (!body.is_empty()).then_some(body).ok_or(()))
+    {
+        let mut error = error_of(Some(status), body);
+        error.details.request_id = serde_json::from_str::<Body>(text).ok().and_then(|body| body.request_id);
+        return error;
+    }
+    // A gateway in between, most likely: its page is shown in part.
+    let shown: String = text.trim().chars().take(200).collect();
+    let message = if shown.is_empty() { "the answer has no text".to_owned() } else { shown };
+    error_of(Some(status), &ErrorBody { message, ..ErrorBody::default() })
+}
+
+/// The error of what the provider says, with the status if one came.
+pub(super) fn error_of(status: Option<u16>, body: &ErrorBody) -> ModelError {
+    let kind = kind_of(body).or_else(|| status.map(kind_of_status)).unwrap_or(ErrorKind::Protocol);
+    let text = match body.message.as_str() {
+        "" => "the provider gave no reason".to_owned(),
+        text => text.chars().take(LONGEST_MESSAGE).collect(),
+    };
+    let mut error = ModelError::new(kind, text);
+    error.details.status = status;
+    let code = [&body.code, &body.kind].into_iter().find(|code| !code.is_empty());
+    error.details.provider_code = code.map(|code| code.chars().take(100).collect());
+    error
+}
+
+/// The code says more than the type, and for some failures only the message tells.
+fn kind_of(body: &ErrorBody) -> Option<ErrorKind> {
+    let message = body.message.to_lowercase();
+    let said = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if said(&["maximum context length", "context window", "maximum prompt length"]) {
+        return Some(ErrorKind::ContextTooLong);
+    }
+    if said(&["incorrect api key", "invalid api key"]) {
+        return Some(ErrorKind::Auth);
+    }
+    if said(&["model not found", "model does not exist"]) {
+        return Some(ErrorKind::NotFound);
+    }
+    if said(&["run out of credits", "available credits", "exceeded your current quota", "spending limit"]) {
+        return Some(ErrorKind::Billing);
+    }
+    [&body.code, &body.kind].into_iter().find_map(|name| {
+        Some(match name.as_str() {
+            "invalid_api_key"
+            | "authentication_error"
+            | "permission_error"
+            | "missing_scope"
+            | "model_not_allowed"
+            | "unsupported_country_region_territory" => ErrorKind::Auth,
+            "model_not_found" | "not_found_error" | "previous_response_not_found" => ErrorKind::NotFound,
+            "context_length_exceeded" | "string_above_max_length" | "request_too_large" => {
+                ErrorKind::ContextTooLong
+            }
+            "insufficient_quota" | "billing_hard_limit_reached" | "billing_not_active" => ErrorKind::Billing,
+            "rate_limit_exceeded" | "rate_limit_error" | "requests" | "tokens" => {
+                ErrorKind::RateLimited { retry_after: None }
+            }
+            "server_error"
+            | "server_is_overloaded"
+            | "overloaded_error"
+            | "vector_store_timeout"
+            | "api_error"
+            | "engine_overloaded"
+            | "slow_down" => ErrorKind::Overloaded,
+            "content_filter"
+            | "content_policy_violation"
+            | "image_content_policy_violation"
+            | "invalid_prompt"
+            | "bio_policy"
+            | "misalignment_policy_violation"
+            | "cyber_policy" => ErrorKind::Refused,
+            "invalid_request_error" => ErrorKind::InvalidRequest,
+            _ => return None,
+        })
+    })
+}
+
+fn kind_of_status(status: u16) -> ErrorKind {
+    match status {
+        401 | 403 => ErrorKind::Auth,
+        402 => ErrorKind::Billing,
+        404 => ErrorKind::NotFound,
+        413 => ErrorKind::ContextTooLong,
+        429 => ErrorKind::RateLimited { retry_after: None },
+        408 | 409 | 500.. => ErrorKind::Overloaded,
+        400.. => ErrorKind::InvalidRequest,
+        _ => ErrorKind::Protocol,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_come_from_the_code_then_the_type_then_the_status() {
+        for (status, text, kind) in [
+            (
+                401,
+                r#"{"error":{"code":"invalid_api_key","message":"no","type":"invalid_request_error"}}"#,
+                ErrorKind::Auth,
+            ),
+            (
+                400,
+                r#"{"error":{"code":"model_not_found","message":"x","type":"invalid_request_error"}}"#,
+                ErrorKind::NotFound,
+            ),
+            (400, r#"{"code":"invalid-argument","error":"Model not found: grok-x"}"#, ErrorKind::NotFound),
+            (
+                400,
+                r#"{"code":"invalid-argument","error":"Incorrect API key provided: xa***"}"#,
+                ErrorKind::Auth,
+            ),
+            (403, r#"{"code":"x","error":"Your team has used all available credits"}"#, ErrorKind::Billing),
+            (400, r#"{"error":{"code":"context_length_exceeded","message":"x"}}"#, ErrorKind::ContextTooLong),
+            (
+                400,
+                r#"{"error":"This model's maximum prompt length is 131072 but the request contains 2"}"#,
+                ErrorKind::ContextTooLong,
+            ),
+            (
+                429,
+                r#"{"error":{"code":"insufficient_quota","message":"x","type":"insufficient_quota"}}"#,
+                ErrorKind::Billing,
+            ),
+            (
+                429,
+                r#"{"error":{"code":"rate_limit_exceeded","message":"x","type":"tokens"}}"#,
+                ErrorKind::RateLimited { retry_after: None },
+            ),
+            (500, r#"{"error":{"code":null,"message":"x","type":"server_error"}}"#, ErrorKind::Overloaded),
+            (
+                400,
+                r#"{"error":{"code":"invalid_prompt","message":"x","type":"invalid_request_error"}}"#,
+                ErrorKind::Refused,
+            ),
+            (
+                400,
+                r#"{"error":{"code":"decimal_below_min_value","message":"x","type":"invalid_request_error"}}"#,
+                ErrorKind::InvalidRequest,
+            ),
+            (503, r#"{"error":{"code":"brand_new","message":"x"}}"#, ErrorKind::Overloaded),
+            (418, r#"{"detail":"short and stout"}"#, ErrorKind::InvalidRequest),
+        ] {
+            let error = read_error(status, text);
+            assert_eq!(error.kind, kind, "{text}");
+            assert_eq!(error.details.status, Some(status));
+            assert!(!error.message.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_code_that_is_a_number_and_a_page_of_a_gateway_are_shown() {
+        let error =
+            read_error(400, r#"{"error":{"code":77,"message":"x","request_id":"r"},"request_id":"req_1"}"#);
+        assert_eq!(error.details.provider_code.as_deref(), Some("77"));
+        assert_eq!(error.details.request_id.as_deref(), Some("req_1"));
+        let error = read_error(502, &format!("<html>{}", "x".repeat(9_000)));
+        assert_eq!(error.kind, ErrorKind::Overloaded);
+        assert!(error.message.starts_with("<html>x") && error.message.len() == 200);
+        assert_eq!(read_error(401, "").message, "the answer has no text");
+        assert_eq!(read_error(401, "{}").message, "{}");
+    }
+}

@@ -1,0 +1,642 @@
+//! The stream of the Responses API, folded to the body that it would have been.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::Dialect;
+use super::error::{ErrorBody, error_of};
+use super::view::{self, CUSTOM_INPUT, PARAGRAPH, kind_of};
+use crate::fields::{Fields, Members};
+use crate::json::JsonWriter;
+use crate::offline::say::shown;
+use crate::wires::codec::Fold;
+use crate::{
+    ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, Usage,
+};
+
+/// Text that borrows from the event where no escape stands in it.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(rename = "type", default, borrow)]
+    kind: Cow<'a, str>,
+    #[serde(default)]
+    output_index: Option<u64>,
+    #[serde(default)]
+    content_index: Option<u64>,
+    #[serde(default)]
+    summary_index: Option<u64>,
+    #[serde(default, borrow)]
+    delta: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    item: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    annotation: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    response: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// Whose text a delta is more of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Output,
+    Refusal,
+    Summary,
+    Thought,
+}
+
+/// A part of a text that came in deltas.
+#[derive(Clone, Debug, PartialEq)]
+struct Part {
+    source: Source,
+    index: u64,
+    text: String,
+    annotations: Vec<RawJson>,
+}
+
+/// A call of the caller's tool that is still growing.
+#[derive(Clone, Debug, PartialEq)]
+struct Call {
+    id: String,
+    name: String,
+    /// Whether the arguments are free text.
+    is_custom: bool,
+    /// What came of the arguments.
+    arguments: String,
+}
+
+/// An item that has begun, and what its deltas said. The end of the item says everything again, so the deltas count only
+/// where a server leaves it out.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Slot {
+    start: Option<RawJson>,
+    parts: Vec<Part>,
+    call: Option<Call>,
+    item: Option<Item>,
+}
+
+/// One stream of the Responses API.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ResponseFold {
+    dialect: Dialect,
+    origin: ModelId,
+    /// The items in the order in which they began.
+    slots: Vec<Slot>,
+    /// Where the item lies that an index of the provider names.
+    places: HashMap<u64, usize>,
+    /// The answer, once the provider has said that it is complete.
+    response: Option<Box<Response>>,
+}
+
+impl ResponseFold {
+    pub(super) fn new(dialect: Dialect, origin: ModelId) -> Self {
+        Self { dialect, origin, slots: Vec::new(), places: HashMap::new(), response: None }
+    }
+
+    fn protocol(&self, message: impl Into<String>) -> ModelError {
+        ModelError::new(ErrorKind::Protocol, message).with_model(&self.origin)
+    }
+
+    /// The place of the item that an event is about: the one that was named, else the latest. A new one if that is
+    /// complete already or none has begun, which servers do that leave out the start of items.
+    fn place(&mut self, index: Option<u64>) -> usize {
+        let place = match index {
+            Some(index) => self.places.get(&index).copied(),
+            None => self.slots.len().checked_sub(1),
+        };
+        match place.filter(|place| self.slots[*place].item.is_none()) {
+            Some(place) => place,
+            None => self.begin(index, Slot::default()),
+        }
+    }
+
+    fn begin(&mut self, index: Option<u64>, slot: Slot) -> usize {
+        let place = self.slots.len();
+        self.slots.push(slot);
+        self.places.insert(index.unwrap_or(place as u64), place);
+        place
+    }
+
+    fn open_item(&mut self, index: Option<u64>, item: &RawValue, events: &mut VecDeque<ModelEvent>) {
+        let raw = RawJson::from(item);
+        let call = match view::item(self.dialect, raw.clone()).view() {
+            // Of the calls that the caller runs only these have arguments that grow.
+            ItemView::ToolCall { id, name, .. } => {
+                let is_custom = match &*kind_of(item.get()) {
+                    "function_call" => Some(false),
+                    "custom_tool_call" => Some(true),
+                    _ => None,
+                };
+                is_custom.map(|is_custom| Call {
+                    id: id.clone(),
+                    name: name.clone(),
+                    is_custom,
+                    arguments: String::new(),
+                })
+            }
+            _ => None,
+        };
+        let place = self.begin(index, Slot { start: Some(raw), call, ..Slot::default() });
+        if let Some(call) = &self.slots[place].call {
+            events.push_back(call.delta(place, String::new()));
+        }
+    }
+
+    fn grow_text(
+        &mut self,
+        source: Source,
+        event: &Event<'_>,
+        data: &str,
+        events: &mut VecDeque<ModelEvent>,
+    ) {
+        let Some(Text(text)) = read_text(event.delta) else {
+            events.push_back(unknown(data));
+            return;
+        };
+        let place = self.place(event.output_index);
+        let number = match source {
+            Source::Summary => event.summary_index,
+            _ => event.content_index,
+        };
+        let index = place as u64;
+        let begins = self.slots[place].grow(source, number.unwrap_or_default(), &text);
+        let text = text.into_owned();
+        events.push_back(match source {
+            Source::Output | Source::Refusal => ModelEvent::TextDelta { index, text },
+            Source::Summary | Source::Thought if begins => {
+                ModelEvent::ThinkingDelta { index, text: format!("{PARAGRAPH}{text}") }
+            }
+            Source::Summary | Source::Thought => ModelEvent::ThinkingDelta { index, text },
+        });
+    }
+
+    fn grow_call(&mut self, event: &Event<'_>, data: &str, events: &mut VecDeque<ModelEvent>) {
+        let text = read_text(event.delta);
+        let place = self.place(event.output_index);
+        // Arguments of a call that no one has begun cannot be shown: its end will say them.
+        let (Some(Text(text)), Some(call)) = (text, &mut self.slots[place].call) else {
+            events.push_back(unknown(data));
+            return;
+        };
+        if text.is_empty() {
+            return;
+        }
+        let is_first = call.arguments.is_empty();
+        call.arguments.push_str(&text);
+        let fragment = match (call.is_custom, is_first) {
+            (false, _) => text.into_owned(),
+            (true, true) => format!("{{\"{CUSTOM_INPUT}\":\"{}", escaped(&text)),
+            (true, false) => escaped(&text),
+        };
+        events.push_back(call.delta(place, fragment));
+    }
+
+    fn annotate(&mut self, event: &Event<'_>) {
+        let place = self.place(event.output_index);
+        let slot = &mut self.slots[place];
+        if let (Some(annotation), Some(part)) = (event.annotation, slot.parts.last_mut()) {
+            part.annotations.push(annotation.into());
+        }
+    }
+
+    fn close_item(&mut self, index: Option<u64>, raw: RawJson, events: &mut VecDeque<ModelEvent>) {
+        let item = view::item(self.dialect, raw);
+        let place = self.place(index);
+        self.close(place, item, events);
+    }
+
+    /// Completes an item, and shows what its deltas have not shown.
+    fn close(&mut self, place: usize, item: Item, events: &mut VecDeque<ModelEvent>) {
+        let slot = &mut self.slots[place];
+        match (&slot.call, item.view()) {
+            (Some(call), ItemView::ToolCall { arguments, .. }) => {
+                if call.arguments.is_empty() {
+                    let text = match arguments {
+                        Ok(raw) => raw.get(),
+                        Err(text) => text,
+                    };
+                    events.push_back(call.delta(place, text.to_owned()));
+                } else if call.is_custom {
+                    events.push_back(call.delta(place, "\"}".to_owned()));
+                }
+            }
+            _ if slot.parts.is_empty() => events.extend(shown(place as u64, &item)),
+            _ => {}
+        }
+        // The item says everything that the deltas said.
+        *slot = Slot { item: Some(item.clone()), ..Slot::default() };
+        events.push_back(ModelEvent::Item(item));
+    }
+
+    /// Takes the answer in as the provider has it at the end.
+    fn end_response(&mut self, raw: &RawValue, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let mut members: Members<'_> = serde_json::from_str(raw.get())
+            .map_err(|error| self.protocol(format!("the response: expected an object: {error}")))?;
+        if let Some(error) = failure_of(&members) {
+            return Err(error.with_model(&self.origin));
+        }
+        let output: Vec<&RawValue> = members.read("output").unwrap_or_default();
+        for (place, raw) in output.iter().enumerate() {
+            match self.slots.get(place) {
+                Some(Slot { item: Some(_), .. }) => {}
+                Some(_) => self.close(place, view::item(self.dialect, (*raw).into()), events),
+                None => {
+                    let place = self.begin(None, Slot::default());
+                    self.close(place, view::item(self.dialect, (*raw).into()), events);
+                }
+            }
+        }
+        for place in output.len()..self.slots.len() {
+            let slot = &self.slots[place];
+            if slot.item.is_none() {
+                let raw = slot.built().map_err(|error| self.protocol(error.to_string()))?;
+                self.close(place, view::item(self.dialect, raw), events);
+            }
+        }
+        let items: Vec<Item> = self.slots.drain(..).filter_map(|slot| slot.item).collect();
+        // Encrypted thinking is encrypted anew for the end of the stream. What was delivered is the answer.
+        let is_same = items.len() == output.len()
+            && items.iter().zip(&output).all(|(item, raw)| item.raw().get() == raw.get());
+        let rewritten;
+        let whole = if is_same {
+            RawJson::from(raw)
+        } else {
+            rewritten = RawJson::of(&items.iter().map(Item::raw).collect::<Vec<_>>())
+                .map_err(|error| self.protocol(error.to_string()))?;
+            let output = serde_json::from_str(rewritten.get())
+                .map_err(|error: serde_json::Error| self.protocol(error.to_string()))?;
+            members.set("output", output);
+            RawJson::of(&members).map_err(|error| self.protocol(error.to_string()))?
+        };
+        let response = response_of(&self.origin, &members, items, whole);
+        events.push_back(ModelEvent::Usage(response.usage.clone()));
+        self.response = Some(Box::new(response));
+        Ok(())
+    }
+}
+
+impl Call {
+    fn delta(&self, place: usize, fragment: String) -> ModelEvent {
+        ModelEvent::ToolCallDelta {
+            index: place as u64,
+            id: self.id.clone(),
+            name: self.name.clone(),
+            fragment,
+        }
+    }
+}
+
+impl Slot {
+    /// Appends to a part, and says whether a further one of the model's thinking begins with it.
+    fn grow(&mut self, source: Source, index: u64, text: &str) -> bool {
+        if let Some(part) = self.parts.last_mut()
+            && (part.source, part.index) == (source, index)
+        {
+            part.text.push_str(text);
+            return false;
+        }
+        let is_further = !self.parts.is_empty();
+        self.parts.push(Part { source, index, text: text.to_owned(), annotations: Vec::new() });
+        is_further
+    }
+
+    /// The item of what the deltas said, for servers that never say it whole.
+    fn built(&self) -> Result<RawJson, serde_json::Error> {
+        let mut fields: Fields = match &self.start {
+            Some(start) => serde_json::from_str(start.get()).unwrap_or_default(),
+            None => Fields::default(),
+        };
+        let texts = |is_wanted: fn(Source) -> bool| {
+            let mut out = JsonWriter::with_capacity(64);
+            out.piece("[");
+            for part in self.parts.iter().filter(|part| is_wanted(part.source)) {
+                let (kind, name) = match part.source {
+                    Source::Output => ("output_text", "text"),
+                    Source::Refusal => ("refusal", "refusal"),
+                    Source::Summary => ("summary_text", "text"),
+                    Source::Thought => ("reasoning_text", "text"),
+                };
+                out.comma();
+                out.piece("{");
+                out.text("type", kind);
+                out.text(name, &part.text);
+                if part.source == Source::Output {
+                    out.put("annotations", &part.annotations)?;
+                }
+                out.piece("}");
+            }
+            out.piece("]");
+            out.into_raw()
+        };
+        let has = |source: Source| self.parts.iter().any(|part| part.source == source);
+        if has(Source::Output) || has(Source::Refusal) {
+            if fields.get("type").is_none() {
+                fields.put("type", "message")?;
+                fields.put("role", "assistant")?;
+            }
+            let content = texts(|source| matches!(source, Source::Output | Source::Refusal))?;
+            fields.put("content", &content)?;
+        } else if has(Source::Summary) || has(Source::Thought) {
+            if fields.get("type").is_none() {
+                fields.put("type", "reasoning")?;
+            }
+            fields.put("summary", &texts(|source| source == Source::Summary)?)?;
+            if has(Source::Thought) {
+                fields.put("content", &texts(|source| source == Source::Thought)?)?;
+            }
+        }
+        if let Some(call) = self.call.as_ref().filter(|call| !call.arguments.is_empty()) {
+            fields.put(if call.is_custom { "input" } else { "arguments" }, &call.arguments)?;
+        }
+        RawJson::of(&fields)
+    }
+}
+
+impl Fold for ResponseFold {
+    fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        if self.response.is_some() || data == "[DONE]" {
+            return Ok(());
+        }
+        let event: Event<'_> = match serde_json::from_str(data) {
+            Ok(event) => event,
+            Err(error) => return self.odd(data, &error, events),
+        };
+        match &*event.kind {
+            "response.output_text.delta" => self.grow_text(Source::Output, &event, data, events),
+            "response.reasoning_summary_text.delta" => self.grow_text(Source::Summary, &event, data, events),
+            "response.reasoning_text.delta" => self.grow_text(Source::Thought, &event, data, events),
+            "response.refusal.delta" => self.grow_text(Source::Refusal, &event, data, events),
+            "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
+                self.grow_call(&event, data, events);
+            }
+            "response.output_text.annotation.added" => self.annotate(&event),
+            "response.output_item.added" if event.item.is_some() => {
+                if let Some(item) = event.item {
+                    self.open_item(event.output_index, item, events);
+                }
+            }
+            "response.output_item.done" if event.item.is_some() => {
+                if let Some(item) = event.item {
+                    self.close_item(event.output_index, item.into(), events);
+                }
+            }
+            // A gateway may begin anew after it lost the first source.
+            "response.created" if !self.slots.is_empty() => {
+                self.slots.clear();
+                self.places.clear();
+                events.push_back(ModelEvent::Restarted);
+            }
+            "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled" => {
+                let Some(response) = event.response else {
+                    return Err(self.protocol(format!("`{}` came without a response", event.kind)));
+                };
+                self.end_response(response, events)?;
+            }
+            "error" => return Err(self.error(data)),
+            "" if event.error.is_some() => return Err(self.error(data)),
+            kind if is_progress(kind) => {}
+            _ => events.push_back(unknown(data)),
+        }
+        Ok(())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.response.is_some()
+    }
+
+    fn finish(&mut self) -> Result<Response, ModelError> {
+        let response = self.response.take();
+        response
+            .map(|response| *response)
+            .ok_or_else(|| self.protocol("the stream was cut before the end of the response"))
+    }
+}
+
+impl ResponseFold {
+    fn error(&self, data: &str) -> ModelError {
+        let members: Members<'_> = serde_json::from_str(data).unwrap_or_default();
+        error_of(None, &ErrorBody::read(&members)).with_model(&self.origin)
+    }
+
+    /// An event that is not of the shape of the known ones: an unknown one may have any, as long as it is an object.
+    fn odd(
+        &self,
+        data: &str,
+        error: &serde_json::Error,
+        events: &mut VecDeque<ModelEvent>,
+    ) -> Result<(), ModelError> {
+        let kind = kind_of(data);
+        if kind.is_empty() || is_known(&kind) {
+            return Err(self.protocol(format!("an event is not the JSON that was expected: {error}")));
+        }
+        events.push_back(unknown(data));
+        Ok(())
+    }
+}
+
+/// Whether an event is one that the fold looks into.
+fn is_known(kind: &str) -> bool {
+    kind == "error"
+        || [
+            "response.output_text.",
+            "response.output_item.",
+            "response.reasoning_",
+            "response.refusal.",
+            "response.function_call_arguments.",
+            "response.custom_tool_call_input.",
+            "response.created",
+            "response.completed",
+            "response.incomplete",
+            "response.failed",
+            "response.cancelled",
+        ]
+        .iter()
+        .any(|start| kind.starts_with(start))
+}
+
+/// Whether an event tells of progress alone: what it says, the end of its item or of the answer says again.
+fn is_progress(kind: &str) -> bool {
+    if matches!(kind, "keepalive" | "ping") {
+        return true;
+    }
+    let Some(rest) = kind.strip_prefix("response.") else { return false };
+    matches!(
+        rest,
+        "created"
+            | "queued"
+            | "in_progress"
+            | "content_part.added"
+            | "content_part.done"
+            | "output_text.done"
+            | "refusal.done"
+            | "reasoning_text.done"
+            | "reasoning_summary_text.done"
+            | "reasoning_summary_part.added"
+            | "reasoning_summary_part.done"
+            | "function_call_arguments.done"
+            | "custom_tool_call_input.done"
+    ) || [
+        "web_search_call.",
+        "x_search_call.",
+        "file_search_call.",
+        "code_interpreter_call.",
+        "code_interpreter_call_code.",
+        "image_generation_call.",
+        "mcp_call.",
+        "mcp_call_arguments.",
+        "mcp_list_tools.",
+        "shell_call_command.",
+        "shell_call_output_content.",
+        "apply_patch_call_operation_diff.",
+        "compaction.",
+    ]
+    .iter()
+    .any(|start| rest.starts_with(start))
+}
+
+fn read_text(raw: Option<&RawValue>) -> Option<Text<'_>> {
+    serde_json::from_str(raw?.get()).ok()
+}
+
+/// A text as it stands inside a JSON string.
+fn escaped(text: &str) -> String {
+    let quoted = serde_json::Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+fn unknown(data: &str) -> ModelEvent {
+    let raw = RawJson::parse(data).unwrap_or_else(|_| (&serde_json::Value::from(data)).into());
+    ModelEvent::Unknown(raw)
+}
+
+/// Reads a response that came as a whole.
+pub(super) fn read_response(dialect: Dialect, origin: &ModelId, body: &str) -> Result<Response, ModelError> {
+    let protocol = |text: String| ModelError::new(ErrorKind::Protocol, text).with_model(origin);
+    let members: Members<'_> = serde_json::from_str(body)
+        .map_err(|error| protocol(format!("the body is not the JSON object that was expected: {error}")))?;
+    if let Some(error) = failure_of(&members) {
+        return Err(error.with_model(origin));
+    }
+    match members.read::<Text<'_>>("object") {
+        Some(Text(kind)) if kind != "response" => {
+            return Err(protocol(format!("the body's object: expected `response`, found `{kind}`")));
+        }
+        _ => {}
+    }
+    let Some(output) = members.read::<Vec<RawJson>>("output") else {
+        return Err(protocol("the response's output: expected a list".to_owned()));
+    };
+    let raw = RawJson::parse(body).map_err(|error| protocol(error.to_string()))?;
+    let items = output.into_iter().map(|raw| view::item(dialect, raw)).collect();
+    Ok(response_of(origin, &members, items, raw))
+}
+
+/// The error that a response has instead of an answer.
+fn failure_of(response: &Members<'_>) -> Option<ModelError> {
+    let has_error = response.get("error").is_some_and(|error| error.get() != "null");
+    let status: Option<Text<'_>> = response.read("status");
+    let has_failed = status.is_some_and(|Text(status)| status == "failed");
+    (has_error || has_failed).then(|| {
+        let body = response.read::<Members<'_>>("error").map(|error| ErrorBody::read(&error));
+        error_of(None, &body.unwrap_or_else(|| ErrorBody::read(response)))
+    })
+}
+
+fn response_of(origin: &ModelId, response: &Members<'_>, items: Vec<Item>, raw: RawJson) -> Response {
+    let (stop, stop_detail) = stop_of(response, &items);
+    Response {
+        id: response.read("id").unwrap_or_default(),
+        model: response.read("model").unwrap_or_else(|| origin.name.clone()),
+        origin: origin.clone(),
+        usage: usage_of(response, &items),
+        items,
+        stop,
+        stop_detail,
+        carry: serde_json::Map::new(),
+        notices: Vec::new(),
+        raw,
+    }
+}
+
+fn stop_of(response: &Members<'_>, items: &[Item]) -> (StopReason, Option<String>) {
+    let status: String = response.read("status").unwrap_or_default();
+    match status.as_str() {
+        // Old answers have the first form; servers that only look alike may have none.
+        "complete" | "completed" | "" => {}
+        "incomplete" => {
+            let details: Members<'_> = response.read("incomplete_details").unwrap_or_default();
+            let reason: String = details.read("reason").unwrap_or_default();
+            return match reason.as_str() {
+                "max_output_tokens" | "max_tokens" => (StopReason::MaxTokens, None),
+                "content_filter" => (StopReason::Refusal, Some(reason)),
+                _ => (StopReason::Other(reason), None),
+            };
+        }
+        _ => return (StopReason::Other(status), None),
+    }
+    if items.iter().any(|item| matches!(item.view(), ItemView::ToolCall { .. })) {
+        return (StopReason::ToolUse, None);
+    }
+    // What waits for the caller's word is not a call, and not the end either.
+    let waits =
+        |item: &&Item| matches!(item.view(), ItemView::Other { kind } if kind == "mcp_approval_request");
+    if items.iter().any(|item| waits(&item)) {
+        return (StopReason::Other("mcp_approval_request".to_owned()), None);
+    }
+    match items.iter().rev().find_map(refusal) {
+        Some(refusal) => (StopReason::Refusal, Some(refusal)),
+        None => (StopReason::EndTurn, None),
+    }
+}
+
+/// What a message says in place of an answer.
+fn refusal(item: &Item) -> Option<String> {
+    if !matches!(item.view(), ItemView::Text { .. }) || !item.raw().get().contains("\"refusal\"") {
+        return None;
+    }
+    let members: Members<'_> = serde_json::from_str(item.raw().get()).ok()?;
+    let parts: Vec<Members<'_>> = members.read("content")?;
+    parts.iter().find_map(|part| part.read::<String>("refusal"))
+}
+
+fn usage_of(response: &Members<'_>, items: &[Item]) -> Usage {
+    let usage: Members<'_> = response.read("usage").unwrap_or_default();
+    let count = |members: &Members<'_>, name: &str| members.read::<u64>(name);
+    let input_details: Members<'_> = usage.read("input_tokens_details").unwrap_or_default();
+    let output_details: Members<'_> = usage.read("output_tokens_details").unwrap_or_default();
+    let cache_read = count(&input_details, "cached_tokens").unwrap_or_default();
+    let cache_write = count(&input_details, "cache_write_tokens").unwrap_or_default();
+    let input = count(&usage, "input_tokens").unwrap_or_default();
+    let mut hosted: std::collections::BTreeMap<String, u64> = usage
+        .read::<std::collections::BTreeMap<String, Option<u64>>>("server_side_tool_usage_details")
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|(name, count)| Some((name, count.filter(|count| *count > 0)?)))
+        .collect();
+    if hosted.is_empty() {
+        // Where the provider does not count its tools' calls, they are counted here in the same words.
+        for item in items.iter().filter(|item| matches!(item.view(), ItemView::ServerToolCall { .. })) {
+            *hosted.entry(format!("{}s", kind_of(item.raw().get()))).or_default() += 1;
+        }
+    }
+    Usage {
+        // The provider counts cached tokens as input tokens too.
+        input: input.saturating_sub(cache_read).saturating_sub(cache_write),
+        output: count(&usage, "output_tokens").unwrap_or_default(),
+        cache_read,
+        cache_write,
+        // The provider keeps prompts for other times than an hour.
+        cache_write_1h: 0,
+        reasoning: count(&output_details, "reasoning_tokens"),
+        hosted,
+        raw: response.get("usage").filter(|usage| usage.get() != "null").map(RawJson::from),
+    }
+}

@@ -1,0 +1,149 @@
+//! The Responses API: of OpenAI, and of xAI, which speaks a dialect of it.
+
+mod encode;
+mod error;
+mod fold;
+mod view;
+
+use std::sync::Arc;
+
+use super::AnyFold;
+use super::codec::{Codec, Encoded};
+use crate::catalog::ModelInfo;
+use crate::{ErrorKind, HostedTool, MediaSource, ModelError, Part, Request, Response, Turn};
+
+pub(crate) use self::fold::ResponseFold;
+
+/// Whose form of the wire is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// OpenAI's.
+    OpenAi,
+    /// That of xAI: instructions are a message, hosted tools are other ones, custom calls are made by the provider.
+    Xai,
+}
+
+/// The wire for one model.
+#[derive(Debug)]
+pub(crate) struct ResponsesCodec {
+    dialect: Dialect,
+    info: Arc<ModelInfo>,
+}
+
+impl ResponsesCodec {
+    pub(crate) fn new(dialect: Dialect, info: Arc<ModelInfo>) -> Self {
+        Self { dialect, info }
+    }
+}
+
+impl Codec for ResponsesCodec {
+    fn check(&self, request: &Request) -> Result<(), ModelError> {
+        let unsupported =
+            |message: String| Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
+        if !request.settings.stop.is_empty() {
+            let message = "stop sequences: the Responses wire has none; ask for the end in the instructions";
+            return unsupported(message.to_owned());
+        }
+        for tool in &request.hosted_tools {
+            match (tool, self.dialect) {
+                (HostedTool::WebFetch { .. }, _) => {
+                    let message = "the hosted tool `web_fetch`: the Responses wire has none; `web_search` opens pages too";
+                    return unsupported(message.to_owned());
+                }
+                (HostedTool::WebSearch { blocked_domains, .. }, Dialect::OpenAi)
+                    if !blocked_domains.is_empty() =>
+                {
+                    let message = "`blocked_domains` of the hosted tool `web_search`: this provider takes \
+                                   `allowed_domains` alone";
+                    return unsupported(message.to_owned());
+                }
+                (HostedTool::CodeExecution { file_ids, .. }, Dialect::Xai) if !file_ids.is_empty() => {
+                    let message = "`file_ids` of the hosted tool `code_execution`: this provider takes files as \
+                                   parts of a user's turn";
+                    return unsupported(message.to_owned());
+                }
+                _ => {}
+            }
+        }
+        if self.dialect == Dialect::Xai
+            && let Some(name) = request.metadata.keys().find(|name| *name != "user_id")
+        {
+            return unsupported(format!("metadata `{name}`: the xAI wire takes `user_id` alone"));
+        }
+        self.check_parts(request)
+    }
+
+    fn encode(&self, request: &Request, stream: bool) -> Result<Encoded, ModelError> {
+        let (body, notices) = encode::encode(self.dialect, &self.info, request, stream)?;
+        Ok(Encoded { path: "/v1/responses".to_owned(), headers: Vec::new(), body, notices })
+    }
+
+    fn fold(&self) -> AnyFold {
+        AnyFold::Responses(ResponseFold::new(self.dialect, self.info.id.clone()))
+    }
+
+    fn read_body(&self, body: &str) -> Result<Response, ModelError> {
+        fold::read_response(self.dialect, &self.info.id, body)
+    }
+
+    fn read_error(&self, status: u16, body: &str) -> ModelError {
+        error::read_error(status, body).with_model(&self.info.id)
+    }
+}
+
+impl ResponsesCodec {
+    /// What parts of a conversation the dialect cannot say.
+    fn check_parts(&self, request: &Request) -> Result<(), ModelError> {
+        let has_code =
+            request.hosted_tools.iter().any(|tool| matches!(tool, HostedTool::CodeExecution { .. }));
+        for turn in &request.turns {
+            let parts = match turn {
+                Turn::User(parts) | Turn::System(parts) => parts.as_slice(),
+                Turn::Assistant(_) | Turn::ToolResults(_) => &[],
+            };
+            for part in parts {
+                let message = match part {
+                    Part::ContainerFile { .. } if self.dialect == Dialect::OpenAi && !has_code => {
+                        "a file for a container: expected the hosted tool `code_execution` in the request"
+                    }
+                    Part::Document(media)
+                        if self.dialect == Dialect::Xai && matches!(media.source, MediaSource::Base64(_)) =>
+                    {
+                        "a document sent with the request: this provider takes an address or the id of an uploaded file"
+                    }
+                    Part::Image(media) if matches!(media.source, MediaSource::Text(_)) => {
+                        "an image: expected bytes, an address or the id of an uploaded file, found text"
+                    }
+                    _ => continue,
+                };
+                return Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a model of OpenAI reasons: the others refuse to be asked for encrypted reasoning, and these refuse to be told
+/// a temperature. A name that is not known is taken for one of a newer model, and those reason.
+fn reasons(model: &str) -> bool {
+    let name = model.strip_prefix("ft:").unwrap_or(model);
+    let plain = ["gpt-3", "gpt-4", "chatgpt-", "davinci", "babbage"];
+    !plain.iter().any(|start| name.starts_with(start)) && !name.contains("-chat")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reasons;
+
+    #[test]
+    fn the_models_that_reason_are_known_by_their_names() {
+        for name in
+            ["gpt-5.6-sol", "gpt-5-mini", "o3", "o4-mini", "gpt-6-luna", "something-new", "codex-mini"]
+        {
+            assert!(reasons(name), "{name}");
+        }
+        for name in ["gpt-4o", "gpt-4.1-nano", "ft:gpt-4o-mini:x", "chatgpt-4o-latest", "gpt-5-chat-latest"] {
+            assert!(!reasons(name), "{name}");
+        }
+    }
+}

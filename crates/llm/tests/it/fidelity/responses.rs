@@ -1,0 +1,435 @@
+//! The Responses API, of OpenAI (and who else speaks its form of it) and of xAI.
+
+use serde_json::{Map, Value, json};
+use toolpost_llm::{
+    AssistantTurn, Effort, HostedTool, Media, ModelId, OutputFormat, Part, RawJson, Request, Thinking,
+    ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
+};
+use toolpost_testkit::recordings::Answer;
+
+use super::{Dialect, Unit};
+
+pub(crate) struct Responses {
+    pub(crate) is_xai: bool,
+}
+
+impl Responses {
+    fn is_mine(&self, path: &str, address: &str, model: &str) -> bool {
+        let is_xai = path.contains("/xai/") || address.contains("api.x.ai") || model.starts_with("grok");
+        is_xai == self.is_xai
+    }
+}
+
+impl Dialect for Responses {
+    fn wire(&self) -> Wire {
+        if self.is_xai { Wire::XaiResponses } else { Wire::Responses }
+    }
+
+    fn provider(&self) -> &'static str {
+        if self.is_xai { "xai" } else { "openai" }
+    }
+
+    fn has_address(&self, path: &str, address: &str) -> bool {
+        let bare = address.split('?').next().unwrap_or_default();
+        bare.ends_with("/responses") && self.is_mine(path, address, "")
+    }
+
+    fn has_answer(&self, path: &str, answer: &Answer) -> bool {
+        let response = match answer {
+            Answer::Body(text) => serde_json::from_str::<Value>(text).unwrap_or_default(),
+            Answer::Stream(text) => {
+                let created = events(text).find(|event| event["type"] == "response.created");
+                created.map(|event| event["response"].clone()).unwrap_or_default()
+            }
+        };
+        let model = response["model"].as_str().unwrap_or_default();
+        response["object"] == "response" && self.is_mine(path, "", model)
+    }
+
+    fn is_whole(&self, stream: &str) -> bool {
+        events(stream).any(|event| is_end(&event))
+    }
+
+    fn oracle(&self, stream: &str) -> Value {
+        let end = events(stream).find(is_end).expect("a whole stream has an end");
+        let mut response = end["response"].clone();
+        // Encrypted thinking is encrypted anew for the end of the stream: the first form is the one that was delivered.
+        let done = events(stream).filter(|event| event["type"] == "response.output_item.done");
+        let done: Vec<Value> = done.map(|event| event["item"].clone()).collect();
+        let output = response["output"].as_array_mut().expect("a response has an output");
+        assert_eq!(output.len(), done.len(), "items that ended, and items of the answer");
+        for (item, done) in output.iter_mut().zip(done) {
+            if let Some(content) = done.get("encrypted_content") {
+                item["encrypted_content"] = content.clone();
+            }
+            assert_eq!(*item, done, "an item is more than encrypted anew");
+        }
+        response
+    }
+
+    fn essence(&self, body: &Value) -> Value {
+        body.clone()
+    }
+
+    fn noise(&self) -> Vec<String> {
+        [
+            json!({"type": "brand_new_event", "output_index": 0, "payload": {"x": [1.0, null]}}),
+            json!({"type": "response.hologram.delta", "output_index": "first", "delta": {"x": 1}, "item": 7}),
+            json!({"type": "response.web_search_call.reconsidering", "output_index": 77, "item_id": 5}),
+            json!({"type": "keepalive"}),
+        ]
+        .iter()
+        .map(Value::to_string)
+        .collect()
+    }
+
+    fn units(&self, body: &Value) -> Option<Vec<Unit>> {
+        let is_part = ["previous_response_id", "conversation"]
+            .iter()
+            .any(|name| body.get(*name).is_some_and(|value| !value.is_null()));
+        if is_part || body.get("input").is_none() {
+            return None;
+        }
+        let units = input(body).into_iter().map(|value| Unit { is_models: is_models(&value), value });
+        // A recorded client writes a message without text in front of a call.
+        let is_empty = |unit: &Unit| {
+            unit.is_models && unit.value["content"] == json!([{"type": "output_text", "text": ""}])
+        };
+        Some(units.filter(|unit| !is_empty(unit)).map(plain_quotes).collect())
+    }
+
+    fn request(&self, body: &Value) -> Option<Request> {
+        body.get("input")?;
+        Some(self.request_of(body))
+    }
+
+    fn normal(&self, body: &Value) -> Value {
+        let mut body = body.clone();
+        body["input"] = input(&body).into();
+        let members = body.as_object_mut().expect("a body is an object");
+        for (name, value) in [("stream", Value::Bool(false)), ("store", Value::Bool(true))] {
+            if members.get(name) == Some(&value) {
+                members.shift_remove(name);
+            }
+        }
+        // What is absent and what is null are the same here.
+        members.retain(|_, value| !value.is_null());
+        for name in ["text", "tools"] {
+            members.get_mut(name).into_iter().for_each(plain_schemas);
+        }
+        body
+    }
+
+    fn prepare(&self, request: &mut Request, body: &Value) {
+        // Recorded clients leave answers with the provider, which then knows its own thinking by its id.
+        let store = body.get("store").cloned().unwrap_or(Value::Bool(true));
+        request.provider_options.insert("store".into(), store);
+    }
+}
+
+fn events(stream: &str) -> impl Iterator<Item = Value> {
+    let data = stream.lines().filter_map(|line| line.strip_prefix("data:"));
+    data.filter_map(|data| serde_json::from_str(data).ok())
+}
+
+fn is_end(event: &Value) -> bool {
+    ["response.completed", "response.incomplete"].iter().any(|kind| event["type"] == *kind)
+}
+
+/// The items of a request.
+fn items(body: &Value) -> Vec<Value> {
+    match &body["input"] {
+        Value::String(text) => vec![json!({"role": "user", "content": text})],
+        Value::Array(items) => items.clone(),
+        other => panic!("an input of a new form: {other}"),
+    }
+}
+
+/// The items of a request, in one form of the several that each may have.
+fn input(body: &Value) -> Vec<Value> {
+    items(body).into_iter().map(item).collect()
+}
+
+fn item(mut item: Value) -> Value {
+    if item.get("type").is_none() && item.get("role").is_some() {
+        item["type"] = "message".into();
+    }
+    if item["type"] != "message" {
+        return item;
+    }
+    if item["role"] == "developer" {
+        item["role"] = "system".into();
+    }
+    let kind = if item["role"] == "assistant" { "output_text" } else { "input_text" };
+    if let Value::String(text) = &item["content"] {
+        item["content"] = json!([{"type": kind, "text": text}]);
+    }
+    item
+}
+
+/// The order in which a schema names its required members means nothing, nor does its dialect to the provider.
+fn plain_schemas(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(plain_schemas),
+        Value::Object(members) => {
+            members.shift_remove("$schema");
+            if let Some(Value::Array(names)) = members.get_mut("required") {
+                names.sort_by_key(Value::to_string);
+            }
+            members.values_mut().for_each(plain_schemas);
+        }
+        _ => {}
+    }
+}
+
+/// Recordings of requests have plain quotes where the model wrote typographic ones.
+fn plain_quotes(mut unit: Unit) -> Unit {
+    let content = unit.value.get_mut("content").and_then(Value::as_array_mut);
+    for part in content.into_iter().flatten() {
+        if let Some(Value::String(text)) = part.get_mut("text") {
+            *text = text.replace(['\u{2018}', '\u{2019}'], "'").replace(['\u{201c}', '\u{201d}'], "\"");
+        }
+    }
+    unit
+}
+
+fn is_models(item: &Value) -> bool {
+    match item["type"].as_str().unwrap_or_default() {
+        "message" => item["role"] == "assistant",
+        "function_call_output" | "custom_tool_call_output" | "additional_tools" => false,
+        "tool_search_output" => item["execution"] != "client",
+        _ => true,
+    }
+}
+
+impl Responses {
+    fn model(&self) -> ModelId {
+        ModelId::new(self.provider(), "model-x")
+    }
+
+    /// The request of our types that means what a recorded body means. What has no type of its own goes into the
+    /// provider's options.
+    fn request_of(&self, body: &Value) -> Request {
+        let mut request = Request::default();
+        // Only thinking without its encrypted form has to be kept by the provider.
+        let is_thinking =
+            |item: &Value| item["type"] == "reasoning" && item.get("encrypted_content").is_none();
+        if body.get("store").is_some() || input(body).iter().any(is_thinking) {
+            self.prepare(&mut request, body);
+        }
+        for (name, value) in body.as_object().unwrap().iter().filter(|(_, value)| !value.is_null()) {
+            let settings = &mut request.settings;
+            match name.as_str() {
+                "model" | "stream" | "store" => {}
+                "max_output_tokens" => settings.max_output_tokens = Some(value.as_u64().unwrap() as u32),
+                "temperature" => settings.temperature = value.as_f64(),
+                "top_p" => settings.top_p = value.as_f64(),
+                "parallel_tool_calls" => settings.parallel_tool_calls = value.as_bool(),
+                "instructions" => request.system = value.as_str().map(str::to_owned),
+                "reasoning" => reasoning_of(value, &mut request),
+                "text" => text_of(value, &mut request),
+                "tool_choice" => match choice_of(value) {
+                    Some(choice) => request.tool_choice = Some(choice),
+                    None => {
+                        request.provider_options.insert(name.clone(), value.clone());
+                    }
+                },
+                "tools" => tools_of(value.as_array().unwrap(), &mut request),
+                "input" => request.turns = items(body).iter().map(|item| self.turn_of(item)).collect(),
+                _ => {
+                    request.provider_options.insert(name.clone(), value.clone());
+                }
+            }
+        }
+        // What xAI is told above the conversation is its first message.
+        if self.is_xai
+            && let Some(Turn::System(parts)) = request.turns.first()
+            && let [Part::Text(text)] = parts.as_slice()
+        {
+            request.system = Some(text.clone());
+            request.turns.remove(0);
+        }
+        request
+    }
+
+    fn turn_of(&self, recorded: &Value) -> Turn {
+        let item = item(recorded.clone());
+        match (item["type"].as_str().unwrap_or_default(), item["role"].as_str()) {
+            ("message", Some("user")) => Turn::User(parts_of(&item["content"])),
+            ("message", Some("system")) => Turn::System(parts_of(&item["content"])),
+            ("function_call_output", _) => Turn::ToolResults(vec![ToolResult {
+                call_id: item["call_id"].as_str().unwrap().into(),
+                name: String::new(),
+                content: match &item["output"] {
+                    Value::String(text) => vec![Part::text(text)],
+                    list => parts_of(list),
+                },
+                structured: None,
+                is_error: false,
+            }]),
+            _ => {
+                let body = json!({"object": "response", "output": [recorded]}).to_string();
+                let items = self.wire().read_body(&self.model(), 200, &body).unwrap().items;
+                Turn::Assistant(AssistantTurn { origin: self.model(), items, carry: Map::new() })
+            }
+        }
+    }
+}
+
+fn reasoning_of(value: &Value, request: &mut Request) {
+    let mut rest = Map::new();
+    for (name, value) in value.as_object().unwrap() {
+        match (name.as_str(), value.as_str()) {
+            ("effort", Some("none")) => request.settings.thinking = Some(Thinking::Off),
+            ("effort", Some(_)) => {
+                request.settings.effort = Some(serde_json::from_value::<Effort>(value.clone()).unwrap());
+            }
+            ("summary", Some("auto")) => request.settings.thinking = Some(Thinking::Adaptive),
+            _ => {
+                rest.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    if !rest.is_empty() {
+        request.provider_options.insert("reasoning".into(), rest.into());
+    }
+}
+
+fn text_of(value: &Value, request: &mut Request) {
+    let mut rest = value.as_object().unwrap().clone();
+    match value["format"]["type"].as_str() {
+        Some("json_object") => {
+            request.settings.output = Some(OutputFormat::Json);
+            rest.shift_remove("format");
+        }
+        Some("json_schema") => {
+            let format = rest["format"].as_object_mut().unwrap();
+            format.shift_remove("type");
+            let name = format.shift_remove("name").unwrap().as_str().unwrap().to_owned();
+            let schema = RawJson::from(&format.shift_remove("schema").unwrap());
+            if format.get("strict") == Some(&Value::Bool(true)) {
+                format.shift_remove("strict");
+            }
+            if format.is_empty() {
+                rest.shift_remove("format");
+            }
+            request.settings.output = Some(OutputFormat::Schema { name, schema });
+        }
+        _ => {}
+    }
+    if !rest.is_empty() {
+        request.provider_options.insert("text".into(), rest.into());
+    }
+}
+
+fn choice_of(value: &Value) -> Option<ToolChoice> {
+    Some(match (value.as_str(), value["type"].as_str()) {
+        (Some("auto"), _) => ToolChoice::Auto,
+        (Some("required"), _) => ToolChoice::Any,
+        (Some("none"), _) => ToolChoice::None,
+        (None, Some("function")) => ToolChoice::Tool(value["name"].as_str().unwrap().into()),
+        _ => return None,
+    })
+}
+
+/// Hosted tools stand in front of functions; hosted ones behind them go into the provider's options.
+fn tools_of(tools: &[Value], request: &mut Request) {
+    let is_function = |tool: &&Value| tool["type"] == "function";
+    let first = tools.iter().position(|tool| is_function(&tool)).unwrap_or(tools.len());
+    let (hosted, rest) = tools.split_at(first);
+    let (functions, behind) = rest.split_at(rest.iter().take_while(is_function).count());
+    request.hosted_tools = hosted.iter().map(hosted_of).collect();
+    request.tools = functions.iter().map(definition_of).collect();
+    // The search for deferred tools is asked for by their being there.
+    let has_deferred = request.tools.iter().any(|tool| tool.deferred);
+    let is_search = |tool: &&Value| has_deferred && **tool == json!({"type": "tool_search"});
+    let behind: Vec<Value> = behind.iter().filter(|tool| !is_search(tool)).cloned().collect();
+    if !behind.is_empty() {
+        request.provider_options.insert("tools".into(), behind.into());
+    }
+}
+
+fn hosted_of(tool: &Value) -> HostedTool {
+    let strings =
+        |value: &Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap_or_default() };
+    let typed = match tool["type"].as_str().unwrap_or_default() {
+        "web_search" => Some(HostedTool::WebSearch {
+            max_uses: None,
+            allowed_domains: strings(&tool["filters"]["allowed_domains"]),
+            blocked_domains: Vec::new(),
+        }),
+        "file_search" => Some(HostedTool::FileSearch {
+            stores: strings(&tool["vector_store_ids"]),
+            max_results: tool["max_num_results"].as_u64().map(|most| most as u32),
+        }),
+        "code_interpreter" if tool["container"]["type"] == "auto" => Some(HostedTool::CodeExecution {
+            version: None,
+            file_ids: strings(&tool["container"]["file_ids"]),
+        }),
+        _ => None,
+    };
+    // What the type cannot say goes as it is.
+    typed.filter(|typed| written(typed) == *tool).unwrap_or_else(|| HostedTool::Raw(tool.into()))
+}
+
+fn written(tool: &HostedTool) -> Value {
+    let mut request = Request::new("x");
+    request.hosted_tools = vec![tool.clone()];
+    let body = Wire::Responses.write_body(&ModelId::new("openai", "model-x"), &request, false);
+    super::value(&body.expect("a hosted tool can be written"))["tools"][0].clone()
+}
+
+fn definition_of(tool: &Value) -> ToolDefinition {
+    let mut options: Map<String, Value> = tool.as_object().unwrap().clone();
+    options.shift_remove("type");
+    let name = options.shift_remove("name").unwrap();
+    let description = options.get("description").and_then(Value::as_str).map(str::to_owned);
+    if description.is_some() {
+        options.shift_remove("description");
+    }
+    let schema = options.shift_remove("parameters").unwrap();
+    let mut definition =
+        ToolDefinition::new(name.as_str().unwrap(), description.unwrap_or_default(), &schema);
+    definition.strict = options.shift_remove("strict") == Some(Value::Bool(true));
+    definition.deferred = options.shift_remove("defer_loading") == Some(Value::Bool(true));
+    definition.provider_options = options;
+    definition
+}
+
+fn parts_of(content: &Value) -> Vec<Part> {
+    content.as_array().unwrap().iter().map(part_of).collect()
+}
+
+fn part_of(part: &Value) -> Part {
+    let text = |name: &str| part[name].as_str().map(str::to_owned);
+    let members = part.as_object().unwrap();
+    let only =
+        |names: &[&str]| members.len() == names.len() && names.iter().all(|name| members.contains_key(*name));
+    let data = |text: &str| {
+        let (kind, data) = text.strip_prefix("data:")?.split_once(";base64,")?;
+        let source = toolpost_llm::MediaSource::Base64(data.into());
+        Some(Media { media_type: kind.to_owned(), source, title: None })
+    };
+    let typed = match part["type"].as_str().unwrap() {
+        "input_text" if only(&["type", "text"]) => text("text").map(Part::Text),
+        "input_image" if only(&["type", "detail", "image_url"]) && part["detail"] == "auto" => {
+            text("image_url")
+                .map(|url| Part::Image(data(&url).unwrap_or_else(|| Media::from_url("image/png", url))))
+        }
+        "input_image" if only(&["type", "detail", "file_id"]) && part["detail"] == "auto" => {
+            text("file_id").map(|id| Part::Image(Media::from_file_id("image/png", id)))
+        }
+        "input_file" if only(&["type", "file_url"]) => {
+            text("file_url").map(|url| Part::Document(Media::from_url("application/pdf", url)))
+        }
+        "input_file" if only(&["type", "file_id"]) => {
+            text("file_id").map(|id| Part::Document(Media::from_file_id("application/pdf", id)))
+        }
+        "input_file" if only(&["type", "file_data", "filename"]) => {
+            let media = text("file_data").and_then(|text| data(&text));
+            media.map(|media| Part::Document(Media { title: text("filename"), ..media }))
+        }
+        _ => None,
+    };
+    typed.unwrap_or_else(|| Part::Raw(RawJson::from(part)))
+}
