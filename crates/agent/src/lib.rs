@@ -8,8 +8,9 @@
 //!
 //! # Invariants
 //!
-//! - The loop ends: every way out has a [`StopReason`]. How often the model is asked has a limit of 25 unless set; the
-//!   other limits are off unless set.
+//! - The loop ends: every way out has a [`StopReason`]. How often the model is asked has a limit of 25 unless set, and a
+//!   run that repeats itself is told so and then ended; the other limits are off unless set.
+//! - A run goes beyond a limit by at most the answer during which it was reached, and one that sums up.
 //! - Tools of an answer that was cut off or declined are not run.
 //! - No HTTP and no provider JSON here; tools run through the toolbox alone, each call with its record.
 //! - The conversation only grows at its end, so that a provider's prompt cache keeps its worth, and every tool call of
@@ -19,8 +20,8 @@
 //! - Tools that are loaded while a conversation goes on come at the end of the list; core and meta-tools never move.
 //! - What a tool has for the application only (its payload) is never sent to a model.
 //!
-//! Deliberately absent so far: a last turn in which the model sums up what a limit cut short, budgets in money,
-//! detection of repetition.
+//! Deliberately absent: prices (the catalog of models has them), and who may go on with a run that waits (its keeper
+//! decides).
 #![forbid(unsafe_code)]
 
 mod agent;

@@ -23,6 +23,8 @@ mod hostile;
 mod loading;
 mod memory;
 mod money;
+mod options;
+mod seed_defects;
 mod traps;
 mod turns;
 mod typed;

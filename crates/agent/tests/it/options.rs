@@ -1,0 +1,84 @@
+//! What one run is told, and does.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+use toolpost::{Event, tool};
+use toolpost_agent::{Agent, Run, merge_turns};
+use toolpost_llm::{Part, ScriptModel, Turn};
+use toolpost_toolbox::Toolbox;
+
+use crate::agent;
+
+/// The tools that a run offers.
+async fn offered(change: impl FnOnce(Run) -> Run) -> (Vec<String>, toolpost_agent::Outcome) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&seen);
+    let script = "turns:\n  - calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - text: '{{ last.text }}'\n";
+    let agent = agent(script).on_event(Arc::new(move |event: &Event| {
+        if let Event::RunStarted { tools, .. } = event {
+            sink.lock().unwrap().clone_from(tools);
+        }
+    }));
+    let outcome = change(Run::new(&agent.build(), "Go.")).finish().await;
+    let seen = seen.lock().unwrap().clone();
+    (seen, outcome)
+}
+
+#[tokio::test]
+async fn a_run_may_use_some_of_the_tools_or_none() {
+    let (tools, outcome) = offered(|run| run).await;
+    assert_eq!((tools.len(), outcome.text()), (3, "3"));
+    let (tools, outcome) = offered(|run| run.with_tools(["add"])).await;
+    assert_eq!((tools, outcome.text()), (vec!["add".to_owned()], "3"));
+    for names in [vec!["wait"], vec![]] {
+        let (tools, outcome) = offered(|run| run.with_tools(names.clone())).await;
+        assert_eq!(tools, names);
+        // What is not offered is not run either.
+        assert!(
+            outcome.text().starts_with("NOT_FOUND: there is no tool `add` in this run"),
+            "{}",
+            outcome.text()
+        );
+        assert!(outcome.record.tool_calls.is_empty());
+    }
+}
+
+/// Do what cannot be undone.
+#[tool]
+async fn launch() -> String {
+    unreachable!("a mock runs nothing")
+}
+
+#[tokio::test]
+async fn tools_can_be_answered_for_without_running_them() {
+    let model = ScriptModel::parse("test", "turns:\n  - calls: [{ tool: launch }]\n  - text: ok\n").unwrap();
+    let toolbox = Toolbox::builder().tool(launch).build().unwrap();
+    let agent = Agent::builder(Arc::new(model), toolbox).build();
+    let outcome = Run::new(&agent, "Go.").with_mock_tools(true).finish().await;
+    assert!(outcome.record.tool_calls[0].mock && outcome.record.success);
+}
+
+#[tokio::test]
+async fn turns_of_the_same_side_are_joined() {
+    let pieces = vec![Turn::user("a"), Turn::user("b")];
+    assert_eq!(merge_turns(pieces.clone()), [Turn::User(vec![Part::text("a"), Part::text("b")])]);
+    let agent = agent("turns:\n  - text: first\n  - text: second\n").build();
+    let once = Run::from_turns(&agent, pieces.clone()).finish().await;
+    let merged = Run::from_turns(&agent, pieces).with_merged_history().finish().await;
+    assert_eq!((once.turns.len(), merged.turns.len()), (3, 2));
+    // Two answers of one model, too, and nothing is lost.
+    let answer = once.turns[2].clone();
+    let joined = merge_turns(vec![answer.clone(), answer]);
+    let [Turn::Assistant(turn)] = joined.as_slice() else { panic!("{joined:?}") };
+    assert_eq!(turn.items.len(), 2);
+}
+
+#[tokio::test]
+async fn the_record_of_a_call_can_be_read_again() {
+    let (_, outcome) = offered(|run| run).await;
+    let written = serde_json::to_value(&outcome.record.tool_calls).unwrap();
+    let read: Vec<Arc<toolpost::CallRecord>> = serde_json::from_value(written.clone()).unwrap();
+    assert_eq!(serde_json::to_value(read).unwrap(), written);
+    assert_eq!(written[0]["arguments"], json!({"a": 1, "b": 2}));
+}
