@@ -54,7 +54,9 @@ impl ModelPort {
     pub(crate) fn take_spent(&self) -> Spent {
         let all = std::mem::take(&mut *self.spent.lock().unwrap_or_else(PoisonError::into_inner));
         let mut sum = Spent::default();
-        all.values().for_each(|spent| sum.add(spent));
+        for spent in all.values() {
+            sum.add(spent);
+        }
         sum
     }
 

@@ -15,12 +15,15 @@ use crate::{Agent, StopReason};
 /// How much of what is wrong with an answer its model is told, in characters.
 const MAX_PROBLEM: usize = 2000;
 
+/// Says what is wrong with a value that fits its schema.
+type Fits = Arc<dyn Fn(&Value) -> Result<(), String> + Send + Sync>;
+
 /// What an answer must be.
 #[derive(Clone)]
 pub(crate) struct AnswerForm {
     schema: Arc<Schema>,
     /// What the schema does not say.
-    fits: Option<Arc<dyn Fn(&Value) -> Result<(), String> + Send + Sync>>,
+    fits: Option<Fits>,
 }
 
 impl AnswerForm {

@@ -149,11 +149,10 @@ async fn calls_of_loaded_tools_are_counted_and_stay_loaded() {
     let agent = Agent::builder(script(turns), toolbox).dynamic(true).build();
     let outcome = agent.run("Add.").await;
     let session = serde_json::to_value(outcome.tool_session.as_ref().unwrap()).unwrap();
-    assert_eq!(
-        (&session["_analytics_calls"]["add"], &session["active_tools"]),
-        (&json!(1), &json!(["add"])),
-        "{session}"
-    );
+    assert_eq!(session["_analytics_calls"]["add"], 1, "{session}");
+    assert!(session["active_tools"].as_array().unwrap().contains(&json!("add")), "{session}");
+    // Meta-tools have tokens too.
+    assert!(session["_token_counts"]["load_tools"].as_u64().unwrap() > 0, "{session}");
 }
 
 /// 8. What is registered later is not seen, the order of keys hides a repetition, and runs of one agent mix.
