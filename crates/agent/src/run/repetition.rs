@@ -368,8 +368,11 @@ mod tests {
         }
     }
 
+    /// A tool, its argument and its answer.
+    type Call<'a> = (&'a str, i64, Result<&'a str, &'a str>);
+
     /// What becomes of iterations, each of calls (tool, arguments, answer) and a text.
-    fn verdicts(iterations: &[(&[(&str, i64, Result<&str, &str>)], &str)]) -> Vec<Verdict> {
+    fn verdicts(iterations: &[(&[Call<'_>], &str)]) -> Vec<Verdict> {
         let mut watch = Watch::default();
         let judged = iterations.iter().map(|(calls, text)| {
             watch.answer(text);
@@ -405,7 +408,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_repetition_is_warned_of_and_then_ended() {
-        type Step = (&'static [(&'static str, i64, Result<&'static str, &'static str>)], &'static str);
+        type Step = (&'static [Call<'static>], &'static str);
         const SAME: &[Step] = &[(&[("do", 1, Ok("ok"))], "")];
         const ERROR: &[Step] = &[(&[("do", 1, Err("no"))], "")];
         const PAIR: &[Step] = &[(&[("do", 1, Ok("a"))], ""), (&[("do", 2, Ok("b"))], "")];

@@ -43,11 +43,11 @@ async fn no_model_says_who_it_acts_for() {
     assert!(forged.starts_with("INVALID_INPUT") && !forged.contains("bob asks"), "{forged}");
     assert_eq!(honest, "alice asks why");
     // The model is never told that there is such a parameter.
-    let offered = agent_schema(&["whoami"], Toolbox::builder().tool(whoami).build().unwrap());
+    let offered = agent_schema(&["whoami"], &Toolbox::builder().tool(whoami).build().unwrap());
     assert!(!offered.contains("user_id"), "{offered}");
 }
 
-fn agent_schema(names: &[&str], toolbox: Toolbox) -> String {
+fn agent_schema(names: &[&str], toolbox: &Toolbox) -> String {
     names.iter().map(|name| toolbox.spec(name).unwrap().input_schema.as_value().to_string()).collect()
 }
 
@@ -158,10 +158,8 @@ async fn calls_of_loaded_tools_are_counted_and_stay_loaded() {
 /// 8. What is registered later is not seen, the order of keys hides a repetition, and runs of one agent mix.
 #[tokio::test]
 async fn later_tools_are_seen_and_the_order_of_keys_hides_nothing() {
-    let turns: String = (0..20)
-        .map(|n| if n % 2 == 0 { "a: 1, b: 2" } else { "b: 2.0, a: 1" })
-        .map(|args| format!("  - calls: [{{ tool: broken, args: {{ {args} }} }}]\n"))
-        .collect();
+    let turn = |args: &str| format!("  - calls: [{{ tool: broken, args: {{ {args} }} }}]\n");
+    let turns = [turn("a: 1, b: 2"), turn("b: 2.0, a: 1")].concat().repeat(10);
     let toolbox = Toolbox::builder().build().unwrap();
     let agent = Agent::builder(script(&format!("turns:\n{turns}")), toolbox.clone())
         .limits(|limits| limits.wrap_up = None)

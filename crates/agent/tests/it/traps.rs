@@ -30,9 +30,8 @@ fn tool(
 
 /// A model that says these turns over and over; `{n}` is the number of the turn.
 fn model(turns: &[&str]) -> ScriptModel {
-    let turns: String = (0..60_usize)
-        .map(|n| format!("  - {}\n", turns[n % turns.len()].replace("{n}", &n.to_string())))
-        .collect();
+    let turn = |n: usize| format!("  - {}\n", turns[n % turns.len()].replace("{n}", &n.to_string()));
+    let turns = (0..60_usize).map(turn).collect::<Vec<_>>().concat();
     ScriptModel::parse("test", &format!("turns:\n{turns}")).unwrap()
 }
 
@@ -138,14 +137,11 @@ async fn patience_is_a_number_and_can_be_endless() {
 
 #[tokio::test]
 async fn text_that_only_grows_ends_a_run() {
-    let turns: String = (1..30)
-        .map(|n| {
-            format!(
-                "  - {{ text: '{}', calls: [{{ tool: good, args: {{ note: {n} }} }}] }}\n",
-                "I am thinking. ".repeat(n)
-            )
-        })
-        .collect();
+    let turn = |n: usize| {
+        let text = "I am thinking. ".repeat(n);
+        format!("  - {{ text: '{text}', calls: [{{ tool: good, args: {{ note: {n} }} }}] }}\n")
+    };
+    let turns = (1..30).map(turn).collect::<Vec<_>>().concat();
     let model = ScriptModel::parse("test", &format!("turns:\n{turns}")).unwrap();
     let agent = Agent::builder(Arc::new(model), toolbox()).limits(|limits| limits.wrap_up = None).build();
     let outcome = agent.run("Go.").await;
@@ -161,7 +157,7 @@ async fn a_timeout_for_all_tools_is_only_ever_shorter() {
     assert!(outcome.record.tool_calls[0].error.is_some() && start.elapsed() < Duration::from_secs(3));
     // The tool's own of a minute holds where the run's is longer.
     let turns = ["{ calls: [{ tool: wait, args: { milliseconds: 90000 } }] }", "{ text: done }"];
-    let outcome = run(toolbox(), &turns, |limits| limits.tool_timeout = Some(Duration::from_secs(600))).await;
+    let outcome = run(toolbox(), &turns, |limits| limits.tool_timeout = Some(Duration::from_mins(10))).await;
     assert!(outcome.record.tool_calls[0].error.is_some() && start.elapsed() < Duration::from_secs(70));
 }
 

@@ -51,7 +51,7 @@ turns:
 
 #[tokio::test]
 async fn an_answer_that_never_fits_ends_the_run() {
-    let turns: String = (0..20).map(|n| format!("  - text: 'no {n}'\n")).collect();
+    let turns = (0..20).map(|n| format!("  - text: 'no {n}'\n")).collect::<Vec<_>>().concat();
     let script = format!("turns:\n{turns}");
     for (repairs, iterations) in [(2, 3), (0, 1), (5, 6)] {
         let agent = agent(&script).limits(|limits| limits.repairs = repairs).build();
