@@ -4,8 +4,9 @@
 //! [`Item`] of a response is a typed view plus the provider's own JSON, and the JSON is what goes back in the next
 //! request: signatures, citations and blocks that this crate has never heard of survive unchanged.
 //!
-//! Models come from a [`Router`]: `anthropic/…` speaks the Messages API, `script:FILE` plays a file that anyone can
-//! write, `schema:` tries every tool, `replay:FILE` gives back what a [`Recorder`] wrote.
+//! Models come from a [`Router`]: `anthropic/…` speaks the Messages API, `gemini/…` speaks `GenerateContent`,
+//! `script:FILE` plays a file that anyone can write, `schema:` tries every tool, `replay:FILE` gives back what a
+//! [`Recorder`] wrote.
 //!
 //! ```
 //! use toolpost_llm::{Model, Request, ScriptModel};
