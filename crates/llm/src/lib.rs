@@ -45,6 +45,7 @@ mod hosted;
 mod http;
 mod item;
 mod json;
+pub mod messages;
 mod model;
 mod offline;
 mod options;
@@ -54,6 +55,7 @@ mod request;
 mod response;
 mod router;
 pub mod schema;
+pub mod text;
 mod wires;
 
 pub use catalog::{

@@ -106,7 +106,38 @@ pub const PROVIDERS: &[Provider] = &[
         prefixes: &["grok-"],
         bare_names: &[],
     },
+    Provider {
+        base_url: Some("http://127.0.0.1:11434"),
+        ..chat("ollama", "OLLAMA_API_KEY", "OLLAMA_BASE_URL")
+    },
+    Provider {
+        base_url: Some("http://127.0.0.1:8080"),
+        ..chat("llamacpp", "LLAMACPP_API_KEY", "LLAMACPP_BASE_URL")
+    },
+    Provider { base_url: Some("http://127.0.0.1:8000"), ..chat("vllm", "VLLM_API_KEY", "VLLM_BASE_URL") },
+    // Any server: its base URL has the version, as for the library of OpenAI.
+    Provider {
+        version_path: "",
+        ..chat("openai-compatible", "OPENAI_COMPATIBLE_API_KEY", "OPENAI_COMPATIBLE_BASE_URL")
+    },
 ];
+
+/// A server of one's own that speaks Chat Completions: it may want a key, and its models have any names.
+const fn chat(name: &'static str, key_variable: &'static str, base_url_variable: &'static str) -> Provider {
+    Provider {
+        name,
+        wire: Wire::ChatCompletions,
+        base_url: None,
+        version_path: "/v1",
+        key: KeyHeader::Bearer,
+        beta_header: None,
+        needs_key: false,
+        key_variable,
+        base_url_variable,
+        prefixes: &[],
+        bare_names: &[],
+    }
+}
 
 impl Provider {
     /// The provider of a name.

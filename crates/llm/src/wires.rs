@@ -4,6 +4,7 @@
 //! no connection: that is `http`'s. [`Wire`] offers the same to who has recorded traffic and no provider.
 
 pub(crate) mod anthropic;
+pub(crate) mod chat;
 pub(crate) mod codec;
 pub(crate) mod gemini;
 pub(crate) mod responses;
@@ -29,11 +30,14 @@ pub enum Wire {
     Responses,
     /// The Responses API in the form of xAI.
     XaiResponses,
+    /// Chat Completions, as many servers speak it.
+    ChatCompletions,
 }
 
 impl Wire {
     /// Every wire that this crate speaks.
-    pub const ALL: &[Self] = &[Self::Messages, Self::GenerateContent, Self::Responses, Self::XaiResponses];
+    pub const ALL: &[Self] =
+        &[Self::Messages, Self::GenerateContent, Self::Responses, Self::XaiResponses, Self::ChatCompletions];
 
     /// The wire's name, for reports: `messages`.
     pub fn as_str(self) -> &'static str {
@@ -42,6 +46,7 @@ impl Wire {
             Self::GenerateContent => "generate-content",
             Self::Responses => "responses",
             Self::XaiResponses => "xai-responses",
+            Self::ChatCompletions => "chat_completions",
         }
     }
 
@@ -52,6 +57,7 @@ impl Wire {
             Self::GenerateContent => Arc::new(gemini::GenerateCodec::new(info)),
             Self::Responses => Arc::new(ResponsesCodec::new(Dialect::OpenAi, info)),
             Self::XaiResponses => Arc::new(ResponsesCodec::new(Dialect::Xai, info)),
+            Self::ChatCompletions => Arc::new(chat::ChatCodec::new(info)),
         }
     }
 
@@ -88,6 +94,7 @@ pub(crate) enum AnyFold {
     Messages(anthropic::MessageFold),
     GenerateContent(gemini::GenerateFold),
     Responses(responses::ResponseFold),
+    Chat(Box<chat::ChatFold>),
 }
 
 impl AnyFold {
@@ -96,6 +103,7 @@ impl AnyFold {
             Self::Messages(fold) => fold,
             Self::GenerateContent(fold) => fold,
             Self::Responses(fold) => fold,
+            Self::Chat(fold) => &mut **fold,
         }
     }
 }
@@ -110,6 +118,7 @@ impl Fold for AnyFold {
             Self::Messages(fold) => fold.is_complete(),
             Self::GenerateContent(fold) => fold.is_complete(),
             Self::Responses(fold) => fold.is_complete(),
+            Self::Chat(fold) => fold.is_complete(),
         }
     }
 

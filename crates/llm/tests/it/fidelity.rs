@@ -5,6 +5,7 @@
 //! others nothing is assumed but the kind. A wire is one [`Dialect`]. Members that recorded clients add or leave out are
 //! listed in `tests/data/fidelity.json`, each with its reason.
 
+mod chat;
 mod gemini;
 mod history;
 mod messages;
@@ -75,6 +76,7 @@ pub(crate) const DIALECTS: &[&dyn Dialect] = &[
     &gemini::GenerateContent,
     &responses::Responses { is_xai: false },
     &responses::Responses { is_xai: true },
+    &chat::Chat,
 ];
 
 /// Words of which one stands in every file that has traffic of a wire.
@@ -428,6 +430,11 @@ fn every_openai_stream_is_the_same_however_it_is_cut() {
 #[test]
 fn every_xai_stream_is_the_same_however_it_is_cut() {
     cut_all("every_xai_stream_is_the_same_however_it_is_cut", "xai");
+}
+
+#[test]
+fn every_chat_stream_is_the_same_however_it_is_cut() {
+    cut_all("every_chat_stream_is_the_same_however_it_is_cut", "openai-compatible");
 }
 
 /// The content that a Messages stream adds up to, by a naive fold.

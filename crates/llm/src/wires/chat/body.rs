@@ -1,0 +1,108 @@
+//! A whole answer of Chat Completions.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use super::error::error_in;
+use super::message::items_of;
+use crate::fields::{Fields, Members};
+use crate::{ErrorKind, Item, ItemView, ModelError, ModelId, RawJson, Response, StopReason, Usage};
+
+/// Reads an answer that came as a whole.
+pub(super) fn read_completion(origin: &ModelId, body: &str) -> Result<Response, ModelError> {
+    let protocol = |text: String| ModelError::new(ErrorKind::Protocol, text).with_model(origin);
+    let completion: Fields = serde_json::from_str(body)
+        .map_err(|error| protocol(format!("the body is not the JSON object that was expected: {error}")))?;
+    let choices = completion.read::<Vec<&RawValue>>("choices");
+    // Some gateways answer 200 and say in the body what went wrong.
+    if choices.as_ref().is_none_or(Vec::is_empty)
+        && let Some(error) = error_in(body)
+    {
+        return Err(error.with_model(origin));
+    }
+    let Some(choices) = choices else {
+        return Err(protocol("the body's `choices`: expected a list".to_owned()));
+    };
+    let Some(choice) = choices.first() else {
+        return Err(protocol("the body's `choices`: expected at least one, found none".to_owned()));
+    };
+    let choice: Fields =
+        serde_json::from_str(choice.get()).map_err(|error| protocol(format!("the first choice: {error}")))?;
+    let message: Option<Fields> = choice.read("message");
+    let Some(message) = message else {
+        return Err(protocol("the first choice's `message`: expected an object".to_owned()));
+    };
+    let raw = RawJson::parse(body).map_err(|error| protocol(error.to_string()))?;
+    response_of(origin, &completion, &choice, &message, raw).map_err(|error| protocol(error.to_string()))
+}
+
+/// The answer of a completion, its first choice and the message in it.
+pub(super) fn response_of(
+    origin: &ModelId,
+    completion: &Fields,
+    choice: &Fields,
+    message: &Fields,
+    raw: RawJson,
+) -> Result<Response, serde_json::Error> {
+    let id: String = completion.read("id").unwrap_or_default();
+    let items = items_of(message, &id)?;
+    let refusal = message.read::<String>("refusal").filter(|text| !text.is_empty());
+    let stop = stop_of(choice, &items, refusal.is_some());
+    Ok(Response {
+        model: completion.read("model").unwrap_or_else(|| origin.name.clone()),
+        id,
+        origin: origin.clone(),
+        items,
+        stop,
+        stop_detail: refusal,
+        usage: usage_of(completion),
+        carry: serde_json::Map::new(),
+        notices: Vec::new(),
+        raw,
+    })
+}
+
+fn stop_of(choice: &Fields, items: &[Item], is_refused: bool) -> StopReason {
+    let has_calls = items.iter().any(|item| matches!(item.view(), ItemView::ToolCall { .. }));
+    match choice.read::<String>("finish_reason").as_deref() {
+        Some("length" | "max_tokens") => StopReason::MaxTokens,
+        Some("content_filter") => StopReason::Refusal,
+        _ if is_refused => StopReason::Refusal,
+        // Many servers say `stop` where calls wait for results, or nothing at all; and `tool_calls` for a call that
+        // was the answer itself.
+        Some("stop" | "tool_calls" | "function_call" | "eos" | "end_turn") | None if has_calls => {
+            StopReason::ToolUse
+        }
+        Some("stop" | "tool_calls" | "eos" | "end_turn") => StopReason::EndTurn,
+        Some(word) => StopReason::from(word),
+        None => StopReason::Other(String::new()),
+    }
+}
+
+/// The tokens of a completion, in the forms of several servers.
+pub(super) fn usage_of(completion: &Fields) -> Usage {
+    let own = completion.get("usage").filter(|usage| usage.get() != "null");
+    let hidden = completion.read::<Members<'_>>("x_groq").and_then(|record| record.get("usage"));
+    let Some(raw) = own.or(hidden) else { return Usage::default() };
+    let usage: Members<'_> = serde_json::from_str(raw.get()).unwrap_or_default();
+    let count = |name: &str| usage.read::<u64>(name).unwrap_or_default();
+    let of_input: Members<'_> = usage.read("prompt_tokens_details").unwrap_or_default();
+    let of_output: Members<'_> = usage.read("completion_tokens_details").unwrap_or_default();
+    let cache_read = of_input
+        .read::<u64>("cached_tokens")
+        .or_else(|| usage.read("prompt_cache_hit_tokens"))
+        .unwrap_or_default();
+    let cache_write = of_input.read::<u64>("cache_write_tokens").unwrap_or_default();
+    Usage {
+        // The wire counts what came from a cache into the input.
+        input: count("prompt_tokens").saturating_sub(cache_read).saturating_sub(cache_write),
+        output: count("completion_tokens"),
+        cache_read,
+        cache_write,
+        cache_write_1h: 0,
+        reasoning: of_output.read("reasoning_tokens"),
+        hosted: BTreeMap::new(),
+        raw: Some(RawJson::from(raw)),
+    }
+}

@@ -1,0 +1,221 @@
+//! The errors of Chat Completions servers, in the forms that they come in.
+
+use serde_json::Value;
+
+use crate::{ErrorKind, ModelError};
+
+/// The longest message of a server that is kept, in characters.
+const LONGEST_MESSAGE: usize = 2_000;
+
+/// What a server says of an error.
+#[derive(Debug, Default)]
+struct Said {
+    /// Its names for the error: `code` and `type`.
+    names: Vec<String>,
+    /// The number that some servers put where the name should be.
+    status: Option<u16>,
+    message: String,
+}
+
+/// The error of a body of an unsuccessful status.
+pub(super) fn read_error(status: u16, text: &str) -> ModelError {
+    let said = serde_json::from_str::<Value>(text).ok().and_then(|body| said_in(&body));
+    let said = said.unwrap_or_else(|| {
+        // A gateway in between, most likely: its page is shown in part.
+        let shown: String = text.trim().chars().take(200).collect();
+        let message = if shown.is_empty() { "the answer has no text".to_owned() } else { shown };
+        Said { message, ..Said::default() }
+    });
+    error_of(Some(status), said)
+}
+
+/// The error in a successful answer or in an event, if it is one.
+pub(super) fn error_in(body: &str) -> Option<ModelError> {
+    let body: Value = serde_json::from_str(body).ok()?;
+    let body = body.as_object()?;
+    let is_error = body.get("error").is_some_and(|error| !error.is_null())
+        || body.get("object").is_some_and(|object| object == "error");
+    if !is_error {
+        return None;
+    }
+    Some(error_of(None, said_in(&Value::Object(body.clone())).unwrap_or_default()))
+}
+
+/// Nested, flat, as a text alone, in a list, under `detail`: all of these are sent.
+fn said_in(body: &Value) -> Option<Said> {
+    let body = match body {
+        Value::Array(list) => list.first()?,
+        other => other,
+    };
+    let error = match (body.get("error"), body.get("detail")) {
+        (Some(Value::Null) | None, Some(detail)) => detail,
+        (Some(Value::Null) | None, None) => body,
+        (Some(error), _) => error,
+    };
+    if let Value::String(text) = error {
+        return Some(Said { message: text.clone(), ..Said::default() });
+    }
+    if let Value::Array(list) = error {
+        let texts: Vec<&str> =
+            list.iter().take(10).filter_map(|one| one.get("msg").and_then(Value::as_str)).collect();
+        return Some(Said { message: texts.join("; "), ..Said::default() });
+    }
+    let text = |name: &str| error.get(name).and_then(Value::as_str).map(str::to_owned);
+    let mut message = text("message").or_else(|| text("error")).unwrap_or_default();
+    // What a router in between hands on of the server behind it.
+    if let Some(raw) = error.pointer("/metadata/raw").and_then(Value::as_str) {
+        message = format!("{message}: {raw}");
+    }
+    let names: Vec<String> = ["code", "type", "status"].into_iter().filter_map(text).collect();
+    if message.is_empty() && names.is_empty() {
+        return None;
+    }
+    let number = ["code", "status"].into_iter().find_map(|name| error.get(name).and_then(Value::as_u64));
+    let status =
+        number.and_then(|number| u16::try_from(number).ok()).filter(|status| (400..600).contains(status));
+    Some(Said { names, status, message })
+}
+
+fn error_of(status: Option<u16>, said: Said) -> ModelError {
+    let kind = kind_of_words(&said)
+        .or_else(|| said.status.or(status).map(kind_of_status))
+        .unwrap_or(ErrorKind::Protocol);
+    let text = match said.message.as_str() {
+        "" => "the server gave no reason".to_owned(),
+        text => text.chars().take(LONGEST_MESSAGE).collect(),
+    };
+    let mut error = ModelError::new(kind, text);
+    error.details.status = status;
+    error.details.provider_code = said
+        .names
+        .into_iter()
+        .next()
+        .or(said.status.map(|status| status.to_string()))
+        .map(|name| name.chars().take(100).collect());
+    error
+}
+
+fn kind_of_words(said: &Said) -> Option<ErrorKind> {
+    let message = said.message.to_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if says(&["context length", "context window", "context size", "maximum context", "prompt is too long"]) {
+        return Some(ErrorKind::ContextTooLong);
+    }
+    said.names.iter().find_map(|name| {
+        Some(match name.to_ascii_lowercase().as_str() {
+            "context_length_exceeded" | "exceed_context_size_error" => ErrorKind::ContextTooLong,
+            "insufficient_quota"
+            | "billing_not_active"
+            | "billing_hard_limit_reached"
+            | "insufficient_balance" => ErrorKind::Billing,
+            "invalid_api_key"
+            | "authentication_error"
+            | "permission_error"
+            | "permission_denied"
+            | "unauthenticated" => ErrorKind::Auth,
+            "model_not_found" | "not_found_error" | "not_found" | "notfounderror" => ErrorKind::NotFound,
+            "rate_limit_exceeded"
+            | "rate_limit_error"
+            | "tokens"
+            | "requests"
+            | "too_many_requests"
+            | "resource_exhausted" => ErrorKind::RateLimited { retry_after: None },
+            "content_filter" | "content_policy_violation" | "moderation_blocked" => ErrorKind::Refused,
+            "server_error"
+            | "internal_server_error"
+            | "internalservererror"
+            | "overloaded_error"
+            | "service_unavailable"
+            | "unavailable_error"
+            | "unavailable"
+            | "api_error" => ErrorKind::Overloaded,
+            _ => return None,
+        })
+    })
+}
+
+fn kind_of_status(status: u16) -> ErrorKind {
+    match status {
+        401 | 403 => ErrorKind::Auth,
+        402 => ErrorKind::Billing,
+        404 => ErrorKind::NotFound,
+        413 => ErrorKind::ContextTooLong,
+        429 => ErrorKind::RateLimited { retry_after: None },
+        408 | 409 | 500.. => ErrorKind::Overloaded,
+        400.. => ErrorKind::InvalidRequest,
+        _ => ErrorKind::Protocol,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_read_in_every_form() {
+        for (status, text, kind, message, code) in [
+            (
+                400,
+                r#"{"error":{"message":"maximum context length is 9","type":"invalid_request_error","code":null}}"#,
+                ErrorKind::ContextTooLong,
+                "maximum context length is 9",
+                Some("invalid_request_error"),
+            ),
+            (
+                429,
+                r#"{"error":{"message":"m","type":"insufficient_quota","code":"insufficient_quota"}}"#,
+                ErrorKind::Billing,
+                "m",
+                Some("insufficient_quota"),
+            ),
+            (
+                404,
+                r#"{"object":"error","message":"no such model","type":"NotFoundError","code":404}"#,
+                ErrorKind::NotFound,
+                "no such model",
+                Some("NotFoundError"),
+            ),
+            (500, r#"{"error":"llama runner stopped"}"#, ErrorKind::Overloaded, "llama runner stopped", None),
+            (
+                502,
+                r#"{"error":{"message":"Provider returned error","code":429,"metadata":{"raw":"slow down"}}}"#,
+                ErrorKind::RateLimited { retry_after: None },
+                "Provider returned error: slow down",
+                Some("429"),
+            ),
+            (
+                400,
+                r#"[{"error":{"code":400,"message":"bad","status":"INVALID_ARGUMENT"}}]"#,
+                ErrorKind::InvalidRequest,
+                "bad",
+                Some("INVALID_ARGUMENT"),
+            ),
+            (
+                422,
+                r#"{"detail":[{"msg":"field required"}]}"#,
+                ErrorKind::InvalidRequest,
+                "field required",
+                None,
+            ),
+            (401, r#"{"detail":"who are you"}"#, ErrorKind::Auth, "who are you", None),
+            (503, "<html>busy", ErrorKind::Overloaded, "<html>busy", None),
+            (500, "", ErrorKind::Overloaded, "the answer has no text", None),
+            (500, "{}", ErrorKind::Overloaded, "{}", None),
+        ] {
+            let error = read_error(status, text);
+            assert_eq!((error.kind, error.message.as_str()), (kind, message), "{text}");
+            assert_eq!(error.details.provider_code.as_deref(), code, "{text}");
+            assert_eq!(error.details.status, Some(status));
+        }
+    }
+
+    #[test]
+    fn an_error_in_a_good_answer_is_one() {
+        let error = error_in(r#"{"error":{"message":"busy","code":503},"choices":[]}"#).unwrap();
+        assert_eq!(error.kind, ErrorKind::Overloaded);
+        assert_eq!(error_in(r#"{"object":"error","message":"x"}"#).unwrap().kind, ErrorKind::Protocol);
+        for no_error in [r#"{"choices":[],"error":null}"#, r#"{"object":"chat.completion"}"#, "7", "x"] {
+            assert!(error_in(no_error).is_none(), "{no_error}");
+        }
+    }
+}

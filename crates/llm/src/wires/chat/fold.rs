@@ -1,0 +1,684 @@
+//! The stream of Chat Completions, folded to the body that it would have been.
+
+use std::collections::VecDeque;
+
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::ANSWER_TOOL;
+use super::body::{response_of, usage_of};
+use super::error::error_in;
+use super::message::{THINKING, THINKING_PARTS, made_id, text_of_part, thought_in};
+use crate::fields::{self, Fields, Members};
+use crate::wires::codec::Fold;
+use crate::{ErrorKind, ModelError, ModelEvent, ModelId, RawJson, Response};
+
+/// The places of the deltas: the wire has one text, one thinking, and a list of calls.
+const THINKING_INDEX: u64 = 0;
+const TEXT_INDEX: u64 = 1;
+const FIRST_CALL_INDEX: u64 = 2;
+
+/// The most calls of one answer.
+const MOST_CALLS: usize = 1_000;
+
+/// A member of the message that is still growing.
+#[derive(Clone, Debug, PartialEq)]
+enum Growing {
+    /// Texts are appended.
+    Text(String),
+    /// Lists are appended.
+    List(Vec<Piece>),
+    /// Anything else is replaced.
+    Whole(String),
+}
+
+impl Growing {
+    fn of(value: &RawValue) -> Self {
+        match value.get().as_bytes().first() {
+            Some(b'"') => match serde_json::from_str(value.get()) {
+                Ok(text) => Self::Text(text),
+                Err(_) => Self::Whole(value.get().to_owned()),
+            },
+            Some(b'[') => match serde_json::from_str::<Vec<&RawValue>>(value.get()) {
+                Ok(list) => Self::List(list.into_iter().map(Piece::of).collect()),
+                Err(_) => Self::Whole(value.get().to_owned()),
+            },
+            _ => Self::Whole(value.get().to_owned()),
+        }
+    }
+
+    fn to_raw(&self) -> Result<Box<RawValue>, serde_json::Error> {
+        match self {
+            Self::Text(text) => to_raw_value(text),
+            Self::List(list) => {
+                let list = list.iter().map(Piece::to_raw).collect::<Result<Vec<_>, _>>()?;
+                to_raw_value(&list)
+            }
+            Self::Whole(value) => RawValue::from_string(value.clone()),
+        }
+    }
+}
+
+/// Members of a part that come in pieces.
+const TEXTS_OF_PARTS: &[&str] = &["text", "summary", "data", "thinking"];
+
+/// A part of a list, which later parts of the same kind may go on with.
+#[derive(Clone, Debug, PartialEq)]
+struct Piece {
+    /// The part as it came; empty once something was appended.
+    raw: String,
+    fields: Fields,
+    kind: String,
+    index: Option<u64>,
+    /// The members that something was appended to.
+    texts: Vec<(String, String)>,
+}
+
+impl Piece {
+    fn of(raw: &RawValue) -> Self {
+        let fields: Fields = serde_json::from_str(raw.get()).unwrap_or_default();
+        Self {
+            raw: raw.get().to_owned(),
+            kind: fields.read("type").unwrap_or_default(),
+            index: fields.read("index"),
+            fields,
+            texts: Vec::new(),
+        }
+    }
+
+    /// Whether a later part is more of this one: it has its index, or both are nothing but text.
+    fn goes_on_with(&self, later: &Self) -> bool {
+        let is_text = |piece: &Self| {
+            piece.kind == "text" && piece.fields.len() == 2 && piece.fields.get("text").is_some()
+        };
+        self.kind == later.kind
+            && self.index == later.index
+            && (self.index.is_some() || is_text(self) && is_text(later))
+    }
+
+    fn append(&mut self, later: &Self) {
+        self.raw.clear();
+        for (name, value) in later.fields.iter() {
+            let text =
+                TEXTS_OF_PARTS.contains(&name).then(|| serde_json::from_str::<String>(value.get()).ok());
+            let Some(text) = text.flatten() else {
+                replace(&mut self.fields, name, value);
+                continue;
+            };
+            if let Some((_, ours)) = self.texts.iter_mut().find(|(known, _)| known == name) {
+                ours.push_str(&text);
+            } else {
+                let ours = self.fields.read::<String>(name).unwrap_or_default();
+                self.texts.push((name.to_owned(), ours + &text));
+            }
+        }
+    }
+
+    fn to_raw(&self) -> Result<Box<RawValue>, serde_json::Error> {
+        if !self.raw.is_empty() {
+            return RawValue::from_string(self.raw.clone());
+        }
+        let mut fields = self.fields.clone();
+        for (name, text) in &self.texts {
+            fields.put(name, text)?;
+        }
+        to_raw_value(&fields)
+    }
+}
+
+/// Appends parts to a list.
+fn append_all(list: &mut Vec<Piece>, later: Vec<Piece>) {
+    for piece in later {
+        match list.last_mut() {
+            Some(open) if open.goes_on_with(&piece) => open.append(&piece),
+            _ => list.push(piece),
+        }
+    }
+}
+
+/// A call that is still growing.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Call {
+    /// The index that the server gives it, if it gives one.
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+    /// The arguments, where a server sends them as JSON and not as text.
+    whole_arguments: bool,
+    /// The members of the call but `index` and `function`.
+    members: Fields,
+    /// The members of the function but `name` and `arguments`.
+    function: Fields,
+}
+
+impl Call {
+    fn finish(&self) -> Result<Box<RawValue>, serde_json::Error> {
+        let mut function = Fields::default();
+        if !self.name.is_empty() {
+            function.put("name", &self.name)?;
+        }
+        for (name, value) in self.function.iter() {
+            function.set(name, value.to_owned());
+        }
+        let has_function = function.len() > 0 || !self.arguments.is_empty();
+        if self.whole_arguments {
+            function.set("arguments", RawValue::from_string(self.arguments.clone())?);
+        } else {
+            function.put("arguments", &self.arguments)?;
+        }
+        let mut call = self.members.clone();
+        if has_function {
+            call.put("function", &function)?;
+        }
+        to_raw_value(&call)
+    }
+}
+
+/// One stream of Chat Completions.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ChatFold {
+    origin: ModelId,
+    /// The members of the body but `choices`.
+    completion: Fields,
+    /// The members of the first choice but the message.
+    choice: Fields,
+    /// The members of the choice's `logprobs`.
+    probabilities: Vec<(String, Growing)>,
+    /// Whether a chunk has come.
+    has_begun: bool,
+    message: Vec<(String, Growing)>,
+    calls: Vec<Call>,
+    /// The member whose text is shown as thinking: servers that send several repeat themselves.
+    thinking: Option<String>,
+    response: Option<Response>,
+    complete: bool,
+}
+
+impl ChatFold {
+    pub(super) fn new(origin: ModelId) -> Self {
+        Self {
+            origin,
+            completion: Fields::default(),
+            choice: Fields::default(),
+            probabilities: Vec::new(),
+            has_begun: false,
+            message: Vec::new(),
+            calls: Vec::new(),
+            thinking: None,
+            response: None,
+            complete: false,
+        }
+    }
+
+    fn protocol(&self, message: impl Into<String>) -> ModelError {
+        ModelError::new(ErrorKind::Protocol, message).with_model(&self.origin)
+    }
+
+    fn chunk(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let wrong = |error: serde_json::Error| {
+            ModelError::new(
+                ErrorKind::Protocol,
+                format!("an event is not the JSON that was expected: {error}"),
+            )
+            .with_model(&self.origin)
+        };
+        let chunk: Members<'_> = serde_json::from_str(data).map_err(wrong)?;
+        let failed = chunk.get("error").is_some_and(|error| error.get() != "null");
+        let choices = chunk.get("choices").filter(|_| !failed);
+        let Some(choices) = choices else {
+            if let Some(error) = error_in(data) {
+                return Err(error.with_model(&self.origin));
+            }
+            events.push_back(unknown(data));
+            return Ok(());
+        };
+        let choices: Option<Vec<&RawValue>> = serde_json::from_str(choices.get()).map_err(wrong)?;
+        self.has_begun = true;
+        for (name, value) in chunk.iter() {
+            match name {
+                // What hides the length of texts is of the event and not of the answer.
+                "choices" | "obfuscation" => {}
+                "object" => {
+                    if self.completion.get("object").is_none() {
+                        self.completion
+                            .put("object", "chat.completion")
+                            .map_err(|error| self.protocol(error.to_string()))?;
+                    }
+                }
+                "usage" | "x_groq" => {
+                    if replace(&mut self.completion, name, value) && value.get() != "null" {
+                        let usage = usage_of(&self.completion);
+                        if usage.raw.is_some() {
+                            events.push_back(ModelEvent::Usage(usage));
+                        }
+                    }
+                }
+                _ => {
+                    replace(&mut self.completion, name, value);
+                }
+            }
+        }
+        if self.completion.len() > fields::MOST {
+            return Err(self.protocol("the answer has more members than any answer should"));
+        }
+        for choice in choices.into_iter().flatten() {
+            let choice: Members<'_> = serde_json::from_str(choice.get())
+                .map_err(|error| self.protocol(format!("a choice: {error}")))?;
+            if choice.read::<u64>("index").unwrap_or_default() > 0 {
+                // Another answer to the same question: the first one is the answer.
+                events.push_back(unknown(data));
+                continue;
+            }
+            self.choice(&choice, events)?;
+        }
+        Ok(())
+    }
+
+    fn choice(&mut self, choice: &Members<'_>, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        for (name, value) in choice.iter() {
+            match name {
+                "delta" => {
+                    let delta: Option<Members<'_>> = serde_json::from_str(value.get())
+                        .map_err(|error| self.protocol(format!("a delta: {error}")))?;
+                    self.delta(&delta.unwrap_or_default(), events).map_err(|error| match error {
+                        Failure::Json(error) => self.protocol(format!("a delta: {error}")),
+                        Failure::Model(error) => error,
+                    })?;
+                }
+                // Some servers repeat the whole message beside the last delta.
+                "message" => {}
+                "logprobs" => self.add_probabilities(value),
+                _ => {
+                    replace(&mut self.choice, name, value);
+                }
+            }
+        }
+        if self.choice.len() > fields::MOST {
+            return Err(self.protocol("a choice has more members than any choice should"));
+        }
+        Ok(())
+    }
+
+    /// The lists of probabilities grow like the text.
+    fn add_probabilities(&mut self, value: &RawValue) {
+        let Ok(Some(later)) = serde_json::from_str::<Option<Fields>>(value.get()) else {
+            replace(&mut self.choice, "logprobs", value);
+            return;
+        };
+        for (name, list) in later.iter() {
+            let known = self.probabilities.iter_mut().find(|(known, _)| known == name);
+            match (known, Growing::of(list)) {
+                (Some((_, Growing::List(ours))), Growing::List(later)) => ours.extend(later),
+                (Some(_), Growing::Whole(_)) => {}
+                (Some((_, ours)), later) => *ours = later,
+                (None, new) => self.probabilities.push((name.to_owned(), new)),
+            }
+        }
+        self.probabilities.truncate(fields::MOST);
+    }
+
+    fn delta(&mut self, delta: &Members<'_>, events: &mut VecDeque<ModelEvent>) -> Result<(), Failure> {
+        for (name, value) in delta.iter() {
+            match name {
+                "tool_calls" => {
+                    let calls: Option<Vec<Members<'_>>> = serde_json::from_str(value.get())?;
+                    for call in calls.into_iter().flatten() {
+                        self.grow_call(&call, events)?;
+                    }
+                }
+                "role" => {
+                    if self.member("role").is_none() {
+                        self.message.push(("role".to_owned(), Growing::of(value)));
+                    }
+                }
+                "content" => self.grow_content(value, events)?,
+                _ => {
+                    let text = self.grow(name, value);
+                    if let Some(text) = text {
+                        self.think(name, text, events);
+                    } else if name == THINKING_PARTS && value.get() != "[]" {
+                        let parts: Vec<Members<'_>> = serde_json::from_str(value.get()).unwrap_or_default();
+                        let text: String = parts.iter().map(text_of_part).collect();
+                        // The member with the text stands in the same delta where there is one.
+                        if !THINKING
+                            .iter()
+                            .any(|name| delta.get(name).is_some_and(|value| value.get() != "null"))
+                        {
+                            self.think(THINKING_PARTS, text, events);
+                        }
+                    }
+                }
+            }
+        }
+        if self.message.len() > fields::MOST {
+            return Err(Failure::Model(
+                self.protocol("the message has more members than any message should"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn member(&mut self, name: &str) -> Option<&mut Growing> {
+        self.message.iter_mut().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    /// Shows thinking, of one member only.
+    fn think(&mut self, name: &str, text: String, events: &mut VecDeque<ModelEvent>) {
+        if text.is_empty() || !(THINKING.contains(&name) || name == THINKING_PARTS) {
+            return;
+        }
+        if self.thinking.get_or_insert_with(|| name.to_owned()) == name {
+            events.push_back(ModelEvent::ThinkingDelta { index: THINKING_INDEX, text });
+        }
+    }
+
+    /// Appends to a member; the text that was appended, if it was text.
+    fn grow(&mut self, name: &str, value: &RawValue) -> Option<String> {
+        let Some(ours) = self.member(name) else {
+            let new = Growing::of(value);
+            let text = match &new {
+                Growing::Text(text) => Some(text.clone()),
+                _ => None,
+            };
+            self.message.push((name.to_owned(), new));
+            return text;
+        };
+        if value.get() == "null" {
+            return None;
+        }
+        match (ours, Growing::of(value)) {
+            (Growing::Text(ours), Growing::Text(text)) => {
+                ours.push_str(&text);
+                Some(text)
+            }
+            (Growing::List(ours), Growing::List(list)) => {
+                append_all(ours, list);
+                None
+            }
+            (ours, new) => {
+                let text = match &new {
+                    Growing::Text(text) => Some(text.clone()),
+                    _ => None,
+                };
+                *ours = new;
+                text
+            }
+        }
+    }
+
+    /// The content is a text, for a few servers a list of parts.
+    fn grow_content(
+        &mut self,
+        value: &RawValue,
+        events: &mut VecDeque<ModelEvent>,
+    ) -> Result<(), serde_json::Error> {
+        if value.get().starts_with('[') {
+            let parts: Vec<Members<'_>> = serde_json::from_str(value.get()).unwrap_or_default();
+            for part in &parts {
+                let kind = part.read::<String>("type").unwrap_or_default();
+                match kind.as_str() {
+                    "text" | "output_text" => events.extend(
+                        part.read::<String>("text")
+                            .filter(|text| !text.is_empty())
+                            .map(|text| ModelEvent::TextDelta { index: TEXT_INDEX, text }),
+                    ),
+                    "thinking" | "reasoning" => {
+                        let text = thought_in(part);
+                        if !text.is_empty() {
+                            events.push_back(ModelEvent::ThinkingDelta { index: THINKING_INDEX, text });
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            if let Some(ours @ Growing::Text(_)) = self.member("content") {
+                let text = ours.to_raw()?;
+                *ours = Growing::List(match text.get() {
+                    "\"\"" => Vec::new(),
+                    _ => vec![text_piece(&text)?],
+                });
+            }
+            self.grow("content", value);
+            return Ok(());
+        }
+        if let Some(Growing::List(ours)) = self.member("content") {
+            if let Ok(text) = serde_json::from_str::<String>(value.get())
+                && !text.is_empty()
+            {
+                append_all(ours, vec![text_piece(value)?]);
+                events.push_back(ModelEvent::TextDelta { index: TEXT_INDEX, text });
+            }
+            return Ok(());
+        }
+        if let Some(text) = self.grow("content", value).filter(|text| !text.is_empty()) {
+            events.push_back(ModelEvent::TextDelta { index: TEXT_INDEX, text });
+        }
+        Ok(())
+    }
+
+    /// The call that a fragment is of: the one with its index, else its id, else the last; a new one if another id
+    /// comes, since some servers give all calls the same index.
+    fn place_of(&self, fragment: &Members<'_>, id: Option<&str>) -> Option<usize> {
+        let index = fragment.read::<u64>("index");
+        let place = match (index, id) {
+            (Some(index), _) => self.calls.iter().rposition(|call| call.index == Some(index))?,
+            (None, Some(id)) => return self.calls.iter().rposition(|call| call.id == id),
+            (None, None) => {
+                let starts_anew = fragment
+                    .read::<Members<'_>>("function")
+                    .and_then(|function| function.read::<String>("name"))
+                    .is_some_and(|name| !name.is_empty());
+                if starts_anew {
+                    return None;
+                }
+                self.calls.len().checked_sub(1)?
+            }
+        };
+        let known = &self.calls[place].id;
+        (known.is_empty() || id.is_none_or(|id| id == known)).then_some(place)
+    }
+
+    fn grow_call(
+        &mut self,
+        fragment: &Members<'_>,
+        events: &mut VecDeque<ModelEvent>,
+    ) -> Result<(), Failure> {
+        let id = fragment.read::<String>("id").filter(|id| !id.is_empty());
+        let place = match self.place_of(fragment, id.as_deref()) {
+            Some(place) => place,
+            None if self.calls.len() == MOST_CALLS => {
+                return Err(Failure::Model(
+                    self.protocol(format!("the answer has more than {MOST_CALLS} calls")),
+                ));
+            }
+            None => {
+                self.calls.push(Call { index: fragment.read("index"), ..Call::default() });
+                self.calls.len() - 1
+            }
+        };
+        let answer_id: Option<String> = self.completion.read("id");
+        let call = &mut self.calls[place];
+        let is_new = call.name.is_empty();
+        let mut appended = String::new();
+        for (name, value) in fragment.iter() {
+            match name {
+                "index" => {}
+                "function" => {
+                    let function: Option<Members<'_>> = serde_json::from_str(value.get())?;
+                    for (name, value) in function.unwrap_or_default().iter() {
+                        match name {
+                            "arguments" if value.get() == "null" => {}
+                            "arguments" => match serde_json::from_str::<String>(value.get()) {
+                                Ok(text) => appended.push_str(&text),
+                                Err(_) => {
+                                    call.whole_arguments = true;
+                                    appended.push_str(value.get());
+                                }
+                            },
+                            "name" => {
+                                let text: String = serde_json::from_str(value.get()).unwrap_or_default();
+                                // Most send the name once, some with every fragment, some in pieces.
+                                if call.name != text {
+                                    call.name.push_str(&text);
+                                }
+                            }
+                            _ => {
+                                replace(&mut call.function, name, value);
+                            }
+                        }
+                    }
+                }
+                "id" => {
+                    if let Some(id) = &id {
+                        call.id.clone_from(id);
+                        call.members.put("id", id)?;
+                    }
+                }
+                _ => {
+                    replace(&mut call.members, name, value);
+                }
+            }
+        }
+        if call.whole_arguments && !call.arguments.is_empty() && !appended.is_empty() {
+            // JSON that came whole comes whole again.
+            call.arguments.clear();
+        }
+        call.arguments.push_str(&appended);
+        if call.members.len().max(call.function.len()) > fields::MOST {
+            return Err(Failure::Model(self.protocol("a call has more members than any call should")));
+        }
+        if call.name.is_empty() {
+            return Ok(());
+        }
+        if call.name == ANSWER_TOOL {
+            if !appended.is_empty() {
+                events.push_back(ModelEvent::TextDelta { index: TEXT_INDEX, text: appended });
+            }
+            return Ok(());
+        }
+        let index = FIRST_CALL_INDEX + place as u64;
+        let id = match call.id.as_str() {
+            "" => made_id(&answer_id.unwrap_or_default(), place),
+            id => id.to_owned(),
+        };
+        let name = call.name.clone();
+        if is_new {
+            events.push_back(ModelEvent::ToolCallDelta {
+                index,
+                id: id.clone(),
+                name: name.clone(),
+                fragment: String::new(),
+            });
+        }
+        if !appended.is_empty() {
+            events.push_back(ModelEvent::ToolCallDelta { index, id, name, fragment: appended });
+        }
+        Ok(())
+    }
+
+    /// Puts the answer together.
+    fn close(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        if !self.has_begun {
+            return Err(self.protocol("the stream ended before the answer began"));
+        }
+        let response = self.put_together().map_err(|error| self.protocol(error.to_string()))?;
+        events.extend(response.items.iter().cloned().map(ModelEvent::Item));
+        self.response = Some(response);
+        self.complete = true;
+        Ok(())
+    }
+
+    fn put_together(&mut self) -> Result<Response, serde_json::Error> {
+        let mut message = Fields::default();
+        message.put("role", "assistant")?;
+        for (name, value) in &self.message {
+            message.set(name, value.to_raw()?);
+        }
+        if !self.calls.is_empty() {
+            let calls = self.calls.iter().map(Call::finish).collect::<Result<Vec<_>, _>>()?;
+            message.put("tool_calls", &calls)?;
+        }
+        let mut choice = Fields::default();
+        choice.put("index", &0)?;
+        choice.put("message", &message)?;
+        for (name, value) in self.choice.iter() {
+            choice.set(name, value.to_owned());
+        }
+        if !self.probabilities.is_empty() {
+            let mut probabilities = Fields::default();
+            for (name, value) in &self.probabilities {
+                probabilities.set(name, value.to_raw()?);
+            }
+            choice.put("logprobs", &probabilities)?;
+        }
+        let mut completion = std::mem::take(&mut self.completion);
+        completion.put("choices", &[&choice])?;
+        let raw = RawJson::of(&completion)?;
+        response_of(&self.origin, &completion, &choice, &message, raw)
+    }
+}
+
+impl Fold for ChatFold {
+    fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        if self.complete {
+            return Ok(());
+        }
+        if data.trim() == "[DONE]" {
+            return self.close(events);
+        }
+        self.chunk(data, events)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Some servers end without a word after the reason why the model stopped.
+    fn end(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let has_reason = self.choice.get("finish_reason").is_some_and(|reason| reason.get() != "null");
+        if self.complete || !has_reason { Ok(()) } else { self.close(events) }
+    }
+
+    fn finish(&mut self) -> Result<Response, ModelError> {
+        match self.response.take() {
+            Some(response) => Ok(response),
+            None => Err(self.protocol("the stream was cut before the end of the answer")),
+        }
+    }
+}
+
+/// What can go wrong with a delta.
+enum Failure {
+    Json(serde_json::Error),
+    Model(ModelError),
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Json(error)
+    }
+}
+
+/// A text as a part of the content.
+fn text_piece(text: &RawValue) -> Result<Piece, serde_json::Error> {
+    let mut fields = Fields::default();
+    fields.put("type", "text")?;
+    fields.put("text", text)?;
+    Ok(Piece::of(&to_raw_value(&fields)?))
+}
+
+/// Sets a member to what came last; `null` replaces nothing. Whether anything changed.
+fn replace(fields: &mut Fields, name: &str, value: &RawValue) -> bool {
+    match fields.get(name) {
+        Some(ours) if ours.get() == value.get() || value.get() == "null" => false,
+        _ => {
+            fields.set(name, value.to_owned());
+            true
+        }
+    }
+}
+
+fn unknown(data: &str) -> ModelEvent {
+    let raw = RawJson::parse(data).unwrap_or_else(|_| (&serde_json::Value::from(data)).into());
+    ModelEvent::Unknown(raw)
+}

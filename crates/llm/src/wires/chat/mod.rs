@@ -1,0 +1,103 @@
+//! Chat Completions, as many servers speak it.
+//!
+//! The wire has one message for an answer; [`message`] takes it apart into items and puts it together again. What no
+//! message of this wire can carry is an error before anything is sent, or a notice.
+//!
+//! A server that cannot keep an answer to a schema can be asked by way of a tool: the provider option
+//! `"structured_output": "tool"` replaces `response_format` by a tool that the model must call, and the arguments of
+//! the call are the text of the answer. The option itself is not sent. Models that are known to lack answers of a schema
+//! are asked so without the option; `"structured_output": "native"` forbids it.
+
+mod body;
+mod encode;
+mod error;
+mod fold;
+mod message;
+mod parts;
+
+use std::sync::Arc;
+
+use super::AnyFold;
+use super::codec::{Codec, Encoded};
+use crate::catalog::ModelInfo;
+use crate::{ErrorKind, Feature, HostedTool, ModelError, Request, Response, Turn};
+
+pub(crate) use self::encode::write_messages;
+pub(crate) use self::fold::ChatFold;
+pub(crate) use self::message::items_of;
+
+/// The tool whose arguments are the answer, where a server keeps to schemas in no other way.
+const ANSWER_TOOL: &str = "toolpost_answer";
+
+/// The provider option that asks for that tool.
+const STRUCTURED_OUTPUT: &str = "structured_output";
+
+/// The wire for one model.
+#[derive(Debug)]
+pub(crate) struct ChatCodec {
+    info: Arc<ModelInfo>,
+}
+
+impl ChatCodec {
+    pub(crate) fn new(info: Arc<ModelInfo>) -> Self {
+        Self { info }
+    }
+}
+
+impl Codec for ChatCodec {
+    fn emulates(&self) -> &'static [Feature] {
+        &[Feature::StructuredOutput]
+    }
+
+    fn check(&self, request: &Request) -> Result<(), ModelError> {
+        let unsupported =
+            |message: String| Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
+        if let Some(tool) = request.hosted_tools.iter().find(|tool| !matches!(tool, HostedTool::Raw(_))) {
+            return unsupported(format!(
+                "the hosted tool `{}`: the Chat Completions wire has none; use a provider that runs it, or a tool of \
+                 your own",
+                tool.name()
+            ));
+        }
+        if let Some(mode) = request.provider_options.get(STRUCTURED_OUTPUT)
+            && !matches!(mode.as_str(), Some("tool" | "native"))
+        {
+            return unsupported(format!(
+                "provider option `{STRUCTURED_OUTPUT}`: expected `tool` or `native`, found {mode}"
+            ));
+        }
+        if request.tools.iter().any(|tool| tool.name == ANSWER_TOOL) {
+            return unsupported(format!("a tool called `{ANSWER_TOOL}`: the wire uses this name itself"));
+        }
+        let said = request.turns.iter().filter_map(|turn| match turn {
+            Turn::User(parts) | Turn::System(parts) => Some(parts),
+            _ => None,
+        });
+        match said.flatten().find_map(parts::obstacle) {
+            Some(message) => unsupported(message),
+            None => Ok(()),
+        }
+    }
+
+    fn encode(&self, request: &Request, stream: bool) -> Result<Encoded, ModelError> {
+        let (body, notices) = encode::encode(&self.info, request, stream)?;
+        // A base URL of any server says where its version is, as for the library of OpenAI; of the servers with rows
+        // of their own it is known.
+        let path = if self.info.id.provider == "openai-compatible" { "" } else { "/v1" };
+        Ok(Encoded { path: format!("{path}/chat/completions"), headers: Vec::new(), body, notices })
+    }
+
+    fn fold(&self) -> AnyFold {
+        AnyFold::Chat(Box::new(ChatFold::new(self.info.id.clone())))
+    }
+
+    fn read_body(&self, body: &str) -> Result<Response, ModelError> {
+        body::read_completion(&self.info.id, body)
+    }
+
+    fn read_error(&self, status: u16, body: &str) -> ModelError {
+        error::read_error(status, body).with_model(&self.info.id)
+    }
+}
+#[cfg(test)]
+mod tests;

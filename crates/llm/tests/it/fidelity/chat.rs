@@ -1,0 +1,301 @@
+//! Chat Completions, of every server that was recorded.
+
+use serde_json::{Map, Value, json};
+use toolpost_llm::{Effort, OutputFormat, Part, Request, ToolChoice, ToolDefinition, Turn, Wire, messages};
+use toolpost_testkit::recordings::Answer;
+
+use super::{Dialect, Unit};
+
+pub(crate) struct Chat;
+
+impl Dialect for Chat {
+    fn wire(&self) -> Wire {
+        Wire::ChatCompletions
+    }
+
+    fn provider(&self) -> &'static str {
+        "openai-compatible"
+    }
+
+    fn has_address(&self, _: &str, address: &str) -> bool {
+        let path = address.split('?').next().unwrap_or_default();
+        // One address belongs to a server that answers anything but a completion, on purpose.
+        path.ends_with("/chat/completions") && !path.contains("/bin/content-type/")
+    }
+
+    fn has_answer(&self, _: &str, answer: &Answer) -> bool {
+        match answer {
+            Answer::Body(text) => serde_json::from_str::<Value>(text)
+                .is_ok_and(|body| body["object"] == "chat.completion" && body["choices"].is_array()),
+            Answer::Stream(text) => text.contains("\"chat.completion.chunk\""),
+        }
+    }
+
+    fn is_whole(&self, stream: &str) -> bool {
+        stream.contains("[DONE]")
+            || chunks(stream).any(|chunk| chunk["choices"][0]["finish_reason"].is_string())
+    }
+
+    fn oracle(&self, stream: &str) -> Value {
+        naive_fold(stream)
+    }
+
+    fn essence(&self, body: &Value) -> Value {
+        body["choices"][0]["message"].clone()
+    }
+
+    fn noise(&self) -> Vec<String> {
+        vec![
+            json!({"object": "brand.new", "payload": {"x": [1.0, null]}}).to_string(),
+            json!({"choices": [{"index": 1, "delta": {"content": "another answer"}}]}).to_string(),
+        ]
+    }
+
+    fn units(&self, body: &Value) -> Option<Vec<Unit>> {
+        body["messages"].as_array()?;
+        let body = normal(body);
+        let units = body["messages"]
+            .as_array()?
+            .iter()
+            .map(|message| Unit { is_models: message["role"] == "assistant", value: message.clone() });
+        Some(units.collect())
+    }
+
+    fn request(&self, body: &Value) -> Option<Request> {
+        body["messages"].as_array()?;
+        Some(request_of(body))
+    }
+
+    fn normal(&self, body: &Value) -> Value {
+        normal(body)
+    }
+}
+
+fn chunks(stream: &str) -> impl Iterator<Item = Value> {
+    stream
+        .lines()
+        .filter_map(|line| line.strip_prefix("data:"))
+        .filter(|data| data.trim() != "[DONE]")
+        .map(|data| serde_json::from_str(data).expect("a recorded event is JSON"))
+}
+
+/// A second, naive fold on plain values, to hold ours against.
+fn naive_fold(stream: &str) -> Value {
+    let mut message = json!({"role": "assistant"});
+    let mut calls: Vec<Value> = Vec::new();
+    for chunk in chunks(stream) {
+        // Of several answers to one question the first is the answer.
+        let choices = chunk["choices"].as_array().expect("a list of choices");
+        let Some(first) = choices.iter().find(|choice| choice["index"] == 0) else { continue };
+        let Some(delta) = first["delta"].as_object() else { continue };
+        for (name, value) in delta {
+            if name == "tool_calls" {
+                for part in value.as_array().expect("a list of calls") {
+                    let index = part["index"].as_u64().expect("an index") as usize;
+                    if calls.len() <= index {
+                        calls.push(json!({"function": {"arguments": ""}}));
+                    }
+                    grow(&mut calls[index], part);
+                }
+            } else {
+                grow(&mut message, &json!({name: value}));
+            }
+        }
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    message
+}
+
+/// Texts are appended, lists too, objects member by member, `null` changes nothing that is there.
+fn grow(ours: &mut Value, delta: &Value) {
+    for (name, value) in delta.as_object().expect("a delta is an object") {
+        if ["index", "role"].contains(&name.as_str()) {
+            continue;
+        }
+        match (ours.get_mut(name), value) {
+            (None, value) => ours[name] = value.clone(),
+            (Some(_), Value::Null) => {}
+            (Some(Value::String(old)), Value::String(new)) if name != "id" && name != "type" => {
+                old.push_str(new)
+            }
+            (Some(Value::Array(old)), Value::Array(new)) => old.extend(new.iter().cloned()),
+            (Some(old @ Value::Object(_)), new @ Value::Object(_)) => grow(old, new),
+            (Some(old), new) => *old = new.clone(),
+        }
+    }
+}
+
+/// The forms that mean the same to the provider, brought to one.
+fn normal(body: &Value) -> Value {
+    let mut body = body.clone();
+    let members = body.as_object_mut().expect("a body is an object");
+    if members.get("stream") == Some(&Value::Bool(false)) {
+        members.shift_remove("stream");
+    }
+    // We always ask a stream for its usage.
+    members.shift_remove("stream_options");
+    if let Some(limit) = members.shift_remove("max_completion_tokens") {
+        members.insert("max_tokens".to_owned(), limit);
+    }
+    if let Some(Value::String(stop)) = members.get("stop").cloned() {
+        members.insert("stop".to_owned(), json!([stop]));
+    }
+    for name in ["temperature", "top_p"] {
+        if let Some(value) = members.get(name).and_then(Value::as_f64) {
+            members.insert(name.to_owned(), json!(value));
+        }
+    }
+    for message in body["messages"].as_array_mut().expect("a list of messages") {
+        let message = message.as_object_mut().expect("a message is an object");
+        if message.get("role") == Some(&json!("developer")) {
+            message.insert("role".to_owned(), json!("system"));
+        }
+        let texts = message.get("content").and_then(Value::as_array).and_then(|parts| {
+            let texts =
+                parts.iter().map(|part| (part["type"] == "text").then(|| part["text"].as_str()).flatten());
+            texts.collect::<Option<Vec<&str>>>().map(|texts| texts.join("\n"))
+        });
+        if let Some(text) = texts {
+            message.insert("content".to_owned(), text.into());
+        }
+        // Members without a word.
+        message.retain(|_, value| !value.is_null() && value != "" && value != &json!([]));
+    }
+    // A description of nothing is none, and the name of the dialect constrains nothing.
+    for tool in body.get_mut("tools").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut)
+            && function.get("description") == Some(&json!(""))
+        {
+            function.shift_remove("description");
+        }
+    }
+    if let Some(schema) =
+        body.pointer_mut("/response_format/json_schema/schema").and_then(Value::as_object_mut)
+    {
+        schema.shift_remove("$schema");
+    }
+    sort_required(&mut body);
+    body
+}
+
+/// The order of required properties means nothing.
+fn sort_required(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(sort_required),
+        Value::Object(members) => {
+            if let Some(Value::Array(names)) = members.get_mut("required") {
+                names.sort_by_key(ToString::to_string);
+            }
+            members.values_mut().for_each(sort_required);
+        }
+        _ => {}
+    }
+}
+
+/// The request of our types that means what a recorded body means. What has no type of its own goes into the
+/// provider's options.
+fn request_of(body: &Value) -> Request {
+    let mut request = Request::default();
+    for (name, value) in body.as_object().unwrap() {
+        let settings = &mut request.settings;
+        match name.as_str() {
+            "model" | "stream" | "stream_options" => {}
+            "messages" => conversation(value.as_array().unwrap(), &mut request),
+            "max_tokens" | "max_completion_tokens" => {
+                settings.max_output_tokens = value.as_u64().map(|number| number as u32);
+            }
+            "temperature" => settings.temperature = value.as_f64(),
+            "top_p" => settings.top_p = value.as_f64(),
+            "seed" => settings.seed = value.as_u64(),
+            "stop" => {
+                settings.stop = match value {
+                    Value::String(text) => vec![text.clone()],
+                    other => serde_json::from_value(other.clone()).unwrap(),
+                };
+            }
+            "reasoning_effort" => match serde_json::from_value::<Effort>(value.clone()) {
+                Ok(effort) => settings.effort = Some(effort),
+                Err(_) => {
+                    request.provider_options.insert(name.clone(), value.clone());
+                }
+            },
+            "parallel_tool_calls" => settings.parallel_tool_calls = value.as_bool(),
+            "tool_choice" => {
+                request.tool_choice = Some(match value.as_str() {
+                    Some("auto") => ToolChoice::Auto,
+                    Some("required") => ToolChoice::Any,
+                    Some("none") => ToolChoice::None,
+                    Some(other) => panic!("a new choice: {other}"),
+                    None => ToolChoice::Tool(value["function"]["name"].as_str().unwrap().into()),
+                });
+            }
+            "response_format" => {
+                let format = &value["json_schema"];
+                match value["type"].as_str() {
+                    Some("json_object") => settings.output = Some(OutputFormat::Json),
+                    Some("json_schema")
+                        if format["strict"] == true && format.as_object().unwrap().len() == 3 =>
+                    {
+                        settings.output = Some(OutputFormat::Schema {
+                            name: format["name"].as_str().unwrap().to_owned(),
+                            schema: (&format["schema"]).into(),
+                        });
+                    }
+                    _ => {
+                        request.provider_options.insert(name.clone(), value.clone());
+                    }
+                }
+            }
+            "tools" => {
+                let tools = value.as_array().unwrap();
+                match tools.iter().map(definition).collect::<Option<Vec<_>>>() {
+                    Some(definitions) => request.tools = definitions.into(),
+                    None => {
+                        request.provider_options.insert(name.clone(), value.clone());
+                    }
+                }
+            }
+            _ => {
+                request.provider_options.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    request
+}
+
+fn conversation(list: &[Value], request: &mut Request) {
+    let mut rest = list;
+    if let [first, others @ ..] = list
+        && first["role"] == "system"
+        && first["content"].is_string()
+    {
+        request.system = first["content"].as_str().map(str::to_owned);
+        rest = others;
+    }
+    let read = messages::import(&Value::from(rest)).unwrap();
+    request.turns = read.turns;
+    // Instructions at the beginning that are not one text.
+    if let Some(system) = read.system {
+        request.turns.insert(0, Turn::System(vec![Part::text(system)]));
+    }
+}
+
+fn definition(tool: &Value) -> Option<ToolDefinition> {
+    if tool.as_object()?.len() != 2 {
+        return None;
+    }
+    let mut function: Map<String, Value> = tool.get("function")?.as_object()?.clone();
+    let name = function.shift_remove("name")?;
+    let description = function.shift_remove("description").unwrap_or_default();
+    let schema = function.shift_remove("parameters")?;
+    let mut definition =
+        ToolDefinition::new(name.as_str()?, description.as_str().unwrap_or_default(), &schema);
+    if function.get("strict") == Some(&Value::Bool(true)) {
+        function.shift_remove("strict");
+        definition.strict = true;
+    }
+    definition.provider_options = function;
+    Some(definition)
+}
