@@ -187,3 +187,55 @@ fn escaped(text: &str) -> String {
         .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn page(dialect: Dialect, rest: &Value) -> FilePage {
+        let record =
+            |id: &str| json!({"id": id, "bytes": 9, "created_at": 1_783_000_000, "filename": "a.csv"});
+        let mut page = json!({"data": [record("a"), record("b"), {"no": "file"}]});
+        page.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        dialect.page(&RawJson::from(&page)).unwrap()
+    }
+
+    #[test]
+    fn openai_and_xai_have_marks_of_their_own() {
+        for (dialect, rest, next, path) in [
+            (
+                Dialect::OpenAi,
+                json!({"has_more": true, "last_id": "b"}),
+                Some("b"),
+                "/v1/files?limit=100&after=b",
+            ),
+            (Dialect::OpenAi, json!({"has_more": true}), Some("b"), "/v1/files?limit=100&after=b"),
+            (Dialect::OpenAi, json!({"has_more": false, "last_id": "b"}), None, "/v1/files?limit=100"),
+            (
+                Dialect::Xai,
+                json!({"pagination_token": "t/1"}),
+                Some("t/1"),
+                "/v1/files?limit=100&pagination_token=t%2F1",
+            ),
+            (Dialect::Xai, json!({"pagination_token": ""}), None, "/v1/files?limit=100"),
+        ] {
+            let page = page(dialect, &rest);
+            assert_eq!(page.next.as_deref(), next, "{rest}");
+            assert_eq!(dialect.list(page.next.as_deref()), path);
+            assert_eq!(page.files.len(), 2);
+            assert_eq!(page.files[0].created.unwrap().as_micros(), 1_783_000_000_000_000);
+            assert_eq!((page.files[0].size, page.files[0].name.as_deref()), (Some(9), Some("a.csv")));
+        }
+    }
+
+    #[test]
+    fn a_file_of_a_container_is_named_by_its_path() {
+        let record =
+            json!({"id": "cfile_1", "container_id": "cntr_1", "path": "/mnt/data/plot.png", "bytes": 3});
+        let file = Dialect::OpenAi.stored(&RawJson::from(&record)).unwrap();
+        assert_eq!(file.name.as_deref(), Some("/mnt/data/plot.png"));
+        assert_eq!(Dialect::OpenAi.stored(&RawJson::from(&json!({"error": "no"}))), None);
+    }
+}
