@@ -18,6 +18,7 @@ mod official_types;
 mod offline;
 
 mod recorded;
+mod responses;
 mod schema;
 mod translated;
 mod wire;
