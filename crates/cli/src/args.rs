@@ -2,6 +2,7 @@
 
 mod agent;
 mod login;
+mod models;
 mod serving;
 
 use std::ffi::OsString;
@@ -16,6 +17,7 @@ use toolpost_sandbox::{Language, Level};
 
 pub(crate) use self::agent::{AgentArgs, AgentKind, ChatArgs, ExecutorKind, RunArgs};
 pub(crate) use self::login::{LoginArgs, LogoutArgs};
+pub(crate) use self::models::{CACHING, ModelsCommand, ModelsListArgs, TuningArgs, prompt_caching, thinking};
 use self::serving::{OauthArgs, TaskArgs};
 
 use crate::{help, style};
@@ -82,6 +84,9 @@ pub(crate) enum Command {
     /// Look at the runs that were kept: what they came to, what they cost, and a recording that plays one again.
     #[command(subcommand, after_long_help = help::RUNS)]
     Runs(RunsCommand),
+    /// Look up models: what they can do, how much they read and write, what they cost.
+    #[command(subcommand, after_long_help = help::models())]
+    Models(ModelsCommand),
     /// Show and change settings, each with where it is from.
     #[command(subcommand, after_long_help = help::CONFIG)]
     Config(ConfigCommand),
@@ -95,7 +100,7 @@ pub(crate) enum Command {
     #[command(after_long_help = help::LOGOUT)]
     Logout(LogoutArgs),
     /// Explain a command or a topic: exit-codes, environment, settings, targets, gateway,
-    /// models, scripts.
+    /// scripts.
     #[command(after_long_help = help::HELP)]
     Help(HelpArgs),
 }

@@ -12,6 +12,7 @@ pub(crate) mod init;
 pub(crate) mod login;
 mod memory;
 pub(crate) mod model;
+pub(crate) mod models;
 pub(crate) mod run;
 pub(crate) mod runs;
 pub(crate) mod schema;

@@ -5,18 +5,21 @@ use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use toolpost_core::Secret;
+use toolpost_llm::PROVIDERS;
 
 use crate::config::keys::KEYS;
 
 /// Name and meaning, as `toolpost help environment` prints them; the variables of settings stand in
-/// [`KEYS`](crate::config::keys::KEYS).
-pub(crate) const TABLE: [(&str, &str); 29] = [
+/// [`KEYS`](crate::config::keys::KEYS), those of providers in [`PROVIDERS`] and in [`providers`].
+pub(crate) const TABLE: [(&str, &str); 31] = [
     ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models, and for Claude Code"),
     (
         "CLAUDE_CODE_OAUTH_TOKEN",
         "the token for Claude Code, made by `claude setup-token`; counts more than the key",
     ),
     ("ANTHROPIC_BASE_URL", "where the Messages API is, instead of https://api.anthropic.com"),
+    ("GOOGLE_API_KEY", "the key for `gemini/…` models, if GEMINI_API_KEY is not set"),
+    ("NO_PROXY", "hosts that the proxy is not for, such as `localhost,.example.com`"),
     ("BRAVE_API_KEY", "the key of Brave Search, for `web_search`"),
     ("HTTPS_PROXY", "the proxy for connections to providers"),
     ("SSL_CERT_FILE", "a file with the certificates to trust, instead of the system's"),
@@ -44,6 +47,19 @@ pub(crate) const TABLE: [(&str, &str); 29] = [
     ("XDG_RUNTIME_DIR", "where the sockets of sessions are, instead of the folder of XDG_STATE_HOME"),
     ("XDG_STATE_HOME", "where trusted files and the state of tools are kept, instead of ~/.local/state"),
 ];
+
+/// Name and meaning of the variables of providers that the table does not have.
+pub(crate) fn providers() -> impl Iterator<Item = (&'static str, String)> {
+    let all = PROVIDERS.iter().flat_map(|provider| {
+        let address = match provider.base_url {
+            Some(usual) => format!("where `{}/…` models are asked, instead of {usual}", provider.name),
+            None => format!("where `{}/…` models are asked", provider.name),
+        };
+        let key = format!("the key for `{}/…` models", provider.name);
+        [(provider.key_variable, key), (provider.base_url_variable, address)]
+    });
+    all.filter(|(name, _)| !name.is_empty() && TABLE.iter().all(|(known, _)| known != name))
+}
 
 /// Variables of files, for what the environment itself leaves unset.
 static FILES: OnceLock<BTreeMap<String, String>> = OnceLock::new();
@@ -81,7 +97,9 @@ pub(crate) fn secrets() -> Vec<Secret> {
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
 pub(crate) fn get_os(name: &'static str) -> Option<OsString> {
     debug_assert!(
-        TABLE.iter().any(|(known, _)| *known == name) || KEYS.iter().any(|key| key.variable == name),
+        TABLE.iter().any(|(known, _)| *known == name)
+            || KEYS.iter().any(|key| key.variable == name)
+            || providers().any(|(known, _)| known == name),
         "`{name}` is not in the table"
     );
     let own = std::env::var_os(name).filter(|value| !value.is_empty());

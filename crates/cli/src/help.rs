@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use clap::CommandFactory as _;
 use toolpost_core::did_you_mean;
+use toolpost_llm::PROVIDERS;
 
 use crate::args::{Cli, HelpArgs};
 use crate::config::keys::KEYS;
@@ -172,6 +173,12 @@ Examples:
   toolpost state log counters/@ada --after 10
   toolpost state at counters/@ada 3";
 
+const MODELS_COMMAND: &str = "\
+Examples:
+  toolpost models ls --provider anthropic --can code_execution
+  toolpost models show claude-opus-5-5
+  toolpost models ls --json --config models.file=mine.yaml";
+
 pub(crate) const CONFIG: &str = "\
 Examples:
   toolpost config list --show-origin
@@ -216,12 +223,38 @@ Examples:
 const MODELS: &str = "\
 A model is named by `--model`, or by TOOLPOST_MODEL.
 
-  anthropic/NAME   the Messages API; needs ANTHROPIC_API_KEY
-  claude-…         the same
+  PROVIDER/NAME    a provider's model: the table below has the providers
+  claude-…         and other names that tell their provider by their beginning
   script:FILE      a file that says what the model says: see `toolpost help scripts`
   replay:FILE      a conversation that `--record FILE` wrote; the requests must be the same again
+";
 
-Without either, and with ANTHROPIC_API_KEY set, `run` takes anthropic/claude-sonnet-5-5.";
+/// How models are named: the providers, with what they need, and what is taken when nobody names a model.
+pub(crate) fn models() -> String {
+    let mut text = format!("{MODELS_COMMAND}\n\n{MODELS}\n");
+    for provider in PROVIDERS {
+        let needs = match (provider.needs_key, provider.base_url) {
+            (true, _) => format!("needs {}", provider.key_variable),
+            (false, Some(address)) => format!("{address}, or what {} says", provider.base_url_variable),
+            (false, None) => format!("needs the address in {}", provider.base_url_variable),
+        };
+        let starts: Vec<String> = provider
+            .prefixes
+            .iter()
+            .map(|prefix| format!("{prefix}…"))
+            .chain(provider.bare_names.iter().map(|name| (*name).to_owned()))
+            .collect();
+        let starts = if starts.is_empty() { String::new() } else { format!("; {}", starts.join(", ")) };
+        row(&mut text, &format!("{}/NAME", provider.name), 24, &format!("{needs}{starts}"));
+    }
+    let defaults: Vec<&str> = commands::model::DEFAULT_MODELS.iter().map(|(_, model)| *model).collect();
+    let _ = write!(
+        text,
+        "\nWithout a name, `run` takes the first of these whose provider's key is set:\n{}.\n\n`toolpost models ls` lists what is known of models. A model that is not known can be used all the same;\nwhat it costs is then unknown.",
+        defaults.join(", ")
+    );
+    text
+}
 
 const SCRIPTS: &str = "\
 A script says what the model says, turn by turn; the tools really run.
@@ -289,8 +322,7 @@ prompt, `--tool 'calc/resource:notes://{id}'` a resource.
 A change of the file acts within seconds in a command that runs, once `toolpost trust FILE.toml` has
 pinned it.";
 
-const TOPICS: [&str; 7] =
-    ["exit-codes", "environment", "settings", "targets", "gateway", "models", "scripts"];
+const TOPICS: [&str; 6] = ["exit-codes", "environment", "settings", "targets", "gateway", "scripts"];
 
 pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
     let mut root = Cli::command();
@@ -302,7 +334,6 @@ pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
         Some("settings") => settings(),
         Some("targets") => TARGETS.to_owned(),
         Some("gateway") => GATEWAY.to_owned(),
-        Some("models") => MODELS.to_owned(),
         Some("scripts") => SCRIPTS.to_owned(),
         Some(name) => match root.find_subcommand_mut(name) {
             Some(command) => command.render_long_help().ansi().to_string(),
@@ -333,13 +364,19 @@ fn exit_codes() -> String {
 fn environment() -> String {
     let mut text = format!("{}\n\n", paint(STRONG, "Environment variables"));
     let settings = KEYS.iter().map(|key| (key.variable, key.meaning));
-    for (name, meaning) in env::TABLE.into_iter().chain(settings) {
+    for (name, meaning) in env::TABLE {
+        row(&mut text, name, 28, meaning);
+    }
+    for (name, meaning) in env::providers() {
+        row(&mut text, name, 28, &meaning);
+    }
+    for (name, meaning) in settings {
         row(&mut text, name, 28, meaning);
     }
     let _ = write!(
         text,
-        "\nNone of them reaches a sandbox. The default model is {}.",
-        commands::model::DEFAULT_MODEL
+        "\nNone of them reaches a sandbox. The default model is {}, or what `toolpost help models` says.",
+        commands::model::DEFAULT_MODELS[0].1
     );
     text
 }
@@ -355,9 +392,9 @@ fn settings() -> String {
     for key in KEYS {
         let default =
             if key.default.is_empty() { String::new() } else { format!(" (default {})", key.default) };
-        row(&mut text, key.name, 22, &format!("{}{default}", key.meaning));
+        row(&mut text, key.name, 28, &format!("{}{default}", key.meaning));
     }
-    row(&mut text, "targets.NAME", 22, "a target that `run`, `call` and `tools` then know by this name");
+    row(&mut text, "targets.NAME", 28, "a target that `run`, `call` and `tools` then know by this name");
     text.push_str(CONFIG_LAYERS);
     text
 }
@@ -416,6 +453,7 @@ mod tests {
         COMPLETIONS,
         INIT,
         STATE,
+        MODELS_COMMAND,
         CONFIG,
         TRUST,
         LOGIN,

@@ -7,8 +7,9 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{
-    Detail, ErrorKind, HostedModel, HttpClient, HttpOptions, Model, ModelError, PROVIDERS, Provider,
-    ProviderAccess, ReplayModel, SchemaModel, ScriptModel,
+    Catalog, Detail, ErrorKind, FallbackModel, HostedModel, HttpClient, HttpOptions, LimitedModel, Limiter,
+    Model, ModelError, PROVIDERS, Provider, ProviderAccess, ProviderLimits, ReplayModel, SchemaModel,
+    ScriptModel,
 };
 use toolpost_core::did_you_mean;
 
@@ -103,12 +104,46 @@ pub struct Router {
     http: HttpOptions,
     access: BTreeMap<String, ProviderAccess>,
     client: Mutex<Option<HttpClient>>,
+    catalog: Option<Arc<Catalog>>,
+    /// The limits of each provider; models of one share them.
+    limiters: BTreeMap<String, Arc<Limiter>>,
 }
 
 impl Router {
     /// A router. `access` has the providers' keys by provider: `anthropic`.
     pub fn new(http: HttpOptions, access: BTreeMap<String, ProviderAccess>) -> Self {
-        Self { http, access, client: Mutex::new(None) }
+        Self { http, access, ..Self::default() }
+    }
+
+    /// The same, with what a catalog of the caller knows of models, instead of the built-in one.
+    #[must_use]
+    pub fn with_catalog(mut self, catalog: Arc<Catalog>) -> Self {
+        self.catalog = Some(catalog);
+        self
+    }
+
+    /// The same, asking a provider, such as `anthropic`, no faster than this. All models that the router opens share the
+    /// limits of their provider.
+    #[must_use]
+    pub fn with_limits(mut self, provider: impl Into<String>, limits: ProviderLimits) -> Self {
+        if !limits.is_unlimited() {
+            self.limiters.insert(provider.into(), Limiter::new(limits));
+        }
+        self
+    }
+
+    /// Opens a model and those that are asked when it cannot be had, in order: see [`FallbackModel`].
+    pub fn open_with_fallbacks(
+        &self,
+        spec: &ModelSpec,
+        fallbacks: &[ModelSpec],
+    ) -> Result<Arc<dyn Model>, ModelError> {
+        let first = self.open(spec)?;
+        if fallbacks.is_empty() {
+            return Ok(first);
+        }
+        let others = fallbacks.iter().map(|spec| self.open(spec)).collect::<Result<_, _>>()?;
+        Ok(Arc::new(FallbackModel::new(first, others)))
     }
 
     /// Opens a model. Nothing is sent; a script or recording is read.
@@ -126,7 +161,13 @@ impl Router {
                     return Err(ModelError::new(ErrorKind::Configuration, message));
                 };
                 let access = self.access.get(provider).cloned().unwrap_or_default();
-                Ok(Arc::new(HostedModel::new(known, name, access, self.client()?)?))
+                let catalog = Arc::clone(self.catalog.as_ref().unwrap_or_else(|| Catalog::built_in()));
+                let model: Arc<dyn Model> =
+                    Arc::new(HostedModel::with_catalog(known, name, access, self.client()?, catalog)?);
+                Ok(match self.limiters.get(provider) {
+                    Some(limiter) => Arc::new(LimitedModel::new(model, Arc::clone(limiter))),
+                    None => model,
+                })
             }
         }
     }

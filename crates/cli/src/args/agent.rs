@@ -8,7 +8,7 @@ use toolpost_agent::claude_code::PermissionMode;
 use toolpost_core::parse_duration;
 use toolpost_llm::Effort;
 
-use super::{Permission, Pull, ServerArgs, effort, size};
+use super::{Permission, Pull, ServerArgs, TuningArgs, effort, size};
 
 /// Who works on a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -117,7 +117,7 @@ pub(crate) struct AgentArgs {
     /// Instructions that stand before the task.
     #[arg(long, value_name = "TEXT", help_heading = "Input")]
     pub(crate) system_prompt: Option<String>,
-    /// The model: `anthropic/NAME`, `script:FILE` or `replay:FILE`; of Claude Code `opus`, `sonnet`, `haiku` or a name.
+    /// The model: `PROVIDER/NAME`, a name that begins like `claude-`, `gpt-`, `gemini-` or `grok-`, `script:FILE` or `replay:FILE`; of Claude Code `opus`, `sonnet`, `haiku` or a name.
     #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
     pub(crate) model: Option<String>,
     /// How far the model's words may stray, from 0 to 2.
@@ -129,6 +129,8 @@ pub(crate) struct AgentArgs {
     /// The longest single answer of the model, in tokens.
     #[arg(long, value_name = "N", help_heading = "Model", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_output_tokens: Option<u32>,
+    #[command(flatten)]
+    pub(crate) tuning: TuningArgs,
     /// Write the conversation with the model to a file, for `--model replay:FILE`.
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub(crate) record: Option<PathBuf>,

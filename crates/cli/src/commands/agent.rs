@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use toolpost_agent::{Agent, Limits};
 use toolpost_core::{Artifact, ArtifactData, Clock as _, EventSink, RunId, SystemClock, ToolSource};
-use toolpost_llm::{Model, ModelId, ModelInfo, Settings, Usage};
+use toolpost_llm::{Catalog, Model, Settings};
 use toolpost_toolbox::Toolbox;
 
-use super::model::open_model;
+use super::model::{catalog, open_model};
 use crate::args::AgentArgs;
 use crate::config::Config;
 use crate::failure::Failure;
@@ -24,6 +24,8 @@ pub(super) struct Parts<'a> {
     args: &'a AgentArgs,
     config: &'a Config,
     settings: Settings,
+    provider_options: serde_json::Map<String, serde_json::Value>,
+    catalog: Arc<Catalog>,
     limits: Limits,
     events: EventSink,
     pub(super) toolbox: Toolbox,
@@ -41,6 +43,8 @@ impl<'a> Parts<'a> {
         printer: &Printer,
     ) -> Result<Self, Failure> {
         let (settings, limits) = (settings(args, config)?, limits(args, config)?);
+        let provider_options = provider_options(args, config)?;
+        let catalog = catalog(config)?;
         let token = crate::mcp::token(&args.server)?;
         let targets = targets(args, config);
         let opened = target::open_with(&targets, config, args.permission.level, true, token).await?;
@@ -50,15 +54,21 @@ impl<'a> Parts<'a> {
         let toolbox =
             super::toolbox(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events))
                 .await?;
-        Ok(Self { args, config, settings, limits, events, toolbox, sources })
+        Ok(Self { args, config, settings, provider_options, catalog, limits, events, toolbox, sources })
     }
 
     /// The agent with a model.
     pub(super) fn agent(&self, model: Arc<dyn Model>) -> Result<Agent, Failure> {
+        let catalog = Arc::clone(&self.catalog);
         let mut builder = Agent::builder(model, self.toolbox.clone())
             .settings(self.settings.clone())
+            .provider_options(self.provider_options.clone())
+            .pricing(Arc::new(move |model, usage| {
+                let cost = catalog.find(model).cost(usage, SystemClock.timestamp(), None)?;
+                // A part without a price makes the whole unknown.
+                cost.unpriced.is_empty().then_some(cost.usd)
+            }))
             .on_event(Arc::clone(&self.events))
-            .pricing(Arc::new(price))
             .limits(|all| *all = self.limits.clone());
         builder = match &self.args.dynamic {
             None => builder,
@@ -72,13 +82,6 @@ impl<'a> Parts<'a> {
         }
         Ok(builder.build())
     }
-}
-
-/// What an answer costs now, as far as the catalog knows.
-fn price(model: &ModelId, usage: &Usage) -> Option<f64> {
-    let cost = ModelInfo::find(model).cost(usage, SystemClock.timestamp(), None)?;
-    // A part without a price makes the whole unknown.
-    cost.unpriced.is_empty().then_some(cost.usd)
 }
 
 /// What the tools are from.
@@ -103,6 +106,7 @@ pub(super) fn store(args: &AgentArgs, config: &Config, workspace: &Workspace, id
 }
 
 fn settings(args: &AgentArgs, config: &Config) -> Result<Settings, Failure> {
+    let tuning = &args.tuning;
     Ok(Settings {
         temperature: args.temperature.or_else(|| config.fraction("temperature")),
         effort: match args.effort {
@@ -113,8 +117,50 @@ fn settings(args: &AgentArgs, config: &Config) -> Result<Settings, Failure> {
             Some(tokens) => Some(tokens),
             None => config.number("max_output_tokens")?,
         },
+        top_p: tuning.top_p.or_else(|| config.fraction("top_p")),
+        top_k: tuning.top_k.map_or_else(|| config.number("top_k"), |n| Ok(Some(n)))?,
+        seed: tuning.seed.map_or_else(|| config.number("seed"), |n| Ok(Some(n)))?,
+        stop: if tuning.stop.is_empty() { config.texts("stop") } else { tuning.stop.clone() },
+        thinking: match &tuning.thinking {
+            Some(thinking) => Some(thinking.clone()),
+            None => config
+                .text("thinking")
+                .map(|text| crate::args::thinking(&text))
+                .transpose()
+                .map_err(|error| Failure::usage(format!("the setting `thinking`: {error}")))?,
+        },
+        parallel_tool_calls: tuning
+            .parallel_tool_calls
+            .or_else(|| config.entry("parallel_tool_calls").and_then(|(value, _)| value.as_bool())),
+        prompt_caching: match &tuning.prompt_caching {
+            Some(caching) => caching.clone(),
+            None => config
+                .text("prompt_caching")
+                .and_then(|text| crate::args::prompt_caching(&text).ok())
+                .unwrap_or_default(),
+        },
         ..Settings::default()
     })
+}
+
+/// Fields of the provider's own request: those of the settings, and those of the command, which count more.
+fn provider_options(
+    args: &AgentArgs,
+    config: &Config,
+) -> Result<serde_json::Map<String, serde_json::Value>, Failure> {
+    let mut options = match config.entry("provider_options") {
+        Some((serde_json::Value::Object(options), _)) => options.clone(),
+        _ => serde_json::Map::new(),
+    };
+    for option in &args.tuning.provider_option {
+        let (name, text) = super::pair("--provider-option", option)?;
+        let value = serde_json::from_str(text).map_err(|error| {
+            Failure::usage(format!("`--provider-option {option}`: the value is no JSON: {error}"))
+                .hint(format!("A text needs quotes of its own: `--provider-option '{name}=\"{text}\"'`."))
+        })?;
+        options.insert(name.to_owned(), value);
+    }
+    Ok(options)
 }
 
 fn limits(args: &AgentArgs, config: &Config) -> Result<Limits, Failure> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use toolpost_agent::{Agent, Conversation, Outcome};
 use toolpost_core::{Event, EventSink, RunId, RunRecord, Scope, Usage};
-use toolpost_llm::{Model, ModelSpec, Secret};
+use toolpost_llm::{Model, ModelSpec};
 
 use self::input::{Input, Said};
 use super::agent::{Parts, put_away, store};
@@ -45,8 +45,7 @@ pub(super) fn talk(
     config: &Config,
     printer: &Printer,
 ) -> Result<Exit, Failure> {
-    let key = env::get("ANTHROPIC_API_KEY").map(Secret::new);
-    let (model, spec) = model(work, config, key.as_ref())?;
+    let (model, spec) = model(work, config)?;
     let id = RunId::new();
     let workspace = Workspace::open(work.workdir.as_deref(), &work.attach)?;
     let store = store(work, config, &workspace, id);
@@ -64,7 +63,7 @@ pub(super) fn talk(
     input.offer("/tools", parts.toolbox.specs().iter().map(|spec| spec.name.clone()).collect());
     input.offer("/approve", parts.toolbox.specs().iter().map(|spec| spec.name.clone()).collect());
     // The first thing that is written: from here on only the conversation itself can fail.
-    let model = recorded(work, model, key)?;
+    let model = recorded(work, model)?;
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
     let port = TerminalPort::new(printer, &work.permission, store.clone()).on_screen(screen.clone());
     if let Some(screen) = &screen {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use toolpost_llm::{PROVIDERS, Provider};
 use toolpost_sandbox::{
     Cancel, Egress, Error, Host, Language, LanguageStatus, Languages, Pool, Profile, Program, Sandbox,
 };
@@ -24,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let host = Host::probe();
     let languages = host.languages(env::get_os("PATH").as_deref());
-    let key = env::get("ANTHROPIC_API_KEY").is_some();
+    let keys: Vec<(&Provider, bool)> =
+        PROVIDERS.iter().map(|provider| (provider, super::model::key(provider).is_some())).collect();
     let mut sandbox = Sandbox::new();
     if let Some(path) = env::get_os("PATH") {
         sandbox = sandbox.search_path(path);
@@ -40,7 +42,10 @@ pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
             "languages": languages.iter().map(told).collect::<Vec<_>>(),
             "features": features,
             "apparmor_profile": apparmor,
-            "keys": { "anthropic": key },
+            "keys": keys
+                .iter()
+                .map(|(provider, is_set)| (provider.name.to_owned(), (*is_set).into()))
+                .collect::<serde_json::Map<_, Value>>(),
         }))?;
         return Ok(verdict(host));
     }
@@ -63,8 +68,16 @@ pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
         page.apparmor(profile);
     }
     page.section("Keys", "");
-    let fix = "set it for `anthropic/…` models";
-    page.row(key, "ANTHROPIC_API_KEY", if key { "is set" } else { "is not set" }, Some(fix));
+    for (provider, is_set) in keys {
+        let fix = format!("set it for `{}/…` models", provider.name);
+        // A key that nothing needs is no gap.
+        let (good, reason) = match (is_set, provider.needs_key) {
+            (true, _) => (true, "is set"),
+            (false, true) => (false, "is not set"),
+            (false, false) => (true, "is not set, and not needed"),
+        };
+        page.row(good, provider.key_variable, reason, Some(&fix));
+    }
     printer.result(&page.lines.join("\n"))?;
     Ok(verdict(host))
 }

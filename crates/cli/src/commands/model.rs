@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
-use toolpost_llm::{HttpOptions, Model, ModelSpec, ProviderAccess, Recorder, Router, Secret};
+use toolpost_llm::{
+    Catalog, HttpOptions, Model, ModelSpec, PROVIDERS, Provider, ProviderAccess, ProviderLimits, Recorder,
+    RetryPolicy, Router, Secret,
+};
 
 use crate::args::AgentArgs;
 use crate::config::Config;
@@ -12,59 +15,121 @@ use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// The model when nobody names one and its provider's key is there.
-pub(crate) const DEFAULT_MODEL: &str = "anthropic/claude-sonnet-5-5";
+/// The models when nobody names one: that of the first provider whose key is there.
+pub(crate) const DEFAULT_MODELS: [(&str, &str); 4] = [
+    ("anthropic", "anthropic/claude-sonnet-5-5"),
+    ("openai", "openai/gpt-6.1-sol"),
+    ("gemini", "gemini/gemini-3.8-flash"),
+    ("xai", "xai/grok-4.7"),
+];
 
-/// The model that the command or the settings name, else the default of the provider whose key is there.
-pub(super) fn model(
-    args: &AgentArgs,
-    config: &Config,
-    key: Option<&Secret>,
-) -> Result<(Arc<dyn Model>, ModelSpec), Failure> {
-    let name = args.model.clone().or_else(|| config.text("model"));
-    let name = match name {
-        Some(name) => name,
-        None if key.is_some() => DEFAULT_MODEL.to_owned(),
-        None => return Err(no_model()),
+/// The model that the command or the settings name, with those that are asked when it cannot be had; else the default of
+/// a provider whose key is there.
+pub(super) fn model(args: &AgentArgs, config: &Config) -> Result<(Arc<dyn Model>, ModelSpec), Failure> {
+    let name = args.model.clone().or_else(|| config.text("model")).or_else(default_model);
+    let spec = ModelSpec::parse(&name.ok_or_else(no_model)?)?;
+    let fallbacks = match args.tuning.fallback.as_slice() {
+        [] => config.texts("models.fallback"),
+        named => named.to_vec(),
     };
-    let spec = ModelSpec::parse(&name)?;
-    Ok((router(config).open(&spec)?, spec))
+    let fallbacks = fallbacks.iter().map(|name| ModelSpec::parse(name)).collect::<Result<Vec<_>, _>>()?;
+    Ok((router(config)?.open_with_fallbacks(&spec, &fallbacks)?, spec))
+}
+
+fn default_model() -> Option<String> {
+    let found =
+        DEFAULT_MODELS.iter().find(|(name, _)| Provider::find(name).is_some_and(|of| key(of).is_some()));
+    found.map(|(_, model)| (*model).to_owned())
 }
 
 /// The model of a name.
 pub(crate) fn open_model(name: &str, config: &Config) -> Result<Arc<dyn Model>, Failure> {
-    Ok(router(config).open(&ModelSpec::parse(name)?)?)
+    Ok(router(config)?.open(&ModelSpec::parse(name)?)?)
 }
 
-fn router(config: &Config) -> Router {
+/// What is known of models, with the file of the settings.
+pub(crate) fn catalog(config: &Config) -> Result<Arc<Catalog>, Failure> {
+    let built_in = Catalog::built_in();
+    let Some(path) = config.path("models.file") else { return Ok(Arc::clone(built_in)) };
+    let text = std::fs::read_to_string(&path).map_err(|error| Failure::file("the models", &path, &error))?;
+    Ok(Arc::new(built_in.with_file(&path.display().to_string(), &text)?))
+}
+
+/// The key of a provider.
+pub(crate) fn key(provider: &Provider) -> Option<Secret> {
+    let own = (!provider.key_variable.is_empty()).then(|| env::get(provider.key_variable)).flatten();
+    // Google's libraries know both names.
+    let other = || (provider.name == "gemini").then(|| env::get("GOOGLE_API_KEY")).flatten();
+    own.or_else(other).map(Secret::new)
+}
+
+/// The keys of all providers, which must stand in no recording.
+pub(crate) fn keys() -> Vec<Secret> {
+    PROVIDERS.iter().filter_map(key).collect()
+}
+
+fn router(config: &Config) -> Result<Router, Failure> {
+    let usual = HttpOptions::default();
+    let time = |name: &'static str, usual: std::time::Duration| config.duration(name).unwrap_or(usual);
     let http = HttpOptions {
         no_network: config.flag("no_network"),
         proxy: env::get("HTTPS_PROXY").map(Secret::new),
-        ..HttpOptions::default()
+        no_proxy: env::get("NO_PROXY").unwrap_or_default(),
+        ca_files: config.path("models.ca_file").into_iter().collect(),
+        connect_timeout: time("models.connect_timeout", usual.connect_timeout),
+        first_byte_timeout: time("models.first_byte_timeout", usual.first_byte_timeout),
+        event_timeout: time("models.event_timeout", usual.event_timeout),
+        total_timeout: time("models.total_timeout", usual.total_timeout),
+        retry: RetryPolicy {
+            max_retries: config.number("models.retries")?.unwrap_or(usual.retry.max_retries),
+            first_wait: time("models.retry_wait", usual.retry.first_wait),
+            ..usual.retry
+        },
+        ..usual
     };
-    let access = ProviderAccess {
-        key: env::get("ANTHROPIC_API_KEY").map(Secret::new),
-        base_url: env::get("ANTHROPIC_BASE_URL"),
-        ..ProviderAccess::default()
+    let access = PROVIDERS.iter().map(|provider| {
+        let access = ProviderAccess {
+            key: key(provider),
+            base_url: (!provider.base_url_variable.is_empty())
+                .then(|| env::get(provider.base_url_variable))
+                .flatten(),
+            ..ProviderAccess::default()
+        };
+        (provider.name.to_owned(), access)
+    });
+    let mut router = Router::new(http, access.collect::<BTreeMap<_, _>>()).with_catalog(catalog(config)?);
+    let limits = ProviderLimits {
+        requests_per_minute: config.number("models.requests_per_minute")?,
+        tokens_per_minute: config.number("models.tokens_per_minute")?,
+        concurrency: config.number("models.concurrency")?,
+        ..ProviderLimits::default()
     };
-    Router::new(http, BTreeMap::from([("anthropic".to_owned(), access)]))
+    for provider in PROVIDERS {
+        router = router.with_limits(provider.name, limits.clone());
+    }
+    Ok(router)
 }
 
 /// The model as it is, or with a recording of what is said.
-pub(super) fn recorded(
-    args: &AgentArgs,
-    model: Arc<dyn Model>,
-    key: Option<Secret>,
-) -> Result<Arc<dyn Model>, Failure> {
+pub(super) fn recorded(args: &AgentArgs, model: Arc<dyn Model>) -> Result<Arc<dyn Model>, Failure> {
     let Some(path) = &args.record else { return Ok(model) };
     let file = File::options().write(true).create_new(true).open(path);
     let file = file.map_err(|error| Failure::file("the recording", path, &error))?;
-    Ok(Arc::new(Recorder::new(model, file, key.into_iter().collect())))
+    Ok(Arc::new(Recorder::new(model, file, keys())))
 }
 
 fn no_model() -> Failure {
-    Failure::new(Exit::Credentials, "AUTH", "no model is named, and no key is set")
-        .hint(format!("With a key: set ANTHROPIC_API_KEY; the model is then {DEFAULT_MODEL}, or what `--model` names."))
-        .hint("Without one, offline: `--model script:FILE`, where a file says what the model says; see `toolpost help scripts`.")
-        .hint("Local servers (Ollama, llama.cpp, vLLM) speak a wire that this version does not have yet.")
+    let keys = PROVIDERS.iter().filter(|provider| provider.needs_key).map(|provider| provider.key_variable);
+    let keys = keys.collect::<Vec<_>>().join(" or ");
+    let failure = Failure::new(Exit::Credentials, "AUTH", "no model is named, and no key is set")
+        .hint(format!("With a key: set {keys}; the model is then what `toolpost help models` says, or what `--model` names."))
+        .hint("Without one, offline: `--model script:FILE`, where a file says what the model says; see `toolpost help scripts`.");
+    let local = PROVIDERS.iter().filter(|provider| !provider.needs_key).map(|provider| provider.name);
+    match local.collect::<Vec<_>>().as_slice() {
+        [] => failure.hint("Servers on this machine (Ollama, llama.cpp, vLLM) speak a wire that this version does not have."),
+        names => failure.hint(format!(
+            "With a server on this machine (Ollama, llama.cpp, vLLM): `--model {}/NAME`; see `toolpost help models`.",
+            names.join("/NAME` or `")
+        )),
+    }
 }

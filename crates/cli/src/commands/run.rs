@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use toolpost_agent::Outcome;
 use toolpost_core::{Artifact, Event, RunId, RunRecord, Scope, format_duration};
-use toolpost_llm::{ModelSpec, Secret};
+use toolpost_llm::ModelSpec;
 
 use super::agent::{Parts, put_away, store};
 use super::memory::Memory;
@@ -40,8 +40,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     check_output(args)?;
     let prompt = prompt(args)?;
     let work = &args.work;
-    let key = env::get("ANTHROPIC_API_KEY").map(Secret::new);
-    let (model, spec) = model(work, config, key.as_ref())?;
+    let (model, spec) = model(work, config)?;
     let id = RunId::new();
     let workspace = Workspace::open(work.workdir.as_deref(), &work.attach)?;
     let store = store(work, config, &workspace, id);
@@ -50,7 +49,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let events = progress::sink_of(printer, screen.clone());
     let parts = runtime.block_on(Parts::open(work, config, &workspace, events, printer))?;
     // The first thing that is written: from here on only the run itself can fail.
-    let model = recorded(work, model, key)?;
+    let model = recorded(work, model)?;
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
     let memory = Memory::open(work, config)?;
     let conversation = runtime.block_on(memory.begin(work))?;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 use toolpost_core::parse_duration;
 
+use crate::args::CACHING;
+
 /// What a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -18,8 +20,14 @@ pub(crate) enum Kind {
     Flag,
     /// A whole number from 1.
     Count,
+    /// A whole number from 0.
+    Number,
     /// A number from 0 to 2.
     Temperature,
+    /// A number from 0 to 1.
+    Probability,
+    /// An object: a table in a file, JSON elsewhere.
+    Object,
     /// A duration such as `90s`.
     Duration,
     /// true, false, or how many from 1 to 256.
@@ -70,7 +78,7 @@ const fn key(
 const LEVELS: &[&str] = &["minimal", "standard", "strict", "maximum"];
 const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh", "max"];
 
-use Kind::{Choice, Count, Flag, Path, Spares, Temperature, Text, Texts};
+use Kind::{Choice, Count, Flag, Number, Object, Path, Probability, Spares, Temperature, Text, Texts};
 use Untrusted::{Acts, ActsIfTrue, Waits};
 
 /// The settings. A row with the kind, a reader and a test each: see `tests/it/config.rs`.
@@ -79,6 +87,138 @@ pub(crate) const KEYS: &[Key] = &[
     key("system_prompt", Text, "TOOLPOST_SYSTEM_PROMPT", Waits, "", "instructions before the task of `run`"),
     key("temperature", Temperature, "TOOLPOST_TEMPERATURE", Waits, "", "how far the model's words may stray"),
     key("effort", Choice(EFFORTS), "TOOLPOST_EFFORT", Waits, "", "how hard the model thinks"),
+    key("top_p", Probability, "TOOLPOST_TOP_P", Waits, "", "the share of probable tokens to sample from"),
+    key("top_k", Count, "TOOLPOST_TOP_K", Waits, "", "the number of probable tokens to sample from"),
+    key("seed", Number, "TOOLPOST_SEED", Waits, "", "the seed of sampling"),
+    key("stop", Texts, "TOOLPOST_STOP", Waits, "", "texts that end an answer"),
+    key(
+        "thinking",
+        Text,
+        "TOOLPOST_THINKING",
+        Waits,
+        "",
+        "`off`, `adaptive`, or the most tokens of thinking",
+    ),
+    key(
+        "parallel_tool_calls",
+        Flag,
+        "TOOLPOST_PARALLEL_TOOL_CALLS",
+        Waits,
+        "",
+        "whether the model may call several tools at once",
+    ),
+    key(
+        "prompt_caching",
+        Choice(CACHING),
+        "TOOLPOST_PROMPT_CACHING",
+        Waits,
+        "",
+        "what the provider keeps of a prompt",
+    ),
+    key(
+        "provider_options",
+        Object,
+        "TOOLPOST_PROVIDER_OPTIONS",
+        Waits,
+        "",
+        "fields of the provider's own request: a table, or JSON",
+    ),
+    key(
+        "models.file",
+        Path,
+        "TOOLPOST_MODELS_FILE",
+        Waits,
+        "",
+        "a file that adds and changes models: YAML or JSON",
+    ),
+    key(
+        "models.fallback",
+        Texts,
+        "TOOLPOST_MODELS_FALLBACK",
+        Waits,
+        "",
+        "models for when the first cannot be had",
+    ),
+    key(
+        "models.retries",
+        Number,
+        "TOOLPOST_MODELS_RETRIES",
+        Waits,
+        "3",
+        "how often a request is tried again",
+    ),
+    key(
+        "models.retry_wait",
+        Kind::Duration,
+        "TOOLPOST_MODELS_RETRY_WAIT",
+        Waits,
+        "1s",
+        "the first wait before that",
+    ),
+    key(
+        "models.connect_timeout",
+        Kind::Duration,
+        "TOOLPOST_MODELS_CONNECT_TIMEOUT",
+        Waits,
+        "10s",
+        "how long making a connection to a provider takes",
+    ),
+    key(
+        "models.first_byte_timeout",
+        Kind::Duration,
+        "TOOLPOST_MODELS_FIRST_BYTE_TIMEOUT",
+        Waits,
+        "3m",
+        "how long an answer takes to begin",
+    ),
+    key(
+        "models.event_timeout",
+        Kind::Duration,
+        "TOOLPOST_MODELS_EVENT_TIMEOUT",
+        Waits,
+        "1m",
+        "how long an answer may be silent",
+    ),
+    key(
+        "models.total_timeout",
+        Kind::Duration,
+        "TOOLPOST_MODELS_TOTAL_TIMEOUT",
+        Waits,
+        "30m",
+        "how long an answer takes in all",
+    ),
+    key(
+        "models.ca_file",
+        Path,
+        "TOOLPOST_MODELS_CA_FILE",
+        Waits,
+        "",
+        "a file with certificates that providers are trusted by, besides the system's",
+    ),
+    key(
+        "models.requests_per_minute",
+        Count,
+        "TOOLPOST_MODELS_REQUESTS_PER_MINUTE",
+        Waits,
+        "",
+        "how often a provider is asked in a minute",
+    ),
+    key(
+        "models.tokens_per_minute",
+        Count,
+        "TOOLPOST_MODELS_TOKENS_PER_MINUTE",
+        Waits,
+        "",
+        "how many tokens a provider is given and asked for in a minute",
+    ),
+    key(
+        "models.concurrency",
+        Count,
+        "TOOLPOST_MODELS_CONCURRENCY",
+        Waits,
+        "",
+        "how many requests a provider gets at once",
+    ),
     key("tools", Texts, "TOOLPOST_TOOLS", Waits, "", "the tools of `run`: targets or names"),
     key("allow", Texts, "TOOLPOST_ALLOW", Waits, "", "tools that need no approval"),
     key("ask", Flag, "TOOLPOST_ASK", ActsIfTrue, "false", "ask before each call of every tool"),
@@ -242,9 +382,15 @@ impl Key {
     /// What was expected.
     pub(crate) fn check(&self, value: Value) -> Result<Value, String> {
         let good = match (self.kind, &value) {
-            (Kind::Text | Kind::Path, Value::String(_)) | (Kind::Flag | Kind::Spares, Value::Bool(_)) => true,
+            (Kind::Text | Kind::Path, Value::String(_))
+            | (Kind::Flag | Kind::Spares, Value::Bool(_))
+            | (Kind::Object, Value::Object(_)) => true,
             (Kind::Texts, Value::Array(items)) => items.iter().all(Value::is_string),
             (Kind::Count, Value::Number(number)) => number.as_u64().is_some_and(|number| number >= 1),
+            (Kind::Number, Value::Number(number)) => number.is_u64(),
+            (Kind::Probability, Value::Number(number)) => {
+                number.as_f64().is_some_and(|number| (0.0..=1.0).contains(&number))
+            }
             (Kind::Spares, Value::Number(number)) => {
                 number.as_u64().is_some_and(|number| (1..=256).contains(&number))
             }
@@ -267,9 +413,13 @@ impl Key {
     pub(crate) fn parse(&self, text: &str) -> Result<Value, String> {
         let value = match self.kind {
             Kind::Texts => text.split(',').map(str::trim).filter(|text| !text.is_empty()).collect(),
-            Kind::Flag | Kind::Count | Kind::Spares | Kind::Temperature => {
-                serde_json::from_str(text.trim()).unwrap_or_else(|_| text.into())
-            }
+            Kind::Flag
+            | Kind::Count
+            | Kind::Number
+            | Kind::Spares
+            | Kind::Temperature
+            | Kind::Probability
+            | Kind::Object => serde_json::from_str(text.trim()).unwrap_or_else(|_| text.into()),
             _ => text.into(),
         };
         self.check(value)
@@ -283,7 +433,10 @@ impl Key {
             Kind::Flag => "true or false".into(),
             Kind::Count => "a whole number from 1".into(),
             Kind::Spares => "true, false or a whole number from 1 to 256".into(),
+            Kind::Number => "a whole number from 0".into(),
             Kind::Temperature => "a number from 0 to 2".into(),
+            Kind::Probability => "a number from 0 to 1".into(),
+            Kind::Object => "a table, or an object of JSON".into(),
             Kind::Duration => "a duration such as \"90s\" or \"5m\"".into(),
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
         }
@@ -315,6 +468,9 @@ mod tests {
             ("code.pool", json!(false), json!(0)),
             ("code.pool", json!(256), json!(257)),
             ("temperature", json!(2), json!(2.1)),
+            ("top_p", json!(1), json!(1.1)),
+            ("seed", json!(0), json!(-1)),
+            ("provider_options", json!({"a": 1}), json!([1])),
             ("max_time", json!("90s"), json!("0s")),
             ("level", json!("strict"), json!("stric")),
             ("store", json!("a.db"), json!([])),

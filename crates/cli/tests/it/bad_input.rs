@@ -198,7 +198,13 @@ const CASES: &[Case] = &[
         &["`antropic`", "`anthropic`"],
         "help models",
     ),
-    case(&["run", "-p", "x", "-m", "gpt-7"], 2, "UNSUPPORTED", &["openai"], "help models"),
+    case(
+        &["run", "-p", "x", "-m", "gtp-7"],
+        2,
+        "CONFIGURATION",
+        &["`gtp-7`", "PROVIDER/NAME"],
+        "help models",
+    ),
     case(
         &["run", "-p", "x", "-m", "script:no.yaml"],
         2,

@@ -1,8 +1,9 @@
 //! Each variable of `toolpost help environment` does what the page says, and no other is needed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
+use toolpost_llm::PROVIDERS;
 use toolpost_testkit::provider::LoopbackProvider;
 
 use crate::support::{Anthropic, TestEnv, says};
@@ -17,7 +18,9 @@ fn tests() -> BTreeMap<&'static str, fn()> {
             "CLAUDE_CODE_OAUTH_TOKEN",
             crate::claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process,
         ),
+        ("GOOGLE_API_KEY", providers),
         ("HTTPS_PROXY", proxy),
+        ("NO_PROXY", no_proxy),
         ("SSL_CERT_FILE", certificate_file),
         ("SSL_CERT_DIR", certificate_folder),
         ("DOCKER_HOST", crate::docker::host),
@@ -51,7 +54,30 @@ fn every_variable_has_a_test() {
     // The settings have tests of their own.
     let mut told: Vec<&str> = told.filter(|name| !name.starts_with("TOOLPOST_")).collect();
     told.sort_unstable();
-    assert_eq!(told, tests().into_keys().collect::<Vec<_>>());
+    // `providers` tries those of every provider.
+    let of_providers = PROVIDERS.iter().flat_map(|one| [one.key_variable, one.base_url_variable]);
+    let known: BTreeSet<&str> =
+        tests().into_keys().chain(of_providers.filter(|name| !name.is_empty())).collect();
+    assert_eq!(told, known.into_iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn providers() {
+    let names = PROVIDERS.iter().map(|one| (one.name, one.key_variable, one.base_url_variable));
+    for (name, key, base_url) in names.chain([("gemini", "GOOGLE_API_KEY", "GEMINI_BASE_URL")]) {
+        if key.is_empty() || base_url.is_empty() || toolpost_llm::Provider::find(name).is_none() {
+            continue;
+        }
+        let server = LoopbackProvider::start(Vec::new()).unwrap();
+        let env = TestEnv::new().with(key, "canary-5e1f").with(base_url, server.base_url());
+        let model = format!("{name}/some-model");
+        let words = ["run", "-p", "hi", "--model", &model, "--config", "models.retries=0", "--json"];
+        let finished = env.run(words).exit(4);
+        let requests = server.requests();
+        let has_key = requests[0].headers.iter().any(|(_, value)| value.contains("canary-5e1f"));
+        assert!(has_key, "{key}: {:?}", requests[0]);
+        assert!(!finished.err.contains("canary-5e1f") && !finished.out.contains("canary-5e1f"), "{finished}");
+    }
 }
 
 #[test]
@@ -110,6 +136,15 @@ fn proxy() {
     let bad = env.with("HTTPS_PROXY", "://me:hunter2@proxy").run(["run", "-p", "hi", "--json"]).exit(2);
     assert_eq!(bad.error()["code"], "CONFIGURATION");
     assert!(!bad.err.contains("hunter2"), "{bad}");
+}
+
+#[test]
+fn no_proxy() {
+    let model = Anthropic::start(vec![says("past it")]);
+    let proxy = LoopbackProvider::start(Vec::new()).unwrap();
+    let env = model.env.with("HTTPS_PROXY", proxy.base_url()).with("NO_PROXY", "localhost, 127.0.0.1");
+    assert_eq!(env.run(["run", "-p", "hi"]).ok().out, "past it\n");
+    assert!(proxy.requests().is_empty());
 }
 
 /// Without certificates there is no secure connection, and no attempt at one.

@@ -2,7 +2,7 @@
 
 use crate::support::TestEnv;
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "run",
     "chat",
     "call",
@@ -16,14 +16,14 @@ const COMMANDS: [&str; 18] = [
     "init",
     "state",
     "runs",
+    "models",
     "config",
     "trust",
     "login",
     "logout",
     "help",
 ];
-const TOPICS: [&str; 7] =
-    ["exit-codes", "environment", "settings", "targets", "gateway", "models", "scripts"];
+const TOPICS: [&str; 6] = ["exit-codes", "environment", "settings", "targets", "gateway", "scripts"];
 
 #[test]
 fn every_page_is_as_it_was() {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, chat, claude_code, config, docker, exec, gateway, global, login, look, mcp, memory, packages, run,
-    serve, serve_oauth, serve_tasks, session, several, state, targets,
+    call, chat, claude_code, config, docker, exec, gateway, global, login, look, mcp, memory, models, packages,
+    run, serve, serve_oauth, serve_tasks, session, several, state, targets, tuning,
 };
 
 /// The test that holds an option: its name, and the file that it stands in.
@@ -133,6 +133,19 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--workdir"), by!(run::workdir)),
         (("run", "--system-prompt"), by!(run::system_prompt)),
         (("run", "--model"), by!(run::model)),
+        (("models ls", "--provider"), by!(models::provider)),
+        (("models ls", "--can"), by!(models::can)),
+        (("models ls", "--retired"), by!(models::retired)),
+        (("models show", "<MODEL>"), by!(models::show)),
+        (("run", "--fallback"), by!(tuning::fallback)),
+        (("run", "--top-p"), by!(tuning::sampling)),
+        (("run", "--top-k"), by!(tuning::sampling)),
+        (("run", "--seed"), by!(tuning::seed)),
+        (("run", "--stop"), by!(tuning::stop)),
+        (("run", "--thinking"), by!(tuning::thinking)),
+        (("run", "--parallel-tool-calls"), by!(tuning::parallel_tool_calls)),
+        (("run", "--prompt-caching"), by!(tuning::prompt_caching)),
+        (("run", "--provider-option"), by!(tuning::provider_option)),
         (("run", "--temperature"), by!(run::temperature)),
         (("run", "--effort"), by!(run::effort)),
         (("run", "--max-output-tokens"), by!(run::max_output_tokens)),
@@ -290,6 +303,8 @@ fn every_option_has_a_test() {
         "runs show",
         "runs stats",
         "runs export",
+        "models ls",
+        "models show",
         "state show",
         "state log",
         "state at",

@@ -208,7 +208,7 @@ pub(crate) fn effort() {
         assert_eq!(ask(&["--effort", effort])["output_config"]["effort"], effort);
     }
     assert_eq!(ask(&[])["output_config"], Value::Null);
-    // The wire does not know it, and that is told.
+    // The model does not know it, and that is told.
     let model = Anthropic::start(vec![says("ok")]);
     let finished = model.env.run(["run", "-p", "hi", "--effort", "minimal"]).ok();
     assert_eq!(model.bodies()[0]["output_config"]["effort"], "low");

@@ -331,7 +331,7 @@ impl Sender {
             until = attempts.deadline;
         }
         let until = until.min(attempts.deadline);
-        let mut response = timeout_at(until, self.client.inner().execute(request))
+        let mut response = timeout_at(until, self.client.inner(request.url()).execute(request))
             .await
             .map_err(|_| attempts.too_late(until, TimeoutStage::FirstByte))?
             .map_err(|error| {

@@ -3,12 +3,15 @@
 use std::error::Error;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use rustls_platform_verifier::BuilderVerifierExt as _;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls_platform_verifier::Verifier;
 
 use crate::{ErrorKind, ModelError, NetworkStage, RetryPolicy, Secret, TimeoutStage};
 
@@ -20,6 +23,11 @@ pub struct HttpOptions {
     pub no_network: bool,
     /// A proxy for every connection, such as `http://user:password@host:3128`. Default: none.
     pub proxy: Option<Secret>,
+    /// Hosts that the proxy is not for, separated by commas, as `NO_PROXY` has them: `example.com` stands for it and every
+    /// name that ends in `.example.com`, `*` for every host. Default: none.
+    pub no_proxy: String,
+    /// Files with certificates, as PEM, that are trusted besides the system's. Default: none.
+    pub ca_files: Vec<PathBuf>,
     /// The time to make a connection. Default: 10 s.
     pub connect_timeout: Duration,
     /// The time from sending a request to the first byte of its answer; of a stream, to its first event.
@@ -40,6 +48,8 @@ impl Default for HttpOptions {
         Self {
             no_network: false,
             proxy: None,
+            no_proxy: String::new(),
+            ca_files: Vec::new(),
             connect_timeout: Duration::from_secs(10),
             first_byte_timeout: Duration::from_mins(3),
             event_timeout: Duration::from_mins(1),
@@ -57,6 +67,8 @@ impl Default for HttpOptions {
 #[derive(Clone, Debug)]
 pub struct HttpClient {
     client: reqwest::Client,
+    /// The client for hosts that the proxy is not for.
+    direct: Option<reqwest::Client>,
     options: Arc<HttpOptions>,
     /// The host that connections are really made to, if it is a proxy's.
     proxy_host: Option<String>,
@@ -66,32 +78,36 @@ impl HttpClient {
     /// A client. An error if the proxy's address or this machine's certificates cannot be used.
     pub fn new(options: HttpOptions) -> Result<Self, ModelError> {
         let wrong = |message: String| ModelError::new(ErrorKind::Configuration, message);
-        let tls =
-            rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-                .with_safe_default_protocol_versions()
-                .and_then(rustls::ConfigBuilder::with_platform_verifier)
-                .map_err(|error| wrong(format!("this machine's certificates cannot be used: {error}")))?
-                .with_no_client_auth();
-        let mut builder = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls)
-            .connect_timeout(options.connect_timeout)
-            // A provider does not redirect; who does would be given the key.
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .user_agent(concat!("toolpost/", env!("CARGO_PKG_VERSION")))
-            .dns_resolver(Arc::new(SystemResolver));
+        let tls = tls(&options.ca_files)?;
+        let builder = || {
+            reqwest::Client::builder()
+                .tls_backend_preconfigured(tls.clone())
+                .connect_timeout(options.connect_timeout)
+                // A provider does not redirect; who does would be given the key.
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy()
+                .user_agent(concat!("toolpost/", env!("CARGO_PKG_VERSION")))
+                .dns_resolver(Arc::new(SystemResolver))
+        };
+        let build = |builder: reqwest::ClientBuilder| {
+            builder
+                .build()
+                .map_err(|error| wrong(format!("the HTTP client cannot be made: {}", chain(&error))))
+        };
+        let (mut with_proxy, mut direct) = (builder(), None);
         let mut proxy_host = None;
         if let Some(address) = &options.proxy {
             // The address may have a password in it: the error does not repeat it.
             let bad = || wrong("the proxy's address cannot be used. Expected `http://HOST:PORT`".to_owned());
             let url = Url::parse(address.expose()).map_err(|_| bad())?;
             proxy_host = Some(url.host_str().ok_or_else(bad)?.to_owned());
-            builder = builder.proxy(reqwest::Proxy::all(url).map_err(|_| bad())?);
+            with_proxy = with_proxy.proxy(reqwest::Proxy::all(url).map_err(|_| bad())?);
+            if !options.no_proxy.trim().is_empty() {
+                direct = Some(build(builder())?);
+            }
         }
-        let client = builder
-            .build()
-            .map_err(|error| wrong(format!("the HTTP client cannot be made: {}", chain(&error))))?;
-        Ok(Self { client, options: Arc::new(options), proxy_host })
+        let client = build(with_proxy)?;
+        Ok(Self { client, direct, options: Arc::new(options), proxy_host })
     }
 
     /// The options that the client was made with.
@@ -99,13 +115,20 @@ impl HttpClient {
         &self.options
     }
 
-    pub(crate) fn inner(&self) -> &reqwest::Client {
-        &self.client
+    /// The client for an address: through the proxy, or past it.
+    pub(crate) fn inner(&self, url: &Url) -> &reqwest::Client {
+        self.past_the_proxy(url).unwrap_or(&self.client)
+    }
+
+    fn past_the_proxy(&self, url: &Url) -> Option<&reqwest::Client> {
+        let host = url.host_str()?;
+        self.direct.as_ref().filter(|_| is_listed(host, &self.options.no_proxy))
     }
 
     /// Whether a connection for this address may be made. `caller` is named in the error.
     pub(crate) fn permit(&self, url: &Url, caller: &impl fmt::Display) -> Result<(), ModelError> {
-        let host = self.proxy_host.as_deref().or_else(|| url.host_str()).unwrap_or_default();
+        let proxy = self.proxy_host.as_deref().filter(|_| self.past_the_proxy(url).is_none());
+        let host = proxy.or_else(|| url.host_str()).unwrap_or_default();
         if !self.options.no_network || is_this_machine(host) {
             return Ok(());
         }
@@ -128,6 +151,40 @@ pub(crate) fn endpoint(address: &str) -> Result<Url, ModelError> {
         return Err(wrong(format!("`{}:`", url.scheme())));
     }
     Ok(url)
+}
+
+/// Encryption with the system's certificates and those of files.
+fn tls(files: &[PathBuf]) -> Result<rustls::ClientConfig, ModelError> {
+    let wrong = |message: String| ModelError::new(ErrorKind::Configuration, message);
+    let unusable =
+        |error: rustls::Error| wrong(format!("this machine's certificates cannot be used: {error}"));
+    let mut more = Vec::new();
+    for file in files {
+        let of_file = |what: String| wrong(format!("the certificates `{}`: {what}", file.display()));
+        let found = CertificateDer::pem_file_iter(file).map_err(|error| of_file(error.to_string()))?;
+        let before = more.len();
+        for certificate in found {
+            more.push(certificate.map_err(|error| of_file(error.to_string()))?);
+        }
+        if more.len() == before {
+            return Err(of_file("expected PEM with at least one certificate, found none".to_owned()));
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(unusable)?;
+    let verifier = Verifier::new_with_extra_roots(more, provider).map_err(unusable)?;
+    Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
+}
+
+/// Whether a list such as `localhost,.example.com` has a host.
+fn is_listed(host: &str, list: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+    list.split(',').map(|entry| entry.trim().trim_start_matches('.').to_ascii_lowercase()).any(|entry| {
+        let is_below = host.strip_suffix(&entry).is_some_and(|start| start.ends_with('.'));
+        entry == "*" || (!entry.is_empty() && (host == entry || is_below))
+    })
 }
 
 /// A host that needs no name service and leaves no machine.
@@ -247,6 +304,47 @@ mod tests {
         let options = HttpOptions { proxy: Some(Secret::new("://u:hunter2@h")), ..HttpOptions::default() };
         let error = HttpClient::new(options).unwrap_err().to_string();
         assert!(error.contains("proxy") && !error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn the_proxy_is_not_for_every_host() {
+        for (host, list, listed) in [
+            ("api.example.com", "example.com", true),
+            ("example.com", ".example.com", true),
+            ("API.example.com", "localhost, EXAMPLE.com", true),
+            ("notexample.com", "example.com", false),
+            ("127.0.0.1", "127.0.0.1", true),
+            ("[::1]", "::1", true),
+            ("anything", "*", true),
+            ("example.com", "", false),
+            ("example.com", " , ", false),
+        ] {
+            assert_eq!(is_listed(host, list), listed, "{host} {list}");
+        }
+        let options = HttpOptions {
+            no_network: true,
+            proxy: Some(Secret::new("http://127.0.0.1:3128")),
+            no_proxy: "api.example.com".to_owned(),
+            ..HttpOptions::default()
+        };
+        let client = HttpClient::new(options).unwrap();
+        let permit = |address: &str| client.permit(&Url::parse(address).unwrap(), &"m");
+        assert!(permit("https://other.example/").is_ok(), "the proxy is on this machine");
+        assert_eq!(permit("https://api.example.com/").unwrap_err().kind, ErrorKind::NetworkForbidden);
+    }
+
+    #[test]
+    fn certificates_that_cannot_be_used_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let empty = folder.path().join("empty.pem");
+        std::fs::write(&empty, "nothing").unwrap();
+        for file in [empty, folder.path().join("absent.pem")] {
+            let name = file.file_name().unwrap().to_string_lossy().into_owned();
+            let error =
+                HttpClient::new(HttpOptions { ca_files: vec![file], ..HttpOptions::default() }).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Configuration);
+            assert!(error.message.contains(&name), "{error}");
+        }
     }
 
     #[test]

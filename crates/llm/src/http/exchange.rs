@@ -11,7 +11,7 @@ use reqwest::{Method, Url};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::http::client::{HttpClient, failure_of};
-use crate::http::retry::{Advice, advice_of, retry_after};
+use crate::http::retry::{Advice, advice_of, retry_after, retry_delay};
 use crate::http::sse::{Decoder, Malformed};
 use crate::wires::AnyFold;
 use crate::wires::codec::{Codec, Fold as _};
@@ -120,6 +120,11 @@ impl Tries {
         let Failure { mut error, advice } = failure;
         for secret in &self.exchange.secrets {
             error.message = secret.scrub(&error.message);
+            for told in
+                [&mut error.details.provider_code, &mut error.details.request_id].into_iter().flatten()
+            {
+                *told = secret.scrub(told);
+            }
         }
         let number = self.failed.len() as u32 + 1;
         let wait = self.exchange.client.options().retry.wait(number, &advice);
@@ -170,7 +175,7 @@ impl Tries {
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
         *request.body_mut() = Some(body.clone().into());
         let until = self.first_byte_deadline();
-        let sent = timeout_at(until, client.inner().execute(request))
+        let sent = timeout_at(until, client.inner(url).execute(request))
             .await
             .map_err(|_| self.too_late(until, TimeoutStage::FirstByte))?;
         let mut response = sent.map_err(|error| {
@@ -194,7 +199,7 @@ impl Tries {
     async fn refusal(&self, response: &mut reqwest::Response) -> Failure {
         let status = response.status().as_u16();
         let now = SystemTime::now();
-        let advice = advice_of(status, response.headers(), now);
+        let mut advice = advice_of(status, response.headers(), now);
         if response.status().is_redirection() {
             let target =
                 response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or("nowhere");
@@ -205,14 +210,15 @@ impl Tries {
         let id = request_id(response.headers());
         // An error whose text cannot be read is still that error.
         let text = self.read_text(response, LONGEST_ERROR_BODY).await.unwrap_or_default();
-        let mut error = self.exchange.codec.read_error(status, &text);
         // Some providers say in the body how long to wait.
-        let mut advice = advice;
+        let mut wait = wait.or_else(|| retry_delay(&text));
+        let mut error = self.exchange.codec.read_error(status, &text);
         if let ErrorKind::RateLimited { retry_after } = &mut error.kind {
-            *retry_after = wait.or(*retry_after);
-            if let Advice::Retry { after } = &mut advice {
-                *after = *retry_after;
-            }
+            wait = wait.or(*retry_after);
+            *retry_after = wait;
+        }
+        if let Advice::Retry { after } = &mut advice {
+            *after = wait;
         }
         error.details.request_id = id.or(error.details.request_id);
         Failure { error, advice }

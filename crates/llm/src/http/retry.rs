@@ -4,6 +4,7 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::{Duration, SystemTime};
 
 use reqwest::header::HeaderMap;
+use serde::Deserialize;
 
 /// How often and how patiently a request is tried again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +84,33 @@ pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
     Some(date.duration_since(now).unwrap_or_default())
 }
 
+/// The wait that a body asks for: Google's `RetryInfo`, which has no header of its own.
+pub(crate) fn retry_delay(body: &str) -> Option<Duration> {
+    #[derive(Deserialize)]
+    struct Body {
+        error: Details,
+    }
+    #[derive(Deserialize)]
+    struct Details {
+        #[serde(default)]
+        details: Vec<Detail>,
+    }
+    #[derive(Deserialize)]
+    struct Detail {
+        #[serde(default, rename = "retryDelay")]
+        retry_delay: Option<String>,
+    }
+    // An unsuccessful stream answers with a list of one.
+    let body: Body = if body.trim_start().starts_with('[') {
+        serde_json::from_str::<Vec<Body>>(body).ok()?.into_iter().next()?
+    } else {
+        serde_json::from_str(body).ok()?
+    };
+    let text = body.error.details.into_iter().find_map(|detail| detail.retry_delay)?;
+    let seconds: f64 = text.trim().strip_suffix('s')?.parse().ok()?;
+    (seconds >= 0.0).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
+}
+
 /// Seconds since 1970 of a date such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn http_date(text: &str) -> Option<u64> {
     let mut words = text.split_once(", ")?.1.split(' ');
@@ -135,6 +163,24 @@ mod tests {
         assert_eq!(after(&[("retry-after", "Sun, 06 Nov 1993 08:49:37 GMT")]), Some(Duration::ZERO));
         for nonsense in ["-1", "NaN", "1e300", "tomorrow"] {
             assert_eq!(after(&[("retry-after", nonsense)]), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_body_may_say_how_long_to_wait() {
+        let body = |delay: &str| {
+            format!(
+                r#"{{"error":{{"code":429,"details":[{{"@type":"type.googleapis.com/google.rpc.Help"}},
+                {{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"{delay}"}}]}}}}"#
+            )
+        };
+        assert_eq!(retry_delay(&body("36s")), Some(Duration::from_secs(36)));
+        assert_eq!(retry_delay(&format!("[{}]", body("0.25s"))), Some(Duration::from_millis(250)));
+        for nonsense in ["", "36", "-1s", "NaNs", "1e300s", "soon"] {
+            assert_eq!(retry_delay(&body(nonsense)), None, "{nonsense}");
+        }
+        for other in ["", "{}", "[]", r#"{"error":"x"}"#, r#"{"error":{"details":{}}}"#] {
+            assert_eq!(retry_delay(other), None, "{other}");
         }
     }
 

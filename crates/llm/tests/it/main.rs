@@ -8,9 +8,11 @@
 )]
 
 mod anthropic_tools;
+mod bad_wires;
 mod capabilities;
 mod catalog;
 mod failures;
+mod fallback;
 mod fidelity;
 mod files;
 mod gemini;

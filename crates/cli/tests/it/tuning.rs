@@ -1,0 +1,192 @@
+//! How a model is asked: each option and its setting reach the request, or the way to it.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use toolpost_testkit::provider::Reply;
+
+use crate::support::{Anthropic, TestEnv, ask, says};
+
+/// A model that takes every setting.
+const OLD: &str = "anthropic/claude-haiku-4-5";
+
+/// The body with an option, which must be the same with the setting.
+#[track_caller]
+fn both(option: &[&str], setting: &str) -> Value {
+    let with = |words: &[&str]| ask(&[&["--model", OLD], words].concat());
+    let body = with(option);
+    assert_eq!(body, with(&["--config", setting]), "{option:?} {setting}");
+    assert_ne!(body, with(&[]), "{option:?}");
+    body
+}
+
+#[test]
+pub(crate) fn sampling() {
+    assert_eq!(both(&["--top-p", "0.25"], "top_p=0.25")["top_p"], 0.25);
+    assert_eq!(both(&["--top-k", "7"], "top_k=7")["top_k"], 7);
+    // A model that takes neither is sent neither, and that is told.
+    let model = Anthropic::start(vec![says("ok")]);
+    let finished = model.env.run(["run", "-p", "hi", "--top-k", "7", "--model", "claude-opus-5-5"]).ok();
+    assert_eq!(model.bodies()[0]["top_k"], Value::Null);
+    assert!(finished.err.contains("`top_k` was not sent"), "{finished}");
+}
+
+#[test]
+pub(crate) fn seed() {
+    // The wire has none, and that is told.
+    for words in [["--seed", "7"], ["--config", "seed=7"]] {
+        let model = Anthropic::start(vec![says("ok")]);
+        let finished = model.env.run(["run", "-p", "hi"].iter().chain(&words)).ok();
+        assert!(finished.err.contains("`seed` was not sent"), "{finished}");
+    }
+}
+
+#[test]
+pub(crate) fn stop() {
+    assert_eq!(
+        both(&["--stop", "END", "--stop", "FIN"], "stop=END,FIN")["stop_sequences"],
+        json!(["END", "FIN"])
+    );
+}
+
+#[test]
+pub(crate) fn thinking() {
+    let body = both(&["--thinking", "2000"], "thinking=2000");
+    assert_eq!(body["thinking"], json!({"type": "enabled", "budget_tokens": 2000}));
+    assert_eq!(both(&["--thinking", "off"], "thinking=off")["thinking"]["type"], "disabled");
+    let model = Anthropic::start(Vec::new());
+    for words in [["--thinking", "much"], ["--config", "thinking=much"]] {
+        model.env.run(["run", "-p", "hi", "--json"].into_iter().chain(words)).exit(2);
+    }
+}
+
+#[test]
+pub(crate) fn parallel_tool_calls() {
+    let body = both(&["--parallel-tool-calls", "false"], "parallel_tool_calls=false");
+    assert_eq!(body["tool_choice"]["disable_parallel_tool_use"], true);
+}
+
+#[test]
+pub(crate) fn prompt_caching() {
+    assert_eq!(both(&["--prompt-caching", "off"], "prompt_caching=off")["cache_control"], Value::Null);
+    assert_eq!(both(&["--prompt-caching", "1h"], "prompt_caching=1h")["cache_control"]["ttl"], "1h");
+}
+
+#[test]
+pub(crate) fn provider_option() {
+    let body =
+        both(&["--provider-option", r#"service_tier="flex""#], r#"provider_options={"service_tier":"flex"}"#);
+    assert_eq!(body["service_tier"], "flex");
+    let model = Anthropic::start(vec![says("ok")]);
+    model.env.write("toolpost.toml", "[provider_options]\nservice_tier = \"auto\"\ninference_geo = \"us\"\n");
+    model.env.run(["trust", "toolpost.toml"]).ok();
+    model.env.run(["run", "-p", "hi", "--provider-option", "service_tier=null"]).ok();
+    let body = model.bodies().remove(0);
+    assert_eq!((&body["service_tier"], &body["inference_geo"]), (&Value::Null, &json!("us")));
+    let wrong = model.env.run(["run", "-p", "hi", "--provider-option", "a=b", "--json"]).exit(2).error();
+    assert!(wrong["message"].as_str().unwrap().contains("no JSON"), "{wrong}");
+}
+
+fn overloaded() -> Reply {
+    let body = json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}});
+    Reply::json(529, body.to_string())
+}
+
+#[test]
+pub(crate) fn fallback() {
+    for words in
+        [["--fallback", "anthropic/claude-second"], ["--config", "models.fallback=anthropic/claude-second"]]
+    {
+        let model = Anthropic::start(vec![overloaded(), says("second")]);
+        let words = ["run", "-p", "hi", "--model", "claude-first", "--config", "models.retries=0"]
+            .into_iter()
+            .chain(words);
+        let finished = model.env.run(words).ok();
+        assert_eq!(finished.out, "second\n");
+        assert!(finished.err.contains("anthropic/claude-second is asked instead"), "{finished}");
+        let names: Vec<Value> = model.bodies().iter().map(|body| body["model"].clone()).collect();
+        assert_eq!(names, ["claude-first", "claude-second"]);
+    }
+    // Without one, the error is the answer.
+    let model = Anthropic::start(vec![overloaded()]);
+    model.env.run(["run", "-p", "hi", "--config", "models.retries=0", "--json"]).exit(4);
+}
+
+#[test]
+pub(crate) fn retries() {
+    let model = Anthropic::start(vec![overloaded(), overloaded(), says("at last")]);
+    let quick = ["run", "-p", "hi", "--config", "models.retries=2", "--config", "models.retry_wait=10ms"];
+    let begun = Instant::now();
+    assert_eq!(model.env.run(quick).ok().out, "at last\n");
+    // The usual first wait is a second, and the next one two.
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    let model = Anthropic::start(vec![overloaded(), says("too late")]);
+    model.env.run(["run", "-p", "hi", "--config", "models.retries=0"]).exit(4);
+    assert_eq!(model.bodies().len(), 1);
+}
+
+#[test]
+pub(crate) fn timeouts() {
+    let stalled = || says("hello").in_pieces(300, Duration::from_secs(20));
+    for (name, reply) in [
+        ("models.first_byte_timeout", Reply::never()),
+        ("models.event_timeout", stalled()),
+        ("models.total_timeout", Reply::never()),
+    ] {
+        let model = Anthropic::start(vec![reply]);
+        let begun = Instant::now();
+        let setting = format!("{name}=300ms");
+        let words = ["run", "-p", "hi", "--json", "--config", &setting, "--config", "models.retries=0"];
+        let error = model.env.run(words).exit(4).error();
+        assert_eq!(error["code"], "TIMEOUT", "{name}: {error}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{name}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+pub(crate) fn connect_timeout() {
+    // A listener whose queue is full answers nobody.
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let connect = || std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
+    let waiting: Vec<_> = std::iter::from_fn(connect).take(5_000).collect();
+    assert!(waiting.len() < 5_000, "the queue has no end");
+    let env =
+        TestEnv::new().with("ANTHROPIC_API_KEY", "k").with("ANTHROPIC_BASE_URL", format!("http://{address}"));
+    let begun = Instant::now();
+    let settings = ["--config", "models.connect_timeout=200ms", "--config", "models.retries=0"];
+    let error = env.run(["run", "-p", "hi", "--json"].iter().chain(&settings)).exit(4).error();
+    assert!(error["message"].as_str().unwrap().contains("connecting took too long"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+#[test]
+pub(crate) fn ca_file() {
+    let env = TestEnv::new().with("ANTHROPIC_API_KEY", "k");
+    env.write("none.pem", "nothing");
+    let words = ["run", "-p", "hi", "--json", "--config", "models.ca_file=none.pem"];
+    let error = env.run(words).exit(2).error();
+    assert!(error["message"].as_str().unwrap().contains("none.pem"), "{error}");
+}
+
+#[test]
+pub(crate) fn limits() {
+    for setting in ["models.requests_per_minute=300", "models.tokens_per_minute=60"] {
+        let calls =
+            (0..40).map(|n| crate::support::calls("calculate", &json!({"expression": n.to_string()})));
+        let model = Anthropic::start(calls.collect());
+        let begun = Instant::now();
+        let words = ["run", "-p", "hi", "--max-iterations", "38", "--max-time", "2s", "--config", setting];
+        model.env.run(words).exit(6);
+        // Without the limit all would be there within a moment.
+        assert!(begun.elapsed() > Duration::from_secs(1), "{setting}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+pub(crate) fn concurrency() {
+    let model = Anthropic::start(vec![says("one")]);
+    assert_eq!(model.env.run(["run", "-p", "hi", "--config", "models.concurrency=1"]).ok().out, "one\n");
+    let wrong = TestEnv::new().run(["run", "-p", "hi", "--config", "models.concurrency=0", "--json"]).exit(2);
+    assert!(wrong.err.contains("a whole number from 1"), "{wrong}");
+}

@@ -1,0 +1,185 @@
+//! What can go wrong on every wire alike, against a loopback server: each provider's codec must say it in the same way.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use toolpost_llm::{
+    ErrorKind, HostedModel, HttpClient, HttpOptions, Model as _, ModelError, NetworkStage, PROVIDERS,
+    Provider, ProviderAccess, Request, RetryPolicy, Secret, TimeoutStage,
+};
+use toolpost_testkit::provider::{LoopbackProvider, Reply};
+
+const KEY: &str = "canary-9f2c41d7";
+
+fn options() -> HttpOptions {
+    HttpOptions {
+        no_network: true,
+        connect_timeout: Duration::from_secs(5),
+        first_byte_timeout: Duration::from_secs(5),
+        event_timeout: Duration::from_secs(5),
+        retry: RetryPolicy { max_retries: 0, first_wait: Duration::from_millis(2), ..RetryPolicy::default() },
+        ..HttpOptions::default()
+    }
+}
+
+fn model(provider: &'static Provider, address: String, options: HttpOptions) -> HostedModel {
+    let access = ProviderAccess { base_url: Some(address), ..ProviderAccess::new(Secret::new(KEY)) };
+    HostedModel::new(provider, "some-model", access, HttpClient::new(options).unwrap()).unwrap()
+}
+
+/// The errors of both forms of an exchange with every provider.
+async fn errors(reply: &Reply, options: &HttpOptions) -> Vec<(String, ModelError)> {
+    let mut errors = Vec::new();
+    for provider in PROVIDERS {
+        for stream in [false, true] {
+            let replies = vec![reply.clone(); 5];
+            let server = LoopbackProvider::start(replies).unwrap();
+            let model = model(provider, server.base_url(), options.clone());
+            let begun = Instant::now();
+            let error = ask(&model, stream).await;
+            let form = format!("{} {}", provider.name, if stream { "streamed" } else { "whole" });
+            assert!(begun.elapsed() < Duration::from_secs(10), "{form}: {:?}", begun.elapsed());
+            let shown = format!("{error} {error:?}");
+            assert!(!shown.contains(KEY), "{form}: {shown}");
+            assert!(!error.details.attempts.is_empty(), "{form}: {shown}");
+            errors.push((form, error));
+        }
+    }
+    errors
+}
+
+async fn ask(model: &HostedModel, stream: bool) -> ModelError {
+    let request = Request::new("hi");
+    if !stream {
+        return model.respond(&request).await.expect_err("there was an answer");
+    }
+    let mut events = model.stream(&request);
+    while let Some(event) = events.next().await {
+        if let Err(error) = event {
+            return error;
+        }
+    }
+    panic!("{}: the stream ended without an error", model.id())
+}
+
+/// A gateway's page, and a body that has the members of every provider's errors.
+fn refusals(status: u16) -> [Reply; 2] {
+    let body = format!(
+        r#"{{"type":"error","error":{{"code":{status},"message":"no: {KEY}","type":"","status":""}}}}"#
+    );
+    [Reply::new(status, "text/html", "<html>no</html>"), Reply::json(status, body)]
+}
+
+#[tokio::test]
+async fn statuses_have_their_kinds_on_every_wire() {
+    for (status, kind) in [
+        (401, ErrorKind::Auth),
+        (403, ErrorKind::Auth),
+        (404, ErrorKind::NotFound),
+        (413, ErrorKind::ContextTooLong),
+        (429, ErrorKind::RateLimited { retry_after: None }),
+        (500, ErrorKind::Overloaded),
+        (503, ErrorKind::Overloaded),
+        (529, ErrorKind::Overloaded),
+    ] {
+        for reply in refusals(status) {
+            for (form, error) in errors(&reply, &options()).await {
+                assert_eq!((&error.kind, error.details.status), (&kind, Some(status)), "{form}: {error}");
+                assert!(error.hint().is_some(), "{form}: {error}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_only_the_body_names_counts() {
+    let body = r#"{"error":{"code":429,"message":"quota","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"0.05s"}]}}"#;
+    let mut options = options();
+    options.retry.max_retries = 2;
+    for (form, error) in errors(&Reply::json(429, body), &options).await {
+        let waits: Vec<_> = error.details.attempts.iter().map(|attempt| attempt.waited).collect();
+        let wait = Duration::from_millis(50);
+        assert_eq!(waits, [wait, wait, Duration::ZERO], "{form}: {error}");
+        assert_eq!(error.kind, ErrorKind::RateLimited { retry_after: Some(wait) }, "{form}");
+    }
+    let long = body.replace("0.05s", "7200s");
+    for (form, error) in errors(&Reply::json(429, long), &options).await {
+        assert_eq!(
+            error.details.attempts.len(),
+            1,
+            "{form}: a wait beyond the limit is the caller's to decide"
+        );
+    }
+}
+
+#[tokio::test]
+async fn answers_that_are_none_are_errors_of_the_wire() {
+    for (name, reply) in [
+        ("half of a body", Reply::json(200, r#"{"id":"x","content":[{"type":"te"#)),
+        ("another type", Reply::new(200, "text/html", "<html>welcome</html>")),
+        ("nothing", Reply::json(200, "")),
+        ("a list", Reply::json(200, "[1,2,3]")),
+        ("events that are no JSON", Reply::events("data: {\"type\":\n\ndata: oops\n\n")),
+        ("events without an answer", Reply::events(": ping\n\n")),
+        ("no UTF-8", Reply::events(b"data: \xff\xfe\n\n".to_vec())),
+        ("deep nesting", Reply::json(200, format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)))),
+        ("a cut body", Reply::json(200, "x".repeat(4_000)).cut_after(100)),
+    ] {
+        for (form, error) in errors(&reply, &options()).await {
+            let is_right =
+                matches!(error.kind, ErrorKind::Protocol | ErrorKind::Network(NetworkStage::Transfer));
+            assert!(is_right, "{name}: {form}: {error:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_success_with_an_error_inside_is_an_error() {
+    let error = r#"{"type":"error","error":{"type":"overloaded_error","code":503,"status":"UNAVAILABLE","message":"busy"}}"#;
+    for reply in [Reply::json(200, error), Reply::events(format!("data: {error}\n\n"))] {
+        for (form, error) in errors(&reply, &options()).await {
+            assert!(error.details.status.is_none_or(|status| status == 200), "{form}: {error:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn silence_and_drips_end() {
+    let quick = HttpOptions {
+        first_byte_timeout: Duration::from_millis(200),
+        event_timeout: Duration::from_millis(200),
+        total_timeout: Duration::from_secs(2),
+        ..options()
+    };
+    for (form, error) in errors(&Reply::never(), &quick).await {
+        assert_eq!(error.kind, ErrorKind::Timeout(TimeoutStage::FirstByte), "{form}: {error}");
+    }
+    // A byte now and then, and never an event.
+    let drip = Reply::events(": still here\n".repeat(100)).in_pieces(1, Duration::from_millis(20));
+    for provider in PROVIDERS {
+        let server = LoopbackProvider::start(vec![drip.clone()]).unwrap();
+        let error = ask(&model(provider, server.base_url(), quick.clone()), true).await;
+        assert!(matches!(error.kind, ErrorKind::Timeout(_)), "{}: {error}", provider.name);
+    }
+}
+
+#[tokio::test]
+async fn addresses_that_do_not_answer_are_told_apart() {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let nobody = listener.local_addr().unwrap();
+    drop(listener);
+    let plain = LoopbackProvider::start(Vec::new()).unwrap();
+    for provider in PROVIDERS {
+        for stream in [false, true] {
+            let refused = ask(&model(provider, format!("http://{nobody}"), options()), stream).await;
+            assert_eq!(refused.kind, ErrorKind::Network(NetworkStage::Connect), "{}", provider.name);
+            let no_tls = plain.base_url().replace("http:", "https:");
+            let insecure = ask(&model(provider, no_tls, options()), stream).await;
+            assert_eq!(insecure.kind, ErrorKind::Network(NetworkStage::Tls), "{}: {insecure}", provider.name);
+            let reachable = HttpOptions { no_network: false, ..options() };
+            let unknown = "http://nobody.invalid".to_owned();
+            let lost = ask(&model(provider, unknown, reachable), stream).await;
+            assert_eq!(lost.kind, ErrorKind::Network(NetworkStage::Dns), "{}: {lost}", provider.name);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Other models when the first cannot be had, and limits of our own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use serde_json::json;
+use toolpost_core::Timestamp;
+use toolpost_llm::{
+    BoxFuture, ErrorKind, FallbackModel, LimitedModel, Limiter, Model, ModelError, ModelEvent, ModelId,
+    NetworkStage, ProviderLimits, Request, Response, ResponseStream, ScriptModel, TimeoutStage, ToolChoice,
+};
+
+/// A model that fails, after having said something or before.
+#[derive(Debug)]
+struct Failing {
+    id: ModelId,
+    kind: ErrorKind,
+    says: bool,
+}
+
+impl Failing {
+    fn boxed(kind: ErrorKind, says: bool) -> Arc<dyn Model> {
+        Arc::new(Self { id: ModelId::new("first", "m"), kind, says })
+    }
+}
+
+impl Model for Failing {
+    fn id(&self) -> &ModelId {
+        &self.id
+    }
+
+    fn check(&self, request: &Request) -> Result<(), ModelError> {
+        if request.tool_choice == Some(ToolChoice::Any) {
+            return Err(ModelError::new(ErrorKind::Unsupported, "no force"));
+        }
+        Ok(())
+    }
+
+    fn stream(&self, _: &Request) -> ResponseStream {
+        let delta = self.says.then(|| Ok(ModelEvent::TextDelta { index: 0, text: "I".into() }));
+        let error = Err(ModelError::new(self.kind.clone(), "it failed"));
+        futures_util::stream::iter(delta.into_iter().chain([error])).boxed()
+    }
+}
+
+fn script(text: &str) -> Arc<dyn Model> {
+    Arc::new(
+        ScriptModel::parse("s.yaml", &format!("turns: [{{ text: {text} }}, {{ text: again }}]")).unwrap(),
+    )
+}
+
+async fn all(model: &dyn Model, request: &Request) -> (Vec<ModelEvent>, Option<ModelError>) {
+    let mut stream = model.stream(request);
+    let mut events = Vec::new();
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(event) => events.push(event),
+            Err(error) => return (events, Some(error)),
+        }
+    }
+    (events, None)
+}
+
+#[tokio::test]
+async fn another_model_answers_at_the_kinds_that_may_pass_elsewhere_and_only_at_those() {
+    for (kind, moves_on) in [
+        (ErrorKind::Overloaded, true),
+        (ErrorKind::RateLimited { retry_after: None }, true),
+        (ErrorKind::Timeout(TimeoutStage::FirstByte), true),
+        (ErrorKind::Network(NetworkStage::Connect), true),
+        (ErrorKind::NotFound, true),
+        (ErrorKind::Auth, false),
+        (ErrorKind::InvalidRequest, false),
+        (ErrorKind::Refused, false),
+        (ErrorKind::ContextTooLong, false),
+        (ErrorKind::Protocol, false),
+    ] {
+        let model = FallbackModel::new(Failing::boxed(kind.clone(), false), vec![script("second")]);
+        let request = Request::new("hi");
+        let whole = model.respond(&request).await;
+        let model = FallbackModel::new(Failing::boxed(kind.clone(), false), vec![script("second")]);
+        let (events, error) = all(&model, &request).await;
+        if !moves_on {
+            assert_eq!((whole.unwrap_err().kind, error.unwrap().kind), (kind.clone(), kind));
+            continue;
+        }
+        let whole = whole.unwrap();
+        assert_eq!((whole.text().as_str(), whole.origin.provider.as_str()), ("second", "script"), "{kind:?}");
+        assert!(whole.notices[0].starts_with("first/m could not be had"), "{:?}", whole.notices);
+        assert!(
+            matches!(&events[0], ModelEvent::Notice(text) if text.contains("is asked instead")),
+            "{events:?}"
+        );
+        let Some(ModelEvent::Done(response)) = events.last() else { panic!("{events:?}") };
+        assert_eq!(response.notices, whole.notices);
+        assert!(error.is_none());
+    }
+}
+
+#[tokio::test]
+async fn what_was_begun_is_not_begun_again() {
+    let model = FallbackModel::new(Failing::boxed(ErrorKind::Overloaded, true), vec![script("second")]);
+    let (events, error) = all(&model, &Request::new("hi")).await;
+    assert_eq!((events.len(), error.unwrap().kind), (1, ErrorKind::Overloaded));
+}
+
+#[tokio::test]
+async fn models_that_lack_something_are_passed_over_and_options_stay_with_their_provider() {
+    let request = Request {
+        provider_options: [("x".to_owned(), json!(1))].into_iter().collect(),
+        tool_choice: Some(ToolChoice::Any),
+        ..Request::new("hi")
+    };
+    let lacking = Failing::boxed(ErrorKind::Overloaded, false);
+    let first = Failing::boxed(ErrorKind::Overloaded, false);
+    let model = FallbackModel::new(first, vec![lacking, script("third")]);
+    let response = model.respond(&request).await.unwrap();
+    assert_eq!(response.text(), "third");
+    let said = response.notices.join("\n");
+    assert!(
+        said.contains("passed over: no force") && said.contains("options for first were not sent"),
+        "{said}"
+    );
+    assert_eq!(model.cost(&response, Timestamp::from_micros(0)), None);
+    let none = FallbackModel::new(Failing::boxed(ErrorKind::Overloaded, false), Vec::new());
+    assert_eq!(none.respond(&request).await.unwrap_err().kind, ErrorKind::Overloaded);
+}
+
+/// A model whose answer takes a while.
+#[derive(Debug)]
+struct Slow(ModelId, Duration);
+
+impl Model for Slow {
+    fn id(&self) -> &ModelId {
+        &self.0
+    }
+
+    fn check(&self, _: &Request) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn stream(&self, request: &Request) -> ResponseStream {
+        let (wait, inner) = (self.1, script("slow").stream(request));
+        futures_util::stream::once(async move {
+            tokio::time::sleep(wait).await;
+            inner
+        })
+        .flatten()
+        .boxed()
+    }
+}
+
+fn slow(limits: ProviderLimits) -> (Arc<LimitedModel>, Arc<Limiter>) {
+    let limiter = Limiter::new(limits);
+    let model = Slow(ModelId::new("p", "m"), Duration::from_millis(40));
+    (Arc::new(LimitedModel::new(Arc::new(model), Arc::clone(&limiter))), limiter)
+}
+
+fn respond(model: &Arc<LimitedModel>) -> BoxFuture<'static, Result<Response, ModelError>> {
+    let model = Arc::clone(model);
+    Box::pin(async move { model.respond(&Request::new("hi")).await })
+}
+
+#[tokio::test]
+async fn no_more_requests_run_at_once_than_are_allowed() {
+    let (model, _) = slow(ProviderLimits { concurrency: Some(2), ..ProviderLimits::default() });
+    let begun = Instant::now();
+    let all = futures_util::future::join_all((0..6).map(|_| respond(&model))).await;
+    assert!(all.iter().all(Result::is_ok));
+    assert!(begun.elapsed() >= Duration::from_millis(115), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_place_is_free_again_when_a_request_goes_away() {
+    let (model, _) = slow(ProviderLimits { concurrency: Some(1), ..ProviderLimits::default() });
+    // One that runs, and one that waits: both are dropped.
+    let mut running = model.stream(&Request::new("hi"));
+    let mut waiting = respond(&model);
+    let poll = async { futures_util::future::join(running.next(), &mut waiting).await };
+    assert!(tokio::time::timeout(Duration::from_millis(10), poll).await.is_err());
+    drop((running, waiting));
+    tokio::time::timeout(Duration::from_secs(2), respond(&model)).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_queue_has_an_end() {
+    let limits = ProviderLimits { concurrency: Some(1), most_waiting: 2, ..ProviderLimits::default() };
+    let (model, _) = slow(limits);
+    let all = futures_util::future::join_all((0..5).map(|_| respond(&model))).await;
+    let refused: Vec<_> = all.iter().filter_map(|one| one.as_ref().err()).collect();
+    assert_eq!(refused.len(), 2, "{refused:?}");
+    assert!(refused.iter().all(|error| error.kind == ErrorKind::RateLimited { retry_after: None }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_are_spread_over_the_minute_in_the_order_of_coming() {
+    let (model, _) = slow(ProviderLimits { requests_per_minute: Some(20), ..ProviderLimits::default() });
+    let begun = tokio::time::Instant::now();
+    let mut ends = Vec::new();
+    for number in 0..22 {
+        respond(&model).await.unwrap();
+        ends.push((number, begun.elapsed()));
+    }
+    // Two at once, and then one every three seconds.
+    let last = ends.last().unwrap().1;
+    assert!((Duration::from_secs(55)..Duration::from_secs(65)).contains(&last), "{last:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_beyond_the_limit_delay_what_comes_after() {
+    let (model, limiter) = slow(ProviderLimits { tokens_per_minute: Some(600), ..ProviderLimits::default() });
+    let begun = tokio::time::Instant::now();
+    respond(&model).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    limiter.used(1_200);
+    respond(&model).await.unwrap();
+    // 600 too many, at 10 in a second.
+    assert!(
+        (Duration::from_secs(59)..Duration::from_secs(63)).contains(&begun.elapsed()),
+        "{:?}",
+        begun.elapsed()
+    );
+}
