@@ -85,12 +85,8 @@ pub(crate) fn secret(name: &str) -> Option<String> {
 /// The keys and tokens that are set: what must not be kept anywhere.
 pub(crate) fn secrets() -> Vec<Secret> {
     let is_secret = |name: &str| ["KEY", "TOKEN", "SECRET"].iter().any(|end| name.ends_with(end));
-    TABLE
-        .iter()
-        .filter(|(name, _)| is_secret(name))
-        .filter_map(|(name, _)| get(name))
-        .map(Secret::new)
-        .collect()
+    let names = TABLE.iter().map(|(name, _)| *name).chain(providers().map(|(name, _)| name));
+    names.filter(|name| is_secret(name)).filter_map(get).map(Secret::new).collect()
 }
 
 /// The value of a variable of the table, text or not; `None` if it is unset or empty.
