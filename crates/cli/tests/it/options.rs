@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, chat, claude_code, config, docker, exec, gateway, global, login, look, mcp, memory, models, packages,
-    run, serve, serve_oauth, serve_tasks, session, several, state, targets, tuning,
+    call, chat, claude_code, config, docker, exec, gateway, global, login, look, mcp, memory, models,
+    packages, run, serve, serve_oauth, serve_tasks, session, several, state, targets, tuning,
 };
 
 /// The test that holds an option: its name, and the file that it stands in.

@@ -56,7 +56,8 @@ fn every_setting_reaches_the_body() {
         ),
         (
             |r| {
-                r.hosted_tools = vec![HostedTool::CodeExecution { version: None, file_ids: vec!["f".into()] }]
+                r.hosted_tools =
+                    vec![HostedTool::CodeExecution { version: None, file_ids: vec!["f".into()] }];
             },
             "/tools/0/container",
             json!({"type": "auto", "file_ids": ["f"]}),

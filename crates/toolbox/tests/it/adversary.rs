@@ -420,6 +420,7 @@ async fn cached_usage_counted_again() {
         Ok(Output::text("x").with_evidence(Evidence {
             sandbox: None,
             usage: Some(Usage { input_tokens: 9, ..Usage::default() }),
+            cost_usd: None,
         }))
     });
     let tb = Toolbox::builder().tool(t).build().unwrap();

@@ -118,7 +118,7 @@ fn grow(ours: &mut Value, delta: &Value) {
             (None, value) => ours[name] = value.clone(),
             (Some(_), Value::Null) => {}
             (Some(Value::String(old)), Value::String(new)) if name != "id" && name != "type" => {
-                old.push_str(new)
+                old.push_str(new);
             }
             (Some(Value::Array(old)), Value::Array(new)) => old.extend(new.iter().cloned()),
             (Some(old @ Value::Object(_)), new @ Value::Object(_)) => grow(old, new),
