@@ -208,9 +208,9 @@ pub const EXCLUSIVE: &[Exclusive] = &[
     },
     Exclusive {
         crates: &["rustix"],
-        only: &["toolpost-sandbox", "toolpost-tools", "toolpost-exec"],
-        reason: "the sandbox, the file tools that stay below their root, and a tool program's own descriptor for its \
-                 protocol, which must not bring the sandbox",
+        only: &["toolpost-sandbox", "toolpost-tools", "toolpost-exec", "toolpost-cli"],
+        reason: "the sandbox, the file tools that stay below their root, a tool program's own descriptor for its \
+                 protocol, which must not bring the sandbox, and the command's terminal",
     },
     Exclusive {
         crates: &["rusqlite", "libsqlite3-sys", "sqlx", "redb"],

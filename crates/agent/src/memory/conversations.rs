@@ -27,10 +27,10 @@ const LAST: &str = "conversation-last/";
 /// # let model = ScriptModel::parse("hello", "turns: [{ text: Hello. }, { text: Still here. }]")?;
 /// # let agent = Agent::builder(Arc::new(model), Toolbox::builder().build()?).build();
 /// let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-/// let conversation = conversations.create(NewConversation::default().in_folder("/home/ada/sales"));
+/// let conversation = conversations.create(NewConversation::default().in_folder("/srv/sales"));
 /// conversation.run(&agent, "Good morning.").finish().await;
 ///
-/// let again = conversations.last("/home/ada/sales").await?.expect("it was kept");
+/// let again = conversations.last("/srv/sales").await?.expect("it was kept");
 /// let outcome = again.run(&agent, "Are you there?").finish().await;
 /// assert_eq!(outcome.text(), "Still here.");
 /// # Ok(())

@@ -29,7 +29,7 @@ fn store() -> Arc<MemoryStore> {
 async fn a_conversation_goes_on_where_it_was() {
     let (store, agent) = (store(), agent(ADDS).build());
     let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
-    let conversation = conversations.create(NewConversation::default().in_folder("/home/ada"));
+    let conversation = conversations.create(NewConversation::default().in_folder("/srv/ada"));
     assert_eq!(conversations.list(None, 9).await.unwrap(), [], "nothing is kept before the first run");
     let first = conversation.run(&agent, "Add 2 and 3,\n please.").finish().await;
     assert_eq!((first.text(), first.record.notices.as_slice()), ("It is 5.", &[][..]));
@@ -46,7 +46,7 @@ async fn a_conversation_goes_on_where_it_was() {
     let summary = again.summary();
     assert_eq!((summary.title.as_str(), summary.model.as_str()), ("Add 2 and 3, please.", "script/test"));
     assert_eq!((summary.turns, summary.prompts, summary.usage.input_tokens), (6, 2, 300));
-    assert_eq!(summary.folder.as_deref(), Some("/home/ada"));
+    assert_eq!(summary.folder.as_deref(), Some("/srv/ada"));
     assert_eq!(summary.cost_usd, None, "what a script costs is not known");
     assert_eq!(conversations.list(None, 9).await.unwrap(), [summary]);
     let exchanges = again.exchanges();

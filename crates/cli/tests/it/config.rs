@@ -279,8 +279,12 @@ fn backends(
         "import json, sys, time\nahead = '{module}' in sys.modules\nif not ahead: time.sleep(1)\n\
          open('log.txt', 'a').write(json.dumps({then}) + '\\n')"
     );
-    let call = json!({ "calls": [{ "tool": "run_code", "args": { "language": "python", "code": code } }] });
-    let turns: Vec<Value> = std::iter::repeat_n(call, count).chain([json!({ "text": "done" })]).collect();
+    // No two calls are the same, since a run that repeats itself is ended.
+    let call = |number: usize| {
+        let code = format!("{code}\n# {number}");
+        json!({ "calls": [{ "tool": "run_code", "args": { "language": "python", "code": code } }] })
+    };
+    let turns: Vec<Value> = (0..count).map(call).chain([json!({ "text": "done" })]).collect();
     env.write("script.yaml", json!({ "turns": turns }).to_string());
     env.write("mine/log.txt", "");
     let mut words = vec!["run", "-p", "go", "--model", "script:script.yaml", "--level", "strict", "--json"];
