@@ -15,11 +15,12 @@ pub(crate) enum Exit {
     Unreachable,
     Denied,
     Limit,
+    Schema,
     Interrupted,
 }
 
 /// Number and meaning, as `toolpost help exit-codes` prints them.
-pub(crate) const TABLE: [(Exit, u8, &str); 8] = [
+pub(crate) const TABLE: [(Exit, u8, &str); 9] = [
     (Exit::Ok, 0, "all went well; a partial result counts as well and says so"),
     (Exit::Failed, 1, "the tool, the agent or the code reported failure"),
     (Exit::Usage, 2, "the command line, a script or a setting is wrong"),
@@ -27,6 +28,7 @@ pub(crate) const TABLE: [(Exit, u8, &str); 8] = [
     (Exit::Unreachable, 4, "something could not be reached, or was too slow"),
     (Exit::Denied, 5, "denied: permission, approval, sandbox policy, or a level that this host cannot give"),
     (Exit::Limit, 6, "a limit was reached: a budget, memory, disk, output, processes"),
+    (Exit::Schema, 7, "the answer does not fit the schema that it must fit"),
     (Exit::Interrupted, 130, "interrupted by Ctrl-C, or asked to end by another signal"),
 ];
 
@@ -88,6 +90,8 @@ impl From<&StopReason> for Exit {
             stop if stop.is_answer() => Self::Ok,
             StopReason::Cancelled => Self::Interrupted,
             StopReason::ContextWindow => Self::Limit,
+            StopReason::AnswerSchema => Self::Schema,
+            StopReason::Guardrail(_) | StopReason::ApprovalNeeded => Self::Denied,
             stop if stop.is_limit() => Self::Limit,
             _ => Self::Failed,
         }

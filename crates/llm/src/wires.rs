@@ -43,9 +43,9 @@ impl Wire {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Messages => "messages",
-            Self::GenerateContent => "generate-content",
+            Self::GenerateContent => "generate_content",
             Self::Responses => "responses",
-            Self::XaiResponses => "xai-responses",
+            Self::XaiResponses => "xai_responses",
             Self::ChatCompletions => "chat_completions",
         }
     }

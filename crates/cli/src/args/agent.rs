@@ -93,6 +93,10 @@ pub(crate) struct RunArgs {
     /// Write the answer to a new file, in one piece; one that is there stays.
     #[arg(short, long, value_name = "FILE", help_heading = "Output", conflicts_with = "interactive")]
     pub(crate) output: Option<PathBuf>,
+    /// A file with a JSON Schema that the answer must fit. A model whose answer does not fit is told what is wrong; if
+    /// none fits, the status is 7.
+    #[arg(long, value_name = "FILE", help_heading = "Output", conflicts_with = "interactive")]
+    pub(crate) output_schema: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) work: AgentArgs,
     #[command(flatten)]

@@ -7,8 +7,9 @@ use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::Value;
 use toolpost_agent::Outcome;
-use toolpost_core::{Artifact, Event, RunId, RunRecord, Scope, format_duration};
+use toolpost_core::{Artifact, Event, RunId, RunRecord, Schema, Scope, format_duration};
 use toolpost_llm::ModelSpec;
 
 use super::agent::{Parts, put_away, store};
@@ -38,6 +39,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         return super::chat::talk(&args.work, first, config, printer);
     }
     check_output(args)?;
+    let schema = args.output_schema.as_deref().map(answer_schema).transpose()?;
     let prompt = prompt(args)?;
     let work = &args.work;
     let (model, spec) = model(work, config)?;
@@ -62,6 +64,9 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         .with_port(Arc::new(
             TerminalPort::new(printer, &work.permission, store.clone()).on_screen(screen.clone()),
         ));
+    if let Some(schema) = schema {
+        run = run.with_answer_schema(schema);
+    }
     if matches!(spec, ModelSpec::Script(_)) {
         let notice = "the model's words are scripted; the tools, the sandbox and the numbers are real";
         printer.note(&format!("{} {notice}", paint(HINT, "script:")));
@@ -159,6 +164,22 @@ fn write_answer(path: &Path, answer: &str, printer: &Printer) -> Result<(), Fail
         paint(HINT, harmless(&path.display().to_string()))
     ));
     Ok(())
+}
+
+/// Reads what the answer must be. A file that is no JSON Schema is found before anybody is asked.
+fn answer_schema(path: &Path) -> Result<Value, Failure> {
+    let file = File::open(path).map_err(|error| Failure::file("the schema", path, &error))?;
+    let wrong = |what: String| {
+        Failure::usage(format!("the schema `{}`: {what}", path.display()))
+            .hint("`--output-schema` takes a file with a JSON Schema, such as {\"type\": \"object\"}.")
+    };
+    let text = read_text(path, file)?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    if !value.is_object() {
+        return Err(wrong("expected a JSON object".to_owned()));
+    }
+    Schema::new(value.clone()).is_valid(&Value::Null).map_err(|error| wrong(error.message().to_owned()))?;
+    Ok(value)
 }
 
 /// A file that is there is not written over; that is found before anybody is asked.

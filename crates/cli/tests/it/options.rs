@@ -119,6 +119,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--fork"), by!(memory::fork)),
         (("run", "--no-save"), by!(memory::no_save)),
         (("run", "--output"), by!(run::output)),
+        (("run", "--output-schema"), by!(run::output_schema)),
         (("run", "--no-wrap-up"), by!(run::no_wrap_up)),
         (("runs ls", "--limit"), by!(memory::ls)),
         (("runs show", "<ID>"), by!(memory::show)),

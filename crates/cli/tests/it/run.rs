@@ -93,6 +93,33 @@ pub(crate) fn output() {
 }
 
 #[test]
+pub(crate) fn output_schema() {
+    let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    // The first answer does not fit, and the model is told so.
+    let env = scripted(&json!([{ "text": "Oslo" }, { "text": "{\"city\": \"Oslo\"}" }]));
+    env.write("schema.json", schema.to_string());
+    let record = env.run(with(&["--output-schema", "schema.json", "--json"])).ok().json();
+    assert_eq!(
+        serde_json::from_str::<Value>(record["response"].as_str().unwrap()).unwrap(),
+        json!({"city": "Oslo"})
+    );
+    assert_eq!(record["iterations"], 2);
+    // None fits.
+    let env = scripted(&json!([{ "text": "Oslo" }, { "text": "7" }, { "text": "{}" }, { "text": "[]" }]));
+    env.write("schema.json", schema.to_string());
+    let finished = env.run(with(&["--output-schema", "schema.json", "-o", "answer.txt", "--json"])).exit(7);
+    assert_eq!(finished.error()["code"], "ANSWER_SCHEMA");
+    assert!(!env.path("answer.txt").exists());
+    // What is no schema is found before anybody is asked.
+    for (text, said) in [("{", "EOF"), ("[]", "expected a JSON object"), ("{\"type\": 7}", "schema")] {
+        env.write("schema.json", text);
+        let refused = env.run(with(&["--output-schema", "schema.json"])).exit(2);
+        assert!(refused.err.contains(said), "{refused}");
+    }
+    env.run(with(&["--output-schema", "missing.json"])).exit(2);
+}
+
+#[test]
 pub(crate) fn max_cost() {
     // An answer of the loopback provider costs a little, and the next one is over the limit.
     let sum = json!({"expression": "1"});

@@ -44,7 +44,7 @@ DICTIONARIES = {
     "chat_completions": either(chat, "CompletionCreateParams"),
 }
 # The dialect of xAI differs from its model in hosted tools alone.
-DICTIONARIES["xai-responses"] = DICTIONARIES["responses"]
+DICTIONARIES["xai_responses"] = DICTIONARIES["responses"]
 
 GEMINI = {
     "contents": typing.List[gemini.Content],
@@ -61,7 +61,7 @@ GEMINI = {name: TypeAdapter(kind) for name, kind in GEMINI.items()}
 
 
 def check(wire, body):
-    if wire == "xai-responses":
+    if wire == "xai_responses":
         # xAI runs code without being told in which container.
         for tool in body.get("tools", []):
             if tool["type"] == "code_interpreter":

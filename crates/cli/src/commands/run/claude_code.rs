@@ -179,6 +179,7 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         ("--max-output-tokens", args.work.max_output_tokens.is_some()),
         ("--interactive", args.interactive),
         ("--output", args.output.is_some()),
+        ("--output-schema", args.output_schema.is_some()),
         ("--continue", args.work.go_on),
         ("--resume", args.work.resume.is_some()),
         ("--fork", args.work.fork.is_some()),
