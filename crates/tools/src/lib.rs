@@ -7,7 +7,7 @@
 //! public ones may be asked, and `SearchSettings` which engines there are. A call can bring
 //! [`ResourceLimits`](toolpost::import::ResourceLimits), which only tighten.
 //!
-//! [`code_execution`] is not among them: it stands in for the tool of that name that some providers host.
+//! [`code_execution()`] is not among them: it stands in for the tool of that name that some providers host.
 //!
 //! Two more are made by the application: [`FileSystemTool`] gives files as far as rules permit, [`DataTransferTool`] takes
 //! a typed value out of a conversation.

@@ -353,9 +353,9 @@ impl Conversation {
         Ok(())
     }
 
-    /// Makes it shorter now, as it would be when it comes near to the model's window: with the agent's [`Compaction`], or
-    /// the default one. Returns how many turns became a summary, and what that consumed; `None` if there was nothing that a
-    /// summary could replace.
+    /// Makes it shorter now, as it would be when it comes near to the model's window: with the agent's
+    /// [`Compaction`](crate::Compaction), or the default one. Returns how many turns became a summary, and what that
+    /// consumed; `None` if there was nothing that a summary could replace.
     ///
     /// # Errors
     /// `DEPENDENCY` if the model could not write the summary, and those of the store.

@@ -23,7 +23,7 @@ const LAST: &str = "conversation-last/";
 /// # use toolpost_llm::ScriptModel;
 /// # use toolpost_toolbox::{MemoryStore, Toolbox};
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn main() -> Result<(), toolpost_core::ToolError> {
 /// # let model = ScriptModel::parse("hello", "turns: [{ text: Hello. }, { text: Still here. }]")?;
 /// # let agent = Agent::builder(Arc::new(model), Toolbox::builder().build()?).build();
 /// let conversations = Conversations::new(Arc::new(MemoryStore::new()));
