@@ -6,6 +6,7 @@
 pub(crate) mod anthropic;
 pub(crate) mod chat;
 pub(crate) mod codec;
+mod failure;
 pub(crate) mod gemini;
 pub(crate) mod responses;
 

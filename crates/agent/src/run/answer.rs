@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use toolpost_core::{JsonSchema, Schema};
 use toolpost_llm::schema::without_nulls;
+use toolpost_llm::text::find_json;
 use toolpost_llm::{ErrorKind, OutputFormat, Turn};
 
 use super::{FROM_THE_PROGRAM, Interrupted, Outcome, Run, Running};
@@ -166,18 +167,11 @@ fn json_in(text: &str) -> Result<Value, String> {
     if text.is_empty() {
         return Err("it is empty".to_owned());
     }
-    let whole = serde_json::from_str(text);
-    let Err(error) = whole else { return whole.map_err(|error| error.to_string()) };
-    // The first bracket that opens is closed by the last one of its kind.
-    let start = text.find(['{', '[']);
-    let inner = start.and_then(|start| {
-        let close = if text.as_bytes().get(start) == Some(&b'{') { '}' } else { ']' };
-        text.get(start..=text.rfind(close)?)
-    });
-    match inner.map(serde_json::from_str) {
-        Some(Ok(value)) => Ok(value),
-        _ => Err(format!("it is not JSON: {error}")),
-    }
+    let value = match find_json(text) {
+        Some(found) => found.to_value(),
+        None => serde_json::from_str(text),
+    };
+    value.map_err(|error| format!("it is not JSON: {error}"))
 }
 
 #[cfg(test)]

@@ -220,6 +220,10 @@ impl Tries {
         if let Advice::Retry { after } = &mut advice {
             *after = wait;
         }
+        // An empty account comes as 429 too, and will not fill while somebody waits.
+        if error.kind == ErrorKind::Billing {
+            advice = Advice::GiveUp;
+        }
         error.details.request_id = id.or(error.details.request_id);
         Failure { error, advice }
     }

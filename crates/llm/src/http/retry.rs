@@ -106,9 +106,12 @@ pub(crate) fn retry_delay(body: &str) -> Option<Duration> {
     } else {
         serde_json::from_str(body).ok()?
     };
-    let text = body.error.details.into_iter().find_map(|detail| detail.retry_delay)?;
-    let seconds: f64 = text.trim().strip_suffix('s')?.parse().ok()?;
-    (seconds >= 0.0).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
+    seconds(&body.error.details.into_iter().find_map(|detail| detail.retry_delay)?)
+}
+
+/// A duration as Google writes it: `34.4s`.
+pub(crate) fn seconds(text: &str) -> Option<Duration> {
+    Duration::try_from_secs_f64(text.trim().strip_suffix('s')?.parse().ok()?).ok()
 }
 
 /// Seconds since 1970 of a date such as `Sun, 06 Nov 1994 08:49:37 GMT`.

@@ -113,6 +113,22 @@ async fn a_wait_that_only_the_body_names_counts() {
 }
 
 #[tokio::test]
+async fn an_empty_account_is_not_asked_again() {
+    let body = r#"{"error":{"code":"insufficient_quota","type":"insufficient_quota","message":"no credit"}}"#;
+    let mut options = options();
+    options.retry.max_retries = 2;
+    let mut empty = 0;
+    for (form, error) in errors(&Reply::json(429, body), &options).await {
+        // A wire that has no such name takes it for a rate.
+        if error.kind == ErrorKind::Billing {
+            assert_eq!(error.details.attempts.len(), 1, "{form}: {error}");
+            empty += 1;
+        }
+    }
+    assert!(empty >= 6, "OpenAI, xAI and servers like them know an empty account: {empty}");
+}
+
+#[tokio::test]
 async fn answers_that_are_none_are_errors_of_the_wire() {
     for (name, reply) in [
         ("half of a body", Reply::json(200, r#"{"id":"x","content":[{"type":"te"#)),

@@ -2,10 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::wires::failure::{error, kind_of_status, of_page};
 use crate::{ErrorKind, ModelError};
-
-/// The longest message of a provider that is kept, in characters.
-const LONGEST_MESSAGE: usize = 2_000;
 
 /// What stands under `error`.
 #[derive(Debug, Default, Deserialize)]
@@ -29,23 +27,13 @@ pub(super) fn read_error(status: u16, text: &str) -> ModelError {
         error.details.request_id = body.request_id;
         return error;
     }
-    // A gateway in between, most likely: its page is shown in part.
-    let shown: String = text.trim().chars().take(200).collect();
-    let shown = if shown.is_empty() { "the answer has no text".to_owned() } else { shown };
-    error_of(Some(status), &ErrorBody { kind: String::new(), message: shown })
+    of_page(status, text)
 }
 
 /// The error of what the provider says, with the status if one came.
 pub(super) fn error_of(status: Option<u16>, body: &ErrorBody) -> ModelError {
     let kind = kind_of_name(body).or_else(|| status.map(kind_of_status)).unwrap_or(ErrorKind::Protocol);
-    let text = match body.message.as_str() {
-        "" => "the provider gave no reason".to_owned(),
-        text => text.chars().take(LONGEST_MESSAGE).collect(),
-    };
-    let mut error = ModelError::new(kind, text);
-    error.details.status = status;
-    error.details.provider_code = (!body.kind.is_empty()).then(|| body.kind.chars().take(100).collect());
-    error
+    error(kind, status, &body.message, &body.kind)
 }
 
 fn kind_of_name(body: &ErrorBody) -> Option<ErrorKind> {
@@ -66,19 +54,6 @@ fn kind_of_name(body: &ErrorBody) -> Option<ErrorKind> {
         "overloaded_error" | "api_error" | "timeout_error" => ErrorKind::Overloaded,
         _ => return None,
     })
-}
-
-fn kind_of_status(status: u16) -> ErrorKind {
-    match status {
-        401 | 403 => ErrorKind::Auth,
-        402 => ErrorKind::Billing,
-        404 => ErrorKind::NotFound,
-        413 => ErrorKind::ContextTooLong,
-        429 => ErrorKind::RateLimited { retry_after: None },
-        408 | 409 | 500.. => ErrorKind::Overloaded,
-        400.. => ErrorKind::InvalidRequest,
-        _ => ErrorKind::Protocol,
-    }
 }
 
 #[cfg(test)]

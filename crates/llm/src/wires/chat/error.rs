@@ -2,10 +2,8 @@
 
 use serde_json::Value;
 
+use crate::wires::failure::{error, kind_of_status, of_page};
 use crate::{ErrorKind, ModelError};
-
-/// The longest message of a server that is kept, in characters.
-const LONGEST_MESSAGE: usize = 2_000;
 
 /// What a server says of an error.
 #[derive(Debug, Default)]
@@ -20,13 +18,7 @@ struct Said {
 /// The error of a body of an unsuccessful status.
 pub(super) fn read_error(status: u16, text: &str) -> ModelError {
     let said = serde_json::from_str::<Value>(text).ok().and_then(|body| said_in(&body));
-    let said = said.unwrap_or_else(|| {
-        // A gateway in between, most likely: its page is shown in part.
-        let shown: String = text.trim().chars().take(200).collect();
-        let message = if shown.is_empty() { "the answer has no text".to_owned() } else { shown };
-        Said { message, ..Said::default() }
-    });
-    error_of(Some(status), said)
+    said.map_or_else(|| of_page(status, text), |said| error_of(Some(status), &said))
 }
 
 /// The error in a successful answer or in an event, if it is one.
@@ -38,7 +30,7 @@ pub(super) fn error_in(body: &str) -> Option<ModelError> {
     if !is_error {
         return None;
     }
-    Some(error_of(None, said_in(&Value::Object(body.clone())).unwrap_or_default()))
+    Some(error_of(None, &said_in(&Value::Object(body.clone())).unwrap_or_default()))
 }
 
 /// Nested, flat, as a text alone, in a list, under `detail`: all of these are sent.
@@ -76,23 +68,12 @@ fn said_in(body: &Value) -> Option<Said> {
     Some(Said { names, status, message })
 }
 
-fn error_of(status: Option<u16>, said: Said) -> ModelError {
-    let kind = kind_of_words(&said)
+fn error_of(status: Option<u16>, said: &Said) -> ModelError {
+    let kind = kind_of_words(said)
         .or_else(|| said.status.or(status).map(kind_of_status))
         .unwrap_or(ErrorKind::Protocol);
-    let text = match said.message.as_str() {
-        "" => "the server gave no reason".to_owned(),
-        text => text.chars().take(LONGEST_MESSAGE).collect(),
-    };
-    let mut error = ModelError::new(kind, text);
-    error.details.status = status;
-    error.details.provider_code = said
-        .names
-        .into_iter()
-        .next()
-        .or(said.status.map(|status| status.to_string()))
-        .map(|name| name.chars().take(100).collect());
-    error
+    let name = said.names.first().cloned().or_else(|| said.status.map(|status| status.to_string()));
+    error(kind, status, &said.message, &name.unwrap_or_default())
 }
 
 fn kind_of_words(said: &Said) -> Option<ErrorKind> {
@@ -132,19 +113,6 @@ fn kind_of_words(said: &Said) -> Option<ErrorKind> {
             _ => return None,
         })
     })
-}
-
-fn kind_of_status(status: u16) -> ErrorKind {
-    match status {
-        401 | 403 => ErrorKind::Auth,
-        402 => ErrorKind::Billing,
-        404 => ErrorKind::NotFound,
-        413 => ErrorKind::ContextTooLong,
-        429 => ErrorKind::RateLimited { retry_after: None },
-        408 | 409 | 500.. => ErrorKind::Overloaded,
-        400.. => ErrorKind::InvalidRequest,
-        _ => ErrorKind::Protocol,
-    }
 }
 
 #[cfg(test)]

@@ -6,22 +6,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::fields::Members;
+use crate::http::retry::seconds;
+use crate::wires::failure::{error, kind_of_status, of_page};
 use crate::{ErrorKind, ModelError};
-
-/// The longest message of a provider that is kept, in characters.
-const LONGEST_MESSAGE: usize = 2_000;
 
 /// The error of a body of an unsuccessful status.
 pub(super) fn read_error(status: u16, text: &str) -> ModelError {
-    if let Some(error) = error_in(Some(status), text) {
-        return error;
-    }
-    // A gateway in between, most likely: its page is shown in part.
-    let shown: String = text.trim().chars().take(200).collect();
-    let message = if shown.is_empty() { "the answer has no text".to_owned() } else { shown };
-    let mut error = ModelError::new(kind_of_status(status), message);
-    error.details.status = Some(status);
-    error
+    error_in(Some(status), text).unwrap_or_else(|| of_page(status, text))
 }
 
 /// The error that a body is, alone or first in a list, as a stream without events has it. `None` if it is none.
@@ -48,7 +39,7 @@ pub(super) fn error_of(status: Option<u16>, raw: &RawValue) -> ModelError {
     let name: String = body.read("status").unwrap_or_default();
     let mut message = text.or_else(|| body.read("message")).unwrap_or_default();
     let details: Vec<Members<'_>> = body.read("details").unwrap_or_default();
-    let retry_after = details.iter().find_map(|detail| duration(&detail.read::<String>("retryDelay")?));
+    let retry_after = details.iter().find_map(|detail| seconds(&detail.read::<String>("retryDelay")?));
     let quota = details
         .iter()
         .flat_map(|detail| detail.read::<Vec<Members<'_>>>("violations").unwrap_or_default())
@@ -63,16 +54,7 @@ pub(super) fn error_of(status: Option<u16>, raw: &RawValue) -> ModelError {
     if let Some(quota) = quota.filter(|quota| !message.contains(quota.as_str())) {
         message = format!("{} (quota `{quota}`)", message.trim_end());
     }
-    let mut error = ModelError::new(kind, message.chars().take(LONGEST_MESSAGE).collect::<String>());
-    error.details.status = status;
-    error.details.provider_code = (!name.is_empty()).then(|| name.chars().take(100).collect());
-    error
-}
-
-/// A duration as the wire writes it: `34.4s`.
-fn duration(text: &str) -> Option<Duration> {
-    let seconds: f64 = text.trim().strip_suffix('s')?.parse().ok()?;
-    Duration::try_from_secs_f64(seconds).ok()
+    error(kind, status, &message, &name)
 }
 
 fn kind_of_name(name: &str, reason: &str, message: &str, retry_after: Option<Duration>) -> Option<ErrorKind> {
@@ -105,19 +87,6 @@ fn kind_of_name(name: &str, reason: &str, message: &str, retry_after: Option<Dur
         | "DATA_LOSS" => ErrorKind::Overloaded,
         _ => return None,
     })
-}
-
-fn kind_of_status(status: u16) -> ErrorKind {
-    match status {
-        401 | 403 => ErrorKind::Auth,
-        402 => ErrorKind::Billing,
-        404 => ErrorKind::NotFound,
-        413 => ErrorKind::ContextTooLong,
-        429 => ErrorKind::RateLimited { retry_after: None },
-        408 | 409 | 499 | 500.. => ErrorKind::Overloaded,
-        400.. => ErrorKind::InvalidRequest,
-        _ => ErrorKind::Protocol,
-    }
 }
 
 #[cfg(test)]
@@ -172,7 +141,7 @@ mod tests {
             assert_eq!(error.details.provider_code.as_deref(), Some("RESOURCE_EXHAUSTED"));
         }
         for nonsense in ["-1s", "NaNs", "1e300s", "34", ""] {
-            assert_eq!(duration(nonsense), None, "{nonsense}");
+            assert_eq!(seconds(nonsense), None, "{nonsense}");
         }
     }
 

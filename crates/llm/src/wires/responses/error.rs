@@ -6,10 +6,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::fields::Members;
+use crate::wires::failure::{error, kind_of_status, of_page};
 use crate::{ErrorKind, ModelError};
-
-/// The longest message of a provider that is kept, in characters.
-const LONGEST_MESSAGE: usize = 2_000;
 
 /// What a provider says of an error.
 #[derive(Debug, Default)]
@@ -55,32 +53,18 @@ pub(super) fn read_error(status: u16, text: &str) -> ModelError {
         #[serde(default)]
         request_id: Option<String>,
     }
-    let body = serde_json::from_str::<Members<'_>>(text).map(|members| ErrorBody::read(&members));
-    if let Ok(body) =
-        body.as_ref().map_err(|_| ()).and_then(|body| (!body.is_empty()).then_some(body).ok_or(()))
-    {
-        let mut error = error_of(Some(status), body);
-        error.details.request_id = serde_json::from_str::<Body>(text).ok().and_then(|body| body.request_id);
-        return error;
-    }
-    // A gateway in between, most likely: its page is shown in part.
-    let shown: String = text.trim().chars().take(200).collect();
-    let message = if shown.is_empty() { "the answer has no text".to_owned() } else { shown };
-    error_of(Some(status), &ErrorBody { message, ..ErrorBody::default() })
+    let body = serde_json::from_str::<Members<'_>>(text).ok().map(|members| ErrorBody::read(&members));
+    let Some(body) = body.filter(|body| !body.is_empty()) else { return of_page(status, text) };
+    let mut error = error_of(Some(status), &body);
+    error.details.request_id = serde_json::from_str::<Body>(text).ok().and_then(|body| body.request_id);
+    error
 }
 
 /// The error of what the provider says, with the status if one came.
 pub(super) fn error_of(status: Option<u16>, body: &ErrorBody) -> ModelError {
     let kind = kind_of(body).or_else(|| status.map(kind_of_status)).unwrap_or(ErrorKind::Protocol);
-    let text = match body.message.as_str() {
-        "" => "the provider gave no reason".to_owned(),
-        text => text.chars().take(LONGEST_MESSAGE).collect(),
-    };
-    let mut error = ModelError::new(kind, text);
-    error.details.status = status;
-    let code = [&body.code, &body.kind].into_iter().find(|code| !code.is_empty());
-    error.details.provider_code = code.map(|code| code.chars().take(100).collect());
-    error
+    let code = if body.code.is_empty() { &body.kind } else { &body.code };
+    error(kind, status, &body.message, code)
 }
 
 /// The code says more than the type, and for some failures only the message tells.
@@ -133,19 +117,6 @@ fn kind_of(body: &ErrorBody) -> Option<ErrorKind> {
             _ => return None,
         })
     })
-}
-
-fn kind_of_status(status: u16) -> ErrorKind {
-    match status {
-        401 | 403 => ErrorKind::Auth,
-        402 => ErrorKind::Billing,
-        404 => ErrorKind::NotFound,
-        413 => ErrorKind::ContextTooLong,
-        429 => ErrorKind::RateLimited { retry_after: None },
-        408 | 409 | 500.. => ErrorKind::Overloaded,
-        400.. => ErrorKind::InvalidRequest,
-        _ => ErrorKind::Protocol,
-    }
 }
 
 #[cfg(test)]
