@@ -1,6 +1,7 @@
 //! The command line.
 
 mod agent;
+mod files;
 mod login;
 mod models;
 mod serving;
@@ -16,6 +17,7 @@ use toolpost_llm::Effort;
 use toolpost_sandbox::{Language, Level};
 
 pub(crate) use self::agent::{AgentArgs, AgentKind, ChatArgs, ExecutorKind, RunArgs};
+pub(crate) use self::files::{AccountArgs, FilesCommand};
 pub(crate) use self::login::{LoginArgs, LogoutArgs};
 pub(crate) use self::models::{CACHING, ModelsCommand, ModelsListArgs, TuningArgs, prompt_caching, thinking};
 use self::serving::{OauthArgs, TaskArgs};
@@ -87,6 +89,9 @@ pub(crate) enum Command {
     /// Look up models: what they can do, how much they read and write, what they cost.
     #[command(subcommand, after_long_help = help::models())]
     Models(ModelsCommand),
+    /// Upload, download, list and remove the files that a provider keeps for its models.
+    #[command(subcommand, after_long_help = help::FILES)]
+    Files(FilesCommand),
     /// Show and change settings, each with where it is from.
     #[command(subcommand, after_long_help = help::CONFIG)]
     Config(ConfigCommand),

@@ -7,6 +7,7 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod exec;
+pub(crate) mod files;
 pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod login;

@@ -179,6 +179,16 @@ Examples:
   toolpost models show claude-opus-5-5
   toolpost models ls --json --config models.file=mine.yaml";
 
+pub(crate) const FILES: &str = "\
+Examples:
+  toolpost files put sales.csv --provider anthropic
+  toolpost files ls --json
+  toolpost files get file_011CNha8 -o sales.csv
+  toolpost files rm file_011CNha8
+
+The account is that of the provider's key. A file that was uploaded stays until it is removed or
+ends; mostly only files that hosted code has made can be downloaded. Nothing is overwritten.";
+
 pub(crate) const CONFIG: &str = "\
 Examples:
   toolpost config list --show-origin
@@ -454,6 +464,7 @@ mod tests {
         INIT,
         STATE,
         MODELS_COMMAND,
+        FILES,
         CONFIG,
         TRUST,
         LOGIN,

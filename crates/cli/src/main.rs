@@ -92,6 +92,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::Runs(command) => commands::runs::run(&command, &config, printer),
         Command::State(command) => commands::state::run(&command, &config, printer),
         Command::Models(command) => commands::models::run(&command, &config, printer),
+        Command::Files(command) => commands::files::run(&command, &config, printer),
         Command::Config(command) => commands::config::run(&command, &config, printer),
         Command::Trust(args) => commands::trust::run(&args, &config, printer),
         Command::Login(args) => commands::login::run(&args, &config, printer),

@@ -130,9 +130,15 @@ impl ProviderFiles {
         self
     }
 
+    /// The largest file that is uploaded, in bytes: what the provider takes, or less where a file of that size is too
+    /// much to be kept in memory.
+    pub fn largest_upload(&self) -> u64 {
+        self.dialect.largest_upload()
+    }
+
     /// Uploads a file. An error before anything is sent if it is larger than the provider takes.
     pub async fn upload(&self, file: FileUpload) -> Result<StoredFile, ModelError> {
-        let limit = self.dialect.largest_upload();
+        let limit = self.largest_upload();
         if file.bytes.len() as u64 > limit {
             return Err(self.invalid(format!(
                 "the file `{}` has {} bytes; the provider takes at most {limit}",
@@ -238,15 +244,9 @@ impl ProviderFiles {
         };
         let (mut target, saved_as) =
             save::create(folder, name.as_deref().unwrap_or(&file.id)).map_err(broken)?;
-        match self.download(file, &mut target).await {
-            Ok(size) => Ok(SavedFile { id: file.id.clone(), name, path: saved_as, size, media_type }),
-            Err(error) => {
-                drop(target);
-                // Half a file is worse than none; that it stays is no reason to hide the error.
-                let _ = std::fs::remove_file(&saved_as);
-                Err(error)
-            }
-        }
+        let unfinished = save::Unfinished::new(saved_as);
+        let size = self.download(file, &mut target).await?;
+        Ok(SavedFile { id: file.id.clone(), name, path: unfinished.keep(), size, media_type })
     }
 
     /// Downloads every file that the code of an answer has made into a folder; see [`output_files`].

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{
     Catalog, Detail, ErrorKind, FallbackModel, HostedModel, HttpClient, HttpOptions, LimitedModel, Limiter,
-    Model, ModelError, PROVIDERS, Provider, ProviderAccess, ProviderLimits, ReplayModel, SchemaModel,
-    ScriptModel,
+    Model, ModelError, PROVIDERS, Provider, ProviderAccess, ProviderFiles, ProviderLimits, ReplayModel,
+    SchemaModel, ScriptModel,
 };
 use toolpost_core::did_you_mean;
 
@@ -170,6 +170,19 @@ impl Router {
                 })
             }
         }
+    }
+
+    /// The files that a provider, such as `anthropic`, keeps for the account whose key the router has. Nothing is sent. An
+    /// error if the provider is not known or keeps no files, or if its address or the key is missing or cannot be used.
+    pub fn files(&self, provider: &str) -> Result<ProviderFiles, ModelError> {
+        let Some(known) = Provider::find(provider) else {
+            let names: Vec<&str> = PROVIDERS.iter().map(|provider| provider.name).collect();
+            let near = did_you_mean(provider, names.iter().copied()).unwrap_or_default();
+            let message =
+                format!("unknown provider `{provider}`. Expected one of {}. {near}", names.join(", "));
+            return Err(ModelError::new(ErrorKind::Configuration, message.trim_end()));
+        };
+        ProviderFiles::new(known, self.access.get(provider).cloned().unwrap_or_default(), self.client()?)
     }
 
     fn client(&self) -> Result<HttpClient, ModelError> {

@@ -205,18 +205,25 @@ pub(super) fn put_away(
     Ok(())
 }
 
-/// The media types of files that runs usually make, by extension.
-fn media_type(name: &Path) -> &'static str {
+/// The media types of files that runs usually take and make, by extension.
+pub(super) fn media_type(name: &Path) -> &'static str {
     match name.extension().and_then(|extension| extension.to_str()) {
         Some("csv") => "text/csv",
+        Some("docx") => "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        Some("gif") => "image/gif",
         Some("html") => "text/html",
         Some("jpg" | "jpeg") => "image/jpeg",
         Some("json") => "application/json",
         Some("md") => "text/markdown",
         Some("pdf") => "application/pdf",
         Some("png") => "image/png",
+        Some("py") => "text/x-python",
         Some("svg") => "image/svg+xml",
         Some("txt" | "log") => "text/plain",
+        Some("webp") => "image/webp",
+        Some("xlsx") => "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        Some("xml") => "application/xml",
+        Some("zip") => "application/zip",
         _ => "application/octet-stream",
     }
 }

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::sync::Arc;
 
 use toolpost_llm::{
-    Catalog, HttpOptions, Model, ModelSpec, PROVIDERS, Provider, ProviderAccess, ProviderLimits, Recorder,
-    RetryPolicy, Router, Secret,
+    Catalog, HttpOptions, Model, ModelSpec, PROVIDERS, Provider, ProviderAccess, ProviderFiles,
+    ProviderLimits, Recorder, RetryPolicy, Router, Secret,
 };
 
 use crate::args::AgentArgs;
@@ -26,8 +26,8 @@ pub(crate) const DEFAULT_MODELS: [(&str, &str); 4] = [
 /// The model that the command or the settings name, with those that are asked when it cannot be had; else the default of
 /// a provider whose key is there.
 pub(super) fn model(args: &AgentArgs, config: &Config) -> Result<(Arc<dyn Model>, ModelSpec), Failure> {
-    let name = args.model.clone().or_else(|| config.text("model")).or_else(default_model);
-    let spec = ModelSpec::parse(&name.ok_or_else(no_model)?)?;
+    let name = args.model.clone().map_or_else(|| usual_model(config), Ok)?;
+    let spec = ModelSpec::parse(&name)?;
     let fallbacks = match args.tuning.fallback.as_slice() {
         [] => config.texts("models.fallback"),
         named => named.to_vec(),
@@ -45,6 +45,16 @@ fn default_model() -> Option<String> {
 /// The model of a name.
 pub(crate) fn open_model(name: &str, config: &Config) -> Result<Arc<dyn Model>, Failure> {
     Ok(router(config)?.open(&ModelSpec::parse(name)?)?)
+}
+
+/// The name of the model that the settings name, else the default of a provider whose key is there.
+pub(super) fn usual_model(config: &Config) -> Result<String, Failure> {
+    config.text("model").or_else(default_model).ok_or_else(no_model)
+}
+
+/// The files that a provider keeps.
+pub(super) fn provider_files(provider: &str, config: &Config) -> Result<ProviderFiles, Failure> {
+    Ok(router(config)?.files(provider)?)
 }
 
 /// What is known of models, with the file of the settings.

@@ -9,13 +9,14 @@ use crate::print::{Printer, raw};
 use crate::style::{HINT, paint};
 
 /// Name, meaning and text of each schema. Fields are only ever added.
-pub(crate) const SCHEMAS: [(&str, &str, &str); 9] = [
+pub(crate) const SCHEMAS: [(&str, &str, &str); 10] = [
     ("call-record", "what is kept of a call", include_str!("../../schemas/call-record.json")),
     ("doctor", "what `doctor --format json` prints", include_str!("../../schemas/doctor.json")),
     ("envelope", "what `call --format json` prints", include_str!("../../schemas/envelope.json")),
     ("error", "the line on standard error when a command fails", include_str!("../../schemas/error.json")),
     ("event", "one line of `run --format jsonl`", include_str!("../../schemas/event.json")),
     ("exec-event", "one line of `exec --format jsonl`", include_str!("../../schemas/exec-event.json")),
+    ("files", "what `files … --format json` prints", include_str!("../../schemas/files.json")),
     ("outcome", "what `exec --format json` prints", include_str!("../../schemas/outcome.json")),
     ("run-record", "what `run --format json` prints", include_str!("../../schemas/run-record.json")),
     ("script", "a file for `--model script:FILE`", include_str!("../../schemas/script.json")),

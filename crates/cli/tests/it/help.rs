@@ -2,7 +2,7 @@
 
 use crate::support::TestEnv;
 
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 20] = [
     "run",
     "chat",
     "call",
@@ -17,6 +17,7 @@ const COMMANDS: [&str; 19] = [
     "state",
     "runs",
     "models",
+    "files",
     "config",
     "trust",
     "login",

@@ -53,6 +53,7 @@ pub(crate) fn schema() {
             "error",
             "event",
             "exec-event",
+            "files",
             "outcome",
             "run-record",
             "script"

@@ -15,6 +15,7 @@ mod daemon;
 mod docker;
 mod environment;
 mod exec;
+mod files;
 mod gateway;
 mod global;
 mod help;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, chat, claude_code, config, docker, exec, gateway, global, login, look, mcp, memory, models,
+    call, chat, claude_code, config, docker, exec, files, gateway, global, login, look, mcp, memory, models,
     packages, run, serve, serve_oauth, serve_tasks, session, several, state, targets, tuning,
 };
 
@@ -138,6 +138,16 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("models ls", "--can"), by!(models::can)),
         (("models ls", "--retired"), by!(models::retired)),
         (("models show", "<MODEL>"), by!(models::show)),
+        (("files put", "<PATH>..."), by!(files::put)),
+        (("files put", "--provider"), by!(files::provider)),
+        (("files get", "<ID>"), by!(files::get)),
+        (("files get", "--output"), by!(files::get)),
+        (("files get", "--container"), by!(files::container)),
+        (("files get", "--provider"), by!(files::provider)),
+        (("files ls", "--limit"), by!(files::limit)),
+        (("files ls", "--provider"), by!(files::provider)),
+        (("files rm", "<ID>..."), by!(files::rm)),
+        (("files rm", "--provider"), by!(files::provider)),
         (("run", "--fallback"), by!(tuning::fallback)),
         (("run", "--top-p"), by!(tuning::sampling)),
         (("run", "--top-k"), by!(tuning::sampling)),
@@ -306,6 +316,10 @@ fn every_option_has_a_test() {
         "runs export",
         "models ls",
         "models show",
+        "files put",
+        "files get",
+        "files ls",
+        "files rm",
         "state show",
         "state log",
         "state at",

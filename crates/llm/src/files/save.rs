@@ -30,6 +30,29 @@ pub struct SavedFile {
     pub media_type: Option<String>,
 }
 
+/// A file that is removed again with this value: half a file is worse than none.
+pub(super) struct Unfinished(PathBuf);
+
+impl Unfinished {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// Lets the file stay, and says where it is.
+    pub(super) fn keep(mut self) -> PathBuf {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.0.as_os_str().is_empty() {
+            // That it stays is no reason to hide why it is unfinished.
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+}
+
 /// A new file in a folder, which is made if it is not there, under the nearest to this name that is free.
 pub(super) fn create(folder: &Path, name: &str) -> io::Result<(File, PathBuf)> {
     std::fs::create_dir_all(folder)?;

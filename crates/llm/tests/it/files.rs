@@ -7,7 +7,7 @@ use toolpost_llm::{
     ErrorKind, FileRef, FileUpload, HttpClient, HttpOptions, Item, ModelId, Provider, ProviderAccess,
     ProviderFiles, RetryPolicy, Secret, Wire, output_files,
 };
-use toolpost_testkit::provider::{LoopbackProvider, Reply};
+use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 
 const KEY: &str = "sk-canary-files-77";
 
@@ -199,6 +199,161 @@ async fn what_code_has_made_lands_in_the_folder_and_nowhere_else() {
     assert_eq!(saved[0].1.as_ref().unwrap().name.as_deref(), Some("../../outside.txt"));
     assert_eq!(std::fs::read_dir(outer.path()).unwrap().count(), 1, "nothing beside the folder");
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3, "and no half file in it");
+}
+
+/// The fields of a form, by name, without their headers.
+fn fields(request: &ReceivedRequest) -> Vec<(String, String)> {
+    let kind = request.header("content-type").unwrap();
+    let boundary = kind.strip_prefix("multipart/form-data; boundary=").unwrap();
+    let body = String::from_utf8(request.body.clone()).unwrap();
+    let line = format!("--{boundary}");
+    let parts = body.split(&line).filter_map(|part| part.split_once("\r\n\r\n"));
+    let name = |head: &str| head.split("name=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    parts.map(|(head, content)| (name(head), content.trim_end_matches("\r\n").to_owned())).collect()
+}
+
+#[tokio::test]
+async fn openai_and_xai_are_asked_in_their_own_words() {
+    for (provider, purpose, more) in [
+        ("openai", "user_data", json!({"has_more": true, "last_id": "file-1"})),
+        ("xai", "assistants", json!({"pagination_token": "t/2"})),
+    ] {
+        let record = |id: &str| {
+            json!({"id": id, "object": "file", "bytes": 8, "created_at": 1_795_168_800_u64,
+                "filename": "data.csv", "purpose": purpose, "expires_at": null})
+        };
+        let mut first = json!({"object": "list", "data": [record("file-1")]});
+        first.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let last = json!({"object": "list", "data": [record("file-2")], "has_more": false});
+        let server = LoopbackProvider::start(vec![
+            Reply::json(200, record("file-1").to_string()),
+            Reply::json(200, record("file-1").to_string()),
+            Reply::json(200, first.to_string()),
+            Reply::json(200, last.to_string()),
+            Reply::json(200, record("file-1").to_string()),
+            Reply::new(200, "application/octet-stream", "a,b\n1,2\n"),
+            Reply::json(200, r#"{"id":"file-1","object":"file","deleted":true}"#),
+        ])
+        .unwrap();
+        let files = files_at(provider, format!("{}/v1/", server.base_url()));
+        let upload = || FileUpload::new("data.csv", "text/csv", "a,b\n1,2\n");
+        let stored = files.upload(upload()).await.unwrap();
+        assert_eq!(
+            (stored.id.as_str(), stored.name.as_deref(), stored.size, stored.expires),
+            ("file-1", Some("data.csv"), Some(8), None)
+        );
+        assert_eq!(stored.created.unwrap().to_string(), "2026-11-20T10:00:00.000000Z");
+        files.upload(upload().purpose("batch")).await.unwrap();
+        let all = files.list_all(10).await.unwrap();
+        assert_eq!(all.iter().map(|file| file.id.as_str()).collect::<Vec<_>>(), ["file-1", "file-2"]);
+        assert_eq!(files.get("file-1").await.unwrap(), stored);
+        let mut content = Vec::new();
+        let file = FileRef { id: "file-1".into(), ..FileRef::default() };
+        assert_eq!(files.download(&file, &mut content).await.unwrap(), 8);
+        files.delete("file-1").await.unwrap();
+        let requests = server.requests();
+        let asked: Vec<(&str, &str)> =
+            requests.iter().map(|request| (request.method.as_str(), request.path.as_str())).collect();
+        let next = if provider == "openai" { "after=file-1" } else { "pagination_token=t%2F2" };
+        assert_eq!(
+            asked,
+            [
+                ("POST", "/v1/files"),
+                ("POST", "/v1/files"),
+                ("GET", "/v1/files?limit=100"),
+                ("GET", &format!("/v1/files?limit=100&{next}")),
+                ("GET", "/v1/files/file-1"),
+                ("GET", "/v1/files/file-1/content"),
+                ("DELETE", "/v1/files/file-1"),
+            ]
+        );
+        let form = |purpose: &str| {
+            vec![("purpose".to_owned(), purpose.to_owned()), ("file".to_owned(), "a,b\n1,2\n".to_owned())]
+        };
+        assert_eq!((fields(&requests[0]), fields(&requests[1])), (form(purpose), form("batch")));
+        for request in &requests {
+            assert_eq!(request.header("authorization"), Some(&*format!("Bearer {KEY}")), "{}", request.path);
+            assert_eq!(request.header("anthropic-version"), None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn gemini_is_asked_in_its_own_words() {
+    let record = |name: &str| {
+        json!({"name": name, "displayName": "data.csv", "sizeBytes": "8", "mimeType": "text/csv",
+            "createTime": "2026-11-20T10:00:00Z", "expirationTime": "2026-11-22T10:00:00Z",
+            "uri": format!("https://g.example/v1beta/{name}")})
+    };
+    let server = LoopbackProvider::start_with(move |request| match request.path.as_str() {
+        "/upload/v1beta/files" => {
+            let session = format!("http://{}/session?upload_id=1", request.header("host").unwrap());
+            Reply::json(200, "").header("x-goog-upload-url", &session)
+        }
+        "/session?upload_id=1" => Reply::json(200, json!({"file": record("files/a")}).to_string()),
+        "/v1beta/files/a" if request.method == "DELETE" => Reply::json(200, "{}"),
+        "/v1beta/files/a" => Reply::json(200, record("files/a").to_string()),
+        "/v1beta/files/a:download?alt=media" => Reply::new(200, "text/csv", "a,b\n1,2\n"),
+        _ => Reply::json(404, r#"{"error":{"code":404,"message":"none","status":"NOT_FOUND"}}"#),
+    })
+    .unwrap();
+    let files = files_at("gemini", server.base_url());
+    let stored = files.upload(FileUpload::new("data.csv", "text/csv", "a,b\n1,2\n")).await.unwrap();
+    assert_eq!(
+        (stored.id.as_str(), stored.uri.as_deref()),
+        ("files/a", Some("https://g.example/v1beta/files/a"))
+    );
+    assert!(stored.expires.is_some());
+    assert_eq!(files.get("a").await.unwrap(), stored);
+    let mut content = Vec::new();
+    files.download(&FileRef { id: "files/a".into(), ..FileRef::default() }, &mut content).await.unwrap();
+    assert_eq!(content, b"a,b\n1,2\n");
+    files.delete("files/a").await.unwrap();
+    let requests = server.requests();
+    assert_eq!(requests[0].header("x-goog-upload-header-content-type"), Some("text/csv"));
+    assert_eq!(requests[0].json()["file"]["display_name"], "data.csv");
+    // The address of the upload is a secret of its own: the key stays at home.
+    assert_eq!(requests[1].header("x-goog-api-key"), None);
+    assert_eq!(requests[1].header("x-goog-upload-command"), Some("upload, finalize"));
+    assert_eq!(requests[1].body, b"a,b\n1,2\n");
+}
+
+#[tokio::test]
+async fn files_of_a_container_are_downloaded_from_it() {
+    let body = json!({"id": "resp_1", "object": "response", "status": "completed", "model": "gpt-x", "output": [
+        {"type": "code_interpreter_call", "id": "ci_1", "status": "completed", "container_id": "cntr_1",
+            "code": "plot()", "outputs": null},
+        {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [
+            {"type": "output_text", "text": "Here it is.", "annotations": [
+                {"type": "container_file_citation", "container_id": "cntr_1", "file_id": "cfile_1",
+                    "filename": "plot.png", "start_index": 0, "end_index": 4}]}]}]});
+    let response =
+        Wire::Responses.read_body(&ModelId::new("openai", "gpt-x"), 200, &body.to_string()).unwrap();
+    let server = LoopbackProvider::start_with(|request| match request.path.as_str() {
+        "/v1/containers/cntr_1/files/cfile_1/content" => Reply::new(200, "image/png", "png"),
+        other => Reply::json(404, json!({"error": {"message": other}}).to_string()),
+    })
+    .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let saved = files_at("openai", server.base_url()).save_outputs(&response.items, folder.path()).await;
+    let [(file, Ok(saved))] = &saved[..] else { panic!("{saved:?}") };
+    assert_eq!((file.id.as_str(), file.container.as_deref()), ("cfile_1", Some("cntr_1")));
+    assert_eq!((saved.path.as_path(), saved.size), (&*folder.path().join("plot.png"), 3));
+    assert_eq!(std::fs::read(&saved.path).unwrap(), b"png");
+}
+
+#[tokio::test]
+async fn a_download_that_is_given_up_leaves_nothing_behind() {
+    let slow = Reply::new(200, "text/csv", "x".repeat(100)).in_pieces(10, Duration::from_mins(1));
+    let (server, files) = start(vec![slow]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = FileRef { id: "f".into(), name: Some("a.csv".into()), container: None };
+    let entries = || std::fs::read_dir(folder.path()).unwrap().count();
+    tokio::select! {
+        saved = files.save(&file, folder.path()) => panic!("{saved:?}"),
+        () = async { while server.requests().is_empty() || entries() == 0 { tokio::task::yield_now().await } } => {}
+    }
+    assert_eq!(entries(), 0);
 }
 
 #[test]

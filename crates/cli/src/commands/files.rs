@@ -1,0 +1,257 @@
+//! `toolpost files`
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use toolpost_llm::{ErrorKind, FileRef, FileUpload, ModelError, ModelSpec, ProviderFiles, StoredFile};
+
+use super::agent::media_type;
+use super::model::{provider_files, usual_model};
+use crate::args::{AccountArgs, FilesCommand, Format};
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::print::Printer;
+use crate::style::{FAINT, GOOD, HINT, WARN, harmless, one_line, paint};
+
+pub(crate) fn run(command: &FilesCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let (FilesCommand::Put { account, .. }
+    | FilesCommand::Get { account, .. }
+    | FilesCommand::Ls { account, .. }
+    | FilesCommand::Rm { account, .. }) = command;
+    let provider = provider(account, config)?;
+    let account = Account { files: provider_files(&provider, config)?, provider, printer };
+    let runtime = super::runtime()?;
+    let done = runtime.block_on(async {
+        let stop = interrupt::watch()?;
+        let work = async {
+            match command {
+                FilesCommand::Put { paths, .. } => account.put(paths).await,
+                FilesCommand::Get { id, output, container, .. } => {
+                    account.get(id, container.as_deref(), output.as_deref()).await
+                }
+                FilesCommand::Ls { limit, .. } => account.list(*limit as usize).await,
+                FilesCommand::Rm { ids, .. } => account.remove(ids).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => Err(Failure::new(Exit::Interrupted, "CANCELLED", "the transfer was stopped")),
+            done = work => done,
+        }
+    });
+    super::end(runtime);
+    done.map(|()| Exit::Ok)
+}
+
+/// The provider that is named, else that of the model that a run would ask.
+fn provider(account: &AccountArgs, config: &Config) -> Result<String, Failure> {
+    if let Some(provider) = &account.provider {
+        return Ok(provider.clone());
+    }
+    let name = usual_model(config)?;
+    match ModelSpec::parse(&name)? {
+        ModelSpec::Hosted { provider, .. } => Ok(provider),
+        _ => Err(Failure::usage(format!("`{name}` is no provider's model, and nobody keeps files for it"))
+            .hint("Name who keeps the files with `--provider`: anthropic, openai, gemini or xai.")),
+    }
+}
+
+/// The files of one account.
+struct Account<'a> {
+    provider: String,
+    files: ProviderFiles,
+    printer: &'a Printer,
+}
+
+impl Account<'_> {
+    async fn put(&self, paths: &[PathBuf]) -> Result<(), Failure> {
+        // All of them are looked at before the first one leaves this machine.
+        for path in paths {
+            open(path, self.files.largest_upload())?;
+        }
+        let mut stored = Vec::new();
+        let mut done = Ok(());
+        for path in paths {
+            match self.upload(path).await {
+                Ok(file) => {
+                    self.tell(&file)?;
+                    stored.push(file);
+                }
+                Err(failure) => {
+                    done = Err(failure);
+                    break;
+                }
+            }
+        }
+        // What was uploaded is known, also if a later one was not.
+        let has_nothing_to_tell = stored.is_empty() && done.is_err();
+        if self.printer.format == Format::Json && !has_nothing_to_tell {
+            self.printer.json(&json!({ "provider": self.provider, "files": stored }))?;
+        }
+        done
+    }
+
+    async fn upload(&self, path: &Path) -> Result<StoredFile, Failure> {
+        let upload = upload_of(path, &name_of(path), self.files.largest_upload())?;
+        self.files.upload(upload).await.map_err(|error| self.failed(error, &path.display().to_string()))
+    }
+
+    async fn get(&self, id: &str, container: Option<&str>, output: Option<&Path>) -> Result<(), Failure> {
+        let file = FileRef { id: id.to_owned(), container: container.map(str::to_owned), name: None };
+        let saved = match output {
+            Some(path) => {
+                let size = self.write(&file, path).await?;
+                json!({ "id": id, "path": path, "size": size })
+            }
+            None => {
+                let saved = self.files.save(&file, Path::new(".")).await;
+                json!(saved.map_err(|error| self.not_given(error, id))?)
+            }
+        };
+        if !self.printer.is_text() {
+            return self.printer.json(&json!({ "provider": self.provider, "saved": saved }));
+        }
+        let path = saved["path"].as_str().unwrap_or_default();
+        self.printer.foreign_result(path.strip_prefix("./").unwrap_or(path))?;
+        self.printer.note(&paint(FAINT, format!("{} bytes", saved["size"])));
+        Ok(())
+    }
+
+    /// Writes a file's content to a new file, all of it or nothing.
+    async fn write(&self, file: &FileRef, path: &Path) -> Result<u64, Failure> {
+        let wrong = |error: &std::io::Error| Failure::file("the file", path, error);
+        if path.symlink_metadata().is_ok() {
+            return Err(wrong(&std::io::ErrorKind::AlreadyExists.into()));
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut target = tempfile::NamedTempFile::new_in(folder).map_err(|error| wrong(&error))?;
+        let size = self.files.download(file, target.as_file_mut()).await;
+        let size = size.map_err(|error| self.not_given(error, &file.id))?;
+        target.persist_noclobber(path).map_err(|error| wrong(&error.error))?;
+        Ok(size)
+    }
+
+    async fn list(&self, limit: usize) -> Result<(), Failure> {
+        let all = self.files.list_all(limit + 1).await.map_err(|error| self.failed(error, "the list"))?;
+        let (has_more, shown) = (all.len() > limit, all.get(..limit).unwrap_or(&all));
+        shown.iter().try_for_each(|file| self.tell(file))?;
+        if self.printer.format == Format::Json {
+            let files = json!({ "provider": self.provider, "files": shown, "has_more": has_more });
+            return self.printer.json(&files);
+        }
+        if has_more {
+            self.printer.note(&paint(WARN, "there are more; `--limit N` lists more of them"));
+        } else if shown.is_empty() {
+            self.printer.note(&format!("{} keeps no files for this account", self.provider));
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, ids: &[String]) -> Result<(), Failure> {
+        let mut removed = Vec::new();
+        let mut done = Ok(());
+        for id in ids {
+            if let Err(error) = self.files.delete(id).await {
+                done = Err(self.failed(error, id));
+                break;
+            }
+            self.printer.note(&format!("{} {}", paint(GOOD, "removed"), paint(HINT, harmless(id))));
+            removed.push(id);
+        }
+        let has_nothing_to_tell = removed.is_empty() && done.is_err();
+        if !(has_nothing_to_tell || self.printer.is_text()) {
+            self.printer.json(&json!({ "provider": self.provider, "removed": removed }))?;
+        }
+        done
+    }
+
+    /// Shows one file, where each has a line of its own.
+    fn tell(&self, file: &StoredFile) -> Result<(), Failure> {
+        match self.printer.format {
+            Format::Json => Ok(()),
+            Format::Jsonl => self.printer.json(file),
+            Format::Text => self.printer.result(&line(file)),
+        }
+    }
+
+    fn failed(&self, error: ModelError, what: &str) -> Failure {
+        if !is_missing(&error) {
+            return error.into();
+        }
+        let message = format!("{} has no file `{}`: {}", self.provider, harmless(what), error.message);
+        Failure::new(Exit::Failed, "NOT_FOUND", message)
+            .hint(format!("`toolpost files ls --provider {}` lists them.", self.provider))
+    }
+
+    fn not_given(&self, error: ModelError, id: &str) -> Failure {
+        let is_refused =
+            error.kind == ErrorKind::InvalidRequest && error.details.status.is_some() && !is_missing(&error);
+        let failure = self.failed(error, id);
+        if is_refused {
+            return failure.hint("Mostly only files that hosted code has made can be downloaded.");
+        }
+        failure
+    }
+}
+
+/// Whether there is no such file. Not every provider has a word of its own for that.
+fn is_missing(error: &ModelError) -> bool {
+    error.kind == ErrorKind::NotFound || error.details.status == Some(404)
+}
+
+/// A file on one line: what it is called, how large it is, from when and until when.
+fn line(file: &StoredFile) -> String {
+    let day = |time: toolpost_core::Timestamp| time.to_string().chars().take(10).collect::<String>();
+    let mut facts = vec![file.size.map_or("size unknown".to_owned(), |size| format!("{size} bytes"))];
+    facts.extend(file.created.map(day));
+    facts.extend(file.expires.map(|end| format!("until {}", day(end))));
+    format!(
+        "{}  {}  {}",
+        paint(HINT, one_line(&file.id, 200)),
+        one_line(file.name.as_deref().unwrap_or("(no name)"), 100),
+        paint(FAINT, facts.join(", "))
+    )
+}
+
+/// The name that a file has with a provider.
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// A file on its way to a provider, which takes at most so many bytes.
+pub(super) fn upload_of(path: &Path, name: &str, most: u64) -> Result<FileUpload, Failure> {
+    let mut bytes = Vec::new();
+    let read = open(path, most)?.take(most + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Failure::file("the file", path, &error))?;
+    // It may have grown since it was looked at.
+    check_size(path, bytes.len() as u64, most)?;
+    Ok(FileUpload::new(name, media_type(path), bytes))
+}
+
+/// Opens a file that can be uploaded.
+fn open(path: &Path, most: u64) -> Result<File, Failure> {
+    let wrong = |error: &std::io::Error| Failure::file("the file", path, error);
+    // Whoever opens a pipe waits for somebody who writes to it.
+    let metadata = path.metadata().map_err(|error| wrong(&error))?;
+    if metadata.is_dir() {
+        return Err(wrong(&std::io::ErrorKind::IsADirectory.into()));
+    }
+    if !metadata.is_file() {
+        return Err(wrong(&std::io::Error::other("it is no regular file")));
+    }
+    check_size(path, metadata.len(), most)?;
+    File::open(path).map_err(|error| wrong(&error))
+}
+
+fn check_size(path: &Path, size: u64, most: u64) -> Result<(), Failure> {
+    if size <= most {
+        return Ok(());
+    }
+    let message =
+        format!("the file `{}` has {size} bytes, and the provider takes at most {most}", path.display());
+    Err(Failure::new(Exit::Limit, "LIMIT", message).hint("Upload a part of it, or compress it."))
+}
