@@ -103,8 +103,8 @@ With several targets, one that is away is connected again, and its names stay. A
 definition changes meanwhile is in quarantine until the command begins again; a gateway file keeps
 what a person has approved, see `toolpost help gateway`.
 
-GET /health answers OK, GET /status says what it is doing and how each source is. Requests that name another Host, or come
-from a web page, are refused. Without a token only this machine is served.";
+GET /health answers OK, GET /status says what it is doing and how each source is. Requests that name
+another Host, or come from a web page, are refused. Without a token only this machine is served.";
 
 pub(crate) const EXEC: &str = "\
 Examples:
@@ -237,6 +237,8 @@ A model is named by `--model`, or by TOOLPOST_MODEL.
   claude-…         and other names that tell their provider by their beginning
   script:FILE      a file that says what the model says: see `toolpost help scripts`
   replay:FILE      a conversation that `--record FILE` wrote; the requests must be the same again
+  schema:          calls each tool once, with arguments made of its schema; schema:required leaves
+                   out what a call may leave out
 ";
 
 /// How models are named: the providers, with what they need, and what is taken when nobody names a model.
@@ -419,10 +421,10 @@ Each of these counts more than the one before:
   5. TOOLPOST_NAME of the environment
   6. `--config NAME=VALUE`, and the options of a command
 
-A toolpost.toml that is not trusted may set how things look, and forbid things with `ask` and
-`no_network`; the rest of it waits for `toolpost trust`. The same holds for a `.env` beside it,
-whose variables, like those of `--env-file`, fill what the environment leaves unset. They override
-nothing and reach no sandbox.";
+A toolpost.toml that is not trusted may set how things look, and forbid things with `ask`,
+`no_network` and `no_save`; the rest of it waits for `toolpost trust`. The same holds for a `.env`
+beside it, whose variables, like those of `--env-file`, fill what the environment leaves unset. They
+override nothing and reach no sandbox.";
 
 #[cfg(test)]
 mod tests {
@@ -453,8 +455,11 @@ mod tests {
     const COMMANDS: &[&str] = &[
         ROOT,
         RUN,
+        CHAT,
+        RUNS,
         CALL,
         TOOLS,
+        SERVE,
         EXEC,
         DOCTOR,
         IMAGE,
@@ -484,9 +489,11 @@ mod tests {
                 if line.starts_with('#') {
                     continue;
                 }
-                let parsed = Cli::try_parse_from(words(line));
-                assert!(parsed.is_ok(), "{line}: {:?}", parsed.err());
-                seen += 1;
+                for command in line.split(" && ") {
+                    let parsed = Cli::try_parse_from(words(command));
+                    assert!(parsed.is_ok(), "{command}: {:?}", parsed.err());
+                    seen += 1;
+                }
             }
         }
         assert!(seen >= 20, "{seen} examples");

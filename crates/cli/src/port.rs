@@ -1,5 +1,7 @@
 //! The person at the terminal, as a tool sees them.
 
+mod prompt;
+
 use std::collections::HashSet;
 use std::io::{self, IsTerminal as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +12,9 @@ use toolpost_core::{
     QuestionKind, ToolError,
 };
 
+use self::prompt::Prompt;
 use crate::args::Permission;
 use crate::print::Printer;
-use crate::style::{STRONG, WARN, harmless, one_line, paint};
 use crate::terminal::Screen;
 use crate::workspace::Store;
 
@@ -52,6 +54,19 @@ impl TerminalPort {
     pub(crate) fn on_screen(mut self, screen: Option<Arc<Screen>>) -> Self {
         self.screen = screen;
         self
+    }
+
+    /// The line that a person answers with.
+    async fn answer_to(&self, prompt: &Prompt) -> Result<String, ToolError> {
+        self.printer.prompt(&prompt.text)?;
+        // Not a thread of the runtime: those are waited for at the end, and nobody may ever answer.
+        let (answered, line) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || {
+            let line = read_line(|| answered.is_closed());
+            // Whoever asked may be gone.
+            let _ = answered.send(line);
+        });
+        Ok(line.await??)
     }
 
     fn approvals(&self) -> MutexGuard<'_, HashSet<String>> {
@@ -120,16 +135,14 @@ impl Port for TerminalPort {
                 return yes();
             }
             let _left = self.screen.as_ref().map(|screen| screen.leave());
-            let prompt = prompt(question);
-            self.printer.prompt(&prompt)?;
-            // Not a thread of the runtime: those are waited for at the end, and nobody may ever answer.
-            let (answered, line) = tokio::sync::oneshot::channel();
-            std::thread::spawn(move || {
-                let line = read_line(|| answered.is_closed());
-                // Whoever asked may be gone.
-                let _ = answered.send(line);
-            });
-            let line = line.await??;
+            let mut prompt = Prompt::of(question, false);
+            let line = loop {
+                let line = self.answer_to(&prompt).await?;
+                if !(prompt.is_cut && matches!(line.as_str(), "show" | "show all" | "a" | "all")) {
+                    break line;
+                }
+                prompt = Prompt::of(question, true);
+            };
             let Some(tool) = tool else { return Ok(answer(&line, &question.kind)) };
             match line.as_str() {
                 "y" | "yes" | "once" => yes(),
@@ -140,23 +153,6 @@ impl Port for TerminalPort {
                 _ => Ok(Answer::Declined),
             }
         })
-    }
-}
-
-fn prompt(question: &Question) -> String {
-    let message = harmless(&question.message);
-    match &question.kind {
-        QuestionKind::Approval { tool, arguments } => format!(
-            "{} {}\n  {}\n  yes / session / no? ",
-            paint(STRONG, "Approve"),
-            paint(STRONG, one_line(tool, 80)),
-            one_line(&arguments.to_string(), 400),
-        ),
-        // Whoever asks is not this command, and must not look like it.
-        _ => {
-            let lines: Vec<String> = message.lines().map(|line| format!("  │ {line}\n")).collect();
-            format!("{}\n{}  answer: ", paint(WARN, "a tool asks:"), lines.concat())
-        }
     }
 }
 

@@ -163,6 +163,10 @@ pub const EXAMPLES: &[Example] = &[
         ],
     },
     Example {
+        path: "crates/toolpost/examples/agent.rs",
+        checks: &[program("agent", &[], 0, "2 × lamp: 99 €")],
+    },
+    Example {
         path: "crates/toolpost/examples/analysis.rs",
         checks: &[program(
             "analysis",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use toolpost_agent::{Agent, Limits};
 use toolpost_core::{Artifact, ArtifactData, Clock as _, EventSink, RunId, SystemClock, ToolSource};
-use toolpost_llm::{Catalog, Model, Settings};
+use toolpost_llm::{Catalog, Effort, Model, Settings};
 use toolpost_toolbox::Toolbox;
 
 use super::model::{catalog, open_model};
@@ -105,14 +105,16 @@ pub(super) fn store(args: &AgentArgs, config: &Config, workspace: &Workspace, id
     }
 }
 
+/// How hard the model thinks.
+pub(super) fn effort(args: &AgentArgs, config: &Config) -> Option<Effort> {
+    args.effort.or_else(|| config.text("effort").and_then(|text| crate::args::effort(&text).ok()))
+}
+
 fn settings(args: &AgentArgs, config: &Config) -> Result<Settings, Failure> {
     let tuning = &args.tuning;
     Ok(Settings {
         temperature: args.temperature.or_else(|| config.fraction("temperature")),
-        effort: match args.effort {
-            Some(effort) => Some(effort),
-            None => config.text("effort").and_then(|text| crate::args::effort(&text).ok()),
-        },
+        effort: effort(args, config),
         max_output_tokens: match args.max_output_tokens {
             Some(tokens) => Some(tokens),
             None => config.number("max_output_tokens")?,

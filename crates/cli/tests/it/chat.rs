@@ -388,12 +388,12 @@ fn a_conversation_goes_on_in_another_process() {
 #[test]
 fn save_writes_a_new_file_and_never_an_old_one() {
     let sum = json!({"expression": "6*7"});
-    let mut talk = Talk::start(vec![calls("calculate", &sum), says("It is **42**.")], &[]);
+    let mut talk = Talk::start(vec![calls("calculate", &sum), says("It is \u{9b}2J**42**.")], &[]);
     talk.say("how much?").say("/save talk.md").say("/save talk.json").say("/save talk.md");
     talk.shows("error:");
     let (model, _) = talk.leave();
     let page = model.env.read("talk.md");
-    for part in ["## You\n\nhow much?", "- `calculate` with", "It is **42**."] {
+    for part in ["## You\n\nhow much?", "- `calculate` with", "It is �2J**42**."] {
         assert!(page.contains(part), "{part}: {page}");
     }
     let turns: Value = serde_json::from_str(&model.env.read("talk.json")).unwrap();

@@ -129,6 +129,60 @@ pub(crate) fn what_it_may_take_is_limited() {
     world.run("say hi", &["--memory", "3G", "--pids", "500", "--cpu", "1.5"], 0);
 }
 
+/// Options of `run` that only the loop takes, with a value each.
+const OF_THE_LOOP: &[&[&str]] = &[
+    &["--temperature", "1"],
+    &["--max-output-tokens", "9"],
+    &["--fallback", "gpt-6.1-sol"],
+    &["--top-p", "0.5"],
+    &["--top-k", "5"],
+    &["--seed", "1"],
+    &["--stop", "end"],
+    &["--thinking", "off"],
+    &["--parallel-tool-calls", "true"],
+    &["--prompt-caching", "off"],
+    &["--provider-option", "a=1"],
+    &["--record", "x"],
+    &["--dynamic"],
+    &["--core-tool", "calculate"],
+    &["--compact-tools"],
+    &["--max-tool-calls", "2"],
+    &["--max-tokens", "9"],
+    &["--no-wrap-up"],
+    &["--output", "x"],
+    &["--output-schema", "x"],
+    &["--continue"],
+    &["--resume", "x"],
+    &["--fork", "x"],
+    &["--no-save"],
+    &["--plain"],
+];
+
+/// Options of `run` that Claude Code takes too, or that refuse it by themselves.
+const OF_BOTH: &str = "--prompt --file --interactive --attach --workdir --system-prompt --artifacts --model --effort \
+    --tools --mcp-server --token-env --token-file --allow --ask --yes --no-input --level --max-iterations \
+    --max-time --max-cost --agent --executor --image --pull --claude --own-tools --allow-tool --permission-mode \
+    --memory --cpu --pids --help --version --format --json --verbose --quiet --log --log-format --log-file --color \
+    --config --store --env-file";
+
+#[test]
+fn no_option_is_passed_over_in_silence() {
+    let page = TestEnv::new().run(["run", "--help"]).ok().out;
+    let lines = page.lines().map(str::trim_start);
+    let options: Vec<&str> = lines
+        .filter_map(|line| {
+            line.find("--").filter(|at| *at == 0 || (*at == 4 && line.starts_with('-'))).map(|at| &line[at..])
+        })
+        .map(|line| line.split([' ', '=', '[', '<', '.']).next().unwrap())
+        .collect();
+    assert!(options.len() > 50, "{options:?}");
+    for option in options {
+        let is_known = OF_THE_LOOP.iter().any(|words| words[0] == option)
+            || OF_BOTH.split_whitespace().any(|other| other == option);
+        assert!(is_known, "what does `{option}` mean for Claude Code?");
+    }
+}
+
 #[test]
 fn nothing_starts_without_a_credential_or_with_options_of_the_other_agent() {
     let env = TestEnv::new();
@@ -139,17 +193,8 @@ fn nothing_starts_without_a_credential_or_with_options_of_the_other_agent() {
     let missing = error(&["--agent", "claude-code", "--claude", "/bin/sh"], 3);
     assert_eq!(missing["code"], "AUTH");
     assert!(missing["hints"].to_string().contains("CLAUDE_CODE_OAUTH_TOKEN"), "{missing}");
-    for words in [
-        &["--temperature", "1"][..],
-        &["--max-output-tokens", "9"],
-        &["--record", "x"],
-        &["--dynamic"],
-        &["--core-tool", "calculate"],
-        &["--compact-tools"],
-        &["--max-tool-calls", "2"],
-        &["--max-tokens", "9"],
-    ] {
-        let refused = error(&[&["--agent", "claude-code"], words].concat(), 2);
+    for words in OF_THE_LOOP {
+        let refused = error(&[&["--agent", "claude-code"], *words].concat(), 2);
         assert!(refused["message"].as_str().unwrap().contains(words[0]), "{refused}");
     }
     for words in [

@@ -315,6 +315,18 @@ pub(crate) fn no_input() {
 }
 
 #[test]
+fn long_arguments_are_shown_whole_before_they_are_approved() {
+    let text = format!("{}the end", "one line\n".repeat(100));
+    let env = calling("write_file", &json!({ "content": text, "path": "a.txt" }));
+    let words = with(&["--ask", "--tools", "write_file"]);
+    let shown = env.on_terminal("no\n", &words).ok();
+    assert!(shown.out.contains("path: a.txt") && shown.out.contains("characters more"), "{shown}");
+    assert!(!shown.out.contains("│ the end"), "{shown}");
+    let shown = env.on_terminal("show\nno\n", &words).ok();
+    assert!(shown.out.contains("│ the end") && shown.out.contains("PERMISSION"), "{shown}");
+}
+
+#[test]
 fn an_approval_for_the_session_is_not_asked_for_again() {
     let call = json!({ "tool": "calculate", "args": { "expression": "6*7" } });
     let env = scripted(&json!([{ "calls": [call] }, { "calls": [call] }, { "text": "done" }]));

@@ -171,13 +171,16 @@ pub(crate) fn ca_file() {
 
 #[test]
 pub(crate) fn limits() {
-    for setting in ["models.requests_per_minute=300", "models.tokens_per_minute=60"] {
+    for setting in ["models.requests_per_minute=60", "models.tokens_per_minute=60"] {
         let calls =
             (0..40).map(|n| crate::support::calls("calculate", &json!({"expression": n.to_string()})));
         let model = Anthropic::start(calls.collect());
         let begun = Instant::now();
-        let words = ["run", "-p", "hi", "--max-iterations", "38", "--max-time", "2s", "--config", setting];
-        model.env.run(words).exit(6);
+        let words =
+            ["run", "-p", "hi", "--max-iterations", "38", "--max-time", "2s", "--config", setting, "--json"];
+        assert_eq!(model.env.run(words).exit(6).json()["stop_reason"], "max_time", "{setting}");
+        // A tenth of a minute's worth comes at once.
+        assert!(model.bodies().len() <= 12, "{setting}: {}", model.bodies().len());
         // Without the limit all would be there within a moment.
         assert!(begun.elapsed() > Duration::from_secs(1), "{setting}: {:?}", begun.elapsed());
     }

@@ -234,7 +234,7 @@ fn standing(source: &SourceStatus) -> String {
     line
 }
 
-/// A conversation as Markdown.
+/// A conversation as Markdown. What was said is for a terminal too: a file is often looked at there.
 fn transcript(turns: &[Turn]) -> String {
     let mut text = String::new();
     for turn in turns {
@@ -247,18 +247,19 @@ fn transcript(turns: &[Turn]) -> String {
                         _ => None,
                     })
                     .collect();
-                let _ = write!(text, "## You\n\n{}\n\n", said.join("\n\n"));
+                let _ = write!(text, "## You\n\n{}\n\n", harmless(&said.join("\n\n")));
             }
             Turn::Assistant(turn) => {
-                let _ = write!(text, "## {}\n\n", turn.origin);
+                let _ = write!(text, "## {}\n\n", one_line(&turn.origin.to_string(), 200));
                 for item in &turn.items {
                     match item.view() {
                         ItemView::Text { text: said, .. } => {
-                            let _ = write!(text, "{}\n\n", said.trim_end());
+                            let _ = write!(text, "{}\n\n", harmless(said.trim_end()));
                         }
                         ItemView::ToolCall { name, arguments, .. } => {
                             let arguments = arguments.as_ref().map_or_else(Clone::clone, ToString::to_string);
-                            let _ = write!(text, "- `{name}` with `{}`\n\n", one_line(&arguments, 400));
+                            let (name, arguments) = (one_line(name, 64), one_line(&arguments, 400));
+                            let _ = write!(text, "- `{name}` with `{arguments}`\n\n");
                         }
                         _ => {}
                     }

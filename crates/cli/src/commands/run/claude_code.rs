@@ -7,9 +7,9 @@ use toolpost_agent::Agent;
 use toolpost_agent::claude_code::{Credential, Error, ErrorKind, Executor, Outcome, Turn};
 use toolpost_core::{RunId, RunRecord, Secret};
 
-use super::super::agent::{put_away, store, targets};
+use super::super::agent::{effort, put_away, store, targets};
 use super::{prompt, show, show_files};
-use crate::args::{ExecutorKind, RunArgs};
+use crate::args::{ExecutorKind, RunArgs, TuningArgs};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -77,7 +77,7 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     if let Some(model) = &args.work.model {
         builder = builder.model(model.strip_prefix("anthropic/").unwrap_or(model));
     }
-    if let Some(effort) = args.work.effort {
+    if let Some(effort) = effort(&args.work, config) {
         builder = builder.effort(effort);
     }
     if let Some(system) = args.work.system_prompt.clone().or_else(|| config.text("system_prompt")) {
@@ -174,7 +174,28 @@ fn program(args: &RunArgs) -> Result<PathBuf, Failure> {
 
 /// Options of the loop that Claude Code has no use for.
 fn check(args: &RunArgs) -> Result<(), Failure> {
+    // A new field must be thought of here.
+    let TuningArgs {
+        fallback,
+        top_p,
+        top_k,
+        seed,
+        stop,
+        thinking,
+        parallel_tool_calls,
+        prompt_caching,
+        provider_option,
+    } = &args.work.tuning;
     let options = [
+        ("--fallback", !fallback.is_empty()),
+        ("--top-p", top_p.is_some()),
+        ("--top-k", top_k.is_some()),
+        ("--seed", seed.is_some()),
+        ("--stop", !stop.is_empty()),
+        ("--thinking", thinking.is_some()),
+        ("--parallel-tool-calls", parallel_tool_calls.is_some()),
+        ("--prompt-caching", prompt_caching.is_some()),
+        ("--provider-option", !provider_option.is_empty()),
         ("--temperature", args.work.temperature.is_some()),
         ("--max-output-tokens", args.work.max_output_tokens.is_some()),
         ("--interactive", args.interactive),

@@ -31,12 +31,12 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Takes more text, and gives the lines that are finished by it.
+    /// Takes more text, and gives the lines that are finished by it, in a time that grows with the text alone.
     pub(crate) fn push(&mut self, text: &str, width: usize) -> Vec<String> {
         self.pending.push_str(text);
         let mut finished = Vec::new();
         // Blocks end at the ends of lines.
-        if text.contains('\n') {
+        if text.contains('\n') || self.fence.is_some() {
             while self.is_worth_a_look() && self.step(width, &mut finished) {
                 self.looked_at = 0;
             }
@@ -87,17 +87,8 @@ impl Stream {
 
     /// Finishes what can be; whether there may be more.
     fn step(&mut self, width: usize, finished: &mut Vec<String>) -> bool {
-        if let Some(fence) = &self.fence {
-            let Some(end) = self.pending.find('\n') else { return false };
-            let line: String = self.pending.drain(..=end).collect();
-            if fence.is_closed_by(&line) {
-                (self.fence, self.goes_on) = (None, false);
-            } else {
-                let line = line.trim_end_matches(['\n', '\r']);
-                let own = line.len() - line.trim_start_matches(' ').len();
-                finished.extend(code_lines(line.get(own.min(fence.indent)..).unwrap_or(line), width));
-            }
-            return true;
+        if self.fence.is_some() {
+            return self.step_code(width, finished);
         }
         let empty = self.pending.len() - self.pending.trim_start_matches('\n').len();
         self.pending.drain(..empty);
@@ -113,6 +104,30 @@ impl Stream {
             return true;
         }
         self.open_fence(finished)
+    }
+
+    /// Finishes the lines of code that are whole, up to the end of the block; whether it has come.
+    fn step_code(&mut self, width: usize, finished: &mut Vec<String>) -> bool {
+        let Some(fence) = &self.fence else { return false };
+        let (mut done, mut closed) = (0, false);
+        for line in self.pending.split_inclusive('\n').take_while(|line| line.ends_with('\n')) {
+            done += line.len();
+            closed = fence.is_closed_by(line);
+            if closed {
+                break;
+            }
+            let line = line.trim_end_matches(['\n', '\r']);
+            let own = line.len() - line.trim_start_matches(' ').len();
+            finished.extend(code_lines(line.get(own.min(fence.indent)..).unwrap_or(line), width));
+        }
+        self.pending.drain(..done);
+        if closed {
+            (self.fence, self.goes_on) = (None, false);
+        } else if self.pending.len() > MAX_BLOCK {
+            // A line without an end must not be wrapped again for each picture.
+            finished.extend(code_lines(&std::mem::take(&mut self.pending), width));
+        }
+        closed
     }
 
     /// Finds that the one block that there is is code.
@@ -226,6 +241,19 @@ mod tests {
         assert_eq!(stream.push("let a = 1;\n", 80), ["  let a = 1;"]);
         assert_eq!(stream.push("let b", 80), Vec::<String>::new());
         assert_eq!(stream.open(80), ["  let b"]);
+    }
+
+    #[test]
+    fn code_in_one_large_piece_is_walked_once() {
+        let mut stream = Stream::default();
+        let begun = std::time::Instant::now();
+        assert_eq!(stream.push(&format!("```\n{}```\nAfter.\n", "\n".repeat(1 << 20)), 80).len(), 1 << 20);
+        assert_eq!(stream.push("\n```\n", 80), ["", "After.", ""]);
+        for _ in 0..1_000 {
+            stream.push(&"x".repeat(1_000), 80);
+            assert!(stream.pending.len() <= MAX_BLOCK + 1_000);
+        }
+        assert!(begun.elapsed() < std::time::Duration::from_mins(1), "{:?}", begun.elapsed());
     }
 
     #[test]

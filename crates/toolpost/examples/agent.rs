@@ -1,0 +1,111 @@
+//! An agent with two tools, whose answer is a value of a type, and which may spend ten cents. Without an argument its
+//! model is a script, so that it needs no key and no network; `MODEL` is one of a provider whose key is in the
+//! environment.
+//!
+//! ```text
+//! cargo run -p toolpost --features agent --example agent -- [MODEL]
+//! ```
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a program of its own: it has a terminal and an environment"
+)]
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use toolpost::agent::Agent;
+use toolpost::llm::{HttpOptions, Model, ModelSpec, PROVIDERS, ProviderAccess, Router, ScriptModel, Secret};
+use toolpost::{ToolError, Toolbox, data, tool};
+
+/// What is to be bought.
+#[data]
+struct Order {
+    /// The article's name.
+    article: String,
+    /// How many.
+    pieces: u32,
+    /// In euros.
+    total: f64,
+}
+
+/// Work out what pieces of an article cost together, in euros.
+#[tool(read_only, idempotent)]
+async fn quote(
+    /** The article's name. */
+    article: String,
+    /** How many. */
+    pieces: u32,
+) -> Result<f64, ToolError> {
+    let price = match article.as_str() {
+        "lamp" => 49.5,
+        "chair" => 80.0,
+        _ => {
+            let error = ToolError::not_found(format!("there is no article `{article}`"));
+            return Err(error.suggest("Ask for `lamp` or `chair`."));
+        }
+    };
+    Ok(price * f64::from(pieces))
+}
+
+/// Look up how many pieces of an article there are.
+#[tool(read_only, idempotent)]
+async fn stock(
+    /** The article's name. */
+    article: String,
+) -> u32 {
+    if article == "lamp" { 3 } else { 0 }
+}
+
+const SCRIPT: &str = r#"
+turns:
+  - calls:
+      - { tool: stock, args: { article: lamp } }
+      - { tool: quote, args: { article: lamp, pieces: 2 } }
+  - text: '{ "article": "lamp", "pieces": 2, "total": {{ results[1].structured }} }'
+"#;
+
+fn model() -> Result<Arc<dyn Model>, Box<dyn Error>> {
+    let Some(name) = std::env::args().nth(1) else {
+        return Ok(Arc::new(ScriptModel::parse("agent", SCRIPT)?));
+    };
+    let access = PROVIDERS.iter().map(|provider| {
+        let access = ProviderAccess {
+            key: std::env::var(provider.key_variable).ok().map(Secret::new),
+            base_url: std::env::var(provider.base_url_variable).ok(),
+            ..ProviderAccess::default()
+        };
+        (provider.name.to_owned(), access)
+    });
+    let router = Router::new(HttpOptions::default(), access.collect());
+    Ok(router.open(&ModelSpec::parse(&name)?)?)
+}
+
+async fn order() -> Result<(), Box<dyn Error>> {
+    let model = model()?;
+    let toolbox = Toolbox::builder().tool(stock).tool(quote).build()?;
+    let agent = Agent::builder(Arc::clone(&model), toolbox).limits(|limits| {
+        limits.iterations = 10;
+        // A script costs nothing, and nobody knows the price of a model of one's own.
+        limits.cost_usd = model.info().map(|_| 0.10);
+    });
+    let answer = agent.build().run_as::<Order>("Order two lamps, if there are as many.").await?;
+    println!("{} × {}: {} €", answer.value.pieces, answer.value.article, answer.value.total);
+    let record = &answer.outcome.record;
+    eprintln!("{} turns, {} calls", record.iterations, record.tool_calls.len());
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match order().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
