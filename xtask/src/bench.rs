@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::Result;
 use crate::command::Task;
-use crate::suite::setup::{self, Install, Need};
+use crate::suite::setup::{self, Install, Need, environment, finds, npm};
 
 /// A bench program: an example of a crate that prints one JSON object
 /// `{"rows": [{"name", "value", "unit", "promise"?, "promise_max"?, "promise_min"?}]}`.
@@ -22,10 +22,34 @@ pub struct Bench {
     pub example: &'static str,
     /// The features that it needs beyond the package's defaults, separated by commas; empty for none.
     pub features: &'static str,
+    /// The package and the name of a program that it starts, which is built first.
+    pub starts: Option<(&'static str, &'static str)>,
+}
+
+impl Bench {
+    /// The package and the example, with a slash between them.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.package, self.example)
+    }
+}
+
+/// The bench programs whose names have one of these words; all for no word. An error if there are none.
+pub fn named(words: &[String]) -> Result<Vec<&'static Bench>> {
+    let has_word = |bench: &Bench| words.iter().any(|word| bench.name().contains(word.as_str()));
+    let found: Vec<&Bench> = BENCHES.iter().filter(|bench| words.is_empty() || has_word(bench)).collect();
+    if found.is_empty() {
+        let names: Vec<String> = BENCHES.iter().map(Bench::name).collect();
+        return Err(format!(
+            "no program has {} in its name; there are: {}",
+            words.join(", "),
+            names.join("; ")
+        ));
+    }
+    Ok(found)
 }
 
 const fn bench(package: &'static str, folder: &'static str, example: &'static str) -> Bench {
-    Bench { package, folder, example, features: "" }
+    Bench { package, folder, example, features: "", starts: None }
 }
 
 /// The bench programs.
@@ -43,86 +67,63 @@ pub const BENCHES: &[Bench] = &[
     bench("toolpost-exec", "crates/exec", "program_calls"),
     bench("toolpost-mcp", "crates/mcp", "serve_cost"),
     bench("toolpost-agent", "crates/agent", "loop_cost"),
-    bench("toolpost-agent", "crates/agent", "loop_peers"),
+    Bench {
+        starts: Some(("toolpost-cli", "toolpost")),
+        ..bench("toolpost-agent", "crates/agent", "loop_peers")
+    },
     bench("toolpost-llm", "crates/llm", "fold_speed"),
 ];
-
-/// These packages of npm, in the peers' folder.
-macro_rules! npm {
-    ($($package:literal),+) => {
-        Install::Commands(&[&[
-            "npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", ".dev/peers", $($package),+
-        ]])
-    };
-}
 
 /// The peers that the figures are compared with and that the tests do not need. One that cannot be had leaves its rows out.
 const PEERS: &[Need] = &[
     Need {
         name: "sandbox-runtime",
         probe: &["test", "-e", ".dev/peers/node_modules/.bin/srt"],
-        install: npm!("@anthropic-ai/sandbox-runtime"),
+        install: npm!("peers", "@anthropic-ai/sandbox-runtime"),
         reason: "a peer of the sandbox",
         without: "its start is not measured",
     },
     Need {
         name: "mcp typescript 2",
         probe: &["test", "-d", ".dev/peers/node_modules/@modelcontextprotocol/server"],
-        install: npm!("@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2", "zod@4"),
+        install: npm!(
+            "peers",
+            "@modelcontextprotocol/server@2.4.0",
+            "@modelcontextprotocol/node@2.1.2",
+            "zod@4"
+        ),
         reason: "a peer of the server",
         without: "its calls are not measured",
     },
     Need {
         name: "agents of Python",
-        probe: &["test", "-d", ".dev/agents-env/lib", "-a", "-e", ".dev/agents-env/bin/openai"],
-        install: Install::Commands(&[
-            &["python3", "-m", "venv", ".dev/agents-env"],
-            &[
-                ".dev/agents-env/bin/python3",
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "pydantic-ai-slim[anthropic,openai]==2.62.0",
-                "openai-agents==0.24.0",
-            ],
-        ]),
+        probe: finds!("agents-env", "pydantic_ai anthropic agents"),
+        install: environment!(
+            "agents-env",
+            "pydantic-ai-slim[anthropic,openai]==2.62.0",
+            "openai-agents==0.24.0"
+        ),
         reason: "peers of the agent loop",
         without: "their iterations are not measured",
     },
     Need {
         name: "llm_factory_toolkit with its providers",
-        probe: &[
-            ".dev/toolkit-env/bin/python3",
-            "-c",
-            "import importlib.util as u, sys\nsys.exit(any(u.find_spec(name) is None for name in \
-             'llm_factory_toolkit openai'.split()))",
-        ],
-        install: Install::Commands(&[
-            &["python3", "-m", "venv", ".dev/toolkit-env"],
-            &[
-                ".dev/toolkit-env/bin/python3",
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "llm_factory_toolkit==2.1.0",
-                "openai",
-            ],
-        ]),
+        probe: finds!("toolkit-env", "llm_factory_toolkit openai"),
+        install: environment!("toolkit-env", "llm_factory_toolkit==2.1.0", "openai"),
         reason: "a peer of the agent loop",
         without: "its iterations are not measured",
     },
     Need {
         name: "AI SDK",
         probe: &["test", "-d", ".dev/peers/node_modules/@ai-sdk/anthropic"],
-        install: npm!("ai@6.0.326", "@ai-sdk/openai@3.0.141", "@ai-sdk/anthropic", "zod@4"),
+        install: npm!("peers", "ai@6.0.326", "@ai-sdk/openai@3.0.141", "@ai-sdk/anthropic", "zod@4"),
         reason: "a peer of the agent loop",
         without: "its iterations are not measured",
     },
 ];
+
+/// How long one program may take to be built, and to measure.
+const LIMIT: Duration = Duration::from_mins(40);
 
 /// A figure that was measured.
 #[derive(Debug, Clone, PartialEq)]
@@ -188,18 +189,23 @@ pub fn rows(text: &str) -> Result<Vec<Row>> {
         .collect()
 }
 
-/// Runs every bench program in the release profile, writes `benches/results/DATE-COMMIT.json`, and prints a table.
+/// Runs the bench programs, or those whose names have one of these words, in the release profile, writes
+/// `benches/results/DATE-COMMIT.json`, and prints a table.
 ///
-/// The answer is whether every program ran and every promise holds.
-pub fn run(root: &Path) -> Result<bool> {
+/// What the tests need is set up for a run of all; some are measured with what is there of it. The answer is whether
+/// every such program ran and every promise holds.
+pub fn run(root: &Path, words: &[String]) -> Result<bool> {
+    let benches = named(words)?;
     setup::provide(root, setup::TOOLCHAIN);
-    setup::provide(root, setup::NEEDS);
+    if words.is_empty() {
+        setup::provide(root, setup::NEEDS);
+    }
     setup::provide(root, PEERS);
     let mut programs = Vec::new();
     let mut missing = Vec::new();
     let mut table = Vec::new();
-    for bench in BENCHES {
-        let name = format!("{}/{}", bench.package, bench.example);
+    for bench in benches {
+        let name = bench.name();
         let file = root.join(bench.folder).join("examples").join(format!("{}.rs", bench.example));
         let folder = root.join(bench.folder).join("examples").join(bench.example);
         let measured = if file.exists() || folder.exists() {
@@ -241,6 +247,17 @@ pub fn run(root: &Path) -> Result<bool> {
 }
 
 fn measure(root: &Path, bench: &Bench) -> Result<(Vec<Row>, Value)> {
+    if let Some((package, program)) = bench.starts {
+        let task = Task::new("cargo", &["build", "--quiet", "--release", "--package", package])
+            .argument("--bin")
+            .argument(program)
+            .folder(root)
+            .limit(LIMIT);
+        let captured = task.capture()?;
+        if !captured.success {
+            return Err(format!("`{}` failed: {}", task.line(), captured.errors.trim()));
+        }
+    }
     let task = Task::new("cargo", &["run", "--quiet", "--release", "--package", bench.package])
         .argument("--features")
         .argument(bench.features)
@@ -249,7 +266,7 @@ fn measure(root: &Path, bench: &Bench) -> Result<(Vec<Row>, Value)> {
         .argument("--")
         .argument("--json")
         .folder(root)
-        .limit(Duration::from_mins(40));
+        .limit(LIMIT);
     let captured = task.capture()?;
     if !captured.success {
         return Err(format!("`{}` failed: {}", task.line(), captured.errors.trim()));

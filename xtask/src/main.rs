@@ -13,35 +13,43 @@ use std::process::ExitCode;
 use xtask::workspace::Workspace;
 use xtask::{Result, attack, bench, suite, tidy};
 
-/// A chore: its name, what it does, and how; the answer is whether all is well.
-type Chore = (&'static str, &'static str, fn(&Path) -> Result<bool>);
+/// A chore: its name, what it does, and how.
+type Chore = (&'static str, &'static str, Work);
 
-/// The chore that takes words: names of its parts.
-const ATTACK: &str = "attack";
+/// How a chore is done; the answer is whether all is well.
+enum Work {
+    /// As a whole.
+    Whole(fn(&Path) -> Result<bool>),
+    /// As a whole, or the parts whose names have one of these words.
+    Parts(fn(&Path, &[String]) -> Result<bool>),
+}
 
 const CHORES: &[Chore] = &[
-    ("test", "set up what is needed and run all that a change must pass", suite::run),
-    ("tidy", "hold the rules of the tree: layers, sizes, documentation, names in CI", check_tidy),
+    ("test", "set up what is needed and run all that a change must pass", Work::Whole(suite::run)),
     (
-        ATTACK,
-        "run the whole attack table of the sandbox, or the parts whose names have these WORDS, and write docs/attacks.md",
-        |root| attack::run(root, &[]),
+        "tidy",
+        "hold the rules of the tree: layers, sizes, documentation, names in CI",
+        Work::Whole(check_tidy),
     ),
-    ("bench", "measure the promises with numbers into benches/results", bench::run),
-    ("help", "print this page", |_| Ok(help())),
+    (
+        "attack",
+        "run the whole attack table of the sandbox, or the parts whose names have these WORDS, and write docs/attacks.md",
+        Work::Parts(attack::run),
+    ),
+    (
+        "bench",
+        "measure the promises with numbers, or those of the programs whose names have these WORDS, into benches/results",
+        Work::Parts(bench::run),
+    ),
+    ("help", "print this page", Work::Whole(|_| Ok(help()))),
 ];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let name = match arguments.as_slice() {
-        [] => "help",
-        [name] if name == "--help" || name == "-h" => "help",
-        [name] => name,
-        [name, words @ ..] if name == ATTACK => return end(attack::run(&xtask::root(), words)),
-        [name, extra, ..] => {
-            eprintln!("error: `{name}` takes no arguments, found `{extra}`; leave it out");
-            return ExitCode::from(2);
-        }
+    let (name, words) = match arguments.as_slice() {
+        [] => ("help", &[][..]),
+        [name] if name == "--help" || name == "-h" => ("help", &[][..]),
+        [name, words @ ..] => (name.as_str(), words),
     };
     let Some((_, _, chore)) = CHORES.iter().find(|(chore, _, _)| *chore == name) else {
         eprint!("error: there is no chore `{name}`");
@@ -52,7 +60,14 @@ fn main() -> ExitCode {
         }
         return ExitCode::from(2);
     };
-    end(chore(&xtask::root()))
+    match (chore, words) {
+        (Work::Whole(work), []) => end(work(&xtask::root())),
+        (Work::Whole(_), [extra, ..]) => {
+            eprintln!("error: `{name}` takes no arguments, found `{extra}`; leave it out");
+            ExitCode::from(2)
+        }
+        (Work::Parts(work), words) => end(work(&xtask::root(), words)),
+    }
 }
 
 fn end(result: Result<bool>) -> ExitCode {

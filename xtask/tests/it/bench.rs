@@ -1,4 +1,4 @@
-use xtask::bench::{Row, date, render, rows};
+use xtask::bench::{BENCHES, Bench, Row, date, named, render, rows};
 
 #[test]
 fn dates_follow_the_calendar() {
@@ -45,4 +45,22 @@ fn a_bench_that_measured_nothing_is_an_error() {
         let error = rows(text).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn programs_are_chosen_by_words_of_their_names() {
+    let chosen = |words: &[&str]| {
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        named(&words).map(|found| found.into_iter().map(Bench::name).collect::<Vec<_>>())
+    };
+    assert_eq!(chosen(&[]).unwrap().len(), BENCHES.len());
+    assert_eq!(
+        chosen(&["fold", "agent/"]).unwrap(),
+        ["toolpost-agent/loop_cost", "toolpost-agent/loop_peers", "toolpost-llm/fold_speed"]
+    );
+    let error = chosen(&["lopo"]).unwrap_err();
+    assert!(
+        error.contains("no program has lopo in its name") && error.contains("toolpost-agent/loop_cost"),
+        "{error}"
+    );
 }
