@@ -3,6 +3,9 @@ import { generateText, stepCountIs, tool } from "ai";
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { z } from "zod";
 
+// Its warnings would be a part of the figures.
+globalThis.AI_SDK_LOG_WARNINGS = false;
+
 const [url, agents] = [process.argv[2], Number(process.argv[3])];
 const anthropic = createAnthropic({ baseURL: `${url}/v1`, apiKey: "key" });
 const add = tool({
