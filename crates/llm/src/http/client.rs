@@ -9,10 +9,8 @@ use std::time::Duration;
 
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
-use rustls_platform_verifier::Verifier;
 
+use crate::http::certificates::Certificates;
 use crate::{ErrorKind, ModelError, NetworkStage, RetryPolicy, Secret, TimeoutStage};
 
 /// How this crate uses the network. Proxies and the prohibition of outward connections are the caller's word, not the
@@ -70,15 +68,18 @@ pub struct HttpClient {
     /// The client for hosts that the proxy is not for.
     direct: Option<reqwest::Client>,
     options: Arc<HttpOptions>,
+    certificates: Arc<Certificates>,
     /// The host that connections are really made to, if it is a proxy's.
     proxy_host: Option<String>,
 }
 
 impl HttpClient {
-    /// A client. An error if the proxy's address or this machine's certificates cannot be used.
+    /// A client. An error if the proxy's address or the certificates of a file cannot be used. The system's own
+    /// certificates are read for the first address with `https:`, whose request fails if they cannot be used.
     pub fn new(options: HttpOptions) -> Result<Self, ModelError> {
         let wrong = |message: String| ModelError::new(ErrorKind::Configuration, message);
-        let tls = tls(&options.ca_files)?;
+        let certificates = Arc::new(Certificates::of_files(&options.ca_files)?);
+        let tls = certificates.tls()?;
         let builder = || {
             reqwest::Client::builder()
                 .tls_backend_preconfigured(tls.clone())
@@ -107,7 +108,7 @@ impl HttpClient {
             }
         }
         let client = build(with_proxy)?;
-        Ok(Self { client, direct, options: Arc::new(options), proxy_host })
+        Ok(Self { client, direct, options: Arc::new(options), certificates, proxy_host })
     }
 
     /// The options that the client was made with.
@@ -125,12 +126,12 @@ impl HttpClient {
         self.direct.as_ref().filter(|_| is_listed(host, &self.options.no_proxy))
     }
 
-    /// Whether a connection for this address may be made. `caller` is named in the error.
+    /// Whether a connection for this address may and can be made. `caller` is named in the error.
     pub(crate) fn permit(&self, url: &Url, caller: &impl fmt::Display) -> Result<(), ModelError> {
         let proxy = self.proxy_host.as_deref().filter(|_| self.past_the_proxy(url).is_none());
         let host = proxy.or_else(|| url.host_str()).unwrap_or_default();
         if !self.options.no_network || is_this_machine(host) {
-            return Ok(());
+            return if url.scheme() == "https" { self.certificates.check() } else { Ok(()) };
         }
         let message = format!("{caller} wanted to connect to `{host}`");
         Err(ModelError::new(ErrorKind::NetworkForbidden, message))
@@ -151,31 +152,6 @@ pub(crate) fn endpoint(address: &str) -> Result<Url, ModelError> {
         return Err(wrong(format!("`{}:`", url.scheme())));
     }
     Ok(url)
-}
-
-/// Encryption with the system's certificates and those of files.
-fn tls(files: &[PathBuf]) -> Result<rustls::ClientConfig, ModelError> {
-    let wrong = |message: String| ModelError::new(ErrorKind::Configuration, message);
-    let unusable =
-        |error: rustls::Error| wrong(format!("this machine's certificates cannot be used: {error}"));
-    let mut more = Vec::new();
-    for file in files {
-        let of_file = |what: String| wrong(format!("the certificates `{}`: {what}", file.display()));
-        let found = CertificateDer::pem_file_iter(file).map_err(|error| of_file(error.to_string()))?;
-        let before = more.len();
-        for certificate in found {
-            more.push(certificate.map_err(|error| of_file(error.to_string()))?);
-        }
-        if more.len() == before {
-            return Err(of_file("expected PEM with at least one certificate, found none".to_owned()));
-        }
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .map_err(unusable)?;
-    let verifier = Verifier::new_with_extra_roots(more, provider).map_err(unusable)?;
-    Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
 }
 
 /// Whether a list such as `localhost,.example.com` has a host.

@@ -244,6 +244,7 @@ impl Tries {
             until = self.event_deadline();
             stage = TimeoutStage::BetweenEvents;
         }
+        give_back().await;
         String::from_utf8(bytes)
             .map_err(|_| Failure::last(ModelError::new(ErrorKind::Protocol, "the answer is not UTF-8")))
     }
@@ -276,6 +277,12 @@ impl Tries {
         }
         self.exchange.codec.read_body(&text).map_err(|error| advise(named(error)))
     }
+}
+
+/// Lets a connection whose answer was read go back to the pool, which is done by tasks of its own. Without a turn of
+/// theirs a request that follows at once would make another connection.
+async fn give_back() {
+    tokio::task::yield_now().await;
 }
 
 /// Whether an error that came inside a successful answer may pass.
@@ -478,6 +485,7 @@ impl Reading {
         // A connection whose last bytes were read can be used again.
         let farewell = async { while let Ok(Some(_)) = self.response.chunk().await {} };
         timeout(FAREWELL, farewell).await.unwrap_or_default();
+        give_back().await;
         done(tries, answer, queue);
         Ok(true)
     }

@@ -136,6 +136,20 @@ async fn a_connection_serves_again_after_a_stream() {
 }
 
 #[tokio::test]
+async fn as_many_connections_are_made_as_there_are_requests_at_once() {
+    let at_once = 8;
+    let server = LoopbackProvider::start_with(|_| Reply::events(STREAM)).unwrap();
+    let model = model(&server, options());
+    let asked = (0..at_once).map(|_| async {
+        for _ in 0..20 {
+            streamed(&model).await.1.unwrap();
+        }
+    });
+    futures_util::future::join_all(asked).await;
+    assert_eq!(server.connections(), at_once);
+}
+
+#[tokio::test]
 async fn a_stream_in_single_bytes_is_the_same() {
     let replies = vec![Reply::events(STREAM).in_pieces(1, Duration::ZERO), Reply::events(STREAM)];
     let server = LoopbackProvider::start(replies).unwrap();
