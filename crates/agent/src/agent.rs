@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use toolpost_core::{Clock as _, EventSink, SystemClock, UsageEvent};
-use toolpost_llm::{HostedTool, Model, ModelId, Settings};
+use toolpost_llm::{HostedTool, Model, ModelId, Settings, ToolChoice};
 use toolpost_toolbox::{ToolSession, Toolbox};
 
 use crate::dynamic::Offering;
@@ -86,6 +86,7 @@ pub(crate) struct Parts {
     pub(crate) system: Option<String>,
     pub(crate) limits: Limits,
     pub(crate) settings: Settings,
+    pub(crate) tool_choice: Option<ToolChoice>,
     pub(crate) provider_options: Map<String, Value>,
     pub(crate) hosted_tools: Vec<HostedTool>,
     pub(crate) events: Option<EventSink>,
@@ -123,6 +124,7 @@ impl Agent {
             system: None,
             limits: Limits::default(),
             settings: Settings::default(),
+            tool_choice: None,
             provider_options: Map::new(),
             hosted_tools: Vec::new(),
             events: None,
@@ -179,6 +181,15 @@ impl Builder {
     /// How the model is to answer: temperature, output tokens, thinking and so on.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.0.settings = settings;
+        self
+    }
+
+    /// Which tools the model may or must call. A call that it must make ([`ToolChoice::Any`], [`ToolChoice::Tool`]) is
+    /// the first of each run; from then on the model decides, else no run would end. With [`ToolChoice::None`] a run
+    /// makes no call at all, whatever its model says. A tool that is not offered, and a model that cannot be made to
+    /// call one, end a run before anything is sent. Default: the model decides.
+    pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
+        self.0.tool_choice = Some(choice);
         self
     }
 

@@ -6,6 +6,7 @@ mod answer;
 mod ask;
 mod budget;
 mod calls;
+mod choice;
 mod guard;
 mod intent;
 mod judge;
@@ -120,6 +121,7 @@ impl Run {
                 system: parts.system.clone(),
                 turns: self.turns,
                 settings: parts.settings.clone(),
+                tool_choice: parts.tool_choice.clone(),
                 provider_options,
                 hosted_tools: parts.hosted_tools.clone(),
                 ..Request::default()

@@ -19,7 +19,7 @@ use toolpost_sandbox::{Language, Level};
 pub(crate) use self::agent::{AgentArgs, AgentKind, ChatArgs, ExecutorKind, RunArgs};
 pub(crate) use self::files::{AccountArgs, FilesCommand};
 pub(crate) use self::login::{LoginArgs, LogoutArgs};
-pub(crate) use self::models::{CACHING, ModelsCommand, ModelsListArgs, TuningArgs, prompt_caching, thinking};
+pub(crate) use self::models::{CACHING, ModelsCommand, ModelsListArgs, TuningArgs, prompt_caching, thinking, tool_choice};
 use self::serving::{OauthArgs, TaskArgs};
 
 use crate::{help, style};

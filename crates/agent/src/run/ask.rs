@@ -31,6 +31,7 @@ impl Running<'_> {
         if self.resumed.is_none() {
             self.guard_input().await?;
         }
+        self.check_choice()?;
         self.ask_for_form()?;
         self.check_price()
     }
@@ -170,6 +171,9 @@ impl Running<'_> {
             self.note(notice);
         }
         self.request.push_response(response);
+        if response.stop != ModelStop::Pause {
+            self.release_choice();
+        }
         self.carry.extend(response.carry.clone());
         wanted
     }

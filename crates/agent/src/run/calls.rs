@@ -81,6 +81,8 @@ impl Running<'_> {
         for (index, mut wanted) in wanted.into_iter().enumerate() {
             let fate = if index >= allowed {
                 Fate::OverLimit
+            } else if let Some(refused) = self.refuse_by_choice() {
+                Fate::Refused(refused)
             } else if self.until == Until::Intent {
                 Fate::Waits
             } else if !self.may_use(&wanted.name) {

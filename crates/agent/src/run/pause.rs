@@ -190,6 +190,8 @@ impl Running<'_> {
         self.repairs = state.repairs;
         self.carry.extend(state.carried.clone());
         self.request.provider_options.extend(state.carried.clone());
+        // It has made its first call.
+        self.release_choice();
     }
 
     /// Takes up the calls of a resumed run.

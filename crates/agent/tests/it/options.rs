@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::json;
 use toolpost::{Event, tool};
 use toolpost_agent::{Agent, Run, merge_turns};
-use toolpost_llm::{Part, ScriptModel, Turn};
+use toolpost_llm::{ErrorKind, FunctionModel, Part, Request, Said, ScriptModel, ToolChoice, Turn};
 use toolpost_toolbox::Toolbox;
 
 use crate::agent;
@@ -81,4 +81,65 @@ async fn the_record_of_a_call_can_be_read_again() {
     let read: Vec<Arc<toolpost::CallRecord>> = serde_json::from_value(written.clone()).unwrap();
     assert_eq!(serde_json::to_value(read).unwrap(), written);
     assert_eq!(written[0]["arguments"], json!({"a": 1, "b": 2}));
+}
+
+/// An agent with a choice, and the choices of its requests. Its model does what it must, and else calls once and answers.
+async fn chosen(choice: ToolChoice) -> (Vec<Option<ToolChoice>>, toolpost_agent::Outcome) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&seen);
+    let model = FunctionModel::new("obedient", move |request: &Request| {
+        sink.lock().unwrap().push(request.tool_choice.clone());
+        let must = matches!(request.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)));
+        let has_called = request.turns.iter().any(|turn| matches!(turn, Turn::ToolResults(_)));
+        Ok(if must || !has_called {
+            Said::call("add", json!({"a": 1, "b": 2}))
+        } else {
+            Said::text("Done.")
+        })
+    });
+    let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
+    let outcome = Agent::builder(Arc::new(model), toolbox).tool_choice(choice).build().run("Go.").await;
+    let seen = seen.lock().unwrap().clone();
+    (seen, outcome)
+}
+
+#[tokio::test]
+async fn a_call_that_must_be_made_is_asked_for_once() {
+    for choice in [ToolChoice::Any, ToolChoice::Tool("add".into())] {
+        let (seen, outcome) = chosen(choice.clone()).await;
+        assert_eq!(seen, [Some(choice), None]);
+        assert_eq!((outcome.text(), outcome.record.tool_calls.len()), ("Done.", 1));
+    }
+    let (seen, outcome) = chosen(ToolChoice::Auto).await;
+    assert_eq!((seen, outcome.text()), (vec![Some(ToolChoice::Auto); 2], "Done."));
+}
+
+#[tokio::test]
+async fn a_run_that_may_call_nothing_calls_nothing_whatever_its_model_says() {
+    let (seen, outcome) = chosen(ToolChoice::None).await;
+    assert_eq!(seen, vec![Some(ToolChoice::None); 2]);
+    assert!(outcome.record.success && outcome.record.tool_calls.is_empty());
+    let Turn::ToolResults(results) = &outcome.turns[2] else { panic!("{:?}", outcome.turns) };
+    assert!(results[0].is_error, "{results:?}");
+}
+
+#[tokio::test]
+async fn a_tool_that_must_be_called_and_is_not_there_is_found_before_anything_is_sent() {
+    let (seen, outcome) = chosen(ToolChoice::Tool("ad".into())).await;
+    let error = outcome.error.unwrap();
+    assert!(seen.is_empty() && error.kind == ErrorKind::InvalidRequest, "{error}");
+    assert!(error.message.contains("Did you mean `add`?"), "{error}");
+    // With no tools at all there is none to call, and none to choose from.
+    let model = || {
+        FunctionModel::new("plain", |request: &Request| {
+            assert_eq!(request.tool_choice, None);
+            Ok(Said::text("Hello."))
+        })
+    };
+    let agent = |choice| {
+        let toolbox = Toolbox::builder().build().unwrap();
+        Agent::builder(Arc::new(model()), toolbox).tool_choice(choice).build()
+    };
+    assert!(agent(ToolChoice::Any).run("Go.").await.error.is_some());
+    assert_eq!(agent(ToolChoice::None).run("Go.").await.text(), "Hello.");
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use toolpost_agent::claude_code::PermissionMode;
 use toolpost_core::parse_duration;
-use toolpost_llm::Effort;
+use toolpost_llm::{Effort, ToolChoice};
 
-use super::{Permission, Pull, ServerArgs, TuningArgs, effort, size};
+use super::{Permission, Pull, ServerArgs, TuningArgs, effort, size, tool_choice};
 
 /// Who works on a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -152,6 +152,9 @@ pub(crate) struct AgentArgs {
     /// A tool that is always offered, with `--dynamic` or `--compact-tools`. May be repeated.
     #[arg(long, value_name = "TOOL", help_heading = "Tools")]
     pub(crate) core_tool: Vec<String>,
+    /// What the model does about tools: `auto`; `any` or the name of one, which it must call first; `none`.
+    #[arg(long, value_name = "CHOICE", help_heading = "Tools", value_parser = tool_choice)]
+    pub(crate) tool_choice: Option<ToolChoice>,
     /// Offer tools without the descriptions of their parameters, which takes fewer tokens.
     #[arg(long, help_heading = "Tools")]
     pub(crate) compact_tools: bool,
@@ -194,6 +197,32 @@ pub(crate) struct AgentArgs {
     /// End at a limit at once, without a last answer that sums up.
     #[arg(long, help_heading = "Limits")]
     pub(crate) no_wrap_up: bool,
+    #[command(flatten)]
+    pub(crate) loop_limits: LoopArgs,
+}
+
+/// How the loop treats tools and answers that take too much.
+#[derive(Args, Debug)]
+pub(crate) struct LoopArgs {
+    /// How many tools run at once at most. Default 8.
+    #[arg(long, value_name = "N", help_heading = "Limits", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) parallel_tools: Option<u32>,
+    /// How long one call of a tool takes at most, such as `90s`; where the tool's own policy says less, that holds.
+    #[arg(long, value_name = "D", help_heading = "Limits", value_parser = parse_duration)]
+    pub(crate) tool_timeout: Option<Duration>,
+    /// How many characters of text of one call the model reads at most; the beginning and the end stay. Default 64 KiB.
+    #[arg(long, value_name = "N", help_heading = "Limits", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) tool_output_chars: Option<u32>,
+    /// How often the model may repeat itself before it is told, and twice that before the run ends; 0 for endlessly.
+    /// Default 3.
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub(crate) repetition: Option<u32>,
+    /// How often a model is told that its answer does not fit `--output-schema`. Default 2.
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub(crate) repairs: Option<u32>,
+    /// Let a conversation that outgrows the model end the run, instead of putting a summary in the place of its middle.
+    #[arg(long, help_heading = "Limits")]
+    pub(crate) no_compaction: bool,
 }
 
 fn temperature(text: &str) -> Result<f64, String> {

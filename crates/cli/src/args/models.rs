@@ -1,7 +1,7 @@
 //! What `models` takes, and what every command with a model takes about it.
 
 use clap::{Args, Subcommand};
-use toolpost_llm::{CacheLifetime, PromptCaching, Thinking};
+use toolpost_llm::{CacheLifetime, PromptCaching, Thinking, ToolChoice};
 
 /// What can be asked about models.
 #[derive(Debug, Subcommand)]
@@ -92,5 +92,16 @@ pub(crate) fn prompt_caching(text: &str) -> Result<PromptCaching, String> {
         "marks-5m" => PromptCaching::Marks(CacheLifetime::FiveMinutes),
         "marks-1h" => PromptCaching::Marks(CacheLifetime::OneHour),
         _ => return Err(format!("expected one of {}", CACHING.join(", "))),
+    })
+}
+
+/// What a model does about tools, in words; what is no word for it is the name of a tool.
+pub(crate) fn tool_choice(text: &str) -> Result<ToolChoice, String> {
+    Ok(match text.trim() {
+        "" => return Err("expected `auto`, `any`, `none` or the name of a tool".to_owned()),
+        "auto" => ToolChoice::Auto,
+        "any" => ToolChoice::Any,
+        "none" => ToolChoice::None,
+        name => ToolChoice::Tool(name.to_owned()),
     })
 }

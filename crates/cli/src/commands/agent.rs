@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use toolpost_agent::{Agent, Limits};
 use toolpost_core::{Artifact, ArtifactData, Clock as _, EventSink, RunId, SystemClock, ToolSource};
-use toolpost_llm::{Catalog, Effort, Model, Settings};
+use toolpost_llm::{Catalog, Effort, Model, Settings, ToolChoice};
 use toolpost_toolbox::Toolbox;
 
 use super::model::{catalog, open_model};
@@ -24,6 +24,7 @@ pub(super) struct Parts<'a> {
     args: &'a AgentArgs,
     config: &'a Config,
     settings: Settings,
+    tool_choice: Option<ToolChoice>,
     provider_options: serde_json::Map<String, serde_json::Value>,
     catalog: Arc<Catalog>,
     limits: Limits,
@@ -43,6 +44,7 @@ impl<'a> Parts<'a> {
         printer: &Printer,
     ) -> Result<Self, Failure> {
         let (settings, limits) = (settings(args, config)?, limits(args, config)?);
+        let tool_choice = tool_choice(args, config)?;
         let provider_options = provider_options(args, config)?;
         let catalog = catalog(config)?;
         let token = crate::mcp::token(&args.server)?;
@@ -54,7 +56,18 @@ impl<'a> Parts<'a> {
         let toolbox =
             super::toolbox(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events))
                 .await?;
-        Ok(Self { args, config, settings, provider_options, catalog, limits, events, toolbox, sources })
+        Ok(Self {
+            args,
+            config,
+            settings,
+            tool_choice,
+            provider_options,
+            catalog,
+            limits,
+            events,
+            toolbox,
+            sources,
+        })
     }
 
     /// The agent with a model.
@@ -77,6 +90,12 @@ impl<'a> Parts<'a> {
         };
         builder =
             builder.core_tools(self.args.core_tool.iter().cloned()).compact_tools(self.args.compact_tools);
+        if !self.args.loop_limits.no_compaction && !self.config.flag("no_compaction") {
+            builder = builder.compaction(|_| {});
+        }
+        if let Some(choice) = self.tool_choice.clone() {
+            builder = builder.tool_choice(choice);
+        }
         if let Some(system) = self.args.system_prompt.clone().or_else(|| self.config.text("system_prompt")) {
             builder = builder.system(system);
         }
@@ -145,6 +164,15 @@ fn settings(args: &AgentArgs, config: &Config) -> Result<Settings, Failure> {
     })
 }
 
+fn tool_choice(args: &AgentArgs, config: &Config) -> Result<Option<ToolChoice>, Failure> {
+    if args.tool_choice.is_some() {
+        return Ok(args.tool_choice.clone());
+    }
+    let text = config.text("tool_choice");
+    let choice = text.map(|text| crate::args::tool_choice(&text)).transpose();
+    choice.map_err(|error| Failure::usage(format!("the setting `tool_choice`: {error}")))
+}
+
 /// Fields of the provider's own request: those of the settings, and those of the command, which count more.
 fn provider_options(
     args: &AgentArgs,
@@ -176,10 +204,23 @@ fn limits(args: &AgentArgs, config: &Config) -> Result<Limits, Failure> {
         args.max_tool_calls.map_or_else(|| config.number("max_tool_calls"), |n| Ok(Some(n)))?;
     limits.tokens = args.max_tokens.map_or_else(|| config.number("max_tokens"), |n| Ok(Some(n)))?;
     limits.time = args.max_time.or_else(|| config.duration("max_time"));
-    limits.cost_usd = args.max_cost;
-    if args.no_wrap_up {
+    limits.cost_usd = args.max_cost.or_else(|| config.fraction("max_cost"));
+    if args.no_wrap_up || config.flag("no_wrap_up") {
         limits.wrap_up = None;
     }
+    let own = &args.loop_limits;
+    let number = |given: Option<u32>, name: &'static str| match given {
+        Some(number) => Ok(Some(number)),
+        None => config.number(name),
+    };
+    let size = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+    if let Some(tools) = number(own.parallel_tools, "parallel_tools")? {
+        limits.parallel_tools = size(tools);
+    }
+    limits.tool_timeout = own.tool_timeout.or_else(|| config.duration("tool_timeout"));
+    limits.tool_output_chars = number(own.tool_output_chars, "tool_output_chars")?.map(size);
+    limits.repetition = number(own.repetition, "repetition")?.unwrap_or(limits.repetition);
+    limits.repairs = number(own.repairs, "repairs")?.unwrap_or(limits.repairs);
     Ok(limits)
 }
 

@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     Temperature,
     /// A number from 0 to 1.
     Probability,
+    /// A number above 0.
+    Amount,
     /// An object: a table in a file, JSON elsewhere.
     Object,
     /// A duration such as `90s`.
@@ -78,7 +80,7 @@ const fn key(
 const LEVELS: &[&str] = &["minimal", "standard", "strict", "maximum"];
 const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh", "max"];
 
-use Kind::{Choice, Count, Flag, Number, Object, Path, Probability, Spares, Temperature, Text, Texts};
+use Kind::{Amount, Choice, Count, Flag, Number, Object, Path, Probability, Spares, Temperature, Text, Texts};
 use Untrusted::{Acts, ActsIfTrue, Waits};
 
 /// The settings. A row with the kind, a reader and a test each: see `tests/it/config.rs`.
@@ -220,6 +222,14 @@ pub(crate) const KEYS: &[Key] = &[
         "how many requests a provider gets at once",
     ),
     key("tools", Texts, "TOOLPOST_TOOLS", Waits, "", "the tools of `run`: targets or names"),
+    key(
+        "tool_choice",
+        Text,
+        "TOOLPOST_TOOL_CHOICE",
+        Waits,
+        "",
+        "`auto`, `none`, or what a run must call first: `any`, or the name of a tool",
+    ),
     key("allow", Texts, "TOOLPOST_ALLOW", Waits, "", "tools that need no approval"),
     key("ask", Flag, "TOOLPOST_ASK", ActsIfTrue, "false", "ask before each call of every tool"),
     key("level", Choice(LEVELS), "TOOLPOST_LEVEL", Waits, "", "the sandbox level"),
@@ -231,6 +241,49 @@ pub(crate) const KEYS: &[Key] = &[
     key("max_tokens", Count, "TOOLPOST_MAX_TOKENS", Waits, "", "how many tokens a run reads and writes"),
     key("max_output_tokens", Count, "TOOLPOST_MAX_OUTPUT_TOKENS", Waits, "", "the longest answer of a model"),
     key("max_time", Kind::Duration, "TOOLPOST_MAX_TIME", Waits, "", "how long a run takes"),
+    key("max_cost", Amount, "TOOLPOST_MAX_COST", Waits, "", "how many US dollars a run costs"),
+    key("parallel_tools", Count, "TOOLPOST_PARALLEL_TOOLS", Waits, "8", "how many tools of a run work at once"),
+    key("tool_timeout", Kind::Duration, "TOOLPOST_TOOL_TIMEOUT", Waits, "", "how long one call of a tool takes"),
+    key(
+        "tool_output_chars",
+        Count,
+        "TOOLPOST_TOOL_OUTPUT_CHARS",
+        Waits,
+        "",
+        "how many characters of a call's text the model reads",
+    ),
+    key(
+        "repetition",
+        Number,
+        "TOOLPOST_REPETITION",
+        Waits,
+        "3",
+        "how often a run repeats itself before its model is told; 0 for endlessly",
+    ),
+    key(
+        "repairs",
+        Number,
+        "TOOLPOST_REPAIRS",
+        Waits,
+        "2",
+        "how often a model is told that its answer does not fit its schema",
+    ),
+    key(
+        "no_wrap_up",
+        Flag,
+        "TOOLPOST_NO_WRAP_UP",
+        ActsIfTrue,
+        "false",
+        "a run ends at a limit without summing up",
+    ),
+    key(
+        "no_compaction",
+        Flag,
+        "TOOLPOST_NO_COMPACTION",
+        Waits,
+        "false",
+        "a conversation that outgrows its model ends, instead of being summed up",
+    ),
     key(
         "no_network",
         Flag,
@@ -391,6 +444,7 @@ impl Key {
             (Kind::Probability, Value::Number(number)) => {
                 number.as_f64().is_some_and(|number| (0.0..=1.0).contains(&number))
             }
+            (Kind::Amount, Value::Number(number)) => number.as_f64().is_some_and(|number| number > 0.0),
             (Kind::Spares, Value::Number(number)) => {
                 number.as_u64().is_some_and(|number| (1..=256).contains(&number))
             }
@@ -419,6 +473,7 @@ impl Key {
             | Kind::Spares
             | Kind::Temperature
             | Kind::Probability
+            | Kind::Amount
             | Kind::Object => serde_json::from_str(text.trim()).unwrap_or_else(|_| text.into()),
             _ => text.into(),
         };
@@ -436,6 +491,7 @@ impl Key {
             Kind::Number => "a whole number from 0".into(),
             Kind::Temperature => "a number from 0 to 2".into(),
             Kind::Probability => "a number from 0 to 1".into(),
+            Kind::Amount => "a number above 0".into(),
             Kind::Object => "a table, or an object of JSON".into(),
             Kind::Duration => "a duration such as \"90s\" or \"5m\"".into(),
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
@@ -469,6 +525,7 @@ mod tests {
             ("code.pool", json!(256), json!(257)),
             ("temperature", json!(2), json!(2.1)),
             ("top_p", json!(1), json!(1.1)),
+            ("max_cost", json!(0.5), json!(0)),
             ("seed", json!(0), json!(-1)),
             ("provider_options", json!({"a": 1}), json!([1])),
             ("max_time", json!("90s"), json!("0s")),

@@ -52,6 +52,15 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("max_tool_calls", limits),
         ("max_tokens", limits),
         ("max_time", limits),
+        ("max_cost", crate::run::max_cost),
+        ("parallel_tools", crate::loop_limits::parallel_tools),
+        ("tool_timeout", crate::loop_limits::tool_timeout),
+        ("tool_output_chars", crate::loop_limits::tool_output_chars),
+        ("repetition", crate::loop_limits::repetition),
+        ("repairs", crate::loop_limits::repairs),
+        ("no_wrap_up", crate::run::no_wrap_up),
+        ("no_compaction", crate::loop_limits::no_compaction),
+        ("tool_choice", crate::tuning::tool_choice),
         ("no_network", no_network),
         ("no_save", crate::memory::no_save),
         ("code.pool", pool),
@@ -95,7 +104,7 @@ fn every_setting_has_a_test_and_is_set_by_its_variable() {
 
 fn sample(name: &str) -> &'static str {
     match name {
-        "ask" | "no_network" | "no_save" | "parallel_tool_calls" => "true",
+        "ask" | "no_network" | "no_save" | "no_wrap_up" | "no_compaction" | "parallel_tool_calls" => "true",
         "temperature" | "top_p" => "0.5",
         "prompt_caching" => "1h",
         "provider_options" => "{\"a\":1}",
@@ -103,7 +112,7 @@ fn sample(name: &str) -> &'static str {
         "models.retry_wait" => "2s",
         name if name.ends_with("_timeout") => "9s",
         name if name.starts_with("models.") && !name.ends_with("file") => "7",
-        "top_k" | "seed" => "7",
+        "top_k" | "seed" | "parallel_tools" | "tool_output_chars" | "repetition" | "repairs" => "7",
         "effort" => "high",
         "tools" | "allow" | "http.allow_hosts" | "code.preload" => "a,b",
         "search.engine" => "brave",

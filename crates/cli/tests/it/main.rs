@@ -22,6 +22,7 @@ mod help;
 mod hostile;
 mod interrupt;
 mod login;
+mod loop_limits;
 mod look;
 mod mcp;
 mod memory;

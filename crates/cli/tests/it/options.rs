@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, chat, claude_code, config, docker, exec, files, gateway, global, login, look, mcp, memory, models,
+    call, chat, claude_code, config, docker, exec, files, gateway, global, login, look, loop_limits, mcp,
+    memory, models,
     packages, run, serve, serve_oauth, serve_tasks, session, several, state, targets, tuning,
 };
 
@@ -121,6 +122,13 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--output"), by!(run::output)),
         (("run", "--output-schema"), by!(run::output_schema)),
         (("run", "--no-wrap-up"), by!(run::no_wrap_up)),
+        (("run", "--parallel-tools"), by!(loop_limits::parallel_tools)),
+        (("run", "--tool-timeout"), by!(loop_limits::tool_timeout)),
+        (("run", "--tool-output-chars"), by!(loop_limits::tool_output_chars)),
+        (("run", "--repetition"), by!(loop_limits::repetition)),
+        (("run", "--repairs"), by!(loop_limits::repairs)),
+        (("run", "--no-compaction"), by!(loop_limits::no_compaction)),
+        (("run", "--tool-choice"), by!(tuning::tool_choice)),
         (("runs ls", "--limit"), by!(memory::ls)),
         (("runs show", "<ID>"), by!(memory::show)),
         (("runs stats", "--since"), by!(memory::stats)),

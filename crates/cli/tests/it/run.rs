@@ -130,6 +130,8 @@ pub(crate) fn max_cost() {
     assert_eq!(finished.error()["code"], "MAX_COST");
     assert_eq!(model.bodies().len(), 1);
     let model = Anthropic::start(replies());
+    model.env.run(words.iter().chain(&["--config", "max_cost=0.000001"])).exit(6);
+    let model = Anthropic::start(replies());
     let record = model.env.run(words.iter().chain(&["--max-cost", "5"])).ok().json();
     assert!(record["cost_usd"].as_f64().unwrap() > 0.0, "{record}");
     // What a script costs is not known.
@@ -148,6 +150,7 @@ pub(crate) fn no_wrap_up() {
     };
     assert_eq!(record(&[]), ("Summed up.".to_owned(), 2));
     assert_eq!(record(&["--no-wrap-up"]), (String::new(), 1));
+    assert_eq!(record(&["--config", "no_wrap_up=true"]), (String::new(), 1));
 }
 
 #[test]

@@ -193,3 +193,37 @@ pub(crate) fn concurrency() {
     let wrong = TestEnv::new().run(["run", "-p", "hi", "--config", "models.concurrency=0", "--json"]).exit(2);
     assert!(wrong.err.contains("a whole number from 1"), "{wrong}");
 }
+
+#[test]
+pub(crate) fn tool_choice() {
+    for (choice, sent) in [
+        ("auto", json!({"type": "auto"})),
+        ("none", json!({"type": "none"})),
+        ("any", json!({"type": "any"})),
+        ("calculate", json!({"type": "tool", "name": "calculate"})),
+    ] {
+        let body = both(&["--tool-choice", choice], &format!("tool_choice={choice}"));
+        assert_eq!(body["tool_choice"], sent);
+    }
+    // What was called is not called for again.
+    let model = Anthropic::start(vec![
+        crate::support::calls("calculate", &json!({"expression": "6*7"})),
+        says("42"),
+    ]);
+    let words = ["run", "-p", "hi", "--model", OLD, "--tool-choice", "calculate"];
+    assert_eq!(model.env.run(words).ok().out, "42\n");
+    assert_eq!(model.bodies()[1]["tool_choice"], Value::Null);
+    // A tool that is not there, and a model that cannot be made to call one, are found before.
+    let model = Anthropic::start(Vec::new());
+    let refused = |words: &[&str]| {
+        let words = ["run", "-p", "hi", "--json"].iter().chain(words);
+        model.env.run(words).exit(2).err.clone()
+    };
+    assert!(refused(&["--model", OLD, "--tool-choice", "calculat"]).contains("Did you mean `calculate`?"));
+    let said = refused(&["--model", "claude-opus-5-5", "--tool-choice", "any"]);
+    assert!(said.contains("forced_tool_choice"), "{said}");
+    let said = refused(&["--model", OLD, "--tool-choice", "any", "--thinking", "2000"]);
+    assert!(said.contains("while the model thinks"), "{said}");
+    assert!(refused(&["--tool-choice", ""]).contains("expected `auto`"));
+    assert!(refused(&["--config", "tool_choice="]).contains("expected `auto`"));
+}

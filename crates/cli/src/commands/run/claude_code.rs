@@ -88,7 +88,7 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let time = args.work.max_time.or_else(|| config.duration("max_time"));
     builder = builder.limits(|all| {
         all.iterations = iterations;
-        all.cost_usd = args.work.max_cost;
+        all.cost_usd = args.work.max_cost.or_else(|| config.fraction("max_cost"));
         all.time = time;
         all.memory = own.memory.unwrap_or(all.memory);
         all.cpus = own.cpu.or(all.cpus);
@@ -206,6 +206,13 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         ("--fork", args.work.fork.is_some()),
         ("--no-save", args.work.no_save),
         ("--no-wrap-up", args.work.no_wrap_up),
+        ("--parallel-tools", args.work.loop_limits.parallel_tools.is_some()),
+        ("--tool-timeout", args.work.loop_limits.tool_timeout.is_some()),
+        ("--tool-output-chars", args.work.loop_limits.tool_output_chars.is_some()),
+        ("--repetition", args.work.loop_limits.repetition.is_some()),
+        ("--repairs", args.work.loop_limits.repairs.is_some()),
+        ("--no-compaction", args.work.loop_limits.no_compaction),
+        ("--tool-choice", args.work.tool_choice.is_some()),
         ("--plain", args.work.plain),
         ("--record", args.work.record.is_some()),
         ("--dynamic", args.work.dynamic.is_some()),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::AnyFold;
 use super::codec::{Codec, Encoded};
 use crate::catalog::ModelInfo;
-use crate::{ErrorKind, ModelError, Request, Response, Turn};
+use crate::{ErrorKind, ModelError, Request, Response, Thinking, ToolChoice, Turn};
 
 pub(crate) use self::fold::MessageFold;
 pub(crate) use self::tools::hosted_types;
@@ -41,6 +41,13 @@ impl Codec for MessagesCodec {
     fn check(&self, request: &Request) -> Result<(), ModelError> {
         if let Some(user) = request.metadata.keys().find(|name| *name != "user_id") {
             let message = format!("metadata `{user}`: the Anthropic wire takes `user_id` alone");
+            return Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
+        }
+        if matches!(request.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)))
+            && matches!(request.settings.thinking, Some(Thinking::Adaptive | Thinking::Budget(_)))
+        {
+            let message = "a tool that must be called: the Anthropic wire takes none while the model thinks; \
+                           ask without thinking, or let the model decide";
             return Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
         }
         for tool in &request.hosted_tools {

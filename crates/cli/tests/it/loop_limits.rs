@@ -1,0 +1,108 @@
+//! What the loop does about tools and answers that take too much: each option, and its setting.
+
+use serde_json::{Value, json};
+
+use crate::support::{Anthropic, TestEnv, calls, says};
+
+/// What `run` with a script comes to, with an option and with the setting of the same meaning.
+#[track_caller]
+fn both<T: PartialEq + std::fmt::Debug>(
+    turns: &Value,
+    [option, value, setting]: [&str; 3],
+    read: impl Fn(&[Value]) -> T,
+) -> T {
+    let told = |words: &[&str]| {
+        let env = TestEnv::new();
+        env.write("script.yaml", json!({ "turns": turns }).to_string());
+        env.write("schema.json", r#"{"type": "object"}"#);
+        let run = ["run", "-p", "go", "--model", "script:script.yaml", "--tools", "builtin"];
+        let run = run.iter().chain(&["--format", "jsonl"]).chain(words);
+        read(&env.run(run).lines())
+    };
+    let with_option = told(&[option, value]);
+    assert_eq!(with_option, told(&["--config", &format!("{setting}={value}")]), "{option} {setting}");
+    assert_ne!(with_option, told(&[]), "{option}");
+    with_option
+}
+
+fn record(lines: &[Value]) -> Value {
+    lines.last().unwrap()["record"].clone()
+}
+
+fn sleeping(seconds: &str) -> Value {
+    json!({ "tool": "run_command", "args": { "argv": ["sleep", seconds] } })
+}
+
+#[test]
+pub(crate) fn parallel_tools() {
+    let turns = json!([{ "calls": [sleeping("0.3"), sleeping("0.3")] }, { "text": "done" }]);
+    let order = both(&turns, ["--parallel-tools", "1", "parallel_tools"], |lines| {
+        let kinds = lines.iter().filter_map(|line| line["type"].as_str()?.strip_prefix("call."));
+        kinds.filter(|kind| ["started", "finished"].contains(kind)).map(str::to_owned).collect::<Vec<_>>()
+    });
+    assert_eq!(order, ["started", "finished", "started", "finished"]);
+}
+
+#[test]
+pub(crate) fn tool_timeout() {
+    let turns = json!([{ "calls": [sleeping("2")] }, { "text": "done" }]);
+    let code = both(&turns, ["--tool-timeout", "200ms", "tool_timeout"], |lines| {
+        record(lines)["tool_calls"][0]["error"]["code"].clone()
+    });
+    assert_eq!(code, "TIMEOUT");
+}
+
+#[test]
+pub(crate) fn tool_output_chars() {
+    let call = json!({ "tool": "run_command", "args": { "argv": ["seq", "5000"] } });
+    let turns = json!([{ "calls": [call] }, { "text": "{{ last.text }}" }]);
+    let read = both(&turns, ["--tool-output-chars", "500", "tool_output_chars"], |lines| {
+        record(lines)["response"].as_str().unwrap().to_owned()
+    });
+    assert!(read.chars().count() < 700, "{read}");
+}
+
+#[test]
+pub(crate) fn repetition() {
+    let call = json!({ "calls": [{ "tool": "calculate", "args": { "expression": "1" } }] });
+    let mut turns = vec![call; 12];
+    turns.push(json!({ "text": "done" }));
+    let turns = json!(turns);
+    let read = |lines: &[Value]| (record(lines)["stop_reason"].clone(), record(lines)["iterations"].clone());
+    let (stop, iterations) = both(&turns, ["--repetition", "1", "repetition"], read);
+    assert_eq!((stop, iterations), (json!("repeated_call"), json!(3)));
+    assert_eq!(both(&turns, ["--repetition", "0", "repetition"], read).0, "end_turn");
+}
+
+#[test]
+pub(crate) fn repairs() {
+    let iterations = |words: &[&str]| {
+        let env = TestEnv::new();
+        env.write("script.yaml", json!({ "turns": vec![json!({ "text": "no" }); 6] }).to_string());
+        env.write("schema.json", r#"{"type": "object"}"#);
+        let run = ["run", "-p", "go", "--model", "script:script.yaml", "--output-schema", "schema.json"];
+        env.run(run.iter().chain(&["--json"]).chain(words)).exit(7).json()["iterations"].clone()
+    };
+    assert_eq!(iterations(&[]), 3);
+    assert_eq!(iterations(&["--repairs", "0"]), 1);
+    assert_eq!(iterations(&["--config", "repairs=4"]), 5);
+}
+
+#[test]
+pub(crate) fn no_compaction() {
+    let run = |words: &[&str]| {
+        let sums = (0..4).map(|n| calls("calculate", &json!({"expression": n.to_string()})));
+        let model = Anthropic::start(sums.chain([says("Sums were made."), says("Done.")]).collect());
+        // An answer of the loopback provider consumes 12 tokens: the window is always nearly full.
+        let row = json!({"models": [{"id": "anthropic/tiny", "context_window": 12}]});
+        model.env.write("models.json", row.to_string());
+        let base = ["run", "-p", "x", "--model", "anthropic/tiny", "--config", "models.file=models.json"];
+        let finished = model.env.run(base.iter().chain(words)).ok();
+        let last = model.bodies().pop().unwrap();
+        (finished.out.clone(), last.to_string().contains("a summary of what came here"))
+    };
+    assert_eq!(run(&[]), ("Done.\n".to_owned(), true));
+    for words in [&["--no-compaction"][..], &["--config", "no_compaction=true"]] {
+        assert_eq!(run(words), ("Sums were made.\n".to_owned(), false));
+    }
+}
