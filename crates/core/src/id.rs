@@ -1,4 +1,6 @@
-//! Identifiers: 48 bits of milliseconds since 1970 and 80 random bits, so that they sort by time of making.
+//! Identifiers: 48 bits of milliseconds since 1970 and 80 random bits, so that they sort by time of making. Those of one
+//! process sort strictly in the order in which they were made, whatever its clock says; those of several processes that
+//! were made in the same millisecond have an order too, the same for whoever compares them.
 //!
 //! They name things and are not secrets; whoever needs an unguessable handle makes one of its own.
 
@@ -6,6 +8,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -30,7 +33,18 @@ pub(crate) fn random() -> u64 {
 fn new_bits() -> u128 {
     let millis = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis());
     let tail = (u128::from(random()) << 16) | u128::from(random() >> 48);
-    ((millis & 0xFFFF_FFFF_FFFF) << 80) | tail
+    let bits = ((millis & 0xFFFF_FFFF_FFFF) << 80) | tail;
+    let mut latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner);
+    *latest = after(*latest, bits);
+    *latest
+}
+
+/// The latest id of this process.
+static LATEST: Mutex<u128> = Mutex::new(0);
+
+/// These bits if they sort behind the latest ones, else the bits that come next.
+fn after(latest: u128, bits: u128) -> u128 {
+    if bits > latest { bits } else { latest.wrapping_add(1) }
 }
 
 fn write_text(bits: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -131,6 +145,15 @@ mod tests {
         assert_eq!(text.parse::<CallId>().unwrap(), first);
         std::thread::sleep(std::time::Duration::from_millis(2));
         assert!(CallId::new().to_string() > text);
+    }
+
+    #[test]
+    fn those_of_one_millisecond_and_of_a_clock_that_goes_back_sort_as_they_were_made() {
+        let ids: Vec<_> = (0..10_000).map(|_| CallId::new()).collect();
+        assert!(ids.is_sorted_by(|a, b| a < b && a.to_string() < b.to_string()));
+        for (latest, bits, next) in [(7, 9, 9), (7, 7, 8), (7, 3, 8)] {
+            assert_eq!(after(latest, bits), next);
+        }
     }
 
     #[test]
