@@ -47,7 +47,7 @@ pub use self::dynamic::Dynamic;
 pub use self::guardrail::{CallVerdict, Guardrail, TextVerdict};
 pub use self::history::merge_turns;
 pub use self::memory::{
-    Conversation, ConversationSummary, Conversations, Exchange, Forked, NewConversation, RunStats,
+    Compacted, Conversation, ConversationSummary, Conversations, Exchange, Forked, NewConversation, RunStats,
     RunSummary, Runs, StoredRun,
 };
 pub use self::port::ModelPort;

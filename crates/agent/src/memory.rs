@@ -14,7 +14,7 @@ mod keeper;
 mod ledger;
 mod runs;
 
-pub use self::conversation::{Conversation, Exchange};
+pub use self::conversation::{Compacted, Conversation, Exchange};
 pub use self::conversations::{ConversationSummary, Conversations, Forked, NewConversation};
 pub(crate) use self::keeper::Keeper;
 pub use self::runs::{RunStats, RunSummary, Runs, StoredRun};

@@ -142,6 +142,7 @@ impl Run {
             pauses: self.pauses,
             tools: self.tools,
             until: self.until,
+            latest_pause: 0,
             elapsed_before: self.resumed.as_ref().map(|resumed| resumed.elapsed()).unwrap_or_default(),
             resumed: self.resumed,
             waiting: Vec::new(),
@@ -157,8 +158,11 @@ impl Run {
             running.restore(&resumed, begun);
             running.resumed = Some(resumed);
         }
-        let Interrupted { stop, error } =
-            running.work().await.map_or_else(|interrupted| interrupted, Interrupted::from);
+        let ended = match running.claim().await {
+            Ok(()) => running.work().await,
+            Err(stop) => Err(stop.into()),
+        };
+        let Interrupted { stop, error } = ended.map_or_else(|interrupted| interrupted, Interrupted::from);
         running.wrap_up(&stop).await;
         running.close(begun, stop, error.map(|error| *error)).await
     }
@@ -223,6 +227,8 @@ struct Running<'a> {
     /// What the run goes on from, and how long it had worked then.
     resumed: Option<Box<Resumed>>,
     elapsed_before: Duration,
+    /// How often it has waited for somebody.
+    latest_pause: u32,
     /// The calls of the last answer, if some of them wait for somebody.
     waiting: Vec<WaitingCall>,
     /// Whether the next answer goes on where a pause was made.
@@ -319,8 +325,8 @@ impl Running<'_> {
         record.error = error
             .as_ref()
             .map(|error| json!({ "kind": error.kind.as_str(), "message": error.to_string(), "hint": error.hint() }));
-        if let StopReason::Guardrail(reason) = &stop {
-            record.error = Some(json!({ "kind": "guardrail", "message": reason }));
+        if let StopReason::Guardrail(reason) | StopReason::NotClaimed(reason) = &stop {
+            record.error = Some(json!({ "kind": stop.as_str(), "message": reason }));
         }
         let tool_session = offer.into_session();
         record.notices = notices.as_slice().to_vec();
@@ -348,7 +354,8 @@ impl Running<'_> {
 
     /// Keeps what is new of the conversation, where it is kept.
     async fn save(&mut self) {
-        if let Some(notice) = self.keeper.save(&self.request.turns).await {
+        let spent = self.budget.family().spent();
+        if let Some(notice) = self.keeper.save(&self.request.turns, &self.record, spent).await {
             self.note(&notice);
         }
     }

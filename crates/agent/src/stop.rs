@@ -50,6 +50,8 @@ pub enum StopReason {
     ToolIntent,
     /// The calls that were chosen have been made, and no more was asked for.
     ToolsCalled,
+    /// A state is gone on from once, and somebody has done so before, or the store could not say whether: why.
+    NotClaimed(String),
     /// What the run has cost is not known, and it may only cost so much.
     UnknownCost,
     /// The conversation moves to another agent of the team.
@@ -88,6 +90,7 @@ impl StopReason {
             Self::ApprovalNeeded => "approval_needed",
             Self::ToolIntent => "tool_intent",
             Self::ToolsCalled => "tools_called",
+            Self::NotClaimed(_) => "not_claimed",
             Self::UnknownCost => "unknown_cost",
             Self::Handoff => "handoff",
             Self::Cancelled => "cancelled",

@@ -15,7 +15,7 @@ use toolpost_toolbox::ToolSession;
 use super::conversations::{ConversationSummary, Forked, remember_last};
 use super::ledger::Ledger;
 use crate::compact::middle;
-use crate::results::usage_of;
+use crate::results::spent_by;
 use crate::{Agent, Run};
 
 /// The version of the format of a head.
@@ -58,6 +58,18 @@ pub struct Exchange {
     pub at: Timestamp,
     /// Where it begins, as an index of the turns.
     pub first_turn: usize,
+}
+
+/// What making a conversation shorter has done.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Compacted {
+    /// How many turns became a summary.
+    pub turns: usize,
+    /// What writing it consumed.
+    pub usage: Usage,
+    /// What that cost in US dollars; `None` is unknown.
+    pub cost_usd: Option<f64>,
 }
 
 /// Where a conversation stands.
@@ -354,12 +366,11 @@ impl Conversation {
     }
 
     /// Makes it shorter now, as it would be when it comes near to the model's window: with the agent's
-    /// [`Compaction`](crate::Compaction), or the default one. Returns how many turns became a summary, and what that
-    /// consumed; `None` if there was nothing that a summary could replace.
+    /// [`Compaction`](crate::Compaction), or the default one. `None` if there was nothing that a summary could replace.
     ///
     /// # Errors
     /// `DEPENDENCY` if the model could not write the summary, and those of the store.
-    pub async fn compact(&self, agent: &Agent) -> Result<Option<(usize, Usage)>, ToolError> {
+    pub async fn compact(&self, agent: &Agent) -> Result<Option<Compacted>, ToolError> {
         let compaction = agent.0.compaction.clone().unwrap_or_default();
         let turns = self.turns();
         let last = self.exchanges().last().map(|exchange| exchange.run);
@@ -374,7 +385,8 @@ impl Conversation {
             .map_err(|error| ToolError::dependency(format!("the summary could not be written: {error}")))?;
         self.save(run, &turns).await?;
         self.splice(run, from, to, &[turn]).await?;
-        Ok(Some((to - from, usage_of(&response.usage))))
+        let spent = spent_by(&response, &**writer, agent.0.pricing.as_ref());
+        Ok(Some(Compacted { turns: to - from, usage: spent.usage, cost_usd: spent.cost_usd }))
     }
 
     /// Counts a run that is over.

@@ -9,6 +9,7 @@ use toolpost_toolbox::ToolSession;
 
 use super::conversation::Conversation;
 use super::runs::{RunLog, Runs, now};
+use crate::run::Spent;
 
 /// The conversation and the store of runs that a run is kept in, if any. What cannot be kept does not end the run: its
 /// record says so, once.
@@ -46,15 +47,27 @@ impl Keeper {
         self.conversation.as_ref().map(|conversation| conversation.carry(provider)).unwrap_or_default()
     }
 
-    /// Keeps what came since the last time; the notice if that failed.
-    pub(crate) async fn save(&mut self, turns: &[Turn]) -> Option<String> {
+    /// Takes over a run that waits, from a pause and with so many calls made; the error if somebody has gone on from it
+    /// before. Where runs are not kept, that is not known.
+    pub(crate) async fn claim(&mut self, pause: u32, again: bool, calls: usize) -> Result<(), ToolError> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let claimed = log.claim(pause, again, calls).await;
+        if claimed.is_err() {
+            // What is kept is somebody else's.
+            (self.log, self.conversation) = (None, None);
+        }
+        claimed
+    }
+
+    /// Keeps what came since the last time, and how far the run has come; the notice if that failed.
+    pub(crate) async fn save(&mut self, turns: &[Turn], record: &RunRecord, spent: Spent) -> Option<String> {
         let (conversation, log, run) = (self.conversation.clone(), self.log.clone(), self.run?);
         let work = async {
             if let Some(conversation) = conversation {
                 conversation.save(run, turns).await?;
             }
             match log {
-                Some(log) => log.flush().await,
+                Some(log) => log.save(record, spent).await,
                 None => Ok(()),
             }
         };

@@ -80,12 +80,7 @@ impl Ledger {
         head: &impl Serialize,
         text: &str,
     ) -> Result<Document, ToolError> {
-        let mut head = to_json(head)?;
-        let plain = head.to_string();
-        let scrubbed = self.scrubber.scrub(plain.clone());
-        if scrubbed != plain {
-            head = serde_json::from_str(&scrubbed)?;
-        }
+        let mut head = self.scrubbed(head)?;
         let mut pieces = pieces(text).peekable();
         let mut number = 0;
         while let Some(piece) = pieces.next() {
@@ -97,6 +92,24 @@ impl Ledger {
             number += 1;
         }
         Ok(document)
+    }
+
+    /// Changes the head alone. Returns what the document is now.
+    ///
+    /// # Errors
+    /// Those of [`append`](Self::append).
+    pub(super) async fn replace(
+        &self,
+        document: Document,
+        head: &impl Serialize,
+    ) -> Result<Document, ToolError> {
+        let head = self.scrubbed(head)?;
+        self.commit(document, head, None).await
+    }
+
+    fn scrubbed(&self, head: &impl Serialize) -> Result<Value, ToolError> {
+        let plain = serde_json::to_string(head)?;
+        Ok(serde_json::from_str(&self.scrubber.scrub(plain))?)
     }
 
     /// Commits a document; the error if somebody else was faster.

@@ -15,6 +15,7 @@ use toolpost_llm::{
 
 use super::conversation::shortened;
 use super::ledger::Ledger;
+use crate::run::Spent;
 
 /// The version of the format of a head.
 const VERSION: u8 = 1;
@@ -33,6 +34,7 @@ const MOST_REMOVED: usize = 100;
 pub struct Runs {
     ledger: Ledger,
     most: usize,
+    holder: Option<Arc<str>>,
 }
 
 /// Where a run stands.
@@ -55,9 +57,16 @@ pub struct RunSummary {
     /// Why it stopped; absent while it runs, and for ever if its process was killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<String>,
+    /// Who works on it, as [`Runs::with_holder`] has it; absent when it is over. If that process is no more, the run was
+    /// interrupted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// How many of its pauses were gone on from.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub resumed: u32,
     /// Whether it reached an answer.
     pub success: bool,
-    /// How often the model was asked.
+    /// How often the model was asked; of a run that is not over, when it was kept last, as in the next four.
     pub iterations: u32,
     /// How many tools were called.
     pub tool_calls: usize,
@@ -83,9 +92,17 @@ pub struct RunSummary {
 pub struct StoredRun {
     /// Where it stands.
     pub summary: RunSummary,
-    /// Its record, as it was when it ended; absent if it did not.
+    /// Its record, as it was when it ended or waited last; absent if it did neither.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<Value>,
+    /// The records of its calls that came after that: all calls that had ended before its process was killed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<Value>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 /// Figures over many runs.
@@ -143,6 +160,8 @@ impl RunStats {
 enum Entry {
     /// A model was asked.
     Exchange(Box<StoredExchange>),
+    /// Calls were made.
+    Calls(Vec<RawJson>),
     /// The run is over.
     Record(RawJson),
 }
@@ -169,7 +188,7 @@ struct StoredExchange {
 impl Runs {
     /// The runs that a store keeps.
     pub fn new(store: Arc<dyn DocStore>) -> Self {
-        Self { ledger: Ledger::new(store, Arc::default()), most: MOST_RUNS }
+        Self { ledger: Ledger::new(store, Arc::default()), most: MOST_RUNS, holder: None }
     }
 
     /// Masks these secrets in all that is kept from now on. Default: none. What a request itself calls a secret, in its
@@ -183,6 +202,14 @@ impl Runs {
     #[must_use]
     pub fn with_most(mut self, runs: usize) -> Self {
         self.most = runs;
+        self
+    }
+
+    /// Says who works on the runs that begin from now on, in words of the caller's own: a process, for one. So whoever
+    /// looks at them can tell a run that goes on from one whose process was killed. Default: nobody.
+    #[must_use]
+    pub fn with_holder(mut self, holder: impl Into<Arc<str>>) -> Self {
+        self.holder = Some(holder.into());
         self
     }
 
@@ -239,16 +266,22 @@ impl Runs {
     /// `NOT_FOUND` if it is not kept, `DEPENDENCY` if it cannot be read, and those of the store.
     pub async fn load(&self, id: RunId) -> Result<StoredRun, ToolError> {
         let document = self.document(id).await?;
-        let mut record = None;
+        let (mut record, mut calls) = (None, Vec::new());
         self.ledger
             .read(&document.id, document.version, |_, entry: Entry| {
-                if let Entry::Record(raw) = entry {
-                    record = raw.to_value().ok();
+                match entry {
+                    Entry::Record(raw) => {
+                        record = raw.to_value().ok();
+                        // They are in it.
+                        calls.clear();
+                    }
+                    Entry::Calls(new) => calls.extend(new.iter().filter_map(|raw| raw.to_value().ok())),
+                    Entry::Exchange(_) => {}
                 }
                 true
             })
             .await?;
-        Ok(StoredRun { summary: read_head(&document)?, record })
+        Ok(StoredRun { summary: read_head(&document)?, record, calls })
     }
 
     /// Tells of all exchanges of a run in their order, as they were when it ran: into a
@@ -371,6 +404,8 @@ struct LogState {
     latest: Request,
     /// Texts of exchanges that are not kept yet.
     waiting: Vec<String>,
+    /// How many calls are kept.
+    calls: usize,
 }
 
 impl RunLog {
@@ -383,6 +418,8 @@ impl RunLog {
             conversation: None,
             started,
             stop_reason: None,
+            holder: runs.holder.as_deref().map(str::to_owned),
+            resumed: 0,
             success: false,
             iterations: 0,
             tool_calls: 0,
@@ -394,7 +431,7 @@ impl RunLog {
             bytes: 0,
         };
         let document = Document { id: name(id), version: 0, value: Arc::default() };
-        let state = LogState { document, head, latest: Request::default(), waiting: Vec::new() };
+        let state = LogState { document, head, latest: Request::default(), waiting: Vec::new(), calls: 0 };
         Self { runs, state: Mutex::new(state) }
     }
 
@@ -409,8 +446,82 @@ impl RunLog {
         state.head.conversation = conversation;
     }
 
+    /// Takes over a run that waits with so many calls made: from this pause nobody else goes on then, unless told to.
+    pub(super) async fn claim(&self, pause: u32, again: bool, calls: usize) -> Result<(), ToolError> {
+        let (new, mut head) = {
+            let state = self.state();
+            (state.document.clone(), state.head.clone())
+        };
+        let document = match self.runs.ledger.head(&new.id).await? {
+            Some(document) => {
+                let holder = head.holder.take();
+                head = RunSummary { holder, stop_reason: None, success: false, ..read_head(&document)? };
+                document
+            }
+            None => new,
+        };
+        let id = head.id;
+        let already = || {
+            ToolError::new(Code::Conflict, format!("the run `{id}` was gone on with before, from the same state"))
+                .suggest("Go on from the state that it gave then; `Run::even_if_resumed` goes on all the same, and makes its calls once more.")
+        };
+        if head.resumed >= pause && !again {
+            return Err(already());
+        }
+        head.resumed = head.resumed.max(pause);
+        let document = match self.runs.ledger.replace(document, &head).await {
+            Err(error) if error.code() == Code::Conflict => return Err(already()),
+            committed => committed?,
+        };
+        let mut state = self.state();
+        state.document = document;
+        state.head = head;
+        state.calls = calls;
+        Ok(())
+    }
+
+    /// Keeps how far the run has come.
+    pub(super) async fn save(&self, record: &RunRecord, spent: Spent) -> Result<(), ToolError> {
+        let (made, is_new) = {
+            let mut state = self.state();
+            let head = &mut state.head;
+            head.iterations = record.iterations;
+            head.tool_calls = record.tool_calls.len();
+            head.usage = spent.usage;
+            head.cost_usd = spent.cost_usd.filter(|_| record.iterations > 0);
+            (state.calls, state.document.version == 0 && state.waiting.is_empty())
+        };
+        if is_new {
+            // A run that is killed during its first answer was there all the same.
+            let (document, head) = {
+                let state = self.state();
+                (state.document.clone(), state.head.clone())
+            };
+            let document = self.kept(self.runs.ledger.replace(document, &head).await)?;
+            self.state().document = document;
+        }
+        self.flush().await?;
+        let calls = record.tool_calls.get(made..).unwrap_or_default();
+        if calls.is_empty() {
+            return Ok(());
+        }
+        let raw = calls.iter().map(RawJson::of).collect::<Result<Vec<_>, _>>()?;
+        let text = self.runs.ledger.text(&Entry::Calls(raw))?;
+        let (document, mut head) = {
+            let mut state = self.state();
+            state.calls = record.tool_calls.len();
+            (state.document.clone(), state.head.clone())
+        };
+        head.bytes += text.len() as u64;
+        // The record that comes at the end has them in any case.
+        if head.bytes > MOST_BYTES {
+            return Ok(());
+        }
+        self.append(document, head, &text).await
+    }
+
     /// Writes what waits.
-    pub(super) async fn flush(&self) -> Result<(), ToolError> {
+    async fn flush(&self) -> Result<(), ToolError> {
         loop {
             let (text, document, mut head) = {
                 let mut state = self.state();
@@ -426,19 +537,19 @@ impl RunLog {
     }
 
     async fn append(&self, document: Document, head: RunSummary, text: &str) -> Result<(), ToolError> {
-        let appended = self.runs.ledger.append(document, &head, text).await;
+        let document = self.kept(self.runs.ledger.append(document, &head, text).await)?;
         let mut state = self.state();
-        match appended {
-            Ok(document) => {
-                state.document = document;
-                state.head = head;
-                Ok(())
-            }
-            Err(error) => {
-                state.head.is_incomplete = true;
-                Err(error)
-            }
+        state.document = document;
+        state.head = head;
+        Ok(())
+    }
+
+    /// What was committed; what could not be is missing from now on.
+    fn kept(&self, committed: Result<Document, ToolError>) -> Result<Document, ToolError> {
+        if committed.is_err() {
+            self.state().head.is_incomplete = true;
         }
+        committed
     }
 
     /// Keeps the record.
@@ -450,6 +561,7 @@ impl RunLog {
         };
         head.model.clone_from(&record.model);
         head.stop_reason = Some(record.stop_reason.clone());
+        head.holder = None;
         head.success = record.success;
         head.iterations = record.iterations;
         head.tool_calls = record.tool_calls.len();

@@ -29,7 +29,10 @@ const VERSION: u8 = 1;
 /// arguments of its calls among it.
 ///
 /// A state is to be gone on with once. Its calls then run once, under the ids that they have here, which are their
-/// idempotency keys too; who goes on twice with the same state runs them twice.
+/// idempotency keys too. Where the run that goes on is kept ([`Run::kept_in`]), the store knows that: whoever comes second
+/// ends with [`StopReason::NotClaimed`] before anything is done, in any process, and so does whoever comes after a
+/// process that was killed, since its calls may have run ([`Run::even_if_resumed`]). Where it is not kept, who goes on
+/// twice with the same state runs its calls twice.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RunState {
@@ -37,6 +40,9 @@ pub struct RunState {
     v: u8,
     /// The run.
     run: RunId,
+    /// Which of its pauses it is, from 1.
+    #[serde(default = "first_pause")]
+    pause: u32,
     started: Timestamp,
     turns: Vec<Turn>,
     /// The calls of the last answer, in the model's order.
@@ -53,6 +59,11 @@ pub struct RunState {
     carried: Map<String, Value>,
     tool_session: Option<ToolSession>,
     usage_metadata: Map<String, Value>,
+}
+
+/// States that do not say which pause it is are of a run that waited once.
+fn first_pause() -> u32 {
+    1
 }
 
 /// A call of a run that waits.
@@ -120,6 +131,8 @@ impl RunState {
 pub(super) struct Resumed {
     state: RunState,
     decisions: HashMap<CallId, Decision>,
+    /// Whether it goes on although somebody has before.
+    again: bool,
 }
 
 impl Resumed {
@@ -151,8 +164,17 @@ impl Run {
         let mut run = Self::from_turns(agent, state.turns.clone()).with_id(state.run);
         run.tool_session.clone_from(&state.tool_session);
         run.usage_metadata.clone_from(&state.usage_metadata);
-        run.resumed = Some(Box::new(Resumed { state, decisions }));
+        run.resumed = Some(Box::new(Resumed { state, decisions, again: false }));
         Ok(run)
+    }
+
+    /// Goes on although somebody has gone on from the same state before: what its calls do is then done once more.
+    /// Default: no. Without effect on a run that does not go on from a state, or is not kept.
+    pub fn even_if_resumed(mut self) -> Self {
+        if let Some(resumed) = &mut self.resumed {
+            resumed.again = true;
+        }
+        self
     }
 
     /// Stops before calls that need approval, with a state to go on from ([`Outcome::state`](crate::Outcome::state)),
@@ -173,6 +195,16 @@ impl Running<'_> {
             && self.parts.toolbox.approval(&wanted.name) == Some(Approval::Ask)
     }
 
+    /// Makes sure that nobody else goes on from the same state, as far as a store can say.
+    pub(super) async fn claim(&mut self) -> Result<(), StopReason> {
+        let Some(resumed) = &self.resumed else { return Ok(()) };
+        let (pause, again, made) = (resumed.state.pause, resumed.again, resumed.state.tool_calls.len());
+        self.keeper.claim(pause, again, made).await.map_err(|error| {
+            let hint = error.suggestion().map(|hint| format!(". {hint}")).unwrap_or_default();
+            StopReason::NotClaimed(format!("{}{hint}", error.message()))
+        })
+    }
+
     /// What a resumed run has done so far.
     pub(super) fn restore(&mut self, resumed: &Resumed, begun: Instant) {
         let state = &resumed.state;
@@ -188,6 +220,7 @@ impl Running<'_> {
         state.notices.iter().for_each(|notice| self.notices.add(notice.clone()));
         self.watch = state.watch.clone();
         self.repairs = state.repairs;
+        self.latest_pause = state.pause;
         self.carry.extend(state.carried.clone());
         self.request.provider_options.extend(state.carried.clone());
         // It has made its first call.
@@ -197,7 +230,7 @@ impl Running<'_> {
     /// Takes up the calls of a resumed run.
     pub(super) async fn take_up(&mut self) -> Made {
         let Some(resumed) = self.resumed.take() else { return Made::default() };
-        let Resumed { state, mut decisions } = *resumed;
+        let Resumed { state, mut decisions, .. } = *resumed;
         let planned = state.calls.into_iter().map(|call| {
             let mut wanted = Wanted {
                 id: call.call_id,
@@ -254,6 +287,7 @@ impl Running<'_> {
         Some(RunState {
             v: VERSION,
             run: self.record.id,
+            pause: self.latest_pause + 1,
             started: self.record.started,
             turns: self.request.turns.clone(),
             calls: std::mem::take(&mut self.waiting),

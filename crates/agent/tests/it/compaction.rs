@@ -180,7 +180,8 @@ async fn a_kept_conversation_has_the_summary_and_what_it_stands_for() {
     let fork = conversations.fork(conversation.id(), Some(1)).await.unwrap();
     assert_eq!(fork.turns(), first.turns);
 
-    let (turns, usage) = fork.compact(&agent).await.unwrap().unwrap();
+    let compacted = fork.compact(&agent).await.unwrap().unwrap();
+    let (turns, usage) = (compacted.turns, compacted.usage);
     assert_eq!((turns, usage.input_tokens), (4, 50));
     assert_eq!(fork.turns().len(), 5);
     check_pairs(&fork.turns());

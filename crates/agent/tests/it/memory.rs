@@ -291,3 +291,53 @@ impl std::io::Write for Written {
         Ok(())
     }
 }
+
+#[tokio::test]
+async fn a_run_that_is_killed_is_kept_as_far_as_it_came() {
+    let runs = Runs::new(Arc::new(MemoryStore::new())).with_holder("process 7");
+    let script = "turns:\n  - calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - calls: [{ tool: wait, args: { milliseconds: 600000 } }]\n  - text: never\n";
+    let agent = crate::agent(script).build();
+    let run = toolpost_agent::Run::new(&agent, "Go.").kept_in(&runs);
+    let id = run.id();
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(300), run.finish()).await.is_err());
+    let kept = runs.load(id).await.unwrap();
+    let summary = &kept.summary;
+    assert_eq!((summary.holder.as_deref(), summary.stop_reason.as_deref()), (Some("process 7"), None));
+    assert_eq!((summary.iterations, summary.tool_calls, summary.exchanges), (2, 1, 2));
+    assert_eq!((kept.record, kept.calls.len(), &kept.calls[0]["tool"]), (None, 1, &serde_json::json!("add")));
+    // One that ends is nobody's any more.
+    let agent = crate::agent("turns:\n  - text: done\n").build();
+    let run = toolpost_agent::Run::new(&agent, "Go.").kept_in(&runs);
+    let id = run.id();
+    run.finish().await;
+    assert_eq!(runs.load(id).await.unwrap().summary.holder, None);
+}
+
+#[tokio::test]
+async fn a_run_is_there_while_its_first_answer_is_not() {
+    struct Silent(toolpost_llm::ModelId);
+    impl std::fmt::Debug for Silent {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Silent")
+        }
+    }
+    impl toolpost_llm::Model for Silent {
+        fn id(&self) -> &toolpost_llm::ModelId {
+            &self.0
+        }
+        fn check(&self, _: &toolpost_llm::Request) -> Result<(), toolpost_llm::ModelError> {
+            Ok(())
+        }
+        fn stream(&self, _: &toolpost_llm::Request) -> toolpost_llm::ResponseStream {
+            Box::pin(futures_util::stream::pending())
+        }
+    }
+    let runs = Runs::new(Arc::new(MemoryStore::new()));
+    let model = Arc::new(Silent(toolpost_llm::ModelId::new("test", "silent")));
+    let agent = Agent::builder(model, Toolbox::builder().build().unwrap()).build();
+    let run = toolpost_agent::Run::new(&agent, "Are you there?").kept_in(&runs);
+    let id = run.id();
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(50), run.finish()).await.is_err());
+    let summary = runs.load(id).await.unwrap().summary;
+    assert_eq!((summary.title.as_str(), summary.exchanges, summary.stop_reason), ("Are you there?", 0, None));
+}

@@ -91,11 +91,7 @@ async fn chosen(choice: ToolChoice) -> (Vec<Option<ToolChoice>>, toolpost_agent:
         sink.lock().unwrap().push(request.tool_choice.clone());
         let must = matches!(request.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)));
         let has_called = request.turns.iter().any(|turn| matches!(turn, Turn::ToolResults(_)));
-        Ok(if must || !has_called {
-            Said::call("add", json!({"a": 1, "b": 2}))
-        } else {
-            Said::text("Done.")
-        })
+        Ok(if must || !has_called { Said::call("add", json!({"a": 1, "b": 2})) } else { Said::text("Done.") })
     });
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
     let outcome = Agent::builder(Arc::new(model), toolbox).tool_choice(choice).build().run("Go.").await;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::json;
 use toolpost::{Approval, Output, Schema, ToolSpec, tool_fn};
-use toolpost_agent::{Agent, Decision, Outcome, Run, RunState, StopReason};
+use toolpost_agent::{Agent, Decision, Outcome, Run, RunState, Runs, StopReason};
 use toolpost_llm::{ScriptModel, Turn};
-use toolpost_toolbox::Toolbox;
+use toolpost_toolbox::{MemoryStore, Toolbox};
 
 const SCRIPT: &str = r"
 turns:
@@ -133,4 +133,76 @@ async fn an_answer_without_calls_intends_nothing() {
         (&intent.outcome.stop, intent.text(), intent.tool_calls().count()),
         (&StopReason::EndTurn, "Hello.", 0)
     );
+}
+
+/// A run that goes on from a state with everything approved.
+fn approved(agent: &Agent, state: &RunState) -> Run {
+    let decisions: Vec<_> = state.waiting().map(|call| (call.id, Decision::Approve)).collect();
+    Run::resume(agent, state.clone(), decisions).unwrap()
+}
+
+fn store() -> Runs {
+    Runs::new(Arc::new(MemoryStore::new()))
+}
+
+#[tokio::test]
+async fn a_state_is_gone_on_from_once_where_runs_are_kept() {
+    let paid = Arc::new(AtomicU32::new(0));
+    let (agent, runs) = (agent(&paid), store());
+    let first = Run::new(&agent, "Pay.").kept_in(&runs).finish().await;
+    let state = carried(&first);
+    let second = approved(&agent, &state).kept_in(&runs).finish().await;
+    assert_eq!((&second.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 2));
+    // It is one run in the store too, with all that was asked.
+    let kept = runs.load(first.record.id).await.unwrap();
+    assert_eq!((kept.summary.stop_reason.as_deref(), kept.summary.exchanges), (Some("end_turn"), 2));
+    assert_eq!(kept.record.as_ref().unwrap()["tool_calls"].as_array().unwrap().len(), 3);
+    assert!(second.record.notices.is_empty() && kept.calls.is_empty(), "{:?}", second.record.notices);
+
+    let third = approved(&agent, &state).kept_in(&runs).finish().await;
+    let StopReason::NotClaimed(why) = &third.stop else { panic!("{:?}", third.stop) };
+    assert!(why.contains("gone on with before") && why.contains("even_if_resumed"), "{why}");
+    assert_eq!(
+        (paid.load(Ordering::Relaxed), third.record.error.as_ref().unwrap()["kind"].clone()),
+        (2, json!("not_claimed"))
+    );
+    assert_eq!(runs.load(first.record.id).await.unwrap().summary, kept.summary);
+
+    let forced = approved(&agent, &state).even_if_resumed().kept_in(&runs).finish().await;
+    assert_eq!((&forced.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 4));
+    // Where nothing is kept nobody knows.
+    let unknown = approved(&agent, &state).finish().await;
+    assert_eq!((&unknown.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 6));
+}
+
+#[tokio::test]
+async fn of_two_that_go_on_at_once_one_does_and_the_store_need_not_have_seen_the_pause() {
+    let paid = Arc::new(AtomicU32::new(0));
+    let (agent, runs) = (agent(&paid), store());
+    let state = carried(&agent.run("Pay.").await);
+    let go_on = || approved(&agent, &state).kept_in(&runs).finish();
+    let (one, other) = tokio::join!(go_on(), go_on());
+    let won = [&one, &other].iter().filter(|outcome| outcome.stop == StopReason::EndTurn).count();
+    assert_eq!((won, paid.load(Ordering::Relaxed)), (1, 2), "{:?} {:?}", one.stop, other.stop);
+}
+
+#[tokio::test]
+async fn each_pause_is_a_state_of_its_own() {
+    let paid = Arc::new(AtomicU32::new(0));
+    let (agent, runs) = (agent(&paid), store());
+    let first = carried(&Run::new(&agent, "Pay.").kept_in(&runs).finish().await);
+    let one = first.waiting().map(|call| call.id).next().unwrap();
+    let some = Run::resume(&agent, first.clone(), [(one, Decision::Approve)]).unwrap();
+    let second = carried(&some.kept_in(&runs).finish().await);
+    assert_eq!(paid.load(Ordering::Relaxed), 1);
+    let refused = approved(&agent, &first).kept_in(&runs).finish().await;
+    assert!(matches!(refused.stop, StopReason::NotClaimed(_)), "{:?}", refused.stop);
+    let done = approved(&agent, &second).kept_in(&runs).finish().await;
+    assert_eq!((&done.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 2));
+    // A state of before there were several is of the first pause.
+    let mut old = serde_json::to_value(&first).unwrap();
+    old.as_object_mut().unwrap().remove("pause");
+    let old: RunState = serde_json::from_value(old).unwrap();
+    let refused = approved(&agent, &old).kept_in(&runs).finish().await;
+    assert!(matches!(refused.stop, StopReason::NotClaimed(_)), "{:?}", refused.stop);
 }
