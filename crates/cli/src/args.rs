@@ -19,7 +19,9 @@ use toolpost_sandbox::{Language, Level};
 pub(crate) use self::agent::{AgentArgs, AgentKind, ChatArgs, ExecutorKind, RunArgs};
 pub(crate) use self::files::{AccountArgs, FilesCommand};
 pub(crate) use self::login::{LoginArgs, LogoutArgs};
-pub(crate) use self::models::{CACHING, ModelsCommand, ModelsListArgs, TuningArgs, prompt_caching, thinking, tool_choice};
+pub(crate) use self::models::{
+    CACHING, ModelsCommand, ModelsListArgs, TuningArgs, prompt_caching, thinking, tool_choice,
+};
 use self::serving::{OauthArgs, TaskArgs};
 
 use crate::{help, style};
@@ -700,6 +702,9 @@ pub(crate) enum RunsCommand {
         #[arg(long, value_name = "D", value_parser = parse_duration)]
         since: Option<Duration>,
     },
+    /// Run a run again without a provider: its model says what it said, and its tools really run. Says whether the model
+    /// was asked the same; if not, what differs first, with status 1.
+    Replay(Box<ReplayArgs>),
     /// Write a run as a recording, which `--model replay:FILE` plays again: a test without a provider.
     Export {
         /// Its id, or the beginning of it.
@@ -707,6 +712,23 @@ pub(crate) enum RunsCommand {
         /// A new file.
         file: PathBuf,
     },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArgs {
+    /// Its id, or the beginning of it.
+    pub(crate) id: String,
+    /// Where its tools are from, as in `run`; without it they are built in, under the names that the run had.
+    #[arg(long, value_name = "TOOLS")]
+    pub(crate) tools: Vec<String>,
+    /// Put a file or a folder into the working folder, as in `run`. May be repeated.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) attach: Vec<PathBuf>,
+    /// Work in an existing folder instead of a fresh one.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) permission: Permission,
 }
 
 #[derive(Args, Debug)]

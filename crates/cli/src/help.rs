@@ -60,6 +60,7 @@ pub(crate) const RUNS: &str = "\
 Examples:
   toolpost runs ls
   toolpost runs stats --since 24h
+  toolpost runs replay 0197 --attach sales.csv
   toolpost runs export 0197 sales.jsonl && toolpost run -p \"...\" --model replay:sales.jsonl
 
 Runs are kept in the file of --store, without keys and tokens that are set; --no-save, or the

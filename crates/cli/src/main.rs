@@ -23,6 +23,7 @@ mod exit;
 mod failure;
 mod gateway;
 mod help;
+mod holder;
 mod interrupt;
 mod logs;
 mod mcp;

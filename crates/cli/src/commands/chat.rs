@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use toolpost_agent::{Agent, Conversation, Outcome};
+use toolpost_agent::{Agent, Conversation};
 use toolpost_core::{Event, EventSink, RunId, RunRecord, Scope, Usage};
 use toolpost_llm::{Model, ModelSpec};
+use toolpost_sandbox::Level;
 
 use self::input::{Input, Said};
 use super::agent::{Parts, put_away, store};
@@ -87,6 +88,8 @@ pub(super) fn talk(
         interrupts: turns,
         usage: Usage::default(),
         cost: Some(0.0),
+        latest: None,
+        level: work.permission.level.or_else(|| config.choice("level")),
         next_id: Some(id),
         handle: runtime.handle().clone(),
     };
@@ -159,6 +162,10 @@ struct Chat<'a> {
     usage: Usage,
     /// What it has cost, as long as that is known.
     cost: Option<f64>,
+    /// The record of the latest turn.
+    latest: Option<Arc<RunRecord>>,
+    /// The sandbox level that was named.
+    level: Option<Level>,
     /// The name of the first run, by which its files are put away.
     next_id: Option<RunId>,
     handle: Handle,
@@ -264,7 +271,8 @@ impl Chat<'_> {
         }
         let outcome = self.handle.block_on(run.finish());
         let shown = self.screen.as_ref().map(|screen| screen.settle());
-        self.count(&outcome);
+        self.count(&outcome.record.usage, outcome.record.cost_usd);
+        self.latest = Some(Arc::clone(&outcome.record));
         let window = self.window_left();
         let record = RunRecord::clone(&outcome.record);
         show(record, outcome.stop.is_answer(), shown.as_deref(), window, self.printer)?;
@@ -282,13 +290,12 @@ impl Chat<'_> {
         }
     }
 
-    fn count(&mut self, outcome: &Outcome) {
-        let record = &outcome.record;
-        self.usage.add(&record.usage);
-        self.cost = match (self.cost, record.cost_usd) {
+    fn count(&mut self, usage: &Usage, cost: Option<f64>) {
+        self.usage.add(usage);
+        self.cost = match (self.cost, cost) {
             (Some(all), Some(more)) => Some(all + more),
             // A turn in which nothing was used costs nothing.
-            (all, None) if record.usage.total_tokens() == 0 => all,
+            (all, None) if usage.total_tokens() == 0 => all,
             _ => None,
         };
     }

@@ -1,15 +1,17 @@
 //! `toolpost doctor`
 
+mod providers;
+
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use toolpost_llm::{PROVIDERS, Provider};
 use toolpost_sandbox::{
     Cancel, Egress, Error, Host, Language, LanguageStatus, Languages, Pool, Profile, Program, Sandbox,
 };
 use toolpost_tools::CodePool;
 
+use self::providers::Standing;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -25,8 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let host = Host::probe();
     let languages = host.languages(env::get_os("PATH").as_deref());
-    let keys: Vec<(&Provider, bool)> =
-        PROVIDERS.iter().map(|provider| (provider, super::model::key(provider).is_some())).collect();
+    let providers = providers::standings();
+    let catalog = super::model::catalog(config)?;
     let mut sandbox = Sandbox::new();
     if let Some(path) = env::get_os("PATH") {
         sandbox = sandbox.search_path(path);
@@ -42,10 +44,12 @@ pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
             "languages": languages.iter().map(told).collect::<Vec<_>>(),
             "features": features,
             "apparmor_profile": apparmor,
-            "keys": keys
+            "keys": providers
                 .iter()
-                .map(|(provider, is_set)| (provider.name.to_owned(), (*is_set).into()))
+                .map(|provider| (provider.name.to_owned(), provider.has_key.into()))
                 .collect::<serde_json::Map<_, Value>>(),
+            "providers": providers.iter().map(provider_told).collect::<Vec<_>>(),
+            "catalog": { "made": catalog.made(), "models": catalog.models().count() },
         }))?;
         return Ok(verdict(host));
     }
@@ -67,17 +71,10 @@ pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     if let Some(profile) = &apparmor {
         page.apparmor(profile);
     }
-    page.section("Keys", "");
-    for (provider, is_set) in keys {
-        let fix = format!("set it for `{}/…` models", provider.name);
-        // A key that nothing needs is no gap.
-        let (good, reason) = match (is_set, provider.needs_key) {
-            (true, _) => (true, "is set"),
-            (false, true) => (false, "is not set"),
-            (false, false) => (true, "is not set, and not needed"),
-        };
-        page.row(good, provider.key_variable, reason, Some(&fix));
-    }
+    page.providers(&providers);
+    page.section("Models", "");
+    let known = format!("{} are known, as of {}", catalog.models().count(), catalog.made());
+    page.row(true, "catalog", &known, None);
     printer.result(&page.lines.join("\n"))?;
     Ok(verdict(host))
 }
@@ -212,6 +209,18 @@ fn told(status: &LanguageStatus) -> Value {
     value
 }
 
+/// A provider as a program reads it.
+fn provider_told(provider: &Standing) -> Value {
+    let mut value = json!(provider);
+    value["answers"] = match &provider.answers {
+        Some(answer) => {
+            json!({ "available": answer.is_ok(), "reason": answer.clone().unwrap_or_else(|why| why) })
+        }
+        None => Value::Null,
+    };
+    value
+}
+
 /// What people read: sections, and a row for each thing that is there or not.
 #[derive(Default)]
 struct Page {
@@ -234,6 +243,37 @@ impl Page {
         self.lines.push(format!("  {mark} {name}: {}", crate::style::one_line(reason, 300)));
         if let Some(fix) = fix.filter(|_| !is_good) {
             self.lines.push(format!("      {} {fix}", paint(HINT, "fix:")));
+        }
+    }
+
+    /// The keys that are set, and where each provider is asked.
+    fn providers(&mut self, providers: &[Standing]) {
+        self.section("Keys", "");
+        for provider in providers {
+            let fix = format!("set it for `{}/…` models", provider.name);
+            // A key that nothing needs is no gap.
+            let (good, reason) = match (provider.has_key, provider.needs_key) {
+                (true, _) => (true, "is set"),
+                (false, true) => (false, "is not set"),
+                (false, false) => (true, "is not set, and not needed"),
+            };
+            self.row(good, provider.key_variable, reason, Some(&fix));
+        }
+        self.section("Providers", "");
+        for provider in providers {
+            let variable = provider.base_url_variable;
+            let mut reason = match (&provider.base_url, provider.is_changed) {
+                (Some(url), false) => url.clone(),
+                (Some(url), true) => format!("{url} ({variable})"),
+                (None, _) => "no address is set".to_owned(),
+            };
+            if let Some(Ok(answer) | Err(answer)) = &provider.answers {
+                reason.push_str(", ");
+                reason.push_str(answer);
+            }
+            let is_good = provider.base_url.is_some() && !matches!(provider.answers, Some(Err(_)));
+            let fix = format!("start it, or set {variable}; only `{}/…` models need it", provider.name);
+            self.row(is_good, provider.name, &reason, Some(&fix));
         }
     }
 

@@ -8,10 +8,10 @@ use toolpost_toolbox::MemoryStore;
 
 use crate::args::AgentArgs;
 use crate::config::Config;
-use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::store::{self, LazyStore};
+use crate::{env, holder};
 
 /// Where conversations and runs are kept.
 pub(super) struct Memory {
@@ -46,7 +46,10 @@ impl Memory {
         let has_file = path.exists();
         let store: Arc<dyn DocStore> = Arc::new(LazyStore::new(path));
         let conversations = Conversations::new(Arc::clone(&store)).with_secrets(env::secrets());
-        let runs = Runs::new(store).with_secrets(env::secrets());
+        let mut runs = Runs::new(store).with_secrets(env::secrets());
+        if let Some(holder) = holder::own() {
+            runs = runs.with_holder(holder);
+        }
         Ok(Self { conversations, runs: Some(runs), folder, has_file })
     }
 

@@ -95,6 +95,10 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     };
     let ended = show(record, outcome.stop.is_answer(), shown.as_deref(), None, printer)
         .and_then(|()| ended(&outcome))
+        .map_err(|failure| match &memory.runs {
+            Some(_) => failure.hint(format!("`toolpost runs show {id}` shows what it did.")),
+            None => failure,
+        })
         .and_then(|exit| written.map(|()| exit));
     match put {
         // What could not be put away stays where it is.

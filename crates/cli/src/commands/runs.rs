@@ -1,5 +1,7 @@
 //! `toolpost runs`
 
+mod replay;
+
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,12 +15,12 @@ use toolpost_llm::Recording;
 use super::run::count;
 use crate::args::{Format, RunsCommand};
 use crate::config::Config;
-use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::store::{self, LazyStore};
 use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, one_line, paint};
+use crate::{env, holder};
 
 pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let path = store::path(config)?;
@@ -29,7 +31,8 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
         ));
     }
     let runs = Runs::new(Arc::new(LazyStore::new(path))).with_secrets(env::secrets());
-    super::runtime()?.block_on(async {
+    let runtime = super::runtime()?;
+    let done = runtime.block_on(async {
         match command {
             RunsCommand::Ls { limit } => list(&runs.list(None, *limit).await?, printer),
             RunsCommand::Show { id } => show(&runs.load(find(&runs, id).await?).await?, printer),
@@ -37,9 +40,12 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
                 let begin = since.map_or(Timestamp::default(), before_now);
                 stats(&runs.stats(begin).await?, printer)
             }
+            RunsCommand::Replay(args) => Box::pin(replay::replay(&runs, args, config, printer)).await,
             RunsCommand::Export { id, file } => export(&runs, id, file, printer).await,
         }
-    })?;
+    });
+    super::end(runtime);
+    done?;
     Ok(Exit::Ok)
 }
 
@@ -54,8 +60,8 @@ fn before_now(time: Duration) -> Timestamp {
 
 fn list(runs: &[RunSummary], printer: &Printer) -> Result<(), Failure> {
     match printer.format {
-        Format::Json => printer.json(&json!({ "runs": runs })),
-        Format::Jsonl => runs.iter().try_for_each(|run| printer.json(run)),
+        Format::Json => printer.json(&json!({ "runs": runs.iter().map(told).collect::<Vec<_>>() })),
+        Format::Jsonl => runs.iter().try_for_each(|run| printer.json(&told(run))),
         Format::Text => {
             let lines: Vec<String> = runs.iter().map(line).collect();
             printer.result(&lines.join("\n"))
@@ -73,12 +79,33 @@ fn line(run: &RunSummary) -> String {
     )
 }
 
+/// A run as a program reads it.
+fn told(run: &RunSummary) -> Value {
+    let mut value = json!(run);
+    value["state"] = state(run).into();
+    value
+}
+
+/// Whether a run is over, goes on, or was left by a process that is no more.
+fn state(run: &RunSummary) -> &'static str {
+    if run.stop_reason.is_some() {
+        return "ended";
+    }
+    match run.holder.as_deref().and_then(holder::is_alive) {
+        Some(true) => "running",
+        Some(false) => "interrupted",
+        None => "unknown",
+    }
+}
+
 /// How it ended.
 fn sign(run: &RunSummary) -> String {
-    match (&run.stop_reason, run.success) {
-        (_, true) => paint(GOOD, "✓"),
-        (Some(reason), false) => format!("{} {}", paint(BAD, "✗"), one_line(reason, 40)),
-        (None, false) => paint(WARN, "… not ended"),
+    match (&run.stop_reason, run.success, state(run)) {
+        (_, true, _) => paint(GOOD, "✓"),
+        (Some(reason), false, _) => format!("{} {}", paint(BAD, "✗"), one_line(reason, 40)),
+        (None, false, "running") => paint(WARN, "… running"),
+        (None, false, "interrupted") => format!("{} interrupted", paint(BAD, "✗")),
+        (None, false, _) => paint(WARN, "… not ended"),
     }
 }
 
@@ -92,14 +119,17 @@ fn facts(run: &RunSummary) -> Vec<String> {
         facts.push(format!("{} tokens in, {} out", run.usage.input_tokens, run.usage.output_tokens));
     }
     facts.extend(run.cost_usd.map(|cost| format!("{cost:.4} USD")));
-    facts.push(format_duration(Duration::try_from_secs_f64(run.execution_time).unwrap_or_default()));
+    if run.stop_reason.is_some() {
+        facts.push(format_duration(Duration::try_from_secs_f64(run.execution_time).unwrap_or_default()));
+    }
     facts.push(run.started.to_string());
     facts
 }
 
 fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
     if !printer.is_text() {
-        return printer.json(&json!({ "summary": run.summary, "record": run.record }));
+        let shown = json!({ "summary": told(&run.summary), "record": run.record, "calls": run.calls });
+        return printer.json(&shown);
     }
     let summary = &run.summary;
     let mut lines = vec![format!("{} {}", paint(STRONG, one_line(&summary.title, 80)), sign(summary))];
@@ -109,7 +139,8 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
     }
     let record = run.record.as_ref();
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
-    for call in record.and_then(|record| record["tool_calls"].as_array()).into_iter().flatten() {
+    let calls = record.and_then(|record| record["tool_calls"].as_array()).into_iter().flatten();
+    for call in calls.chain(&run.calls) {
         let status = text(call.get("status"));
         let mark = if status == "success" { paint(GOOD, "✓") } else { paint(BAD, "✗") };
         let arguments = call.get("arguments").map(ToString::to_string).unwrap_or_default();

@@ -80,7 +80,9 @@ const fn key(
 const LEVELS: &[&str] = &["minimal", "standard", "strict", "maximum"];
 const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh", "max"];
 
-use Kind::{Amount, Choice, Count, Flag, Number, Object, Path, Probability, Spares, Temperature, Text, Texts};
+use Kind::{
+    Amount, Choice, Count, Flag, Number, Object, Path, Probability, Spares, Temperature, Text, Texts,
+};
 use Untrusted::{Acts, ActsIfTrue, Waits};
 
 /// The settings. A row with the kind, a reader and a test each: see `tests/it/config.rs`.
@@ -242,8 +244,22 @@ pub(crate) const KEYS: &[Key] = &[
     key("max_output_tokens", Count, "TOOLPOST_MAX_OUTPUT_TOKENS", Waits, "", "the longest answer of a model"),
     key("max_time", Kind::Duration, "TOOLPOST_MAX_TIME", Waits, "", "how long a run takes"),
     key("max_cost", Amount, "TOOLPOST_MAX_COST", Waits, "", "how many US dollars a run costs"),
-    key("parallel_tools", Count, "TOOLPOST_PARALLEL_TOOLS", Waits, "8", "how many tools of a run work at once"),
-    key("tool_timeout", Kind::Duration, "TOOLPOST_TOOL_TIMEOUT", Waits, "", "how long one call of a tool takes"),
+    key(
+        "parallel_tools",
+        Count,
+        "TOOLPOST_PARALLEL_TOOLS",
+        Waits,
+        "8",
+        "how many tools of a run work at once",
+    ),
+    key(
+        "tool_timeout",
+        Kind::Duration,
+        "TOOLPOST_TOOL_TIMEOUT",
+        Waits,
+        "",
+        "how long one call of a tool takes",
+    ),
     key(
         "tool_output_chars",
         Count,

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use toolpost_testkit::provider::Reply;
 
-use crate::support::{Anthropic, Finished, Running, Screen, calls, eventually, hesitates, says};
+use crate::support::{Anthropic, Finished, Running, Screen, calls, eventually, hesitates, says, says_whole};
 
 /// A conversation on a terminal.
 struct Talk {
@@ -420,4 +420,67 @@ fn what_a_call_says_late_does_not_disturb_the_prompt() {
     talk.say("and now?").shows("Fine.");
     eventually("it is asked again", || talk.model.bodies().len() == 2);
     talk.leave();
+}
+
+#[test]
+fn the_calls_of_an_answer_and_their_sandbox_can_be_looked_at() {
+    let code = json!({"language": "bash", "code": "echo hi"});
+    let mut talk = Talk::start(vec![calls("run_code", &code), says("It said hi.")], &["--level", "standard"]);
+    talk.say("/trace");
+    talk.shows("nothing was said yet");
+    talk.say("/sandbox");
+    talk.shows("as it was named");
+    talk.shows("no code ran for the latest answer");
+    talk.say("run it");
+    let before = talk.text().len();
+    talk.say("/trace");
+    let traced = talk.text().split_off(before);
+    assert!(traced.contains("language=bash") && traced.contains("sandbox standard"), "{traced}");
+    talk.say("/sandbox").shows(" ran at level standard in: ");
+    talk.leave();
+}
+
+#[test]
+fn a_conversation_is_made_shorter_when_it_is_asked_for() {
+    let words = ["One.", "Two.", "Three.", "Four."];
+    let mut talk = Talk::start(words.map(says).into(), &[]);
+    talk.say("/compact");
+    talk.shows("the conversation is too short");
+    for line in ["first", "second", "third", "fourth"] {
+        talk.say(line);
+    }
+    // 8 turns: the first prompt and the latest six stay.
+    talk.say("/compact");
+    talk.shows("the conversation is too short");
+    talk.leave();
+    let mut replies = ["One.", "Two.", "Three.", "Four.", "Five."].map(says).to_vec();
+    replies.extend([says_whole("Numbers were said."), says("Six.")]);
+    let mut talk = Talk::start(replies, &[]);
+    for line in ["first", "second", "third", "fourth", "fifth"] {
+        talk.say(line);
+    }
+    talk.say("/compact");
+    talk.shows("a summary has taken the place of 3 messages (7 tokens in, 5 out)");
+    talk.say("/usage").say("sixth");
+    talk.shows("42 tokens in, 30 out");
+    let messages = talk.asked().pop().unwrap().to_string();
+    assert!(messages.contains("first") && messages.contains("Numbers were said."), "{messages}");
+    assert!(!messages.contains("second") && messages.contains("fifth"), "{messages}");
+    talk.leave();
+}
+
+#[test]
+fn each_turn_ends_with_what_it_used() {
+    let model = Anthropic::start(vec![calls("calculate", &json!({"expression": "6*7"})), says("42.")]);
+    let row = json!({"models": [{"id": "anthropic/small", "context_window": 48,
+        "prices": [{"input": 1_000_000, "output": 1_000_000}]}]});
+    model.env.write("models.json", row.to_string());
+    let words = ["chat", "--model", "anthropic/small", "--config", "models.file=models.json"];
+    let finished = model.env.run_with("how much?\n", words).ok();
+    let line = finished.err.lines().find(|line| line.starts_with("anthropic/small")).unwrap();
+    let (facts, rest) = line.split_once(" USD · ").unwrap();
+    assert_eq!(facts, "anthropic/small · 2 turns · 1 tool call · 14 tokens in, 10 out · 24.0000");
+    // How long it took, and what is left: the last answer had 12 of 48 tokens.
+    let (took, left) = rest.split_once(" · ").unwrap();
+    assert!(took.ends_with('s') && left == "75 % of the context left", "{line}");
 }

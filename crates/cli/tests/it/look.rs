@@ -138,6 +138,51 @@ fn doctor_says_what_there_is() {
 }
 
 #[test]
+fn doctor_says_where_models_can_be_had() {
+    let answering = toolpost_testkit::provider::LoopbackProvider::start(vec![
+        toolpost_testkit::provider::Reply::json(200, "{}".to_owned()),
+        toolpost_testkit::provider::Reply::json(401, "{}".to_owned()),
+    ])
+    .unwrap();
+    // One that takes connections and says nothing, and one that is not there.
+    let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let gone = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let env = TestEnv::new()
+        .with("OPENAI_API_KEY", "sk-canary-41")
+        .with("ANTHROPIC_BASE_URL", "https://me:canary-42@proxy.example/v1?key=canary-43")
+        .with("OLLAMA_BASE_URL", answering.base_url())
+        .with("LLAMACPP_BASE_URL", format!("http://{}", silent.local_addr().unwrap()))
+        .with("VLLM_BASE_URL", format!("http://{gone}"));
+    let begun = std::time::Instant::now();
+    let told = env.run(["doctor", "--json"]).ok();
+    let page = env.run(["doctor"]).ok();
+    assert!(begun.elapsed() < std::time::Duration::from_mins(1), "{:?}", begun.elapsed());
+    assert!(!told.out.contains("canary") && !page.out.contains("canary"), "{page}");
+    let told = told.json();
+    fits("doctor", &told);
+    let of = |name: &str| {
+        let all = told["providers"].as_array().unwrap();
+        all.iter().find(|provider| provider["name"] == name).unwrap().clone()
+    };
+    assert_eq!((&of("openai")["has_key"], &of("xai")["has_key"]), (&Value::Bool(true), &Value::Bool(false)));
+    assert_eq!(of("anthropic")["base_url"], "https://proxy.example/v1");
+    assert_eq!(of("anthropic")["answers"], Value::Null, "nobody far away is asked");
+    assert_eq!(of("ollama")["answers"]["reason"], "answers");
+    assert_eq!(of("llamacpp")["answers"]["reason"], "it does not answer within a second");
+    assert_eq!(of("vllm")["answers"]["available"], false);
+    assert!(told["catalog"]["made"].as_str().unwrap().starts_with("20"), "{}", told["catalog"]);
+    for part in [
+        "https://proxy.example/v1 (ANTHROPIC_BASE_URL)",
+        "answers with status 401",
+        "! llamacpp: ",
+        "start it, or set VLLM_BASE_URL",
+        "as of 20",
+    ] {
+        assert!(page.out.contains(part), "{part}: {page}");
+    }
+}
+
+#[test]
 fn doctor_says_what_mends_each_feature() {
     let env = TestEnv::new().with("DOCKER_HOST", "unix:///no/daemon.sock").with("PATH", "/nonexistent");
     let told = env.run(["doctor", "--json"]).ok().json();

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::support::TestEnv;
 use crate::{
     call, chat, claude_code, config, docker, exec, files, gateway, global, login, look, loop_limits, mcp,
-    memory, models,
-    packages, run, serve, serve_oauth, serve_tasks, session, several, state, targets, tuning,
+    memory, models, packages, replay, run, serve, serve_oauth, serve_tasks, session, several, state, targets,
+    tuning,
 };
 
 /// The test that holds an option: its name, and the file that it stands in.
@@ -132,6 +132,15 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("runs ls", "--limit"), by!(memory::ls)),
         (("runs show", "<ID>"), by!(memory::show)),
         (("runs stats", "--since"), by!(memory::stats)),
+        (("runs replay", "<ID>"), by!(replay::a_run_is_the_same_again_without_its_provider)),
+        (("runs replay", "--tools"), by!(replay::tools_are_from_where_it_is_said)),
+        (("runs replay", "--attach"), by!(replay::what_a_tool_sees_is_what_there_is_now)),
+        (("runs replay", "--workdir"), by!(replay::what_a_tool_sees_is_what_there_is_now)),
+        (("runs replay", "--allow"), by!(replay::who_may_do_what_is_said_anew)),
+        (("runs replay", "--ask"), by!(replay::who_may_do_what_is_said_anew)),
+        (("runs replay", "--yes"), by!(replay::who_may_do_what_is_said_anew)),
+        (("runs replay", "--no-input"), by!(replay::who_may_do_what_is_said_anew)),
+        (("runs replay", "--level"), by!(replay::level)),
         (("runs export", "<ID>"), by!(memory::export)),
         (("runs export", "<FILE>"), by!(memory::export)),
         (("run", "--interactive"), by!(chat::interactive)),
@@ -321,6 +330,7 @@ fn every_option_has_a_test() {
         "runs ls",
         "runs show",
         "runs stats",
+        "runs replay",
         "runs export",
         "models ls",
         "models show",

@@ -154,6 +154,18 @@ pub(crate) fn no_wrap_up() {
 }
 
 #[test]
+fn a_run_that_fails_says_how_to_look_at_it() {
+    let env = scripted(&two_calls());
+    let finished = env.run(with(&["--max-iterations", "1", "--json"])).exit(6);
+    let id = finished.json()["id"].as_str().unwrap().to_owned();
+    let hint = format!("`toolpost runs show {id}` shows what it did.");
+    assert!(finished.error()["hints"].as_array().unwrap().contains(&json!(hint)), "{finished}");
+    env.run(["runs", "show", &id]).ok();
+    let unkept = env.run(with(&["--max-iterations", "1", "--json", "--no-save"])).exit(6);
+    assert!(!unkept.err.contains("runs show"), "{unkept}");
+}
+
+#[test]
 pub(crate) fn attach() {
     let env = calling("run_command", &json!({"argv": ["find", ".", "-type", "f"]}));
     env.write("data/table.csv", "a,b\n");

@@ -206,10 +206,8 @@ pub(crate) fn tool_choice() {
         assert_eq!(body["tool_choice"], sent);
     }
     // What was called is not called for again.
-    let model = Anthropic::start(vec![
-        crate::support::calls("calculate", &json!({"expression": "6*7"})),
-        says("42"),
-    ]);
+    let model =
+        Anthropic::start(vec![crate::support::calls("calculate", &json!({"expression": "6*7"})), says("42")]);
     let words = ["run", "-p", "hi", "--model", OLD, "--tool-choice", "calculate"];
     assert_eq!(model.env.run(words).ok().out, "42\n");
     assert_eq!(model.bodies()[1]["tool_choice"], Value::Null);

@@ -5,13 +5,16 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
-use toolpost_core::{SourceStatus, did_you_mean};
+use serde_json::Value;
+use toolpost_core::{RunRecord, SourceStatus, did_you_mean};
 use toolpost_llm::{ItemView, Part, Turn};
+use toolpost_sandbox::Host;
 
 use super::super::model::open_model;
 use super::super::run::count;
 use super::{Chat, Next, slash};
 use crate::failure::Failure;
+use crate::progress;
 use crate::style::{FAINT, HINT, STRONG, WARN, harmless, one_line, paint};
 
 impl Chat<'_> {
@@ -26,6 +29,9 @@ impl Chat<'_> {
             "/approve" => self.approve(rest)?,
             "/usage" => self.tell(&self.used()),
             "/cost" => self.tell(&self.costs()),
+            "/trace" => self.trace(),
+            "/sandbox" => self.sandbox(),
+            "/compact" => self.compact()?,
             "/undo" => self.undo()?,
             "/resume" => self.resume(rest)?,
             "/clear" => self.clear(),
@@ -161,6 +167,78 @@ impl Chat<'_> {
         }
     }
 
+    /// The calls of the latest turn, those of agents that it has called among them.
+    fn trace(&self) {
+        let Some(record) = &self.latest else {
+            self.tell("nothing was said yet");
+            return;
+        };
+        let mut lines = Vec::new();
+        trace_of(record, "", &mut lines);
+        if lines.is_empty() {
+            lines.push("no tool was called".to_owned());
+        }
+        self.tell(&lines.join("\n"));
+    }
+
+    fn sandbox(&self) {
+        let host = Host::probe();
+        let level = match (self.level, host.best()) {
+            (Some(level), _) => format!("level {}, as it was named", paint(STRONG, level)),
+            (None, Some(level)) => {
+                format!("level {}, the best that this host can give", paint(STRONG, level))
+            }
+            (None, None) => paint(WARN, "no level can be given here; `toolpost doctor` says why"),
+        };
+        self.tell(&level);
+        let calls = self.latest.iter().flat_map(|record| &record.tool_calls);
+        let mut reports = calls.filter_map(|call| Some((call, call.sandbox.as_ref()?.get("report")?)));
+        let Some((call, report)) = reports.next_back() else {
+            self.tell(&paint(FAINT, "no code ran for the latest answer"));
+            return;
+        };
+        let word = |value: &Value| value.as_str().map(|word| one_line(word, 64));
+        let effective = report.get("effective").and_then(word).unwrap_or_default();
+        let layers = report.get("layers").and_then(Value::as_array).into_iter().flatten().filter_map(word);
+        let layers: Vec<String> = layers.collect();
+        self.tell(&format!(
+            "{} ran at level {effective} in: {}",
+            paint(STRONG, one_line(&call.tool, 64)),
+            layers.join(", ")
+        ));
+    }
+
+    /// Makes the conversation shorter; Ctrl-C leaves it as it is.
+    fn compact(&mut self) -> Result<(), Failure> {
+        let cancellation = self.interrupts.begin();
+        let compacted = self.handle.block_on(async {
+            tokio::select! {
+                biased;
+                () = cancellation.cancelled() => None,
+                compacted = self.conversation.compact(&self.agent) => Some(compacted),
+            }
+        });
+        self.interrupts.end();
+        match compacted {
+            None => self.tell("stopped; the conversation is as it was"),
+            Some(compacted) => match compacted? {
+                None => {
+                    self.tell("the conversation is too short: there is nothing that a summary could replace");
+                }
+                Some(compacted) => {
+                    self.count(&compacted.usage, compacted.cost_usd);
+                    self.tell(&format!(
+                        "a summary has taken the place of {} ({} tokens in, {} out)",
+                        count(compacted.turns, "message"),
+                        compacted.usage.input_tokens,
+                        compacted.usage.output_tokens
+                    ));
+                }
+            },
+        }
+        Ok(())
+    }
+
     fn undo(&mut self) -> Result<(), Failure> {
         let Some(left) = self.conversation.exchanges().len().checked_sub(1) else {
             self.tell("there is nothing to take back");
@@ -217,6 +295,19 @@ impl Chat<'_> {
         file.write_all(text.as_bytes()).map_err(|error| wrong(&error))?;
         self.tell(&format!("written to {}", paint(HINT, harmless(&path.display().to_string()))));
         Ok(())
+    }
+}
+
+/// The calls of a run and of those that it has made, each with how it ended.
+fn trace_of(record: &RunRecord, indent: &str, lines: &mut Vec<String>) {
+    for call in &record.tool_calls {
+        let arguments = call.arguments.as_deref().unwrap_or(&Value::Null);
+        lines.push(format!("{indent}{}", progress::started(&call.tool, arguments)));
+        lines.push(format!("{indent}  {}", progress::finished(call)));
+    }
+    for child in &record.children {
+        lines.push(format!("{indent}{}", paint(FAINT, one_line(&child.model, 64))));
+        trace_of(child, &format!("{indent}  "), lines);
     }
 }
 

@@ -24,6 +24,13 @@ pub(super) const COMMANDS: &[Command] = &[
     command("/approve", "[TOOL]", "allow a tool without asking, or list those that are allowed"),
     command("/usage", "", "say how many tokens were used"),
     command("/cost", "", "say what it has cost"),
+    command(
+        "/trace",
+        "",
+        "show the calls of the latest answer: what was called, how it ended, how long it took",
+    ),
+    command("/sandbox", "", "say at which level code runs, and in which layers it ran"),
+    command("/compact", "", "put a summary in the place of the middle of the conversation"),
     command("/undo", "", "take back what you said last, and the answer"),
     command("/clear", "", "begin a new conversation"),
     command("/resume", "[ID]", "list the conversations of this folder, or go on with one of them"),

@@ -46,6 +46,16 @@ pub(crate) fn says(text: &str) -> Reply {
     Reply::events(stream(&json!({"type": "text", "text": ""}), &delta, "end_turn"))
 }
 
+/// An answer of words in one piece, to a request that did not ask for a stream.
+pub(crate) fn says_whole(text: &str) -> Reply {
+    let message = json!({
+        "type": "message", "id": "msg_1", "role": "assistant", "model": "claude-test",
+        "content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "stop_sequence": null,
+        "usage": {"input_tokens": 7, "output_tokens": 5},
+    });
+    Reply::json(200, message.to_string())
+}
+
 /// An answer of words whose connection breaks before the end.
 pub(crate) fn begins(text: &str) -> Reply {
     let delta = json!({"type": "text_delta", "text": text});

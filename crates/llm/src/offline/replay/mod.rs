@@ -233,6 +233,12 @@ impl ReplayModel {
         Ok(Self { id, exchanges, given, scrubber: Scrubber::new(secrets) })
     }
 
+    /// How many answers were not given yet.
+    pub fn left(&self) -> usize {
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        given.iter().filter(|given| !**given).count()
+    }
+
     fn answer(&self, request: &Request) -> Result<Response, ModelError> {
         let failed = |kind: ErrorKind, message: String| ModelError::new(kind, message).with_model(&self.id);
         let scrubber = self.scrubber.and_of(request);

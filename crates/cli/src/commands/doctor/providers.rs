@@ -1,0 +1,145 @@
+//! Where models can be had: keys, addresses, servers of one's own that answer, and how old what is known of models is.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use toolpost_llm::{PROVIDERS, Provider};
+
+use crate::env;
+
+/// How long a server on this machine may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How much of its answer is read.
+const MOST: usize = 512;
+
+/// A provider, as this command would ask it.
+#[derive(Debug, Serialize)]
+pub(super) struct Standing {
+    pub(super) name: &'static str,
+    pub(super) key_variable: &'static str,
+    pub(super) has_key: bool,
+    pub(super) needs_key: bool,
+    pub(super) base_url_variable: &'static str,
+    /// Where it is asked, without a name and a password that stand in it.
+    pub(super) base_url: Option<String>,
+    /// Whether that is from the variable.
+    pub(super) is_changed: bool,
+    /// Of a server on this machine, what came of asking it.
+    pub(super) answers: Option<Result<String, String>>,
+}
+
+/// All of them. Only servers on this machine are asked, at once and for a bounded time; nothing is sent to any other.
+pub(super) fn standings() -> Vec<Standing> {
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = PROVIDERS.iter().map(|provider| scope.spawn(|| standing(provider))).collect();
+        asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    })
+}
+
+fn standing(provider: &'static Provider) -> Standing {
+    let variable = provider.base_url_variable;
+    let own = (!variable.is_empty()).then(|| env::get(variable)).flatten();
+    let is_changed = own.is_some();
+    let url = own.or_else(|| provider.base_url.map(str::to_owned));
+    let answers = url.as_deref().and_then(here).map(|(address, host)| ask(address, &host));
+    Standing {
+        name: provider.name,
+        key_variable: provider.key_variable,
+        has_key: super::super::model::key(provider).is_some(),
+        needs_key: provider.needs_key,
+        base_url_variable: variable,
+        base_url: url.as_deref().map(without_credentials),
+        is_changed,
+        answers,
+    }
+}
+
+/// The address without what stands before `@` in it, and without a query: both may be secret.
+fn without_credentials(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (host, path) = rest.split_once('/').map_or((rest, None), |(host, path)| (host, Some(path)));
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    path.map_or_else(|| format!("{scheme}://{host}"), |path| format!("{scheme}://{host}/{path}"))
+}
+
+/// The address of a server on this machine that speaks plain HTTP, and its name for it.
+fn here(url: &str) -> Option<(SocketAddr, String)> {
+    let without = without_credentials(url);
+    let host = without.strip_prefix("http://")?.split('/').next()?.to_owned();
+    let port = host.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok()?)));
+    let (name, port) = port.unwrap_or((host.as_str(), 80));
+    // No name is asked for.
+    let address = match name {
+        "localhost" => IpAddr::from(Ipv4Addr::LOCALHOST),
+        name => name.trim_matches(['[', ']']).parse().ok()?,
+    };
+    address.is_loopback().then(|| (SocketAddr::new(address, port), host.clone()))
+}
+
+/// Whether a server answers a question that every such server has an answer to, be it a refusal.
+fn ask(address: SocketAddr, host: &str) -> Result<String, String> {
+    let begun = Instant::now();
+    let wrong = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock => {
+            "it does not answer within a second".to_owned()
+        }
+        _ => error.to_string(),
+    };
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(wrong)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(wrong)?;
+    let request = format!("GET /v1/models HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).map_err(wrong)?;
+    let mut line = Vec::new();
+    while line.len() < MOST && !line.contains(&b'\n') {
+        let left = PATIENCE.checked_sub(begun.elapsed()).filter(|left| !left.is_zero());
+        let Some(left) = left else { return Err("it does not answer within a second".to_owned()) };
+        stream.set_read_timeout(Some(left)).map_err(wrong)?;
+        let mut bytes = [0; 64];
+        match stream.read(&mut bytes).map_err(wrong)? {
+            0 => break,
+            read => line.extend_from_slice(bytes.get(..read).unwrap_or_default()),
+        }
+    }
+    let text = String::from_utf8_lossy(&line).into_owned();
+    let status = text.lines().next().and_then(|line| line.strip_prefix("HTTP/1.")?.split(' ').nth(1));
+    match status {
+        Some("200") => Ok("answers".to_owned()),
+        Some(status) => Ok(format!("answers with status {}", crate::style::one_line(status, 16))),
+        None => Err("what answers there does not speak HTTP".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_without_what_is_secret_in_it() {
+        for (url, shown) in [
+            ("https://api.example/v1", "https://api.example/v1"),
+            ("https://me:secret@api.example/v1?key=secret", "https://api.example/v1"),
+            ("nonsense", "nonsense"),
+        ] {
+            assert_eq!(without_credentials(url), shown);
+        }
+    }
+
+    #[test]
+    fn only_servers_on_this_machine_are_asked() {
+        for (url, is_here) in [
+            ("http://127.0.0.1:11434", true),
+            ("http://127.0.0.1", true),
+            ("http://localhost:8000/v1", true),
+            ("http://[::1]:8000", true),
+            ("https://127.0.0.1:8000", false),
+            ("http://10.0.0.1:80", false),
+            ("http://127.0.0.1.example:80", false),
+            ("http://", false),
+        ] {
+            assert_eq!(here(url).is_some(), is_here, "{url}");
+        }
+    }
+}

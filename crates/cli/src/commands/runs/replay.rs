@@ -1,0 +1,235 @@
+//! `toolpost runs replay`: a run that was kept, once more, without its provider.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::json;
+use toolpost_agent::{Agent, Limits, Outcome, Run, Runs, StopReason, StoredRun};
+use toolpost_core::{RunId, Scope};
+use toolpost_llm::{
+    ErrorKind, ExchangeSink, ModelError, ModelId, OutputFormat, Recording, ReplayModel, Request, Response,
+    Settings,
+};
+
+use super::super::run::count;
+use super::find;
+use crate::args::ReplayArgs;
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::port::TerminalPort;
+use crate::print::Printer;
+use crate::style::{GOOD, paint};
+use crate::workspace::Workspace;
+use crate::{env, interrupt, progress, target};
+
+/// The meta-tools by which a conversation loads others: what it was offered says not what it could load.
+const LOADERS: [&str; 2] = ["browse_toolkit", "find_tools"];
+/// A tool that is opened where none was offered; it is not offered either.
+const SOME_TOOL: &str = "calculate";
+
+/// Runs it again, and says whether its model was asked the same.
+pub(super) async fn replay(
+    runs: &Runs,
+    args: &ReplayArgs,
+    config: &Config,
+    printer: &Printer,
+) -> Result<(), Failure> {
+    let id = find(runs, &args.id).await?;
+    let stored = runs.load(id).await?;
+    let exchanges = Exchanges::default();
+    let recorded = runs.export(id, &exchanges).await?;
+    let (first, used, model) = exchanges.into_model(id)?;
+    if let Some(why) = cannot(&stored, &first) {
+        let failure =
+            Failure::new(Exit::Failed, "PRECONDITION", format!("the run `{id}` cannot be replayed: {why}"));
+        return Err(failure
+            .hint("`toolpost runs export` makes a recording of it, which `run --model replay:FILE` plays."));
+    }
+    let outcome = again(&stored, (first, used), &model, args, config, printer).await?;
+    if outcome.stop == StopReason::Cancelled {
+        return Err(Failure::new(Exit::Interrupted, "CANCELLED", "the replay was stopped"));
+    }
+    let difference = difference(&stored, &outcome, &model, recorded);
+    if !printer.is_text() {
+        printer.json(&json!({
+            "run": id,
+            "same": difference.is_none(),
+            "exchanges": recorded,
+            "replayed": recorded - model.left(),
+            "difference": difference,
+            "record": *outcome.record,
+        }))?;
+    }
+    match difference {
+        None => {
+            let calls = count(outcome.record.tool_calls.len(), "tool call");
+            printer.note(&format!("{} {}, {calls}", paint(GOOD, "the same:"), count(recorded, "exchange")));
+            Ok(())
+        }
+        Some(difference) => Err(Failure::new(Exit::Failed, "REPLAY_MISMATCH", difference)
+            .hint("If the change is intended, run it anew.")
+            .hint("What its tools see is what there is now: `--attach` and `--workdir` give them files.")),
+    }
+}
+
+/// What was said, as a recording in memory, and the first question of it.
+#[derive(Default)]
+struct Exchanges {
+    text: Buffer,
+    first: Mutex<Option<Request>>,
+    used: Mutex<Used>,
+}
+
+/// How many tokens the answers had.
+#[derive(Clone, Copy, Default)]
+struct Used {
+    all: u64,
+    before_last: u64,
+}
+
+#[derive(Clone, Default)]
+struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Buffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl ExchangeSink for Exchanges {
+    fn exchange(
+        &self,
+        model: &ModelId,
+        request: &Request,
+        answer: Result<&Response, &ModelError>,
+    ) -> Result<(), ModelError> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| request.clone());
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.before_last = used.all;
+        used.all += answer.map_or(0, |response| response.usage.total());
+        Recording::new(self.text.clone(), env::secrets()).exchange(model, request, answer)
+    }
+}
+
+impl Exchanges {
+    fn into_model(self, id: RunId) -> Result<(Request, Used, Arc<ReplayModel>), Failure> {
+        let first = self.first.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_default();
+        let text = std::mem::take(&mut *self.text.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let model = ReplayModel::parse(id.to_string(), &String::from_utf8_lossy(&text), env::secrets())?;
+        let used = self.used.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok((first, used, Arc::new(model)))
+    }
+}
+
+/// Why a run cannot be run again, if so.
+fn cannot(stored: &StoredRun, first: &Request) -> Option<&'static str> {
+    if first.tools.iter().any(|tool| LOADERS.contains(&tool.name.as_str())) {
+        return Some("it loaded its tools while it ran");
+    }
+    (stored.summary.stop_reason.as_deref() == Some("max_time"))
+        .then_some("it ended at its limit of time, which no second run meets at the same place")
+}
+
+/// The same agent with the recorded answers, from the same words on.
+async fn again(
+    stored: &StoredRun,
+    (first, used): (Request, Used),
+    model: &Arc<ReplayModel>,
+    args: &ReplayArgs,
+    config: &Config,
+    printer: &Printer,
+) -> Result<Outcome, Failure> {
+    let names: Vec<String> = first.tools.iter().map(|tool| tool.name.clone()).collect();
+    let targets = match (&args.tools[..], &names[..]) {
+        ([], []) => vec![SOME_TOOL.to_owned()],
+        ([], names) => names.to_vec(),
+        (given, _) => given.to_vec(),
+    };
+    let opened = target::open_with(&targets, config, args.permission.level, false, None).await;
+    let opened =
+        opened.map_err(|failure| failure.hint("`--tools` says where the tools of the run are from."))?;
+    let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
+    let events = progress::sink(printer);
+    let pool = super::super::code_pool(config)?;
+    let toolbox =
+        super::super::toolbox(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events))
+            .await?;
+    let (schema, settings) = match first.settings.output {
+        Some(OutputFormat::Schema { schema, .. }) => {
+            (schema.to_value().ok(), Settings { output: None, ..first.settings })
+        }
+        _ => (None, first.settings),
+    };
+    let mut builder = Agent::builder(Arc::clone(model) as _, toolbox)
+        .settings(settings)
+        .provider_options(first.provider_options)
+        .hosted_tools(first.hosted_tools)
+        .strict_tools(first.tools.iter().any(|tool| tool.strict))
+        .on_event(events)
+        // Every token costs the same, so that a limit of money is met where it was met.
+        .pricing(Arc::new(|_, usage| Some(usage.total() as f64)))
+        .limits(|all| limit(all, stored, used));
+    if let Some(choice) = first.tool_choice {
+        builder = builder.tool_choice(choice);
+    }
+    if let Some(system) = first.system {
+        builder = builder.system(system);
+    }
+    let mut run = Run::from_turns(&builder.build(), first.turns)
+        .with_tools(names)
+        .with_caller(super::super::caller())
+        .with_scope(Scope::new("replay").with_working_dir(workspace.path()))
+        .with_port(Arc::new(TerminalPort::new(printer, &args.permission, None)));
+    if let Some(schema) = schema {
+        run = run.with_answer_schema(schema);
+    }
+    Ok(run.with_cancellation(interrupt::watch()?).finish().await)
+}
+
+/// The limit that ended the run ends it again; no other does.
+fn limit(all: &mut Limits, stored: &StoredRun, used: Used) {
+    let summary = &stored.summary;
+    let has_summed_up = has_summed_up(stored);
+    if !has_summed_up {
+        all.wrap_up = None;
+    }
+    let used = if has_summed_up { used.before_last } else { used.all };
+    all.iterations = summary.iterations.saturating_add(1).max(all.iterations);
+    match summary.stop_reason.as_deref() {
+        Some("max_iterations") => all.iterations = summary.iterations,
+        Some("max_tool_calls") => all.tool_calls = u32::try_from(summary.tool_calls).ok(),
+        Some("max_tokens") => all.tokens = Some(used),
+        Some("max_cost") => all.cost_usd = Some(used as f64),
+        _ => {}
+    }
+}
+
+fn has_summed_up(stored: &StoredRun) -> bool {
+    stored.record.as_ref().is_some_and(|record| record["wrapped_up"] == true)
+}
+
+/// What differs first, if something does.
+fn difference(stored: &StoredRun, outcome: &Outcome, model: &ReplayModel, recorded: usize) -> Option<String> {
+    // A run that was stopped would have asked on.
+    let is_whole = !matches!(stored.summary.stop_reason.as_deref(), None | Some("cancelled"));
+    match &outcome.error {
+        Some(error) if error.kind == ErrorKind::ReplayMismatch => {
+            return Some(format!("the model was asked something else, {}", error.message.trim_end()));
+        }
+        Some(error) if error.kind == ErrorKind::ScriptExhausted && is_whole => {
+            let recorded = count(recorded, "exchange");
+            return Some(format!("the run has {recorded}, and the model was asked once more"));
+        }
+        _ => {}
+    }
+    let left = model.left();
+    (left > 0).then(|| {
+        let recorded_text = count(recorded, "exchange");
+        format!("the run ended ({}) after {} of {recorded_text}", outcome.stop, recorded - left)
+    })
+}

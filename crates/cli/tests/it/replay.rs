@@ -1,0 +1,130 @@
+//! `toolpost runs replay`: a run once more, with its tools and without its provider.
+
+use serde_json::{Value, json};
+use toolpost_sandbox::{Host, Level};
+
+use crate::support::{Anthropic, Finished, calls, says};
+
+fn read_file() -> Value {
+    json!({"path": "note.txt"})
+}
+
+/// A world where a run of these words was, and its id.
+fn ran(words: &[&str], replies: Vec<toolpost_testkit::provider::Reply>, exit: i32) -> (Anthropic, String) {
+    let model = Anthropic::start(replies);
+    model.env.write("note.txt", "first");
+    let finished = model.env.run(["run", "-p", "go", "--json"].iter().chain(words)).exit(exit);
+    let id = finished.json()["id"].as_str().unwrap().to_owned();
+    (model, id)
+}
+
+fn replay(model: &Anthropic, id: &str, words: &[&str]) -> Finished {
+    let before = model.bodies().len();
+    let finished = model.env.run(["runs", "replay", id, "--json"].iter().chain(words));
+    assert_eq!(model.bodies().len(), before, "the provider was asked");
+    finished
+}
+
+#[test]
+pub(crate) fn a_run_is_the_same_again_without_its_provider() {
+    let sum = || calls("calculate", &json!({"expression": "6*7"}));
+    let limited = ["--max-iterations", "1"];
+    let rows: [(&[&str], Vec<_>, i32); 6] = [
+        (&["--tools", "calculate", "--system-prompt", "Be brief."], vec![sum(), says("42.")], 0),
+        (&["--effort", "low", "--max-output-tokens", "99"], vec![says("Hello.")], 0),
+        (&limited, vec![sum(), says("Summed up.")], 6),
+        (&[&limited[..], &["--no-wrap-up"]].concat(), vec![sum()], 6),
+        (&["--max-tokens", "20"], vec![sum(), sum(), says("Summed up.")], 6),
+        (&["--max-tool-calls", "1"], vec![sum(), sum(), says("Summed up.")], 6),
+    ];
+    for (words, replies, exit) in rows {
+        let exchanges = replies.len();
+        let (model, id) = ran(words, replies, exit);
+        let told = replay(&model, &id, &[]).ok().json();
+        assert_eq!((&told["same"], &told["difference"]), (&json!(true), &Value::Null), "{words:?}");
+        assert_eq!(
+            (&told["exchanges"], &told["replayed"]),
+            (&json!(exchanges), &json!(exchanges)),
+            "{words:?}"
+        );
+    }
+    let (model, id) = ran(&[], vec![sum(), says("42.")], 0);
+    let text = model.env.run(["runs", "replay", &id[..20]]).ok();
+    assert!(text.err.contains("the same: 2 exchanges, 1 tool call"), "{text}");
+    assert_eq!(replay(&model, "ffffffff", &[]).exit(1).error()["code"], "NOT_FOUND");
+}
+
+#[test]
+fn an_answer_of_a_schema_and_a_failure_are_the_same_again() {
+    let refused = json!({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}});
+    let refused = toolpost_testkit::provider::Reply::json(400, refused.to_string());
+    let (model, id) = ran(&[], vec![refused], 2);
+    assert_eq!(replay(&model, &id, &[]).ok().json()["same"], true);
+    let model = Anthropic::start(vec![says("no"), says("{\"city\": \"Oslo\"}")]);
+    model.env.write("schema.json", r#"{"type": "object", "required": ["city"]}"#);
+    let record = model.env.run(["run", "-p", "go", "--json", "--output-schema", "schema.json"]).ok().json();
+    let told = replay(&model, record["id"].as_str().unwrap(), &[]).ok().json();
+    assert_eq!((&told["same"], &told["replayed"]), (&json!(true), &json!(2)));
+}
+
+#[test]
+pub(crate) fn what_a_tool_sees_is_what_there_is_now() {
+    let (model, id) =
+        ran(&["--attach", "note.txt"], vec![calls("read_file", &read_file()), says("It says first.")], 0);
+    assert_eq!(replay(&model, &id, &["--attach", "note.txt"]).ok().json()["same"], true);
+    assert_eq!(replay(&model, &id, &["--workdir", "."]).ok().json()["same"], true);
+    let without = replay(&model, &id, &[]).exit(1);
+    assert_eq!(without.error()["code"], "REPLAY_MISMATCH");
+    model.env.write("note.txt", "second");
+    let other = replay(&model, &id, &["--attach", "note.txt"]).exit(1);
+    let told = other.json();
+    assert_eq!((&told["same"], &told["replayed"]), (&json!(false), &json!(1)));
+    let difference = told["difference"].as_str().unwrap();
+    assert!(difference.contains("first") && difference.contains("second"), "{difference}");
+    assert_eq!(other.error()["message"], difference);
+}
+
+#[test]
+pub(crate) fn tools_are_from_where_it_is_said() {
+    let words = ["--tools", "command:jq"];
+    let model = Anthropic::start(vec![says("Nothing to do.")]);
+    let record = model.env.run(["run", "-p", "go", "--json"].iter().chain(&words)).ok().json();
+    let id = record["id"].as_str().unwrap();
+    assert_eq!(replay(&model, id, &words).ok().json()["same"], true);
+    let unknown = replay(&model, id, &[]).exit(2);
+    assert!(unknown.err.contains("`--tools` says where"), "{unknown}");
+}
+
+#[test]
+pub(crate) fn who_may_do_what_is_said_anew() {
+    let (model, id) =
+        ran(&["--tools", "calculate"], vec![calls("calculate", &json!({"expression": "1"})), says("1.")], 0);
+    for (words, exit) in [
+        (&["--ask", "--no-input"][..], 1),
+        (&["--ask", "--yes"], 0),
+        (&["--ask", "--no-input", "--allow", "calculate"], 0),
+    ] {
+        replay(&model, &id, words).exit(exit);
+    }
+}
+
+#[test]
+pub(crate) fn level() {
+    let host = Host::probe();
+    let code = json!({"language": "bash", "code": "echo hi"});
+    let (model, id) = ran(&["--level", "minimal"], vec![calls("run_code", &code), says("hi")], 0);
+    for level in [Level::Minimal, Level::Standard] {
+        if !host.levels.iter().any(|known| known.level == level && known.available) {
+            continue;
+        }
+        let told = replay(&model, &id, &["--level", &level.to_string()]).json();
+        assert_eq!(told["record"]["tool_calls"][0]["sandbox"]["report"]["requested"], level.to_string());
+    }
+}
+
+#[test]
+fn a_run_that_loads_its_tools_cannot_be_replayed() {
+    let (model, id) = ran(&["--dynamic"], vec![says("Hello.")], 0);
+    let refused = replay(&model, &id, &[]).exit(1).error();
+    assert!(refused["message"].as_str().unwrap().contains("it loaded its tools"), "{refused}");
+}
