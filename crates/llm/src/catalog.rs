@@ -33,6 +33,10 @@ pub enum Feature {
     ForcedToolChoice,
     /// Finds tools that are not shown to it, by the provider's own search.
     ToolSearch,
+    /// The provider sums up what was said when a conversation gets long.
+    Compaction,
+    /// The provider leaves old results of tools out when a conversation gets long.
+    ToolResultClearing,
     /// Sees pictures.
     Images,
     /// Reads documents such as PDF files.
@@ -64,6 +68,8 @@ impl Feature {
         Self::ParallelTools,
         Self::ForcedToolChoice,
         Self::ToolSearch,
+        Self::Compaction,
+        Self::ToolResultClearing,
         Self::Images,
         Self::Documents,
         Self::StructuredOutput,
@@ -84,6 +90,8 @@ impl Feature {
             Self::ParallelTools => "parallel_tools",
             Self::ForcedToolChoice => "forced_tool_choice",
             Self::ToolSearch => "tool_search",
+            Self::Compaction => "compaction",
+            Self::ToolResultClearing => "tool_result_clearing",
             Self::Images => "images",
             Self::Documents => "documents",
             Self::StructuredOutput => "structured_output",

@@ -7,14 +7,15 @@ use toolpost_core::Timestamp;
 
 use crate::{
     Attempt, BoxFuture, Cost, ErrorKind, HostedTool, Model, ModelError, ModelEvent, ModelId, ModelInfo,
-    Request, Response, ResponseStream,
+    Request, Response, ResponseStream, ToolDefinition,
 };
 
 /// Asks one model, and another when the first cannot be had: at [`ErrorKind::Overloaded`], [`ErrorKind::RateLimited`],
 /// [`ErrorKind::Timeout`], [`ErrorKind::Network`] and [`ErrorKind::NotFound`], after the retries of each. Any other
 /// error is the answer of the model that gave it.
 ///
-/// A model that lacks what the request needs is passed over. Once something of an answer was delivered, its error ends
+/// A model that lacks what the request needs is passed over; of a search for tools and of
+/// changes to a long conversation the request is relieved first. Once something of an answer was delivered, its error ends
 /// the stream. The change of models is a [`ModelEvent::Notice`] and stands in [`Response::notices`];
 /// [`Response::origin`] says who answered. Options, betas and raw hosted tools that were written for the first model's
 /// provider are not sent to another one. An error in the end has the attempts of all.
@@ -85,10 +86,14 @@ impl Rest {
         let mut said = Vec::new();
         if moves_on(&error.kind) {
             for model in self.models.by_ref() {
-                let request = request_for(&self.first, model.id(), &self.request, &mut said);
+                let mut request = request_for(&self.first, model.id(), &self.request, &mut said);
                 if let Err(lacks) = model.check(&request) {
-                    said.push(format!("{} was passed over: {}", model.id(), lacks.message));
-                    continue;
+                    let without = take_away_comforts(&mut request);
+                    if without.is_empty() || model.check(&request).is_err() {
+                        said.push(format!("{} was passed over: {}", model.id(), lacks.message));
+                        continue;
+                    }
+                    said.push(format!("{} is asked without {}", model.id(), without.join(" and ")));
                 }
                 self.request = request;
                 said.insert(
@@ -131,6 +136,23 @@ fn request_for(first: &ModelId, model: &ModelId, request: &Request, said: &mut V
         ));
     }
     request
+}
+
+/// Takes away what a request can do without, and says what that was: the search for tools, so that a model sees all of
+/// them, and what a provider does with long conversations.
+fn take_away_comforts(request: &mut Request) -> Vec<&'static str> {
+    let mut without = Vec::new();
+    if request.tools.iter().any(|tool| tool.deferred) {
+        request.hosted_tools.retain(|tool| !matches!(tool, HostedTool::ToolSearch { .. }));
+        request.tools =
+            request.tools.iter().map(|tool| ToolDefinition { deferred: false, ..tool.clone() }).collect();
+        without.push("a search for tools (it sees all of them)");
+    }
+    if !request.context_edits.is_empty() {
+        request.context_edits.clear();
+        without.push("changes to a long conversation");
+    }
+    without
 }
 
 /// A stream on its way through the models.

@@ -85,8 +85,8 @@ pub use offline::scrub::Scrubber;
 pub use provider::{PROVIDERS, Provider, ProviderAccess};
 pub use raw::RawJson;
 pub use request::{
-    AssistantTurn, CacheLifetime, Effort, HostedTool, Media, MediaSource, OutputFormat, Part, PromptCaching,
-    Request, Settings, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
+    AssistantTurn, CacheLifetime, ContextEdit, Effort, HostedTool, Media, MediaSource, OutputFormat, Part,
+    PromptCaching, Request, Settings, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
 };
 pub use response::{Response, StopReason, Usage};
 pub use router::{ModelSpec, Router};

@@ -28,6 +28,9 @@ pub struct Request {
     pub hosted_tools: Vec<HostedTool>,
     /// How to answer.
     pub settings: Settings,
+    /// What the provider does with a conversation that gets long. One that cannot refuses the request before it is sent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub context_edits: Vec<ContextEdit>,
     /// Fields of the provider's own body. Objects are merged with the ones that this crate writes, lists of
     /// `tools` are appended to, any other value replaces.
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -235,7 +238,8 @@ pub struct ToolDefinition {
     /// provider takes; what it gives back for a parameter that the schema leaves optional may be `null`. Default: no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
-    /// Whether the model finds the tool by the provider's own search instead of seeing it from the start. Default: no.
+    /// Whether the model finds the tool by the provider's own search, [`HostedTool::ToolSearch`] or one of the caller's,
+    /// instead of seeing it from the start. Default: no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deferred: bool,
     /// Further fields of the provider's definition, such as `allowed_callers`.
@@ -304,6 +308,13 @@ pub enum HostedTool {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         file_ids: Vec<String>,
     },
+    /// Searches the tools of the request that are deferred; what it finds, the model sees from then on.
+    ToolSearch {
+        /// The provider's version of the tool, such as `tool_search_tool_regex_20251119`. Default: the one that searches
+        /// by words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        version: Option<String>,
+    },
     /// A tool in the provider's own JSON, sent as it is.
     Raw(RawJson),
 }
@@ -316,7 +327,41 @@ impl HostedTool {
             Self::WebFetch { .. } => "web_fetch",
             Self::FileSearch { .. } => "file_search",
             Self::CodeExecution { .. } => "code_execution",
+            Self::ToolSearch { .. } => "tool_search",
             Self::Raw(_) => "raw",
+        }
+    }
+}
+
+/// A change that the provider makes to what the model sees of a long conversation. What is sent stays whole, and what the
+/// provider puts in its place goes back with the answer that it came with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ContextEdit {
+    /// A summary takes the place of what was said before.
+    Compact {
+        /// From how many tokens of input on. Default: the provider's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at_tokens: Option<u64>,
+    },
+    /// Old results of tools are left out.
+    ClearToolResults {
+        /// From how many tokens of input on. Default: the provider's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at_tokens: Option<u64>,
+        /// How many of the latest calls keep their results. Default: the provider's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keep: Option<u32>,
+    },
+}
+
+impl ContextEdit {
+    /// The change's name in errors: `compact`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Compact { .. } => "compact",
+            Self::ClearToolResults { .. } => "clear_tool_results",
         }
     }
 }

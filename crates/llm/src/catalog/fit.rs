@@ -6,8 +6,8 @@ use toolpost_core::{Clock as _, SystemClock};
 
 use super::{Catalog, Feature, ModelInfo, Setting};
 use crate::{
-    Effort, ErrorKind, HostedTool, ModelError, OutputFormat, Part, Request, Settings, Thinking, ToolChoice,
-    Turn,
+    ContextEdit, Effort, ErrorKind, HostedTool, ModelError, OutputFormat, Part, PromptCaching, Request,
+    Settings, Thinking, ToolChoice, Turn,
 };
 
 /// The most models that an error names.
@@ -69,7 +69,18 @@ fn needs(request: &Request) -> Vec<(Feature, &'static str)> {
             HostedTool::CodeExecution { .. } => {
                 need(Feature::CodeExecution, "the hosted tool `code_execution`");
             }
+            HostedTool::ToolSearch { .. } => need(Feature::ToolSearch, "the hosted tool `tool_search`"),
             HostedTool::Raw(_) => {}
+        }
+    }
+    for edit in &request.context_edits {
+        match edit {
+            ContextEdit::Compact { .. } => {
+                need(Feature::Compaction, "a conversation that the provider sums up");
+            }
+            ContextEdit::ClearToolResults { .. } => {
+                need(Feature::ToolResultClearing, "results of tools that the provider leaves out");
+            }
         }
     }
     if matches!(request.settings.output, Some(OutputFormat::Schema { .. })) {
@@ -199,6 +210,12 @@ fn fit_settings(info: &ModelInfo, settings: &mut Cow<'_, Settings>, notices: &mu
     if settings.parallel_tool_calls == Some(true) && info.has(Feature::ParallelTools) == Some(false) {
         settings.to_mut().parallel_tool_calls = None;
         notices.push(format!("`parallel_tool_calls` was not sent: {model} calls one tool at a time"));
+    }
+    if info.has(Feature::PromptCaching) == Some(false) && settings.prompt_caching != PromptCaching::Off {
+        if settings.prompt_caching != PromptCaching::Automatic {
+            notices.push(format!("`prompt_caching` was not sent: {model} has no cache for prompts"));
+        }
+        settings.to_mut().prompt_caching = PromptCaching::Off;
     }
     if let (Some(wanted), Some(most)) = (settings.max_output_tokens, info.max_output_tokens)
         && u64::from(wanted) > most

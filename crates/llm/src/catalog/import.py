@@ -82,11 +82,16 @@ def anthropic(row, name):
     if features.pop("thinking_always_on", False):
         refuses += ["thinking_off"]
     features["file_search"] = False
+    features["compaction"] = new or number >= (4, 6)
+    features["tool_result_clearing"] = new or number >= (4, 0)
     row["not_taken"] = refuses
 
 
 def openai(row, name, known):
     features = row["features"]
+    features["tool_result_clearing"] = False
+    if re.match(r"gpt-(4\.1|5|6)", name):
+        features["compaction"] = True
     if not features.get("reasoning"):
         if features.get("tools"):
             row["efforts"] = []
@@ -279,7 +284,9 @@ def main():
                 anthropic(row, name)
             elif ours == "openai":
                 openai(row, name, known)
-            elif ours == "gemini":
+            else:
+                row["features"].update(compaction=False, tool_result_clearing=False)
+            if ours == "gemini":
                 gemini(row, name, known)
             row["features"] = dict(sorted(row["features"].items()))
             prices = (model and periods(model)) or from_table(known)

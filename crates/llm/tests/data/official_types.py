@@ -16,6 +16,7 @@ import typing_extensions  # noqa: E402
 from pydantic import TypeAdapter, ValidationError  # noqa: E402
 
 import anthropic.types  # noqa: E402,F401
+import anthropic.types.beta  # noqa: E402,F401
 import openai.types.chat  # noqa: E402,F401
 import openai.types.responses  # noqa: E402,F401
 from google.genai import types as gemini  # noqa: E402
@@ -27,6 +28,7 @@ for name, module in list(sys.modules.items()):
                 value.__pydantic_config__ = {"extra": "forbid", "arbitrary_types_allowed": True}
 
 from anthropic.types import message_create_params as messages  # noqa: E402
+from anthropic.types.beta import beta_context_management_config_param as context_management  # noqa: E402
 from openai.types.chat import completion_create_params as chat  # noqa: E402
 from openai.types.responses import response_create_params as responses  # noqa: E402
 
@@ -60,7 +62,14 @@ GEMINI = {
 GEMINI = {name: TypeAdapter(kind) for name, kind in GEMINI.items()}
 
 
+# What is still a beta feature of the provider stands among other types.
+CONTEXT_MANAGEMENT = TypeAdapter(context_management.BetaContextManagementConfigParam)
+
+
 def check(wire, body):
+    if wire == "messages" and "context_management" in body:
+        CONTEXT_MANAGEMENT.validate_python(body["context_management"])
+        body = {name: value for name, value in body.items() if name != "context_management"}
     if wire == "xai_responses":
         # xAI runs code without being told in which container.
         for tool in body.get("tools", []):

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use toolpost_llm::{
-    AssistantTurn, CacheLifetime, ErrorKind, HostedModel, HostedTool, HttpClient, HttpOptions, ItemView,
-    Model as _, ModelError, ModelEvent, ModelId, OutputFormat, Part, PromptCaching, Provider, ProviderAccess,
-    RawJson, Request, Response, Secret, ToolDefinition, Turn, Wire,
+    AssistantTurn, CacheLifetime, ContextEdit, ErrorKind, HostedModel, HostedTool, HttpClient, HttpOptions,
+    ItemView, Model as _, ModelError, ModelEvent, ModelId, OutputFormat, Part, PromptCaching, Provider,
+    ProviderAccess, RawJson, Request, Response, Secret, ToolDefinition, Turn, Wire,
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 use toolpost_testkit::recordings::Answer;
@@ -179,6 +179,22 @@ async fn features_that_are_not_general_are_asked_for_in_the_header() {
             "claude-opus-5-5",
             own(options(json!({"mcp_servers": []})), &["mcp-client-2025-11-20"]),
             Some("mcp-client-2025-11-20"),
+        ),
+        (
+            "claude-opus-5-5",
+            Request {
+                context_edits: vec![
+                    ContextEdit::ClearToolResults { at_tokens: None, keep: None },
+                    ContextEdit::Compact { at_tokens: None },
+                ],
+                ..Request::new("hi")
+            },
+            Some("context-management-2025-06-27,compact-2026-01-12"),
+        ),
+        (
+            "claude-opus-5-5",
+            options(json!({"context_management": {"edits": [{"type": "compact_20260112"}]}})),
+            Some("context-management-2025-06-27,compact-2026-01-12"),
         ),
         (
             "claude-opus-5-5",
@@ -584,4 +600,59 @@ fn a_result_is_shown_while_it_streams() {
         }
     }
     assert!(shown > 10, "{shown}");
+}
+
+#[tokio::test]
+async fn deferred_tools_are_searched_in_the_way_that_is_asked_for() {
+    let tool = |name: &str, deferred: bool| {
+        let definition = ToolDefinition::new(name, "Looks.", &json!({"type": "object"}));
+        ToolDefinition { deferred, ..definition }
+    };
+    let request = |version: Option<&str>| Request {
+        tools: vec![tool("look", false), tool("find", true)].into(),
+        hosted_tools: vec![HostedTool::ToolSearch { version: version.map(str::to_owned) }],
+        ..Request::new("hi")
+    };
+    for (version, kind, name) in [
+        (None, "tool_search_tool_bm25_20251119", "tool_search_tool_bm25"),
+        (
+            Some("tool_search_tool_regex_20251119"),
+            "tool_search_tool_regex_20251119",
+            "tool_search_tool_regex",
+        ),
+        (Some("tool_search_tool_regex"), "tool_search_tool_regex", "tool_search_tool_regex"),
+    ] {
+        let body = body_of("claude-opus-5-5", &request(version)).unwrap();
+        assert_eq!(body["tools"][0], json!({"type": kind, "name": name}));
+        assert_eq!(body["tools"][2]["defer_loading"], true);
+    }
+    let error = body_of("claude-opus-5-5", &request(Some("regex"))).unwrap_err();
+    assert!(
+        error.kind == ErrorKind::InvalidRequest && error.message.contains("tool_search_tool_bm25"),
+        "{error}"
+    );
+    let (body, beta, notices) = sent("claude-opus-5-5", &request(None)).await;
+    assert_eq!((body["tools"].as_array().unwrap().len(), beta, notices), (3, None, vec![]));
+}
+
+#[tokio::test]
+async fn a_summary_of_the_provider_begins_no_earlier_than_it_takes_and_is_paid_for() {
+    let mut request = Request::new("hi");
+    request.context_edits = vec![ContextEdit::Compact { at_tokens: Some(7) }];
+    let (body, _, notices) = sent("claude-opus-5-5", &request).await;
+    assert_eq!(
+        body["context_management"],
+        json!({"edits": [{"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 50_000}}]})
+    );
+    assert!(notices[0].contains("50000"), "{notices:?}");
+    // The sums that the provider gives are those of the answer alone.
+    let body = json!({"type": "message", "id": "m", "role": "assistant", "model": "m", "stop_reason": "end_turn",
+    "content": [{"type": "compaction", "content": "short"}, {"type": "text", "text": "Hello!"}],
+    "usage": {"input_tokens": 181, "output_tokens": 8, "cache_read_input_tokens": 1, "iterations": [
+        {"type": "compaction", "input_tokens": 100, "output_tokens": 83, "cache_read_input_tokens": 55_096},
+        {"type": "message", "input_tokens": 181, "output_tokens": 8, "cache_read_input_tokens": 1},
+    ]}});
+    let model = ModelId::new("anthropic", "claude-x");
+    let usage = Wire::Messages.read_body(&model, 200, &body.to_string()).unwrap().usage;
+    assert_eq!((usage.input, usage.output, usage.cache_read), (281, 91, 55_097));
 }

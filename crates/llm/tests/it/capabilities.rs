@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 use toolpost_llm::{
-    Effort, ErrorKind, HostedModel, HostedTool, HttpClient, HttpOptions, Media, Model as _, ModelError,
-    OutputFormat, Part, Provider, ProviderAccess, Request, Response, Secret, Settings, Thinking, ToolChoice,
-    ToolDefinition, Turn,
+    ContextEdit, Effort, ErrorKind, HostedModel, HostedTool, HttpClient, HttpOptions, Media, Model as _,
+    ModelError, OutputFormat, Part, Provider, ProviderAccess, Request, Response, Secret, Settings, Thinking,
+    ToolChoice, ToolDefinition, Turn,
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
@@ -98,6 +98,7 @@ async fn a_feature_that_a_model_lacks_is_an_error_that_names_models_which_have_i
     let mut deferred = plain;
     deferred.tools =
         deferred.tools.iter().cloned().map(|tool| ToolDefinition { deferred: true, ..tool }).collect();
+    let edited = |edit: ContextEdit| Request { context_edits: vec![edit], ..Request::new("hi") };
     let mut schema = Request::new("hi");
     schema.settings.output = Some(OutputFormat::schema(&json!({"type": "object"})));
     let hosted = |tool: HostedTool| Request { hosted_tools: vec![tool], ..Request::new("hi") };
@@ -108,6 +109,24 @@ async fn a_feature_that_a_model_lacks_is_an_error_that_names_models_which_have_i
     for (name, request, lacks, would_do) in [
         ("claude-opus-5-5", forced, "forced_tool_choice", "claude-haiku-5-5"),
         ("claude-opus-4-1", deferred, "tool_search", "anthropic/claude-opus-5-5"),
+        (
+            "claude-opus-4-1",
+            hosted(HostedTool::ToolSearch { version: None }),
+            "tool_search",
+            "anthropic/claude-opus-5-5",
+        ),
+        (
+            "claude-opus-4-5",
+            edited(ContextEdit::Compact { at_tokens: None }),
+            "compaction",
+            "anthropic/claude-opus-5-5",
+        ),
+        (
+            "claude-3-haiku",
+            edited(ContextEdit::ClearToolResults { at_tokens: None, keep: None }),
+            "tool_result_clearing",
+            "anthropic/claude-sonnet-5-5",
+        ),
         ("claude-3-haiku", schema, "structured_output", "anthropic/claude-sonnet-5-5"),
         (
             "claude-opus-5-5",

@@ -7,8 +7,9 @@ use futures_util::StreamExt as _;
 use serde_json::json;
 use toolpost_core::Timestamp;
 use toolpost_llm::{
-    BoxFuture, ErrorKind, FallbackModel, LimitedModel, Limiter, Model, ModelError, ModelEvent, ModelId,
-    NetworkStage, ProviderLimits, Request, Response, ResponseStream, ScriptModel, TimeoutStage, ToolChoice,
+    BoxFuture, ContextEdit, ErrorKind, FallbackModel, HostedTool, LimitedModel, Limiter, Model, ModelError,
+    ModelEvent, ModelId, NetworkStage, ProviderLimits, Request, Response, ResponseStream, ScriptModel,
+    TimeoutStage, ToolChoice, ToolDefinition,
 };
 
 /// A model that fails, after having said something or before.
@@ -125,6 +126,49 @@ async fn models_that_lack_something_are_passed_over_and_options_stay_with_their_
     assert_eq!(model.cost(&response, Timestamp::from_micros(0)), None);
     let none = FallbackModel::new(Failing::boxed(ErrorKind::Overloaded, false), Vec::new());
     assert_eq!(none.respond(&request).await.unwrap_err().kind, ErrorKind::Overloaded);
+}
+
+/// A model that answers, and can neither search tools nor do anything with long conversations.
+#[derive(Debug)]
+struct Plain(Arc<dyn Model>);
+
+impl Model for Plain {
+    fn id(&self) -> &ModelId {
+        self.0.id()
+    }
+
+    fn check(&self, request: &Request) -> Result<(), ModelError> {
+        let asks = !request.hosted_tools.is_empty() || !request.context_edits.is_empty();
+        if asks || request.tools.iter().any(|tool| tool.deferred) {
+            return Err(ModelError::new(ErrorKind::Unsupported, "too much"));
+        }
+        Ok(())
+    }
+
+    fn stream(&self, request: &Request) -> ResponseStream {
+        self.0.stream(request)
+    }
+}
+
+#[tokio::test]
+async fn what_a_request_can_do_without_passes_no_model_over() {
+    let tool = ToolDefinition::new("look", "Looks.", &json!({"type": "object"}));
+    let mut request = Request {
+        tools: vec![ToolDefinition { deferred: true, ..tool }].into(),
+        hosted_tools: vec![HostedTool::ToolSearch { version: None }],
+        context_edits: vec![ContextEdit::Compact { at_tokens: None }],
+        ..Request::new("hi")
+    };
+    let model = || {
+        let plain = Arc::new(Plain(script("plain")));
+        FallbackModel::new(Failing::boxed(ErrorKind::Overloaded, false), vec![plain, script("other")])
+    };
+    let response = model().respond(&request).await.unwrap();
+    let said = response.notices.join("\n");
+    assert_eq!(response.text(), "plain");
+    assert!(said.contains("without a search for tools") && said.contains("and changes to a long"), "{said}");
+    request.hosted_tools.push(HostedTool::CodeExecution { version: None, file_ids: Vec::new() });
+    assert_eq!(model().respond(&request).await.unwrap().text(), "other", "the rest is needed");
 }
 
 /// A model whose answer takes a while.

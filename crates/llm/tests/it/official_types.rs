@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use toolpost_llm::{
-    CacheLifetime, Effort, ErrorKind, HostedTool, Media, ModelId, OutputFormat, PROVIDERS, Part,
+    CacheLifetime, ContextEdit, Effort, ErrorKind, HostedTool, Media, ModelId, OutputFormat, PROVIDERS, Part,
     PromptCaching, Request, Settings, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
 };
 use toolpost_testkit::recordings;
@@ -135,6 +135,22 @@ fn features() -> Vec<(&'static str, Request)> {
         ("a tool", tool(&|_| {})),
         ("a strict tool", tool(&|tool| tool.strict = true)),
         ("a deferred tool", tool(&|tool| tool.deferred = true)),
+        ("a deferred tool and the search for it", {
+            let mut request = tool(&|tool| tool.deferred = true);
+            request.hosted_tools = vec![HostedTool::ToolSearch { version: None }];
+            request
+        }),
+        (
+            "summaries of the provider",
+            with(&|request| request.context_edits = vec![ContextEdit::Compact { at_tokens: Some(60_000) }]),
+        ),
+        (
+            "results left out",
+            with(&|request| {
+                request.context_edits =
+                    vec![ContextEdit::ClearToolResults { at_tokens: Some(9), keep: Some(2) }];
+            }),
+        ),
         ("auto", choice(ToolChoice::Auto)),
         ("any", choice(ToolChoice::Any)),
         ("none", choice(ToolChoice::None)),

@@ -14,13 +14,16 @@ use crate::options::merge_options;
 use crate::schema::{Lowered, SchemaTarget, StrictAllowance, lower};
 use crate::wires::codec::Notices;
 use crate::{
-    AssistantTurn, CacheLifetime, Effort, Item, ItemView, Media, MediaSource, ModelError, ModelId,
-    OutputFormat, Part, PromptCaching, RawJson, Request, Thinking, ToolChoice, ToolDefinition, ToolResult,
-    Turn,
+    AssistantTurn, CacheLifetime, ContextEdit, Effort, Item, ItemView, Media, MediaSource, ModelError,
+    ModelId, OutputFormat, Part, PromptCaching, RawJson, Request, Thinking, ToolChoice, ToolDefinition,
+    ToolResult, Turn,
 };
 
 /// The wire demands a limit of output tokens; this one every model can give.
 const DEFAULT_MAX_TOKENS: u32 = 4_096;
+
+/// The least tokens of input from which on the provider sums a conversation up.
+const LEAST_COMPACT_TOKENS: u64 = 50_000;
 
 /// What a model is told that must answer with JSON of no schema: the wire has a form for schemas alone.
 const ANSWER_WITH_JSON: &str = "Answer with one JSON value and nothing else: no explanation before or after it, and no code fence around it.";
@@ -159,6 +162,7 @@ impl<'a> Encoder<'a> {
             }
         }
         self.output_config(settings.effort, answer_schema.as_ref());
+        self.context_management(&request.context_edits)?;
         if !request.metadata.is_empty() {
             self.out.put("metadata", &request.metadata)?;
         }
@@ -250,6 +254,40 @@ impl<'a> Encoder<'a> {
         self.out.piece("}");
     }
 
+    /// What the provider does when the conversation gets long.
+    fn context_management(&mut self, edits: &[ContextEdit]) -> Result<(), serde_json::Error> {
+        if edits.is_empty() {
+            return Ok(());
+        }
+        self.out.json("context_management", r#"{"edits":["#);
+        for edit in edits {
+            self.out.comma();
+            self.out.piece("{");
+            self.out.text("type", tools::edit_type(edit));
+            let (ContextEdit::Compact { at_tokens } | ContextEdit::ClearToolResults { at_tokens, .. }) = edit;
+            if let Some(tokens) = at_tokens {
+                let least =
+                    if matches!(edit, ContextEdit::Compact { .. }) { LEAST_COMPACT_TOKENS } else { 0 };
+                if *tokens < least {
+                    self.notices.add(format!(
+                        "`at_tokens` of `compact` was sent as {least}, the least that the provider takes"
+                    ));
+                }
+                self.out.json("trigger", r#"{"type":"input_tokens""#);
+                self.out.put("value", &(*tokens).max(least))?;
+                self.out.piece("}");
+            }
+            if let ContextEdit::ClearToolResults { keep: Some(keep), .. } = edit {
+                self.out.json("keep", r#"{"type":"tool_uses""#);
+                self.out.put("value", keep)?;
+                self.out.piece("}");
+            }
+            self.out.piece("}");
+        }
+        self.out.piece("]}");
+        Ok(())
+    }
+
     fn tools(&mut self, request: &Request, mark: Option<&'static str>) -> Result<(), serde_json::Error> {
         if !request.tools.is_empty() || !request.hosted_tools.is_empty() {
             self.out.json("tools", "[");
@@ -258,11 +296,10 @@ impl<'a> Encoder<'a> {
                 let kind = tools::tool_type(self.info, tool, request).ok().flatten();
                 tools::write(&mut self.out, tool, kind.as_deref())?;
             }
-            if let Some((last, others)) = request.tools.split_last() {
-                for definition in others {
-                    self.tool(definition, None)?;
-                }
-                self.tool(last, mark)?;
+            // What is deferred stands in no prompt that could be kept, and takes no mark.
+            let last = request.tools.iter().rposition(|tool| !tool.deferred);
+            for (index, definition) in request.tools.iter().enumerate() {
+                self.tool(definition, mark.filter(|_| last == Some(index)))?;
             }
             self.out.piece("]");
         }

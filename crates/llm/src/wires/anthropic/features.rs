@@ -1,5 +1,7 @@
 //! Which beta header a feature asks for, and which version of a hosted tool is sent: data, with its source.
 //!
+//! The search for tools needs no header.
+//!
 //! Source: the provider's tool reference and release notes, and the official Python client 2.12.0; read on 2026-11-22.
 //! Which versions a model takes is the catalog's to say.
 
@@ -18,9 +20,24 @@ const BETAS: &[(&str, &str)] = &[
     ("mcp_servers", "mcp-client-2026-09-15"),
     ("compaction", "compact-2026-09-04"),
     ("context_management", "context-management-2025-06-27"),
+    ("clear_tool_uses_20250919", "context-management-2025-06-27"),
+    ("clear_thinking_20251015", "context-management-2025-06-27"),
+    ("compact_20260112", "compact-2026-01-12"),
     ("fallbacks", "server-side-fallback-2026-07-01"),
     ("speed", "fast-mode-2026-02-01"),
 ];
+
+/// The tool that searches deferred tools by words; the other one, `tool_search_tool_regex_20251119`, by patterns.
+pub(super) const TOOL_SEARCH: &str = "tool_search_tool_bm25_20251119";
+
+/// How the names of all tools begin that search deferred tools.
+pub(super) const TOOL_SEARCHES: &str = "tool_search_tool_";
+
+/// The change by which the provider sums up what was said.
+pub(super) const COMPACT: &str = "compact_20260112";
+
+/// The change by which the provider leaves old results of tools out.
+pub(super) const CLEAR_TOOL_RESULTS: &str = "clear_tool_uses_20250919";
 
 /// The most models that an error names.
 const MOST_NAMED: usize = 8;

@@ -438,11 +438,21 @@ fn usage_of(message: &Fields) -> Usage {
     let count = |name: &str| usage.read::<u64>(name).unwrap_or_default();
     let details: Members<'_> = usage.read("output_tokens_details").unwrap_or_default();
     let writes: Members<'_> = usage.read("cache_creation").unwrap_or_default();
+    // The summary that the provider has written is billed too, and stands in no sum.
+    let iterations: Vec<Members<'_>> = usage.read("iterations").unwrap_or_default();
+    let summaries: Vec<Members<'_>> = iterations
+        .into_iter()
+        .filter(|one| one.read::<String>("type").is_some_and(|kind| kind == "compaction"))
+        .collect();
+    let with_summaries = |name: &str| {
+        let of = |one: &Members<'_>| one.read::<u64>(name).unwrap_or_default();
+        summaries.iter().map(of).fold(count(name), u64::saturating_add)
+    };
     Usage {
-        input: count("input_tokens"),
-        output: count("output_tokens"),
-        cache_read: count("cache_read_input_tokens"),
-        cache_write: count("cache_creation_input_tokens"),
+        input: with_summaries("input_tokens"),
+        output: with_summaries("output_tokens"),
+        cache_read: with_summaries("cache_read_input_tokens"),
+        cache_write: with_summaries("cache_creation_input_tokens"),
         cache_write_1h: writes.read("ephemeral_1h_input_tokens").unwrap_or_default(),
         reasoning: details.read("thinking_tokens"),
         hosted: usage

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::features::{self, Versioned};
 use crate::catalog::ModelInfo;
 use crate::json::JsonWriter;
-use crate::{ErrorKind, HostedTool, ModelError, Part, Request, Turn};
+use crate::{ContextEdit, ErrorKind, HostedTool, ModelError, Part, Request, Turn};
 
 /// The version of one of the request's tools, as the wire says it: `code_execution_20260521`.
 pub(super) fn tool_type(
@@ -32,6 +32,17 @@ pub(super) fn tool_type(
             let message = "the hosted tool `file_search`: Anthropic has none. Give the files as documents, or put them \
                            into the container of `code_execution`; OpenAI, Gemini and xAI have file search";
             return refused(ErrorKind::Unsupported, message.to_owned());
+        }
+        HostedTool::ToolSearch { version } => {
+            let version = version.as_deref().unwrap_or(features::TOOL_SEARCH);
+            if !version.starts_with(features::TOOL_SEARCHES) {
+                let message = format!(
+                    "the version of `tool_search`: expected one such as `{}`, found `{version}`",
+                    features::TOOL_SEARCH
+                );
+                return refused(ErrorKind::InvalidRequest, message);
+            }
+            return Ok(Some(version.to_owned()));
         }
         HostedTool::Raw(_) => return Ok(None),
     };
@@ -100,9 +111,14 @@ pub(super) fn write(
         out.piece(raw.get());
         return Ok(());
     }
+    let tool_type = tool_type.unwrap_or_default();
     out.piece("{");
-    out.text("type", tool_type.unwrap_or_default());
-    out.text("name", tool.name());
+    out.text("type", tool_type);
+    match tool {
+        // It is called as its version is, without the date.
+        HostedTool::ToolSearch { .. } => out.text("name", without_date(tool_type)),
+        _ => out.text("name", tool.name()),
+    }
     if let HostedTool::WebSearch { max_uses, allowed_domains, blocked_domains }
     | HostedTool::WebFetch { max_uses, allowed_domains, blocked_domains } = tool
     {
@@ -161,7 +177,13 @@ struct Typed {
 pub(super) fn betas(info: &ModelInfo, request: &Request) -> Vec<&'static str> {
     let mut betas: Vec<&'static str> = Vec::new();
     let types = hosted_types(info, request);
-    for feature in types.iter().chain(request.provider_options.keys()) {
+    let mut asked: Vec<&str> =
+        types.iter().chain(request.provider_options.keys()).map(String::as_str).collect();
+    for edit in &request.context_edits {
+        asked.push(edit_type(edit));
+    }
+    asked.extend(own_edits(request));
+    for feature in asked {
         if let Some(beta) = features::beta(feature)
             && !betas.contains(&beta)
             && !request.betas.iter().any(|own| stem(own) == stem(beta))
@@ -170,6 +192,28 @@ pub(super) fn betas(info: &ModelInfo, request: &Request) -> Vec<&'static str> {
         }
     }
     betas
+}
+
+/// The provider's word for a change of long conversations.
+pub(super) fn edit_type(edit: &ContextEdit) -> &'static str {
+    match edit {
+        ContextEdit::Compact { .. } => features::COMPACT,
+        ContextEdit::ClearToolResults { .. } => features::CLEAR_TOOL_RESULTS,
+    }
+}
+
+/// The changes of long conversations that the caller asks for in the provider's own words.
+fn own_edits(request: &Request) -> impl Iterator<Item = &str> {
+    let edits = request.provider_options.get("context_management").and_then(|own| own["edits"].as_array());
+    edits.into_iter().flatten().filter_map(|edit| edit["type"].as_str())
+}
+
+/// A version of a tool without its date.
+fn without_date(version: &str) -> &str {
+    match version.rsplit_once('_') {
+        Some((name, date)) if date.len() == 8 && date.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => version,
+    }
 }
 
 /// A beta's name without its date.

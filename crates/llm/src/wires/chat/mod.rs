@@ -46,7 +46,8 @@ impl ChatCodec {
 
 impl Codec for ChatCodec {
     fn emulates(&self) -> &'static [Feature] {
-        &[Feature::StructuredOutput]
+        // By a tool that must be called: a model without tools has none of it.
+        if self.info.has(Feature::Tools) == Some(false) { &[] } else { &[Feature::StructuredOutput] }
     }
 
     fn check(&self, request: &Request) -> Result<(), ModelError> {
@@ -57,6 +58,13 @@ impl Codec for ChatCodec {
                 "the hosted tool `{}`: the Chat Completions wire has none; use a provider that runs it, or a tool of \
                  your own",
                 tool.name()
+            ));
+        }
+        if let Some(edit) = request.context_edits.first() {
+            return unsupported(format!(
+                "`{}` of a long conversation: the Chat Completions wire has no such thing; Anthropic does it, and OpenAI \
+                 sums up",
+                edit.name()
             ));
         }
         if let Some(mode) = request.provider_options.get(STRUCTURED_OUTPUT)

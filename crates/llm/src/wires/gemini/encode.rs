@@ -267,6 +267,8 @@ impl Encoder<'_> {
                 self.out.piece(r#"{"codeExecution":{}}"#);
             }
             HostedTool::Raw(raw) => self.out.piece(raw.get()),
+            // The check has refused it.
+            HostedTool::ToolSearch { .. } => {}
         }
         Ok(())
     }

@@ -51,6 +51,9 @@ impl GenerateCodec {
             HostedTool::CodeExecution { file_ids, .. } if !file_ids.is_empty() => Err(self.unsupported(
                 "`code_execution`: the Gemini wire puts no files into the sandbox by id; attach them to the user's turn",
             )),
+            HostedTool::ToolSearch { .. } => {
+                Err(self.unsupported("`tool_search`: Gemini has none; Anthropic and OpenAI have it"))
+            }
             _ => Ok(()),
         }
     }
@@ -83,6 +86,12 @@ impl Codec for GenerateCodec {
             return Err(self.unsupported(format!("`seed`: expected at most {LARGEST_SEED}, found {seed}")));
         }
         request.hosted_tools.iter().try_for_each(|tool| self.check_hosted(tool))?;
+        if let Some(edit) = request.context_edits.first() {
+            let name = edit.name();
+            return Err(self.unsupported(format!(
+                "`{name}` of a long conversation: Gemini does not do that; Anthropic does, and OpenAI sums up"
+            )));
+        }
         let is_modern = is_modern(name);
         if request.settings.output.is_some() && !request.tools.is_empty() && !is_modern {
             return Err(self

@@ -15,7 +15,7 @@ use crate::options::merge_options;
 use crate::schema::{SchemaTarget, lower};
 use crate::wires::codec::Notices;
 use crate::{
-    AssistantTurn, Feature, HostedTool, Item, ItemView, Media, MediaSource, ModelError, ModelId,
+    AssistantTurn, ContextEdit, Feature, HostedTool, Item, ItemView, Media, MediaSource, ModelError, ModelId,
     OutputFormat, Part, PromptCaching, RawJson, Request, Settings, Thinking, ToolChoice, ToolDefinition,
     ToolResult, Turn,
 };
@@ -88,6 +88,7 @@ impl<'a> Encoder<'a> {
         self.tools(request)?;
         self.input(system, &request.turns)?;
         self.settings(&request.settings)?;
+        self.context_management(&request.context_edits)?;
         self.metadata(request);
         if !request.betas.is_empty() && self.dialect == Dialect::Xai {
             self.notices.add("`betas` were not sent: the xAI wire has no header for them");
@@ -156,6 +157,17 @@ impl<'a> Encoder<'a> {
                     .add("marks for the prompt's cache were not sent: the provider finds them itself");
             }
         }
+        Ok(())
+    }
+
+    /// What the provider does when the conversation gets long: it knows summaries alone.
+    fn context_management(&mut self, edits: &[ContextEdit]) -> Result<(), serde_json::Error> {
+        let Some(ContextEdit::Compact { at_tokens }) = edits.first() else { return Ok(()) };
+        self.out.json("context_management", r#"[{"type":"compaction""#);
+        if let Some(tokens) = at_tokens {
+            self.out.put("compact_threshold", tokens)?;
+        }
+        self.out.piece("}]");
         Ok(())
     }
 
@@ -250,7 +262,11 @@ impl<'a> Encoder<'a> {
             for definition in request.tools.iter() {
                 self.tool(definition)?;
             }
-            let has_search = |tool: &HostedTool| matches!(tool, HostedTool::Raw(raw) if kind_of(raw.get()) == "tool_search");
+            let has_search = |tool: &HostedTool| match tool {
+                HostedTool::ToolSearch { .. } => true,
+                HostedTool::Raw(raw) => kind_of(raw.get()) == "tool_search",
+                _ => false,
+            };
             if request.tools.iter().any(|tool| tool.deferred)
                 && self.dialect == Dialect::OpenAi
                 && !request.hosted_tools.iter().any(has_search)
@@ -406,6 +422,13 @@ impl<'a> Encoder<'a> {
                         self.out.put("file_ids", &files)?;
                     }
                     self.out.piece("}");
+                }
+            }
+            HostedTool::ToolSearch { version } => {
+                if version.is_some() {
+                    self.notices.add(
+                        "`version` of `tool_search` was not sent: the Responses wire has one version alone",
+                    );
                 }
             }
             HostedTool::WebFetch { .. } | HostedTool::Raw(_) => {}
@@ -622,6 +645,7 @@ fn hosted_kind(tool: &HostedTool) -> Option<&'static str> {
         HostedTool::WebSearch { .. } => "web_search",
         HostedTool::FileSearch { .. } => "file_search",
         HostedTool::CodeExecution { .. } => "code_interpreter",
+        HostedTool::ToolSearch { .. } => "tool_search",
         HostedTool::WebFetch { .. } | HostedTool::Raw(_) => return None,
     })
 }

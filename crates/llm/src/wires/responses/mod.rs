@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::AnyFold;
 use super::codec::{Codec, Encoded};
 use crate::catalog::ModelInfo;
-use crate::{ErrorKind, HostedTool, MediaSource, ModelError, Part, Request, Response, Turn};
+use crate::{ContextEdit, ErrorKind, HostedTool, MediaSource, ModelError, Part, Request, Response, Turn};
 
 pub(crate) use self::fold::ResponseFold;
 
@@ -57,6 +57,10 @@ impl Codec for ResponsesCodec {
                                    `allowed_domains` alone";
                     return unsupported(message.to_owned());
                 }
+                (HostedTool::ToolSearch { .. }, Dialect::Xai) => {
+                    let message = "the hosted tool `tool_search`: xAI has none; Anthropic and OpenAI have it";
+                    return unsupported(message.to_owned());
+                }
                 (HostedTool::CodeExecution { file_ids, .. }, Dialect::Xai) if !file_ids.is_empty() => {
                     let message = "`file_ids` of the hosted tool `code_execution`: this provider takes files as \
                                    parts of a user's turn";
@@ -64,6 +68,19 @@ impl Codec for ResponsesCodec {
                 }
                 _ => {}
             }
+        }
+        for edit in &request.context_edits {
+            if let (ContextEdit::Compact { .. }, Dialect::OpenAi) = (edit, self.dialect) {
+                continue;
+            }
+            let (provider, others) = match self.dialect {
+                Dialect::OpenAi => ("OpenAI", "Anthropic does"),
+                Dialect::Xai => ("xAI", "Anthropic does, and OpenAI sums up"),
+            };
+            return unsupported(format!(
+                "`{}` of a long conversation: {provider} does not do that; {others}",
+                edit.name()
+            ));
         }
         if self.dialect == Dialect::Xai
             && let Some(name) = request.metadata.keys().find(|name| *name != "user_id")
