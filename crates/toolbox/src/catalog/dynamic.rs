@@ -1,8 +1,9 @@
 //! Tools that are loaded while a conversation goes on.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 use toolpost_core::{Call, Reply, ToolSpec, did_you_mean};
@@ -20,15 +21,24 @@ pub enum Discovery {
     Browse,
     /// It says what it wants to do, and another model picks: `find_tools`.
     Find,
+    /// Its provider searches: there are no meta-tools, and all tools are offered, deferred but for the core ones and those
+    /// that the session has loaded before.
+    Native,
 }
 
 impl Discovery {
-    /// The meta-tool that is offered, and the one that is not.
-    fn tools(self) -> (&'static str, &'static str) {
+    /// The meta-tool by which tools are found, and those that are not offered.
+    fn tools(self) -> (Option<&'static str>, &'static [&'static str]) {
         match self {
-            Self::Browse => ("browse_toolkit", "find_tools"),
-            Self::Find => ("find_tools", "browse_toolkit"),
+            Self::Browse => (Some("browse_toolkit"), &["find_tools"]),
+            Self::Find => (Some("find_tools"), &["browse_toolkit"]),
+            Self::Native => (None, &META_TOOL_NAMES),
         }
+    }
+
+    /// Whether a name is that of a meta-tool here, offered or not.
+    fn is_meta_tool(self, name: &str) -> bool {
+        self != Self::Native && is_meta_tool(name)
     }
 }
 
@@ -48,7 +58,7 @@ struct Setup {
 }
 
 impl DynamicTools {
-    /// The tools of a toolbox, found in one of two ways; the `core` ones are always offered. With `compact`, all other
+    /// The tools of a toolbox, found in one of three ways; the `core` ones are always offered. With `compact`, all other
     /// definitions are always without descriptions and defaults of their parameters.
     pub fn new(toolbox: &Toolbox, discovery: Discovery, core: Vec<String>, compact: bool) -> Self {
         let config = &toolbox.0.config;
@@ -61,13 +71,14 @@ impl DynamicTools {
             ..Builder::default()
         });
         let (_, never) = discovery.tools();
-        for tool in meta_tools().into_iter().filter(|tool| tool.spec().name != never) {
+        for tool in meta_tools().into_iter().filter(|tool| !never.contains(&tool.spec().name.as_str())) {
             if let Err(error) = meta.add(tool) {
                 tracing::error!("{error}");
             }
         }
-        let mut seen = std::collections::HashSet::new();
-        let core = core.into_iter().filter(|name| seen.insert(name.clone()) && !is_meta_tool(name)).collect();
+        let mut seen = HashSet::new();
+        let is_own = |name: &String| seen.insert(name.clone()) && !discovery.is_meta_tool(name);
+        let core = core.into_iter().filter(is_own).collect();
         Self(Arc::new(Setup { catalog: Catalog::new(toolbox), meta, discovery, core, compact }))
     }
 
@@ -99,7 +110,7 @@ impl DynamicTools {
             }
         }
         let (offered, never) = setup.discovery.tools();
-        for name in META_TOOL_NAMES.into_iter().filter(|name| *name != never) {
+        for name in META_TOOL_NAMES.into_iter().filter(|name| !never.contains(name)) {
             if let Some(spec) = setup.meta.spec(name) {
                 own.push((name.to_owned(), definition_tokens(&spec, false)));
             }
@@ -109,13 +120,13 @@ impl DynamicTools {
                 ));
             }
         }
-        session.begin(&own, &[never], |name| {
+        session.begin(&own, never, |name| {
             setup.catalog.entry(name).map(|entry| entry.estimated_tokens()).filter(|tokens| *tokens > 0)
         });
         let own = own.into_iter().map(|(name, _)| name).collect();
-        let session =
-            DynamicSession(Arc::new(Opened { tools: self.clone(), session, own, discovery: offered }));
-        (session, notices)
+        let opened =
+            Opened { tools: self.clone(), session, own, discovery: offered, deferred: Mutex::default() };
+        (DynamicSession(Arc::new(opened)), notices)
     }
 }
 
@@ -139,7 +150,9 @@ struct Opened {
     session: ToolSession,
     /// The core and meta-tools, in the order in which they are offered.
     own: Vec<String>,
-    discovery: &'static str,
+    discovery: Option<&'static str>,
+    /// The tools that were ever deferred, in the order of their coming.
+    deferred: Mutex<Vec<String>>,
 }
 
 /// A tool as a model is to be told of it.
@@ -149,6 +162,8 @@ pub struct OfferedTool {
     pub spec: Arc<ToolSpec>,
     /// Whether its definition is to be compact.
     pub compact: bool,
+    /// Whether the model is to find it by its provider's own search.
+    pub deferred: bool,
 }
 
 impl OfferedTool {
@@ -170,8 +185,8 @@ impl DynamicSession {
         self.0.tools.catalog()
     }
 
-    /// The meta-tool by which tools are found: `browse_toolkit` or `find_tools`.
-    pub fn discovery_tool(&self) -> &'static str {
+    /// The meta-tool by which tools are found, `browse_toolkit` or `find_tools`; none where the provider searches.
+    pub fn discovery_tool(&self) -> Option<&'static str> {
         self.0.discovery
     }
 
@@ -183,20 +198,42 @@ impl DynamicSession {
 
     /// The tools to offer now: core tools, meta-tools, and then what was loaded, in the order of its loading. So the
     /// beginning of the list stays the same for a provider's prompt cache. Core and meta-tools are never compact.
+    ///
+    /// Where the provider searches, all others follow, deferred, in the order of their coming; a tool that is made when it
+    /// is needed is made then, and one that fails is left out.
     pub fn offered(&self) -> Vec<OfferedTool> {
         let setup = &*self.0.tools.0;
         let toolbox = setup.catalog.toolbox();
         let compact = setup.compact || self.0.session.is_compact();
         let own = self.0.own.iter().filter_map(|name| {
-            let spec = if is_meta_tool(name) { setup.meta.spec(name) } else { toolbox.spec(name) };
-            Some(OfferedTool { spec: spec?, compact: false })
+            let is_meta = setup.discovery.is_meta_tool(name);
+            let spec = if is_meta { setup.meta.spec(name) } else { toolbox.spec(name) };
+            Some(OfferedTool { spec: spec?, compact: false, deferred: false })
         });
         let active = self.0.session.active_tools();
         let loaded = active.iter().filter(|name| !self.0.own.contains(name) && !is_meta_tool(name));
         // A lazy tool of a session that was saved is made now; one that is gone is left out until it is back.
-        let loaded =
-            loaded.filter_map(|name| Some(OfferedTool { spec: setup.catalog.resolve(name).ok()?, compact }));
-        own.chain(loaded).collect()
+        let tool = |name: &String, compact: bool, deferred: bool| {
+            Some(OfferedTool { spec: setup.catalog.resolve(name).ok()?, compact, deferred })
+        };
+        let mut offered: Vec<_> = own.chain(loaded.filter_map(|name| tool(name, compact, false))).collect();
+        if setup.discovery == Discovery::Native {
+            let shown: HashSet<String> = offered.iter().map(|tool| tool.spec.name.clone()).collect();
+            let deferred = self.deferred();
+            let deferred = deferred.iter().filter(|name| !shown.contains(*name));
+            offered.extend(deferred.filter_map(|name| tool(name, setup.compact, true)));
+        }
+        offered
+    }
+
+    /// The names of all tools, those that came later at the end.
+    fn deferred(&self) -> Vec<String> {
+        let mut names = self.0.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+        let known: HashSet<String> = names.iter().cloned().collect();
+        let entries = self.catalog().entries();
+        names
+            .extend(entries.iter().map(|entry| entry.name().to_owned()).filter(|name| !known.contains(name)));
+        names.clone()
     }
 
     /// Makes a call: of a meta-tool for this session, of all others in the toolbox. Calls of tools that there are count
@@ -204,7 +241,7 @@ impl DynamicSession {
     /// there.
     pub async fn call(&self, mut call: Call) -> Reply {
         let setup = &*self.0.tools.0;
-        let reply = if is_meta_tool(&call.tool) {
+        let reply = if setup.discovery.is_meta_tool(&call.tool) {
             call.values.provide(self.clone());
             call.options.mock = false;
             setup.meta.call(call).await
@@ -220,7 +257,7 @@ impl DynamicSession {
 
     /// Whether there is a tool of this name, loaded or not.
     pub fn has_tool(&self, name: &str) -> bool {
-        if is_meta_tool(name) {
+        if self.0.tools.0.discovery.is_meta_tool(name) {
             self.0.own.iter().any(|own| own == name)
         } else {
             self.catalog().toolbox().spec(name).is_some()

@@ -81,7 +81,7 @@ fn one_way_of_finding_is_offered_and_never_both() {
         let (session, _) = tools.open(before);
         let names = offered(&session);
         assert!(names.iter().any(|name| name == offers) && !names.iter().any(|name| name == hides));
-        assert!(!session.session().is_active(hides) && session.discovery_tool() == offers);
+        assert!(!session.session().is_active(hides) && session.discovery_tool() == Some(offers));
     }
     // Nobody else is offered any of them.
     assert!(toolbox.specs().iter().all(|spec| !META_TOOL_NAMES.contains(&spec.name.as_str())));
@@ -425,4 +425,36 @@ async fn loading_and_unloading_by_calls_at_once_keeps_the_count() {
         offered(&session)[..5],
         ["browse_toolkit", "load_tools", "load_tool_group", "unload_tools", "unload_tool_group"]
     );
+}
+
+#[tokio::test]
+async fn where_the_provider_searches_all_tools_are_there_and_what_comes_later_stands_at_the_end() {
+    let toolbox = office();
+    let tools = DynamicTools::new(&toolbox, Discovery::Native, vec!["make_tea".to_owned()], false);
+    let before = ToolSession::new();
+    before.load([("send_letter", 1), ("browse_toolkit", 1)]);
+    let (session, notices) = tools.open(before);
+    assert!(notices.is_empty() && session.discovery_tool().is_none(), "{notices:?}");
+    let deferred = |session: &DynamicSession| -> Vec<String> {
+        let offered = session.offered();
+        offered.iter().filter(|tool| tool.deferred).map(|tool| tool.spec.name.clone()).collect()
+    };
+    let first = offered(&session);
+    assert_eq!(
+        (first.len(), &first[..2]),
+        (toolbox.specs().len(), &["make_tea".to_owned(), "send_letter".to_owned()][..])
+    );
+    assert_eq!(deferred(&session), first[2..]);
+    // A name of a meta-tool is one like any other here, and what is gone comes back where it was.
+    toolbox.add(tool_of(&json!({ "name": "load_tools", "description": "Mine." }))).unwrap();
+    toolbox.remove("crm_summary");
+    let mut expected: Vec<String> = first.iter().filter(|name| *name != "crm_summary").cloned().collect();
+    expected.push("load_tools".to_owned());
+    assert_eq!(offered(&session), expected);
+    toolbox.add(tool_of(&json!({ "name": "crm_summary", "description": "New." }))).unwrap();
+    let again: Vec<String> = first.iter().cloned().chain(["load_tools".to_owned()]).collect();
+    assert_eq!(offered(&session), again);
+    assert!(session.has_tool("load_tools") && !session.has_tool("browse_toolkit"));
+    let reply = session.call(toolpost::Call::new("load_tools", json!({}))).await;
+    assert!(reply.result.is_ok(), "{reply:?}");
 }
