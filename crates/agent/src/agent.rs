@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use toolpost_core::{Clock as _, EventSink, SystemClock, UsageEvent};
-use toolpost_llm::{HostedTool, Model, ModelId, Settings, ToolChoice};
+use toolpost_llm::{ContextEdit, HostedTool, Model, ModelId, Settings, ToolChoice};
 use toolpost_toolbox::{ToolSession, Toolbox};
 
 use crate::dynamic::Offering;
@@ -28,12 +28,12 @@ pub type UsageSink = Arc<dyn Fn(&UsageEvent) + Send + Sync>;
 pub struct Limits {
     /// How often the model is asked. Default: 25.
     pub iterations: u32,
-    /// How many tools are called in all. Default: unlimited.
+    /// How many tools are called in all, by agents that are tools too. Default: unlimited.
     pub tool_calls: Option<u32>,
     /// How many tokens are read and written in all. Looked at after each answer. Default: unlimited.
     pub tokens: Option<u64>,
     /// How many US dollars are spent in all. Looked at after each answer. A model whose price nobody knows is then not
-    /// asked at all. Default: unlimited.
+    /// asked at all, nor is one of an agent that is a tool. Default: unlimited.
     pub cost_usd: Option<f64>,
     /// How long the run takes. Default: unlimited.
     pub time: Option<Duration>,
@@ -101,6 +101,12 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
+    /// What the provider is asked to do with long conversations.
+    pub(crate) fn context_edits(&self) -> Vec<ContextEdit> {
+        let compaction = self.compaction.as_ref();
+        compaction.map(|compaction| compaction.edits_for(&*self.model)).unwrap_or_default()
+    }
+
     /// Whether somebody knows what answers of the model cost.
     pub(crate) fn has_price(&self) -> bool {
         let (model, nothing) = (self.model.id(), toolpost_llm::Usage::default());
@@ -206,13 +212,14 @@ impl Builder {
         self
     }
 
-    /// Is told of every event of every run. It must return at once. Events of calls come from the toolbox.
+    /// Is told of every event of every run, and of the runs that agents among its tools make, which name theirs as
+    /// `parent`. It must return at once. Events of calls come from the toolbox.
     pub fn on_event(mut self, sink: EventSink) -> Self {
         self.0.events = Some(sink);
         self
     }
 
-    /// Is told what each answer of a model has consumed.
+    /// Is told what each answer of a model has consumed, also of those of agents among its tools.
     pub fn on_usage(mut self, sink: UsageSink) -> Self {
         self.0.on_usage = Some(sink);
         self
@@ -249,16 +256,16 @@ impl Builder {
         self
     }
 
-    /// Lets conversations that come near to the model's window be made shorter. Default: they are not, and a run whose
-    /// conversation has outgrown the model ends.
+    /// Lets conversations that come near to the model's window be made shorter, by a summary of ours or by the provider
+    /// ([`Compaction::by`]). Default: they are not, and a run whose conversation has outgrown the model ends.
     pub fn compaction(mut self, change: impl FnOnce(&mut Compaction)) -> Self {
         change(self.0.compaction.get_or_insert_default());
         self
     }
 
-    /// Lets conversations load the tools that they need, instead of offering all: `true` offers `browse_toolkit`, by
-    /// which the model searches; a model offers `find_tools`, and picks tools for what the first one wants to do. Never
-    /// both. Default: all tools are offered.
+    /// Lets conversations load the tools that they need, instead of offering all: with `true` the provider searches them
+    /// where the model has that ([`Dynamic::Auto`]), else the model itself, by `browse_toolkit`; a model offers
+    /// `find_tools`, and picks tools for what the first one wants to do. Default: all tools are offered.
     pub fn dynamic(mut self, dynamic: impl Into<Dynamic>) -> Self {
         self.0.offering.dynamic = dynamic.into();
         self
@@ -285,7 +292,7 @@ impl Builder {
 
     /// The agent.
     pub fn build(mut self) -> Agent {
-        self.0.offering.build(&self.0.toolbox);
+        self.0.offering.build(&self.0.toolbox, &*self.0.model);
         Agent(Arc::new(self.0))
     }
 }

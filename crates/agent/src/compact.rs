@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use toolpost_llm::{ItemView, Model, ModelError, Part, Request, Response, Settings, Turn};
+use toolpost_llm::{
+    ContextEdit, Feature, ItemView, Model, ModelError, Part, PromptCaching, Request, Response, Settings, Turn,
+};
 
 /// How much of one text of the conversation is read for a summary, in characters.
 const MOST_OF_A_TEXT: usize = 4_000;
@@ -22,34 +24,92 @@ const INSTRUCTION: &str = "You are given a part of a conversation between a user
 const HEADING: &str =
     "[This is from the program that runs you, not from the user: a summary of what came here.]\n\n";
 
+/// Who makes a conversation shorter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CompactionBy {
+    /// We do: a summary takes the place of turns.
+    #[default]
+    Summary,
+    /// The provider does, while it answers. A model whose provider cannot ends a run before anything is sent, with the
+    /// models that can.
+    Provider,
+    /// The provider, where the model is known to have that; else we do.
+    Auto,
+}
+
 /// When a conversation is made shorter, and how. The instructions, the first prompt and the latest turns stay as they are;
 /// what is between becomes a summary that a model writes. No call is parted from its result.
 ///
 /// It happens before a question that comes near to the model's window, and once more when the provider says that a
 /// question was too long. The record's notices say so, and a kept conversation keeps both.
+///
+/// Where the provider does it ([`Compaction::by_provider`]), the conversation stays whole here and in each request: what the
+/// provider puts in the place of earlier turns is a part of its answer, and goes back with it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Compaction {
-    /// Who writes the summary: one that is cheaper, for example. Default: the agent's model.
+    /// Who does it. Default: we do.
+    pub by: CompactionBy,
+    /// Where the provider does it: how many of the latest calls of tools keep their results; it leaves the others out.
+    /// Default: `None`, all results stay.
+    pub keep_results: Option<u32>,
+    /// Who writes our summary: one that is cheaper, for example. Default: the agent's model.
     pub model: Option<Arc<dyn Model>>,
     /// How many tokens the agent's model takes. Default: what is known of it; where nothing is, only the provider's word
     /// counts.
     pub window: Option<u64>,
-    /// From which part of the window on. Default: 0.8.
+    /// From which part of the window on. A provider whose model's window is not known chooses itself. Default: 0.8.
     pub threshold: f64,
-    /// How many of the latest turns stay as they are, at least. Default: 6.
+    /// How many of the latest turns our summary leaves as they are, at least. Default: 6.
     pub keep_turns: usize,
-    /// How long the summary may be, in tokens. Default: 2,048.
+    /// How long our summary may be, in tokens. Default: 2,048.
     pub summary_tokens: u32,
 }
 
 impl Default for Compaction {
     fn default() -> Self {
-        Self { model: None, window: None, threshold: 0.8, keep_turns: 6, summary_tokens: 2048 }
+        Self {
+            by: CompactionBy::Summary,
+            keep_results: None,
+            model: None,
+            window: None,
+            threshold: 0.8,
+            keep_turns: 6,
+            summary_tokens: 2048,
+        }
     }
 }
 
 impl Compaction {
+    /// Compaction that the provider does.
+    pub fn by_provider() -> Self {
+        Self { by: CompactionBy::Provider, ..Self::default() }
+    }
+
+    /// Whether the provider of a model does it.
+    pub(crate) fn is_by_provider_of(&self, model: &dyn Model) -> bool {
+        match self.by {
+            CompactionBy::Summary => false,
+            CompactionBy::Provider => true,
+            CompactionBy::Auto => has(model, Feature::Compaction),
+        }
+    }
+
+    /// What the provider of a model is asked to do.
+    pub(crate) fn edits_for(&self, model: &dyn Model) -> Vec<ContextEdit> {
+        if !self.is_by_provider_of(model) {
+            return Vec::new();
+        }
+        let at_tokens =
+            self.window_of(model).map(|window| (window as f64 * self.threshold.clamp(0.0, 1.0)) as u64);
+        // Results go first: what is left may need no summary.
+        let clears = self.by == CompactionBy::Provider || has(model, Feature::ToolResultClearing);
+        let clear = self.keep_results.filter(|_| clears);
+        let clear = clear.map(|keep| ContextEdit::ClearToolResults { at_tokens, keep: Some(keep) });
+        clear.into_iter().chain([ContextEdit::Compact { at_tokens }]).collect()
+    }
+
     /// How many tokens the model takes, as far as that is known.
     pub(crate) fn window_of(&self, model: &dyn Model) -> Option<u64> {
         self.window.or_else(|| model.info()?.context_window)
@@ -72,7 +132,12 @@ impl Compaction {
         });
         let request = Request {
             system: Some(INSTRUCTION.to_owned()),
-            settings: Settings { max_output_tokens: Some(self.summary_tokens), ..Settings::default() },
+            settings: Settings {
+                max_output_tokens: Some(self.summary_tokens),
+                // Nothing else begins like it.
+                prompt_caching: PromptCaching::Off,
+                ..Settings::default()
+            },
             ..Request::new(transcript(turns, most))
         };
         let response = model.respond(&request).await?;
@@ -86,6 +151,11 @@ impl Compaction {
         }
         Ok((Turn::user(format!("{HEADING}{text}")), response))
     }
+}
+
+/// Whether a model is known to have a feature.
+fn has(model: &dyn Model, feature: Feature) -> bool {
+    model.info().and_then(|info| info.has(feature)) == Some(true)
 }
 
 /// Which turns become a summary, if there are any: what comes after the first prompt, up to the latest turns.

@@ -13,9 +13,9 @@ use crate::{Agent, Outcome, Run, StopReason};
 
 /// An agent as a tool: a prompt in, its answer out. Made by [`Agent::as_tool`].
 ///
-/// Its runs belong to the run that called it: what they spend counts towards that one's limits of tokens and money while
-/// they spend it, its deadline and its cancellation are theirs, their records are among the children of its record, and
-/// what was injected into it is injected into them. Agents in agents are as deep as the toolbox lets calls nest.
+/// Its runs belong to the run that called it: what they spend and the tools that they call count towards that one's limits
+/// while they do so, its deadline and its cancellation are theirs, who listens to it hears them too, their records are
+/// among the children of its record, what was injected into it is injected into them, and where it is kept they are. Agents in agents are as deep as the toolbox lets calls nest.
 pub struct AgentTool {
     agent: Agent,
     spec: Arc<ToolSpec>,

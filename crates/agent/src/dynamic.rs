@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use toolpost_core::{Call, CallRecord, Port, Reply, ToolError, ToolSource, ToolSpec};
-use toolpost_llm::{Model, ModelId, ToolDefinition};
+use toolpost_llm::{Feature, Model, ModelId, ToolDefinition};
 use toolpost_toolbox::{Discovery, DynamicSession, DynamicTools, OfferedTool, ToolSession, Toolbox};
 
 use crate::Pricing;
@@ -18,6 +18,11 @@ pub enum Dynamic {
     /// All tools are offered.
     #[default]
     Off,
+    /// The provider searches, where the model is known to have that; else as with [`Dynamic::Browse`].
+    Auto,
+    /// The provider searches: all tools go with each request, and the model sees those that it has found. A model without
+    /// such a search ends a run before anything is sent, with the models that have one.
+    Native,
     /// The model searches by words: it is offered `browse_toolkit`.
     Browse,
     /// The model says what it wants to do, and this one, which may be cheaper, picks tools: it is offered `find_tools`.
@@ -25,8 +30,8 @@ pub enum Dynamic {
 }
 
 impl From<bool> for Dynamic {
-    fn from(browse: bool) -> Self {
-        if browse { Self::Browse } else { Self::Off }
+    fn from(loads: bool) -> Self {
+        if loads { Self::Auto } else { Self::Off }
     }
 }
 
@@ -46,6 +51,8 @@ impl fmt::Debug for Dynamic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str("Off"),
+            Self::Auto => f.write_str("Auto"),
+            Self::Native => f.write_str("Native"),
             Self::Browse => f.write_str("Browse"),
             Self::Find(model) => f.debug_tuple("Find").field(model.id()).finish(),
         }
@@ -64,10 +71,13 @@ pub(crate) struct Offering {
 }
 
 impl Offering {
-    pub(crate) fn build(&mut self, toolbox: &Toolbox) {
+    pub(crate) fn build(&mut self, toolbox: &Toolbox, model: &dyn Model) {
+        let searches = || model.info().and_then(|info| info.has(Feature::ToolSearch)) == Some(true);
         let discovery = match self.dynamic {
             Dynamic::Off => return,
-            Dynamic::Browse => Discovery::Browse,
+            Dynamic::Native => Discovery::Native,
+            Dynamic::Auto if searches() => Discovery::Native,
+            Dynamic::Auto | Dynamic::Browse => Discovery::Browse,
             Dynamic::Find(_) => Discovery::Find,
         };
         self.tools = Some(DynamicTools::new(toolbox, discovery, self.core.clone(), self.compact));
@@ -123,7 +133,7 @@ impl<'a> Offer<'a> {
             let specs = listed.unwrap_or_else(|| self.toolbox.specs());
             let offered = specs.into_iter().map(|spec| {
                 let compact = self.offering.compact && !self.offering.core.contains(&spec.name);
-                OfferedTool { spec, compact }
+                OfferedTool { spec, compact, deferred: false }
             });
             return (definitions(offered), Vec::new());
         };
@@ -148,7 +158,8 @@ impl<'a> Offer<'a> {
     pub(crate) async fn call(&self, mut call: Call) -> Reply {
         match &self.dynamic {
             Some(dynamic) => {
-                if let Some(finder) = self.finder.as_ref().filter(|_| call.tool == dynamic.discovery_tool()) {
+                let finds = dynamic.discovery_tool() == Some(call.tool.as_str());
+                if let Some(finder) = self.finder.as_ref().filter(|_| finds) {
                     call.port = Arc::clone(finder) as Arc<dyn Port>;
                 }
                 dynamic.call(call).await
@@ -190,7 +201,9 @@ impl<'a> Offer<'a> {
 
 fn definitions(offered: impl IntoIterator<Item = OfferedTool>) -> Arc<[ToolDefinition]> {
     let definition = |tool: OfferedTool| {
-        ToolDefinition::new(&tool.spec.name, &tool.spec.description, &tool.input_schema())
+        let schema = tool.input_schema();
+        let definition = ToolDefinition::new(&tool.spec.name, &tool.spec.description, &schema);
+        ToolDefinition { deferred: tool.deferred, ..definition }
     };
     offered.into_iter().map(definition).collect()
 }

@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use toolpost_core::{RunRecord, ToolError, Values};
+use serde_json::{Map, Value};
+use toolpost_core::{EventSink, RunId, RunRecord, ToolError, Values};
 
 use crate::run::Spent;
-use crate::{Limits, Runs, StopReason};
+use crate::{Limits, Runs, StopReason, UsageSink};
 
 /// How many records of runs that tools have made are kept in one record.
 const MOST_CHILDREN: usize = 1_000;
@@ -13,9 +14,16 @@ const MOST_CHILDREN: usize = 1_000;
 /// A run, as the agents see it that are its tools: they get it injected. What they spend counts for it, and for those that
 /// it was made from in turn, while they spend it.
 pub(crate) struct Family {
+    tool_calls: Option<u32>,
     tokens: Option<u64>,
     cost_usd: Option<f64>,
     outer: Option<Arc<Family>>,
+    /// The run itself; a team is none.
+    pub(crate) run: Option<RunId>,
+    /// Who is told of what happens in the run, and in those that are made from it.
+    pub(crate) listeners: Arc<Listeners>,
+    /// What every event of usage carries.
+    pub(crate) usage_metadata: Map<String, Value>,
     /// The agents that the conversation may move to.
     team: Arc<[String]>,
     /// What was injected into the run itself.
@@ -25,9 +33,29 @@ pub(crate) struct Family {
     state: Mutex<State>,
 }
 
+/// Who is told of what happens in a run, each once: its own agent's, and those of the runs that it was made from.
+#[derive(Clone, Default)]
+pub(crate) struct Listeners {
+    pub(crate) events: Vec<EventSink>,
+    pub(crate) usage: Vec<UsageSink>,
+}
+
+impl Listeners {
+    /// The same, with an agent's own.
+    pub(crate) fn and(&self, events: Option<&EventSink>, usage: Option<&UsageSink>) -> Self {
+        let mut all = self.clone();
+        all.events
+            .extend(events.filter(|sink| !self.events.iter().any(|known| Arc::ptr_eq(known, sink))).cloned());
+        all.usage
+            .extend(usage.filter(|sink| !self.usage.iter().any(|known| Arc::ptr_eq(known, sink))).cloned());
+        all
+    }
+}
+
 #[derive(Default)]
 struct State {
     spent: Spent,
+    tool_calls: u32,
     children: Vec<Arc<RunRecord>>,
     handoff: Option<usize>,
 }
@@ -35,9 +63,13 @@ struct State {
 impl Family {
     pub(crate) fn new(limits: &Limits, outer: Option<Arc<Self>>) -> Self {
         Self {
+            tool_calls: limits.tool_calls,
             tokens: limits.tokens,
             cost_usd: limits.cost_usd,
+            listeners: outer.as_ref().map(|outer| Arc::clone(&outer.listeners)).unwrap_or_default(),
             outer,
+            run: None,
+            usage_metadata: Map::new(),
             team: Arc::default(),
             values: Values::default(),
             runs: None,
@@ -66,9 +98,39 @@ impl Family {
         }
     }
 
-    /// Goes on with what was consumed before.
-    pub(crate) fn restore(&self, spent: &Spent) {
-        self.state().spent = spent.clone();
+    /// Goes on with what was consumed and called before.
+    pub(crate) fn restore(&self, spent: &Spent, tool_calls: u32) {
+        let mut state = self.state();
+        state.spent = spent.clone();
+        state.tool_calls = tool_calls;
+    }
+
+    /// How many of so many calls of tools may be made now, here and for all that this run was made from.
+    pub(crate) fn allowed_calls(&self, wanted: u32) -> u32 {
+        let own =
+            self.tool_calls.map_or(wanted, |limit| limit.saturating_sub(self.state().tool_calls).min(wanted));
+        self.outer.as_ref().map_or(own, |outer| outer.allowed_calls(own))
+    }
+
+    /// Counts calls that are about to be made, as many as may be, here and for all that this run was made from; how many
+    /// those are.
+    pub(crate) fn take_calls(&self, wanted: u32) -> u32 {
+        // The inner one first, always: so nobody waits for somebody who waits.
+        let mut state = self.state();
+        let own = self.tool_calls.map_or(wanted, |limit| limit.saturating_sub(state.tool_calls).min(wanted));
+        let taken = self.outer.as_ref().map_or(own, |outer| outer.take_calls(own));
+        state.tool_calls = state.tool_calls.saturating_add(taken);
+        taken
+    }
+
+    /// How many calls of tools were made, in the run and those that were made from it.
+    pub(crate) fn tool_calls(&self) -> u32 {
+        self.state().tool_calls
+    }
+
+    /// Whether money is limited, here or for one of those that this run was made from.
+    pub(crate) fn limits_cost(&self) -> bool {
+        self.cost_usd.is_some() || self.outer.as_ref().is_some_and(|outer| outer.limits_cost())
     }
 
     /// What the run and those that were made from it have consumed.

@@ -16,7 +16,7 @@
 //! - The conversation only grows at its end, so that a provider's prompt cache keeps its worth, and every tool call of
 //!   the model has its result, also when a limit came between. Only a [`Compaction`] that was asked for changes what was said.
 //! - What is kept of a conversation is kept before the next question to the model; what cannot be kept ends no run.
-//! - What an agent spends that is a tool counts for the run that called it, while it is spent.
+//! - What an agent spends and calls that is a tool counts for the run that called it, while it does so.
 //! - Tools that are loaded while a conversation goes on come at the end of the list; core and meta-tools never move.
 //! - What a tool has for the application only (its payload) is never sent to a model.
 //!
@@ -41,7 +41,7 @@ mod stop;
 mod team;
 
 pub use self::agent::{Agent, Builder, Limits, Pricing, UsageSink};
-pub use self::compact::Compaction;
+pub use self::compact::{Compaction, CompactionBy};
 pub use self::delegate::AgentTool;
 pub use self::dynamic::Dynamic;
 pub use self::guardrail::{CallVerdict, Guardrail, TextVerdict};

@@ -7,7 +7,7 @@ use toolpost_core::{
     Answer, Artifact, BoxFuture, CallId, CallRecord, Delivery, LogLine, Port, Progress, Question,
     QuestionKind, Sample, SampleRequest, ToolError, Usage,
 };
-use toolpost_llm::{Model, ModelId, Request, Settings};
+use toolpost_llm::{Model, ModelId, PromptCaching, Request, Settings};
 
 use crate::Pricing;
 use crate::results::spent_by;
@@ -122,6 +122,8 @@ impl Port for ModelPort {
                 max_output_tokens: Some(request.max_tokens),
                 temperature: request.temperature,
                 stop: request.stop_sequences.clone(),
+                // Nothing else begins like it.
+                prompt_caching: PromptCaching::Off,
                 ..Settings::default()
             };
             let response = self.model.respond(&asked).await.map_err(|error| {

@@ -45,7 +45,7 @@ use self::repetition::{Verdict, Watch};
 pub use self::wrap_up::WrapUp;
 use crate::agent::Parts;
 use crate::dynamic::Offer;
-use crate::family::Family;
+use crate::family::{Family, Listeners};
 use crate::memory::Keeper;
 use crate::port::ModelPort;
 use crate::{Agent, StopReason};
@@ -74,6 +74,8 @@ pub struct Run {
     resumed: Option<Box<Resumed>>,
     outer: Option<Arc<Family>>,
     team: Arc<[String]>,
+    /// The records of those who had the conversation before.
+    earlier: Vec<Arc<RunRecord>>,
     deadline: Option<Instant>,
 }
 
@@ -102,15 +104,27 @@ impl Run {
         let agent = self.agent.clone();
         let parts = &*agent.0;
         let begun = now();
-        self.keeper.begin(self.id, &*parts.model, &self.turns);
+        let parent = self.outer.as_ref().and_then(|outer| outer.run);
+        self.keeper.begin(self.id, parent, &*parts.model, &self.turns);
         let model = self.keeper.listen(&parts.model);
         let carry = self.keeper.carry(&parts.model.id().provider);
         let mut provider_options = parts.provider_options.clone();
         provider_options.extend(carry.clone());
-        let family = Family::new(&parts.limits, self.outer.take());
+        let outer = self.outer.take();
+        let mut family = Family::new(&parts.limits, outer);
+        family.run = Some(self.id);
+        if parts.events.is_some() || parts.on_usage.is_some() {
+            let own = family.listeners.and(parts.events.as_ref(), parts.on_usage.as_ref());
+            family.listeners = Arc::new(own);
+        }
+        family.usage_metadata.clone_from(&self.usage_metadata);
         let family =
             Arc::new(family.with(self.values.clone(), self.keeper.runs.clone(), Arc::clone(&self.team)));
+        self.earlier.into_iter().for_each(|record| family.adopt(record));
         self.values.provide(Arc::clone(&family));
+        let listeners = Arc::clone(&family.listeners);
+        let mut record = RunRecord::begin(self.id, parts.model.id().to_string(), SystemClock.timestamp());
+        record.parent = parent;
         let mut running = Running {
             parts,
             model: Arc::clone(&model),
@@ -124,6 +138,7 @@ impl Run {
                 tool_choice: parts.tool_choice.clone(),
                 provider_options,
                 hosted_tools: parts.hosted_tools.clone(),
+                context_edits: parts.context_edits(),
                 ..Request::default()
             },
             offer: Offer::new(&parts.toolbox, &parts.offering, &self.port, parts.pricing.as_ref()),
@@ -152,7 +167,8 @@ impl Run {
             budget: Budget::new(&parts.limits, begun, family, self.deadline),
             watch: Watch::default(),
             notices: self.notices,
-            record: RunRecord::begin(self.id, parts.model.id().to_string(), SystemClock.timestamp()),
+            listeners,
+            record,
         };
         if let Some(resumed) = running.resumed.take() {
             running.restore(&resumed, begun);
@@ -239,6 +255,8 @@ struct Running<'a> {
     budget: Budget,
     watch: Watch,
     notices: Notices,
+    /// Who is told of what happens.
+    listeners: Arc<Listeners>,
     record: RunRecord,
 }
 
@@ -301,7 +319,7 @@ impl Running<'_> {
         let state = self.state(begun);
         let execution_time = self.elapsed(begun);
         let Self {
-            parts,
+            listeners,
             value,
             mut record,
             request,
@@ -335,9 +353,8 @@ impl Running<'_> {
             record.notices = notices.into_vec();
         }
         let record = Arc::new(record);
-        if let Some(sink) = &parts.events {
-            sink(&Event::RunFinished { record: Arc::clone(&record) });
-        }
+        let finished = Event::RunFinished { record: Arc::clone(&record) };
+        listeners.events.iter().for_each(|sink| sink(&finished));
         Outcome {
             stop,
             record,
@@ -368,8 +385,9 @@ impl Running<'_> {
     }
 
     fn emit(&self, event: impl FnOnce(&Self) -> Event) {
-        if let Some(sink) = &self.parts.events {
-            sink(&event(self));
+        if !self.listeners.events.is_empty() {
+            let event = event(self);
+            self.listeners.events.iter().for_each(|sink| sink(&event));
         }
     }
 }

@@ -80,8 +80,8 @@ impl Team {
         self
     }
 
-    /// How many tokens and US dollars all members together may spend; other limits are those of each member. Default:
-    /// unlimited.
+    /// How many tools all members together may call, and how many tokens and US dollars they may spend; other limits are
+    /// those of each member. Default: unlimited.
     #[must_use]
     pub fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Self {
         change(&mut self.limits);
@@ -115,16 +115,14 @@ impl Team {
             };
             let (name, agent) = self.member(member);
             let run = ready(Run::from_turns(agent, turns)).within(&family).in_team(names);
-            let mut outcome = run.finish().await;
+            let mut outcome = run.after(earlier.clone()).finish().await;
             let next = outcome.handoff.filter(|_| outcome.stop == StopReason::Handoff);
             let Some(next) = next else {
-                if !earlier.is_empty() {
+                if moves > 0 {
                     let record = Arc::make_mut(&mut outcome.record);
                     let spent = family.spent();
                     record.usage = spent.usage;
                     record.cost_usd = spent.cost_usd;
-                    earlier.append(&mut record.children);
-                    record.children = earlier;
                     notices.append(&mut record.notices);
                     record.notices = notices;
                 }
@@ -132,7 +130,11 @@ impl Team {
             };
             let (to, _) = self.member(next);
             notices.push(format!("the conversation moved from `{name}` to `{to}`"));
-            earlier.push(Arc::clone(&outcome.record));
+            // Its record names those before it too; here they stand side by side.
+            let mut record = outcome.record;
+            let children = &mut Arc::make_mut(&mut record).children;
+            children.drain(..earlier.len().min(children.len()));
+            earlier.push(record);
             turns = outcome.turns;
             member = next;
             moves += 1;

@@ -83,7 +83,7 @@ const CALL: &str = "toolpost::call";
 /// logged, and arguments only with their secrets masked.
 pub(crate) fn event(event: &Event) {
     match event {
-        Event::RunStarted { run, model, tools } => {
+        Event::RunStarted { run, model, tools, .. } => {
             info!(target: RUN, %run, model, tools = tools.join(","), "the run begins");
         }
         Event::TurnStarted { run, iteration } => debug!(target: RUN, %run, iteration, "the model is asked"),

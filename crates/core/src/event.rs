@@ -17,6 +17,9 @@ pub enum Event {
     RunStarted {
         /// The run.
         run: RunId,
+        /// The run that it was made from, by an agent that is a tool.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        parent: Option<RunId>,
         /// The model.
         model: String,
         /// The tools that it is offered.

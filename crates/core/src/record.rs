@@ -208,6 +208,9 @@ pub struct RunRecord {
     pub v: u8,
     /// The run.
     pub id: RunId,
+    /// The run that it was made from, by an agent that is a tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<RunId>,
     /// The model that answered, such as `anthropic/claude-opus-5`.
     pub model: String,
     /// Whether the run reached an answer.
@@ -257,6 +260,7 @@ impl RunRecord {
         Self {
             v: VERSION,
             id,
+            parent: None,
             model,
             success: false,
             stop_reason: String::new(),

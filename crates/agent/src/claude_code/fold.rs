@@ -148,6 +148,7 @@ impl<'a> Fold<'a> {
     pub(super) fn begin(&self, tools: &[String]) {
         self.tell(|| Told::RunStarted {
             run: self.record.id,
+            parent: self.record.parent,
             model: self.record.model.clone(),
             tools: tools.to_vec(),
         });

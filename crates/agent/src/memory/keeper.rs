@@ -24,11 +24,11 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Begins to keep a run: what listens to its models, if somebody does.
-    pub(crate) fn begin(&mut self, run: RunId, model: &dyn Model, turns: &[Turn]) {
+    pub(crate) fn begin(&mut self, run: RunId, parent: Option<RunId>, model: &dyn Model, turns: &[Turn]) {
         self.run = Some(run);
         let Some(runs) = &self.runs else { return };
         let log = RunLog::new(runs.clone(), run, model.id().to_string(), now());
-        log.begin(prompt(turns), self.conversation.as_ref().map(Conversation::id));
+        log.begin(prompt(turns), parent, self.conversation.as_ref().map(Conversation::id));
         self.log = Some(Arc::new(log));
     }
 

@@ -1,6 +1,6 @@
 //! The runs that are kept: their records, and what their models were asked and answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -45,6 +45,9 @@ pub struct RunSummary {
     pub v: u8,
     /// The run.
     pub id: RunId,
+    /// The run that it was made from, by an agent that is a tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<RunId>,
     /// The beginning of its prompt.
     pub title: String,
     /// The model, such as `anthropic/claude-opus-5`.
@@ -166,6 +169,18 @@ enum Entry {
     Record(RawJson),
 }
 
+/// A record, as far as the runs go that were made from it.
+#[derive(Default, Deserialize)]
+struct Relatives {
+    #[serde(default)]
+    children: Vec<Relative>,
+}
+
+#[derive(Deserialize)]
+struct Relative {
+    id: String,
+}
+
 /// An exchange, as what is new in it.
 #[derive(Serialize, Deserialize)]
 struct StoredExchange {
@@ -247,13 +262,15 @@ impl Runs {
         Ok(found)
     }
 
-    /// Figures over the runs that began at a time or later.
+    /// Figures over the runs that began at a time or later. What a run has spent that was made from another stands in that
+    /// one's figures, and is not counted twice.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn stats(&self, since: Timestamp) -> Result<RunStats, ToolError> {
         let mut stats = RunStats::default();
-        for run in self.list(None, usize::MAX).await?.iter().filter(|run| run.started >= since) {
+        let counts = |run: &&RunSummary| run.started >= since && run.parent.is_none();
+        for run in self.list(None, usize::MAX).await?.iter().filter(counts) {
             stats.add(run);
             stats.models.entry(run.model.clone()).or_default().add(run);
         }
@@ -284,28 +301,58 @@ impl Runs {
         Ok(StoredRun { summary: read_head(&document)?, record, calls })
     }
 
-    /// Tells of all exchanges of a run in their order, as they were when it ran: into a
-    /// [`Recording`](toolpost_llm::Recording), for one, which then is a test that a `replay:` model plays. Returns how many
-    /// there were.
+    /// Tells of all exchanges of a run in their order, as they were when it ran, and then of those of the runs that were
+    /// made from it: into a [`Recording`](toolpost_llm::Recording), for one, which then is a test that a `replay:` model
+    /// plays. Returns how many there were.
     ///
     /// # Errors
     /// `NOT_FOUND` if the run is not kept, `PRECONDITION` if exchanges of it are missing or there are none, and those of
     /// the store and of the sink.
     pub async fn export(&self, id: RunId, sink: &dyn ExchangeSink) -> Result<usize, ToolError> {
-        let document = self.document(id).await?;
-        let summary = read_head(&document)?;
-        if summary.is_incomplete || summary.exchanges == 0 {
-            let what = if summary.is_incomplete { "not all were kept" } else { "none were kept" };
-            return Err(ToolError::precondition(format!(
+        let refused = |what: &str| {
+            ToolError::precondition(format!(
                 "the run `{id}` cannot be played again: of what its models were asked, {what}"
             ))
-            .suggest("Run it again with `--record FILE`."));
+            .suggest("Run it again with `--record FILE`.")
+        };
+        let (mut told, mut open, mut seen) = (0, vec![self.document(id).await?], HashSet::from([id]));
+        while let Some(document) = open.pop() {
+            if read_head(&document)?.is_incomplete {
+                return Err(refused("not all were kept"));
+            }
+            let (own, children) = self.export_one(&document, sink).await?;
+            if told + own == 0 {
+                return Err(refused("none were kept"));
+            }
+            told += own;
+            for child in children.into_iter().rev().filter(|child| seen.insert(*child)) {
+                let document = self.ledger.head(&name(child)).await?;
+                open.push(document.ok_or_else(|| refused("those of an agent that it called are not there"))?);
+            }
         }
+        Ok(told)
+    }
+
+    /// Tells of the exchanges of one run; how many there were, and which runs were made from it.
+    async fn export_one(
+        &self,
+        document: &Document,
+        sink: &dyn ExchangeSink,
+    ) -> Result<(usize, Vec<RunId>), ToolError> {
+        let mut children = Vec::new();
         let mut request = Request::default();
         let (mut told, mut failed) = (0, None);
         self.ledger
             .read(&document.id, document.version, |_, entry: Entry| {
-                let Entry::Exchange(exchange) = entry else { return true };
+                let exchange = match entry {
+                    Entry::Exchange(exchange) => exchange,
+                    Entry::Record(record) => {
+                        let family: Relatives = record.read().unwrap_or_default();
+                        children =
+                            family.children.into_iter().filter_map(|child| child.id.parse().ok()).collect();
+                        return true;
+                    }
+                };
                 let mut turns = std::mem::take(&mut request.turns);
                 if let Some(rest) = exchange.request {
                     request = rest;
@@ -325,7 +372,7 @@ impl Runs {
             .await?;
         match failed {
             Some(error) => Err(ToolError::dependency(error.to_string())),
-            None => Ok(told),
+            None => Ok((told, children)),
         }
     }
 
@@ -340,7 +387,7 @@ impl Runs {
         conversation: Option<ScopeId>,
     ) -> Result<(), ToolError> {
         let log = RunLog::new(self.clone(), record.id, record.model.clone(), record.started);
-        log.begin(prompt, conversation);
+        log.begin(prompt, record.parent, conversation);
         log.finish(record).await
     }
 
@@ -413,6 +460,7 @@ impl RunLog {
         let head = RunSummary {
             v: VERSION,
             id,
+            parent: None,
             title: String::new(),
             model,
             conversation: None,
@@ -440,8 +488,9 @@ impl RunLog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn begin(&self, prompt: &str, conversation: Option<ScopeId>) {
+    pub(super) fn begin(&self, prompt: &str, parent: Option<RunId>, conversation: Option<ScopeId>) {
         let mut state = self.state();
+        state.head.parent = parent;
         state.head.title = shortened(prompt);
         state.head.conversation = conversation;
     }
@@ -596,6 +645,7 @@ impl ExchangeSink for RunLog {
             tool_choice: request.tool_choice.clone(),
             hosted_tools: request.hosted_tools.clone(),
             settings: request.settings.clone(),
+            context_edits: request.context_edits.clone(),
             provider_options: request.provider_options.clone(),
             betas: request.betas.clone(),
             metadata: request.metadata.clone(),

@@ -8,7 +8,7 @@ use serde_json::Value;
 use toolpost_core::{JsonSchema, Schema};
 use toolpost_llm::schema::without_nulls;
 use toolpost_llm::text::find_json;
-use toolpost_llm::{ErrorKind, OutputFormat, Turn};
+use toolpost_llm::{ErrorKind, Feature, ModelError, OutputFormat, Turn};
 
 use super::{FROM_THE_PROGRAM, Interrupted, Outcome, Run, Running};
 use crate::{Agent, StopReason};
@@ -120,20 +120,35 @@ impl Running<'_> {
         self.request.settings.output = Some(OutputFormat::schema(form.schema.as_value()));
         match self.model.check(&self.request) {
             Err(error) if error.kind == ErrorKind::Unsupported => {
-                let instruction = format!(
-                    "Your last answer must be one JSON value, without any other text, that fits this JSON Schema:\n{}",
-                    form.schema.as_value()
-                );
-                self.request.settings.output = None;
-                self.request.system = Some(match self.request.system.take() {
-                    Some(system) => format!("{system}\n\n{instruction}"),
-                    None => instruction,
-                });
-                self.note("the provider has no schemas for answers: the instructions say it instead");
+                self.say_form("the provider has no schemas for answers");
                 Ok(self.model.check(&self.request)?)
             }
             checked => Ok(checked?),
         }
+    }
+
+    /// Whether a request was refused that might do with the form in the instructions: nothing is known of the model's
+    /// schemas, and it was asked for one.
+    pub(super) fn may_be_refused_for_form(&self, error: &ModelError) -> bool {
+        let knows = self.parts.model.info().and_then(|info| info.has(Feature::StructuredOutput));
+        error.kind == ErrorKind::InvalidRequest
+            && self.request.settings.output.is_some()
+            && knows != Some(true)
+    }
+
+    /// Has the instructions say what the answer must be, instead of the provider.
+    pub(super) fn say_form(&mut self, reason: &str) {
+        let Some(form) = &self.answer else { return };
+        let instruction = format!(
+            "Your last answer must be one JSON value, without any other text, that fits this JSON Schema:\n{}",
+            form.schema.as_value()
+        );
+        self.request.settings.output = None;
+        self.request.system = Some(match self.request.system.take() {
+            Some(system) => format!("{system}\n\n{instruction}"),
+            None => instruction,
+        });
+        self.note(&format!("{reason}: the instructions say it instead"));
     }
 
     /// Looks at the last answer: why the run ends with it, or `None` if the model is to try again.
@@ -148,14 +163,20 @@ impl Running<'_> {
             }
             Err(problem) => problem,
         };
+        let schema = Arc::clone(&form.schema);
         let problem: String = problem.chars().take(MAX_PROBLEM).collect();
         self.note(&format!("the answer does not fit its schema: {problem}"));
         if self.repairs >= self.parts.limits.repairs {
             return Some(StopReason::AnswerSchema);
         }
         self.repairs += 1;
+        // Where the provider may have passed the schema over, its model has never seen it.
+        let knows =
+            self.parts.model.info().and_then(|info| info.has(Feature::StructuredOutput)) == Some(true);
+        let is_told = knows || self.repairs > 1 || self.request.settings.output.is_none();
+        let told = if is_told { ".".to_owned() } else { format!(": {}", schema.as_value()) };
         self.request.turns.push(Turn::user(format!(
-            "{FROM_THE_PROGRAM} The answer does not fit: {problem}. Answer again, with one JSON value that fits the schema and no other text."
+            "{FROM_THE_PROGRAM} The answer does not fit: {problem}. Answer again, with one JSON value that fits the schema and no other text{told}"
         )));
         None
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use toolpost_core::{CallId, Event, UsageEvent};
 use toolpost_llm::{
-    AssistantTurn, ErrorKind, Item, ModelError, ModelEvent, ModelId, Request, Response,
+    AssistantTurn, ErrorKind, HostedTool, Item, ModelError, ModelEvent, ModelId, Request, Response,
     StopReason as ModelStop, ToolDefinition, Turn,
 };
 
@@ -24,6 +24,7 @@ impl Running<'_> {
         let listed = self.list_tools().await;
         self.emit(|running| Event::RunStarted {
             run: running.record.id,
+            parent: running.record.parent,
             model: running.record.model.clone(),
             tools: running.request.tools.iter().map(|tool| tool.name.clone()).collect(),
         });
@@ -38,7 +39,7 @@ impl Running<'_> {
 
     /// A limit of money needs a price, before anything is spent.
     fn check_price(&self) -> Result<(), Interrupted> {
-        if self.parts.limits.cost_usd.is_none() || self.parts.has_price() {
+        if !self.budget.family().limits_cost() || self.parts.has_price() {
             return Ok(());
         }
         let message = "the run has a limit in US dollars, and nobody knows what this model costs; \
@@ -79,6 +80,12 @@ impl Running<'_> {
             let tools = tools.iter().filter(|tool| may_use(tool)).cloned();
             tools.map(|tool| ToolDefinition { strict, ..tool }).collect()
         };
+        let is_search = |tool: &HostedTool| matches!(tool, HostedTool::ToolSearch { .. });
+        if self.request.tools.iter().any(|tool| tool.deferred)
+            && !self.request.hosted_tools.iter().any(is_search)
+        {
+            self.request.hosted_tools.push(HostedTool::ToolSearch { version: None });
+        }
     }
 
     /// Whether the run may use a tool.
@@ -193,7 +200,8 @@ impl Running<'_> {
 
     /// Tells who wants to know what a model has consumed.
     pub(super) fn tell_usage(&self, model: String, spent: &Spent, tool_calls: usize) {
-        if self.parts.events.is_none() && self.parts.on_usage.is_none() {
+        let listeners = &*self.listeners;
+        if listeners.events.is_empty() && listeners.usage.is_empty() {
             return;
         }
         let event = UsageEvent {
@@ -205,9 +213,7 @@ impl Running<'_> {
             tool_calls: u32::try_from(tool_calls).unwrap_or(u32::MAX),
             metadata: self.usage_metadata.clone(),
         };
-        if let Some(sink) = &self.parts.on_usage {
-            sink(&event);
-        }
+        listeners.usage.iter().for_each(|sink| sink(&event));
         self.emit(|_| Event::Usage(event));
     }
 }

@@ -88,16 +88,12 @@ impl Budget {
 
     /// How many of so many calls may be made.
     pub(super) fn allowed_calls(&self, wanted: usize) -> usize {
-        match self.limits.tool_calls {
-            Some(limit) => (limit.saturating_sub(self.counted.tool_calls) as usize).min(wanted),
-            None => wanted,
-        }
+        self.family.allowed_calls(u32::try_from(wanted).unwrap_or(u32::MAX)) as usize
     }
 
-    /// Counts calls that were made.
-    pub(super) fn count_calls(&mut self, made: usize) {
-        self.counted.tool_calls =
-            self.counted.tool_calls.saturating_add(u32::try_from(made).unwrap_or(u32::MAX));
+    /// Counts calls that are about to be made, as many as may be; how many those are.
+    pub(super) fn take_calls(&self, wanted: usize) -> usize {
+        self.family.take_calls(u32::try_from(wanted).unwrap_or(u32::MAX)) as usize
     }
 
     /// Which limit of tokens or money is reached, if one is.
@@ -106,13 +102,17 @@ impl Budget {
     }
 
     pub(super) fn counted(&self) -> Counted {
-        Counted { spent: self.family.spent(), ..self.counted.clone() }
+        Counted {
+            spent: self.family.spent(),
+            tool_calls: self.family.tool_calls(),
+            iterations: self.counted.iterations,
+        }
     }
 
     /// Goes on with what was counted before, as if the run had begun then.
     pub(super) fn restore(&mut self, counted: &Counted, begun: Instant) {
         self.counted = counted.clone();
-        self.family.restore(&counted.spent);
+        self.family.restore(&counted.spent, counted.tool_calls);
         self.deadline = self.limits.time.and_then(|time| begun.checked_add(time));
     }
 

@@ -113,13 +113,16 @@ impl Running<'_> {
                 stop: Some(stop),
             };
         }
+        // Agents that run beside this one may have made the rest of the calls in the meantime.
+        let is_to_be_made = |call: &&mut Planned| matches!(call.fate, Fate::Make | Fate::Approved);
+        let wanted = planned.iter_mut().filter(is_to_be_made).count();
+        let taken = self.budget.take_calls(wanted);
+        planned.iter_mut().filter(is_to_be_made).skip(taken).for_each(|call| call.fate = Fate::OverLimit);
         let over_limit = planned.iter().any(|call| matches!(call.fate, Fate::OverLimit));
         let waits = self.until != Until::Calls && planned.iter().any(|call| matches!(call.fate, Fate::Waits));
         let made: Vec<_> =
             planned.iter().filter(|call| matches!(call.fate, Fate::Make | Fate::Approved)).collect();
-        let replies = self.replies_to(&made).await;
-        self.budget.count_calls(replies.len());
-        let mut replies = replies.into_iter();
+        let mut replies = self.replies_to(&made).await.into_iter();
         let mut results = Vec::with_capacity(planned.len());
         for call in &mut planned {
             let wanted = &call.wanted;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Map, Value};
-use toolpost_core::{CallId, CallOptions, Caller, Cancellation, NoPort, Port, RunId, Scope, Values};
+use toolpost_core::{
+    CallId, CallOptions, Caller, Cancellation, NoPort, Port, RunId, RunRecord, Scope, Values,
+};
 use toolpost_llm::Turn;
 use toolpost_toolbox::ToolSession;
 
@@ -45,6 +47,7 @@ impl Run {
             resumed: None,
             outer: None,
             team: Arc::default(),
+            earlier: Vec::new(),
             deadline: None,
         }
     }
@@ -138,7 +141,16 @@ impl Run {
         if self.keeper.runs.is_none() {
             self.keeper.runs.clone_from(&family.runs);
         }
+        if self.usage_metadata.is_empty() {
+            self.usage_metadata.clone_from(&family.usage_metadata);
+        }
         self.outer = Some(Arc::clone(family));
+        self
+    }
+
+    /// Says who had the conversation before.
+    pub(crate) fn after(mut self, records: Vec<Arc<RunRecord>>) -> Self {
+        self.earlier = records;
         self
     }
 

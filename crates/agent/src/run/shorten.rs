@@ -12,11 +12,13 @@ use crate::results::spent_by;
 impl Running<'_> {
     /// Asks the model, with a shorter conversation if this one is near to its window or too long for it.
     pub(super) async fn ask_within_window(&mut self) -> Result<Response, Interrupted> {
-        let Some(compaction) = self.parts.compaction.as_ref() else { return self.ask().await };
+        let ours = self.parts.compaction.as_ref();
+        let ours = ours.filter(|compaction| !compaction.is_by_provider_of(&*self.parts.model));
+        let Some(compaction) = ours else { return self.ask_in_form().await };
         if compaction.is_due(self.context_tokens, &*self.model) {
             self.shorten().await?;
         }
-        let answer = match self.ask().await {
+        let answer = match self.ask_in_form().await {
             Err(Interrupted { error: Some(error), .. }) if error.kind == ErrorKind::ContextTooLong => {
                 if !self.shorten().await? {
                     return Err((*error).into());
@@ -27,6 +29,17 @@ impl Running<'_> {
         };
         self.context_tokens = answer.usage.total();
         Ok(answer)
+    }
+
+    /// Asks the model; once more without the provider's form for answers if that may be why it refuses the question.
+    async fn ask_in_form(&mut self) -> Result<Response, Interrupted> {
+        match self.ask().await {
+            Err(Interrupted { error: Some(error), .. }) if self.may_be_refused_for_form(&error) => {
+                self.say_form(&format!("the provider may take no schemas for answers ({error})"));
+                self.ask().await
+            }
+            answer => answer,
+        }
     }
 
     /// Puts a summary in the place of the middle of the conversation; whether that could be done.

@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use serde_json::json;
-use toolpost_agent::{Agent, Builder, Conversations, NewConversation, StopReason};
-use toolpost_llm::{ErrorKind, FunctionModel, ItemView, ModelError, Request, Said, Turn};
+use serde_json::{Value, json};
+use toolpost_agent::{Agent, Builder, Compaction, CompactionBy, Conversations, NewConversation, StopReason};
+use toolpost_llm::{ErrorKind, FunctionModel, ItemView, ModelError, PromptCaching, Request, Said, Turn};
+use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
 /// Whether it is the request for a summary.
@@ -89,6 +90,9 @@ async fn a_conversation_near_the_window_goes_on_with_a_summary() {
     let shown = serde_json::to_string(&last.turns).unwrap();
     assert!(shown.contains("a summary of what came here") && shown.contains("Sums were made."), "{shown}");
     let read = requests.iter().find(|request| is_for_summary(request)).unwrap();
+    // It is asked once, and pays for no place in a cache.
+    assert_eq!(read.settings.prompt_caching, PromptCaching::Off);
+    assert_eq!(last.settings.prompt_caching, PromptCaching::Automatic);
     let read = serde_json::to_string(&read.turns).unwrap();
     assert!(read.contains("Assistant called `add`") && read.contains("`add` returned: 2"), "{read}");
     assert_eq!(read.matches("Add much.").count(), 0, "the first prompt stays and is not summed up");
@@ -188,4 +192,119 @@ async fn a_kept_conversation_has_the_summary_and_what_it_stands_for() {
     assert_eq!(fork.compact(&agent).await.unwrap(), None);
     assert_eq!(conversations.open(fork.id()).await.unwrap().turns(), fork.turns());
     assert_eq!(fork.run(&agent, "And now?").finish().await.stop, StopReason::EndTurn);
+}
+
+/// The bodies of two questions to a model, the first of which is answered with these items and a call.
+async fn asked_with(
+    (provider, name): (&str, &str),
+    first: Value,
+    second: Value,
+    change: impl FnOnce(&mut Compaction),
+) -> Vec<Value> {
+    let server = LoopbackProvider::start(
+        [first, second].iter().map(|body| Reply::json(200, body.to_string())).collect(),
+    )
+    .unwrap();
+    let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
+    let agent = Agent::builder(crate::caching::model_at(&server, provider, name), toolbox);
+    let outcome = agent.compaction(change).build().run("Add.").await;
+    assert_eq!((outcome.text(), &outcome.stop), ("Done.", &StopReason::EndTurn), "{:?}", outcome.error);
+    server.requests().iter().map(ReceivedRequest::json).collect()
+}
+
+#[tokio::test]
+async fn the_provider_makes_a_conversation_shorter_and_what_it_writes_goes_back() {
+    let message = |content: Value, stop: &str| {
+        json!({"type": "message", "id": "m", "role": "assistant", "model": "claude-opus-5-5", "content": content,
+            "stop_reason": stop, "usage": {"input_tokens": 10, "output_tokens": 1}})
+    };
+    let items = json!([
+        {"type": "compaction", "content": "The short of it.", "encrypted_content": "x"},
+        {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1, "b": 2}},
+    ]);
+    let done = || message(json!([{"type": "text", "text": "Done."}]), "end_turn");
+    for by in [CompactionBy::Provider, CompactionBy::Auto] {
+        let bodies =
+            asked_with(("anthropic", "claude-opus-5-5"), message(items.clone(), "tool_use"), done(), |all| {
+                *all = Compaction::by_provider();
+                all.by = by;
+                all.window = Some(200_000);
+                all.threshold = 0.5;
+                all.keep_results = Some(4);
+            })
+            .await;
+        for body in &bodies {
+            let trigger = json!({"type": "input_tokens", "value": 100_000});
+            assert_eq!(
+                body["context_management"]["edits"],
+                json!([
+                    {"type": "clear_tool_uses_20250919", "trigger": trigger, "keep": {"type": "tool_uses", "value": 4}},
+                    {"type": "compact_20260112", "trigger": trigger},
+                ])
+            );
+        }
+        assert_eq!(bodies[1]["messages"][1]["content"], items);
+        assert_eq!(bodies[1]["messages"][0], bodies[0]["messages"][0], "what was said before stays");
+    }
+
+    let response = |output: Value| {
+        json!({"id": "r", "object": "response", "status": "completed", "model": "gpt-5.4", "output": output,
+            "usage": {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}})
+    };
+    let items = json!([
+        {"type": "compaction", "id": "cmp_1", "encrypted_content": "secret"},
+        {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add", "arguments": "{\"a\":1,\"b\":2}", "status": "completed"},
+    ]);
+    let text = json!([{"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+        "content": [{"type": "output_text", "text": "Done.", "annotations": []}]}]);
+    let bodies = asked_with(("openai", "gpt-5.4"), response(items.clone()), response(text), |all| {
+        all.by = CompactionBy::Provider;
+        all.window = Some(1_000);
+    })
+    .await;
+    for body in &bodies {
+        assert_eq!(body["context_management"], json!([{"type": "compaction", "compact_threshold": 800}]));
+    }
+    assert_eq!(bodies[1]["input"].as_array().unwrap()[1..3], *items.as_array().unwrap());
+
+    // Ours, where a model is not known to have it.
+    let bodies = asked_with(
+        ("anthropic", "claude-sonnet-4-5"),
+        message(
+            json!([{"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1, "b": 2}}]),
+            "tool_use",
+        ),
+        done(),
+        |all| all.by = CompactionBy::Auto,
+    )
+    .await;
+    assert!(bodies.iter().all(|body| body.get("context_management").is_none()), "{bodies:?}");
+}
+
+#[tokio::test]
+async fn a_provider_that_cannot_make_it_shorter_ends_the_run_before_anything_is_sent() {
+    let server = LoopbackProvider::start(Vec::new()).unwrap();
+    for (provider, name, results, would_do) in [
+        ("anthropic", "claude-sonnet-4-5", None, "claude-opus-5-5"),
+        ("openai", "gpt-5.4", Some(3), "claude-opus-5-5"),
+        ("gemini", "gemini-of-tomorrow", None, "Anthropic does"),
+        ("xai", "grok-4.3", None, "openai/gpt-6"),
+        ("openai-compatible", "m", None, "Anthropic does"),
+    ] {
+        let toolbox = Toolbox::builder().build().unwrap();
+        let agent = Agent::builder(crate::caching::model_at(&server, provider, name), toolbox);
+        let agent = agent.compaction(|all| {
+            *all = Compaction::by_provider();
+            all.keep_results = results;
+        });
+        let outcome = agent.build().run("Add.").await;
+        let error = outcome.error.unwrap();
+        assert_eq!(
+            (&outcome.stop, &error.kind),
+            (&StopReason::ModelError, &ErrorKind::Unsupported),
+            "{error}"
+        );
+        assert!(error.to_string().contains(would_do), "{provider}: {error}");
+    }
+    assert!(server.requests().is_empty());
 }

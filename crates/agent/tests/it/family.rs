@@ -1,12 +1,14 @@
 //! Agents as tools of agents, conversations that move, and many runs of one agent.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde_json::json;
-use toolpost::{Cancellation, Inject, ToolSpec, Values, tool};
-use toolpost_agent::{Agent, Handoff, Run, Runs, StopReason, Team};
-use toolpost_llm::{FunctionModel, ItemView, Request, Said, ScriptModel, Turn};
+use serde_json::{Value, json};
+use toolpost::{Cancellation, Event, EventSink, Inject, ToolSpec, UsageEvent, Values, tool};
+use toolpost_agent::{Agent, Handoff, Pricing, Run, Runs, StopReason, Team, UsageSink};
+use toolpost_llm::{
+    FunctionModel, ItemView, ModelId, Recording, ReplayModel, Request, Said, ScriptModel, Turn,
+};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
 use crate::agent;
@@ -50,8 +52,194 @@ async fn an_agent_is_a_tool_whose_run_is_part_of_its_callers() {
     // The child's call lies in the call that made the child, and so on.
     assert_eq!(record.tool_calls.len(), 1);
     assert_eq!(child.tool_calls[0].parent, Some(record.tool_calls[0].id));
-    let kept: Vec<_> = runs.list(None, 9).await.unwrap().iter().map(|run| run.id).collect();
-    assert!(kept.len() == 2 && kept.contains(&child.id) && kept.contains(&record.id));
+    assert_eq!((child.parent, record.parent), (Some(record.id), None));
+    let kept = runs.list(None, 9).await.unwrap();
+    let of: Vec<_> = kept.iter().map(|run| (run.id, run.parent)).collect();
+    assert!(of.len() == 2 && of.contains(&(child.id, Some(record.id))) && of.contains(&(record.id, None)));
+    // What it has spent is a part of what its caller has.
+    let stats = runs.stats(toolpost::Timestamp::from_micros(0)).await.unwrap();
+    assert_eq!((stats.runs, stats.usage.input_tokens), (1, 330));
+}
+
+/// A place that takes bytes, and whoever asks can read them.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Written {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn an_exported_run_has_the_exchanges_of_the_agents_that_it_called_and_plays_again() {
+    let runs = Runs::new(Arc::new(MemoryStore::new()));
+    let inner = agent(ADDER).build();
+    let script =
+        r#"turns: [{ calls: [{ tool: adder, args: { prompt: Add. } }] }, { text: "{{ last.text }}" }]"#;
+    let toolbox = Toolbox::builder().tool(inner.as_tool(ToolSpec::new("adder", "Adds."))).build().unwrap();
+    let middle = scripted(script, toolbox).build();
+    let outcome = Run::new(&boss(&middle).build(), "Add.").kept_in(&runs).finish().await;
+    assert_eq!(outcome.text(), "The adder says 5.");
+    let written = Written::default();
+    assert_eq!(
+        runs.export(outcome.record.id, &Recording::new(written.clone(), Vec::new())).await.unwrap(),
+        6
+    );
+
+    let model: Arc<dyn toolpost_llm::Model> =
+        Arc::new(ReplayModel::parse("family", &written.text(), Vec::new()).unwrap());
+    let same = Toolbox::builder().tool(crate::add).tool(crate::wait).tool(crate::broken).build().unwrap();
+    let inner = Agent::builder(Arc::clone(&model), same).build();
+    let tool = |agent: &Agent| {
+        Toolbox::builder().tool(agent.as_tool(ToolSpec::new("adder", "Adds."))).build().unwrap()
+    };
+    let middle = Agent::builder(Arc::clone(&model), tool(&inner)).build();
+    let again = Agent::builder(Arc::clone(&model), tool(&middle)).build().run("Add.").await;
+    assert_eq!(again.text(), "The adder says 5.", "{:?}", again.error);
+
+    // What is not there any more is said.
+    let child = outcome.record.children[0].id;
+    assert!(runs.delete(child).await.unwrap());
+    let error =
+        runs.export(outcome.record.id, &Recording::new(std::io::sink(), Vec::new())).await.unwrap_err();
+    assert_eq!(error.code(), toolpost::Code::Precondition);
+    assert!(error.to_string().contains("an agent that it called"), "{error}");
+}
+
+#[tokio::test]
+async fn a_team_is_kept_as_the_runs_of_its_members() {
+    let runs = Runs::new(Arc::new(MemoryStore::new()));
+    let toolbox = Toolbox::builder().tool(Handoff::to("billing", "Moves.")).build().unwrap();
+    let first = scripted("turns: [{ calls: [{ tool: transfer_to_billing, args: {} }] }]", toolbox).build();
+    let second = agent("turns: [{ text: x }, { text: It is paid. }]").build();
+    let team = Team::new("triage", &first).and("billing", &second);
+    let outcome = team.run_with(vec![Turn::user("Paid?")], |run| run.kept_in(&runs)).await;
+    assert_eq!((outcome.text(), outcome.record.children.len()), ("It is paid.", 1));
+    assert_eq!(runs.list(None, 9).await.unwrap().len(), 2);
+    let sink = Recording::new(std::io::sink(), Vec::new());
+    assert_eq!(runs.export(outcome.record.id, &sink).await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn who_listens_to_a_run_hears_the_agents_that_it_calls_once() {
+    let heard: Arc<Mutex<Vec<Event>>> = Arc::default();
+    let used: Arc<Mutex<Vec<(u64, Value)>>> = Arc::default();
+    let (events, usage) = (Arc::clone(&heard), Arc::clone(&used));
+    let events: EventSink = Arc::new(move |event: &Event| events.lock().unwrap().push(event.clone()));
+    let usage: UsageSink = Arc::new(move |event: &UsageEvent| {
+        let tags = Value::Object(event.metadata.clone());
+        usage.lock().unwrap().push((event.usage.input_tokens, tags));
+    });
+    // One that has a listener of its own, and one that has the same.
+    let adder = agent(ADDER).on_event(Arc::clone(&events)).on_usage(Arc::clone(&usage)).build();
+    let deaf = agent(ADDER).build();
+    for adder in [adder, deaf] {
+        heard.lock().unwrap().clear();
+        used.lock().unwrap().clear();
+        let boss = boss(&adder).on_event(Arc::clone(&events)).on_usage(Arc::clone(&usage)).build();
+        let tags = json!({ "payer": "ada" });
+        let run = Run::new(&boss, "Add.").with_usage_metadata(tags.as_object().unwrap().clone());
+        let record = run.finish().await.record;
+        let started: Vec<_> = heard
+            .lock()
+            .unwrap()
+            .iter()
+            .filter_map(|event| match event {
+                Event::RunStarted { run, parent, .. } => Some((*run, *parent)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(started, [(record.id, None), (record.children[0].id, Some(record.id))]);
+        let finished =
+            heard.lock().unwrap().iter().filter(|event| matches!(event, Event::RunFinished { .. })).count();
+        assert_eq!(finished, 2);
+        let inputs = [10, 100, 200, 20].map(|input| (input, tags.clone()));
+        assert_eq!(*used.lock().unwrap(), inputs);
+    }
+}
+
+#[tokio::test]
+async fn calls_of_an_agent_count_for_who_called_it() {
+    // Two that each would call four times, side by side.
+    let adder = |calls: Option<u32>| {
+        let model = FunctionModel::new("adder", |request: &Request| {
+            let number = request.tool_results().count();
+            let is_over = request.tool_results().any(|result| result.is_error) || number == 4;
+            Ok(if is_over { Said::text("over") } else { Said::call("add", json!({ "a": number, "b": 1 })) })
+        });
+        let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
+        Agent::builder(Arc::new(model), toolbox).limits(|limits| limits.tool_calls = calls).build()
+    };
+    let boss = |adder: &Agent, calls: Option<u32>| {
+        let script = r"turns: [{ calls: [{ tool: adder, args: { prompt: a } }, { tool: adder, args: { prompt: b } }] }, { text: done }, { text: sum }]";
+        let toolbox =
+            Toolbox::builder().tool(adder.as_tool(ToolSpec::new("adder", "Adds."))).build().unwrap();
+        scripted(script, toolbox).limits(|limits| limits.tool_calls = calls).build()
+    };
+    let calls = |record: &toolpost::RunRecord| -> usize {
+        record.tool_calls.len() + record.children.iter().map(|child| child.tool_calls.len()).sum::<usize>()
+    };
+    for (own, callers, expected) in
+        [(None, None, 10), (None, Some(7), 7), (Some(1), Some(7), 4), (None, Some(2), 2)]
+    {
+        let outcome = boss(&adder(own), callers).run("Add.").await;
+        assert_eq!(calls(&outcome.record), expected, "{own:?} {callers:?}");
+        let stopped =
+            outcome.record.children.iter().filter(|child| child.stop_reason == "max_tool_calls").count();
+        assert_eq!(stopped > 0, expected < 10, "{own:?} {callers:?}");
+    }
+}
+
+#[tokio::test]
+async fn money_of_agents_that_are_called_side_by_side_is_limited_together() {
+    let dollar: Pricing =
+        Arc::new(|_: &ModelId, usage: &toolpost_llm::Usage| Some(usage.output as f64 * 0.1));
+    let spender = |priced: bool| {
+        let model = FunctionModel::new("spender", |request: &Request| {
+            let number = request.tool_results().count();
+            Ok(Said::call("add", json!({ "a": number, "b": 1 })).using(1, 1))
+        });
+        let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
+        let builder = Agent::builder(Arc::new(model), toolbox);
+        if priced { builder.pricing(Arc::clone(&dollar)).build() } else { builder.build() }
+    };
+    let run = async |spender: &Agent| {
+        let script = r"turns: [{ calls: [{ tool: s, args: { prompt: a } }, { tool: s, args: { prompt: b } }, { tool: s, args: { prompt: c } }], usage: { input: 1, output: 1 } }, { text: done }]";
+        let toolbox =
+            Toolbox::builder().tool(spender.as_tool(ToolSpec::new("s", "Spends."))).build().unwrap();
+        let boss = scripted(script, toolbox).pricing(Arc::clone(&dollar)).limits(|limits| {
+            limits.cost_usd = Some(1.0);
+            limits.wrap_up = None;
+        });
+        boss.build().run("Spend.").await
+    };
+    let outcome = run(&spender(true)).await;
+    assert_eq!(outcome.stop, StopReason::MaxCost);
+    // Beyond it by at most one answer of each of the three.
+    let cost = outcome.record.cost_usd.unwrap();
+    assert!((1.0..1.31).contains(&cost), "{cost}");
+    assert!(outcome.record.children.iter().all(|child| child.stop_reason == "max_cost"));
+    // An agent whose price nobody knows is not asked at all.
+    let outcome = run(&spender(false)).await;
+    assert!(
+        outcome
+            .record
+            .children
+            .iter()
+            .all(|child| child.iterations == 0 && child.stop_reason == "unknown_cost")
+    );
+    assert_eq!(outcome.record.children.len(), 3);
 }
 
 #[tokio::test]

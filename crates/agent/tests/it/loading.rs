@@ -2,10 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use toolpost::{Event, Output, ParameterType, ToolSpec, tool_fn};
-use toolpost_agent::{Agent, Builder, Run};
-use toolpost_llm::{Model, ModelError, ModelId, Request, ResponseStream, ScriptModel, Turn};
+use toolpost_agent::{Agent, Builder, Dynamic, Run, StopReason};
+use toolpost_llm::{
+    ErrorKind, Feature, HostedTool, Model, ModelError, ModelId, ModelInfo, Request, ResponseStream,
+    ScriptModel, Turn,
+};
+use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 use toolpost_toolbox::{ToolSession, Toolbox};
 
 /// Plays a script and keeps what it was asked.
@@ -249,4 +253,172 @@ async fn many_conversations_of_one_agent_load_apart() {
         assert_eq!((active.len(), active.last().map(String::as_str)), (META.len() + 1, Some(name)));
     }
     assert_eq!(toolbox.specs().len(), 4);
+}
+
+/// Knows of itself what it can do.
+#[derive(Debug)]
+struct Searching {
+    inner: Arc<Watched>,
+    info: ModelInfo,
+}
+
+impl Searching {
+    fn new(script: &str, searches: Option<bool>) -> Arc<Self> {
+        let inner = Watched::new(script);
+        let mut info = ModelInfo::unknown(inner.id());
+        info.features.extend(searches.map(|searches| (Feature::ToolSearch, searches)));
+        Arc::new(Self { inner, info })
+    }
+}
+
+impl Model for Searching {
+    fn id(&self) -> &ModelId {
+        self.inner.id()
+    }
+
+    fn info(&self) -> Option<&ModelInfo> {
+        Some(&self.info)
+    }
+
+    fn check(&self, request: &Request) -> Result<(), ModelError> {
+        self.inner.check(request)
+    }
+
+    fn stream(&self, request: &Request) -> ResponseStream {
+        self.inner.stream(request)
+    }
+}
+
+#[tokio::test]
+async fn where_the_provider_searches_all_but_the_core_tools_are_deferred() {
+    let script = "turns:\n  - calls: [{ tool: send_letter }]\n  - text: '{{ last.text }}'\n  - text: again\n";
+    let model = Searching::new(script, Some(true));
+    let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox())
+        .dynamic(true)
+        .core_tools(["boil_water"])
+        .build();
+    let outcome = agent.run("Write.").await;
+    assert_eq!((outcome.text(), outcome.record.tool_calls.len()), ("done", 1));
+    let session = outcome.tool_session.unwrap();
+    assert_eq!(session.analytics().calls["send_letter"], 1);
+    // What an earlier run of the conversation has loaded is not hidden again.
+    session.load([("find_person", 1)]);
+    let mut turns = outcome.turns;
+    turns.push(Turn::user("Again."));
+    let again =
+        Run::from_turns(&agent, turns).with_tool_session(session).with_tools(["find_person", "add_person"]);
+    assert_eq!(again.finish().await.text(), "again");
+    let asked = model.inner.asked.lock().unwrap();
+    let offered = |request: &Request| -> Vec<(String, bool)> {
+        request.tools.iter().map(|tool| (tool.name.clone(), tool.deferred)).collect()
+    };
+    let tool = |name: &str, deferred: bool| (name.to_owned(), deferred);
+    let all = [
+        tool("boil_water", false),
+        tool("add_person", true),
+        tool("find_person", true),
+        tool("send_letter", true),
+    ];
+    assert_eq!(offered(&asked[0]), all);
+    assert_eq!(offered(&asked[1]), all);
+    assert_eq!(offered(&asked[2]), [tool("find_person", false), tool("add_person", true)]);
+    let search = [HostedTool::ToolSearch { version: None }];
+    assert!(asked.iter().all(|request| request.hosted_tools == search));
+}
+
+#[tokio::test]
+async fn tools_are_searched_as_the_builder_says_and_the_model_can() {
+    let native = ["add_person", "find_person", "send_letter", "boil_water"];
+    for (dynamic, searches, expected) in [
+        (Dynamic::from(true), Some(true), &native[..]),
+        (Dynamic::Auto, None, &META[..]),
+        (Dynamic::Auto, Some(false), &META[..]),
+        (Dynamic::Browse, Some(true), &META[..]),
+        (Dynamic::Native, None, &native[..]),
+    ] {
+        let model = Searching::new("turns: [{ text: hi }]", searches);
+        let builder = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox());
+        let outcome = builder.dynamic(dynamic.clone()).build().run("Hello.").await;
+        assert_eq!(outcome.text(), "hi");
+        assert_eq!(model.inner.offered(), [expected], "{dynamic:?} {searches:?}");
+        let asked = model.inner.asked.lock().unwrap();
+        assert_eq!(asked[0].hosted_tools.len(), usize::from(expected.len() == 4), "{dynamic:?}");
+    }
+    // A search that was chosen stays, and without tools there is nothing to search.
+    let patterns = HostedTool::ToolSearch { version: Some("tool_search_tool_regex_20251119".into()) };
+    for (toolbox, hosted) in
+        [(toolbox(), vec![patterns.clone()]), (Toolbox::builder().build().unwrap(), Vec::new())]
+    {
+        let model = Watched::new("turns: [{ text: hi }]");
+        let builder =
+            Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox).hosted_tools(hosted.clone());
+        builder.dynamic(Dynamic::Native).build().run("Hello.").await;
+        assert_eq!(model.asked.lock().unwrap()[0].hosted_tools, hosted);
+    }
+}
+
+#[tokio::test]
+async fn what_the_provider_has_found_goes_back_as_it_came() {
+    let found = json!([
+        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "tool_search_tool_bm25", "input": {"query": "letter", "limit": 5}},
+        {"type": "tool_search_tool_result", "tool_use_id": "srvtoolu_1", "content": {"type": "tool_search_tool_search_result",
+            "tool_references": [{"type": "tool_reference", "tool_name": "send_letter"}]}},
+        {"type": "tool_use", "id": "toolu_1", "name": "send_letter", "input": {"text": "Dear Ada"}, "caller": {"type": "direct"}},
+    ]);
+    let message = |content: &Value, stop: &str| {
+        let body = json!({"type": "message", "id": "m", "role": "assistant", "model": "claude-opus-5-5",
+            "content": content, "stop_reason": stop, "usage": {"input_tokens": 1, "output_tokens": 1}});
+        Reply::json(200, body.to_string())
+    };
+    let answers =
+        vec![message(&found, "tool_use"), message(&json!([{"type": "text", "text": "Sent."}]), "end_turn")];
+    let server = LoopbackProvider::start(answers).unwrap();
+    let agent = |name: &str| {
+        Agent::builder(crate::caching::model_at(&server, "anthropic", name), toolbox())
+            .dynamic(Dynamic::Native)
+            .core_tools(["boil_water"])
+            .build()
+    };
+    let outcome = agent("claude-opus-5-5").run("Write.").await;
+    assert_eq!(
+        (outcome.text(), outcome.record.tools_used.as_slice()),
+        ("Sent.", &["send_letter".to_owned()][..])
+    );
+    let requests = server.requests();
+    assert!(requests.iter().all(|request| request.header("anthropic-beta").is_none()), "it needs no header");
+    let bodies: Vec<Value> = requests.iter().map(ReceivedRequest::json).collect();
+    assert_eq!(bodies[1]["messages"][1]["content"], found);
+    for body in &bodies {
+        let tools: Vec<_> = body["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| (&tool["name"], &tool["defer_loading"]))
+            .collect();
+        let (no, yes) = (Value::Null, Value::Bool(true));
+        let names = ["tool_search_tool_bm25", "boil_water", "add_person", "find_person", "send_letter"]
+            .map(Value::from);
+        assert_eq!(
+            tools,
+            [(&names[0], &no), (&names[1], &no), (&names[2], &yes), (&names[3], &yes), (&names[4], &yes)]
+        );
+    }
+    assert_eq!(bodies[0]["tools"][0]["type"], "tool_search_tool_bm25_20251119");
+
+    // A model without a search is told before anything is sent, and by itself the loop takes ours.
+    let refused = agent("claude-opus-4-1").run("Write.").await;
+    let error = refused.error.unwrap();
+    assert_eq!((refused.stop, error.kind.clone()), (StopReason::ModelError, ErrorKind::Unsupported));
+    assert!(
+        error.message.contains("has no tool_search") && error.message.contains("claude-opus-5-5"),
+        "{error}"
+    );
+    for (provider, name) in
+        [("gemini", "gemini-of-tomorrow"), ("xai", "grok-4.3"), ("openai-compatible", "m")]
+    {
+        let model = crate::caching::model_at(&server, provider, name);
+        let outcome = Agent::builder(model, toolbox()).dynamic(Dynamic::Native).build().run("Write.").await;
+        assert_eq!(outcome.error.unwrap().kind, ErrorKind::Unsupported, "{provider}");
+    }
+    assert_eq!(server.requests().len(), 2);
 }

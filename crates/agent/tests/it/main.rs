@@ -8,6 +8,7 @@
 // The attribute macros emit paths that begin with `::toolpost`.
 extern crate toolpost_core as toolpost;
 
+mod caching;
 #[cfg(all(feature = "claude-code", target_os = "linux"))]
 mod claude_code;
 mod compaction;

@@ -1,8 +1,13 @@
 //! Answers that are values.
 
-use serde_json::json;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
 use toolpost::data;
-use toolpost_agent::{Run, StopReason};
+use toolpost_agent::{Agent, Run, StopReason};
+use toolpost_llm::{Catalog, ErrorKind, HostedModel, HttpClient, HttpOptions, Provider, ProviderAccess};
+use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
+use toolpost_toolbox::Toolbox;
 
 use crate::agent;
 
@@ -73,4 +78,75 @@ async fn a_schema_will_do_without_a_type() {
     assert_eq!((outcome.value, outcome.record.iterations), (Some(json!({"n": 5})), 2));
     let run = Run::new(&agent(script).build(), "Which?").with_answer_schema(schema);
     assert_eq!(run.finish().await.value, Some(json!({"n": 5})));
+}
+
+/// A Chat Completions server that says these texts, one after another.
+fn chat(texts: &'static [&'static str], refuses: fn(&Value) -> bool) -> LoopbackProvider {
+    let said = std::sync::atomic::AtomicUsize::new(0);
+    LoopbackProvider::start_with(move |request| {
+        if refuses(&request.json()) {
+            let error = json!({"error": {"message": "unknown parameter", "type": "invalid_request_error"}});
+            return Reply::json(400, error.to_string());
+        }
+        let index = said.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let message = json!({"role": "assistant", "content": texts[index]});
+        let body = json!({"id": "c", "object": "chat.completion", "model": "m",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}});
+        Reply::json(200, body.to_string())
+    })
+    .unwrap()
+}
+
+fn agent_at(server: &LoopbackProvider, catalog: &Arc<Catalog>) -> Agent {
+    let access = ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::default() };
+    let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
+    let provider = Provider::find("openai-compatible").unwrap();
+    let model = HostedModel::with_catalog(provider, "small", access, client, Arc::clone(catalog)).unwrap();
+    Agent::builder(Arc::new(model), Toolbox::builder().build().unwrap()).system("Be brief.").build()
+}
+
+const FITS: &str = r#"{"name": "Oslo", "people": 700000}"#;
+
+#[tokio::test]
+async fn a_server_without_schemas_and_tools_is_told_in_the_instructions() {
+    let takes_neither = |body: &Value| body.get("response_format").is_some() || body.get("tools").is_some();
+    let unknown = Arc::clone(Catalog::built_in());
+    let row = r#"{"models": [{"id": "openai-compatible/small", "features": {"structured_output": false, "tools": false}}]}"#;
+    let known = Arc::new(unknown.with_file("mine", row).unwrap());
+    for (catalog, refused) in [(&unknown, 1), (&known, 0)] {
+        let server = chat(&["It is Oslo.", FITS], takes_neither);
+        let answer = agent_at(&server, catalog).run_as::<City>("Which?").await.unwrap();
+        assert_eq!(answer.value, oslo());
+        let notices = answer.outcome.record.notices.join("\n");
+        assert!(notices.contains("the instructions say it instead"), "{notices}");
+        let bodies: Vec<Value> = server.requests().iter().map(ReceivedRequest::json).collect();
+        assert_eq!(bodies.len(), refused + 2, "{bodies:?}");
+        assert_eq!(bodies.iter().filter(|body| body.get("response_format").is_some()).count(), refused);
+        for body in &bodies[refused..] {
+            let system = body["messages"][0]["content"].as_str().unwrap();
+            assert!(system.starts_with("Be brief.") && system.contains("\"people\""), "{system}");
+        }
+        assert!(bodies.last().unwrap().to_string().contains("it is not JSON"), "what was wrong is said");
+    }
+    // The repairs have an end, and a request that is refused all the same ends the run.
+    let server = chat(&["no"; 9], takes_neither);
+    let failed = agent_at(&server, &known).run_as::<City>("Which?").await.unwrap_err();
+    assert_eq!((&failed.outcome.stop, server.requests().len()), (&StopReason::AnswerSchema, 3));
+    let server = chat(&[], |_| true);
+    let failed = agent_at(&server, &unknown).run_as::<City>("Which?").await.unwrap_err();
+    assert_eq!(failed.outcome.error.unwrap().kind, ErrorKind::InvalidRequest);
+    assert_eq!(server.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn a_server_that_passes_the_schema_over_has_it_with_the_first_hint() {
+    let server = chat(&["Oslo", "Oslo!", FITS], |_| false);
+    let answer = agent_at(&server, Catalog::built_in()).run_as::<City>("Which?").await.unwrap();
+    assert_eq!(answer.value, oslo());
+    let bodies: Vec<Value> = server.requests().iter().map(ReceivedRequest::json).collect();
+    let told = |body: &Value| body["messages"].to_string().matches("\\\"people\\\"").count();
+    assert_eq!(bodies.iter().map(|body| told(body) > 0).collect::<Vec<_>>(), [false, true, true]);
+    assert_eq!(told(&bodies[1]), told(&bodies[2]), "once is enough");
+    assert!(bodies.iter().all(|body| body.get("response_format").is_some()));
 }
