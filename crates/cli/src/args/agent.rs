@@ -146,8 +146,9 @@ pub(crate) struct AgentArgs {
     pub(crate) mcp_server: Vec<String>,
     #[command(flatten, next_help_heading = "Tools")]
     pub(crate) server: ServerArgs,
-    /// Let the model load the tools that it needs: with a model, that one finds them, else it searches itself.
-    #[arg(long, value_name = "MODEL", help_heading = "Tools", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    /// Let the model load the tools that it needs. Its provider searches them where the model has that (`native`), else
+    /// the model itself (`browse`); either word asks for one of them, and with a model, that one finds tools for it.
+    #[arg(long, value_name = "HOW", help_heading = "Tools", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub(crate) dynamic: Option<String>,
     /// A tool that is always offered, with `--dynamic` or `--compact-tools`. May be repeated.
     #[arg(long, value_name = "TOOL", help_heading = "Tools")]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toolpost_agent::{Agent, Limits};
+use toolpost_agent::{Agent, Dynamic, Limits};
 use toolpost_core::{Artifact, ArtifactData, Clock as _, EventSink, RunId, SystemClock, ToolSource};
 use toolpost_llm::{Catalog, Effort, Model, Settings, ToolChoice};
 use toolpost_toolbox::Toolbox;
@@ -85,8 +85,12 @@ impl<'a> Parts<'a> {
             .limits(|all| *all = self.limits.clone());
         builder = match &self.args.dynamic {
             None => builder,
-            Some(model) if model.is_empty() => builder.dynamic(true),
-            Some(model) => builder.dynamic(open_model(model, self.config)?),
+            Some(how) => builder.dynamic(match how.as_str() {
+                "" => Dynamic::Auto,
+                "native" => Dynamic::Native,
+                "browse" => Dynamic::Browse,
+                model => Dynamic::Find(open_model(model, self.config)?),
+            }),
         };
         builder =
             builder.core_tools(self.args.core_tool.iter().cloned()).compact_tools(self.args.compact_tools);

@@ -210,7 +210,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("call", "--resource"), by!(targets::resource)),
         (("call", "--prompt"), by!(targets::prompt)),
         (("tools", "--search"), by!(targets::search)),
-        (("run", "--dynamic[=<MODEL>]"), by!(targets::dynamic)),
+        (("run", "--dynamic[=<HOW>]"), by!(targets::dynamic)),
         (("run", "--core-tool"), by!(targets::core_tool)),
         (("run", "--compact-tools"), by!(targets::compact_tools)),
         (("init tool", "--exec"), by!(targets::init)),

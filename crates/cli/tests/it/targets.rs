@@ -249,11 +249,20 @@ fn offered(words: &[&str]) -> Vec<String> {
 pub(crate) fn dynamic() {
     let all = offered(&["--tools", "builtin"]);
     assert!(all.contains(&"calculate".to_owned()) && !all.contains(&"browse_toolkit".to_owned()));
-    let browsing = offered(&["--tools", "builtin", "--dynamic"]);
+    let browsing = offered(&["--tools", "builtin", "--dynamic=browse"]);
     assert!(
         browsing.contains(&"browse_toolkit".to_owned()) && !browsing.contains(&"calculate".to_owned()),
         "{browsing:?}"
     );
+    // The model's provider has a search of its own.
+    let searched = ask(&["--tools", "builtin", "--dynamic=native", "--core-tool", "calculate"]);
+    let tools = searched["tools"].as_array().unwrap();
+    assert_eq!(tools[0]["name"], "tool_search_tool_bm25", "{searched}");
+    let is_deferred =
+        |name: &str| tools.iter().find(|tool| tool["name"] == name).unwrap()["defer_loading"] == true;
+    assert!(is_deferred("read_file") && !is_deferred("calculate"), "{searched}");
+    let searched = offered(&["--tools", "builtin", "--dynamic"]);
+    assert_eq!((searched.len(), searched[0].as_str()), (all.len() + 1, "tool_search_tool_bm25"));
     let env = TestEnv::new();
     env.write("finder.yaml", "turns:\n  - text: '{}'\n");
     env.write("load.yaml", "turns:\n  - calls: [{ tool: load_tools, args: { tool_names: [calculate] } }]\n  - calls: [{ tool: calculate, args: { expression: '6*7' } }]\n  - text: \"{{ last.text }}\"\n");
@@ -265,7 +274,7 @@ pub(crate) fn dynamic() {
 
 #[test]
 pub(crate) fn core_tool() {
-    let names = offered(&["--tools", "builtin", "--dynamic", "--core-tool", "calculate"]);
+    let names = offered(&["--tools", "builtin", "--dynamic=browse", "--core-tool", "calculate"]);
     assert_eq!(names.first().map(String::as_str), Some("calculate"));
     assert!(!names.contains(&"read_file".to_owned()), "{names:?}");
 }
