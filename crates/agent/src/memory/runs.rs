@@ -348,10 +348,13 @@ impl Runs {
                     Entry::Exchange(exchange) => exchange,
                     Entry::Record(record) => {
                         let family: Relatives = record.read().unwrap_or_default();
-                        children =
-                            family.children.into_iter().filter_map(|child| child.id.parse().ok()).collect();
+                        // One that waited has a record of each part.
+                        children.extend(
+                            family.children.iter().filter_map(|child| child.id.parse::<RunId>().ok()),
+                        );
                         return true;
                     }
+                    Entry::Calls(_) => return true,
                 };
                 let mut turns = std::mem::take(&mut request.turns);
                 if let Some(rest) = exchange.request {
