@@ -11,14 +11,13 @@ use crate::config::keys::KEYS;
 
 /// Name and meaning, as `toolpost help environment` prints them; the variables of settings stand in
 /// [`KEYS`](crate::config::keys::KEYS), those of providers in [`PROVIDERS`] and in [`providers`].
-pub(crate) const TABLE: [(&str, &str); 31] = [
+pub(crate) const TABLE: [(&str, &str); 30] = [
     ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models, and for Claude Code"),
     (
         "CLAUDE_CODE_OAUTH_TOKEN",
         "the token for Claude Code, made by `claude setup-token`; counts more than the key",
     ),
     ("ANTHROPIC_BASE_URL", "where the Messages API is, instead of https://api.anthropic.com"),
-    ("GOOGLE_API_KEY", "the key for `gemini/…` models, if GEMINI_API_KEY is not set"),
     ("NO_PROXY", "hosts that the proxy is not for, such as `localhost,.example.com`"),
     ("BRAVE_API_KEY", "the key of Brave Search, for `web_search`"),
     ("HTTPS_PROXY", "the proxy for connections to providers"),
@@ -56,9 +55,22 @@ pub(crate) fn providers() -> impl Iterator<Item = (&'static str, String)> {
             None => format!("where `{}/…` models are asked", provider.name),
         };
         let key = format!("the key for `{}/…` models", provider.name);
-        [(provider.key_variable, key), (provider.base_url_variable, address)]
+        in_order(provider.key_variables, key).chain(in_order(provider.base_url_variables, address))
     });
-    all.filter(|(name, _)| !name.is_empty() && TABLE.iter().all(|(known, _)| known != name))
+    all.filter(|(name, _)| TABLE.iter().all(|(known, _)| known != name))
+}
+
+/// Variables of one meaning, of which the first that is set counts.
+fn in_order(names: &'static [&'static str], meaning: String) -> impl Iterator<Item = (&'static str, String)> {
+    names.iter().enumerate().map(move |(place, name)| match names[..place].last() {
+        None => (*name, meaning.clone()),
+        Some(before) => (*name, format!("the same, if {before} is not set")),
+    })
+}
+
+/// The value of the first of these variables that is set.
+pub(crate) fn first(names: &[&'static str]) -> Option<String> {
+    names.iter().find_map(|name| get(name))
 }
 
 /// Variables of files, for what the environment itself leaves unset.

@@ -247,9 +247,11 @@ pub(crate) fn models() -> String {
     let mut text = format!("{MODELS_COMMAND}\n\n{MODELS}\n");
     for provider in PROVIDERS {
         let needs = match (provider.needs_key, provider.base_url) {
-            (true, _) => format!("needs {}", provider.key_variable),
-            (false, Some(address)) => format!("{address}, or what {} says", provider.base_url_variable),
-            (false, None) => format!("needs the address in {}", provider.base_url_variable),
+            (true, _) => format!("needs {}", provider.key_variables.join(" or ")),
+            (false, Some(address)) => {
+                format!("{address}, or what {} says", provider.base_url_variables.join(" or "))
+            }
+            (false, None) => format!("needs the address in {}", provider.base_url_variables.join(" or ")),
         };
         let starts: Vec<String> = provider
             .prefixes

@@ -1,4 +1,4 @@
-//! How fast streams of the Messages API and of Gemini are parsed and folded. Prints one JSON object.
+//! How fast streams of each wire are parsed and folded. Prints one JSON object.
 //!
 //! Run with `cargo run --release -p toolpost-llm --example fold_speed`.
 
@@ -18,9 +18,12 @@ const ROUNDS: usize = 200;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut rows = Vec::new();
-    for (wire, name, text) in
-        [(Wire::Messages, "stream", stream()), (Wire::GenerateContent, "Gemini stream", gemini_stream())]
-    {
+    for (wire, name, text) in [
+        (Wire::Messages, "stream", stream()),
+        (Wire::GenerateContent, "Gemini stream", gemini_stream()),
+        (Wire::Responses, "Responses stream", responses_stream()),
+        (Wire::ChatCompletions, "Chat Completions stream", chat_stream()),
+    ] {
         let events = text.matches("\n\n").count();
         for chunk in [256, 16 * 1024] {
             let mut seconds: Vec<f64> =
@@ -110,4 +113,68 @@ fn gemini_stream() -> String {
         last["candidates"][0]["finishReason"] = "STOP".into();
     }
     events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat()
+}
+
+/// Thinking, a text and a call of many small deltas, with everything said again at the end, as the provider does.
+fn responses_stream() -> String {
+    let mut events = vec![json!({"type": "response.created", "sequence_number": 0,
+        "response": {"id": "resp_1", "object": "response", "status": "in_progress", "model": "gpt-x", "output": []}})];
+    let mut text = String::new();
+    events.push(json!({"type": "response.output_item.added", "output_index": 0, "sequence_number": 1,
+        "item": {"id": "msg_1", "type": "message", "role": "assistant", "status": "in_progress", "content": []}}));
+    for number in 0..DELTAS / 2 {
+        let delta = format!(" word {number},\n");
+        events.push(json!({"type": "response.output_text.delta", "content_index": 0, "delta": delta, "item_id": "msg_1",
+            "logprobs": [], "obfuscation": "a1B2c3", "output_index": 0, "sequence_number": number + 2}));
+        text.push_str(&delta);
+    }
+    let message = json!({"id": "msg_1", "type": "message", "role": "assistant", "status": "completed",
+        "content": [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]});
+    events.push(json!({"type": "response.output_item.done", "output_index": 0, "item": message}));
+    events.push(json!({"type": "response.output_item.added", "output_index": 1,
+        "item": {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "add", "arguments": ""}}));
+    let mut arguments = String::new();
+    for number in 0..DELTAS / 2 {
+        let delta = if number == 0 { "{\"n\": [0".to_owned() } else { format!(", {number}") };
+        events.push(
+            json!({"type": "response.function_call_arguments.delta", "delta": delta, "item_id": "fc_1",
+            "obfuscation": "a1B2c3", "output_index": 1, "sequence_number": number + DELTAS}),
+        );
+        arguments.push_str(&delta);
+    }
+    let call = json!({"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "add",
+        "arguments": format!("{arguments}]}}")});
+    events.push(json!({"type": "response.output_item.done", "output_index": 1, "item": call}));
+    events.push(json!({"type": "response.completed", "response": {"id": "resp_1", "object": "response",
+        "status": "completed", "model": "gpt-x", "output": [message, call],
+        "usage": {"input_tokens": 9, "output_tokens": 20_000, "total_tokens": 20_009}}}));
+    let lines = events
+        .iter()
+        .map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap_or("")));
+    lines.collect::<Vec<_>>().concat()
+}
+
+/// A text and a call of many small chunks.
+fn chat_stream() -> String {
+    let chunk = |delta: serde_json::Value, reason: Option<&str>| {
+        json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_790_000_000, "model": "some-model",
+            "service_tier": "default", "system_fingerprint": "fp_1",
+            "choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": reason}]})
+    };
+    let mut events = vec![chunk(json!({"role": "assistant", "content": ""}), None)];
+    events
+        .extend((0..DELTAS / 2).map(|number| chunk(json!({"content": format!(" word {number},\n")}), None)));
+    events.push(chunk(
+        json!({"tool_calls": [{"index": 0, "id": "call_1", "type": "function",
+            "function": {"name": "add", "arguments": ""}}]}),
+        None,
+    ));
+    events.extend((0..DELTAS / 2).map(|number| {
+        let fragment = if number == 0 { "{\"n\": [0".to_owned() } else { format!(", {number}") };
+        chunk(json!({"tool_calls": [{"index": 0, "function": {"arguments": fragment}}]}), None)
+    }));
+    events.push(chunk(json!({"tool_calls": [{"index": 0, "function": {"arguments": "]}"}}]}), None));
+    events.push(chunk(json!({}), Some("tool_calls")));
+    let lines: Vec<String> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    lines.concat() + "data: [DONE]\n\n"
 }

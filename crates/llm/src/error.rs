@@ -214,7 +214,7 @@ impl ModelError {
             }
             ErrorKind::Network(NetworkStage::Connect) => "Check the base URL, the proxy and the firewall.",
             ErrorKind::Network(NetworkStage::Tls) => {
-                "Check the base URL's scheme and this machine's certificates."
+                "Check the base URL's scheme. If a company's own authority signs here, name its certificates: `models.ca_file` or SSL_CERT_FILE."
             }
             ErrorKind::Network(NetworkStage::Transfer) => "Try again; if it stays, check proxies in between.",
             ErrorKind::NetworkForbidden => {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{MapAccess, Visitor};
+use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -137,6 +137,47 @@ impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for AllOf<K, V>
     }
 }
 
+/// The most values of a list in an answer: each costs much more memory than the few bytes that it may be written in.
+pub(crate) const MOST_VALUES: usize = 20_000;
+
+/// A list, read up to the limit.
+#[derive(Debug)]
+pub(crate) struct Listed<T>(pub(crate) Vec<T>);
+
+impl<T> Default for Listed<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Listed<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Values(PhantomData)).map(Self)
+    }
+}
+
+/// Reads all values of a list, up to the limit.
+struct Values<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Values<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element()? {
+            if values.len() == MOST_VALUES {
+                return Err(serde::de::Error::custom(format!("more than {MOST_VALUES} values")));
+            }
+            values.push(value);
+        }
+        Ok(values)
+    }
+}
+
 impl Serialize for Fields {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter())
@@ -161,6 +202,14 @@ mod tests {
         assert_eq!(serde_json::to_string(&fields).unwrap(), r#"{"b":1.0,"a":2.50,"c":[ 1 ],"d":"x"}"#);
         assert_eq!(fields.read::<String>("d").as_deref(), Some("x"));
         assert_eq!(fields.read::<String>("b"), None);
+    }
+
+    #[test]
+    fn too_many_values_are_refused() {
+        let list = |count: usize| format!("[{}]", vec!["1"; count].join(","));
+        assert_eq!(serde_json::from_str::<Listed<u8>>(&list(MOST_VALUES)).unwrap().0.len(), MOST_VALUES);
+        let error = serde_json::from_str::<Listed<u8>>(&list(MOST_VALUES + 1)).unwrap_err();
+        assert!(error.to_string().contains("values"), "{error}");
     }
 
     #[test]

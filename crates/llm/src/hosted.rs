@@ -50,21 +50,11 @@ impl HostedModel {
         catalog: Arc<Catalog>,
     ) -> Result<Self, ModelError> {
         let info = Arc::new(catalog.find(&ModelId::new(provider.name, name)));
-        let refused = |kind: ErrorKind, message: String| ModelError::new(kind, message).with_model(&info.id);
-        let Some(base) = access.base_url.as_deref().or(provider.base_url) else {
-            let message = format!("`{}` has no address of its own. Expected a base URL", provider.name);
-            return Err(refused(ErrorKind::Configuration, message));
-        };
-        let base = base.trim_end_matches('/');
-        let base = base.strip_suffix(provider.version_path).unwrap_or(base).to_owned();
-        endpoint(&base).map_err(|error| error.with_model(&info.id))?;
-        let key = access.key.filter(|key| !key.expose().is_empty());
-        if provider.needs_key && key.is_none() {
-            let variable = provider.key_variable;
-            let message = format!("no key was given. Expected one in {variable} or in the configuration");
-            return Err(refused(ErrorKind::Auth, message));
-        }
-        let codec = provider.wire.codec(Arc::clone(&info));
+        let base = provider.base(access.base_url.as_deref()).map_err(|error| error.with_model(&info.id))?;
+        let key = provider.usable(access.key).map_err(|error| error.with_model(&info.id))?;
+        // What a provider takes beyond its wire, a gateway may refuse.
+        let is_own = provider.base_url == Some(base.as_str());
+        let codec = provider.wire.codec(Arc::clone(&info), is_own);
         Ok(Self { info, catalog, codec, client, provider, base, key, betas: access.betas })
     }
 

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Item, ModelId, RawJson, Response};
+use crate::{Date, Item, ModelId, RawJson, Response};
 
 /// A request, the same for every provider.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -290,7 +290,30 @@ pub enum HostedTool {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         blocked_domains: Vec<String>,
     },
-    /// Searches files that were put into the provider's stores.
+    /// Searches posts on X. xAI alone has it.
+    XSearch {
+        /// The only accounts whose posts to search, without `@`; at most 10, and not beside `blocked_handles`. Default:
+        /// all.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        allowed_handles: Vec<String>,
+        /// Accounts whose posts not to search, without `@`; at most 10. Default: none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        blocked_handles: Vec<String>,
+        /// The first day of posts to search. Default: the oldest.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from_date: Option<Date>,
+        /// The last day of posts to search. Default: today.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to_date: Option<Date>,
+        /// Whether the model looks at pictures in posts. Default: no.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        images: bool,
+        /// Whether the model looks at videos in posts. Default: no.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        videos: bool,
+    },
+    /// Searches files that were put into the provider's stores: vector stores of OpenAI, file search stores of Gemini,
+    /// collections of xAI.
     FileSearch {
         /// The stores, by the provider's ids.
         stores: Vec<String>,
@@ -325,6 +348,7 @@ impl HostedTool {
         match self {
             Self::WebSearch { .. } => "web_search",
             Self::WebFetch { .. } => "web_fetch",
+            Self::XSearch { .. } => "x_search",
             Self::FileSearch { .. } => "file_search",
             Self::CodeExecution { .. } => "code_execution",
             Self::ToolSearch { .. } => "tool_search",

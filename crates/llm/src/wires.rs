@@ -16,6 +16,7 @@ use std::sync::Arc;
 use self::codec::{Codec, Fold};
 use self::responses::{Dialect, ResponsesCodec};
 use crate::catalog::ModelInfo;
+use crate::fields::MOST_VALUES;
 use crate::http::sse::{Decoder, Malformed};
 use crate::{ErrorKind, ModelError, ModelEvent, ModelId, RawJson, Request, Response};
 
@@ -51,20 +52,21 @@ impl Wire {
         }
     }
 
-    /// The codec for a model, of which this is known.
-    pub(crate) fn codec(self, info: Arc<ModelInfo>) -> Arc<dyn Codec> {
+    /// The codec for a model, of which this is known. `is_own` says whether the provider itself is asked, and not another
+    /// server that speaks its wire.
+    pub(crate) fn codec(self, info: Arc<ModelInfo>, is_own: bool) -> Arc<dyn Codec> {
         match self {
             Self::Messages => Arc::new(anthropic::MessagesCodec::new(info)),
             Self::GenerateContent => Arc::new(gemini::GenerateCodec::new(info)),
-            Self::Responses => Arc::new(ResponsesCodec::new(Dialect::OpenAi, info)),
-            Self::XaiResponses => Arc::new(ResponsesCodec::new(Dialect::Xai, info)),
+            Self::Responses => Arc::new(ResponsesCodec::new(Dialect::OpenAi, info, is_own)),
+            Self::XaiResponses => Arc::new(ResponsesCodec::new(Dialect::Xai, info, is_own)),
             Self::ChatCompletions => Arc::new(chat::ChatCodec::new(info)),
         }
     }
 
-    /// The body that a request to a model has. An error if the wire lacks what the request needs.
+    /// The body that a request to a model at its provider has. An error if the wire lacks what the request needs.
     pub fn write_body(self, model: &ModelId, request: &Request, stream: bool) -> Result<RawJson, ModelError> {
-        let codec = self.codec(Arc::new(ModelInfo::find(model)));
+        let codec = self.codec(Arc::new(ModelInfo::find(model)), true);
         codec.check(request)?;
         codec
             .encode(request, stream)?
@@ -75,7 +77,7 @@ impl Wire {
 
     /// Reads a whole body of an unsuccessful (`status` at least 400) or successful answer.
     pub fn read_body(self, model: &ModelId, status: u16, body: &str) -> Result<Response, ModelError> {
-        let codec = self.codec(Arc::new(ModelInfo::find(model)));
+        let codec = self.codec(Arc::new(ModelInfo::find(model)), true);
         if status >= 400 { Err(codec.read_error(status, body)) } else { codec.read_body(body) }
     }
 
@@ -83,7 +85,7 @@ impl Wire {
     pub fn fold(self, model: &ModelId) -> WireFold {
         WireFold {
             decoder: Decoder::default(),
-            fold: self.codec(Arc::new(ModelInfo::find(model))).fold(),
+            fold: self.codec(Arc::new(ModelInfo::find(model)), true).fold(),
             model: model.clone(),
         }
     }
@@ -111,7 +113,12 @@ impl AnyFold {
 
 impl Fold for AnyFold {
     fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        self.inner().take(data, events)
+        self.inner().take(data, events)?;
+        if self.count() > MOST_VALUES {
+            let message = format!("the answer has more than {MOST_VALUES} items");
+            return Err(ModelError::new(ErrorKind::Protocol, message));
+        }
+        Ok(())
     }
 
     fn is_complete(&self) -> bool {
@@ -125,6 +132,15 @@ impl Fold for AnyFold {
 
     fn end(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         self.inner().end(events)
+    }
+
+    fn count(&self) -> usize {
+        match self {
+            Self::Messages(fold) => fold.count(),
+            Self::GenerateContent(fold) => fold.count(),
+            Self::Responses(fold) => fold.count(),
+            Self::Chat(fold) => fold.count(),
+        }
     }
 
     fn finish(&mut self) -> Result<Response, ModelError> {

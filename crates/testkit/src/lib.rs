@@ -14,6 +14,8 @@ pub mod messages;
 mod port;
 pub mod provider;
 pub mod recordings;
+pub mod tls;
+pub mod tunnel;
 
 pub use self::clock::FixedClock;
 pub use self::port::{Heard, MemoryPort};

@@ -7,9 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use rustls::ServerConfig;
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tokio_rustls::TlsAcceptor;
 
 /// The largest request that is read, in bytes.
 const LARGEST_REQUEST: usize = 64 * 1024 * 1024;
@@ -118,6 +122,7 @@ type Handler = dyn Fn(&ReceivedRequest) -> Reply + Send + Sync;
 
 struct Shared {
     handler: Box<Handler>,
+    tls: Option<TlsAcceptor>,
     requests: Mutex<Vec<ReceivedRequest>>,
     connections: AtomicUsize,
 }
@@ -133,25 +138,27 @@ pub struct LoopbackProvider {
 impl LoopbackProvider {
     /// Starts a server that gives these answers in this order, and a status 500 afterwards.
     pub fn start(replies: Vec<Reply>) -> std::io::Result<Self> {
-        let replies = Mutex::new(VecDeque::from(replies));
-        Self::start_with(move |_| {
-            let next = replies.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            next.unwrap_or_else(|| Reply::new(500, "text/plain", "the loopback provider has no answer left"))
-        })
+        Self::start_as(in_order(replies), None)
+    }
+
+    /// The same over TLS, as `localhost`.
+    pub fn start_tls(config: Arc<ServerConfig>, replies: Vec<Reply>) -> std::io::Result<Self> {
+        Self::start_as(in_order(replies), Some(TlsAcceptor::from(config)))
     }
 
     /// Starts a server that answers by looking at the request.
     pub fn start_with(
         handler: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
+        Self::start_as(Box::new(handler), None)
+    }
+
+    fn start_as(handler: Box<Handler>, tls: Option<TlsAcceptor>) -> std::io::Result<Self> {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
-            handler: Box::new(handler),
-            requests: Mutex::default(),
-            connections: AtomicUsize::new(0),
-        });
+        let shared =
+            Arc::new(Shared { handler, tls, requests: Mutex::default(), connections: AtomicUsize::new(0) });
         let (stop, stopped) = oneshot::channel();
         let served = Arc::clone(&shared);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -168,7 +175,10 @@ impl LoopbackProvider {
 
     /// The address as a base URL, without a final slash.
     pub fn base_url(&self) -> String {
-        format!("http://{}", self.address)
+        match self.shared.tls {
+            None => format!("http://{}", self.address),
+            Some(_) => format!("https://localhost:{}", self.address.port()),
+        }
     }
 
     /// The address.
@@ -209,12 +219,31 @@ async fn accept(listener: std::net::TcpListener, shared: Arc<Shared>) {
         shared.connections.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::clone(&shared);
         // An error here is the client's going away, which many tests want.
-        tokio::spawn(async move { serve(stream, &shared).await });
+        tokio::spawn(async move {
+            stream.set_nodelay(true)?;
+            match shared.tls.clone() {
+                None => serve(stream, &shared).await,
+                Some(tls) => serve(tls.accept(stream).await?, &shared).await,
+            }
+        });
     }
 }
 
-async fn serve(stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
+/// Answers that are given in this order, and a status 500 afterwards.
+fn in_order(replies: Vec<Reply>) -> Box<Handler> {
+    let replies = Mutex::new(VecDeque::from(replies));
+    Box::new(move |_| {
+        let next = replies.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        next.unwrap_or_else(|| Reply::new(500, "text/plain", "the loopback provider has no answer left"))
+    })
+}
+
+/// A connection, encrypted or not.
+trait Connection: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection for S {}
+
+async fn serve(stream: impl Connection, shared: &Shared) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     while let Some(request) = receive(&mut stream).await? {
         let reply = (shared.handler)(&request);
@@ -226,7 +255,7 @@ async fn serve(stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn receive(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<ReceivedRequest>> {
+async fn receive(stream: &mut BufReader<impl Connection>) -> std::io::Result<Option<ReceivedRequest>> {
     let invalid = |what: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, what.to_owned());
     let mut line = String::new();
     if stream.read_line(&mut line).await? == 0 {
@@ -259,7 +288,7 @@ async fn receive(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<Re
 }
 
 /// Sends a reply. False if the connection is over.
-async fn send(stream: &mut BufReader<TcpStream>, reply: &Reply) -> std::io::Result<bool> {
+async fn send(stream: &mut BufReader<impl Connection>, reply: &Reply) -> std::io::Result<bool> {
     tokio::time::sleep(reply.delay).await;
     if reply.silent {
         // Until the client goes away.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -70,7 +72,7 @@ pub fn is_known() -> bool {
 /// documents of `when` and `then`, YAML with `interactions`, and fixtures of answers alone. Files that are none of
 /// these, or that cannot be read, are named in the second list.
 pub fn all(folder: &Path, words: &[&str]) -> (Vec<Recording>, Vec<String>) {
-    let paths = ["yaml", "json", "chunks.txt"].iter().flat_map(|ending| files(folder, ending));
+    let paths = ["yaml", "yml", "json", "chunks.txt"].iter().flat_map(|ending| files(folder, ending));
     let paths: Vec<PathBuf> = paths.collect();
     let read_one = |path: &PathBuf| -> Option<Result<Recording, String>> {
         let text = match text_of(path) {
@@ -78,12 +80,13 @@ pub fn all(folder: &Path, words: &[&str]) -> (Vec<Recording>, Vec<String>) {
             Err(error) => return Some(Err(error)),
         };
         let parse: fn(&Path, &str) -> Result<Vec<Interaction>, String> = match path.extension() {
-            Some(ending) if ending == "yaml" => {
+            Some(ending) if ending == "yaml" || ending == "yml" => {
                 if !words.iter().any(|word| text.contains(word)) {
                     return None;
                 }
-                if text.contains("interactions:") { vcr } else { rig }
+                if text.contains("interactions:") || text.contains("\"interactions\"") { vcr } else { rig }
             }
+            Some(_) if text.contains("\"interactions\"") => vcr,
             // Of fixtures the words say nothing: they have no addresses.
             _ => fixture,
         };
@@ -133,8 +136,27 @@ fn text_of(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
+/// An answer of a content type, which some recorders leave out.
 fn answer(content_type: &str, text: String) -> Answer {
-    if content_type.starts_with("text/event-stream") { Answer::Stream(text) } else { Answer::Body(text) }
+    let text = plain(text);
+    let is_stream = content_type.to_ascii_lowercase().starts_with("text/event-stream")
+        || content_type.is_empty() && is_events(&text);
+    if is_stream { Answer::Stream(text) } else { Answer::Body(text) }
+}
+
+fn is_events(text: &str) -> bool {
+    ["data:", "event:", "id:", ":"].iter().any(|start| text.trim_start().starts_with(start))
+}
+
+/// A text that may have been kept in base64, as recorders do with what they do not take for text.
+fn plain(text: String) -> String {
+    let is_said = |text: &str| text.trim_start().starts_with(['{', '[']) || is_events(text);
+    if is_said(&text) {
+        return text;
+    }
+    let packed: String = text.split_whitespace().collect();
+    let unpacked = STANDARD.decode(packed).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    unpacked.filter(|text| is_said(text)).unwrap_or(text)
 }
 
 /// Several documents of `when` and `then` in a file.
@@ -146,6 +168,7 @@ fn rig(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     }
     #[derive(Deserialize)]
     struct When {
+        #[serde(default)]
         path: String,
         #[serde(default)]
         header: Vec<Header>,
@@ -154,6 +177,7 @@ fn rig(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     }
     #[derive(Deserialize)]
     struct Then {
+        #[serde(default = "ok")]
         status: u16,
         #[serde(default)]
         header: Vec<Header>,
@@ -164,6 +188,9 @@ fn rig(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     struct Header {
         name: String,
         value: String,
+    }
+    fn ok() -> u16 {
+        200
     }
     let value_of = |headers: &[Header], name: &str| {
         headers
@@ -176,7 +203,7 @@ fn rig(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
         request: Some(RecordedRequest {
             beta: value_of(&when.header, "anthropic-beta"),
             address: when.path,
-            body: when.body.and_then(|body| serde_json::from_str(&body).ok()),
+            body: when.body.and_then(|body| serde_json::from_str(&plain(body)).ok()),
         }),
         status: then.status,
         answer: answer(&value_of(&then.header, "content-type").unwrap_or_default(), then.body),
@@ -203,7 +230,7 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
         #[serde(default)]
         uri: String,
         #[serde(default)]
-        headers: BTreeMap<String, Vec<String>>,
+        headers: BTreeMap<String, Value>,
         #[serde(default)]
         parsed_body: Option<Value>,
         #[serde(default)]
@@ -214,7 +241,7 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
         #[serde(default)]
         status: Status,
         #[serde(default)]
-        headers: BTreeMap<String, Vec<String>>,
+        headers: BTreeMap<String, Value>,
         #[serde(default)]
         parsed_body: Option<Value>,
         #[serde(default)]
@@ -225,23 +252,29 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
         #[serde(default)]
         code: u16,
     }
-    let first = |headers: &BTreeMap<String, Vec<String>>, name: &str| {
-        headers.get(name).and_then(|values| values.first()).cloned()
+    // A header has a list of values, or one.
+    let first = |headers: &BTreeMap<String, Value>, name: &str| {
+        let (_, value) = headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name))?;
+        value.as_array().and_then(|values| values.first()).unwrap_or(value).as_str().map(str::to_owned)
+    };
+    // A body is a text, or has one under a name that says how it was kept.
+    let written = |body: &Option<Value>| {
+        let body = body.as_ref()?;
+        let under = ["string", "base64_string", "text"].iter().find_map(|name| body.get(name));
+        under.unwrap_or(body).as_str().map(str::to_owned)
     };
     // Files that a client fetched are in base64 there; only the exchanges with the provider are wanted.
     let options = serde_saphyr::options! { ignore_binary_tag_for_string: true };
     let document: Document =
         serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())?;
     let interactions = document.interactions.into_iter().map(|Exchange { request, response }| {
-        let written = response.body.as_ref().and_then(|body| body.get("string")).and_then(Value::as_str);
-        let text = match (&response.parsed_body, written) {
-            (Some(parsed), _) => parsed.to_string(),
-            (None, written) => written.unwrap_or_default().to_owned(),
+        let text = match &response.parsed_body {
+            Some(parsed) => parsed.to_string(),
+            None => written(&response.body).unwrap_or_default(),
         };
-        let body = request.parsed_body.or_else(|| match request.body {
-            Some(Value::String(text)) => serde_json::from_str(&text).ok(),
-            _ => None,
-        });
+        let body = request
+            .parsed_body
+            .or_else(|| serde_json::from_str(&plain(written(&request.body).unwrap_or_default())).ok());
         Interaction {
             request: Some(RecordedRequest {
                 address: request.uri,
@@ -265,7 +298,10 @@ fn fixture(path: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     if path.to_string_lossy().ends_with(".json") {
         return Ok(vec![of(Answer::Body(text.to_owned()))]);
     }
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    // Of a stream as it came only the data is wanted.
+    let data = text.lines().map(|line| line.strip_prefix("data:").unwrap_or(line).trim());
+    let is_named = |line: &str| ["event:", "id:", "retry:"].iter().any(|start| line.starts_with(start));
+    let lines: Vec<&str> = data.filter(|line| !line.is_empty() && !is_named(line)).collect();
     // A file may have the streams of several steps, one behind the other.
     let ends = ["message_stop", "response.completed", "response.incomplete", "response.failed"];
     let streams =
@@ -302,6 +338,29 @@ mod tests {
         assert!(matches!(&exchanges[0].answer, Answer::Body(text) if text == "{\"b\":null}"));
         assert_eq!(exchanges[1].request.as_ref().unwrap().body, Some(serde_json::json!({"c": 2})));
         assert!(matches!(&exchanges[1].answer, Answer::Stream(text) if text == "data: 1\n\n"));
+    }
+
+    #[test]
+    fn other_recorders_keep_the_same_in_other_ways() {
+        let packed = STANDARD.encode("data: 1\n\n");
+        let text = format!(
+            "interactions:\n- request: {{uri: u, headers: {{Anthropic-Beta: b}}, body: {{string: '{{\"c\":2}}'}}}}\n  \
+             response: {{status: {{code: 200}}, headers: {{Content-Type: Text/Event-Stream}}, body: {{base64_string: {packed}}}}}\n\
+             - request: {{uri: u}}\n  response: {{body: \"event: x\\ndata: 2\\n\\n\"}}\n"
+        );
+        let exchanges = vcr(Path::new("a.yml"), &text).unwrap();
+        let request = exchanges[0].request.as_ref().unwrap();
+        assert_eq!((request.beta.as_deref(), &request.body), (Some("b"), &Some(serde_json::json!({"c": 2}))));
+        assert!(matches!(&exchanges[0].answer, Answer::Stream(text) if text == "data: 1\n\n"));
+        assert!(matches!(&exchanges[1].answer, Answer::Stream(text) if text == "event: x\ndata: 2\n\n"));
+        let text = format!("when: {{}}\nthen: {{body: {packed}}}\n");
+        let exchanges = rig(Path::new("a.yaml"), &text).unwrap();
+        assert!(matches!(&exchanges[0].answer, Answer::Stream(text) if text == "data: 1\n\n"));
+        let lines = "event: x\r\ndata: {\"type\":\"message_stop\"}\r\n\r\n";
+        let exchanges = fixture(Path::new("a.chunks.txt"), lines).unwrap();
+        assert!(
+            matches!(&exchanges[0].answer, Answer::Stream(text) if text == "data: {\"type\":\"message_stop\"}\n\n")
+        );
     }
 
     #[test]

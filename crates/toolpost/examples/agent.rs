@@ -72,10 +72,11 @@ fn model() -> Result<Arc<dyn Model>, Box<dyn Error>> {
     let Some(name) = std::env::args().nth(1) else {
         return Ok(Arc::new(ScriptModel::parse("agent", SCRIPT)?));
     };
+    let first = |names: &[&str]| names.iter().find_map(|name| std::env::var(name).ok());
     let access = PROVIDERS.iter().map(|provider| {
         let access = ProviderAccess {
-            key: std::env::var(provider.key_variable).ok().map(Secret::new),
-            base_url: std::env::var(provider.base_url_variable).ok(),
+            key: first(provider.key_variables).map(Secret::new),
+            base_url: first(provider.base_url_variables),
             ..ProviderAccess::default()
         };
         (provider.name.to_owned(), access)

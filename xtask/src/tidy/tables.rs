@@ -173,8 +173,8 @@ pub const EXCLUSIVE: &[Exclusive] = &[
     },
     Exclusive {
         crates: &["reqwest", "rustls", "rustls-*", "webpki-roots"],
-        only: &["toolpost-llm", "toolpost-tools", "toolpost-mcp", "toolpost-sandbox"],
-        reason: "outward HTTP is opened where TOOLPOST_NO_NETWORK and the address rules are honoured",
+        only: &["toolpost-llm", "toolpost-tools", "toolpost-mcp", "toolpost-sandbox", "toolpost-testkit"],
+        reason: "outward HTTP is opened where TOOLPOST_NO_NETWORK and the address rules are honoured; the loopback providers answer",
     },
     Exclusive {
         crates: &["hyper", "hyper-*"],
@@ -365,6 +365,7 @@ pub const WORDS: &[Word] = &[
         free_in_tests: true,
         allowed: &[
             ("crates/sandbox/", "the only package that starts processes"),
+            ("crates/testkit/", "certificates of tests are made by a program of the host"),
             ("xtask/", "the chores start Cargo"),
         ],
         action: "start it through the sandbox crate",

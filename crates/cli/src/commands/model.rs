@@ -67,10 +67,7 @@ pub(crate) fn catalog(config: &Config) -> Result<Arc<Catalog>, Failure> {
 
 /// The key of a provider.
 pub(crate) fn key(provider: &Provider) -> Option<Secret> {
-    let own = (!provider.key_variable.is_empty()).then(|| env::get(provider.key_variable)).flatten();
-    // Google's libraries know both names.
-    let other = || (provider.name == "gemini").then(|| env::get("GOOGLE_API_KEY")).flatten();
-    own.or_else(other).map(Secret::new)
+    env::first(provider.key_variables).map(Secret::new)
 }
 
 /// The keys of all providers, which must stand in no recording.
@@ -100,9 +97,7 @@ fn router(config: &Config) -> Result<Router, Failure> {
     let access = PROVIDERS.iter().map(|provider| {
         let access = ProviderAccess {
             key: key(provider),
-            base_url: (!provider.base_url_variable.is_empty())
-                .then(|| env::get(provider.base_url_variable))
-                .flatten(),
+            base_url: env::first(provider.base_url_variables),
             ..ProviderAccess::default()
         };
         (provider.name.to_owned(), access)
@@ -129,8 +124,9 @@ pub(super) fn recorded(args: &AgentArgs, model: Arc<dyn Model>) -> Result<Arc<dy
 }
 
 fn no_model() -> Failure {
-    let keys = PROVIDERS.iter().filter(|provider| provider.needs_key).map(|provider| provider.key_variable);
-    let keys = keys.collect::<Vec<_>>().join(" or ");
+    let keys =
+        PROVIDERS.iter().filter(|provider| provider.needs_key).flat_map(|provider| provider.key_variables);
+    let keys = keys.copied().collect::<Vec<_>>().join(" or ");
     let failure = Failure::new(Exit::Credentials, "AUTH", "no model is named, and no key is set")
         .hint(format!("With a key: set {keys}; the model is then what `toolpost help models` says, or what `--model` names."))
         .hint("Without one, offline: `--model script:FILE`, where a file says what the model says; see `toolpost help scripts`.");

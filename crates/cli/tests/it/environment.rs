@@ -1,10 +1,12 @@
 //! Each variable of `toolpost help environment` does what the page says, and no other is needed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde_json::Value;
 use toolpost_llm::PROVIDERS;
 use toolpost_testkit::provider::LoopbackProvider;
+use toolpost_testkit::tls::TestAuthority;
 
 use crate::support::{Anthropic, TestEnv, says};
 
@@ -18,7 +20,6 @@ fn tests() -> BTreeMap<&'static str, fn()> {
             "CLAUDE_CODE_OAUTH_TOKEN",
             crate::claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process,
         ),
-        ("GOOGLE_API_KEY", providers),
         ("HTTPS_PROXY", proxy),
         ("NO_PROXY", no_proxy),
         ("SSL_CERT_FILE", certificate_file),
@@ -55,29 +56,54 @@ fn every_variable_has_a_test() {
     let mut told: Vec<&str> = told.filter(|name| !name.starts_with("TOOLPOST_")).collect();
     told.sort_unstable();
     // `providers` tries those of every provider.
-    let of_providers = PROVIDERS.iter().flat_map(|one| [one.key_variable, one.base_url_variable]);
-    let known: BTreeSet<&str> =
-        tests().into_keys().chain(of_providers.filter(|name| !name.is_empty())).collect();
+    let of_providers =
+        PROVIDERS.iter().flat_map(|one| one.key_variables.iter().chain(one.base_url_variables));
+    let known: BTreeSet<&str> = tests().into_keys().chain(of_providers.copied()).collect();
     assert_eq!(told, known.into_iter().collect::<Vec<_>>());
 }
 
 #[test]
 fn providers() {
-    let names = PROVIDERS.iter().map(|one| (one.name, one.key_variable, one.base_url_variable));
-    for (name, key, base_url) in names.chain([("gemini", "GOOGLE_API_KEY", "GEMINI_BASE_URL")]) {
-        if key.is_empty() || base_url.is_empty() || toolpost_llm::Provider::find(name).is_none() {
-            continue;
+    for provider in PROVIDERS {
+        let pairs =
+            provider.key_variables.iter().map(|key| (*key, provider.base_url_variables[0])).chain(
+                provider.base_url_variables.iter().map(|base_url| (provider.key_variables[0], *base_url)),
+            );
+        for (key, base_url) in pairs {
+            let server = LoopbackProvider::start(Vec::new()).unwrap();
+            let env = TestEnv::new().with(key, "canary-5e1f").with(base_url, server.base_url());
+            let model = format!("{}/some-model", provider.name);
+            let words = ["run", "-p", "hi", "--model", &model, "--config", "models.retries=0", "--json"];
+            let finished = env.run(words).exit(4);
+            let requests = server.requests();
+            let has_key = requests[0].headers.iter().any(|(_, value)| value.contains("canary-5e1f"));
+            assert!(has_key, "{key}: {:?}", requests[0]);
+            assert!(
+                !finished.err.contains("canary-5e1f") && !finished.out.contains("canary-5e1f"),
+                "{finished}"
+            );
         }
-        let server = LoopbackProvider::start(Vec::new()).unwrap();
-        let env = TestEnv::new().with(key, "canary-5e1f").with(base_url, server.base_url());
-        let model = format!("{name}/some-model");
-        let words = ["run", "-p", "hi", "--model", &model, "--config", "models.retries=0", "--json"];
-        let finished = env.run(words).exit(4);
-        let requests = server.requests();
-        let has_key = requests[0].headers.iter().any(|(_, value)| value.contains("canary-5e1f"));
-        assert!(has_key, "{key}: {:?}", requests[0]);
-        assert!(!finished.err.contains("canary-5e1f") && !finished.out.contains("canary-5e1f"), "{finished}");
     }
+}
+
+/// The key that arrives when both of Gemini's variables are set, and where Ollama is asked that is named by its port.
+#[test]
+fn providers_with_several_variables() {
+    let server = LoopbackProvider::start(Vec::new()).unwrap();
+    let words = |model: &'static str| ["run", "-p", "hi", "--model", model, "--config", "models.retries=0"];
+    let env = TestEnv::new()
+        .with("GEMINI_API_KEY", "second")
+        .with("GOOGLE_API_KEY", "first")
+        .with("GEMINI_BASE_URL", server.base_url());
+    env.run(words("gemini/some-model")).exit(4);
+    assert_eq!(server.requests()[0].header("x-goog-api-key"), Some("first"));
+    let everywhere = format!("0.0.0.0:{}", server.address().port());
+    TestEnv::new().with("OLLAMA_HOST", everywhere).run(words("ollama/some-model")).exit(4);
+    assert_eq!(server.requests()[1].path, "/v1/chat/completions");
+    // One that is a whole address counts more.
+    let env = TestEnv::new().with("OLLAMA_HOST", "nobody.invalid").with("OLLAMA_BASE_URL", server.base_url());
+    env.run(words("ollama/some-model")).exit(4);
+    assert_eq!(server.requests().len(), 3);
 }
 
 #[test]
@@ -158,14 +184,34 @@ fn without_certificates(name: &str) {
     assert!(error["hints"][0].as_str().unwrap().contains("help environment"), "{error}");
 }
 
+#[expect(clippy::print_stdout, reason = "what the machine lacks is skipped loudly")]
+/// With the certificate of the provider's authority there is one. `trust` says how it is named, by its file.
+pub(crate) fn with_certificate(trust: impl Fn(TestEnv, &Path) -> TestEnv) {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(authority) = TestAuthority::make(folder.path(), "localhost") else {
+        println!("SKIP with_certificate: there is no `openssl` to make certificates with");
+        return;
+    };
+    let server = LoopbackProvider::start_tls(authority.server().unwrap(), vec![says("safely")]).unwrap();
+    let env =
+        || TestEnv::new().with("ANTHROPIC_API_KEY", "key").with("ANTHROPIC_BASE_URL", server.base_url());
+    let words = ["run", "-p", "hi", "--json"];
+    let refused = env().run(words).exit(4).error();
+    assert!(refused["hints"].to_string().contains("SSL_CERT_FILE"), "{refused}");
+    let finished = trust(env(), &authority.file()).run(words).ok();
+    assert!(finished.out.contains("safely"), "{finished}");
+}
+
 #[test]
 fn certificate_file() {
     without_certificates("SSL_CERT_FILE");
+    with_certificate(|env, file| env.with("SSL_CERT_FILE", file));
 }
 
 #[test]
 fn certificate_folder() {
     without_certificates("SSL_CERT_DIR");
+    with_certificate(|env, file| env.with("SSL_CERT_DIR", file.parent().unwrap()));
 }
 
 const SUM: [&str; 3] = ["call", "calculate", "expression=6*7"];

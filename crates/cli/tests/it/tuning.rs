@@ -167,6 +167,7 @@ pub(crate) fn ca_file() {
     let words = ["run", "-p", "hi", "--json", "--config", "models.ca_file=none.pem"];
     let error = env.run(words).exit(2).error();
     assert!(error["message"].as_str().unwrap().contains("none.pem"), "{error}");
+    crate::environment::with_certificate(|env, file| env.with("TOOLPOST_MODELS_CA_FILE", file));
 }
 
 #[test]

@@ -70,7 +70,8 @@ fn needs(request: &Request) -> Vec<(Feature, &'static str)> {
                 need(Feature::CodeExecution, "the hosted tool `code_execution`");
             }
             HostedTool::ToolSearch { .. } => need(Feature::ToolSearch, "the hosted tool `tool_search`"),
-            HostedTool::Raw(_) => {}
+            // That one provider alone has it, its wire knows.
+            HostedTool::XSearch { .. } | HostedTool::Raw(_) => {}
         }
     }
     for edit in &request.context_edits {

@@ -61,21 +61,8 @@ impl Sender {
     ) -> Result<Self, ModelError> {
         let name = ModelId::new(provider.name, "files");
         let refused = |kind: ErrorKind, message: String| ModelError::new(kind, message).with_model(&name);
-        let Some(base) = access.base_url.as_deref().or(provider.base_url) else {
-            let message = format!("`{}` has no address of its own. Expected a base URL", provider.name);
-            return Err(refused(ErrorKind::Configuration, message));
-        };
-        let base = base.trim_end_matches('/');
-        let base = base.strip_suffix(provider.version_path).unwrap_or(base).to_owned();
-        endpoint(&base).map_err(|error| error.with_model(&name))?;
-        let key = access.key.filter(|key| !key.expose().is_empty());
-        if provider.needs_key && key.is_none() {
-            let message = format!(
-                "no key was given. Expected one in {} or in the configuration",
-                provider.key_variable
-            );
-            return Err(refused(ErrorKind::Auth, message));
-        }
+        let base = provider.base(access.base_url.as_deref()).map_err(|error| error.with_model(&name))?;
+        let key = provider.usable(access.key).map_err(|error| error.with_model(&name))?;
         let unusable = |what: &str| {
             refused(ErrorKind::Configuration, format!("{what} has characters that no HTTP header can carry"))
         };

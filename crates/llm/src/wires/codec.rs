@@ -58,6 +58,9 @@ pub(crate) trait Fold {
         Ok(())
     }
 
+    /// How many items the answer has so far.
+    fn count(&self) -> usize;
+
     /// The answer. An error if it is not complete.
     fn finish(&mut self) -> Result<Response, ModelError>;
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use toolpost_llm::{
     ErrorKind, HostedModel, HttpClient, HttpOptions, Model as _, ModelError, NetworkStage, PROVIDERS,
-    Provider, ProviderAccess, Request, RetryPolicy, Secret, TimeoutStage,
+    Provider, ProviderAccess, Request, RetryPolicy, Secret, TimeoutStage, Wire,
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
@@ -176,6 +176,73 @@ async fn silence_and_drips_end() {
         let server = LoopbackProvider::start(vec![drip.clone()]).unwrap();
         let error = ask(&model(provider, server.base_url(), quick.clone()), true).await;
         assert!(matches!(error.kind, ErrorKind::Timeout(_)), "{}: {error}", provider.name);
+    }
+}
+
+#[tokio::test]
+async fn whole_answers_that_drip_or_never_end_are_given_up() {
+    let slow = HttpOptions {
+        event_timeout: Duration::from_secs(5),
+        total_timeout: Duration::from_millis(400),
+        ..options()
+    };
+    for provider in PROVIDERS {
+        for reply in [Reply::json(200, " ".repeat(1_000)), Reply::events(": still here\n".repeat(100))] {
+            let drip = reply.in_pieces(1, Duration::from_millis(20));
+            let server = LoopbackProvider::start(vec![drip]).unwrap();
+            let error = ask(&model(provider, server.base_url(), slow.clone()), false).await;
+            assert_eq!(error.kind, ErrorKind::Timeout(TimeoutStage::Total), "{}: {error}", provider.name);
+            assert!(error.message.contains("400ms"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn the_limits_are_those_that_are_promised() {
+    let usual = HttpOptions::default();
+    let seconds = [usual.connect_timeout, usual.first_byte_timeout, usual.event_timeout, usual.total_timeout]
+        .map(|limit| limit.as_secs());
+    assert_eq!(seconds, [10, 180, 60, 1_800]);
+    assert_eq!((usual.retry.max_retries, usual.retry.first_wait), (3, Duration::from_secs(1)));
+    assert_eq!(usual.max_answer_bytes, 64 * 1024 * 1024);
+}
+
+#[tokio::test]
+async fn answers_have_a_largest_size_and_a_greatest_count() {
+    let small = HttpOptions { max_answer_bytes: 1_000, ..options() };
+    for reply in [Reply::json(200, " ".repeat(2_000)), Reply::events(": ping\n\n".repeat(500))] {
+        for (form, error) in errors(&reply, &small).await {
+            assert_eq!(error.kind, ErrorKind::Protocol, "{form}: {error}");
+            assert!(error.message.contains("longer than 1000 bytes"), "{form}: {error}");
+        }
+    }
+    // Items that take a few bytes each on the wire.
+    let many = |item: &str| vec![item; 30_000].join(",");
+    let block = r#"{"type":"content_block_start","index":0,"content_block":{}}"#;
+    let item = r#"{"type":"response.output_item.done","output_index":0,"item":{}}"#;
+    let part = r#"{"choices":[{"delta":{"content":[{"type":"x"}]}}]}"#;
+    let start = r#"{"type":"message_start","message":{"type":"message","content":[]}}"#;
+    for (wire, body, first, event) in [
+        (Wire::Messages, format!(r#"{{"type":"message","content":[{}]}}"#, many("{}")), start, block),
+        (Wire::Responses, format!(r#"{{"object":"response","output":[{}]}}"#, many("{}")), "", item),
+        (Wire::XaiResponses, format!(r#"{{"object":"response","output":[{}]}}"#, many("{}")), "", item),
+        (
+            Wire::GenerateContent,
+            format!(r#"{{"candidates":[{{"content":{{"parts":[{}]}}}}]}}"#, many("{}")),
+            "",
+            r#"{"candidates":[{"content":{"parts":[{"x":1}]}}]}"#,
+        ),
+        (Wire::ChatCompletions, format!(r#"{{"choices":[{}]}}"#, many("{}")), "", part),
+    ] {
+        let provider = PROVIDERS.iter().find(|provider| provider.wire == wire).unwrap();
+        let server = LoopbackProvider::start(vec![Reply::json(200, body)]).unwrap();
+        let error = ask(&model(provider, server.base_url(), options()), false).await;
+        assert_eq!(error.kind, ErrorKind::Protocol, "{wire:?}: {error}");
+        let stream = format!("data: {first}\n\n").repeat(usize::from(!first.is_empty()))
+            + &format!("data: {event}\n\n").repeat(30_000);
+        let server = LoopbackProvider::start(vec![Reply::events(stream)]).unwrap();
+        let error = ask(&model(provider, server.base_url(), options()), true).await;
+        assert!(error.message.contains("more than 20000 items"), "{wire:?}: {error}");
     }
 }
 

@@ -545,6 +545,28 @@ fn sources_that_come_last_are_on_the_text_in_both_forms() {
 }
 
 #[test]
+fn log_probabilities_of_all_events_are_joined() {
+    let event = |text: &str, result: Value| {
+        let mut event = parts(&json!([{ "text": text }]));
+        event["candidates"][0]["logprobsResult"] = result;
+        event
+    };
+    let token = |text: &str| json!({"token": text, "logProbability": -0.5});
+    let (response, _) = fold(&[
+        event("a", json!({"chosenCandidates": [token("a")], "topCandidates": []})),
+        event("b", json!({"chosenCandidates": [token("b"), token("c")], "topCandidates": [], "sum": -1.0})),
+        event("", json!({"chosenCandidates": [], "sum": -1.5})),
+        end("STOP"),
+    ])
+    .unwrap();
+    let body = response.raw.to_value().unwrap();
+    assert_eq!(
+        body["candidates"][0]["logprobsResult"],
+        json!({"chosenCandidates": [token("a"), token("b"), token("c")], "topCandidates": [], "sum": -1.5})
+    );
+}
+
+#[test]
 fn what_is_odd_is_kept_or_refused_but_never_a_panic() {
     let (response, delivered) = fold(&[
         json!({"brandNew": true}),

@@ -8,6 +8,7 @@
 )]
 
 mod anthropic_tools;
+mod bad_answers;
 mod bad_wires;
 mod capabilities;
 mod catalog;
@@ -18,9 +19,9 @@ mod files;
 mod gemini;
 mod official_types;
 mod offline;
-
 mod recorded;
 mod responses;
 mod schema;
+mod tls;
 mod translated;
 mod wire;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 use toolpost_llm::{
-    Effort, ErrorKind, HostedTool, ModelEvent, ModelId, OutputFormat, Request, Response, StopReason,
-    Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
+    Effort, ErrorKind, HostedTool, ItemView, Media, ModelEvent, ModelId, OutputFormat, Part, PromptCaching,
+    Request, Response, StopReason, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
 };
 
 fn model() -> ModelId {
@@ -23,8 +23,10 @@ fn answer(output: &Value) -> Response {
 
 #[test]
 fn a_plain_request_leaves_nothing_with_the_provider() {
+    let mut body = body(&Request::new("hi"));
+    assert!(body.as_object_mut().unwrap().shift_remove("prompt_cache_key").is_some());
     assert_eq!(
-        body(&Request::new("hi")),
+        body,
         json!({
             "model": "model-of-tomorrow",
             "store": false,
@@ -32,6 +34,141 @@ fn a_plain_request_leaves_nothing_with_the_provider() {
             "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
         })
     );
+}
+
+/// The key that says where the beginning of a prompt is kept: one for a conversation, from its first request on.
+#[test]
+fn a_conversation_keeps_its_place_in_the_cache() {
+    let xai = ModelId::new("xai", "grok-x");
+    let keys = |request: &Request| {
+        let xai = Wire::XaiResponses.write_body(&xai, request, false).unwrap().to_value().unwrap();
+        let openai = body(request);
+        assert_eq!(openai["prompt_cache_key"], xai["prompt_cache_key"]);
+        openai["prompt_cache_key"].clone()
+    };
+    let mut request = Request::new("hi");
+    request.system = Some("é".repeat(5_000));
+    let first = keys(&request);
+    request.push_response(&answer(&json!([{"type": "message", "role": "assistant", "content": "hello"}])));
+    request.turns.push(Turn::user("and now?"));
+    assert_eq!(keys(&request), first);
+    let others: [fn(&mut Request); 4] = [
+        |r| r.system = None,
+        |r| r.turns = vec![Turn::user("ho")],
+        |r| r.turns = vec![Turn::User(vec![Part::Image(Media::from_url("image/png", "http://a/b.png"))])],
+        |r| r.tools = vec![ToolDefinition::new("t", "T.", &json!({"type": "object"}))].into(),
+    ];
+    for change in others {
+        let mut other = request.clone();
+        change(&mut other);
+        assert_ne!(keys(&other), first);
+    }
+    request.provider_options.insert("prompt_cache_key".into(), "mine".into());
+    assert_eq!(keys(&request), "mine");
+    request.provider_options.clear();
+    request.settings.prompt_caching = PromptCaching::Off;
+    assert_eq!(keys(&request), Value::Null);
+}
+
+fn x_search() -> HostedTool {
+    HostedTool::XSearch {
+        allowed_handles: vec!["xai".into()],
+        blocked_handles: Vec::new(),
+        from_date: Some("2026-11-01".parse().unwrap()),
+        to_date: Some("2026-11-21".parse().unwrap()),
+        images: true,
+        videos: false,
+    }
+}
+
+#[test]
+fn posts_and_collections_are_searched_by_xai_alone() {
+    let xai = ModelId::new("xai", "grok-x");
+    let mut request = Request::new("hi");
+    request.hosted_tools = vec![
+        x_search(),
+        HostedTool::XSearch {
+            allowed_handles: Vec::new(),
+            blocked_handles: vec!["spam".into()],
+            from_date: None,
+            to_date: None,
+            images: false,
+            videos: true,
+        },
+        HostedTool::FileSearch { stores: vec!["collection_1".into()], max_results: Some(5) },
+    ];
+    let body = Wire::XaiResponses.write_body(&xai, &request, false).unwrap().to_value().unwrap();
+    assert_eq!(
+        body["tools"],
+        json!([
+            {"type": "x_search", "allowed_x_handles": ["xai"], "from_date": "2026-11-01", "to_date": "2026-11-21",
+             "enable_image_understanding": true},
+            {"type": "x_search", "excluded_x_handles": ["spam"], "enable_video_understanding": true},
+            {"type": "file_search", "vector_store_ids": ["collection_1"], "max_num_results": 5},
+        ])
+    );
+    let saved: Request = serde_json::from_str(&serde_json::to_string(&request).unwrap()).unwrap();
+    assert_eq!(saved, request);
+    request.hosted_tools = vec![x_search()];
+    for wire in Wire::ALL.iter().filter(|wire| **wire != Wire::XaiResponses) {
+        let model = ModelId::new("some", "claude-sonnet-5-5");
+        let error = wire.write_body(&model, &request, false).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unsupported, "{wire:?}");
+        assert!(error.message.contains("`x_search`"), "{error}");
+    }
+}
+
+#[test]
+fn a_search_of_posts_that_cannot_be_is_refused() {
+    let xai = ModelId::new("xai", "grok-x");
+    let handles = |count: usize| (0..count).map(|number| format!("a{number}")).collect::<Vec<_>>();
+    let search = |allowed: usize, blocked: usize, from: &str, to: &str| HostedTool::XSearch {
+        allowed_handles: handles(allowed),
+        blocked_handles: handles(blocked),
+        from_date: Some(from.parse().unwrap()),
+        to_date: Some(to.parse().unwrap()),
+        images: false,
+        videos: false,
+    };
+    for (tool, says) in [
+        (search(1, 1, "2026-01-01", "2026-01-01"), "found both"),
+        (search(11, 0, "2026-01-01", "2026-01-01"), "at most 10 handles, found 11"),
+        (search(0, 11, "2026-01-01", "2026-01-01"), "at most 10 handles, found 11"),
+        (search(10, 0, "2026-01-02", "2026-01-01"), "2026-01-02 is after `to_date` 2026-01-01"),
+    ] {
+        let mut request = Request::new("hi");
+        request.hosted_tools = vec![tool];
+        let error = Wire::XaiResponses.write_body(&xai, &request, false).unwrap_err();
+        assert!(error.message.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn searches_of_xai_are_shown_with_what_they_found() {
+    let output = json!([
+        {"type": "x_search_call", "id": "x1", "call_id": "", "name": "x_semantic_search", "status": "completed",
+         "arguments": "{\"query\":\"rust\"}"},
+        {"type": "file_search_call", "id": "f1", "queries": ["rust"], "status": "completed",
+         "results": [{"file_id": "file_1", "filename": "a.md", "text": "Rust is a language.", "score": 0.9}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Found.",
+         "annotations": [{"type": "url_citation", "url": "https://x.com/i/status/1"}]}]},
+    ]);
+    let xai = ModelId::new("xai", "grok-x");
+    let text = json!({"object": "response", "status": "completed", "output": output}).to_string();
+    let response = Wire::XaiResponses.read_body(&xai, 200, &text).unwrap();
+    let ItemView::ServerToolCall { id, name, input, output: None } = response.items[0].view() else {
+        panic!("{:?}", response.items[0])
+    };
+    assert_eq!((id.as_str(), name.as_str()), ("x1", "x_semantic_search"));
+    assert_eq!(input.as_ref().unwrap().get(), r#"{"query":"rust"}"#);
+    let ItemView::ServerToolCall { name, output: Some(found), .. } = response.items[1].view() else {
+        panic!("{:?}", response.items[1])
+    };
+    assert_eq!((name.as_str(), found.text.as_str()), ("file_search", "Rust is a language."));
+    assert_eq!(found.sources[0].title.as_deref(), Some("a.md"));
+    let ItemView::Text { citations, .. } = response.items[2].view() else { panic!("no text") };
+    assert_eq!(citations[0].url.as_deref(), Some("https://x.com/i/status/1"));
+    assert_eq!(response.usage.hosted.get("x_search_calls"), Some(&1));
 }
 
 /// A change of a request, the place in the body, and what stands there then.

@@ -39,14 +39,18 @@ pub(super) fn standings() -> Vec<Standing> {
 }
 
 fn standing(provider: &'static Provider) -> Standing {
-    let variable = provider.base_url_variable;
-    let own = (!variable.is_empty()).then(|| env::get(variable)).flatten();
+    let variable = that_counts(provider.base_url_variables);
+    // A host alone is shown as the address that is asked.
+    let own = env::get(variable).map(|own| match own.contains("://") {
+        true => own,
+        false => provider.base(Some(&own)).unwrap_or(own),
+    });
     let is_changed = own.is_some();
     let url = own.or_else(|| provider.base_url.map(str::to_owned));
     let answers = url.as_deref().and_then(here).map(|(address, host)| ask(address, &host));
     Standing {
         name: provider.name,
-        key_variable: provider.key_variable,
+        key_variable: that_counts(provider.key_variables),
         has_key: super::super::model::key(provider).is_some(),
         needs_key: provider.needs_key,
         base_url_variable: variable,
@@ -54,6 +58,12 @@ fn standing(provider: &'static Provider) -> Standing {
         is_changed,
         answers,
     }
+}
+
+/// The first of these variables that is set; the first of all if none is.
+fn that_counts(names: &'static [&'static str]) -> &'static str {
+    let set = names.iter().find(|name| env::get(name).is_some());
+    set.or(names.first()).copied().unwrap_or_default()
 }
 
 /// The address without what stands before `@` in it, and without a query: both may be secret.

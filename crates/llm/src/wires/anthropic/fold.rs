@@ -8,7 +8,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::error::{ErrorBody, error_of};
 use super::view::{item, wrapped_input};
-use crate::fields::{self, Fields, Members};
+use crate::fields::{self, Fields, Listed, MOST_VALUES, Members};
 use crate::offline::say::shown;
 use crate::wires::codec::Fold;
 use crate::{
@@ -104,7 +104,7 @@ impl MessageFold {
             events.push_back(ModelEvent::Restarted);
         }
         // Calls that hosted code makes come whole, in a message that starts with them.
-        for (index, raw) in (0..).zip(fields.read::<Vec<RawJson>>("content").unwrap_or_default()) {
+        for (index, raw) in (0..).zip(fields.read::<Listed<RawJson>>("content").unwrap_or_default().0) {
             let item = item(raw);
             events.extend(shown(index, &item));
             events.push_back(ModelEvent::Item(item.clone()));
@@ -322,6 +322,10 @@ impl Fold for MessageFold {
         self.complete
     }
 
+    fn count(&self) -> usize {
+        self.items.len()
+    }
+
     fn finish(&mut self) -> Result<Response, ModelError> {
         let message = self.message.take().filter(|_| self.complete);
         let Some(mut message) = message else {
@@ -394,8 +398,8 @@ pub(super) fn read_message(origin: &ModelId, body: &str) -> Result<Response, Mod
             return Err(protocol(format!("the body's type: expected `message`, found {found}")));
         }
     }
-    let Some(content) = message.read::<Vec<RawJson>>("content") else {
-        return Err(protocol("the message's content: expected a list".to_owned()));
+    let Some(Listed(content)) = message.read::<Listed<RawJson>>("content") else {
+        return Err(protocol(format!("the message's content: expected a list of at most {MOST_VALUES}")));
     };
     let raw = RawJson::parse(body).map_err(|error| protocol(error.to_string()))?;
     let items = content.into_iter().map(item).collect();

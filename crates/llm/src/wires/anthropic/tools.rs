@@ -44,6 +44,10 @@ pub(super) fn tool_type(
             }
             return Ok(Some(version.to_owned()));
         }
+        HostedTool::XSearch { .. } => {
+            let message = "the hosted tool `x_search`: only xAI searches X; `web_search` searches the web";
+            return refused(ErrorKind::Unsupported, message.to_owned());
+        }
         HostedTool::Raw(_) => return Ok(None),
     };
     let name = versioned.name();

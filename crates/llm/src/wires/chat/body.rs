@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::error::error_in;
 use super::message::items_of;
-use crate::fields::{Fields, Members};
+use crate::fields::{Fields, Listed, Members};
 use crate::{ErrorKind, Item, ItemView, ModelError, ModelId, RawJson, Response, StopReason, Usage};
 
 /// Reads an answer that came as a whole.
@@ -14,7 +14,7 @@ pub(super) fn read_completion(origin: &ModelId, body: &str) -> Result<Response, 
     let protocol = |text: String| ModelError::new(ErrorKind::Protocol, text).with_model(origin);
     let completion: Fields = serde_json::from_str(body)
         .map_err(|error| protocol(format!("the body is not the JSON object that was expected: {error}")))?;
-    let choices = completion.read::<Vec<&RawValue>>("choices");
+    let choices = completion.read::<Listed<&RawValue>>("choices").map(|list| list.0);
     // Some gateways answer 200 and say in the body what went wrong.
     if choices.as_ref().is_none_or(Vec::is_empty)
         && let Some(error) = error_in(body)

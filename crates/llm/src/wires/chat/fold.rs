@@ -8,7 +8,7 @@ use super::ANSWER_TOOL;
 use super::body::{response_of, usage_of};
 use super::error::error_in;
 use super::message::{THINKING, THINKING_PARTS, made_id, text_of_part, thought_in};
-use crate::fields::{self, Fields, Members};
+use crate::fields::{self, Fields, Listed, Members};
 use crate::wires::codec::Fold;
 use crate::{ErrorKind, ModelError, ModelEvent, ModelId, RawJson, Response};
 
@@ -232,7 +232,7 @@ impl ChatFold {
             events.push_back(unknown(data));
             return Ok(());
         };
-        let choices: Option<Vec<&RawValue>> = serde_json::from_str(choices.get()).map_err(wrong)?;
+        let choices: Option<Listed<&RawValue>> = serde_json::from_str(choices.get()).map_err(wrong)?;
         self.has_begun = true;
         for (name, value) in chunk.iter() {
             match name {
@@ -261,7 +261,7 @@ impl ChatFold {
         if self.completion.len() > fields::MOST {
             return Err(self.protocol("the answer has more members than any answer should"));
         }
-        for choice in choices.into_iter().flatten() {
+        for choice in choices.unwrap_or_default().0 {
             let choice: Members<'_> = serde_json::from_str(choice.get())
                 .map_err(|error| self.protocol(format!("a choice: {error}")))?;
             if choice.read::<u64>("index").unwrap_or_default() > 0 {
@@ -321,8 +321,8 @@ impl ChatFold {
         for (name, value) in delta.iter() {
             match name {
                 "tool_calls" => {
-                    let calls: Option<Vec<Members<'_>>> = serde_json::from_str(value.get())?;
-                    for call in calls.into_iter().flatten() {
+                    let calls: Option<Listed<Members<'_>>> = serde_json::from_str(value.get())?;
+                    for call in calls.unwrap_or_default().0 {
                         self.grow_call(&call, events)?;
                     }
                 }
@@ -637,6 +637,14 @@ impl Fold for ChatFold {
     fn end(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let has_reason = self.choice.get("finish_reason").is_some_and(|reason| reason.get() != "null");
         if self.complete || !has_reason { Ok(()) } else { self.close(events) }
+    }
+
+    fn count(&self) -> usize {
+        let parts = self.message.iter().map(|(_, value)| match value {
+            Growing::List(list) => list.len(),
+            Growing::Text(_) | Growing::Whole(_) => 1,
+        });
+        self.calls.len() + parts.sum::<usize>()
     }
 
     fn finish(&mut self) -> Result<Response, ModelError> {

@@ -7,7 +7,7 @@
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::ANSWER_TOOL;
-use crate::fields::{Fields, Members};
+use crate::fields::{Fields, Listed, Members};
 use crate::{Citation, Item, ItemView, RawJson};
 
 /// Members that hold the model's thinking as text, the one that counts first. Servers that send several repeat
@@ -35,8 +35,8 @@ pub(crate) fn items_of(message: &Fields, answer_id: &str) -> Result<Vec<Item>, s
                 thinking.set(name, value.to_owned());
             }
             "content" => content = content_items(value)?,
-            "tool_calls" => match serde_json::from_str::<Vec<&RawValue>>(value.get()) {
-                Ok(list) => {
+            "tool_calls" => match serde_json::from_str::<Listed<&RawValue>>(value.get()) {
+                Ok(Listed(list)) => {
                     for (number, call) in list.into_iter().enumerate() {
                         calls.push(call_item(call, &made_id(answer_id, number))?);
                     }
@@ -91,7 +91,7 @@ fn content_items(value: &RawValue) -> Result<Vec<(ItemView, Fields)>, serde_json
     if let Ok(text) = serde_json::from_str::<String>(value.get()) {
         return Ok(vec![(ItemView::Text { text, citations: Vec::new() }, wrapped(value)?)]);
     }
-    let Ok(parts) = serde_json::from_str::<Vec<&RawValue>>(value.get()) else {
+    let Ok(Listed(parts)) = serde_json::from_str::<Listed<&RawValue>>(value.get()) else {
         return Ok(vec![(ItemView::Other { kind: "content".to_owned() }, wrapped(value)?)]);
     };
     let mut items = Vec::new();

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::error::error_in;
 use super::fold::GenerateFold;
 use super::view::{Views, cite};
-use crate::fields::{Fields, Members};
+use crate::fields::{Fields, Listed, Members};
 use crate::wires::codec::Fold as _;
 use crate::{ErrorKind, Item, ItemView, ModelError, ModelId, RawJson, Response, StopReason, Usage};
 
@@ -26,7 +27,7 @@ pub(super) fn read_body(origin: &ModelId, body: &str) -> Result<Response, ModelE
     if let Some(error) = blocked(answer.get("promptFeedback")) {
         return Err(error.with_model(origin));
     }
-    let candidates = answer.read::<Vec<Fields>>("candidates").unwrap_or_default();
+    let Listed(candidates) = answer.read::<Listed<Fields>>("candidates").unwrap_or_default();
     let Some(candidate) = candidates.into_iter().find(|candidate| index_of(candidate.get("index")) == 0)
     else {
         return Err(protocol("the body: expected a list of candidates".to_owned()));
@@ -37,15 +38,25 @@ pub(super) fn read_body(origin: &ModelId, body: &str) -> Result<Response, ModelE
         answer.read("responseId"),
         answer.get("usageMetadata").and_then(|usage| prompt_tokens(usage.get())),
     );
-    let parts = content.read::<Vec<RawJson>>("parts").unwrap_or_default();
+    let Listed(parts) = read_parts(&content).map_err(protocol)?;
     let mut items: Vec<Item> = parts.into_iter().map(|part| views.item(part)).collect();
     cite(&mut items, &candidate);
     let raw = RawJson::parse(body).map_err(|error| protocol(error.to_string()))?;
     Ok(response_of(origin, &answer, &candidate, items, raw))
 }
 
+/// The parts of an answer's content, of which there may be none.
+pub(super) fn read_parts<'a, T: Deserialize<'a>>(content: &Members<'a>) -> Result<Listed<T>, String> {
+    match content.get("parts").map(RawValue::get) {
+        None | Some("null") => Ok(Listed::default()),
+        Some(parts) => {
+            serde_json::from_str(parts).map_err(|error| format!("the parts of the content: {error}"))
+        }
+    }
+}
+
 fn read_pieces(origin: &ModelId, body: &str) -> Result<Response, ModelError> {
-    let pieces: Vec<&RawValue> = serde_json::from_str(body).map_err(|error| {
+    let Listed(pieces) = serde_json::from_str::<Listed<&RawValue>>(body).map_err(|error| {
         let message = format!("the body is not the JSON that was expected: {error}");
         ModelError::new(ErrorKind::Protocol, message).with_model(origin)
     })?;

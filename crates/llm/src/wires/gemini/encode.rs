@@ -267,8 +267,8 @@ impl Encoder<'_> {
                 self.out.piece(r#"{"codeExecution":{}}"#);
             }
             HostedTool::Raw(raw) => self.out.piece(raw.get()),
-            // The check has refused it.
-            HostedTool::ToolSearch { .. } => {}
+            // The check has refused them.
+            HostedTool::ToolSearch { .. } | HostedTool::XSearch { .. } => {}
         }
         Ok(())
     }

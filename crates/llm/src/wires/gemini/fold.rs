@@ -11,13 +11,16 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::arguments::Arguments;
-use super::body::{blocked, index_of, prompt_tokens, response_of, usage_of};
+use super::body::{blocked, index_of, prompt_tokens, read_parts, response_of, usage_of};
 use super::error::error_of;
 use super::view::{Views, cite};
-use crate::fields::{self, Fields, Members};
+use crate::fields::{self, Fields, Listed, Members};
 use crate::offline::say::shown;
 use crate::wires::codec::Fold;
 use crate::{ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response};
+
+/// The member of a candidate that has its log probabilities.
+const PROBABILITIES: &str = "logprobsResult";
 
 /// Text that borrows from the event where no escape stands in it.
 #[derive(Deserialize)]
@@ -88,6 +91,47 @@ struct Call {
     name: String,
 }
 
+/// The log probabilities of an answer. Every event has those of its own tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Probabilities {
+    /// The values of each list, with commas between them.
+    lists: Vec<(String, String)>,
+    /// Members that are no lists; each has its last word.
+    others: Fields,
+}
+
+impl Probabilities {
+    fn append(&mut self, later: &RawValue) {
+        for (name, value) in members(later).iter() {
+            let list = value.get().strip_prefix('[').and_then(|text| text.strip_suffix(']')).map(str::trim);
+            let Some(values) = list else {
+                keep(&mut self.others, name, value);
+                continue;
+            };
+            match self.lists.iter_mut().find(|(known, _)| known == name) {
+                Some((_, ours)) if !ours.is_empty() && !values.is_empty() => {
+                    ours.push(',');
+                    ours.push_str(values);
+                }
+                Some((_, ours)) => ours.push_str(values),
+                None => self.lists.push((name.to_owned(), values.to_owned())),
+            }
+        }
+    }
+
+    /// The member that all events together would have; `None` if none of them had one.
+    fn joined(&self) -> Result<Option<Fields>, serde_json::Error> {
+        let mut fields = Fields::default();
+        for (name, values) in &self.lists {
+            fields.set(name, RawValue::from_string(format!("[{values}]"))?);
+        }
+        for (name, value) in self.others.iter() {
+            fields.set(name, value.to_owned());
+        }
+        Ok((fields.len() > 0).then_some(fields))
+    }
+}
+
 /// One stream of `GenerateContent`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GenerateFold {
@@ -98,6 +142,8 @@ pub(crate) struct GenerateFold {
     usage: String,
     /// The members of the first candidate beside its content.
     candidate: Fields,
+    /// Its log probabilities.
+    probabilities: Probabilities,
     /// The members of its content beside the parts.
     content: Option<Fields>,
     views: Views,
@@ -117,6 +163,7 @@ impl GenerateFold {
             answer: Fields::default(),
             usage: String::new(),
             candidate: Fields::default(),
+            probabilities: Probabilities::default(),
             content: None,
             views: Views::default(),
             open: None,
@@ -219,7 +266,7 @@ impl GenerateFold {
                 _ => keep(&mut self.answer, name, value),
             }
         }
-        for candidate in event.read::<Vec<&RawValue>>("candidates").unwrap_or_default() {
+        for candidate in event.read::<Listed<&RawValue>>("candidates").unwrap_or_default().0 {
             let members = members(candidate);
             if index_of(members.get("index")) == 0 {
                 self.grow_candidate(&members, events)?;
@@ -227,7 +274,8 @@ impl GenerateFold {
                 events.push_back(ModelEvent::Unknown(candidate.into()));
             }
         }
-        if self.answer.len().max(self.candidate.len()) > fields::MOST {
+        let probabilities = self.probabilities.lists.len() + self.probabilities.others.len();
+        if self.answer.len().max(self.candidate.len()).max(probabilities) > fields::MOST {
             return Err(self.protocol("the answer has more members than any answer should"));
         }
         Ok(())
@@ -239,6 +287,10 @@ impl GenerateFold {
         events: &mut VecDeque<ModelEvent>,
     ) -> Result<(), ModelError> {
         for (name, value) in members.iter().filter(|(name, _)| *name != "content") {
+            if name == PROBABILITIES {
+                self.probabilities.append(value);
+                continue;
+            }
             let is_metadata = name.ends_with("Metadata");
             match self.candidate.get(name).filter(|old| is_metadata && old.get() != value.get()) {
                 // Sources may come in several events: each member has its last word.
@@ -265,7 +317,8 @@ impl GenerateFold {
         if ours.len() > fields::MOST {
             return Err(self.protocol("the content has more members than any content should"));
         }
-        for part in content.read::<Vec<&RawValue>>("parts").unwrap_or_default() {
+        let Listed(parts) = read_parts::<&RawValue>(&content).map_err(|what| self.protocol(what))?;
+        for part in parts {
             self.part(part, events)?;
         }
         Ok(())
@@ -458,6 +511,10 @@ impl Fold for GenerateFold {
         Ok(())
     }
 
+    fn count(&self) -> usize {
+        self.items.len()
+    }
+
     fn finish(&mut self) -> Result<Response, ModelError> {
         if !self.complete {
             return Err(self.protocol("the stream was cut before the end of the answer"));
@@ -481,6 +538,9 @@ impl GenerateFold {
         }
         for (name, value) in self.candidate.iter() {
             candidate.set(name, value.to_owned());
+        }
+        if let Some(probabilities) = self.probabilities.joined()? {
+            candidate.put(PROBABILITIES, &probabilities)?;
         }
         let mut body = Fields::default();
         body.put("candidates", &[candidate])?;

@@ -45,6 +45,9 @@ impl GenerateCodec {
                 let name = tool.name();
                 Err(self.unsupported(format!("`{name}`: the Gemini wire cannot limit it to or keep it from domains")))
             }
+            HostedTool::XSearch { .. } => Err(self.unsupported(
+                "the hosted tool `x_search`: only xAI searches X; `web_search` searches the web",
+            )),
             HostedTool::FileSearch { stores, .. } if stores.is_empty() => {
                 Err(self.unsupported("`file_search`: expected the name of at least one store, found none"))
             }

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use serde_json::Value;
 
 use super::view::kind_of;
-use super::{Dialect, reasons};
+use super::{Dialect, hosted, reasons};
 use crate::catalog::ModelInfo;
 use crate::fields::Members;
 use crate::json::JsonWriter;
@@ -27,10 +27,17 @@ const ABOUT_A_TURN: usize = 256;
 /// The longest id of a call that the wire takes, in characters.
 const LONGEST_CALL_ID: usize = 64;
 
+/// How much of each text counts for the key of the prompt's cache, in bytes.
+const LONGEST_KEY_PART: usize = 4096;
+
+/// What a hash begins with.
+const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+
 /// Writes the body, and says what the caller's user should know about it.
 pub(super) fn encode(
     dialect: Dialect,
     info: &ModelInfo,
+    is_own: bool,
     request: &Request,
     stream: bool,
 ) -> Result<(JsonWriter, Vec<String>), ModelError> {
@@ -38,6 +45,7 @@ pub(super) fn encode(
         out: JsonWriter::with_capacity(ABOUT_A_BODY + request.turns.len() * ABOUT_A_TURN),
         dialect,
         model: &info.id,
+        is_own,
         reasons: info.has(Feature::Reasoning).unwrap_or_else(|| reasons(&info.id.name)),
         // The caller may have the provider keep the answers; it then knows its own items by their ids.
         is_stored: request.provider_options.get("store").is_some_and(|store| *store == true),
@@ -62,6 +70,8 @@ struct Encoder<'a> {
     out: JsonWriter,
     dialect: Dialect,
     model: &'a ModelId,
+    /// Whether the provider itself is asked.
+    is_own: bool,
     /// Whether the model reasons.
     reasons: bool,
     is_stored: bool,
@@ -87,6 +97,10 @@ impl<'a> Encoder<'a> {
         }
         self.tools(request)?;
         self.input(system, &request.turns)?;
+        // Gateways refuse what they cannot pass on, and route by themselves.
+        if self.is_own && request.settings.prompt_caching != PromptCaching::Off {
+            self.out.text("prompt_cache_key", &cache_key(request));
+        }
         self.settings(&request.settings)?;
         self.context_management(&request.context_edits)?;
         self.metadata(request);
@@ -257,7 +271,7 @@ impl<'a> Encoder<'a> {
         if !request.tools.is_empty() || !request.hosted_tools.is_empty() {
             self.out.json("tools", "[");
             for tool in &request.hosted_tools {
-                self.hosted_tool(tool, request)?;
+                hosted::write(&mut self.out, self.dialect, tool, request, &mut self.notices)?;
             }
             for definition in request.tools.iter() {
                 self.tool(definition)?;
@@ -286,7 +300,7 @@ impl<'a> Encoder<'a> {
                 let hosted = request.hosted_tools.iter().find_map(|tool| {
                     let kind = match tool {
                         HostedTool::Raw(raw) => kind_of(raw.get()),
-                        tool => Cow::Borrowed(hosted_kind(tool)?),
+                        tool => Cow::Borrowed(hosted::kind(tool)?),
                     };
                     (kind == *name || tool.name() == name).then_some(kind)
                 });
@@ -361,79 +375,6 @@ impl<'a> Encoder<'a> {
         }
         self.out.put(member, &lowered.schema)?;
         self.out.json("strict", "true");
-        Ok(())
-    }
-
-    fn hosted_tool(&mut self, tool: &HostedTool, request: &Request) -> Result<(), serde_json::Error> {
-        self.out.comma();
-        if let HostedTool::Raw(raw) = tool {
-            self.out.piece(raw.get());
-            return Ok(());
-        }
-        self.out.piece("{");
-        self.out.text("type", hosted_kind(tool).unwrap_or_default());
-        match tool {
-            HostedTool::WebSearch { max_uses, allowed_domains, blocked_domains } => {
-                let blocked = "excluded_domains";
-                if !allowed_domains.is_empty() || !blocked_domains.is_empty() {
-                    self.out.json("filters", "{");
-                    for (name, domains) in [("allowed_domains", allowed_domains), (blocked, blocked_domains)]
-                    {
-                        if !domains.is_empty() {
-                            self.out.put(name, domains)?;
-                        }
-                    }
-                    self.out.piece("}");
-                }
-                if max_uses.is_some() {
-                    self.notices.add(
-                        "`max_uses` of `web_search` was not sent: the Responses wire counts the calls of all hosted \
-                         tools together, as `max_tool_calls` of the provider's options",
-                    );
-                }
-            }
-            HostedTool::FileSearch { stores, max_results } => {
-                self.out.put("vector_store_ids", stores)?;
-                if let Some(most) = max_results {
-                    self.out.put("max_num_results", most)?;
-                }
-            }
-            HostedTool::CodeExecution { version, file_ids } => {
-                if version.is_some() {
-                    self.notices.add(
-                        "`version` of `code_execution` was not sent: the Responses wire has one version alone",
-                    );
-                }
-                if self.dialect == Dialect::OpenAi {
-                    let of_turns = request.turns.iter().flat_map(|turn| match turn {
-                        Turn::User(parts) => parts.as_slice(),
-                        _ => &[],
-                    });
-                    let of_turns = of_turns.filter_map(|part| match part {
-                        Part::ContainerFile { file_id } => Some(file_id),
-                        _ => None,
-                    });
-                    let mut seen = HashSet::new();
-                    let files: Vec<&String> =
-                        file_ids.iter().chain(of_turns).filter(|id| seen.insert(id.as_str())).collect();
-                    // The provider goes on in the container of the conversation's earlier calls, if it still lives.
-                    self.out.json("container", r#"{"type":"auto""#);
-                    if !files.is_empty() {
-                        self.out.put("file_ids", &files)?;
-                    }
-                    self.out.piece("}");
-                }
-            }
-            HostedTool::ToolSearch { version } => {
-                if version.is_some() {
-                    self.notices.add(
-                        "`version` of `tool_search` was not sent: the Responses wire has one version alone",
-                    );
-                }
-            }
-            HostedTool::WebFetch { .. } | HostedTool::Raw(_) => {}
-        }
-        self.out.piece("}");
         Ok(())
     }
 
@@ -639,17 +580,6 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// The provider's name for a hosted tool.
-fn hosted_kind(tool: &HostedTool) -> Option<&'static str> {
-    Some(match tool {
-        HostedTool::WebSearch { .. } => "web_search",
-        HostedTool::FileSearch { .. } => "file_search",
-        HostedTool::CodeExecution { .. } => "code_interpreter",
-        HostedTool::ToolSearch { .. } => "tool_search",
-        HostedTool::WebFetch { .. } | HostedTool::Raw(_) => return None,
-    })
-}
-
 /// Whether a tool takes free text in place of JSON: the provider's options of its definition say so.
 fn is_custom(definition: &ToolDefinition) -> bool {
     definition.provider_options.get("type").is_some_and(|kind| kind == "custom")
@@ -758,10 +688,7 @@ fn call_id(id: &str) -> Cow<'_, str> {
     if fits(id) {
         return Cow::Borrowed(id);
     }
-    // FNV-1a: the same on every machine and in every process, since a history is written many times.
-    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = hash(FNV_START, id.as_bytes());
     let start: String = id
         .chars()
         .filter(|character| character.is_ascii_alphanumeric() || matches!(character, '_' | '-'))
@@ -769,6 +696,40 @@ fn call_id(id: &str) -> Cow<'_, str> {
         .collect();
     let start = if start.is_empty() { "call".to_owned() } else { start };
     Cow::Owned(format!("{start}_{hash:016x}"))
+}
+
+/// A name for all requests that begin as this one does: the provider sends them to where the beginning is kept. It is
+/// derived from what a conversation has from its first request to its last, so that no caller has to keep one.
+fn cache_key(request: &Request) -> String {
+    let mut key = hash(FNV_START, head(request.system.as_deref().unwrap_or_default()));
+    for tool in request.tools.iter() {
+        key = hash(key, tool.name.as_bytes());
+    }
+    if let Some(Turn::User(parts) | Turn::System(parts)) = request.turns.first() {
+        for part in parts {
+            let text = match part {
+                Part::Text(text) => text.as_str(),
+                Part::ContainerFile { file_id } => file_id.as_str(),
+                Part::Raw(raw) => raw.get(),
+                Part::Image(media) | Part::Document(media) => match &media.source {
+                    MediaSource::Base64(text) | MediaSource::Text(text) => &**text,
+                    MediaSource::Url(text) | MediaSource::FileId(text) => text.as_str(),
+                },
+            };
+            key = hash(key, head(text));
+        }
+    }
+    format!("toolpost-{key:016x}")
+}
+
+/// The beginning of a text, as much of it as counts for the key.
+fn head(text: &str) -> &[u8] {
+    &text.as_bytes()[..text.len().min(LONGEST_KEY_PART)]
+}
+
+/// FNV-1a: the same on every machine and in every process, since a history is written many times.
+fn hash(start: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

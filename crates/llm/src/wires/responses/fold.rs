@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::Dialect;
 use super::error::{ErrorBody, error_of};
 use super::view::{self, CUSTOM_INPUT, PARAGRAPH, kind_of};
-use crate::fields::{Fields, Members};
+use crate::fields::{Fields, Listed, MOST_VALUES, Members};
 use crate::json::JsonWriter;
 use crate::offline::say::shown;
 use crate::wires::codec::Fold;
@@ -243,7 +243,7 @@ impl ResponseFold {
         if let Some(error) = failure_of(&members) {
             return Err(error.with_model(&self.origin));
         }
-        let output: Vec<&RawValue> = members.read("output").unwrap_or_default();
+        let Listed(output) = members.read::<Listed<&RawValue>>("output").unwrap_or_default();
         for (place, raw) in output.iter().enumerate() {
             match self.slots.get(place) {
                 Some(Slot { item: Some(_), .. }) => {}
@@ -412,6 +412,10 @@ impl Fold for ResponseFold {
         self.response.is_some()
     }
 
+    fn count(&self) -> usize {
+        self.slots.len()
+    }
+
     fn finish(&mut self) -> Result<Response, ModelError> {
         let response = self.response.take();
         response
@@ -531,8 +535,8 @@ pub(super) fn read_response(dialect: Dialect, origin: &ModelId, body: &str) -> R
         }
         _ => {}
     }
-    let Some(output) = members.read::<Vec<RawJson>>("output") else {
-        return Err(protocol("the response's output: expected a list".to_owned()));
+    let Some(Listed(output)) = members.read::<Listed<RawJson>>("output") else {
+        return Err(protocol(format!("the response's output: expected a list of at most {MOST_VALUES}")));
     };
     let raw = RawJson::parse(body).map_err(|error| protocol(error.to_string()))?;
     let items = output.into_iter().map(|raw| view::item(dialect, raw)).collect();

@@ -3,6 +3,7 @@
 mod encode;
 mod error;
 mod fold;
+mod hosted;
 mod view;
 
 use std::sync::Arc;
@@ -28,11 +29,13 @@ pub(crate) enum Dialect {
 pub(crate) struct ResponsesCodec {
     dialect: Dialect,
     info: Arc<ModelInfo>,
+    /// Whether the provider itself is asked.
+    is_own: bool,
 }
 
 impl ResponsesCodec {
-    pub(crate) fn new(dialect: Dialect, info: Arc<ModelInfo>) -> Self {
-        Self { dialect, info }
+    pub(crate) fn new(dialect: Dialect, info: Arc<ModelInfo>, is_own: bool) -> Self {
+        Self { dialect, info, is_own }
     }
 }
 
@@ -44,30 +47,9 @@ impl Codec for ResponsesCodec {
             let message = "stop sequences: the Responses wire has none; ask for the end in the instructions";
             return unsupported(message.to_owned());
         }
-        for tool in &request.hosted_tools {
-            match (tool, self.dialect) {
-                (HostedTool::WebFetch { .. }, _) => {
-                    let message = "the hosted tool `web_fetch`: the Responses wire has none; `web_search` opens pages too";
-                    return unsupported(message.to_owned());
-                }
-                (HostedTool::WebSearch { blocked_domains, .. }, Dialect::OpenAi)
-                    if !blocked_domains.is_empty() =>
-                {
-                    let message = "`blocked_domains` of the hosted tool `web_search`: this provider takes \
-                                   `allowed_domains` alone";
-                    return unsupported(message.to_owned());
-                }
-                (HostedTool::ToolSearch { .. }, Dialect::Xai) => {
-                    let message = "the hosted tool `tool_search`: xAI has none; Anthropic and OpenAI have it";
-                    return unsupported(message.to_owned());
-                }
-                (HostedTool::CodeExecution { file_ids, .. }, Dialect::Xai) if !file_ids.is_empty() => {
-                    let message = "`file_ids` of the hosted tool `code_execution`: this provider takes files as \
-                                   parts of a user's turn";
-                    return unsupported(message.to_owned());
-                }
-                _ => {}
-            }
+        if let Some(what) = request.hosted_tools.iter().find_map(|tool| hosted::obstacle(self.dialect, tool))
+        {
+            return unsupported(what);
         }
         for edit in &request.context_edits {
             if let (ContextEdit::Compact { .. }, Dialect::OpenAi) = (edit, self.dialect) {
@@ -91,7 +73,7 @@ impl Codec for ResponsesCodec {
     }
 
     fn encode(&self, request: &Request, stream: bool) -> Result<Encoded, ModelError> {
-        let (body, notices) = encode::encode(self.dialect, &self.info, request, stream)?;
+        let (body, notices) = encode::encode(self.dialect, &self.info, self.is_own, request, stream)?;
         Ok(Encoded { path: "/v1/responses".to_owned(), headers: Vec::new(), body, notices })
     }
 

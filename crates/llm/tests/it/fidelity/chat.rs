@@ -86,7 +86,10 @@ fn naive_fold(stream: &str) -> Value {
     for chunk in chunks(stream) {
         // Of several answers to one question the first is the answer.
         let choices = chunk["choices"].as_array().expect("a list of choices");
-        let Some(first) = choices.iter().find(|choice| choice["index"] == 0) else { continue };
+        let Some(first) = choices.iter().find(|choice| choice["index"].as_u64().unwrap_or_default() == 0)
+        else {
+            continue;
+        };
         let Some(delta) = first["delta"].as_object() else { continue };
         for (name, value) in delta {
             if name == "tool_calls" {

@@ -31,7 +31,10 @@ impl Dialect for GenerateContent {
             Answer::Body(text) => {
                 serde_json::from_str::<Value>(text).is_ok_and(|body| body["candidates"].is_array())
             }
-            Answer::Stream(text) => text.lines().any(|line| line.starts_with("data: {\"candidates\":")),
+            Answer::Stream(text) => text
+                .lines()
+                .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data:")?).ok())
+                .any(|event| event["candidates"].is_array()),
         }
     }
 

@@ -1,0 +1,151 @@
+//! Known traffic as other recorders might have kept it: everything that was counted must be counted again.
+
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use toolpost_testkit::recordings::{self, Answer, Interaction, Recording};
+
+use super::{Counts, Dialect, check, of_dialects};
+
+/// How much of the traffic is tried: one file in so many.
+const STEP: usize = 12;
+
+/// The longest text that is tried, in bytes.
+const LONGEST: usize = 60_000;
+
+fn text_of(answer: &Answer) -> &str {
+    match answer {
+        Answer::Body(text) | Answer::Stream(text) => text,
+    }
+}
+
+/// A file of one form. JSON is YAML too.
+type Form = fn(&[Interaction]) -> String;
+
+fn kept(interactions: &[Interaction], one: impl Fn(&Interaction) -> Value) -> String {
+    json!({"interactions": interactions.iter().map(one).collect::<Vec<_>>()}).to_string()
+}
+
+fn content_type(answer: &Answer) -> &'static str {
+    match answer {
+        Answer::Body(_) => "application/json; charset=utf-8",
+        Answer::Stream(_) => "text/event-stream; charset=utf-8",
+    }
+}
+
+/// Headers with one value and in capitals, bodies in base64.
+fn packed(interactions: &[Interaction]) -> String {
+    kept(interactions, |one| {
+        let request = one.request.as_ref().unwrap();
+        let body = request.body.as_ref().map(|body| STANDARD.encode(body.to_string()));
+        json!({
+            "response": {"headers": {"Content-Type": content_type(&one.answer)}, "status": {"code": one.status},
+                         "body": {"base64_string": STANDARD.encode(text_of(&one.answer))}},
+            "request": {"body": body, "uri": format!("https://gateway.example{}", path_of(&request.address))},
+        })
+    })
+}
+
+/// No content types, and lines that end as on the wire.
+fn untyped(interactions: &[Interaction]) -> String {
+    kept(interactions, |one| {
+        let request = one.request.as_ref().unwrap();
+        let text = match &one.answer {
+            Answer::Body(text) => text.clone(),
+            Answer::Stream(text) => text.replace("\r\n", "\n").replace('\n', "\r\n"),
+        };
+        json!({
+            "request": {"uri": request.address, "parsed_body": request.body},
+            "response": {"status": {"code": one.status}, "body": {"string": text}},
+        })
+    })
+}
+
+/// Data of several lines, and answers that are spread over lines.
+fn spread(interactions: &[Interaction]) -> String {
+    kept(interactions, |one| {
+        let request = one.request.as_ref().unwrap();
+        let pretty = |text: &str| {
+            let value: Value = serde_json::from_str(text).ok()?;
+            serde_json::to_string_pretty(&value).ok()
+        };
+        let text = match &one.answer {
+            Answer::Body(text) => pretty(text).unwrap_or_else(|| text.clone()),
+            Answer::Stream(text) => {
+                let lines = text.lines().map(|line| {
+                    let spread = line.strip_prefix("data:").and_then(pretty);
+                    spread.map_or_else(
+                        || line.to_owned(),
+                        |data| format!("data: {}", data.replace('\n', "\ndata: ")),
+                    )
+                });
+                lines.map(|line| line + "\n").collect::<Vec<_>>().concat() + "\n"
+            }
+        };
+        json!({
+            "request": {"uri": request.address, "body": request.body.as_ref().map(Value::to_string)},
+            "response": {"status": {"code": one.status}, "headers": {"content-type": [content_type(&one.answer)]},
+                         "body": text},
+        })
+    })
+}
+
+fn path_of(address: &str) -> &str {
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    rest.find('/').map_or(rest, |slash| &rest[slash..])
+}
+
+/// What must be the same, however it was kept.
+fn essence(counts: &Counts) -> Value {
+    json!({
+        "wrong": counts.wrong,
+        "bodies": counts.bodies,
+        "errors": counts.errors,
+        "streams": counts.streams,
+        "cut": counts.cut_streams,
+        "events": counts.events,
+        "kinds": counts.kinds,
+        "items": counts.history.items,
+        "equal": counts.history.equal,
+        "requests": counts.requests.built,
+    })
+}
+
+fn check_form(dialect: &dyn Dialect, chosen: &[Recording], form: Form, folder: &Path) -> Counts {
+    for (number, recording) in chosen.iter().enumerate() {
+        std::fs::write(folder.join(format!("{number:04}.yml")), form(&recording.interactions)).unwrap();
+    }
+    let (read, unread) = recordings::all(folder, &[""]);
+    assert!(unread.is_empty(), "{unread:?}");
+    let mut back: Vec<Recording> = read;
+    // The names of files decide which exceptions are known.
+    for (recording, original) in back.iter_mut().zip(chosen) {
+        recording.path.clone_from(&original.path);
+    }
+    check(dialect, &back)
+}
+
+#[test]
+fn other_forms_of_recordings_count_the_same() {
+    let Some(dialects) = of_dialects("other_forms_of_recordings_count_the_same") else { return };
+    let mut tried = 0;
+    for (dialect, recordings) in dialects {
+        let is_small = |one: &Interaction| one.request.is_some() && text_of(&one.answer).len() < LONGEST;
+        let chosen: Vec<Recording> = recordings
+            .into_iter()
+            .filter(|recording| recording.interactions.iter().all(is_small))
+            .step_by(STEP)
+            .collect();
+        let expected = essence(&check(dialect, &chosen));
+        for (name, form) in [("packed", packed as Form), ("untyped", untyped), ("spread", spread)] {
+            let folder = tempfile::tempdir().unwrap();
+            let found = essence(&check_form(dialect, &chosen, form, folder.path()));
+            assert_eq!(found, expected, "{} {name}", dialect.provider());
+        }
+        tried += chosen.len();
+    }
+    println!("{tried} files in three other forms");
+    assert!(tried > 20 || !recordings::is_known(), "{tried}");
+}
