@@ -24,6 +24,7 @@ pub(crate) fn usage_of(usage: &toolpost_llm::Usage) -> Usage {
         cache_read_tokens: usage.cache_read,
         cache_write_tokens: usage.cache_write,
         reasoning_tokens: usage.reasoning,
+        ..Usage::default()
     }
 }
 

@@ -8,6 +8,7 @@ mod budget;
 mod calls;
 mod choice;
 mod guard;
+mod hosted_code;
 mod intent;
 mod judge;
 mod notices;
@@ -27,7 +28,7 @@ use toolpost_core::{
     CallId, CallOptions, Caller, Cancellation, Clock, Event, Port, RunId, RunRecord, Scope, SystemClock,
     Values,
 };
-use toolpost_llm::{ErrorKind, Model, ModelError, Request, Turn};
+use toolpost_llm::{CodeExecutionMeter, ErrorKind, Model, ModelError, Request, Turn};
 use toolpost_toolbox::ToolSession;
 
 pub(crate) use self::answer::AnswerForm;
@@ -108,8 +109,8 @@ impl Run {
         self.keeper.begin(self.id, parent, &*parts.model, &self.turns);
         let model = self.keeper.listen(&parts.model);
         let carry = self.keeper.carry(&parts.model.id().provider);
-        let mut provider_options = parts.provider_options.clone();
-        provider_options.extend(carry.clone());
+        hosted_code::carry_on(&mut self.turns, &parts.model.id().provider, &carry);
+        let code_meter = self.keeper.code_meter();
         let outer = self.outer.take();
         let mut family = Family::new(&parts.limits, outer);
         family.run = Some(self.id);
@@ -136,7 +137,7 @@ impl Run {
                 turns: self.turns,
                 settings: parts.settings.clone(),
                 tool_choice: parts.tool_choice.clone(),
-                provider_options,
+                provider_options: parts.provider_options.clone(),
                 hosted_tools: parts.hosted_tools.clone(),
                 context_edits: parts.context_edits(),
                 ..Request::default()
@@ -164,6 +165,7 @@ impl Run {
             goes_on: false,
             payloads: Vec::new(),
             context_tokens: 0,
+            code_meter,
             budget: Budget::new(&parts.limits, begun, family, self.deadline),
             watch: Watch::default(),
             notices: self.notices,
@@ -252,6 +254,8 @@ struct Running<'a> {
     payloads: Vec<CallPayload>,
     /// How many tokens the conversation had with the latest answer.
     context_tokens: u64,
+    /// The time that the provider's code is billed for, of the whole conversation.
+    code_meter: CodeExecutionMeter,
     budget: Budget,
     watch: Watch,
     notices: Notices,
@@ -329,8 +333,10 @@ impl Running<'_> {
             budget,
             mut keeper,
             carry,
+            code_meter,
             ..
         } = self;
+        keeper.keep_code_meter(code_meter);
         let family = budget.family();
         let spent = family.spent();
         let handoff = family.handoff();

@@ -8,6 +8,7 @@ pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod files;
+mod hosted;
 pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod login;
@@ -68,7 +69,7 @@ async fn toolbox(
     let mut commands = CommandSettings::default();
     commands.level = settings.level;
     commands.search_path.clone_from(&settings.search_path);
-    if names.iter().any(|name| name == "run_code") {
+    if names.iter().any(|name| ["run_code", "code_execution"].contains(&name.as_str())) {
         // Without a place everything is built each time, which is no reason to fail.
         settings.build_cache = packages::build_cache().unwrap_or_default();
         settings.pool = pool;

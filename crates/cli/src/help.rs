@@ -33,12 +33,16 @@ Examples:
   toolpost run -p \"Who wrote most of this?\" --workdir . --tools builtin,command:git --dynamic
   # In an existing folder, with one tool only, and the whole story as JSON lines.
   toolpost run -p \"Summarise notes.md\" --workdir notes --tools read_file --format jsonl
+  # Code runs with the provider if its model takes that, else here; files that it makes come back.
+  toolpost run -p \"Plot sales.csv\" --attach sales.csv --tools code_execution --enable-file-support
   # The real Claude Code with these tools, in the sandbox, with its own tools off.
   toolpost run -p \"Which region grew fastest?\" --attach sales.csv --agent claude-code --model sonnet
 
 Without --tools the model has read_file, list_directory, calculate, write_file and run_code.
 Without --workdir it works in a fresh folder that holds the attachments; files that it makes there
-are put into --artifacts, and the folder goes away.
+are put into --artifacts, and the folder goes away. So are files that code made with the provider.
+Hosted code is paid by the hour and the least time of each container. That is an estimate, of which
+free hours of the account are not taken off; and nobody is asked before the provider runs a tool.
 Claude Code knows the tools as mcp__toolpost__NAME. It is paid by CLAUDE_CODE_OAUTH_TOKEN or
 ANTHROPIC_API_KEY, which only its process sees; in the sandbox it reaches the provider alone.";
 
@@ -290,6 +294,9 @@ A target says where tools come from. `call` takes one; `tools` and `run --tools`
 
   builtin           all built-in tools
   builtin:NAME      one of them; its name alone does as well
+  code_execution    Python in the sandbox, as providers run it: with them where the model takes
+                    that, unless `--code local` or `code.place` says otherwise
+  hosted:NAME       a tool that the provider of the model runs: web_search, web_fetch
   command:NAME      a description that comes with toolpost, such as command:git
   ./PATH            an executable that answers `--discover`; a `.py` file goes to Python
   FILE.toml         a description of a program, with kind = \"command\",

@@ -24,6 +24,9 @@ use crate::mcp::{self, Server};
 /// The largest description that is read, in bytes.
 const MAX_DESCRIPTION: u64 = 1 << 20;
 
+/// The tool that runs code in this host's sandbox, as providers do in theirs.
+pub(crate) const CODE_EXECUTION: &str = "code_execution";
+
 /// What targets name.
 #[derive(Default)]
 pub(crate) struct Opened {
@@ -181,7 +184,10 @@ fn builtin_tool(builtin: &[Arc<dyn Tool>], name: &str) -> Option<Arc<dyn Tool>> 
         let spec = tool.spec();
         spec.name == name || spec.aliases.iter().any(|alias| alias.name == name)
     };
-    builtin.iter().find(known).map(Arc::clone)
+    // It stands in for a tool that providers host: nobody gets it without naming it.
+    let stand_in =
+        || (name == CODE_EXECUTION).then(|| Arc::new(toolpost_tools::code_execution()) as Arc<dyn Tool>);
+    builtin.iter().find(known).map(Arc::clone).or_else(stand_in)
 }
 
 /// The content of a description that the operator trusts.
@@ -265,11 +271,15 @@ fn unknown(target: &str, builtin: &[Arc<dyn Tool>], config: &Config) -> Failure 
     if Path::new(target).is_file() {
         return failure.hint(format!("There is a file of that name: write `./{target}`."));
     }
+    if target.starts_with("hosted:") {
+        return failure.hint("Tools of a provider are for the models of `toolpost run` and `toolpost chat`.");
+    }
     let name = target.strip_prefix("builtin:").unwrap_or(target);
     let names: Vec<String> = builtin.iter().map(|tool| tool.spec().name.clone()).collect();
     let shipped = SHIPPED.map(|(name, _)| format!("command:{name}"));
     let servers = mcp::files::names();
-    let known = names.iter().chain(&shipped).chain(&servers).map(String::as_str).chain(["builtin"]);
+    let known =
+        names.iter().chain(&shipped).chain(&servers).map(String::as_str).chain(["builtin", CODE_EXECUTION]);
     match did_you_mean(name, known.chain(config.targets().map(|(name, ..)| name))) {
         Some(hint) => failure.hint(hint),
         None => failure

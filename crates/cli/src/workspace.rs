@@ -79,6 +79,14 @@ impl Workspace {
         }
     }
 
+    /// The files that were attached, in order of their names.
+    pub(crate) fn attached(&self) -> Vec<&Path> {
+        let Self::Fresh { attached, .. } = self else { return Vec::new() };
+        let mut names: Vec<&Path> = attached.keys().map(PathBuf::as_path).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// The files that were made or changed since the start; none of an existing folder, where they stay.
     pub(crate) fn made(&self) -> Result<Vec<PathBuf>, Failure> {
         let Self::Fresh { folder, attached } = self else { return Ok(Vec::new()) };

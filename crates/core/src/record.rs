@@ -26,6 +26,10 @@ pub struct Usage {
     /// Of the tokens written, those of reasoning, when the provider says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_tokens: Option<u64>,
+    /// The seconds of a provider's containers for code that are billed, with the least time of each. The provider does not
+    /// tell: this is an estimate, and the hours that an account has free are not taken off.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hosted_code_seconds: u64,
 }
 
 impl Usage {
@@ -35,6 +39,7 @@ impl Usage {
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
         self.cache_read_tokens = self.cache_read_tokens.saturating_add(other.cache_read_tokens);
         self.cache_write_tokens = self.cache_write_tokens.saturating_add(other.cache_write_tokens);
+        self.hosted_code_seconds = self.hosted_code_seconds.saturating_add(other.hosted_code_seconds);
         if let Some(more) = other.reasoning_tokens {
             self.reasoning_tokens = Some(self.reasoning_tokens.unwrap_or(0).saturating_add(more));
         }

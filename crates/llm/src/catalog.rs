@@ -17,7 +17,7 @@ use crate::{Effort, ModelId};
 
 pub use self::date::Date;
 pub use self::file::Catalog;
-pub(crate) use self::fit::{check, fit};
+pub(crate) use self::fit::{check, fit, unsupported};
 pub use self::price::{Cost, PricePeriod, Rates, ServicePeriod, SessionPrice, Tier};
 
 /// Something that a model can do or cannot.

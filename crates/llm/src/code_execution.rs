@@ -8,13 +8,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use toolpost_core::Timestamp;
 
-use crate::catalog::{Feature, ModelInfo, SessionPrice};
+use crate::catalog::{Catalog, Feature, ModelInfo, SessionPrice, unsupported};
 use crate::wires::anthropic;
-use crate::{ErrorKind, HostedTool, ItemView, ModelError, Part, Request, Response, Turn};
+use crate::{HostedTool, ItemView, ModelError, Part, Request, Response, Turn};
 
 /// The names of tools in whose calls a provider runs code.
-const CODE_TOOLS: [&str; 4] =
+pub(crate) const CODE_TOOLS: [&str; 4] =
     ["code_execution", "bash_code_execution", "text_editor_code_execution", "code_interpreter"];
+
+/// How many containers a condensed meter keeps.
+const MOST_KEPT: usize = 16;
 
 /// Where code should run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,8 +81,12 @@ impl fmt::Display for CodePlace {
 }
 
 /// Where the code of a model runs. An error ([`ErrorKind::Unsupported`]) if it should run with the provider and the model
-/// is known to take no tool for it.
-pub fn choose_code_place(info: &ModelInfo, wanted: CodeWanted) -> Result<CodePlace, ModelError> {
+/// is known to take no tool for it; it names models of the catalog that do.
+pub fn choose_code_place(
+    catalog: &Catalog,
+    info: &ModelInfo,
+    wanted: CodeWanted,
+) -> Result<CodePlace, ModelError> {
     let hosted = || CodePlace::Hosted(HostedTool::CodeExecution { version: None, file_ids: Vec::new() });
     match (wanted, info.has(Feature::CodeExecution)) {
         (CodeWanted::Local, _) => Ok(CodePlace::Local(LocalReason::Asked)),
@@ -87,9 +94,9 @@ pub fn choose_code_place(info: &ModelInfo, wanted: CodeWanted) -> Result<CodePla
         (CodeWanted::Auto, Some(false)) => Ok(CodePlace::Local(LocalReason::NotTaken)),
         (CodeWanted::Auto, None) => Ok(CodePlace::Local(LocalReason::NotKnown)),
         (CodeWanted::Hosted, Some(false)) => {
-            let message = "the model takes no hosted code execution. Run code in the sandbox of this host (`local`), or \
-                           take another model: `toolpost models ls` lists what each can do";
-            Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&info.id))
+            let mut error = unsupported(catalog, info, Feature::CodeExecution, "code that the provider runs");
+            error.message.push_str(". Code can run in the sandbox of this host instead (`local`)");
+            Err(error)
         }
     }
 }
@@ -115,11 +122,13 @@ pub struct CodeUse {
 ///
 /// The time of a container is that of the requests in which code ran there, waits between them left out and
 /// overlapping ones counted once. The provider's own clock decides the bill; this is the estimate that can be made here.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CodeExecutionMeter {
     /// Spans of time by container, in microseconds since 1970, apart from each other and rising.
     containers: BTreeMap<String, Vec<(u64, u64)>>,
     /// The sessions without a container's name.
+    #[serde(skip)]
     others: Vec<Duration>,
 }
 
@@ -167,6 +176,29 @@ impl CodeExecutionMeter {
             },
             price,
         );
+    }
+
+    /// The same with what later uses can still change and no more, so that it can be kept with a conversation: of the 16
+    /// containers that ran last, for how long they did.
+    #[must_use]
+    pub fn condensed(mut self) -> Self {
+        self.others.clear();
+        let mut ends: Vec<u64> =
+            self.containers.values().filter_map(|spans| spans.last().map(|(_, ended)| *ended)).collect();
+        ends.sort_unstable_by(|one, other| other.cmp(one));
+        let oldest = ends.get(MOST_KEPT - 1).copied().unwrap_or_default();
+        self.containers.retain(|_, spans| spans.last().is_some_and(|(_, ended)| *ended >= oldest));
+        for spans in self.containers.values_mut() {
+            let time: u64 = spans.iter().map(|(began, ended)| ended - began).sum();
+            let end = spans.last().map_or(0, |(_, ended)| *ended);
+            *spans = vec![(end.saturating_sub(time), end)];
+        }
+        self
+    }
+
+    /// Whether nothing was counted.
+    pub fn is_empty(&self) -> bool {
+        self.containers.is_empty() && self.others.is_empty()
     }
 
     /// How many containers have run.
@@ -241,7 +273,7 @@ fn has_container_files(request: &Request) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ModelId;
+    use crate::{ErrorKind, ModelId};
 
     fn price() -> SessionPrice {
         SessionPrice {
@@ -296,6 +328,24 @@ mod tests {
     }
 
     #[test]
+    fn a_condensed_meter_goes_on_where_it_was() {
+        let mut meter = CodeExecutionMeter::new();
+        for number in 0..40 {
+            meter.add(&used(Some(&format!("c{number}")), number, number + 1), &price());
+        }
+        for from in [100, 110, 120] {
+            meter.add(&used(Some("long"), from, from + 2), &price());
+        }
+        let saved = serde_json::to_string(&meter.condensed()).unwrap();
+        let mut meter: CodeExecutionMeter = serde_json::from_str(&saved).unwrap();
+        assert_eq!(meter.sessions(), MOST_KEPT);
+        let before = meter.hours(&price());
+        meter.add(&used(Some("long"), 200, 203), &price());
+        assert!((meter.hours(&price()) - before - 3.0 / 60.0).abs() < 1e-9, "6 min are 9 now");
+        assert!(!meter.is_empty() && CodeExecutionMeter::new().condensed().is_empty());
+    }
+
+    #[test]
     fn files_start_the_meter_where_the_price_says_so_and_company_makes_it_free() {
         let mut idle = used(Some("a"), 0, 1);
         idle.ran = false;
@@ -328,10 +378,14 @@ mod tests {
             ("hosted", Some(false), None),
             ("local", Some(true), local(LocalReason::Asked)),
         ] {
-            let found = choose_code_place(&info(has), wanted.parse().unwrap());
+            let found = choose_code_place(Catalog::built_in(), &info(has), wanted.parse().unwrap());
             match expected {
                 Some(expected) => assert_eq!(found.unwrap(), expected, "{wanted} {has:?}"),
-                None => assert_eq!(found.unwrap_err().kind, ErrorKind::Unsupported),
+                None => {
+                    let error = found.unwrap_err();
+                    assert_eq!(error.kind, ErrorKind::Unsupported);
+                    assert!(error.message.contains("Models that have it: "), "{error}");
+                }
             }
         }
         assert!("both".parse::<CodeWanted>().unwrap_err().contains("`hosted`"));

@@ -15,7 +15,8 @@ use toolpost_core::Timestamp;
 use self::dialect::Dialect;
 use self::send::{Payload, Sender};
 use crate::{
-    ErrorKind, FileRef, HttpClient, Item, ItemView, ModelError, ModelId, Provider, ProviderAccess, RawJson,
+    ErrorKind, FileRef, HttpClient, Item, ItemView, Media, ModelError, ModelId, Part, Provider,
+    ProviderAccess, RawJson,
 };
 
 pub use self::save::SavedFile;
@@ -178,6 +179,18 @@ impl ProviderFiles {
             .header_of(Method::POST, dialect::GEMINI_UPLOAD, &headers, payload, "x-goog-upload-url")
             .await?;
         self.sender.send_bytes(&address, &file.bytes, &file.media_type).await
+    }
+
+    /// The part of a user's turn that gives an uploaded file to the code that the provider runs.
+    pub fn part(&self, file: &StoredFile) -> Part {
+        match self.dialect {
+            // Its code reads what stands in the conversation.
+            Dialect::Gemini => {
+                let media_type = file.media_type.as_deref().unwrap_or("application/octet-stream");
+                Part::Document(Media::from_file_id(media_type, &file.id))
+            }
+            _ => Part::ContainerFile { file_id: file.id.clone() },
+        }
     }
 
     /// Some of the files. `next` is what the page before gave, `None` for the first page.

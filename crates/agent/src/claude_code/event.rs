@@ -289,6 +289,7 @@ impl Ended {
                 reasoning_tokens: value
                     .pointer("/usage/output_tokens_details/thinking_tokens")
                     .and_then(Value::as_u64),
+                ..Usage::default()
             },
             denials: list("permission_denials")
                 .unwrap_or_default()
@@ -407,6 +408,7 @@ mod tests {
                     cache_read_tokens: 3,
                     cache_write_tokens: 2,
                     reasoning_tokens: Some(1),
+                    ..Usage::default()
                 },
                 denials: vec![Denial { tool: "Bash".into(), id: "t".into() }],
                 ..Ended::default()

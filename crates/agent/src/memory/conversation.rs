@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use toolpost_core::{
     Clock, Code, Document, RunId, RunRecord, ScopeId, SystemClock, Timestamp, ToolError, Usage, to_json,
 };
-use toolpost_llm::{ItemView, Part, ToolResult, Turn};
+use toolpost_llm::{CodeExecutionMeter, ItemView, Part, ToolResult, Turn};
 use toolpost_toolbox::ToolSession;
 
 use super::conversations::{ConversationSummary, Forked, remember_last};
@@ -99,6 +99,9 @@ pub(super) struct Head {
     /// The tools that the conversation has loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) tool_session: Option<Value>,
+    /// For how long containers have run code, so that one that is gone on in is not billed anew.
+    #[serde(default, skip_serializing_if = "CodeExecutionMeter::is_empty")]
+    pub(super) code_meter: CodeExecutionMeter,
     pub(super) bytes: u64,
 }
 
@@ -121,6 +124,7 @@ impl Head {
             forked_from: None,
             carry: BTreeMap::new(),
             tool_session: None,
+            code_meter: CodeExecutionMeter::new(),
             bytes: 0,
         }
     }
@@ -282,6 +286,15 @@ impl Conversation {
     /// What the next request to a provider carries, such as the id of the container that its code ran in.
     pub fn carry(&self, provider: &str) -> Map<String, Value> {
         self.state().head.carry.get(provider).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn code_meter(&self) -> CodeExecutionMeter {
+        self.state().head.code_meter.clone()
+    }
+
+    /// Says for how long code has run with providers. It is kept with the next thing that is.
+    pub(super) fn set_code_meter(&self, meter: CodeExecutionMeter) {
+        self.state().head.code_meter = meter.condensed();
     }
 
     /// A run that goes on with a prompt. It is kept while it runs.

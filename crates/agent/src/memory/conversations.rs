@@ -200,6 +200,7 @@ impl Conversations {
         new.forked_from = Some(Forked { from: id, prompts: exchanges.len() });
         new.model = head.model;
         new.carry = head.carry;
+        new.code_meter = head.code_meter;
         new.tool_session = head.tool_session;
         let id = ScopeId::new();
         let copy = Conversation::begin(self.ledger.clone(), id, name(id), new);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use toolpost_core::{RunId, RunRecord, ToolError};
-use toolpost_llm::{ExchangeSink, Model, Part, Recorder, Turn};
+use toolpost_llm::{CodeExecutionMeter, ExchangeSink, Model, Part, Recorder, Turn};
 use toolpost_toolbox::ToolSession;
 
 use super::conversation::Conversation;
@@ -45,6 +45,18 @@ impl Keeper {
     /// What the next request to a provider carries.
     pub(crate) fn carry(&self, provider: &str) -> Map<String, Value> {
         self.conversation.as_ref().map(|conversation| conversation.carry(provider)).unwrap_or_default()
+    }
+
+    /// The time that the provider's code was billed for in the conversation so far.
+    pub(crate) fn code_meter(&self) -> CodeExecutionMeter {
+        self.conversation.as_ref().map(Conversation::code_meter).unwrap_or_default()
+    }
+
+    /// Keeps that time with the conversation, when the run's end is kept.
+    pub(crate) fn keep_code_meter(&self, meter: CodeExecutionMeter) {
+        if let Some(conversation) = &self.conversation {
+            conversation.set_code_meter(meter);
+        }
     }
 
     /// Takes over a run that waits, from a pause and with so many calls made; the error if somebody has gone on from it

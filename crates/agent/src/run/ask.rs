@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use toolpost_core::{CallId, Event, UsageEvent};
+use toolpost_core::{CallId, Clock as _, Event, SystemClock, UsageEvent};
 use toolpost_llm::{
     AssistantTurn, ErrorKind, HostedTool, Item, ModelError, ModelEvent, ModelId, Request, Response,
     StopReason as ModelStop, ToolDefinition, Turn,
@@ -101,7 +101,12 @@ impl Running<'_> {
             iteration: running.record.iterations,
         });
         let request = std::mem::take(&mut self.request);
+        let began = SystemClock.timestamp();
         let answer = self.answer_to(&request).await;
+        let of_code = match &answer {
+            Ok(response) => self.meter(&request, response, began),
+            Err(_) => Spent::default(),
+        };
         self.request = request;
         let said = std::mem::take(&mut self.said);
         // Whoever stops an answer has read its beginning, and may speak of it.
@@ -112,7 +117,7 @@ impl Running<'_> {
             self.request.turns.push(Turn::Assistant(turn));
         }
         let response = answer?;
-        self.count(&response, response.tool_calls().count());
+        self.count(&response, response.tool_calls().count(), &of_code);
         Ok(response)
     }
 
@@ -185,9 +190,10 @@ impl Running<'_> {
         wanted
     }
 
-    /// Counts what an answer has consumed, and says so.
-    pub(super) fn count(&mut self, response: &Response, tool_calls: usize) {
-        let spent = spent_by(response, &*self.parts.model, self.parts.pricing.as_ref());
+    /// Counts what an answer has consumed, with what code took that the provider has run for it, and says so.
+    pub(super) fn count(&mut self, response: &Response, tool_calls: usize, of_code: &Spent) {
+        let mut spent = spent_by(response, &*self.parts.model, self.parts.pricing.as_ref());
+        spent.add(of_code);
         self.budget.spend(&spent);
         self.emit(|running| Event::TurnFinished {
             run: running.record.id,

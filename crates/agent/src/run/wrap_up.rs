@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toolpost_llm::{Thinking, ToolChoice, Turn};
 
-use super::{FROM_THE_PROGRAM, Running, calls};
+use super::{FROM_THE_PROGRAM, Running, Spent, calls};
 use crate::StopReason;
 use crate::results::wanted;
 
@@ -59,7 +59,8 @@ impl Running<'_> {
         let answered = tokio::time::timeout(wrap_up.time, self.answer_to(&request)).await;
         let Ok(Ok(answered)) = answered else { return self.note("the model could not be asked to sum up") };
         let wanted = wanted(&answered);
-        self.count(&answered, wanted.len());
+        // It was told to use no tool.
+        self.count(&answered, wanted.len(), &Spent::default());
         let Ok(text) = self.guard_output(answered.text()).await else {
             return self.note("what the model summed up was not let through");
         };

@@ -177,6 +177,7 @@ async fn cached_and_reasoning_tokens_are_summed_apart() {
         cache_read_tokens: 600,
         cache_write_tokens: 8000,
         reasoning_tokens: Some(10),
+        ..toolpost::Usage::default()
     };
     assert_eq!(outcome.record.usage, expected);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use toolpost_agent::claude_code::PermissionMode;
 use toolpost_core::parse_duration;
-use toolpost_llm::{Effort, ToolChoice};
+use toolpost_llm::{CodeWanted, Effort, ToolChoice};
 
 use super::{Permission, Pull, ServerArgs, TuningArgs, effort, size, tool_choice};
 
@@ -115,6 +115,10 @@ pub(crate) struct AgentArgs {
     /// Put a file or a folder into the working folder. May be repeated.
     #[arg(long, value_name = "PATH", help_heading = "Input")]
     pub(crate) attach: Vec<PathBuf>,
+    /// Upload what is attached to the provider, where its own sandbox runs the code. There it stays, until `toolpost files
+    /// rm` removes it.
+    #[arg(long, help_heading = "Input")]
+    pub(crate) enable_file_support: bool,
     /// Work in an existing folder instead of a fresh one.
     #[arg(long, value_name = "DIR", help_heading = "Input")]
     pub(crate) workdir: Option<PathBuf>,
@@ -138,9 +142,15 @@ pub(crate) struct AgentArgs {
     /// Write the conversation with the model to a file, for `--model replay:FILE`.
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub(crate) record: Option<PathBuf>,
-    /// The tools: targets or names, separated by commas. May be repeated.
+    /// The tools: targets or names, separated by commas; `hosted:web_search` and `hosted:web_fetch` are run by the provider.
+    /// May be repeated.
     #[arg(long, value_name = "TOOLS", help_heading = "Tools")]
     pub(crate) tools: Vec<String>,
+    /// Give the model the tool `code_execution`, and say where its code runs: with the provider (`hosted`), in the sandbox
+    /// of this host (`local`), or with the provider where the model takes that, else here (`auto`). Among the usual tools
+    /// it takes the place of `run_code`.
+    #[arg(long, value_name = "PLACE", help_heading = "Tools")]
+    pub(crate) code: Option<CodeWanted>,
     /// A server whose tools are added: `https://…`, `stdio:COMMAND`, or a name. May be repeated.
     #[arg(long, value_name = "TARGET", help_heading = "Tools")]
     pub(crate) mcp_server: Vec<String>,

@@ -8,12 +8,13 @@ use toolpost_core::{Artifact, ArtifactData, Clock as _, EventSink, RunId, System
 use toolpost_llm::{Catalog, Effort, Model, Settings, ToolChoice};
 use toolpost_toolbox::Toolbox;
 
+use super::hosted::{Hosted, Place};
 use super::model::{catalog, open_model};
 use crate::args::AgentArgs;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::print::Printer;
-use crate::target;
+use crate::target::{self, CODE_EXECUTION};
 use crate::workspace::{Store, Workspace};
 
 /// The tools when nobody names any.
@@ -28,6 +29,7 @@ pub(super) struct Parts<'a> {
     provider_options: serde_json::Map<String, serde_json::Value>,
     catalog: Arc<Catalog>,
     limits: Limits,
+    hosted: Hosted,
     events: EventSink,
     pub(super) toolbox: Toolbox,
     /// The servers, programs and gateways among what the tools are from.
@@ -48,7 +50,8 @@ impl<'a> Parts<'a> {
         let provider_options = provider_options(args, config)?;
         let catalog = catalog(config)?;
         let token = crate::mcp::token(&args.server)?;
-        let targets = targets(args, config);
+        let mut targets = targets(args, config);
+        let hosted = Hosted::take(&mut targets, args, config)?;
         let opened = target::open_with(&targets, config, args.permission.level, true, token).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
         let sources = opened.sources();
@@ -64,18 +67,38 @@ impl<'a> Parts<'a> {
             provider_options,
             catalog,
             limits,
+            hosted,
             events,
             toolbox,
             sources,
         })
     }
 
+    /// Where the code of a model runs, if it has the tool for it.
+    pub(super) fn code_place(&self, model: &dyn Model) -> Result<Option<Place>, Failure> {
+        self.hosted.place(&self.catalog, model)
+    }
+
     /// The agent with a model.
     pub(super) fn agent(&self, model: Arc<dyn Model>) -> Result<Agent, Failure> {
+        let place = self.code_place(&*model)?;
+        let hosted = self.hosted.tools(place.as_ref());
+        match place {
+            // A provider takes no other tool of that name.
+            Some(place) if place.is_hosted() => {
+                self.toolbox.remove(CODE_EXECUTION);
+            }
+            Some(_) if self.toolbox.own_tool(CODE_EXECUTION).is_none() => {
+                let added = self.toolbox.add(toolpost_tools::code_execution());
+                added.map_err(|error| Failure::usage(error.to_string()))?;
+            }
+            _ => {}
+        }
         let catalog = Arc::clone(&self.catalog);
         let mut builder = Agent::builder(model, self.toolbox.clone())
             .settings(self.settings.clone())
             .provider_options(self.provider_options.clone())
+            .hosted_tools(hosted)
             .pricing(Arc::new(move |model, usage| {
                 let cost = catalog.find(model).cost(usage, SystemClock.timestamp(), None)?;
                 // A part without a price makes the whole unknown.
@@ -120,12 +143,15 @@ pub(super) fn targets(args: &AgentArgs, config: &Config) -> Vec<String> {
 
 /// What takes the files that are made; none where they stay in the operator's folder.
 pub(super) fn store(args: &AgentArgs, config: &Config, workspace: &Workspace, id: RunId) -> Option<Store> {
-    let artifacts = args.artifacts.clone().or_else(|| Some(config.path("artifacts")?.join(id.to_string())));
-    match (&artifacts, workspace) {
-        (Some(folder), _) => Some(Store::new(folder)),
-        (None, Workspace::Fresh { .. }) => Some(Store::new(Path::new("artifacts").join(id.to_string()))),
-        (None, Workspace::Existing(_)) => None,
-    }
+    let is_named = args.artifacts.is_some() || config.path("artifacts").is_some();
+    let is_fresh = matches!(workspace, Workspace::Fresh { .. });
+    (is_named || is_fresh).then(|| Store::new(artifacts(args, config, id)))
+}
+
+/// The folder for files that are not where anybody expects them.
+pub(super) fn artifacts(args: &AgentArgs, config: &Config, id: RunId) -> PathBuf {
+    let usual = || config.path("artifacts").unwrap_or_else(|| "artifacts".into()).join(id.to_string());
+    args.artifacts.clone().unwrap_or_else(usual)
 }
 
 /// How hard the model thinks.

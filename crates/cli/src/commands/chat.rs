@@ -6,17 +6,19 @@ mod input;
 mod slash;
 
 use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use toolpost_agent::{Agent, Conversation};
 use toolpost_core::{Event, EventSink, RunId, RunRecord, Scope, Usage};
-use toolpost_llm::{Model, ModelSpec};
+use toolpost_llm::{Model, ModelSpec, Part, Turn};
 use toolpost_sandbox::Level;
 
 use self::input::{Input, Said};
-use super::agent::{Parts, put_away, store};
+use super::agent::{Parts, artifacts, put_away, store};
+use super::hosted::{self, Given, Place};
 use super::memory::Memory;
 use super::model::{model, recorded};
 use super::run::{ended, show, show_files};
@@ -71,6 +73,11 @@ pub(super) fn talk(
         runtime.spawn(draw(Arc::clone(screen)));
     }
     let agent = parts.agent(Arc::clone(&model))?;
+    let place = parts.code_place(&*model)?;
+    let given = runtime.block_on(hosted::give(work, place.as_ref(), &*model, &workspace, config, printer))?;
+    if !work.enable_file_support {
+        given.notices.iter().for_each(|notice| printer.warn(notice));
+    }
     let mut chat = Chat {
         parts: &parts,
         config,
@@ -91,6 +98,9 @@ pub(super) fn talk(
         latest: None,
         level: work.permission.level.or_else(|| config.choice("level")),
         next_id: Some(id),
+        place,
+        given,
+        artifacts: artifacts(work, config, id),
         handle: runtime.handle().clone(),
     };
     if matches!(spec, ModelSpec::Script(_)) {
@@ -105,6 +115,7 @@ pub(super) fn talk(
             format!("{} · /help lists commands, Ctrl-D leaves", harmless(&chat.model.id().to_string())),
         ));
     }
+    chat.tell_place();
     chat.tell_where_it_stands();
     let ended = chat.talk(&mut input, first, is_terminal);
     if is_terminal && memory.runs.is_some() && !chat.conversation.exchanges().is_empty() {
@@ -168,6 +179,12 @@ struct Chat<'a> {
     level: Option<Level>,
     /// The name of the first run, by which its files are put away.
     next_id: Option<RunId>,
+    /// Where code runs, if the model has the tool for it.
+    place: Option<Place>,
+    /// What the next prompt gives to the provider's code.
+    given: Given,
+    /// The folder for what the provider's code has made.
+    artifacts: PathBuf,
     handle: Handle,
 }
 
@@ -235,6 +252,12 @@ impl Chat<'_> {
         self.printer.note(text);
     }
 
+    fn tell_place(&self) {
+        if let Some(place) = &self.place {
+            self.tell(&format!("{} {}", paint(HINT, "code:"), place.told));
+        }
+    }
+
     /// Of a conversation that goes on, what was said last.
     fn tell_where_it_stands(&self) {
         let summary = self.conversation.summary();
@@ -253,13 +276,20 @@ impl Chat<'_> {
     /// One thing that is said, and the answer.
     fn turn(&mut self, words: String) -> Result<(), Failure> {
         let before = self.conversation.exchanges().len();
+        let had = hosted::made(&self.conversation.turns());
+        let given = std::mem::take(&mut self.given);
+        let stop = self.interrupts.begin();
+        let said = std::iter::once(Part::text(words)).chain(given.parts.iter().cloned()).collect();
         let mut run = self
             .conversation
-            .run(&self.agent, words)
+            .run_turn(&self.agent, Turn::User(said))
             .with_caller(super::caller())
             .with_scope(self.scope.clone().with_id(self.conversation.id()))
             .with_port(Arc::clone(&self.port) as Arc<dyn toolpost_core::Port>)
-            .with_cancellation(self.interrupts.begin());
+            .with_cancellation(stop.clone());
+        for notice in self.place.iter().map(|place| &place.told).chain(&given.notices) {
+            run = run.with_notice(notice.as_str());
+        }
         if let Some(runs) = &self.memory.runs {
             run = run.kept_in(runs);
         }
@@ -270,15 +300,22 @@ impl Chat<'_> {
             screen.begin();
         }
         let outcome = self.handle.block_on(run.finish());
+        let fetched = hosted::fetch(&outcome.turns, &had, &self.artifacts, self.config, &stop);
+        let fetched = self.handle.block_on(fetched);
         let shown = self.screen.as_ref().map(|screen| screen.settle());
         self.count(&outcome.record.usage, outcome.record.cost_usd);
         self.latest = Some(Arc::clone(&outcome.record));
         let window = self.window_left();
-        let record = RunRecord::clone(&outcome.record);
+        show_files(&fetched.artifacts, self.printer);
+        fetched.notices.iter().for_each(|notice| self.printer.warn(notice));
+        let mut record = RunRecord::clone(&outcome.record);
+        record.artifacts.extend(fetched.artifacts);
+        record.notices.extend(fetched.notices);
         show(record, outcome.stop.is_answer(), shown.as_deref(), window, self.printer)?;
         // What nobody has answered can be said again; it is not sent twice.
         if outcome.error.is_some() && outcome.record.tool_calls.is_empty() {
             self.take_back(before)?;
+            self.given = given;
         }
         match ended(&outcome) {
             // Whoever stops it knows.

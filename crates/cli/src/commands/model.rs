@@ -28,12 +28,16 @@ pub(crate) const DEFAULT_MODELS: [(&str, &str); 4] = [
 pub(super) fn model(args: &AgentArgs, config: &Config) -> Result<(Arc<dyn Model>, ModelSpec), Failure> {
     let name = args.model.clone().map_or_else(|| usual_model(config), Ok)?;
     let spec = ModelSpec::parse(&name)?;
-    let fallbacks = match args.tuning.fallback.as_slice() {
+    Ok((router(config)?.open_with_fallbacks(&spec, &fallbacks(args, config)?)?, spec))
+}
+
+/// The models that are asked when the first cannot be had.
+pub(super) fn fallbacks(args: &AgentArgs, config: &Config) -> Result<Vec<ModelSpec>, Failure> {
+    let names = match args.tuning.fallback.as_slice() {
         [] => config.texts("models.fallback"),
         named => named.to_vec(),
     };
-    let fallbacks = fallbacks.iter().map(|name| ModelSpec::parse(name)).collect::<Result<Vec<_>, _>>()?;
-    Ok((router(config)?.open_with_fallbacks(&spec, &fallbacks)?, spec))
+    Ok(names.iter().map(|name| ModelSpec::parse(name)).collect::<Result<_, _>>()?)
 }
 
 fn default_model() -> Option<String> {

@@ -147,10 +147,19 @@ fn show(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
         }
     }
     if let Some(price) = model.code_execution_price.as_ref().filter(|price| price.usd_per_hour > 0.0) {
-        row(
-            "hosted code",
-            format!("{} an hour, at least {} minutes", amount(price.usd_per_hour), price.minimum_minutes),
+        // Only the provider knows what is left of them.
+        let free = match price.free_hours_per_month {
+            hours if hours > 0.0 => {
+                format!("; {hours} hours a month are free, which costs of runs do not take off")
+            }
+            _ => String::new(),
+        };
+        let told = format!(
+            "{} an hour, at least {} minutes{free}",
+            amount(price.usd_per_hour),
+            price.minimum_minutes
         );
+        row("hosted code", told);
     }
     printer.result(&lines.join("\n"))?;
     printer.note(&paint(

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use toolpost_agent::Outcome;
-use toolpost_core::{Artifact, Event, RunId, RunRecord, Schema, Scope, format_duration};
-use toolpost_llm::ModelSpec;
+use toolpost_core::{Artifact, Event, RunId, RunRecord, Schema, Scope, Usage, format_duration};
+use toolpost_llm::{ModelSpec, Part, Turn};
 
-use super::agent::{Parts, put_away, store};
+use super::agent::{Parts, artifacts, put_away, store};
+use super::hosted;
 use super::memory::Memory;
 use super::model::{model, recorded};
 use crate::args::{AgentKind, Format, RunArgs};
@@ -56,8 +57,12 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let memory = Memory::open(work, config)?;
     let conversation = runtime.block_on(memory.begin(work))?;
     let scope = Scope::new(owner).with_id(conversation.id()).with_working_dir(workspace.path());
+    let place = parts.code_place(&*model)?;
+    let agent = parts.agent(Arc::clone(&model))?;
+    let given = runtime.block_on(hosted::give(work, place.as_ref(), &*model, &workspace, config, printer))?;
+    let had = hosted::made(&conversation.turns());
     let mut run = conversation
-        .run(&parts.agent(model)?, prompt)
+        .run_turn(&agent, Turn::User(std::iter::once(Part::text(prompt)).chain(given.parts).collect()))
         .with_id(id)
         .with_caller(super::caller())
         .with_scope(scope)
@@ -66,6 +71,16 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         ));
     if let Some(schema) = schema {
         run = run.with_answer_schema(schema);
+    }
+    if let Some(place) = &place {
+        printer.note(&format!("{} {}", paint(HINT, "code:"), place.told));
+        run = run.with_notice(place.told.as_str());
+    }
+    for notice in given.notices {
+        if !work.enable_file_support {
+            printer.warn(&notice);
+        }
+        run = run.with_notice(notice);
     }
     if matches!(spec, ModelSpec::Script(_)) {
         let notice = "the model's words are scripted; the tools, the sandbox and the numbers are real";
@@ -79,8 +94,13 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         screen.begin();
         runtime.spawn(super::chat::draw(Arc::clone(screen)));
     }
-    let outcome = runtime
-        .block_on(async { Ok::<_, Failure>(run.with_cancellation(interrupt::watch()?).finish().await) })?;
+    let (outcome, fetched) = runtime.block_on(async {
+        let stop = interrupt::watch()?;
+        let outcome = run.with_cancellation(stop.clone()).finish().await;
+        let folder = artifacts(work, config, id);
+        let fetched = hosted::fetch(&outcome.turns, &had, &folder, config, &stop).await;
+        Ok::<_, Failure>((outcome, fetched))
+    })?;
     let shown = screen.map(|screen| screen.settle());
     super::end(runtime);
     let mut record = RunRecord::clone(&outcome.record);
@@ -88,6 +108,9 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         Some(store) => put_away(&workspace, store, &mut record.artifacts),
         None => Ok(()),
     };
+    record.artifacts.extend(fetched.artifacts);
+    fetched.notices.iter().for_each(|notice| printer.warn(notice));
+    record.notices.extend(fetched.notices);
     show_files(&record.artifacts, printer);
     let written = match &args.output {
         Some(path) if outcome.stop.is_answer() => write_answer(path, &record.response, printer),
@@ -286,12 +309,19 @@ fn summary(record: &RunRecord, window: Option<String>) -> String {
         };
         facts.push(format!("{} tokens in{cached}, {} out", usage.input_tokens, usage.output_tokens));
     }
+    facts.extend(hosted_code(&record.usage));
     if let Some(cost) = record.cost_usd {
         facts.push(format!("{cost:.4} USD"));
     }
     facts.push(format_duration(std::time::Duration::from_secs_f64(record.execution_time)));
     facts.extend(window);
     crate::style::one_line(&facts.join(" · "), 200)
+}
+
+/// How long providers' containers are billed for, if they are.
+pub(super) fn hosted_code(usage: &Usage) -> Option<String> {
+    let time = std::time::Duration::from_secs(usage.hosted_code_seconds);
+    (!time.is_zero()).then(|| format!("{} of hosted code", format_duration(time)))
 }
 
 pub(super) fn count(number: usize, what: &str) -> String {

@@ -78,6 +78,7 @@ const fn key(
 }
 
 const LEVELS: &[&str] = &["minimal", "standard", "strict", "maximum"];
+const PLACES: &[&str] = &["auto", "hosted", "local"];
 const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh", "max"];
 
 use Kind::{
@@ -307,6 +308,14 @@ pub(crate) const KEYS: &[Key] = &[
         ActsIfTrue,
         "false",
         "no connection leaves this machine; any text but `0` and `false` means it",
+    ),
+    key(
+        "code.place",
+        Choice(PLACES),
+        "TOOLPOST_CODE_PLACE",
+        Waits,
+        "auto",
+        "where the code of `code_execution` runs: with the provider (hosted) or here (local)",
     ),
     key(
         "code.pool",

@@ -19,6 +19,7 @@ mod files;
 mod gateway;
 mod global;
 mod help;
+mod hosted;
 mod hostile;
 mod interrupt;
 mod killed;

@@ -46,8 +46,14 @@ pub(crate) fn show() {
     assert_eq!(shown["known_as"], "anthropic/claude-opus-5-5");
     assert_eq!(shown["prices"][0]["input"], 4.0);
     let text = env.run(["models", "show", "claude-sonnet-4-5"]).ok().out;
-    for part in ["200k", "2026-11-30", "code_execution_20260521", "3 USD in, 15 USD out", "0.05 USD an hour"]
-    {
+    for part in [
+        "200k",
+        "2026-11-30",
+        "code_execution_20260521",
+        "3 USD in, 15 USD out",
+        "0.05 USD an hour",
+        "1550 hours a month are free",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let wrong = env.run(["models", "show", "anthropic/claude-opus-5-6", "--json"]).exit(1).error();

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, chat, claude_code, config, docker, exec, files, gateway, global, login, look, loop_limits, mcp,
-    memory, models, packages, replay, run, serve, serve_oauth, serve_tasks, session, several, state, targets,
-    tuning,
+    call, chat, claude_code, config, docker, exec, files, gateway, global, hosted, login, look, loop_limits,
+    mcp, memory, models, packages, replay, run, serve, serve_oauth, serve_tasks, session, several, state,
+    targets, tuning,
 };
 
 /// The test that holds an option: its name, and the file that it stands in.
@@ -148,6 +148,8 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--prompt"), by!(run::prompt)),
         (("run", "--file"), by!(run::file)),
         (("run", "--attach"), by!(run::attach)),
+        (("run", "--enable-file-support"), by!(hosted::enable_file_support)),
+        (("run", "--code"), by!(hosted::code)),
         (("run", "--workdir"), by!(run::workdir)),
         (("run", "--system-prompt"), by!(run::system_prompt)),
         (("run", "--model"), by!(run::model)),

@@ -107,7 +107,8 @@ fn needs(request: &Request) -> Vec<(Feature, &'static str)> {
     needs
 }
 
-fn unsupported(catalog: &Catalog, info: &ModelInfo, feature: Feature, what: &str) -> ModelError {
+/// That a model lacks a feature, with models that have it.
+pub(crate) fn unsupported(catalog: &Catalog, info: &ModelInfo, feature: Feature, what: &str) -> ModelError {
     let now = SystemClock.timestamp();
     let can = |other: &ModelInfo| other.has(feature) == Some(true) && !other.is_retired(now);
     let (own, others): (Vec<ModelInfo>, Vec<ModelInfo>) =

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use toolpost_core::Timestamp;
 
 use super::{Date, ModelInfo};
+use crate::code_execution::CODE_TOOLS;
 use crate::{Response, Usage};
 
 /// Prices per million tokens, in US dollars.
@@ -218,7 +219,7 @@ impl ModelInfo {
         let ends = ["_requests", "_calls", "_queries", "_uses"];
         let name = ends.iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word);
         // Running code is paid by time, which is metered apart.
-        if name == "code_execution" && self.code_execution_price.is_some() {
+        if CODE_TOOLS.contains(&name) && self.code_execution_price.is_some() {
             return Some(0.0);
         }
         period.uses.get(name).or_else(|| self.uses.get(name)).copied()

@@ -11,7 +11,7 @@ use toolpost_llm::{ItemView, Part, Turn};
 use toolpost_sandbox::Host;
 
 use super::super::model::open_model;
-use super::super::run::count;
+use super::super::run::{count, hosted_code};
 use super::{Chat, Next, slash};
 use crate::failure::Failure;
 use crate::progress;
@@ -66,8 +66,14 @@ impl Chat<'_> {
         }
         let model = open_model(name, self.config)?;
         self.agent = self.parts.agent(std::sync::Arc::clone(&model))?;
+        self.place = self.parts.code_place(&*model)?;
+        if model.id().provider != self.model.id().provider {
+            // What was uploaded is with the other provider alone.
+            self.given = super::Given::default();
+        }
         self.model = model;
         self.tell(&format!("{} goes on", paint(STRONG, harmless(&self.model.id().to_string()))));
+        self.tell_place();
         Ok(())
     }
 
@@ -154,6 +160,7 @@ impl Chat<'_> {
         if let Some(reasoning) = usage.reasoning_tokens {
             parts.push(format!("{reasoning} of reasoning"));
         }
+        parts.extend(hosted_code(usage));
         if !parts.is_empty() {
             let _ = write!(text, " ({})", parts.join(", "));
         }

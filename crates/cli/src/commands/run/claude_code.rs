@@ -215,6 +215,8 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         ("--tool-choice", args.work.tool_choice.is_some()),
         ("--plain", args.work.plain),
         ("--record", args.work.record.is_some()),
+        ("--code", args.work.code.is_some()),
+        ("--enable-file-support", args.work.enable_file_support),
         ("--dynamic", args.work.dynamic.is_some()),
         ("--core-tool", !args.work.core_tool.is_empty()),
         ("--compact-tools", args.work.compact_tools),

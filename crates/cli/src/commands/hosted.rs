@@ -1,0 +1,260 @@
+//! What a provider runs itself: its tools, the files that its code gets, and those that its code makes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use toolpost_core::{Artifact, ArtifactData, Cancellation, did_you_mean};
+use toolpost_llm::{
+    Catalog, CodePlace, CodeWanted, FileRef, HostedTool, Item, Model, ModelId, ModelSpec, Part, Turn,
+    choose_code_place, output_files,
+};
+
+use super::agent::media_type;
+use super::files::upload_of;
+use super::model::{fallbacks, provider_files};
+use crate::args::AgentArgs;
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::print::Printer;
+use crate::style::{GOOD, HINT, harmless, one_line, paint};
+use crate::target::{CODE_EXECUTION, split};
+use crate::workspace::Workspace;
+
+/// The most files that are uploaded for a run.
+const MOST_UPLOADS: usize = 100;
+/// The most files that are downloaded after a run, and their bytes together, after which no other one is begun.
+const MOST_DOWNLOADS: usize = 1_000;
+const MOST_BYTES: u64 = 1 << 30;
+
+/// What the words of a command want of the provider.
+pub(super) struct Hosted {
+    tools: Vec<HostedTool>,
+    /// Where code should run, if the model has the tool for it.
+    code: Option<CodeWanted>,
+    /// The models that may be asked in the place of the first.
+    others: Vec<ModelSpec>,
+}
+
+/// Where code runs, and how that is told.
+pub(super) struct Place {
+    place: CodePlace,
+    pub(super) told: String,
+}
+
+impl Place {
+    /// Whether it runs with the provider.
+    pub(super) fn is_hosted(&self) -> bool {
+        matches!(self.place, CodePlace::Hosted(_))
+    }
+}
+
+impl Hosted {
+    /// Takes what the provider runs out of the words for tools; the others stay.
+    pub(super) fn take(
+        targets: &mut Vec<String>,
+        args: &AgentArgs,
+        config: &Config,
+    ) -> Result<Self, Failure> {
+        let (mut tools, mut rest) = (Vec::new(), Vec::new());
+        for word in targets.iter().flat_map(|word| split(word)) {
+            match word.strip_prefix("hosted:") {
+                Some(name) => {
+                    let tool = hosted_tool(name)?;
+                    if !tools.contains(&tool) {
+                        tools.push(tool);
+                    }
+                }
+                None => rest.push(word.to_owned()),
+            }
+        }
+        let is_usual = args.tools.is_empty() && config.texts("tools").is_empty();
+        if args.code.is_some() && !rest.iter().any(|word| word == CODE_EXECUTION) {
+            // Two tools for one thing would leave the model to guess.
+            rest.retain(|word| !is_usual || word != "run_code");
+            rest.push(CODE_EXECUTION.to_owned());
+        }
+        let has_code = rest.iter().any(|word| word == CODE_EXECUTION);
+        let wanted = args.code.or_else(|| config.choice("code.place")).unwrap_or_default();
+        *targets = rest;
+        Ok(Self { tools, code: has_code.then_some(wanted), others: fallbacks(args, config)? })
+    }
+
+    /// Where the code of a model runs: with the provider only if every model that may be asked takes that.
+    pub(super) fn place(&self, catalog: &Catalog, model: &dyn Model) -> Result<Option<Place>, Failure> {
+        let Some(wanted) = self.code else { return Ok(None) };
+        let place = choose_code_place(catalog, &catalog.find(model.id()), wanted)?;
+        let mut chosen = Place { told: place.to_string(), place };
+        for other in &self.others {
+            let ModelSpec::Hosted { provider, name } = other else { continue };
+            let id = ModelId::new(provider, name);
+            let place = choose_code_place(catalog, &catalog.find(&id), wanted)?;
+            if chosen.is_hosted() && matches!(place, CodePlace::Local(_)) {
+                chosen = Place { told: format!("{place} ({id}, which may be asked instead)"), place };
+            }
+        }
+        Ok(Some(chosen))
+    }
+
+    /// The tools that the provider runs.
+    pub(super) fn tools(&self, place: Option<&Place>) -> Vec<HostedTool> {
+        let code = place.and_then(|place| match &place.place {
+            CodePlace::Hosted(tool) => Some(tool.clone()),
+            CodePlace::Local(_) => None,
+        });
+        self.tools.iter().cloned().chain(code).collect()
+    }
+}
+
+/// A tool of a provider by its name.
+fn hosted_tool(name: &str) -> Result<HostedTool, Failure> {
+    let (max_uses, allowed_domains, blocked_domains) = (None, Vec::new(), Vec::new());
+    let failure = Failure::usage(format!("there is no target `hosted:{name}`"));
+    match name {
+        "web_search" => Ok(HostedTool::WebSearch { max_uses, allowed_domains, blocked_domains }),
+        "web_fetch" => Ok(HostedTool::WebFetch { max_uses, allowed_domains, blocked_domains }),
+        CODE_EXECUTION => {
+            Err(failure.hint("Name it `code_execution`, and say where it runs with `--code hosted`."))
+        }
+        _ => {
+            let near = did_you_mean(name, ["web_search", "web_fetch", CODE_EXECUTION]);
+            let all = "There are: `hosted:web_search`, `hosted:web_fetch`. `--provider-option` adds others, in the \
+                       provider's own JSON.";
+            Err(failure.hint(near.unwrap_or_else(|| all.to_owned())))
+        }
+    }
+}
+
+/// What a prompt gives to the provider's code, and what is to be told of it.
+#[derive(Default)]
+pub(super) struct Given {
+    pub(super) parts: Vec<Part>,
+    pub(super) notices: Vec<String>,
+}
+
+/// Gives what is attached to the provider, where its code needs it and the command allows it.
+pub(super) async fn give(
+    args: &AgentArgs,
+    place: Option<&Place>,
+    model: &dyn Model,
+    workspace: &Workspace,
+    config: &Config,
+    printer: &Printer,
+) -> Result<Given, Failure> {
+    let names = workspace.attached();
+    if names.is_empty() || !place.is_some_and(Place::is_hosted) {
+        return Ok(Given::default());
+    }
+    let provider = &model.id().provider;
+    let mut given = Given::default();
+    if !args.enable_file_support {
+        given.notices.push(format!(
+            "what is attached stays here, and {provider} runs the code, which cannot read it; \
+             `--enable-file-support` uploads it, and `--code local` runs the code here"
+        ));
+        return Ok(given);
+    }
+    if names.len() > MOST_UPLOADS {
+        let message = format!("{} files are attached, and at most {MOST_UPLOADS} are uploaded", names.len());
+        return Err(Failure::new(Exit::Limit, "LIMIT", message)
+            .hint("Attach an archive of them, or run the code here with `--code local`."));
+    }
+    let files = provider_files(provider, config)?;
+    for name in names {
+        // Providers have no folders.
+        let flat = name.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("_");
+        let upload = upload_of(&workspace.path().join(name), &flat, files.largest_upload())?;
+        let stored = files.upload(upload).await?;
+        given.notices.push(format!(
+            "uploaded `{}` to {provider} as {}; `toolpost files rm {} --provider {provider}` removes it",
+            harmless(&flat),
+            harmless(&stored.id),
+            harmless(&stored.id)
+        ));
+        let id = paint(HINT, one_line(&stored.id, 200));
+        printer.note(&format!("{} {} as {id}", paint(GOOD, "uploaded"), one_line(&flat, 200)));
+        given.parts.push(files.part(&stored));
+    }
+    Ok(given)
+}
+
+/// A file that a provider's code has made.
+pub(super) struct Made {
+    provider: String,
+    file: FileRef,
+}
+
+/// The files that the code of providers has made in a conversation.
+pub(super) fn made(turns: &[Turn]) -> Vec<Made> {
+    let mut items: BTreeMap<&str, Vec<Item>> = BTreeMap::new();
+    for turn in turns {
+        if let Turn::Assistant(turn) = turn {
+            items.entry(&turn.origin.provider).or_default().extend(turn.items.iter().cloned());
+        }
+    }
+    // Gemini's code gives its files within the answer; what it cites are stores that are searched.
+    items.remove("gemini");
+    let of_provider = |(provider, items): (&str, Vec<Item>)| {
+        let made = |file| Made { provider: provider.to_owned(), file };
+        output_files(&items).into_iter().map(made).collect::<Vec<_>>()
+    };
+    items.into_iter().flat_map(of_provider).collect()
+}
+
+/// What was downloaded, and what is to be told of it.
+#[derive(Default)]
+pub(super) struct Fetched {
+    pub(super) artifacts: Vec<Artifact>,
+    pub(super) notices: Vec<String>,
+}
+
+/// Downloads what the provider's code has made and was not there before into a folder, over nothing.
+pub(super) async fn fetch(
+    turns: &[Turn],
+    before: &[Made],
+    folder: &Path,
+    config: &Config,
+    stop: &Cancellation,
+) -> Fetched {
+    let mut fetched = Fetched::default();
+    let mut size = 0;
+    let is_known = |made: &Made| before.iter().any(|known| known.file.id == made.file.id);
+    for made in made(turns).into_iter().filter(|made| !is_known(made)) {
+        let Made { provider, file } = &made;
+        let result = if fetched.artifacts.len() >= MOST_DOWNLOADS || size >= MOST_BYTES {
+            Err("there are already 1,000 files or 1 GiB of this run".to_owned())
+        } else {
+            let download = async {
+                let files = provider_files(provider, config).map_err(|failure| failure.message)?;
+                files.save(file, folder).await.map_err(|error| error.to_string())
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => Err("the run was stopped".to_owned()),
+                saved = download => saved,
+            }
+        };
+        match result {
+            Ok(saved) => {
+                size += saved.size;
+                fetched.artifacts.push(Artifact {
+                    name: saved.path.display().to_string(),
+                    media_type: saved.media_type.unwrap_or_else(|| media_type(&saved.path).to_owned()),
+                    size: saved.size,
+                    sha256: None,
+                    data: ArtifactData::Path(saved.path),
+                });
+            }
+            Err(why) => {
+                let place =
+                    file.container.as_ref().map_or_else(String::new, |id| format!(" --container {id}"));
+                let name = file.name.as_ref().unwrap_or(&file.id);
+                fetched.notices.push(harmless(&format!(
+                    "`{name}` was not downloaded: {why}. `toolpost files get {} --provider {provider}{place}` gets it",
+                    file.id
+                )));
+            }
+        }
+    }
+    fetched
+}

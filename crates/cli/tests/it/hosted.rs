@@ -1,0 +1,332 @@
+//! What a provider runs itself: where code runs, the files that it gets and makes, the containers, the cost.
+
+use serde_json::{Value, json};
+use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
+
+use crate::support::{Anthropic, TestEnv, calls, fits, says};
+
+const KEY: &str = "sk-canary-hosted-5c0d";
+const CONTAINER: &str = "container_1";
+const HOSTED: &str = "code runs with the provider";
+const HERE: &str = "code runs in the sandbox of this host";
+
+/// An answer of these blocks, whose code ran in a container.
+fn answer(blocks: &[Value]) -> Reply {
+    let message = json!({
+        "type": "message", "id": "msg_1", "role": "assistant", "model": "claude-opus-5-5", "content": [],
+        "stop_reason": null, "stop_sequence": null, "usage": {"input_tokens": 7, "output_tokens": 1},
+        "container": {"id": CONTAINER, "expires_at": "2099-01-01T00:00:00Z"},
+    });
+    let mut events = vec![json!({"type": "message_start", "message": message})];
+    for (index, block) in blocks.iter().enumerate() {
+        let (mut begun, mut delta) = (block.clone(), None);
+        if let Some(text) = block["text"].as_str() {
+            begun["text"] = "".into();
+            delta = Some(json!({"type": "text_delta", "text": text}));
+        }
+        if block["type"] == "server_tool_use" {
+            begun["input"] = json!({});
+            delta = Some(json!({"type": "input_json_delta", "partial_json": block["input"].to_string()}));
+        }
+        events.push(json!({"type": "content_block_start", "index": index, "content_block": begun}));
+        events.extend(
+            delta.map(|delta| json!({"type": "content_block_delta", "index": index, "delta": delta})),
+        );
+        events.push(json!({"type": "content_block_stop", "index": index}));
+    }
+    events.push(json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"},
+        "usage": {"output_tokens": 5}}));
+    events.push(json!({"type": "message_stop"}));
+    let lines: Vec<String> = events
+        .iter()
+        .map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap()))
+        .collect();
+    Reply::events(lines.concat())
+}
+
+/// An answer whose code has made these files.
+fn plots(files: &[&str]) -> Reply {
+    let made: Vec<Value> =
+        files.iter().map(|id| json!({"type": "bash_code_execution_output", "file_id": id})).collect();
+    answer(&[
+        json!({"type": "server_tool_use", "id": "s1", "name": "bash_code_execution",
+            "input": {"command": "python plot.py"}}),
+        json!({"type": "bash_code_execution_tool_result", "tool_use_id": "s1", "content": {
+            "type": "bash_code_execution_result", "stdout": "ok\n", "stderr": "", "return_code": 0,
+            "content": made}}),
+        json!({"type": "text", "text": "Here it is."}),
+    ])
+}
+
+/// A world whose environment leads to a provider.
+fn world(provider: &str, server: &LoopbackProvider) -> TestEnv {
+    let name = provider.to_uppercase();
+    TestEnv::new()
+        .with(&format!("{name}_API_KEY"), KEY)
+        .with(&format!("{name}_BASE_URL"), server.base_url())
+        .with("TOOLPOST_MODELS_RETRY_WAIT", "1ms")
+}
+
+/// The requests of models, without those about files.
+fn asked(server: &LoopbackProvider) -> Vec<Value> {
+    let is_about_files = |request: &ReceivedRequest| request.path.contains("files");
+    server.requests().iter().filter(|request| !is_about_files(request)).map(ReceivedRequest::json).collect()
+}
+
+/// The names and types of the tools of a request.
+fn tools(body: &Value) -> Vec<String> {
+    let name = |tool: &Value| {
+        let name = tool["name"].as_str().unwrap_or_default();
+        tool["type"].as_str().filter(|kind| *kind != "custom").unwrap_or(name).to_owned()
+    };
+    body["tools"].as_array().map(|tools| tools.iter().map(name).collect()).unwrap_or_default()
+}
+
+/// The tools of the request of a run with these words, and what its record and the terminal say.
+fn place(words: &[&str]) -> (Vec<String>, Vec<String>) {
+    let model = Anthropic::start(vec![says("hi"), says("hi")]);
+    let run = |more: &str| {
+        let words = ["run", "-p", "x", "--no-save"].iter().chain(words).chain([&more]);
+        model.env.run(words.filter(|word| !word.is_empty())).ok()
+    };
+    let text = run("");
+    let record = run("--json").json();
+    fits("run-record", &record);
+    let notices: Vec<String> = serde_json::from_value(record["notices"].clone()).unwrap_or_default();
+    for notice in &notices {
+        assert!(text.err.contains(notice.as_str()), "{notice}: {text}");
+    }
+    (tools(&model.bodies()[1]), notices)
+}
+
+#[test]
+pub(crate) fn code() {
+    const NEW: [&str; 2] = ["--model", "claude-opus-5-5"];
+    const OLD: [&str; 2] = ["--model", "anthropic/claude-3-5-sonnet"];
+    let words = |model: [&'static str; 2], more: &[&'static str]| [&model[..], more].concat();
+    let only = ["--tools", "code_execution"];
+    // The model takes it, does not, and may not as nothing is known of it.
+    let (tools, told) = place(&words(NEW, &only));
+    assert_eq!((tools, told), (vec!["code_execution_20260521".to_owned()], vec![HOSTED.to_owned()]));
+    for model in [OLD, ["--model", "anthropic/claude-9-mystery"]] {
+        let (tools, told) = place(&words(model, &only));
+        assert_eq!(tools, ["code_execution"]);
+        assert!(told[0].starts_with(HERE), "{told:?}");
+    }
+    // What is asked for counts, the option more than the setting.
+    for more in [&["--code", "local"][..], &["--config", "code.place=local"]] {
+        assert_eq!(place(&words(NEW, &[&only[..], more].concat())).0, ["code_execution"]);
+    }
+    let both = [&only[..], &["--config", "code.place=local", "--code", "hosted"]].concat();
+    assert_eq!(place(&words(NEW, &both)).1, [HOSTED]);
+    // The option alone gives the tool, instead of the other one that runs code; the setting does not.
+    let (tools, _) = place(&words(NEW, &["--code", "auto"]));
+    assert!(tools.contains(&"code_execution_20260521".to_owned()) && tools.contains(&"calculate".to_owned()));
+    assert!(!tools.contains(&"run_code".to_owned()), "{tools:?}");
+    let (tools, told) = place(&words(NEW, &["--config", "code.place=hosted"]));
+    assert!(tools.contains(&"run_code".to_owned()) && told.is_empty(), "{tools:?}");
+    // A model that may be asked instead must take it too.
+    let (tools, told) =
+        place(&words(NEW, &[&only[..], &["--fallback", "anthropic/claude-3-5-sonnet"]].concat()));
+    assert_eq!(tools, ["code_execution"]);
+    assert!(told[0].contains("claude-3-5-sonnet, which may be asked instead"), "{told:?}");
+    // What cannot be is found before anybody is asked.
+    let model = Anthropic::start(Vec::new());
+    let wrong = ["run", "-p", "x", "--code", "hosted", "--model", "anthropic/claude-3-5-sonnet", "--json"];
+    let error = model.env.run(wrong).exit(2).error();
+    assert_eq!(error["code"], "UNSUPPORTED");
+    for part in ["anthropic/claude-opus-5-5", "`local`"] {
+        assert!(error["message"].as_str().unwrap().contains(part), "{part}: {error}");
+    }
+    assert!(model.env.run(["run", "-p", "x", "--code", "both"]).exit(2).err.contains("`hosted`"));
+    assert!(model.bodies().is_empty());
+}
+
+#[test]
+fn code_that_runs_here_answers_in_the_provider_s_blocks() {
+    let code = json!({"code": "print(6 * 7)"});
+    let model = Anthropic::start(vec![calls("code_execution", &code), says("42")]);
+    let words = ["run", "-p", "x", "--tools", "code_execution", "--code", "local"];
+    model.env.run(words).ok();
+    let bodies = model.bodies();
+    let result = bodies[1]["messages"][2]["content"][0]["content"].to_string();
+    if result.contains("PRECONDITION") {
+        println!("SKIP code_that_runs_here_answers_in_the_provider_s_blocks: no sandbox or no Python");
+        return;
+    }
+    assert!(result.contains("code_execution_result") && result.contains("42"), "{result}");
+    // The same tool for whoever calls it directly.
+    let called = model.env.run(["call", "code_execution", "code=print(2)", "--json"]).ok().json();
+    assert!(called.to_string().contains("return_code"), "{called}");
+}
+
+#[test]
+fn files_of_hosted_code_come_back_and_its_container_is_gone_on_in() {
+    let answers = std::sync::Mutex::new(vec![plots(&["f1", "f2", "f3"]), plots(&["f3", "f4"])].into_iter());
+    let server = LoopbackProvider::start_with(move |request| {
+        let Some(path) = request.path.strip_prefix("/v1/files/") else {
+            return answers.lock().unwrap().next().unwrap();
+        };
+        if let Some(id) = path.strip_suffix("/content") {
+            return Reply::new(200, "image/png", format!("content of {id}"));
+        }
+        let gone = json!({"type": "error", "error": {"type": "not_found_error", "message": "gone"}});
+        match path {
+            "f1" | "f4" => Reply::json(200, json!({"id": path, "filename": "../plot.png"}).to_string()),
+            "f2" => Reply::json(200, json!({"id": path, "filename": "plot.png"}).to_string()),
+            _ => Reply::json(404, gone.to_string()),
+        }
+    })
+    .unwrap();
+    let env = world("anthropic", &server);
+    let words = ["run", "-p", "Plot it.", "--code", "hosted", "--model", "claude-opus-5-5"];
+    let finished = env.run(words.iter().chain(&["--artifacts", "out"])).ok();
+    assert_eq!(finished.out, "Here it is.\n");
+    assert_eq!(env.read("out/plot.png"), "content of f1");
+    assert_eq!(env.read("out/plot (2).png"), "content of f2");
+    for part in ["out/plot.png", "out/plot (2).png", "`f3` was not downloaded", "files get f3", "5 min"] {
+        assert!(finished.err.contains(part), "{part}: {finished}");
+    }
+    // The next command is another process: it knows the container, what came of it, and what is paid of it.
+    let record = env.run(words.iter().chain(&["--continue", "--json"])).ok().json();
+    fits("run-record", &record);
+    let bodies = asked(&server);
+    assert!(bodies[0].get("container").is_none());
+    assert_eq!(bodies[1]["container"], CONTAINER);
+    let folder = format!("artifacts/{}", record["id"].as_str().unwrap());
+    let artifacts = record["artifacts"].as_array().unwrap();
+    assert_eq!(artifacts.len(), 1, "{artifacts:?}");
+    assert_eq!(artifacts[0]["name"], format!("{folder}/plot.png"));
+    assert_eq!(env.read(&format!("{folder}/plot.png")), "content of f4");
+    assert!(record["usage"].get("hosted_code_seconds").is_none(), "{}", record["usage"]);
+    let listed = env.run(["runs", "ls", "--json"]).ok().json();
+    let runs = listed["runs"].as_array().unwrap();
+    let cost = |at: usize| runs[at]["cost_usd"].as_f64().unwrap();
+    assert_eq!(runs[1]["usage"]["hosted_code_seconds"], 300, "{listed}");
+    let least = 0.05 * 5.0 / 60.0;
+    assert!((cost(1) - cost(0) - least).abs() < 1e-9, "{listed}");
+}
+
+#[test]
+fn a_conversation_goes_on_in_its_container_and_pays_its_least_time_once() {
+    let answers = std::sync::Mutex::new(vec![plots(&["f1"]), plots(&["f2"])].into_iter());
+    let server = LoopbackProvider::start_with(move |request| match request.path.strip_prefix("/v1/files/") {
+        None => answers.lock().unwrap().next().unwrap(),
+        Some(path) if path.ends_with("/content") => Reply::new(200, "image/png", "png"),
+        Some(path) => Reply::json(200, json!({"id": path, "filename": format!("{path}.png")}).to_string()),
+    })
+    .unwrap();
+    let env = world("anthropic", &server);
+    let words = ["chat", "--code", "auto", "--model", "claude-opus-5-5", "--artifacts", "out"];
+    let finished = env.run_with("Plot it.\nAgain.\n/usage\n", words).ok();
+    assert!(finished.err.contains(HOSTED), "{finished}");
+    assert_eq!(asked(&server)[1]["container"], CONTAINER);
+    assert_eq!((env.read("out/f1.png").as_str(), env.read("out/f2.png").as_str()), ("png", "png"));
+    assert!(
+        finished.err.contains("out/f2.png") && finished.err.contains("5 min 0 s of hosted code"),
+        "{finished}"
+    );
+}
+
+/// A provider that takes files and answers nothing.
+fn takes_files(provider: &'static str) -> (LoopbackProvider, TestEnv) {
+    let server = LoopbackProvider::start_with(move |request| match request.path.as_str() {
+        "/v1/files" => Reply::json(200, r#"{"id":"file-1","filename":"sales.csv"}"#),
+        "/upload/v1beta/files" => {
+            let session = format!("http://{}/session/files", request.header("host").unwrap());
+            Reply::json(200, "{}").header("x-goog-upload-url", &session)
+        }
+        "/session/files" => Reply::json(
+            200,
+            r#"{"file":{"name":"files/file-1","displayName":"sales.csv","mimeType":"text/csv"}}"#,
+        ),
+        _ => Reply::json(400, r#"{"error":{"message":"enough","type":"invalid_request_error"}}"#),
+    })
+    .unwrap();
+    let env = world(provider, &server);
+    env.write("sales.csv", "region,sales\nnorth,3\n");
+    (server, env)
+}
+
+#[test]
+pub(crate) fn enable_file_support() {
+    for (provider, model, expected) in [
+        ("anthropic", "claude-opus-5-5", json!({"type": "container_upload", "file_id": "file-1"})),
+        ("openai", "gpt-6.1-sol", json!({"type": "auto", "file_ids": ["file-1"]})),
+        ("xai", "grok-4.7", json!({"type": "input_file", "file_id": "file-1"})),
+        (
+            "gemini",
+            "gemini-3.8-flash",
+            json!("https://generativelanguage.googleapis.com/v1beta/files/file-1"),
+        ),
+    ] {
+        let (server, env) = takes_files(provider);
+        let words = ["run", "-p", "x", "--attach", "sales.csv", "--code", "hosted", "--model", model];
+        // Nothing leaves this machine but the question, and it is said what would help.
+        let finished = env.run(words).exit(2);
+        assert!(finished.err.contains("`--enable-file-support` uploads it"), "{provider}: {finished}");
+        let bodies = asked(&server);
+        assert_eq!((server.requests().len(), bodies.len()), (1, 1), "{provider}");
+        assert!(!bodies[0].to_string().contains("file-1"));
+        let finished = env.run(words.iter().chain(&["--enable-file-support"])).exit(2);
+        let has_it = |request: &ReceivedRequest| String::from_utf8_lossy(&request.body).contains("north,3\n");
+        let upload = server.requests().into_iter().find(has_it).unwrap();
+        assert!(upload.path.contains("files"), "{}", upload.path);
+        let body = asked(&server).pop().unwrap().to_string();
+        assert!(body.contains(&expected.to_string()), "{provider}: {body}");
+        for part in ["uploaded sales.csv as", "file-1"] {
+            assert!(finished.err.contains(part), "{part}: {finished}");
+        }
+        assert!(!finished.err.contains(KEY), "{finished}");
+    }
+    // Code that runs here has the file in its folder.
+    let (server, env) = takes_files("anthropic");
+    let words = ["run", "-p", "x", "--attach", "sales.csv", "--code", "local", "--enable-file-support"];
+    let finished = env.run(words).exit(2);
+    assert_eq!(server.requests().len(), 1);
+    assert!(!finished.err.contains("uploaded"), "{finished}");
+    // What is uploaded stands in the record, with the way to remove it.
+    let (_server, env) = takes_files("anthropic");
+    let words = ["--code", "hosted", "--model", "claude-opus-5-5", "--attach", "sales.csv"];
+    let more = ["run", "-p", "x", "--enable-file-support", "--json"];
+    let record = env.run(more.iter().chain(&words)).exit(2).json();
+    assert!(
+        record["notices"].to_string().contains("toolpost files rm file-1 --provider anthropic"),
+        "{record}"
+    );
+    // In a conversation it goes with the first question.
+    let (server, env) = takes_files("anthropic");
+    env.run_with("one\n", ["chat", "--enable-file-support"].iter().chain(&words)).exit(2);
+    assert!(asked(&server)[0].to_string().contains("container_upload"));
+}
+
+#[test]
+fn the_provider_s_tools_are_named_and_checked_before_anybody_is_asked() {
+    let model = Anthropic::start(vec![says("hi")]);
+    let words = ["run", "-p", "x", "--tools", "hosted:web_search,calculate,hosted:web_fetch"];
+    model.env.run(words.iter().chain(&["--model", "claude-opus-5-5"])).ok();
+    let sent = tools(&model.bodies()[0]);
+    assert_eq!(sent.len(), 3, "{sent:?}");
+    for start in ["calculate", "web_search_20", "web_fetch_20"] {
+        assert!(sent.iter().any(|name| name.starts_with(start)), "{start}: {sent:?}");
+    }
+    let model = Anthropic::start(Vec::new());
+    for (words, code, part) in [
+        (["run", "-p", "x", "--tools", "hosted:web_serch"], "USAGE", "`web_search`"),
+        (["run", "-p", "x", "--tools", "hosted:code_execution"], "USAGE", "`--code hosted`"),
+        (["tools", "hosted:web_search", "-q", "--format", "json"], "USAGE", "toolpost run"),
+    ] {
+        let finished =
+            model.env.run(words.iter().chain(&["--json"][usize::from(words[0] == "tools")..])).exit(2);
+        let error = finished.error();
+        assert_eq!(error["code"], code);
+        assert!(error["hints"].to_string().contains(part), "{part}: {error}");
+    }
+    assert!(model.bodies().is_empty());
+    let server = LoopbackProvider::start(Vec::new()).unwrap();
+    let words = ["run", "-p", "x", "--tools", "hosted:web_fetch", "--model", "gpt-6.1-sol", "--json"];
+    let error = world("openai", &server).run(words).exit(2).error();
+    assert_eq!(error["code"], "UNSUPPORTED");
+    assert!(error["message"].as_str().unwrap().contains("web_fetch"), "{error}");
+    assert!(server.requests().is_empty());
+}
