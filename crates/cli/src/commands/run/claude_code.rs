@@ -9,7 +9,7 @@ use toolpost_core::{RunId, RunRecord, Secret};
 
 use super::super::agent::{effort, put_away, store, targets};
 use super::{prompt, show, show_files};
-use crate::args::{ExecutorKind, RunArgs, TuningArgs};
+use crate::args::{ExecutorKind, LoopArgs, RunArgs, TuningArgs};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -186,6 +186,8 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         prompt_caching,
         provider_option,
     } = &args.work.tuning;
+    let LoopArgs { parallel_tools, tool_timeout, tool_output_chars, repetition, repairs, no_compaction } =
+        &args.work.loop_limits;
     let options = [
         ("--fallback", !fallback.is_empty()),
         ("--top-p", top_p.is_some()),
@@ -206,12 +208,12 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         ("--fork", args.work.fork.is_some()),
         ("--no-save", args.work.no_save),
         ("--no-wrap-up", args.work.no_wrap_up),
-        ("--parallel-tools", args.work.loop_limits.parallel_tools.is_some()),
-        ("--tool-timeout", args.work.loop_limits.tool_timeout.is_some()),
-        ("--tool-output-chars", args.work.loop_limits.tool_output_chars.is_some()),
-        ("--repetition", args.work.loop_limits.repetition.is_some()),
-        ("--repairs", args.work.loop_limits.repairs.is_some()),
-        ("--no-compaction", args.work.loop_limits.no_compaction),
+        ("--parallel-tools", parallel_tools.is_some()),
+        ("--tool-timeout", tool_timeout.is_some()),
+        ("--tool-output-chars", tool_output_chars.is_some()),
+        ("--repetition", repetition.is_some()),
+        ("--repairs", repairs.is_some()),
+        ("--no-compaction", *no_compaction),
         ("--tool-choice", args.work.tool_choice.is_some()),
         ("--plain", args.work.plain),
         ("--record", args.work.record.is_some()),
