@@ -124,7 +124,7 @@ pub(crate) fn level() {
 
 #[test]
 fn a_run_that_loads_its_tools_cannot_be_replayed() {
-    let (model, id) = ran(&["--dynamic"], vec![says("Hello.")], 0);
+    let (model, id) = ran(&["--dynamic=browse"], vec![says("Hello.")], 0);
     let refused = replay(&model, &id, &[]).exit(1).error();
     assert!(refused["message"].as_str().unwrap().contains("it loaded its tools"), "{refused}");
 }

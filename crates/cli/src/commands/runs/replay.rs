@@ -128,7 +128,7 @@ impl Exchanges {
 
 /// Why a run cannot be run again, if so.
 fn cannot(stored: &StoredRun, first: &Request) -> Option<&'static str> {
-    if first.tools.iter().any(|tool| LOADERS.contains(&tool.name.as_str())) {
+    if first.tools.iter().any(|tool| tool.deferred || LOADERS.contains(&tool.name.as_str())) {
         return Some("it loaded its tools while it ran");
     }
     (stored.summary.stop_reason.as_deref() == Some("max_time"))
