@@ -21,8 +21,8 @@ pub type UsageSink = Arc<dyn Fn(&UsageEvent) + Send + Sync>;
 
 /// How far a run may go.
 ///
-/// A run that comes to one of the first five sums up in a last answer without tools ([`Limits::wrap_up`]). So it goes
-/// beyond a limit by at most the answer during which it was reached and that last one.
+/// A run that comes to one of the first five, or repeats itself, sums up in a last answer without tools
+/// ([`Limits::wrap_up`]). So it goes beyond a limit by at most the answer during which it was reached and that last one.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -33,8 +33,14 @@ pub struct Limits {
     /// How many tokens are read and written in all. Looked at after each answer. Default: unlimited.
     pub tokens: Option<u64>,
     /// How many US dollars are spent in all. Looked at after each answer. A model whose price nobody knows is then not
-    /// asked at all, nor is one of an agent that is a tool. Default: unlimited.
+    /// asked at all: a run ends before anything is sent if that is its model, one that may answer in its place, one that
+    /// writes summaries or one that picks tools, and so does that of an agent that is a tool. Default: unlimited.
     pub cost_usd: Option<f64>,
+    /// How often one call of a tool may have the model complete a prompt. Default: 32.
+    pub completions: u32,
+    /// How long each of those completions may be, in tokens of output; a tool that asks for more gets so many. Default:
+    /// 4,096.
+    pub completion_tokens: u32,
     /// How long the run takes. Default: unlimited.
     pub time: Option<Duration>,
     /// How many tools run at once. Default: 8.
@@ -65,6 +71,8 @@ impl Default for Limits {
             tool_calls: None,
             tokens: None,
             cost_usd: None,
+            completions: 32,
+            completion_tokens: 4096,
             time: None,
             parallel_tools: 8,
             tool_timeout: None,
@@ -107,16 +115,28 @@ impl Parts {
         compaction.map(|compaction| compaction.edits_for(&*self.model)).unwrap_or_default()
     }
 
-    /// Whether somebody knows what answers of the model cost.
-    pub(crate) fn has_price(&self) -> bool {
-        let (model, nothing) = (self.model.id(), toolpost_llm::Usage::default());
+    /// The first of all models that may be asked whose price nobody knows.
+    pub(crate) fn unpriced(&self) -> Option<&ModelId> {
+        let writer = self.compaction.as_ref().and_then(|compaction| compaction.model.as_ref());
+        let mut all: Vec<&Arc<dyn Model>> =
+            [self.offering.finder(), writer, Some(&self.model)].into_iter().flatten().collect();
+        while let Some(model) = all.pop() {
+            if !self.has_price(&**model) {
+                return Some(model.id());
+            }
+            all.extend(model.alternatives());
+        }
+        None
+    }
+
+    /// Whether somebody knows what answers of a model cost.
+    fn has_price(&self, model: &dyn Model) -> bool {
+        let nothing = toolpost_llm::Usage::default();
         match &self.pricing {
-            Some(pricing) => pricing(model, &nothing).is_some(),
-            None => self
-                .model
-                .info()
-                .and_then(|info| info.cost(&nothing, SystemClock.timestamp(), None))
-                .is_some(),
+            Some(pricing) => pricing(model.id(), &nothing).is_some(),
+            None => {
+                model.info().and_then(|info| info.cost(&nothing, SystemClock.timestamp(), None)).is_some()
+            }
         }
     }
 }

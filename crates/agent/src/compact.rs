@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use toolpost_llm::{
-    ContextEdit, Feature, ItemView, Model, ModelError, Part, PromptCaching, Request, Response, Settings, Turn,
+    ContextEdit, Feature, ItemView, Model, ModelError, Part, PromptCaching, Request, Settings, Turn,
 };
+
+use crate::meter::Meter;
 
 /// How much of one text of the conversation is read for a summary, in characters.
 const MOST_OF_A_TEXT: usize = 4_000;
@@ -123,10 +125,10 @@ impl Compaction {
     /// Writes the turn that takes the place of these.
     pub(crate) async fn summary(
         &self,
-        model: &dyn Model,
+        meter: &mut Meter,
         turns: &[Turn],
         window: Option<u64>,
-    ) -> Result<(Turn, Response), ModelError> {
+    ) -> Result<Turn, ModelError> {
         let most = window.map_or(MOST_IN_ALL, |window| {
             usize::try_from(window.saturating_mul(CHARACTERS_A_TOKEN)).unwrap_or(MOST_IN_ALL)
         });
@@ -140,16 +142,16 @@ impl Compaction {
             },
             ..Request::new(transcript(turns, most))
         };
-        let response = model.respond(&request).await?;
+        let response = meter.respond(&request).await?;
         let text = response.text();
         if text.trim().is_empty() {
             return Err(ModelError::new(
                 toolpost_llm::ErrorKind::Protocol,
                 "the model was asked for a summary and said nothing",
             )
-            .with_model(model.id()));
+            .with_model(meter.model().id()));
         }
-        Ok((Turn::user(format!("{HEADING}{text}")), response))
+        Ok(Turn::user(format!("{HEADING}{text}")))
     }
 }
 

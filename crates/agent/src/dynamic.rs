@@ -3,13 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use toolpost_core::{Call, CallRecord, Port, Reply, ToolError, ToolSource, ToolSpec};
-use toolpost_llm::{Feature, Model, ModelId, ToolDefinition};
+use toolpost_core::{Call, Port, Reply, ToolError, ToolSource, ToolSpec};
+use toolpost_llm::{Feature, Model, ToolDefinition};
 use toolpost_toolbox::{Discovery, DynamicSession, DynamicTools, OfferedTool, ToolSession, Toolbox};
 
-use crate::Pricing;
 use crate::port::ModelPort;
-use crate::run::Spent;
 
 /// Whether an agent's conversations load the tools that they need, and how they find them.
 #[derive(Clone, Default)]
@@ -71,6 +69,14 @@ pub(crate) struct Offering {
 }
 
 impl Offering {
+    /// The model that picks tools, if one does.
+    pub(crate) fn finder(&self) -> Option<&Arc<dyn Model>> {
+        match &self.dynamic {
+            Dynamic::Find(model) => Some(model),
+            _ => None,
+        }
+    }
+
     pub(crate) fn build(&mut self, toolbox: &Toolbox, model: &dyn Model) {
         let searches = || model.info().and_then(|info| info.has(Feature::ToolSearch)) == Some(true);
         let discovery = match self.dynamic {
@@ -97,20 +103,8 @@ pub(crate) struct Offer<'a> {
 }
 
 impl<'a> Offer<'a> {
-    /// The offer of a run, before anything was asked of its toolbox.
-    pub(crate) fn new(
-        toolbox: &'a Toolbox,
-        offering: &'a Offering,
-        outer: &Arc<dyn Port>,
-        pricing: Option<&Pricing>,
-    ) -> Self {
-        let finder = |model: &Arc<dyn Model>| {
-            Arc::new(ModelPort::new(Arc::clone(outer), Arc::clone(model)).with_pricing(pricing.cloned()))
-        };
-        let finder = match &offering.dynamic {
-            Dynamic::Find(model) => Some(finder(model)),
-            _ => None,
-        };
+    /// The offer of a run, before anything was asked of its toolbox. The finder is the port of [`Offering::finder`].
+    pub(crate) fn new(toolbox: &'a Toolbox, offering: &'a Offering, finder: Option<Arc<ModelPort>>) -> Self {
         Self { toolbox, offering, dynamic: None, finder, seen: None }
     }
 
@@ -168,24 +162,19 @@ impl<'a> Offer<'a> {
         }
     }
 
+    /// The tool of this name, one of ours by which tools are loaded among them.
+    pub(crate) fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {
+        self.dynamic.as_ref().map_or_else(|| self.toolbox.spec(name), |dynamic| dynamic.spec(name))
+    }
+
     /// Whether there is a tool of this name.
     pub(crate) fn has_tool(&self, name: &str) -> bool {
-        self.dynamic
-            .as_ref()
-            .map_or_else(|| self.toolbox.spec(name).is_some(), |dynamic| dynamic.has_tool(name))
+        self.spec(name).is_some()
     }
 
-    /// What picking tools has cost since the last time.
-    pub(crate) fn take_spent(&self) -> Spent {
-        self.finder.as_ref().map(|finder| finder.take_spent()).unwrap_or_default()
-    }
-
-    /// The same of one call, and the model.
-    pub(crate) fn take_spent_of(&self, call: &CallRecord) -> (Option<Spent>, Option<&ModelId>) {
-        match &self.finder {
-            Some(finder) => (finder.take_spent_of(call), Some(finder.model())),
-            None => (None, None),
-        }
+    /// What makes the completions of `find_tools`.
+    pub(crate) fn finder(&self) -> Option<&ModelPort> {
+        self.finder.as_deref()
     }
 
     /// What the conversation has loaded so far.

@@ -155,6 +155,13 @@ impl Family {
         own.or_else(|| self.outer.as_ref()?.used_up())
     }
 
+    /// Whether tokens or money are limited, here or for one of those that this run was made from.
+    pub(crate) fn limits_spending(&self) -> bool {
+        self.tokens.is_some()
+            || self.cost_usd.is_some()
+            || self.outer.as_ref().is_some_and(|outer| outer.limits_spending())
+    }
+
     /// Whether one of the runs that this one was made from is at a limit.
     pub(crate) fn is_outer_used_up(&self) -> bool {
         self.outer.as_ref().is_some_and(|outer| outer.used_up().is_some())

@@ -57,7 +57,8 @@ pub trait Guardrail: Send + Sync + fmt::Debug {
         true
     }
 
-    /// Looks at a tool call, before it is made. Default: allow.
+    /// Looks at a tool call, before it is made, or told as an intent. A call that somebody has approved is looked at once
+    /// more, with the arguments that it is then made with. Default: allow.
     fn call<'a>(&'a self, tool: &'a str, arguments: &'a Value) -> BoxFuture<'a, CallVerdict> {
         let _ = (tool, arguments);
         Box::pin(async { CallVerdict::Allow })

@@ -10,7 +10,10 @@
 //!
 //! - The loop ends: every way out has a [`StopReason`]. How often the model is asked has a limit of 25 unless set, and a
 //!   run that repeats itself is told so and then ended; the other limits are off unless set.
-//! - A run goes beyond a limit by at most the answer during which it was reached, and one that sums up.
+//! - A run goes beyond a limit by at most the answer during which it was reached, and one that sums up. Completions for
+//!   tools are answers too.
+//! - What a model was asked for counts also when no answer comes of it; what is not known of it is unknown, never nothing.
+//! - No call is made, intended or resumed, that the run may not make or that a guardrail refuses.
 //! - Tools of an answer that was cut off or declined are not run.
 //! - No HTTP and no provider JSON here; tools run through the toolbox alone, each call with its record.
 //! - The conversation only grows at its end, so that a provider's prompt cache keeps its worth, and every tool call of
@@ -34,6 +37,7 @@ mod family;
 mod guardrail;
 mod history;
 mod memory;
+mod meter;
 mod port;
 mod results;
 mod run;

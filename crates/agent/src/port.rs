@@ -1,32 +1,58 @@
 //! What an agent can do for a tool that it has called.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use toolpost_core::{
     Answer, Artifact, BoxFuture, CallId, CallRecord, Delivery, LogLine, Port, Progress, Question,
-    QuestionKind, Sample, SampleRequest, ToolError, Usage,
+    QuestionKind, Sample, SampleRequest, ToolError,
 };
 use toolpost_llm::{Model, ModelId, PromptCaching, Request, Settings};
 
-use crate::Pricing;
-use crate::results::spent_by;
+use crate::family::Family;
+use crate::meter::Meter;
+use crate::results::usage_of;
 use crate::run::Spent;
+use crate::{Limits, Pricing};
 
-/// Passes everything on to another port, but for completions: those a model makes.
+/// Passes everything on to another port, but for completions: those a model makes, as many for a call and as long as
+/// [`Limits::completions`] and [`Limits::completion_tokens`] say, and none once the run is at its limit of tokens or money.
 pub struct ModelPort {
     outer: Arc<dyn Port>,
     model: Arc<dyn Model>,
     pricing: Option<Pricing>,
-    spent: Mutex<HashMap<CallId, Spent>>,
+    limits: Limits,
+    /// The run whose tools ask.
+    family: Arc<Family>,
+    asked: Mutex<HashMap<CallId, Asked>>,
+    /// Where tokens or money are limited one completion is made after the other, so that a run goes beyond by one at most.
+    turn: tokio::sync::Mutex<()>,
     /// Calls that somebody has approved before they were made.
     approved: Mutex<HashSet<CallId>>,
 }
 
+/// The completions that were made for a call.
+#[derive(Default)]
+struct Asked {
+    completions: u32,
+    spent: Option<Spent>,
+}
+
 impl ModelPort {
-    /// A port in front of another.
+    /// A port in front of another, with the default limits.
     pub fn new(outer: Arc<dyn Port>, model: Arc<dyn Model>) -> Self {
-        Self { outer, model, pricing: None, spent: Mutex::default(), approved: Mutex::default() }
+        let limits = Limits::default();
+        let family = Arc::new(Family::new(&limits, None));
+        Self {
+            outer,
+            model,
+            pricing: None,
+            limits,
+            family,
+            asked: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            approved: Mutex::default(),
+        }
     }
 
     /// Says what completions cost.
@@ -35,9 +61,11 @@ impl ModelPort {
         self
     }
 
-    /// What the completions since the last time consumed.
-    pub fn take_usage(&self) -> Usage {
-        self.take_spent().usage
+    /// Makes completions a part of a run: its limits are theirs, and what they consume counts there.
+    pub(crate) fn within(mut self, family: &Arc<Family>, limits: &Limits) -> Self {
+        self.family = Arc::clone(family);
+        self.limits = limits.clone();
+        self
     }
 
     /// Says that a call was approved before it is made: it is asked about no more.
@@ -50,19 +78,19 @@ impl ModelPort {
         self.model.id()
     }
 
-    /// The same as [`take_usage`](Self::take_usage), with what it cost.
-    pub(crate) fn take_spent(&self) -> Spent {
-        let all = std::mem::take(&mut *self.spent.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut sum = Spent::default();
-        for spent in all.values() {
-            sum.add(spent);
+    /// What completions have consumed since the last time that belongs to no call any more, if there were any.
+    pub(crate) fn take_spent(&self) -> Option<Spent> {
+        let all = std::mem::take(&mut *self.asked());
+        let mut sum = None;
+        for spent in all.into_values().filter_map(|asked| asked.spent) {
+            sum.get_or_insert_with(Spent::default).add(&spent);
         }
         sum
     }
 
-    /// What the completions for a call and those made from it consumed, if there were any.
+    /// What the completions for a call and those made from it consumed, if there were any. It is counted already.
     pub(crate) fn take_spent_of(&self, call: &CallRecord) -> Option<Spent> {
-        let mut all = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.asked();
         let mut sum = None;
         let mut calls = vec![call];
         while let Some(call) = calls.pop() {
@@ -70,12 +98,53 @@ impl ModelPort {
             if all.is_empty() {
                 break;
             }
-            if let Some(spent) = all.remove(&call.id) {
+            if let Some(spent) = all.remove(&call.id).and_then(|asked| asked.spent) {
                 sum.get_or_insert_with(Spent::default).add(&spent);
             }
             calls.extend(call.children.iter().map(|child| &**child));
         }
         sum
+    }
+
+    fn asked(&self) -> MutexGuard<'_, HashMap<CallId, Asked>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets a call ask once more, if the limits do.
+    fn admit(&self, call: CallId) -> Result<(), ToolError> {
+        if let Some(stop) = self.family.used_up() {
+            return Err(ToolError::limit(format!(
+                "the model was not asked: the run has reached its limit ({stop})"
+            )));
+        }
+        let most = self.limits.completions;
+        let mut all = self.asked();
+        let asked = all.entry(call).or_default();
+        if asked.completions >= most {
+            return Err(ToolError::limit(format!(
+                "the model was not asked: one call of a tool gets {most} completions at most"
+            ))
+            .suggest("Ask for less in one call; the agent's owner can raise `Limits::completions`."));
+        }
+        asked.completions += 1;
+        Ok(())
+    }
+}
+
+/// A completion that is made for a call. When it is over, or nobody waits for it any more, the call has its part.
+struct Completion<'a> {
+    port: &'a ModelPort,
+    call: CallId,
+    meter: Meter,
+}
+
+impl Drop for Completion<'_> {
+    fn drop(&mut self) {
+        if let Some(spent) = self.meter.finish() {
+            let mut all = self.port.asked();
+            let asked = all.entry(self.call).or_default();
+            asked.spent.get_or_insert_with(Spent::default).add(&spent);
+        }
     }
 }
 
@@ -116,24 +185,24 @@ impl Port for ModelPort {
         request: &'a SampleRequest,
     ) -> BoxFuture<'a, Result<Sample, ToolError>> {
         Box::pin(async move {
+            let _turn = if self.family.limits_spending() { Some(self.turn.lock().await) } else { None };
+            self.admit(call)?;
             let mut asked = Request::new(request.prompt.clone());
             asked.system.clone_from(&request.system);
             asked.settings = Settings {
-                max_output_tokens: Some(request.max_tokens),
+                max_output_tokens: Some(request.max_tokens.min(self.limits.completion_tokens)),
                 temperature: request.temperature,
                 stop: request.stop_sequences.clone(),
                 // Nothing else begins like it.
                 prompt_caching: PromptCaching::Off,
                 ..Settings::default()
             };
-            let response = self.model.respond(&asked).await.map_err(|error| {
+            let meter = Meter::new(&self.family, &self.model, self.pricing.as_ref());
+            let mut completion = Completion { port: self, call, meter };
+            let response = completion.meter.respond(&asked).await.map_err(|error| {
                 ToolError::dependency(format!("the model could not complete the prompt: {error}"))
             })?;
-            let spent = spent_by(&response, &*self.model, self.pricing.as_ref());
-            let mut all = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
-            all.entry(call).or_default().add(&spent);
-            drop(all);
-            Ok(Sample { content: response.text(), usage: Some(spent.usage) })
+            Ok(Sample { content: response.text(), usage: Some(usage_of(&response.usage)) })
         })
     }
 }

@@ -19,7 +19,7 @@ mod setup;
 mod shorten;
 mod wrap_up;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ pub struct Run {
     keeper: Keeper,
     answer: Option<AnswerForm>,
     pauses: bool,
-    tools: Option<HashSet<String>>,
+    tools: Option<BTreeSet<String>>,
     until: Until,
     resumed: Option<Box<Resumed>>,
     outer: Option<Arc<Family>>,
@@ -126,9 +126,15 @@ impl Run {
         let listeners = Arc::clone(&family.listeners);
         let mut record = RunRecord::begin(self.id, parts.model.id().to_string(), SystemClock.timestamp());
         record.parent = parent;
+        let port_of = |model: Arc<dyn Model>| {
+            let port = ModelPort::new(Arc::clone(&self.port), model).with_pricing(parts.pricing.clone());
+            Arc::new(port.within(&family, &parts.limits))
+        };
+        let finder = parts.offering.finder().map(|model| port_of(self.keeper.listen(model)));
+        let port = port_of(Arc::clone(&model));
         let mut running = Running {
             parts,
-            model: Arc::clone(&model),
+            model,
             keeper: self.keeper,
             said: String::new(),
             carry,
@@ -142,9 +148,9 @@ impl Run {
                 context_edits: parts.context_edits(),
                 ..Request::default()
             },
-            offer: Offer::new(&parts.toolbox, &parts.offering, &self.port, parts.pricing.as_ref()),
+            offer: Offer::new(&parts.toolbox, &parts.offering, finder),
             tool_session: self.tool_session,
-            port: Arc::new(ModelPort::new(self.port, model).with_pricing(parts.pricing.clone())),
+            port,
             caller: self.caller,
             scope: self.scope,
             values: self.values,
@@ -166,6 +172,7 @@ impl Run {
             payloads: Vec::new(),
             context_tokens: 0,
             code_meter,
+            is_summary_lost: false,
             budget: Budget::new(&parts.limits, begun, family, self.deadline),
             watch: Watch::default(),
             notices: self.notices,
@@ -240,7 +247,7 @@ struct Running<'a> {
     /// Whether calls that need approval end the run, with a state to go on from.
     pauses: bool,
     /// The tools that may be used, if not all.
-    tools: Option<HashSet<String>>,
+    tools: Option<BTreeSet<String>>,
     until: Until,
     /// What the run goes on from, and how long it had worked then.
     resumed: Option<Box<Resumed>>,
@@ -254,6 +261,8 @@ struct Running<'a> {
     payloads: Vec<CallPayload>,
     /// How many tokens the conversation had with the latest answer.
     context_tokens: u64,
+    /// Whether a summary came to nothing: it is not asked for again.
+    is_summary_lost: bool,
     /// The time that the provider's code is billed for, of the whole conversation.
     code_meter: CodeExecutionMeter,
     budget: Budget,

@@ -135,16 +135,17 @@ pub enum Event {
     },
 }
 
-/// What an answer of a model has consumed, or all completions that a tool call asked for.
+/// What an answer of a model has consumed, one that failed or was given up among them, or all completions that a tool call
+/// asked for, or what a tool says that it has consumed itself. The sum of a run's events is what its record says.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UsageEvent {
     /// The run.
     pub run: RunId,
     /// Which time the run has asked its model, from 1. The answer that sums a run up has the number of the last one.
     pub iteration: u32,
-    /// The model that answered, such as `anthropic/claude-opus-5`.
+    /// The model that answered or was asked, such as `anthropic/claude-opus-5`; the tool, where only that says something.
     pub model: String,
-    /// What it consumed.
+    /// What it consumed, as far as that was told.
     pub usage: Usage,
     /// What that cost in US dollars; absent is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -77,6 +77,16 @@ impl ErrorKind {
         }
     }
 
+    /// Whether a request that failed so may have been answered, and paid for, though its answer was not heard.
+    pub fn may_be_billed(&self) -> bool {
+        matches!(
+            self,
+            Self::Network(NetworkStage::Transfer)
+                | Self::Timeout(TimeoutStage::FirstByte | TimeoutStage::BetweenEvents | TimeoutStage::Total)
+                | Self::Protocol
+        )
+    }
+
     /// What happened, in a few words.
     fn phrase(&self) -> &'static str {
         match self {

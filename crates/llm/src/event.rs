@@ -55,6 +55,9 @@ pub enum ModelEvent {
         /// Why the attempt failed.
         reason: String,
     },
+    /// An attempt failed after its request may have reached the provider: nobody knows what it consumed
+    /// ([`ErrorKind::may_be_billed`](crate::ErrorKind::may_be_billed)).
+    Lost,
     /// The provider began the answer anew: every delta and item delivered before is void.
     Restarted,
     /// An event that this crate does not know, as it came.

@@ -181,25 +181,34 @@ impl Relay {
                     return Some(Ok(ModelEvent::Done(response)));
                 }
                 Ok(event) => {
-                    self.delivered |= !matches!(event, ModelEvent::Notice(_) | ModelEvent::Retrying { .. });
+                    self.delivered |= !matches!(
+                        event,
+                        ModelEvent::Notice(_) | ModelEvent::Retrying { .. } | ModelEvent::Lost
+                    );
                     return Some(Ok(event));
                 }
                 Err(error) if self.delivered => {
                     self.ended = true;
                     return Some(Err(error));
                 }
-                Err(error) => match self.rest.next(self.model.id(), error) {
-                    Ok((model, mut said)) => {
-                        said.reverse();
-                        self.said = said;
-                        self.events = model.stream(&self.rest.request);
-                        self.model = model;
+                Err(error) => {
+                    let is_lost = error.kind.may_be_billed();
+                    match self.rest.next(self.model.id(), error) {
+                        Ok((model, mut said)) => {
+                            said.reverse();
+                            self.said = said;
+                            self.events = model.stream(&self.rest.request);
+                            self.model = model;
+                            if is_lost {
+                                return Some(Ok(ModelEvent::Lost));
+                            }
+                        }
+                        Err(error) => {
+                            self.ended = true;
+                            return Some(Err(error));
+                        }
                     }
-                    Err(error) => {
-                        self.ended = true;
-                        return Some(Err(error));
-                    }
-                },
+                }
             }
         }
     }
@@ -212,6 +221,10 @@ impl Model for FallbackModel {
 
     fn info(&self) -> Option<&ModelInfo> {
         self.first.info()
+    }
+
+    fn alternatives(&self) -> &[Arc<dyn Model>] {
+        &self.others
     }
 
     fn cost(&self, response: &Response, at: Timestamp) -> Option<Cost> {

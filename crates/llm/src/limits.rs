@@ -182,6 +182,10 @@ impl Model for LimitedModel {
         self.model.info()
     }
 
+    fn alternatives(&self) -> &[Arc<dyn Model>] {
+        self.model.alternatives()
+    }
+
     fn cost(&self, response: &Response, at: Timestamp) -> Option<Cost> {
         self.model.cost(response, at)
     }

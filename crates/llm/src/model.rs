@@ -1,6 +1,7 @@
 //! What a model is.
 
 use std::fmt;
+use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -57,6 +58,12 @@ pub trait Model: Send + Sync + fmt::Debug {
     /// What is known of the model; nothing of a scripted one.
     fn info(&self) -> Option<&ModelInfo> {
         None
+    }
+
+    /// The models that may answer in its place, such as those of a [`FallbackModel`](crate::FallbackModel) after the
+    /// first. Default: none.
+    fn alternatives(&self) -> &[Arc<dyn Model>] {
+        &[]
     }
 
     /// What an answer that this model gave at a time costs; `None` if its price is not known.

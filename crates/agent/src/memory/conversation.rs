@@ -15,8 +15,9 @@ use toolpost_toolbox::ToolSession;
 use super::conversations::{ConversationSummary, Forked, remember_last};
 use super::ledger::Ledger;
 use crate::compact::middle;
-use crate::results::spent_by;
-use crate::{Agent, Run};
+use crate::family::Family;
+use crate::meter::Meter;
+use crate::{Agent, Limits, Run};
 
 /// The version of the format of a head.
 pub(super) const VERSION: u8 = 1;
@@ -392,13 +393,16 @@ impl Conversation {
         };
         let writer = compaction.model.as_ref().unwrap_or(&agent.0.model);
         let window = compaction.window_of(&**writer);
-        let (turn, response) = compaction
-            .summary(&**writer, turns.get(from..to).unwrap_or_default(), window)
+        // It belongs to no run.
+        let family = Arc::new(Family::new(&Limits::default(), None));
+        let mut meter = Meter::new(&family, writer, agent.0.pricing.as_ref());
+        let turn = compaction
+            .summary(&mut meter, turns.get(from..to).unwrap_or_default(), window)
             .await
             .map_err(|error| ToolError::dependency(format!("the summary could not be written: {error}")))?;
         self.save(run, &turns).await?;
         self.splice(run, from, to, &[turn]).await?;
-        let spent = spent_by(&response, &**writer, agent.0.pricing.as_ref());
+        let spent = family.spent();
         Ok(Some(Compacted { turns: to - from, usage: spent.usage, cost_usd: spent.cost_usd }))
     }
 

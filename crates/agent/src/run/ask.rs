@@ -4,7 +4,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use toolpost_core::{CallId, Clock as _, Event, SystemClock, UsageEvent};
 use toolpost_llm::{
     AssistantTurn, ErrorKind, HostedTool, Item, ModelError, ModelEvent, ModelId, Request, Response,
@@ -13,7 +12,8 @@ use toolpost_llm::{
 
 use super::{Interrupted, Running, Spent, sleep_until};
 use crate::StopReason;
-use crate::results::{Wanted, spent_by, wanted};
+use crate::meter::Meter;
+use crate::results::{Wanted, wanted};
 
 /// How long all sources of tools may take to say what they have now; a toolbox gives up on a single one before.
 const LIST_TIMEOUT: Duration = Duration::from_secs(15);
@@ -39,12 +39,15 @@ impl Running<'_> {
 
     /// A limit of money needs a price, before anything is spent.
     fn check_price(&self) -> Result<(), Interrupted> {
-        if !self.budget.family().limits_cost() || self.parts.has_price() {
+        if !self.budget.family().limits_cost() {
             return Ok(());
         }
-        let message = "the run has a limit in US dollars, and nobody knows what this model costs; \
-                       give its price, or limit tokens instead";
-        let error = ModelError::new(ErrorKind::Configuration, message).with_model(self.parts.model.id());
+        let Some(model) = self.parts.unpriced() else { return Ok(()) };
+        let message = format!(
+            "the run has a limit in US dollars, and nobody knows what {model} costs, which it may ask; \
+             give its price, or limit tokens instead"
+        );
+        let error = ModelError::new(ErrorKind::Configuration, message).with_model(model);
         Err(Interrupted { stop: StopReason::UnknownCost, error: Some(Box::new(error)) })
     }
 
@@ -104,7 +107,7 @@ impl Running<'_> {
         let began = SystemClock.timestamp();
         let answer = self.answer_to(&request).await;
         let of_code = match &answer {
-            Ok(response) => self.meter(&request, response, began),
+            Ok((response, _)) => self.meter(&request, response, began),
             Err(_) => Spent::default(),
         };
         self.request = request;
@@ -116,13 +119,31 @@ impl Running<'_> {
                 AssistantTurn::new(ModelId::new("interrupted", origin.name), vec![Item::of_text(said)]);
             self.request.turns.push(Turn::Assistant(turn));
         }
-        let response = answer?;
-        self.count(&response, response.tool_calls().count(), &of_code);
+        let (response, mut spent) = answer?;
+        self.budget.spend(&of_code);
+        spent.add(&of_code);
+        self.tell_answer(&response, &spent, response.tool_calls().count());
         Ok(response)
     }
 
-    /// One answer of the model to a request.
-    pub(super) async fn answer_to(&mut self, request: &Request) -> Result<Response, Interrupted> {
+    /// One answer of the model to a request, and what it has consumed. That is counted, also when no answer comes.
+    pub(super) async fn answer_to(&mut self, request: &Request) -> Result<(Response, Spent), Interrupted> {
+        let mut meter = Meter::new(self.budget.family(), &self.model, self.parts.pricing.as_ref());
+        let answer = self.listen(request, &mut meter).await;
+        let spent = meter.finish();
+        match answer {
+            Ok(response) => Ok((response, spent.unwrap_or_default())),
+            Err(interrupted) => {
+                if let Some(spent) = spent {
+                    self.tell_usage(self.parts.model.id().to_string(), &spent, 0);
+                }
+                Err(interrupted)
+            }
+        }
+    }
+
+    /// Passes an answer on while it comes.
+    async fn listen(&mut self, request: &Request, meter: &mut Meter) -> Result<Response, Interrupted> {
         let withholds = self.withholds_text();
         self.said.clear();
         let mut stream = self.model.stream(request);
@@ -135,7 +156,7 @@ impl Running<'_> {
                 biased;
                 () = &mut cancelled => return Err(StopReason::Cancelled.into()),
                 () = &mut over => return Err(StopReason::MaxTime.into()),
-                event = stream.next() => event,
+                event = meter.next(&mut stream) => event,
             };
             let run = self.record.id;
             match event {
@@ -190,18 +211,15 @@ impl Running<'_> {
         wanted
     }
 
-    /// Counts what an answer has consumed, with what code took that the provider has run for it, and says so.
-    pub(super) fn count(&mut self, response: &Response, tool_calls: usize, of_code: &Spent) {
-        let mut spent = spent_by(response, &*self.parts.model, self.parts.pricing.as_ref());
-        spent.add(of_code);
-        self.budget.spend(&spent);
+    /// Says that an answer has come, and what it has consumed, with what code took that the provider has run for it.
+    pub(super) fn tell_answer(&self, response: &Response, spent: &Spent, tool_calls: usize) {
         self.emit(|running| Event::TurnFinished {
             run: running.record.id,
             iteration: running.record.iterations,
             stop_reason: response.stop.as_str().to_owned(),
             usage: spent.usage.clone(),
         });
-        self.tell_usage(response.origin.to_string(), &spent, tool_calls);
+        self.tell_usage(response.origin.to_string(), spent, tool_calls);
     }
 
     /// Tells who wants to know what a model has consumed.

@@ -81,8 +81,8 @@ impl Budget {
         self.counted.iterations
     }
 
-    /// Counts what a model has consumed.
-    pub(super) fn spend(&mut self, spent: &Spent) {
+    /// Counts what a tool says that it has consumed.
+    pub(super) fn spend(&self, spent: &Spent) {
         self.family.spend(spent);
     }
 
@@ -123,16 +123,14 @@ impl Budget {
 
     /// Gives so much time from now, for a last answer.
     pub(super) fn extend(&mut self, time: Duration) {
-        if self.deadline.is_some() {
-            self.deadline = now().checked_add(time);
-        }
+        self.deadline = now().checked_add(time);
     }
 
     pub(super) fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now())
     }
 
-    pub(super) fn family(&self) -> &Family {
+    pub(super) fn family(&self) -> &Arc<Family> {
         &self.family
     }
 }

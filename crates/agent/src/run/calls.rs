@@ -12,6 +12,7 @@ use toolpost_llm::{ToolResult, Turn};
 use super::repetition::Seen;
 use super::{CallPayload, Running, Spent, Until};
 use crate::StopReason;
+use crate::port::ModelPort;
 use crate::results::{Wanted, failure, result, shorten};
 
 /// What came of the calls of one answer.
@@ -83,21 +84,26 @@ impl Running<'_> {
                 Fate::OverLimit
             } else if let Some(refused) = self.refuse_by_choice() {
                 Fate::Refused(refused)
-            } else if self.until == Until::Intent {
-                Fate::Waits
-            } else if !self.may_use(&wanted.name) {
-                Fate::Refused(ToolError::not_found(format!("there is no tool `{}` in this run", wanted.name)))
             } else {
-                match self.guard_call(&mut wanted).await {
-                    Ok(Some(refused)) => Fate::Refused(refused),
-                    Ok(None) if self.must_wait(&wanted) => Fate::Waits,
-                    Ok(None) => Fate::Make,
-                    Err(stop) => Fate::Ends(stop),
-                }
+                let waits = self.until == Until::Intent || self.must_wait(&wanted);
+                self.fate_of(&mut wanted, if waits { Fate::Waits } else { Fate::Make }).await
             };
             planned.push(Planned { id: CallId::new(), wanted, fate });
         }
         self.carry_out(planned).await
+    }
+
+    /// This fate for a call, unless the run may not make it or a guardrail says no. Its arguments may be replaced.
+    pub(super) async fn fate_of(&mut self, wanted: &mut Wanted, fate: Fate) -> Fate {
+        if !self.may_use(&wanted.name) {
+            let name = &wanted.name;
+            return Fate::Refused(ToolError::not_found(format!("there is no tool `{name}` in this run")));
+        }
+        match self.guard_call(wanted).await {
+            Ok(Some(refused)) => Fate::Refused(refused),
+            Ok(None) => fate,
+            Err(stop) => Fate::Ends(stop),
+        }
     }
 
     /// Makes the calls that are to be made.
@@ -107,11 +113,13 @@ impl Running<'_> {
             .iter()
             .find_map(|call| if let Fate::Ends(stop) = &call.fate { Some(stop.clone()) } else { None });
         if let Some(stop) = ends {
-            let wanted: Vec<_> = planned.into_iter().map(|call| call.wanted).collect();
-            return Made {
-                results: refuse_all(&wanted, "something else in the same answer was not allowed"),
-                stop: Some(stop),
-            };
+            let error = not_made("something else in the same answer was not allowed");
+            let results = planned.into_iter().map(|call| match call.fate {
+                // What was made before the run waited was made.
+                Fate::Done(result) => result,
+                _ => failure(&call.wanted, &error, call.id),
+            });
+            return Made { results: results.collect(), stop: Some(stop) };
         }
         // Agents that run beside this one may have made the rest of the calls in the meantime.
         let is_to_be_made = |call: &&mut Planned| matches!(call.fate, Fate::Make | Fate::Approved);
@@ -119,7 +127,12 @@ impl Running<'_> {
         let taken = self.budget.take_calls(wanted);
         planned.iter_mut().filter(is_to_be_made).skip(taken).for_each(|call| call.fate = Fate::OverLimit);
         let over_limit = planned.iter().any(|call| matches!(call.fate, Fate::OverLimit));
-        let waits = self.until != Until::Calls && planned.iter().any(|call| matches!(call.fate, Fate::Waits));
+        let waits = planned.iter().any(|call| match call.fate {
+            Fate::Waits => self.until != Until::Calls,
+            // An intent goes no further than to one answer, also if nothing of it may be done.
+            Fate::Refused(_) => self.until == Until::Intent,
+            _ => false,
+        });
         let made: Vec<_> =
             planned.iter().filter(|call| matches!(call.fate, Fate::Make | Fate::Approved)).collect();
         let mut replies = self.replies_to(&made).await.into_iter();
@@ -185,7 +198,7 @@ impl Running<'_> {
     /// Keeps what is to be kept of a call.
     fn record_call(&mut self, reply: Reply) {
         let Reply { record: mut call, result } = reply;
-        self.budget.spend(&self.spent_by(&mut call));
+        self.account_for(&mut call);
         if let Some(payload) = result.ok().and_then(|output| output.payload) {
             self.payloads.push(CallPayload { call: call.id, tool: Arc::clone(&call.tool), payload });
         }
@@ -208,36 +221,46 @@ impl Running<'_> {
         made.stop
     }
 
-    /// What models have consumed in a call, by what they were asked for here, else by what the tool says. The call's
-    /// record then says so too.
-    fn spent_by(&self, call: &mut Arc<CallRecord>) -> Spent {
-        let here = [(self.port.take_spent_of(call), Some(self.port.model())), self.offer.take_spent_of(call)];
+    /// Enters into the record of a call what models have consumed for it, by what they were asked for here, which is
+    /// counted already; else counts what the tool says.
+    fn account_for(&self, call: &mut Arc<CallRecord>) {
         let mut sum: Option<Spent> = None;
-        for (spent, model) in here {
-            let (Some(spent), Some(model)) = (spent, model) else { continue };
-            self.tell_usage(model.to_string(), &spent, 0);
+        for port in self.ports() {
+            let Some(spent) = port.take_spent_of(call) else { continue };
+            self.tell_usage(port.model().to_string(), &spent, 0);
             sum.get_or_insert_with(Spent::default).add(&spent);
         }
         match (sum, &call.usage) {
             (Some(spent), _) => {
                 let record = Arc::make_mut(call);
-                record.usage = Some(spent.usage.clone());
+                record.usage = Some(spent.usage);
                 record.cost_usd = spent.cost_usd;
-                spent
             }
-            (None, Some(usage)) => Spent { usage: usage.clone(), cost_usd: call.cost_usd },
-            (None, None) => Spent::default(),
+            (None, Some(usage)) => {
+                let spent = Spent { usage: usage.clone(), cost_usd: call.cost_usd };
+                self.budget.spend(&spent);
+                self.tell_usage(call.tool.to_string(), &spent, 0);
+            }
+            (None, None) => {}
         }
     }
 
-    /// Takes over what calls have changed: the tools that are offered, and what models have consumed for calls that
+    /// What makes completions for tools.
+    fn ports(&self) -> impl Iterator<Item = &ModelPort> {
+        std::iter::once(&*self.port).chain(self.offer.finder())
+    }
+
+    /// Takes over what calls have changed: the tools that are offered, and tells what models have consumed for calls that
     /// were given up.
     fn settle(&mut self) {
         if let Some(tools) = self.offer.changed() {
             self.offer_tools(tools);
         }
-        self.budget.spend(&self.port.take_spent());
-        self.budget.spend(&self.offer.take_spent());
+        for port in self.ports() {
+            if let Some(spent) = port.take_spent() {
+                self.tell_usage(port.model().to_string(), &spent, 0);
+            }
+        }
     }
 
     /// Makes calls, some at a time. The replies are in the order of the calls.
@@ -259,11 +282,11 @@ impl Running<'_> {
 
     /// The arguments as the tool takes them: a provider that keeps to a schema writes `null` for what is not there.
     fn arguments_of(&self, wanted: &Wanted) -> Arc<Value> {
-        match self.parts.toolbox.spec(&wanted.name) {
-            Some(spec) if self.parts.strict => {
+        match self.offer.spec(&wanted.name).filter(|_| self.parts.strict) {
+            Some(spec) => {
                 Arc::new(without_nulls(Value::clone(&wanted.arguments), spec.input_schema.as_value()))
             }
-            _ => Arc::clone(&wanted.arguments),
+            None => Arc::clone(&wanted.arguments),
         }
     }
 

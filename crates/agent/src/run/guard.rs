@@ -57,7 +57,10 @@ impl Running<'_> {
             let verdict = self.unless_over(guardrail.call(&wanted.name, &wanted.arguments)).await?;
             match verdict {
                 CallVerdict::Allow => {}
-                CallVerdict::Replace(arguments) => wanted.arguments = Arc::new(arguments),
+                CallVerdict::Replace(arguments) => {
+                    wanted.arguments = Arc::new(arguments);
+                    wanted.arguments_error = None;
+                }
                 CallVerdict::Refuse(reason) => {
                     let reason = format!("the call was not made: {reason}");
                     return Ok(Some(

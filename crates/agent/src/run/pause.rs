@@ -1,6 +1,6 @@
 //! Runs that wait for a person: their whole state can be written down, and read by another process.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,6 +58,9 @@ pub struct RunState {
     /// What the conversation carries beyond its turns, such as a container.
     carried: Map<String, Value>,
     tool_session: Option<ToolSession>,
+    /// The tools that the run may use, if not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tools: Option<BTreeSet<String>>,
     usage_metadata: Map<String, Value>,
 }
 
@@ -90,9 +93,9 @@ pub struct WaitingCall {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Decision {
-    /// It is made.
+    /// It is made, unless a guardrail says no now.
     Approve,
-    /// It is made with these arguments.
+    /// It is made with these arguments, unless a guardrail says no to them.
     Edit(Value),
     /// It is not made, and the model is told why.
     Deny(String),
@@ -163,6 +166,7 @@ impl Run {
         }
         let mut run = Self::from_turns(agent, state.turns.clone()).with_id(state.run);
         run.tool_session.clone_from(&state.tool_session);
+        run.tools.clone_from(&state.tools);
         run.usage_metadata.clone_from(&state.usage_metadata);
         run.resumed = Some(Box::new(Resumed { state, decisions, again: false }));
         Ok(run)
@@ -231,7 +235,8 @@ impl Running<'_> {
     pub(super) async fn take_up(&mut self) -> Made {
         let Some(resumed) = self.resumed.take() else { return Made::default() };
         let Resumed { state, mut decisions, .. } = *resumed;
-        let planned = state.calls.into_iter().map(|call| {
+        let mut planned = Vec::with_capacity(state.calls.len());
+        for call in state.calls {
             let mut wanted = Wanted {
                 id: call.call_id,
                 name: call.tool,
@@ -240,20 +245,19 @@ impl Running<'_> {
             };
             let fate = match (call.result, decisions.remove(&call.id)) {
                 (Some(result), _) => Fate::Done(result),
-                (None, Some(Decision::Approve)) => Fate::Approved,
+                (None, Some(Decision::Approve)) => self.fate_of(&mut wanted, Fate::Approved).await,
                 (None, Some(Decision::Edit(arguments))) => {
                     wanted.arguments = Arc::new(arguments);
                     wanted.arguments_error = None;
-                    Fate::Approved
+                    self.fate_of(&mut wanted, Fate::Approved).await
                 }
                 (None, Some(Decision::Deny(reason))) => Fate::Refused(ToolError::permission(format!(
                     "the call was not made: somebody was asked and said no: {reason}"
                 ))),
                 (None, None) => Fate::Waits,
             };
-            Planned { id: call.id, wanted, fate }
-        });
-        let planned = planned.collect();
+            planned.push(Planned { id: call.id, wanted, fate });
+        }
         self.carry_out(planned).await
     }
 
@@ -301,6 +305,7 @@ impl Running<'_> {
             repairs: self.repairs,
             carried,
             tool_session: self.offer.session().cloned(),
+            tools: self.tools.clone(),
             usage_metadata: self.usage_metadata.clone(),
         })
     }

@@ -7,7 +7,7 @@ use toolpost_llm::{ErrorKind, Response};
 use super::{Interrupted, Running, sleep_until};
 use crate::StopReason;
 use crate::compact::middle;
-use crate::results::spent_by;
+use crate::meter::Meter;
 
 impl Running<'_> {
     /// Asks the model, with a shorter conversation if this one is near to its window or too long for it.
@@ -44,7 +44,9 @@ impl Running<'_> {
 
     /// Puts a summary in the place of the middle of the conversation; whether that could be done.
     async fn shorten(&mut self) -> Result<bool, Interrupted> {
-        let Some(compaction) = self.parts.compaction.as_ref() else { return Ok(false) };
+        let Some(compaction) = self.parts.compaction.as_ref().filter(|_| !self.is_summary_lost) else {
+            return Ok(false);
+        };
         self.context_tokens = 0;
         let Some((from, to)) = middle(&self.request.turns, compaction.keep_turns) else {
             self.note("the conversation is near to the model's window, and has nothing that a summary could replace");
@@ -56,22 +58,30 @@ impl Running<'_> {
         };
         let window = compaction.window_of(&*writer);
         let turns = self.request.turns.get(from..to).unwrap_or_default();
+        let mut meter = Meter::new(self.budget.family(), &writer, self.parts.pricing.as_ref());
         let summary = tokio::select! {
             biased;
-            () = self.cancellation.cancelled() => return Err(StopReason::Cancelled.into()),
-            () = sleep_until(self.budget.deadline()) => return Err(StopReason::MaxTime.into()),
-            summary = compaction.summary(&*writer, turns, window) => summary,
+            () = self.cancellation.cancelled() => Err(Interrupted::from(StopReason::Cancelled)),
+            () = sleep_until(self.budget.deadline()) => Err(StopReason::MaxTime.into()),
+            summary = compaction.summary(&mut meter, turns, window) => Ok(summary),
         };
-        let (turn, response) = match summary {
-            Ok(summary) => summary,
+        if let Some(spent) = meter.finish() {
+            self.tell_usage(writer.id().to_string(), &spent, 0);
+        }
+        let turn = match summary? {
+            Ok(turn) => turn,
             Err(error) => {
-                self.note(&format!("the conversation could not be made shorter: {error}"));
-                return Ok(false);
+                // The next one would be paid for as well.
+                self.is_summary_lost = true;
+                self.note(&format!(
+                    "the conversation could not be made shorter, and that is not tried again: {error}"
+                ));
+                return match self.budget.used_up() {
+                    Some(stop) => Err(stop.into()),
+                    None => Ok(false),
+                };
             }
         };
-        let spent = spent_by(&response, &*writer, self.parts.pricing.as_ref());
-        self.budget.spend(&spent);
-        self.tell_usage(response.origin.to_string(), &spent, 0);
         self.save().await;
         if let Some(notice) = self.keeper.splice(from, to, std::slice::from_ref(&turn)).await {
             self.note(&notice);

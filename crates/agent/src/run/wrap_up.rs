@@ -36,6 +36,10 @@ impl Running<'_> {
         if self.budget.family().is_outer_used_up() {
             return;
         }
+        // What came before may have cost anything.
+        if self.budget.used_up() == Some(StopReason::UnknownCost) {
+            return;
+        }
         if !stop.may_sum_up() || self.cancellation.is_cancelled() || has_done_nothing {
             return;
         }
@@ -56,11 +60,12 @@ impl Running<'_> {
             settings.thinking = None;
         }
         self.budget.extend(wrap_up.time);
-        let answered = tokio::time::timeout(wrap_up.time, self.answer_to(&request)).await;
-        let Ok(Ok(answered)) = answered else { return self.note("the model could not be asked to sum up") };
+        let Ok((answered, spent)) = self.answer_to(&request).await else {
+            return self.note("the model could not be asked to sum up");
+        };
         let wanted = wanted(&answered);
-        // It was told to use no tool.
-        self.count(&answered, wanted.len(), &Spent::default());
+        // It was told to use no tool, so no code was run for it.
+        self.tell_answer(&answered, &spent, wanted.len());
         let Ok(text) = self.guard_output(answered.text()).await else {
             return self.note("what the model summed up was not let through");
         };

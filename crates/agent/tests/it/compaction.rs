@@ -308,3 +308,60 @@ async fn a_provider_that_cannot_make_it_shorter_ends_the_run_before_anything_is_
     }
     assert!(server.requests().is_empty());
 }
+
+#[tokio::test]
+async fn a_summary_that_comes_to_nothing_is_paid_for_once() {
+    for says_nothing in [true, false] {
+        let asked = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&asked);
+        let failing = FunctionModel::new("none", move |_: &Request| {
+            *count.lock().unwrap() += 1;
+            if says_nothing {
+                Ok(Said::text(" ").using(7, 1))
+            } else {
+                Err(ModelError::new(ErrorKind::Protocol, "it is cut off"))
+            }
+        });
+        let (builder, requests) = adder(8, 99);
+        let agent = builder
+            .pricing(Arc::new(|_, usage| Some(usage.total() as f64)))
+            .compaction(|compaction| {
+                compaction.window = Some(500);
+                compaction.keep_turns = 2;
+                compaction.model = Some(Arc::new(failing));
+            })
+            .build();
+        let outcome = agent.run("Add.").await;
+        assert_eq!((outcome.text(), *asked.lock().unwrap()), ("Done.", 1));
+        let answers: u64 =
+            requests.lock().unwrap().iter().map(|request| request.turns.len() as u64 * 100).sum();
+        let record = &outcome.record;
+        if says_nothing {
+            assert_eq!(record.usage.input_tokens, answers + 7);
+            assert_eq!(record.cost_usd, Some(record.usage.total_tokens() as f64));
+        } else {
+            assert_eq!((record.usage.input_tokens, record.cost_usd), (answers, None));
+        }
+        let notices = record.notices.iter().filter(|notice| notice.contains("that is not tried again"));
+        assert_eq!(notices.count(), 1, "{:?}", record.notices);
+    }
+}
+
+#[tokio::test]
+async fn a_summary_comes_when_it_is_asked_for_and_is_so_long_at_most() {
+    for (threshold, tokens, due) in [(None, None, 9), (Some(0.3), Some(99), 3)] {
+        let (builder, requests) = adder(8, 99);
+        let agent = builder.compaction(|compaction| {
+            compaction.window = Some(1_000);
+            compaction.keep_turns = 1;
+            compaction.threshold = threshold.unwrap_or(compaction.threshold);
+            compaction.summary_tokens = tokens.unwrap_or(compaction.summary_tokens);
+        });
+        agent.build().run("Add much.").await;
+        let requests = requests.lock().unwrap();
+        let first = requests.iter().position(is_for_summary).unwrap();
+        // The answer before it is the first that came near enough to the window.
+        assert_eq!(requests[first - 1].turns.len(), due);
+        assert_eq!(requests[first].settings.max_output_tokens, Some(tokens.unwrap_or(2048)));
+    }
+}

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use toolpost::{BoxFuture, Event};
-use toolpost_agent::{CallVerdict, Guardrail, StopReason, TextVerdict};
+use toolpost_agent::{CallVerdict, Decision, Guardrail, Run, RunState, StopReason, TextVerdict};
 use toolpost_llm::Turn;
 
 use crate::agent;
@@ -95,4 +95,86 @@ async fn calls_are_changed_refused_or_end_the_run() {
     let outcome = agent(&script).guardrail(Strict).build().run("Go.").await;
     assert_eq!(outcome.stop, StopReason::Guardrail("strict: three is right out".into()));
     assert!(outcome.record.tool_calls.is_empty(), "nothing of such an answer is done");
+}
+
+#[tokio::test]
+async fn intents_are_guarded_and_only_of_the_tools_of_the_run() {
+    let call = |a: i64| format!("{{ tool: add, args: {{ a: {a}, b: 1 }} }}");
+    let script = format!(
+        "turns:\n  - calls: [{}, {}, {}, {{ tool: wait, args: {{ milliseconds: 1 }} }}]\n  - text: done\n",
+        call(0),
+        call(1),
+        call(2)
+    );
+    let guarded = agent(&script).guardrail(Strict).build();
+    let intent = Run::new(&guarded, "Go.").with_tools(["add"]).generate_tool_intent().await;
+    assert_eq!(intent.outcome.stop, StopReason::ToolIntent);
+    let intended: Vec<_> = intent.tool_calls().map(|call| call.arguments.clone()).collect();
+    assert_eq!(intended, [json!({"a": 0, "b": 1}), json!({"a": 100, "b": 1})]);
+    let approved = intent.tool_calls().map(|call| (call.id, Decision::Approve)).collect::<Vec<_>>();
+    let done = guarded.execute_tool_intents(&intent, approved).await.unwrap();
+    let Some(Turn::ToolResults(results)) = done.turns.last() else { panic!("{:?}", done.turns) };
+    let texts: Vec<_> = results.iter().map(toolpost_llm::ToolResult::joined_text).collect();
+    assert_eq!((texts[0].as_str(), texts[1].as_str()), ("1", "101"));
+    assert!(
+        texts[2].contains("two is not for you") && texts[3].contains("there is no tool `wait`"),
+        "{texts:?}"
+    );
+    assert_eq!(done.record.tool_calls.len(), 2);
+
+    // What is refused all the same is told, and nothing is asked a second time.
+    let alone =
+        agent(&format!("turns:\n  - calls: [{}]\n  - text: done\n", call(2))).guardrail(Strict).build();
+    let intent = alone.generate_tool_intent("Go.").await;
+    assert_eq!((&intent.outcome.stop, intent.tool_calls().count()), (&StopReason::ToolIntent, 0));
+    assert_eq!(intent.outcome.record.iterations, 1);
+    let blocked = agent(&format!("turns:\n  - calls: [{}]\n", call(3))).guardrail(Strict).build();
+    let intent = blocked.generate_tool_intent("Go.").await;
+    assert_eq!(intent.outcome.stop, StopReason::Guardrail("strict: three is right out".into()));
+}
+
+#[tokio::test]
+async fn what_somebody_has_approved_is_guarded_with_what_is_then_called() {
+    let script = "turns:
+  - calls: [{ tool: add, args: { a: 0, b: 1 } }, { tool: add, args: { a: 5, b: 1 } }]
+  - calls: [{ tool: wait, args: { milliseconds: 1 } }]
+  - text: '{{ last.text }}'
+";
+    let guarded = || agent(script).guardrail(Strict).build();
+    let intent = Run::new(&guarded(), "Go.").with_tools(["add"]).generate_tool_intent().await;
+    // As another process reads it.
+    let written = serde_json::to_string(&intent.outcome.state).unwrap();
+    let state = || serde_json::from_str::<Option<RunState>>(&written).unwrap().unwrap();
+    let ids: Vec<_> = intent.tool_calls().map(|call| call.id).collect();
+    let resumed = |arguments: Value| {
+        let decisions = [(ids[0], Decision::Edit(arguments)), (ids[1], Decision::Approve)];
+        Run::resume(&guarded(), state(), decisions).unwrap().finish()
+    };
+    let results = |outcome: &toolpost_agent::Outcome| match outcome.turns.get(2) {
+        Some(Turn::ToolResults(results)) => {
+            results.iter().map(toolpost_llm::ToolResult::joined_text).collect::<Vec<_>>()
+        }
+        _ => panic!("{:?}", outcome.turns),
+    };
+    for (a, expected) in [(7, "8"), (1, "101"), (2, "PERMISSION: the call was not made: two is not for you")]
+    {
+        let outcome = resumed(json!({"a": a, "b": 1})).await;
+        let texts = results(&outcome);
+        assert!(texts[0].starts_with(expected) && texts[1] == "6", "{texts:?}");
+        // The tools of the run are those that it began with.
+        assert!(outcome.text().contains("there is no tool `wait` in this run"), "{}", outcome.text());
+    }
+    let outcome = resumed(json!({"a": 3, "b": 1})).await;
+    assert_eq!(outcome.stop, StopReason::Guardrail("strict: three is right out".into()));
+    assert!(outcome.record.tool_calls.is_empty() && results(&outcome).len() == 2);
+    // A state that was tampered with names no other tool.
+    let mut state = serde_json::to_value(state()).unwrap();
+    state["calls"][0]["tool"] = json!("wait");
+    let state = serde_json::from_value(state).unwrap();
+    let outcome = Run::resume(&guarded(), state, [(ids[0], Decision::Approve)]).unwrap();
+    let outcome = outcome.execute_tool_intents().await;
+    assert!(
+        results(&outcome)[0].contains("there is no tool `wait` in this run")
+            && outcome.record.tool_calls.is_empty()
+    );
 }

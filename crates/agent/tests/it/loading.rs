@@ -4,23 +4,27 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use toolpost::{Event, Output, ParameterType, ToolSpec, tool_fn};
-use toolpost_agent::{Agent, Builder, Dynamic, Run, StopReason};
+use toolpost_agent::{Agent, Builder, Dynamic, Run, Runs, StopReason};
 use toolpost_llm::{
-    ErrorKind, Feature, HostedTool, Model, ModelError, ModelId, ModelInfo, Request, ResponseStream,
-    ScriptModel, Turn,
+    ErrorKind, ExchangeSink, Feature, HostedTool, Model, ModelError, ModelId, ModelInfo, Request, Response,
+    ResponseStream, ScriptModel, Turn,
 };
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
-use toolpost_toolbox::{ToolSession, Toolbox};
+use toolpost_toolbox::{MemoryStore, ToolSession, Toolbox};
 
 /// Plays a script and keeps what it was asked.
 #[derive(Debug)]
-struct Watched {
+pub(crate) struct Watched {
     inner: ScriptModel,
     asked: Mutex<Vec<Request>>,
 }
 
 impl Watched {
-    fn new(script: &str) -> Arc<Self> {
+    pub(crate) fn asked(&self) -> Vec<Request> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    pub(crate) fn new(script: &str) -> Arc<Self> {
         Arc::new(Self { inner: ScriptModel::parse("test", script).unwrap(), asked: Mutex::default() })
     }
 
@@ -421,4 +425,57 @@ async fn what_the_provider_has_found_goes_back_as_it_came() {
         assert_eq!(outcome.error.unwrap().kind, ErrorKind::Unsupported, "{provider}");
     }
     assert_eq!(server.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn strict_tools_are_asked_for_and_their_nulls_are_nothing() {
+    let script = "turns:
+  - calls: [{ tool: browse_toolkit, args: { query: letter, group: null, limit: null, offset: null } }]
+  - calls: [{ tool: load_tools, args: { tool_names: [send_letter] } }]
+  - calls: [{ tool: send_letter, args: { text: null } }]
+  - text: '{{ last.text }}'
+";
+    for strict in [false, true] {
+        let model = Watched::new(script);
+        let outcome = agent(&model).dynamic(true).strict_tools(strict).build().run("Go.").await;
+        let failed: Vec<bool> =
+            outcome.record.tool_calls.iter().map(|call| call.status == toolpost::Status::Error).collect();
+        assert_eq!(failed, [!strict, false, !strict], "{:?}", outcome.record.tool_calls);
+        for request in model.asked() {
+            assert!(!request.tools.is_empty() && request.tools.iter().all(|tool| tool.strict == strict));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_model_is_asked_that_picks_tools_is_kept() {
+    let model =
+        Watched::new("turns:\n  - calls: [{ tool: find_tools, args: { intent: write } }]\n  - text: done\n");
+    let picks =
+        Watched::new("turns:\n  - text: '{\"tool_names\": [\"send_letter\"], \"reasoning\": \"x\"}'\n");
+    let runs = Runs::new(Arc::new(MemoryStore::new()));
+    let agent = agent(&model).dynamic(Arc::clone(&picks)).build();
+    let outcome = Run::new(&agent, "Write.").kept_in(&runs).finish().await;
+    assert_eq!(outcome.text(), "done");
+    let kept = Kept::default();
+    assert_eq!(runs.export(outcome.record.id, &kept).await.unwrap(), 3);
+    let kept = kept.0.lock().unwrap();
+    assert_eq!(kept.iter().filter(|request| request.tools.is_empty()).count(), 1);
+    assert_eq!(kept[1].turns, picks.asked()[0].turns);
+}
+
+/// The requests of exchanges that it is told of.
+#[derive(Debug, Default)]
+struct Kept(Mutex<Vec<Request>>);
+
+impl ExchangeSink for Kept {
+    fn exchange(
+        &self,
+        _model: &ModelId,
+        request: &Request,
+        _answer: Result<&Response, &ModelError>,
+    ) -> Result<(), ModelError> {
+        self.0.lock().unwrap().push(request.clone());
+        Ok(())
+    }
 }

@@ -26,10 +26,12 @@ mod memory;
 mod money;
 mod options;
 mod seed_defects;
+mod spending;
 mod traps;
 mod turns;
 mod typed;
 mod waiting;
+mod wires;
 
 use std::sync::Arc;
 

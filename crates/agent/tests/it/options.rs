@@ -5,10 +5,13 @@ use std::sync::{Arc, Mutex};
 use serde_json::json;
 use toolpost::{Event, tool};
 use toolpost_agent::{Agent, Run, merge_turns};
-use toolpost_llm::{ErrorKind, FunctionModel, Part, Request, Said, ScriptModel, ToolChoice, Turn};
+use toolpost_llm::{
+    ErrorKind, FunctionModel, Model, Part, Request, Said, ScriptModel, Settings, ToolChoice, Turn,
+};
 use toolpost_toolbox::Toolbox;
 
 use crate::agent;
+use crate::loading::Watched;
 
 /// The tools that a run offers.
 async fn offered(change: impl FnOnce(Run) -> Run) -> (Vec<String>, toolpost_agent::Outcome) {
@@ -138,4 +141,20 @@ async fn a_tool_that_must_be_called_and_is_not_there_is_found_before_anything_is
     };
     assert!(agent(ToolChoice::Any).run("Go.").await.error.is_some());
     assert_eq!(agent(ToolChoice::None).run("Go.").await.text(), "Hello.");
+}
+
+#[tokio::test]
+async fn settings_and_options_of_the_provider_reach_the_model() {
+    let model = Watched::new("turns:\n  - text: hi\n");
+    let settings = Settings {
+        max_output_tokens: Some(321),
+        temperature: Some(0.25),
+        stop: vec!["END".into()],
+        ..Settings::default()
+    };
+    let options = json!({ "service_tier": "flex" }).as_object().unwrap().clone();
+    let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, Toolbox::builder().build().unwrap());
+    agent.settings(settings.clone()).provider_options(options.clone()).build().run("Go.").await;
+    let asked = model.asked();
+    assert_eq!((&asked[0].settings, &asked[0].provider_options), (&settings, &options));
 }

@@ -9,7 +9,7 @@ use toolpost_llm::{Catalog, Effort, Model, Settings, ToolChoice};
 use toolpost_toolbox::Toolbox;
 
 use super::hosted::{Hosted, Place};
-use super::model::{catalog, open_model};
+use super::model::{Tape, catalog, open_model};
 use crate::args::AgentArgs;
 use crate::config::Config;
 use crate::failure::Failure;
@@ -79,8 +79,8 @@ impl<'a> Parts<'a> {
         self.hosted.place(&self.catalog, model)
     }
 
-    /// The agent with a model.
-    pub(super) fn agent(&self, model: Arc<dyn Model>) -> Result<Agent, Failure> {
+    /// The agent with a model. What its models say is recorded where a file for that is named.
+    pub(super) fn agent(&self, model: Arc<dyn Model>, tape: &Tape) -> Result<Agent, Failure> {
         let place = self.code_place(&*model)?;
         let hosted = self.hosted.tools(place.as_ref());
         match place {
@@ -95,7 +95,7 @@ impl<'a> Parts<'a> {
             _ => {}
         }
         let catalog = Arc::clone(&self.catalog);
-        let mut builder = Agent::builder(model, self.toolbox.clone())
+        let mut builder = Agent::builder(tape.of(model), self.toolbox.clone())
             .settings(self.settings.clone())
             .provider_options(self.provider_options.clone())
             .hosted_tools(hosted)
@@ -112,7 +112,7 @@ impl<'a> Parts<'a> {
                 "" => Dynamic::Auto,
                 "native" => Dynamic::Native,
                 "browse" => Dynamic::Browse,
-                model => Dynamic::Find(open_model(model, self.config)?),
+                model => Dynamic::Find(tape.of(open_model(model, self.config)?)),
             }),
         };
         builder =

@@ -20,7 +20,7 @@ use self::input::{Input, Said};
 use super::agent::{Parts, artifacts, put_away, store};
 use super::hosted::{self, Given, Place};
 use super::memory::Memory;
-use super::model::{model, recorded};
+use super::model::{Tape, model};
 use super::run::{ended, show, show_files};
 use crate::args::{AgentArgs, ChatArgs};
 use crate::config::Config;
@@ -66,13 +66,13 @@ pub(super) fn talk(
     input.offer("/tools", parts.toolbox.specs().iter().map(|spec| spec.name.clone()).collect());
     input.offer("/approve", parts.toolbox.specs().iter().map(|spec| spec.name.clone()).collect());
     // The first thing that is written: from here on only the conversation itself can fail.
-    let model = recorded(work, model)?;
+    let tape = Tape::open(work)?;
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
     let port = TerminalPort::new(printer, &work.permission, store.clone()).on_screen(screen.clone());
     if let Some(screen) = &screen {
         runtime.spawn(draw(Arc::clone(screen)));
     }
-    let agent = parts.agent(Arc::clone(&model))?;
+    let agent = parts.agent(Arc::clone(&model), &tape)?;
     let place = parts.code_place(&*model)?;
     let given = runtime.block_on(hosted::give(work, place.as_ref(), &*model, &workspace, config, printer))?;
     if !work.enable_file_support {
@@ -82,7 +82,7 @@ pub(super) fn talk(
         parts: &parts,
         config,
         printer,
-        is_recorded: work.record.is_some(),
+        tape,
         agent,
         model,
         is_ours: conversation.exchanges().is_empty(),
@@ -158,7 +158,7 @@ struct Chat<'a> {
     parts: &'a Parts<'a>,
     config: &'a Config,
     printer: &'a Printer,
-    is_recorded: bool,
+    tape: Tape,
     agent: Agent,
     model: Arc<dyn Model>,
     conversation: Conversation,
@@ -331,8 +331,6 @@ impl Chat<'_> {
         self.usage.add(usage);
         self.cost = match (self.cost, cost) {
             (Some(all), Some(more)) => Some(all + more),
-            // A turn in which nothing was used costs nothing.
-            (all, None) if usage.total_tokens() == 0 => all,
             _ => None,
         };
     }

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::sync::Arc;
 
 use toolpost_llm::{
-    Catalog, HttpOptions, Model, ModelSpec, PROVIDERS, Provider, ProviderAccess, ProviderFiles,
-    ProviderLimits, Recorder, RetryPolicy, Router, Secret,
+    Catalog, ExchangeSink, HttpOptions, Model, ModelSpec, PROVIDERS, Provider, ProviderAccess, ProviderFiles,
+    ProviderLimits, Recorder, Recording, RetryPolicy, Router, Secret,
 };
 
 use crate::args::AgentArgs;
@@ -119,12 +119,30 @@ fn router(config: &Config) -> Result<Router, Failure> {
     Ok(router)
 }
 
-/// The model as it is, or with a recording of what is said.
-pub(super) fn recorded(args: &AgentArgs, model: Arc<dyn Model>) -> Result<Arc<dyn Model>, Failure> {
-    let Some(path) = &args.record else { return Ok(model) };
-    let file = File::options().write(true).create_new(true).open(path);
-    let file = file.map_err(|error| Failure::file("the recording", path, &error))?;
-    Ok(Arc::new(Recorder::new(model, file, keys())))
+/// The file that is named for what all models of a run are asked and answer, if one is.
+pub(super) struct Tape(Option<Arc<Recording>>);
+
+impl Tape {
+    pub(super) fn open(args: &AgentArgs) -> Result<Self, Failure> {
+        let Some(path) = &args.record else { return Ok(Self(None)) };
+        let file = File::options().write(true).create_new(true).open(path);
+        let file = file.map_err(|error| Failure::file("the recording", path, &error))?;
+        Ok(Self(Some(Arc::new(Recording::new(file, keys())))))
+    }
+
+    /// The model as it is, or with a recording of what is said.
+    pub(super) fn of(&self, model: Arc<dyn Model>) -> Arc<dyn Model> {
+        match &self.0 {
+            Some(recording) => {
+                Arc::new(Recorder::tell(model, Arc::clone(recording) as Arc<dyn ExchangeSink>))
+            }
+            None => model,
+        }
+    }
+
+    pub(super) fn is_recording(&self) -> bool {
+        self.0.is_some()
+    }
 }
 
 fn no_model() -> Failure {

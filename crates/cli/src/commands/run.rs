@@ -15,7 +15,7 @@ use toolpost_llm::{ModelSpec, Part, Turn};
 use super::agent::{Parts, artifacts, put_away, store};
 use super::hosted;
 use super::memory::Memory;
-use super::model::{model, recorded};
+use super::model::{Tape, model};
 use crate::args::{AgentKind, Format, RunArgs};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -52,13 +52,13 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let events = progress::sink_of(printer, screen.clone());
     let parts = runtime.block_on(Parts::open(work, config, &workspace, events, printer))?;
     // The first thing that is written: from here on only the run itself can fail.
-    let model = recorded(work, model)?;
+    let tape = Tape::open(work)?;
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
     let memory = Memory::open(work, config)?;
     let conversation = runtime.block_on(memory.begin(work))?;
     let scope = Scope::new(owner).with_id(conversation.id()).with_working_dir(workspace.path());
     let place = parts.code_place(&*model)?;
-    let agent = parts.agent(Arc::clone(&model))?;
+    let agent = parts.agent(Arc::clone(&model), &tape)?;
     let given = runtime.block_on(hosted::give(work, place.as_ref(), &*model, &workspace, config, printer))?;
     let had = hosted::made(&conversation.turns());
     let mut run = conversation

@@ -270,6 +270,18 @@ pub(crate) fn dynamic() {
     let finder = env.path("finder.yaml");
     let dynamic = format!("--dynamic=script:{}", finder.display());
     assert_eq!(env.run(words.iter().copied().chain([dynamic.as_str()])).ok().out.trim(), "42");
+    // A recording has what both models were asked, and plays for both.
+    env.write(
+        "find.yaml",
+        "turns:\n  - calls: [{ tool: find_tools, args: { intent: add } }]\n  - text: found\n",
+    );
+    let asked = ["run", "-p", "x", "--tools", "builtin"];
+    let recorded = ["--model", "script:find.yaml", &dynamic, "--record", "said.jsonl"];
+    env.run(asked.iter().copied().chain(recorded)).ok();
+    assert_eq!(env.read("said.jsonl").lines().count(), 3);
+    std::fs::remove_file(env.path("finder.yaml")).unwrap();
+    let again = ["--model", "replay:said.jsonl", "--dynamic=replay:said.jsonl"];
+    assert_eq!(env.run(asked.iter().copied().chain(again)).ok().out.trim(), "found");
 }
 
 #[test]

@@ -125,7 +125,11 @@ impl Residents {
             Ok(outcome) => {
                 idle.since = Instant::now();
                 self.keep(key, idle);
-                outcome.into_result()?.into_output()
+                let mut output = outcome.into_result()?;
+                // What a program says of its own use of models is no account: it would end a run that has a limit, or
+                // pass for what was paid.
+                output.usage = None;
+                output.into_output()
             }
             Err(error) => Err(ended(idle.process, bound, error).await),
         }

@@ -156,7 +156,8 @@ pub struct OutputFrame {
     /// What the sandbox measured and enforced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Value>,
-    /// What a model that the tool used has consumed.
+    /// What a model that the tool used has consumed. Taken from workers, which run the caller's own code; of any other
+    /// program it is a claim, and is dropped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }

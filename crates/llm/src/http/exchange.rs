@@ -339,7 +339,8 @@ impl Driver {
     async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         loop {
             if let Some(event) = self.queue.pop_front() {
-                self.delivered |= !matches!(event, ModelEvent::Notice(_) | ModelEvent::Retrying { .. });
+                self.delivered |=
+                    !matches!(event, ModelEvent::Notice(_) | ModelEvent::Retrying { .. } | ModelEvent::Lost);
                 return Some(Ok(event));
             }
             if let Some(exchange) = self.exchange.take() {
@@ -350,8 +351,10 @@ impl Driver {
                 if self.delivered {
                     failure.advice = Advice::GiveUp;
                 }
+                let is_lost = failure.error.kind.may_be_billed();
                 match tries.after(failure) {
                     Ok((reason, after)) => {
+                        self.queue.extend(is_lost.then_some(ModelEvent::Lost));
                         let attempt = tries.failed.len() as u32;
                         self.queue.push_back(ModelEvent::Retrying { attempt, after, reason });
                         self.state = State::Wait(after);

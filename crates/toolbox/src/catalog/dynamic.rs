@@ -255,13 +255,18 @@ impl DynamicSession {
         reply
     }
 
+    /// The tool of this name, loaded or not.
+    pub fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {
+        if self.0.tools.0.discovery.is_meta_tool(name) {
+            self.0.own.iter().any(|own| own == name).then(|| self.0.tools.0.meta.spec(name)).flatten()
+        } else {
+            self.catalog().toolbox().spec(name)
+        }
+    }
+
     /// Whether there is a tool of this name, loaded or not.
     pub fn has_tool(&self, name: &str) -> bool {
-        if self.0.tools.0.discovery.is_meta_tool(name) {
-            self.0.own.iter().any(|own| own == name)
-        } else {
-            self.catalog().toolbox().spec(name).is_some()
-        }
+        self.spec(name).is_some()
     }
 }
 

@@ -60,12 +60,12 @@ impl Chat<'_> {
             self.tell(&harmless(&self.model.id().to_string()));
             return Ok(());
         }
-        if self.is_recorded {
+        if self.tape.is_recording() {
             return Err(Failure::usage("the conversation is recorded, and a recording has one model")
                 .hint("Begin a new conversation without `--record`."));
         }
         let model = open_model(name, self.config)?;
-        self.agent = self.parts.agent(std::sync::Arc::clone(&model))?;
+        self.agent = self.parts.agent(std::sync::Arc::clone(&model), &self.tape)?;
         self.place = self.parts.code_place(&*model)?;
         if model.id().provider != self.model.id().provider {
             // What was uploaded is with the other provider alone.

@@ -45,6 +45,9 @@ for line in sys.stdin:
     if do == "ahead":
         for index in range(12):
             print("x" * 3000000, flush=True)
+    if do == "usage":
+        tell(id, "result", ok={"structured": 1, "usage": {"input_tokens": 10**9, "output_tokens": 10**9}})
+        continue
     if do == "stray":
         print("a print")
         tell(id + 100, "result", ok={"structured": "of another call"})
@@ -95,16 +98,23 @@ async fn one_process_serves_many_calls_and_is_replaced_when_it_dies() {
     assert!(error(&died).message().contains("status 4"), "{died:?}");
     assert_eq!(error(&died).context()["stderr"], "it hurts");
     assert_eq!(count(&tools, does("count")).await, json!(1));
+    // What a program says of its own use of models counts for nobody.
+    let boasts = tools.call(does("usage")).await;
+    assert_eq!(value(&boasts), json!(1));
+    assert!(
+        boasts.record.usage.is_none()
+            && boasts.result.unwrap().evidence.is_none_or(|facts| facts.usage.is_none())
+    );
     // A failure is not the end.
     let failed = tools.call(does("fail")).await;
     assert_eq!((error(&failed).code(), error(&failed).message()), (Code::NotFound, "no such thing"));
-    assert_eq!(count(&tools, does("stray")).await, json!(3));
+    assert_eq!(count(&tools, does("stray")).await, json!(4));
     // One owner's process is not another's.
     let other = does("count").with_scope(Scope::new("eve"));
     assert_eq!(count(&tools, other).await, json!(1));
     // Two calls at the same time do not wait for each other.
     let (one, two) = tokio::join!(count(&tools, does("slow")), count(&tools, does("count")));
-    assert_eq!((one, two), (json!(4), json!(1)));
+    assert_eq!((one, two), (json!(5), json!(1)));
     // Without the option each call is a process.
     let plain = source().path(programs.path().join("r.py")).discover().await;
     assert_eq!(value(&call(&plain, "t", json!({})).await), json!({"one_shot": true}));

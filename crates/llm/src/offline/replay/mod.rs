@@ -139,6 +139,10 @@ impl Model for Recorder {
         self.model.info()
     }
 
+    fn alternatives(&self) -> &[Arc<dyn Model>] {
+        self.model.alternatives()
+    }
+
     fn cost(&self, response: &Response, at: Timestamp) -> Option<Cost> {
         self.model.cost(response, at)
     }

@@ -1,0 +1,443 @@
+//! What is spent beside the answers of a run, and of answers that come to nothing: all of it counts.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::{StreamExt as _, stream};
+use serde_json::json;
+use toolpost::{Cancellation, Ctx, SampleRequest, ToolSpec, UsageEvent, tool};
+use toolpost_agent::{Agent, Builder, Limits, Outcome, Pricing, Run, StopReason, WrapUp};
+use toolpost_llm::{
+    ErrorKind, FallbackModel, FunctionModel, Model, ModelError, ModelEvent, ModelId, NetworkStage, Request,
+    ResponseStream, Said, TimeoutStage, Usage,
+};
+use toolpost_toolbox::Toolbox;
+
+use crate::loading::Watched;
+
+/// One dollar for each thousand tokens; for a model called `unpriced` nobody knows.
+fn pricing() -> Pricing {
+    Arc::new(|model, usage| (model.name != "unpriced").then(|| usage.total() as f64 / 1000.0))
+}
+
+/// Has the model complete a prompt until it is told no; how often it did.
+async fn greed(ctx: &Ctx, tokens: u32) -> String {
+    for made in 0..1000 {
+        let request = SampleRequest { max_tokens: tokens, ..SampleRequest::new("More.") };
+        if let Err(error) = ctx.sample(request).await {
+            return format!("{made}: {error}");
+        }
+    }
+    "without end".to_owned()
+}
+
+/// Ask one after the other.
+#[tool]
+async fn greedy(ctx: &Ctx, tokens: u32) -> String {
+    greed(ctx, tokens).await
+}
+
+/// Ask all at once.
+#[tool]
+async fn crowd(ctx: &Ctx) -> String {
+    let asked = (0..20).map(|_| ctx.sample(SampleRequest::new("More.")));
+    let made = join_all(asked).await.into_iter().flatten().count();
+    made.to_string()
+}
+
+/// Ask, and wait for no answer.
+#[tool]
+async fn impatient(ctx: &Ctx) -> String {
+    let asked = ctx.sample(SampleRequest::new("Slowly."));
+    let waited = tokio::time::timeout(Duration::from_millis(20), asked).await;
+    waited.is_err().to_string()
+}
+
+fn toolbox() -> Toolbox {
+    Toolbox::builder().tool(crate::add).tool(greedy).tool(crowd).tool(impatient).build().unwrap()
+}
+
+/// Whether a tool asks.
+fn is_completion(request: &Request) -> bool {
+    request.tools.is_empty()
+}
+
+/// A model that calls a tool and then says what came of it, a hundred tokens each. The requests of tools are kept.
+fn asker(call: &'static str, arguments: serde_json::Value) -> (Builder, Arc<Mutex<Vec<Request>>>) {
+    let completions = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&completions);
+    let model = FunctionModel::new("asker", move |request: &Request| {
+        if is_completion(request) {
+            kept.lock().unwrap().push(request.clone());
+            return Ok(Said::text("more").using(60, 40));
+        }
+        Ok(match request.tool_results().last() {
+            Some(result) => Said::text(result.joined_text()),
+            None => Said::call(call, arguments.clone()),
+        }
+        .using(60, 40))
+    });
+    (Agent::builder(Arc::new(model), toolbox()).pricing(pricing()), completions)
+}
+
+/// What the events of usage add up to: tokens, and cost if all of it is known.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<UsageEvent>>>);
+
+impl Told {
+    fn listen(&self, builder: Builder) -> Builder {
+        let told = Arc::clone(&self.0);
+        builder.on_usage(Arc::new(move |event| told.lock().unwrap().push(event.clone())))
+    }
+
+    /// The record says what the events say.
+    #[track_caller]
+    fn check(&self, outcome: &Outcome) {
+        let events = self.0.lock().unwrap();
+        let tokens: u64 = events.iter().map(|event| event.usage.total_tokens()).sum();
+        let cost: Option<f64> = events.iter().map(|event| event.cost_usd).sum();
+        assert_eq!(tokens, outcome.record.usage.total_tokens(), "{events:?}");
+        assert_eq!(
+            cost.map(|cost| (cost * 1e6).round()),
+            outcome.record.cost_usd.map(|cost| (cost * 1e6).round()),
+            "{events:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn completions_for_tools_end_at_the_limits_of_the_run() {
+    for (tool, arguments) in [("greedy", json!({ "tokens": 5 })), ("crowd", json!({}))] {
+        for limit in [
+            |limits: &mut Limits| limits.cost_usd = Some(0.35),
+            |limits: &mut Limits| limits.tokens = Some(350),
+        ] {
+            let (builder, completions) = asker(tool, arguments.clone());
+            let told = Told::default();
+            let agent = told.listen(builder).limits(limit).limits(|limits| limits.wrap_up = None).build();
+            let outcome = agent.run("Go.").await;
+            // The answer, and completions up to the one that reached the limit, also when all are asked for at once.
+            assert_eq!((completions.lock().unwrap().len(), outcome.record.iterations), (3, 1), "{tool}");
+            assert!(matches!(outcome.stop, StopReason::MaxCost | StopReason::MaxTokens), "{}", outcome.stop);
+            assert_eq!(outcome.record.usage.total_tokens(), 400);
+            told.check(&outcome);
+            let shown = serde_json::to_string(&outcome.turns).unwrap();
+            assert!(
+                tool == "crowd" || shown.contains("3: LIMIT: the model was not asked: the run has"),
+                "{shown}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_call_gets_so_many_completions_of_such_a_length() {
+    for (change, most, tokens) in [
+        ((|_| {}) as fn(&mut Limits), 32, 4096),
+        (|limits| limits.completions = 5, 5, 4096),
+        (|limits| limits.completions = 0, 0, 4096),
+        (|limits| limits.completion_tokens = 7, 32, 7),
+    ] {
+        let (builder, completions) = asker("greedy", json!({ "tokens": 1_000_000 }));
+        let outcome = builder.limits(change).build().run("Go.").await;
+        let completions = completions.lock().unwrap();
+        assert_eq!(completions.len(), most);
+        assert!(completions.iter().all(|request| request.settings.max_output_tokens == Some(tokens)));
+        assert!(
+            outcome.text().starts_with(&format!("{most}: LIMIT: "))
+                && outcome.text().contains(&format!("{most} completions at most")),
+            "{}",
+            outcome.text()
+        );
+    }
+    // Who asks for less gets less.
+    let (builder, completions) = asker("greedy", json!({ "tokens": 9 }));
+    builder.build().run("Go.").await;
+    assert_eq!(completions.lock().unwrap()[0].settings.max_output_tokens, Some(9));
+}
+
+#[tokio::test]
+async fn a_run_at_its_limit_has_no_tools_picked() {
+    let model = Watched::new(
+        "turns:\n  - calls: [{ tool: greedy, args: { tokens: 5 } }, { tool: find_tools, args: { intent: add } }]\n    usage: { input: 60, output: 40 }\n  - text: more\n    usage: { input: 60, output: 40 }\n  - text: more\n    usage: { input: 60, output: 40 }\n",
+    );
+    let picks = Watched::new("turns:\n  - text: '{\"tool_names\": [\"add\"], \"reasoning\": \"x\"}'\n");
+    let agent = Agent::builder(model, toolbox()).dynamic(Arc::clone(&picks)).core_tools(["greedy"]);
+    let agent = agent.limits(|limits| {
+        limits.tokens = Some(150);
+        limits.parallel_tools = 1;
+        limits.wrap_up = None;
+    });
+    let outcome = agent.build().run("Go.").await;
+    assert_eq!((&outcome.stop, outcome.record.tool_calls.len()), (&StopReason::MaxTokens, 2));
+    assert_eq!(picks.asked().len(), 0);
+}
+
+/// The events of an answer.
+type Events = Vec<Result<ModelEvent, ModelError>>;
+
+/// A model that says these events, and then no more unless the last one is an end.
+struct Telling {
+    id: ModelId,
+    answers: Box<dyn Fn(&Request) -> Events + Send + Sync>,
+    asked: AtomicUsize,
+}
+
+impl std::fmt::Debug for Telling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Telling").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Model for Telling {
+    fn id(&self) -> &ModelId {
+        &self.id
+    }
+
+    fn check(&self, _request: &Request) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn stream(&self, request: &Request) -> ResponseStream {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let events = (self.answers)(request);
+        let is_over = matches!(events.last(), Some(Err(_) | Ok(ModelEvent::Done(_))));
+        let events = stream::iter(events);
+        if is_over { events.boxed() } else { events.chain(stream::pending()).boxed() }
+    }
+}
+
+/// A model of its name whose answers are these events.
+fn telling(answers: impl Fn(&Request) -> Events + Send + Sync + 'static) -> Arc<Telling> {
+    Arc::new(Telling {
+        id: ModelId::new("test", "telling"),
+        answers: Box::new(answers),
+        asked: AtomicUsize::new(0),
+    })
+}
+
+fn used(input: u64, output: u64) -> ModelEvent {
+    ModelEvent::Usage(Usage { input, output, ..Usage::default() })
+}
+
+fn text(text: &str) -> ModelEvent {
+    ModelEvent::TextDelta { index: 0, text: text.to_owned() }
+}
+
+/// An answer that is not whole, and the error that ends it, if it ends.
+fn part(events: impl IntoIterator<Item = ModelEvent>, error: Option<ErrorKind>) -> Events {
+    let error = error.map(|kind| Err(ModelError::new(kind, "it failed")));
+    events.into_iter().map(Ok).chain(error).collect()
+}
+
+/// The events of a whole answer.
+async fn whole(said: Said) -> Events {
+    let model = FunctionModel::new("whole", move |_: &Request| Ok(said.clone()));
+    model.stream(&Request::new("x")).collect().await
+}
+
+#[tokio::test]
+async fn an_answer_that_fails_counts_as_far_as_it_is_known() {
+    let (broken, late) =
+        (|| ErrorKind::Network(NetworkStage::Transfer), || ErrorKind::Timeout(TimeoutStage::FirstByte));
+    let done = whole(Said::text("hi").using(60, 40)).await;
+    let lost = [vec![Ok(ModelEvent::Lost)], done.clone()].concat();
+    for (what, events, tokens, cost) in [
+        ("half", part([used(30, 0), text("a"), used(30, 5)], Some(broken())), 35, None),
+        ("words", part([text("a")], Some(ErrorKind::Overloaded)), 0, None),
+        ("nothing heard", part([], Some(late())), 0, None),
+        ("no connection", part([], Some(ErrorKind::Network(NetworkStage::Connect))), 0, Some(0.0)),
+        ("refused", part([], Some(ErrorKind::Overloaded)), 0, Some(0.0)),
+        ("an attempt before", lost, 100, None),
+        ("whole", done, 100, Some(0.1)),
+    ] {
+        let model = telling(move |_| events.clone());
+        let told = Told::default();
+        let agent = told.listen(Agent::builder(model, toolbox()).pricing(pricing())).build();
+        let outcome = agent.run("Go.").await;
+        assert_eq!((outcome.record.usage.total_tokens(), outcome.record.cost_usd), (tokens, cost), "{what}");
+        told.check(&outcome);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_given_up_counts_too() {
+    let slow = || telling(|_| part([used(30, 5), text("Half an ")], None));
+    let cancellation = Cancellation::new();
+    let agent = Agent::builder(slow(), toolbox()).pricing(pricing()).build();
+    let run = Run::new(&agent, "Go.").with_cancellation(cancellation.clone()).finish();
+    let (outcome, ()) = tokio::join!(run, async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        cancellation.cancel();
+    });
+    assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&StopReason::Cancelled, 35));
+    assert_eq!(outcome.record.cost_usd, None);
+    // Before anything was asked, nothing was spent.
+    let outcome = Run::new(&agent, "Go.").with_cancellation(cancellation).finish().await;
+    assert_eq!((outcome.record.usage.total_tokens(), outcome.record.cost_usd), (0, Some(0.0)));
+
+    // A run that may only cost so much does not sum up when it may have cost anything.
+    for (limit, asked) in [(None, 3), (Some(9.0), 2)] {
+        let call = whole(Said::call("add", json!({ "a": 1, "b": 2 })).using(60, 40)).await;
+        let model = telling(move |request: &Request| {
+            if request.tool_choice.is_some() {
+                part([], Some(ErrorKind::Overloaded))
+            } else if request.tool_results().last().is_some() {
+                part([used(30, 5), text("Half an ")], None)
+            } else {
+                call.clone()
+            }
+        });
+        let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox()).pricing(pricing());
+        let agent = agent.limits(|limits| {
+            limits.time = Some(Duration::from_secs(1));
+            limits.cost_usd = limit;
+        });
+        let outcome = agent.build().run("Go.").await;
+        assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&StopReason::MaxTime, 135));
+        assert_eq!(model.asked.load(Ordering::Relaxed), asked, "{limit:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_nobody_waits_for_counts() {
+    let asked = |limit: Option<f64>| async move {
+        let call = whole(Said::call("impatient", json!({})).using(60, 40)).await;
+        let done = whole(Said::text("done").using(60, 40)).await;
+        let model = telling(move |request: &Request| {
+            if is_completion(request) {
+                return part([used(50, 0), text("Well ")], None);
+            }
+            if request.tool_results().last().is_some() { done.clone() } else { call.clone() }
+        });
+        let told = Told::default();
+        let agent = told.listen(Agent::builder(model, toolbox()).pricing(pricing()));
+        let agent = agent.limits(|limits| {
+            limits.cost_usd = limit;
+            limits.wrap_up = None;
+        });
+        let outcome = agent.build().run("Go.").await;
+        told.check(&outcome);
+        outcome
+    };
+    let outcome = asked(None).await;
+    assert_eq!((outcome.text(), outcome.record.usage.total_tokens()), ("done", 250));
+    assert_eq!(outcome.record.cost_usd, None);
+    let call = &outcome.record.tool_calls[0];
+    assert_eq!((call.usage.as_ref().unwrap().total_tokens(), call.cost_usd), (50, None));
+    let outcome = asked(Some(9.0)).await;
+    assert_eq!((&outcome.stop, outcome.record.iterations), (&StopReason::UnknownCost, 1));
+}
+
+#[tokio::test]
+async fn no_model_is_asked_whose_price_nobody_knows() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let of = |name: &str| -> Arc<dyn Model> {
+        let asked = Arc::clone(&asked);
+        Arc::new(FunctionModel::new(name, move |_: &Request| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            Ok(Said::text("hi").using(1, 1))
+        }))
+    };
+    let agent = |model: Arc<dyn Model>| {
+        let builder = Agent::builder(model, toolbox()).pricing(pricing());
+        builder.limits(|limits| limits.cost_usd = Some(1.0))
+    };
+    let fallback = |first: &str, then: &str| -> Arc<dyn Model> {
+        Arc::new(FallbackModel::new(of(first), vec![of("other"), of(then)]))
+    };
+    for (what, builder) in [
+        ("model", agent(of("unpriced"))),
+        ("fallback", agent(fallback("priced", "unpriced"))),
+        ("summaries", agent(of("priced")).compaction(|all| all.model = Some(of("unpriced")))),
+        ("finder", agent(of("priced")).dynamic(of("unpriced"))),
+        ("finder's fallback", agent(of("priced")).dynamic(fallback("priced", "unpriced"))),
+    ] {
+        let outcome = builder.build().run("Go.").await;
+        assert_eq!(outcome.stop, StopReason::UnknownCost, "{what}");
+        let error = outcome.error.unwrap().to_string();
+        assert!(error.contains("nobody knows what function/unpriced costs"), "{error}");
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    let all = agent(fallback("a", "b")).compaction(|all| all.model = Some(of("c"))).dynamic(of("d"));
+    assert_eq!(all.build().run("Go.").await.stop, StopReason::EndTurn);
+
+    // An agent that is a tool is within the limits of who calls it.
+    asked.store(0, Ordering::Relaxed);
+    let inner = Agent::builder(of("unpriced"), toolbox()).pricing(pricing()).build();
+    let boss = FunctionModel::new("boss", |request: &Request| {
+        Ok(match request.tool_results().last() {
+            Some(result) => Said::text(result.joined_text()),
+            None => Said::call("inner", json!({ "prompt": "x" })),
+        })
+    });
+    let tools = Toolbox::builder().tool(inner.as_tool(ToolSpec::new("inner", "Answers."))).build().unwrap();
+    let boss = Agent::builder(Arc::new(boss), tools).pricing(pricing());
+    let outcome = boss.limits(|limits| limits.cost_usd = Some(1.0)).build().run("Go.").await;
+    assert_eq!(outcome.record.children[0].stop_reason, "unknown_cost");
+    assert_eq!((asked.load(Ordering::Relaxed), outcome.record.cost_usd), (0, Some(0.0)));
+}
+
+/// Calls for ever; what it is asked at last is to sum up, without tools.
+fn restless() -> Arc<Watched> {
+    let turns = (0..9)
+        .map(|n| format!("  - text: step {n}\n    calls: [{{ tool: add, args: {{ a: {n}, b: 2 }} }}]\n"));
+    Watched::new(&format!("turns:\n{}", turns.collect::<String>()))
+}
+
+#[tokio::test]
+async fn a_summing_up_is_so_long_at_most() {
+    for (change, own, expected) in [
+        ((|_| {}) as fn(&mut WrapUp), None, 1024),
+        (|wrap_up| wrap_up.output_tokens = 77, None, 77),
+        (|wrap_up| wrap_up.output_tokens = 77, Some(30), 30),
+    ] {
+        let model = restless();
+        let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox());
+        let agent = agent.limits(|limits| {
+            limits.iterations = 1;
+            change(limits.wrap_up.as_mut().unwrap());
+        });
+        let settings = toolpost_llm::Settings { max_output_tokens: own, ..toolpost_llm::Settings::default() };
+        let outcome = agent.settings(settings).build().run("Go.").await;
+        assert!(outcome.record.wrapped_up);
+        let asked = model.asked();
+        assert_eq!(asked[0].settings.max_output_tokens, own);
+        assert_eq!(asked[1].settings.max_output_tokens, Some(expected));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_summing_up_takes_so_long_at_most() {
+    for (change, seconds) in
+        [((|_| {}) as fn(&mut WrapUp), 30), (|wrap_up| wrap_up.time = Duration::from_secs(5), 5)]
+    {
+        for limit in [None, Some(Duration::from_mins(10))] {
+            let call = whole(Said::call("add", json!({ "a": 1, "b": 2 })).using(60, 40)).await;
+            let model = telling(move |request: &Request| {
+                if request.tool_choice.is_some() {
+                    part([used(70, 1), text("I was ")], None)
+                } else {
+                    call.clone()
+                }
+            });
+            let told = Told::default();
+            let agent = told.listen(Agent::builder(model, toolbox()).pricing(pricing())).limits(|limits| {
+                limits.iterations = 1;
+                limits.time = limit;
+                change(limits.wrap_up.as_mut().unwrap());
+            });
+            let begun = tokio::time::Instant::now();
+            let outcome = agent.build().run("Go.").await;
+            assert_eq!((begun.elapsed().as_secs(), outcome.record.wrapped_up), (seconds, false));
+            assert!(
+                outcome.record.notices.iter().any(|notice| notice.contains("could not be asked to sum up"))
+            );
+            // It was paid for all the same.
+            assert_eq!((outcome.record.usage.total_tokens(), outcome.record.cost_usd), (171, None));
+            told.check(&outcome);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Whole runs over the wire of each provider, and what of a run stands in its requests.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use toolpost_agent::{Agent, Builder, Run, StopReason};
+use toolpost_llm::{
+    HostedModel, HostedTool, HttpClient, HttpOptions, OutputFormat, Provider, ProviderAccess, Secret,
+    Settings,
+};
+use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
+use toolpost_toolbox::Toolbox;
+
+fn agent_at(server: &LoopbackProvider, provider: &str, model: &str) -> Builder {
+    let access =
+        ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("key")) };
+    let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
+    let model = HostedModel::new(Provider::find(provider).unwrap(), model, access, client).unwrap();
+    Agent::builder(Arc::new(model), Toolbox::builder().tool(crate::add).build().unwrap())
+}
+
+fn bodies(server: &LoopbackProvider) -> Vec<Value> {
+    server.requests().iter().map(ReceivedRequest::json).collect()
+}
+
+/// The body of a response of OpenAI or xAI.
+fn response(output: &Value) -> Value {
+    json!({"id": "resp_1", "object": "response", "status": "completed", "model": "m", "output": [output],
+        "usage": {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}})
+}
+
+fn responses() -> [Value; 2] {
+    let call = json!({"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add",
+        "arguments": "{\"a\":1,\"b\":2}", "status": "completed"});
+    [response(&call), response(&said())]
+}
+
+fn said() -> Value {
+    json!({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+        "content": [{"type": "output_text", "text": "It is 3.", "annotations": []}]})
+}
+
+#[tokio::test]
+async fn a_tool_is_called_and_answered_for_on_every_wire() {
+    let message = |content: Value, stop: &str| {
+        json!({"type": "message", "id": "m", "role": "assistant", "model": "m", "content": [content],
+            "stop_reason": stop, "usage": {"input_tokens": 10, "output_tokens": 2}})
+    };
+    let anthropic = [
+        message(
+            json!({"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1, "b": 2}}),
+            "tool_use",
+        ),
+        message(json!({"type": "text", "text": "It is 3."}), "end_turn"),
+    ];
+    let candidate = |part: Value| {
+        json!({"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}],
+            "usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 2, "totalTokenCount": 12},
+            "responseId": "r", "modelVersion": "m"})
+    };
+    let gemini = [
+        candidate(json!({"functionCall": {"name": "add", "args": {"a": 1, "b": 2}}})),
+        candidate(json!({"text": "It is 3."})),
+    ];
+    let choice = |message: Value, reason: &str| {
+        json!({"id": "x", "object": "chat.completion", "model": "m",
+            "choices": [{"index": 0, "finish_reason": reason, "message": message}],
+            "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}})
+    };
+    let call = json!({"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{\"a\":1,\"b\":2}"}});
+    let chat = [
+        choice(json!({"role": "assistant", "content": null, "tool_calls": [call]}), "tool_calls"),
+        choice(json!({"role": "assistant", "content": "It is 3."}), "stop"),
+    ];
+    // Where the second request has the tool's name in the first one, and the result.
+    for (provider, model, replies, tool, result) in [
+        ("anthropic", "claude-opus-5-5", anthropic, "/tools/0/name", "/messages/2/content/0"),
+        ("openai", "gpt-6.1-sol", responses(), "/tools/0/name", "/input/2"),
+        ("xai", "grok-4.7", responses(), "/tools/0/name", "/input/2"),
+        ("gemini", "gemini-4-argon", gemini, "/tools/0/functionDeclarations/0/name", "/contents/2/parts/0"),
+        ("openai-compatible", "m", chat, "/tools/0/function/name", "/messages/2"),
+    ] {
+        let replies = replies.iter().map(|reply| Reply::json(200, reply.to_string())).collect();
+        let server = LoopbackProvider::start(replies).unwrap();
+        let outcome = agent_at(&server, provider, model).build().run("How much is 1 and 2?").await;
+        assert_eq!(outcome.stop, StopReason::EndTurn, "{provider}: {:?}", outcome.error);
+        assert_eq!((outcome.text(), outcome.record.tool_calls.len()), ("It is 3.", 1), "{provider}");
+        assert_eq!((outcome.record.usage.input_tokens, outcome.record.usage.output_tokens), (20, 4));
+        let bodies = bodies(&server);
+        assert_eq!(bodies.len(), 2, "{provider}");
+        assert_eq!(bodies[0].pointer(tool), Some(&json!("add")), "{provider}: {}", bodies[0]);
+        let result = bodies[1].pointer(result).unwrap_or(&Value::Null).to_string();
+        // By the call's id, or where there is none by the tool's name.
+        let names_call = result.contains("\"c1\"") || (provider == "gemini" && result.contains("\"add\""));
+        assert!(names_call && result.contains('3'), "{provider}: {result} in {}", bodies[1]);
+    }
+}
+
+#[tokio::test]
+async fn hosted_searches_and_json_are_asked_of_the_provider() {
+    let server = LoopbackProvider::start(vec![Reply::json(200, response(&said()).to_string())]).unwrap();
+    let search =
+        HostedTool::WebSearch { max_uses: None, allowed_domains: Vec::new(), blocked_domains: Vec::new() };
+    let files = HostedTool::FileSearch { stores: vec!["vs_1".into()], max_results: Some(3) };
+    let settings = Settings { output: Some(OutputFormat::Json), ..Settings::default() };
+    let agent = agent_at(&server, "openai", "gpt-6.1-sol").hosted_tools([search, files]).settings(settings);
+    let outcome = agent.build().run("What is new? Say it as JSON.").await;
+    assert_eq!(outcome.stop, StopReason::EndTurn, "{:?}", outcome.error);
+    let body = &bodies(&server)[0];
+    let tools: Vec<&Value> = body["tools"].as_array().unwrap().iter().map(|tool| &tool["type"]).collect();
+    assert_eq!(tools, ["web_search", "file_search", "function"], "{body}");
+    assert_eq!(body["tools"][1]["vector_store_ids"], json!(["vs_1"]));
+    assert_eq!(body["text"]["format"], json!({"type": "json_object"}));
+}
+
+#[tokio::test]
+async fn what_events_of_usage_carry_is_not_sent_to_the_provider() {
+    let event = |kind: &str, mut fields: Value| {
+        fields["type"] = json!(kind);
+        format!("event: {kind}\ndata: {fields}\n\n")
+    };
+    let stream = event(
+        "response.created",
+        json!({"sequence_number": 0, "response": {"id": "resp_1", "status": "in_progress", "output": []}}),
+    ) + &event(
+        "response.output_item.done",
+        json!({"sequence_number": 1, "output_index": 0, "item": said()}),
+    ) + &event(
+        "response.completed",
+        json!({"sequence_number": 2, "response": response(&said())}),
+    );
+    let server = LoopbackProvider::start(vec![Reply::events(stream)]).unwrap();
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let sink = Arc::clone(&told);
+    let agent = agent_at(&server, "openai", "gpt-6.1-sol")
+        .on_usage(Arc::new(move |event| sink.lock().unwrap().push(event.metadata.clone())))
+        .build();
+    let tags = json!({ "tenant": "tenant-seven" }).as_object().unwrap().clone();
+    let outcome = Run::new(&agent, "Hi.").with_usage_metadata(tags.clone()).finish().await;
+    assert_eq!(outcome.text(), "It is 3.", "{:?}", outcome.error);
+    assert_eq!(*told.lock().unwrap(), [tags]);
+    let request = &server.requests()[0];
+    assert_eq!(request.json()["stream"], true);
+    let sent = String::from_utf8_lossy(&request.body).into_owned() + &format!("{:?}", request.headers);
+    assert!(!sent.contains("tenant") && request.json().get("metadata").is_none(), "{sent}");
+}
