@@ -1,5 +1,7 @@
 //! JSON Schema 2020-12: compiled on first use, formats asserted, errors that a model can act on.
 
+mod weight;
+
 use std::fmt::{self, Write as _};
 use std::sync::OnceLock;
 
@@ -110,8 +112,16 @@ impl Schema {
         names.into_iter().flatten().filter_map(Value::as_str)
     }
 
+    /// Why nothing can be checked against it in bounded time, if so: its references multiply each other.
+    pub(crate) fn objection(&self) -> Option<String> {
+        weight::objection(&self.value)
+    }
+
     fn validator(&self) -> Result<&Validator, ToolError> {
         let compiled = self.compiled.get_or_init(|| {
+            if let Some(reason) = weight::objection(&self.value) {
+                return Err(reason);
+            }
             jsonschema::options()
                 .with_draft(Draft::Draft202012)
                 .should_validate_formats(true)

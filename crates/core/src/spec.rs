@@ -255,7 +255,7 @@ impl ToolSpec {
     }
 
     /// Checks that it does not contradict itself: its names, its policy, and the keywords, defaults and examples of its
-    /// parameters. Patterns, and schemas of values that do not plainly fit, are compiled for it.
+    /// parameters; and that its schemas can be checked in bounded time: at most 50,000 schemas apply to one value. Patterns, and schemas of values that do not plainly fit, are compiled for it.
     ///
     /// # Errors
     /// What is wrong, for whoever registers the tool.
@@ -272,6 +272,12 @@ impl ToolSpec {
         let schema = self.input_schema.as_value();
         if schema.get("type").and_then(Value::as_str) != Some("object") {
             return wrong("its input schema must have `\"type\": \"object\"`".into());
+        }
+        for (which, schema) in [("input", Some(&self.input_schema)), ("output", self.output_schema.as_ref())]
+        {
+            if let Some(reason) = schema.and_then(|schema| schema.objection()) {
+                return wrong(format!("nothing can be checked against its {which} schema: {reason}"));
+            }
         }
         let properties = schema.get("properties").and_then(Value::as_object);
         let declared = |name: &str| properties.is_some_and(|properties| properties.contains_key(name));
@@ -484,6 +490,22 @@ mod tests {
         spec.policy.cache = Some(std::time::Duration::from_secs(1));
         assert!(spec.check().unwrap_err().message.contains("idempotent"));
         assert!(ToolSpec::new("a", " ").check().is_err());
+        // Each definition names the next one twice: checking a value would take 2^40 checks.
+        let mut definitions: serde_json::Map<String, Value> = (0..40)
+            .map(|level| {
+                let next = json!({"$ref": format!("#/$defs/M{}", level + 1)});
+                (format!("M{level}"), json!({"allOf": [next, next]}))
+            })
+            .collect();
+        definitions.insert("M40".into(), json!({}));
+        let heavy =
+            json!({"type": "object", "properties": {"p": {"$ref": "#/$defs/M0"}}, "$defs": definitions});
+        let error = ToolSpec::new("a", "A.").input(heavy.clone()).check().unwrap_err();
+        assert!(error.message.contains("its input schema: more than 50000 schemas"), "{error}");
+        let error = ToolSpec::new("a", "A.").output(heavy.clone()).check().unwrap_err();
+        assert!(error.message.contains("its output schema"), "{error}");
+        let error = Schema::new(heavy).is_valid(&json!({"p": 1})).unwrap_err();
+        assert!(error.message().contains("more than 50000 schemas"), "{error}");
         assert!(ToolSpec::new("a", "A.").input(json!({"type": "array"})).check().is_err());
     }
 }

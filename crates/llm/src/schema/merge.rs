@@ -49,6 +49,8 @@ impl Walk<'_> {
         if depth > DEEPEST {
             return Err(self.stop("`allOf` refers to itself"));
         }
+        // Each schema counts, also one that does nothing but name others.
+        self.count()?;
         for (keyword, value) in schema {
             if !matches!(keyword.as_str(), "allOf" | "$ref" | "$defs" | "definitions") {
                 self.spend(value)?;

@@ -315,6 +315,12 @@ fn a_hostile_schema_ends_soon() {
         let both = json!({"$ref": format!("#/$defs/M{}", level + 1), "properties": {}});
         definitions.insert(format!("M{level}"), json!({"allOf": [both, both]}));
     }
+    // The same of schemas that say nothing but which ones hold too.
+    for level in 0..30 {
+        let next = json!({"$ref": format!("#/$defs/N{}", level + 1)});
+        definitions.insert(format!("N{level}"), json!({"allOf": vec![next; 10]}));
+    }
+    definitions.insert("N30".to_owned(), json!({}));
     definitions.insert("L60".to_owned(), json!({"type": "string"}));
     definitions.insert("M60".to_owned(), json!({"type": "object"}));
     let long = |name: &str| json!({"type": "object", "properties": {"p": {"$ref": format!("#/$defs/{name}"), "minLength": 1}}, "$defs": definitions});
@@ -329,6 +335,7 @@ fn a_hostile_schema_ends_soon() {
     for schema in [
         long("L0"),
         long("M0"),
+        long("N0"),
         property(deep),
         property(json!({"allOf": same})),
         property(json!({"allOf": [{"$ref": "#/properties/p"}, {"$ref": "#"}]})),

@@ -186,13 +186,19 @@ impl<'a> Walk<'a> {
         self.lost.add(|| format!("`{keyword}` at {place}"));
     }
 
+    /// Counts one value.
+    pub(super) fn count(&mut self) -> Result<(), String> {
+        self.left = self.left.checked_sub(1).ok_or_else(|| {
+            format!("the schema has more than {MOST_VALUES} values with all its references")
+        })?;
+        Ok(())
+    }
+
     /// Counts the values that are looked at or copied.
     pub(super) fn spend(&mut self, value: &Value) -> Result<(), String> {
         let mut waiting = vec![value];
         while let Some(value) = waiting.pop() {
-            self.left = self.left.checked_sub(1).ok_or_else(|| {
-                format!("the schema has more than {MOST_VALUES} values with all its references")
-            })?;
+            self.count()?;
             match value {
                 Value::Array(elements) => waiting.extend(elements),
                 Value::Object(members) => waiting.extend(members.values()),
@@ -213,10 +219,7 @@ impl<'a> Walk<'a> {
     }
 
     fn node(&mut self, schema: &Value) -> Result<Value, String> {
-        self.left = self
-            .left
-            .checked_sub(1)
-            .ok_or_else(|| format!("the schema has more than {MOST_VALUES} values"))?;
+        self.count()?;
         if self.depth == DEEPEST {
             return Err(format!("the schema is nested deeper than {DEEPEST}"));
         }

@@ -25,11 +25,13 @@ pub(super) struct Sent {
 impl Schemas {
     /// The schema to send for one of the caller's.
     pub(super) fn of(&self, schema: &RawJson) -> Arc<Sent> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sent) = known.get(schema.get()) {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sent) = known().get(schema.get()) {
             return Arc::clone(sent);
         }
+        // Nobody else waits while it is made; two may make the same.
         let sent = Arc::new(made(schema));
+        let mut known = known();
         if known.len() == MOST {
             known.clear();
         }
