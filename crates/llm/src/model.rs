@@ -66,7 +66,8 @@ pub trait Model: Send + Sync + fmt::Debug {
         &[]
     }
 
-    /// What an answer that this model gave at a time costs; `None` if its price is not known.
+    /// What an answer that this model gave at a time costs, at the service level that the answer names; `None` if its
+    /// price is not known, or not how many tokens were used ([`Usage::incomplete`](crate::Usage::incomplete)).
     fn cost(&self, response: &Response, at: Timestamp) -> Option<Cost> {
         self.info()?.cost_of(response, at)
     }

@@ -422,7 +422,8 @@ pub struct Settings {
     /// Sample only from this many most probable tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
-    /// Texts that end the answer.
+    /// Texts that end the answer. A wire without them, that of OpenAI and xAI, leaves them out with a notice: the answer
+    /// may then go on behind them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
     /// The seed of sampling. A wire without seeds leaves it out with a notice.

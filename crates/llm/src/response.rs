@@ -102,9 +102,18 @@ pub struct Usage {
     /// How often tools that the provider runs were used, by the provider's word, such as `web_search_requests`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hosted: BTreeMap<String, u64>,
+    /// Whether the provider left a count out that must be there, or wrote one that is not a whole number from 0: the
+    /// counts here are then too low, and what the answer costs is not known.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub incomplete: bool,
     /// The provider's own record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<RawJson>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::{
     Catalog, Detail, ErrorKind, FallbackModel, HostedModel, HttpClient, HttpOptions, LimitedModel, Limiter,
     Model, ModelError, PROVIDERS, Provider, ProviderAccess, ProviderFiles, ProviderLimits, ReplayModel,
-    SchemaModel, ScriptModel,
+    SchemaModel, ScriptModel, Secret,
 };
 use toolpost_core::did_you_mean;
 
@@ -107,6 +107,8 @@ pub struct Router {
     catalog: Option<Arc<Catalog>>,
     /// The limits of each provider; models of one share them.
     limiters: BTreeMap<String, Arc<Limiter>>,
+    /// What recordings have masked, beside the providers' keys.
+    secrets: Vec<Secret>,
 }
 
 impl Router {
@@ -132,6 +134,13 @@ impl Router {
         self
     }
 
+    /// The same, with what recordings have masked beside the providers' keys: what a recorder was told too.
+    #[must_use]
+    pub fn with_secrets(mut self, secrets: Vec<Secret>) -> Self {
+        self.secrets = secrets;
+        self
+    }
+
     /// Opens a model and those that are asked when it cannot be had, in order: see [`FallbackModel`].
     pub fn open_with_fallbacks(
         &self,
@@ -152,7 +161,8 @@ impl Router {
             ModelSpec::Script(path) => Ok(Arc::new(ScriptModel::load(path)?)),
             ModelSpec::Schema(detail) => Ok(Arc::new(SchemaModel::new(*detail))),
             ModelSpec::Replay(path) => {
-                let secrets = self.access.values().filter_map(|access| access.key.clone()).collect();
+                let keys = self.access.values().filter_map(|access| access.key.clone());
+                let secrets = keys.chain(self.secrets.iter().cloned()).collect();
                 Ok(Arc::new(ReplayModel::load(path, secrets)?))
             }
             ModelSpec::Hosted { provider, name } => {

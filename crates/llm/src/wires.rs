@@ -4,8 +4,10 @@
 //! no connection: that is `http`'s. [`Wire`] offers the same to who has recorded traffic and no provider.
 
 pub(crate) mod anthropic;
+mod bounds;
 pub(crate) mod chat;
 pub(crate) mod codec;
+mod counts;
 mod failure;
 pub(crate) mod gemini;
 pub(crate) mod responses;

@@ -147,8 +147,12 @@ const STANDARD: &[&str] = &["", "standard", "default", "auto", "on_demand", "nor
 
 impl ModelInfo {
     /// What an answer costs whose tokens are these, at a time and a service level such as `batch` (`None` is the
-    /// standard one). `None` if the model's price, or that of the service level, is not known.
+    /// standard one). `None` if the model's price, or that of the service level, is not known, or not how many tokens
+    /// were used ([`Usage::incomplete`]).
     pub fn cost(&self, usage: &Usage, at: Timestamp, service: Option<&str>) -> Option<Cost> {
+        if usage.incomplete {
+            return None;
+        }
         let day = Date::of(at);
         let has_begun = |from: Option<Date>| from.is_none_or(|from| from <= day);
         let period = self.prices.iter().rev().find(|period| has_begun(period.from))?;

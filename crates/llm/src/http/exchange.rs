@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bytes::{Buf as _, Bytes};
 use futures_util::StreamExt as _;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Method, Url};
@@ -33,7 +34,7 @@ pub(crate) struct Exchange {
     pub(crate) model: ModelId,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
-    pub(crate) body: bytes::Bytes,
+    pub(crate) body: Bytes,
     /// What must not stand in an error.
     pub(crate) secrets: Vec<Secret>,
     pub(crate) notices: Vec<String>,
@@ -92,6 +93,7 @@ impl Exchange {
             match tries.respond_once().await {
                 Ok(mut response) => {
                     response.notices = tries.exchange.notices;
+                    response.notices.extend(uncounted(&response));
                     return Ok(response);
                 }
                 Err(failure) => {
@@ -315,6 +317,8 @@ enum State {
 /// An open stream.
 struct Reading {
     response: reqwest::Response,
+    /// What of the last piece was not looked at yet.
+    piece: Bytes,
     decoder: Decoder,
     fold: AnyFold,
     read: usize,
@@ -399,6 +403,7 @@ async fn open(tries: &mut Tries, queue: &mut VecDeque<ModelEvent>) -> Result<Opt
         return Ok(Some(Box::new(Reading {
             request_id: request_id(response.headers()),
             response,
+            piece: Bytes::new(),
             decoder: Decoder::default(),
             fold: tries.exchange.codec.fold(),
             read: 0,
@@ -413,8 +418,20 @@ async fn open(tries: &mut Tries, queue: &mut VecDeque<ModelEvent>) -> Result<Opt
     Ok(None)
 }
 
+/// What is said of an answer whose tokens were not counted.
+fn uncounted(answer: &Response) -> Option<String> {
+    answer.usage.incomplete.then(|| {
+        "the provider did not say how many tokens the answer took, or not in whole numbers: what it cost is not known"
+            .to_owned()
+    })
+}
+
 fn done(tries: &Tries, mut answer: Response, queue: &mut VecDeque<ModelEvent>) {
     answer.notices.clone_from(&tries.exchange.notices);
+    if let Some(notice) = uncounted(&answer) {
+        answer.notices.push(notice.clone());
+        queue.push_back(ModelEvent::Notice(notice));
+    }
     queue.push_back(ModelEvent::Done(Box::new(answer)));
 }
 
@@ -442,40 +459,31 @@ impl From<Broken> for Failure {
 }
 
 impl Reading {
-    /// Reads the next piece. True if the answer is complete and in the queue.
+    /// Reads up to the end of the next event, or of the next piece. True if the answer is complete and in the queue.
+    ///
+    /// One event at a time: what an event means may be much more than its bytes, and a piece has many.
     async fn step(&mut self, tries: &Tries, queue: &mut VecDeque<ModelEvent>) -> Result<bool, Failure> {
-        let piece = timeout_at(self.until, self.response.chunk())
-            .await
-            .map_err(|_| tries.too_late(self.until, self.stage))?
-            .map_err(|error| Failure::passing(failure_of(error)))?;
-        let Self { decoder, fold, .. } = self;
+        if self.piece.is_empty() {
+            let piece = timeout_at(self.until, self.response.chunk())
+                .await
+                .map_err(|_| tries.too_late(self.until, self.stage))?
+                .map_err(|error| Failure::passing(failure_of(error)))?;
+            let Some(piece) = piece else { return self.end(tries, queue) };
+            self.read += piece.len();
+            let limit = tries.exchange.client.options().max_answer_bytes;
+            if self.read > limit {
+                let message = format!("the answer is longer than {limit} bytes");
+                return Err(Failure::last(ModelError::new(ErrorKind::Protocol, message)));
+            }
+            self.piece = piece;
+        }
+        let Self { decoder, fold, piece, .. } = self;
         let mut events = 0_u32;
-        let mut on_event = |data: &str| {
+        let taken = decoder.feed_event(piece, &mut |data: &str| {
             events += 1;
             fold.take(data, queue).map_err(Broken::Fold)
-        };
-        let Some(piece) = piece else {
-            // What is left over may be an event without its final line break, or half of one.
-            let rest = decoder.finish(&mut on_event).and_then(|()| fold.end(queue).map_err(Broken::Fold));
-            if fold.is_complete() {
-                done(tries, fold.finish().map_err(Failure::last)?, queue);
-                return Ok(true);
-            }
-            return Err(match rest {
-                Err(Broken::Fold(error)) if error.kind != ErrorKind::Protocol => advise(error),
-                _ => {
-                    let message = "the stream was cut before the end of the answer";
-                    Failure::passing(ModelError::new(ErrorKind::Protocol, message))
-                }
-            });
-        };
-        self.read += piece.len();
-        let limit = tries.exchange.client.options().max_answer_bytes;
-        if self.read > limit {
-            let message = format!("the answer is longer than {limit} bytes");
-            return Err(Failure::last(ModelError::new(ErrorKind::Protocol, message)));
-        }
-        decoder.feed(&piece, &mut on_event)?;
+        })?;
+        piece.advance(taken);
         // Bytes alone do not count as progress: a drip that never completes an event must end.
         if events > 0 {
             self.until = tries.event_deadline();
@@ -491,6 +499,26 @@ impl Reading {
         give_back().await;
         done(tries, answer, queue);
         Ok(true)
+    }
+
+    /// The bytes have ended.
+    fn end(&mut self, tries: &Tries, queue: &mut VecDeque<ModelEvent>) -> Result<bool, Failure> {
+        let Self { decoder, fold, .. } = self;
+        // What is left over may be an event without its final line break, or half of one.
+        let rest = decoder
+            .finish(&mut |data: &str| fold.take(data, queue).map_err(Broken::Fold))
+            .and_then(|()| fold.end(queue).map_err(Broken::Fold));
+        if fold.is_complete() {
+            done(tries, fold.finish().map_err(Failure::last)?, queue);
+            return Ok(true);
+        }
+        Err(match rest {
+            Err(Broken::Fold(error)) if error.kind != ErrorKind::Protocol => advise(error),
+            _ => {
+                let message = "the stream was cut before the end of the answer";
+                Failure::passing(ModelError::new(ErrorKind::Protocol, message))
+            }
+        })
     }
 }
 

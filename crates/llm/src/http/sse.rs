@@ -48,18 +48,34 @@ impl Decoder {
         on_event: &mut impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(), E> {
         while !bytes.is_empty() {
-            if std::mem::take(&mut self.after_return) && bytes[0] == b'\n' {
-                bytes = &bytes[1..];
-                continue;
-            }
-            let Some(end) = memchr2(b'\n', b'\r', bytes) else {
-                return Ok(self.keep(bytes)?);
-            };
-            self.after_return = bytes[end] == b'\r';
-            self.end_line(&bytes[..end], on_event)?;
-            bytes = &bytes[end + 1..];
+            let taken = self.feed_event(bytes, on_event)?;
+            bytes = &bytes[taken..];
         }
         Ok(())
+    }
+
+    /// Takes bytes in up to the end of the first event, or all of them if none ends there; says how many.
+    pub(crate) fn feed_event<E: From<Malformed>>(
+        &mut self,
+        bytes: &[u8],
+        on_event: &mut impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let mut rest = bytes;
+        let mut has_ended = false;
+        while !rest.is_empty() && !has_ended {
+            if std::mem::take(&mut self.after_return) && rest[0] == b'\n' {
+                rest = &rest[1..];
+                continue;
+            }
+            let Some(end) = memchr2(b'\n', b'\r', rest) else {
+                self.keep(rest)?;
+                return Ok(bytes.len());
+            };
+            self.after_return = rest[end] == b'\r';
+            has_ended = self.end_line(&rest[..end], on_event)?;
+            rest = &rest[end + 1..];
+        }
+        Ok(bytes.len() - rest.len())
     }
 
     /// Ends the stream. Some servers leave out the line breaks after the last event; it counts all the same.
@@ -68,7 +84,8 @@ impl Decoder {
         on_event: &mut impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(), E> {
         self.end_line(&[], on_event)?;
-        self.dispatch(on_event)
+        self.dispatch(on_event)?;
+        Ok(())
     }
 
     fn keep(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
@@ -79,11 +96,12 @@ impl Decoder {
         Ok(())
     }
 
+    /// Ends a line, and says whether an event ended with it.
     fn end_line<E: From<Malformed>>(
         &mut self,
         line: &[u8],
         on_event: &mut impl FnMut(&str) -> Result<(), E>,
-    ) -> Result<(), E> {
+    ) -> Result<bool, E> {
         if self.line.is_empty() {
             return self.take_line(line, on_event);
         }
@@ -99,7 +117,7 @@ impl Decoder {
         &mut self,
         mut line: &[u8],
         on_event: &mut impl FnMut(&str) -> Result<(), E>,
-    ) -> Result<(), E> {
+    ) -> Result<bool, E> {
         if !std::mem::replace(&mut self.begun, true) {
             line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
         }
@@ -107,11 +125,11 @@ impl Decoder {
             return self.dispatch(on_event);
         }
         // The event's name says no more than the data's own `type`; comments, ids and retry times are not for us.
-        let Some(value) = line.strip_prefix(b"data") else { return Ok(()) };
+        let Some(value) = line.strip_prefix(b"data") else { return Ok(false) };
         let value = match value {
             [] => value,
             [b':', b' ', value @ ..] | [b':', value @ ..] => value,
-            _ => return Ok(()),
+            _ => return Ok(false),
         };
         if self.data.len() + value.len() > LONGEST {
             return Err(Malformed::TooLong.into());
@@ -120,16 +138,16 @@ impl Decoder {
             self.data.push('\n');
         }
         self.data.push_str(std::str::from_utf8(value).map_err(|_| Malformed::NotUtf8)?);
-        Ok(())
+        Ok(false)
     }
 
-    fn dispatch<E>(&mut self, on_event: &mut impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+    fn dispatch<E>(&mut self, on_event: &mut impl FnMut(&str) -> Result<(), E>) -> Result<bool, E> {
         if !std::mem::take(&mut self.has_data) {
-            return Ok(());
+            return Ok(false);
         }
         let result = on_event(&self.data);
         self.data.clear();
-        result
+        result.map(|()| true)
     }
 }
 
@@ -163,6 +181,22 @@ mod tests {
                 assert_eq!(events, expected, "{first} {second}");
             }
         }
+    }
+
+    #[test]
+    fn events_can_be_taken_one_at_a_time() {
+        let mut bytes = b": hi\n\ndata: one\r\n\r\n\r\ndata: two\n\ndata: th".as_slice();
+        let (mut decoder, mut events, mut steps) = (Decoder::default(), Vec::new(), Vec::new());
+        while !bytes.is_empty() {
+            let taken = decoder.feed_event(bytes, &mut |data: &str| {
+                events.push(data.to_owned());
+                Ok::<(), Malformed>(())
+            });
+            let taken = taken.unwrap();
+            bytes = &bytes[taken..];
+            steps.push((events.len(), bytes.len()));
+        }
+        assert_eq!(steps, [(1, 22), (2, 8), (2, 0)]);
     }
 
     #[test]

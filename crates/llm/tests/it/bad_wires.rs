@@ -154,6 +154,7 @@ async fn a_success_with_an_error_inside_is_an_error() {
     let error = r#"{"type":"error","error":{"type":"overloaded_error","code":503,"status":"UNAVAILABLE","message":"busy"}}"#;
     for reply in [Reply::json(200, error), Reply::events(format!("data: {error}\n\n"))] {
         for (form, error) in errors(&reply, &options()).await {
+            assert_eq!(error.kind, ErrorKind::Overloaded, "{form}: {error:?}");
             assert!(error.details.status.is_none_or(|status| status == 200), "{form}: {error:?}");
         }
     }

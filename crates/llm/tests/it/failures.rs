@@ -294,6 +294,14 @@ async fn a_last_event_without_its_line_break_counts() {
 }
 
 #[tokio::test]
+async fn what_stands_behind_the_answer_is_not_looked_at() {
+    // In one piece with the answer: events are taken one at a time.
+    let more = [STREAM.as_bytes(), b"data: \xff\xfe\n\ndata: {\n\n"].concat();
+    let server = LoopbackProvider::start(vec![Reply::events(more)]).unwrap();
+    assert_eq!(streamed(&model(&server, options())).await.1.unwrap().text(), "hello you");
+}
+
+#[tokio::test]
 async fn an_error_event_inside_the_stream_is_the_providers_error() {
     let error_event = format!("event: error\ndata: {}\n\n", error_body("overloaded_error", "Overloaded"));
     let middle = STREAM.find("data: {\"type\":\"content_block_stop").unwrap();

@@ -7,9 +7,9 @@ use futures_util::StreamExt as _;
 use serde_json::json;
 use toolpost_core::Timestamp;
 use toolpost_llm::{
-    BoxFuture, ContextEdit, ErrorKind, FallbackModel, HostedTool, LimitedModel, Limiter, Model, ModelError,
-    ModelEvent, ModelId, NetworkStage, ProviderLimits, Request, Response, ResponseStream, ScriptModel,
-    TimeoutStage, ToolChoice, ToolDefinition,
+    BoxFuture, ContextEdit, Cost, ErrorKind, FallbackModel, HostedTool, LimitedModel, Limiter, Model,
+    ModelError, ModelEvent, ModelId, NetworkStage, ProviderLimits, Request, Response, ResponseStream,
+    ScriptModel, TimeoutStage, ToolChoice, ToolDefinition,
 };
 
 /// A model that fails, after having said something or before.
@@ -176,6 +176,54 @@ async fn what_a_request_can_do_without_passes_no_model_over() {
     assert!(said.contains("without a search for tools") && said.contains("and changes to a long"), "{said}");
     request.hosted_tools.push(HostedTool::CodeExecution { version: None, file_ids: Vec::new() });
     assert_eq!(model().respond(&request).await.unwrap().text(), "other", "the rest is needed");
+}
+
+/// A scripted model whose answers have a price.
+#[derive(Debug)]
+struct Priced(ModelId, f64, Arc<dyn Model>);
+
+impl Priced {
+    fn boxed(provider: &str, usd: f64, model: Arc<dyn Model>) -> Arc<dyn Model> {
+        Arc::new(Self(ModelId::new(provider, "m"), usd, model))
+    }
+}
+
+impl Model for Priced {
+    fn id(&self) -> &ModelId {
+        &self.0
+    }
+
+    fn cost(&self, _: &Response, _: Timestamp) -> Option<Cost> {
+        Some(Cost { usd: self.1, ..Cost::default() })
+    }
+
+    fn check(&self, request: &Request) -> Result<(), ModelError> {
+        self.2.check(request)
+    }
+
+    fn stream(&self, request: &Request) -> ResponseStream {
+        let origin = self.0.clone();
+        let change = move |event| match event {
+            Ok(ModelEvent::Done(mut response)) => {
+                response.origin = origin.clone();
+                Ok(ModelEvent::Done(response))
+            }
+            other => other,
+        };
+        self.2.stream(request).map(change).boxed()
+    }
+}
+
+#[tokio::test]
+async fn an_answer_costs_what_the_model_takes_that_gave_it() {
+    let second = || Priced::boxed("second", 2.0, script("hi"));
+    let fails = Priced::boxed("first", 1.0, Failing::boxed(ErrorKind::Overloaded, false));
+    for (first, usd) in [(fails, 2.0), (Priced::boxed("first", 1.0, script("hi")), 1.0)] {
+        let model = FallbackModel::new(first, vec![second()]);
+        let response = model.respond(&Request::new("hi")).await.unwrap();
+        let cost = model.cost(&response, Timestamp::from_micros(0));
+        assert_eq!(cost, Some(Cost { usd, ..Cost::default() }), "{}", response.origin);
+    }
 }
 
 /// A model whose answer takes a while.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_llm::{
-    ErrorKind, FileRef, FileUpload, HttpClient, HttpOptions, Item, ModelId, Provider, ProviderAccess,
-    ProviderFiles, RetryPolicy, Secret, Wire, output_files,
+    ErrorKind, FileRef, FileUpload, HostedModel, HttpClient, HttpOptions, Item, Model as _, ModelId,
+    Provider, ProviderAccess, ProviderFiles, Request, RetryPolicy, Secret, Wire, output_files,
 };
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 
@@ -61,6 +61,135 @@ async fn an_upload_is_a_form_with_the_file_and_nothing_of_its_name_escapes() {
          content-type: text/csv\r\n\r\n{content}\r\n--{boundary}--\r\n"
     );
     assert_eq!(body, expected);
+}
+
+/// The value of a field of a form.
+fn field(request: &ReceivedRequest, name: &str) -> Option<String> {
+    let body = String::from_utf8_lossy(&request.body).into_owned();
+    let behind = body.split(&format!("name=\"{name}\"")).nth(1)?;
+    Some(behind.split("\r\n\r\n").nth(1)?.split("\r\n").next()?.to_owned())
+}
+
+#[tokio::test]
+async fn what_a_file_is_for_is_said_where_the_provider_asks() {
+    for (provider, own) in [("anthropic", None), ("openai", Some("user_data")), ("xai", Some("assistants"))] {
+        for wanted in [None, Some("batch")] {
+            let reply = Reply::json(200, r#"{"id":"file_1","filename":"a.csv","bytes":3}"#);
+            let server = LoopbackProvider::start(vec![reply]).unwrap();
+            let mut file = FileUpload::new("a.csv", "text/csv", "a,b");
+            if let Some(wanted) = wanted {
+                file = file.purpose(wanted);
+            }
+            files_at(provider, server.base_url()).upload(file).await.unwrap();
+            let sent = field(&server.requests()[0], "purpose");
+            assert_eq!(sent.as_deref(), own.map(|own| wanted.unwrap_or(own)), "{provider} {wanted:?}");
+        }
+    }
+}
+
+/// A provider that keeps one file, and speaks of it in its own way.
+fn keeper(provider: &'static str) -> LoopbackProvider {
+    let gemini = "/v1beta/files/f1";
+    LoopbackProvider::start_with(move |request| {
+        let host = request.header("host").unwrap();
+        let record = match provider {
+            "gemini" => {
+                json!({"name": "files/f1", "displayName": "a.csv", "sizeBytes": "3", "mimeType": "text/csv",
+                "createTime": "2026-06-30T22:58:50.064000Z", "expirationTime": "2026-07-02T22:58:50.064000Z",
+                "uri": format!("http://{host}{gemini}")})
+            }
+            _ => json!({"id": "f1", "filename": "a.csv", "bytes": 3, "created_at": 1_783_000_000,
+                "expires_at": 1_783_100_000, "object": "file"}),
+        };
+        let json = |value: Value| Reply::json(200, value.to_string());
+        match (request.method.as_str(), request.path.as_str()) {
+            ("POST", "/upload/v1beta/files") => json(json!({}))
+                .header("x-goog-upload-url", &format!("http://{host}/upload/v1beta/files?upload_id=u1")),
+            ("POST", "/upload/v1beta/files?upload_id=u1") => json(json!({"file": record})),
+            ("POST", "/v1/files") | ("GET", "/v1/files/f1" | "/v1beta/files/f1") => json(record),
+            ("GET", "/v1/files?limit=100") => json(json!({"data": [record]})),
+            ("GET", "/v1beta/files?pageSize=100") => json(json!({"files": [record]})),
+            ("GET", "/v1/files/f1/content" | "/v1beta/files/f1:download?alt=media") => {
+                Reply::new(200, "text/csv", "a,b")
+            }
+            ("DELETE", "/v1/files/f1") => json(json!({"id": "f1", "deleted": true})),
+            ("DELETE", "/v1beta/files/f1") => json(json!({})),
+            (method, path) => Reply::json(404, format!(r#"{{"error":{{"message":"{method} {path}"}}}}"#)),
+        }
+    })
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_file_goes_to_each_provider_and_comes_back() {
+    for (provider, id) in [("gemini", "files/f1"), ("openai", "f1"), ("xai", "f1")] {
+        let server = keeper(provider);
+        let files = files_at(provider, server.base_url());
+        let stored = files.upload(FileUpload::new("a.csv", "text/csv", "a,b")).await.unwrap();
+        assert_eq!((stored.id.as_str(), stored.size), (id, Some(3)), "{provider}");
+        assert_eq!(stored.name.as_deref(), Some("a.csv"), "{provider}");
+        assert!(stored.created.is_some() && stored.expires > stored.created, "{provider}: {stored:?}");
+        assert_eq!(stored.uri.is_some(), provider == "gemini");
+        assert_eq!(files.get(id).await.unwrap(), stored, "{provider}");
+        assert_eq!(files.list_all(10).await.unwrap(), [stored], "{provider}");
+        let mut content = Vec::new();
+        let file = FileRef { id: id.to_owned(), ..FileRef::default() };
+        assert_eq!(files.download(&file, &mut content).await.unwrap(), 3, "{provider}");
+        assert_eq!(content, b"a,b", "{provider}");
+        files.delete(id).await.unwrap();
+        let requests = server.requests();
+        let (header, value) = match provider {
+            "gemini" => ("x-goog-api-key", KEY.to_owned()),
+            _ => ("authorization", format!("Bearer {KEY}")),
+        };
+        // The address of an upload is a secret of its own and needs no key.
+        for request in requests.iter().filter(|request| !request.path.contains("upload_id")) {
+            assert_eq!(request.header(header), Some(value.as_str()), "{provider} {}", request.path);
+        }
+        if provider == "gemini" {
+            let (begin, bytes) = (&requests[0], &requests[1]);
+            assert_eq!(begin.json(), json!({"file": {"display_name": "a.csv"}}));
+            for (name, expected) in [
+                ("x-goog-upload-protocol", "resumable"),
+                ("x-goog-upload-command", "start"),
+                ("x-goog-upload-header-content-length", "3"),
+                ("x-goog-upload-header-content-type", "text/csv"),
+            ] {
+                assert_eq!(begin.header(name), Some(expected), "{name}");
+            }
+            assert_eq!(bytes.header("x-goog-upload-command"), Some("upload, finalize"));
+            assert_eq!(
+                (bytes.header("x-goog-upload-offset"), bytes.body.as_slice()),
+                (Some("0"), &b"a,b"[..])
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn betas_of_the_access_go_with_every_request() {
+    let answer = json!({"type": "message", "content": [], "usage": {"input_tokens": 1, "output_tokens": 1}});
+    let server = LoopbackProvider::start(vec![
+        Reply::json(200, stored("a").to_string()),
+        Reply::json(200, answer.to_string()),
+    ])
+    .unwrap();
+    let access = ProviderAccess {
+        base_url: Some(server.base_url()),
+        betas: vec!["files-api-2025-04-14".into(), "beta-b".into()],
+        ..ProviderAccess::new(Secret::new(KEY))
+    };
+    let (provider, client) = (Provider::find("anthropic").unwrap(), HttpClient::new(options()).unwrap());
+    ProviderFiles::new(provider, access.clone(), client.clone()).unwrap().get("a").await.unwrap();
+    let model = HostedModel::new(provider, "claude-x", access, client).unwrap();
+    let request = Request { betas: vec!["beta-c".into(), "beta-b".into()], ..Request::new("hi") };
+    model.respond(&request).await.unwrap();
+    let sent: Vec<Option<String>> =
+        server.requests().iter().map(|request| request.header("anthropic-beta").map(str::to_owned)).collect();
+    assert_eq!(
+        sent,
+        [Some("files-api-2025-04-14,beta-b".into()), Some("files-api-2025-04-14,beta-b,beta-c".into())]
+    );
 }
 
 #[tokio::test]
@@ -391,8 +520,13 @@ async fn an_upload_is_the_recorded_one() {
         return;
     };
     let folder = folder.join("pydantic-ai/tests/cassettes/test_code_execution_files_vcr");
+    let Ok(found) = std::fs::read_dir(folder) else {
+        assert!(!toolpost_testkit::recordings::is_known(), "the recorded uploads are there");
+        println!("SKIP an_upload_is_the_recorded_one: no upload is among the recordings");
+        return;
+    };
     let mut equal = 0;
-    for file in std::fs::read_dir(folder).unwrap() {
+    for file in found {
         let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
         let recording: Value = serde_saphyr::from_str(&text).unwrap();
         for interaction in recording["interactions"].as_array().unwrap() {
@@ -415,5 +549,5 @@ async fn an_upload_is_the_recorded_one() {
         }
     }
     println!("uploads equal {equal}/{equal}");
-    assert!(equal > 0);
+    assert!(equal > 0 || !toolpost_testkit::recordings::is_known());
 }

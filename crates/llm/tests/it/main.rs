@@ -10,6 +10,7 @@
 mod anthropic_tools;
 mod bad_answers;
 mod bad_wires;
+mod bounds;
 mod capabilities;
 mod catalog;
 mod failures;
@@ -24,4 +25,5 @@ mod responses;
 mod schema;
 mod tls;
 mod translated;
+mod usage;
 mod wire;

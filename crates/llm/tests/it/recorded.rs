@@ -1,6 +1,6 @@
 //! Every recorded answer of the Messages API parses, folds, and is the same however its bytes are cut.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use serde_json::{Value, json};
 use toolpost_llm::{
@@ -33,11 +33,15 @@ pub(crate) fn fold<'a>(
     Ok((response, events.into()))
 }
 
+/// The streams that were recorded to their end.
 fn streams(recordings: &[Recording]) -> impl Iterator<Item = (&str, &str)> {
     recordings.iter().flat_map(|recording| {
-        recording.interactions.iter().filter_map(|interaction| match &interaction.answer {
-            Answer::Stream(text) => Some((recording.path.as_str(), text.as_str())),
-            Answer::Body(_) => None,
+        let answered = recording.interactions.iter().filter(|interaction| interaction.status < 400);
+        answered.filter_map(|interaction| match &interaction.answer {
+            Answer::Stream(text) if crate::fidelity::is_whole_message(text) => {
+                Some((recording.path.as_str(), text.as_str()))
+            }
+            Answer::Stream(_) | Answer::Body(_) => None,
         })
     })
 }
@@ -58,21 +62,27 @@ fn every_recorded_answer_folds() {
                 Wire::Messages.read_body(&ModelId::new("anthropic", "claude-x"), interaction.status, text);
             if interaction.status >= 400 {
                 let error = result.expect_err("a refused request has no answer");
-                assert!(
-                    matches!(error.kind, ErrorKind::Auth | ErrorKind::NotFound | ErrorKind::InvalidRequest),
-                    "{}: {error}",
-                    recording.path
-                );
-                let body: Value = serde_json::from_str(text).unwrap();
-                assert_eq!(body["error"]["message"], error.message.as_str());
+                // Others may have been refused for any reason, by a gateway too.
+                let is_usual =
+                    matches!(error.kind, ErrorKind::Auth | ErrorKind::NotFound | ErrorKind::InvalidRequest);
+                assert!(is_usual || !recordings::is_known(), "{}: {error}", recording.path);
+                let body: Value = serde_json::from_str(text).unwrap_or_default();
+                if let Some(message) = body["error"]["message"].as_str() {
+                    assert_eq!(message, error.message, "{}", recording.path);
+                }
                 errors += 1;
                 continue;
             }
+            let body: Value = serde_json::from_str(text).unwrap_or_default();
+            // A body that was lost, or an error under a good status.
+            if !recordings::is_known() && !body["content"].is_array() {
+                assert!(result.is_err(), "{}: an answer of nothing", recording.path);
+                continue;
+            }
             let response = result.unwrap_or_else(|error| panic!("{}: {error}", recording.path));
-            let body: Value = serde_json::from_str(text).unwrap();
             assert_eq!(values(&response), *body["content"].as_array().unwrap(), "{}", recording.path);
             assert_eq!(response.raw.to_value().unwrap(), body, "{}", recording.path);
-            assert_eq!(response.id, body["id"]);
+            assert_eq!(response.id, body["id"].as_str().unwrap_or_default());
             check_facts(&recording.path, &response, &mut kinds);
             bodies += 1;
         }
@@ -97,30 +107,40 @@ fn every_recorded_answer_folds() {
 /// What the answer says of itself is what its JSON says, and a whole body of that JSON reads as the same answer.
 fn check_facts(path: &str, response: &Response, kinds: &mut HashSet<String>) {
     let raw = response.raw.to_value().unwrap();
-    assert_eq!(response.usage.input, raw["usage"]["input_tokens"], "{path}");
-    assert_eq!(response.usage.output, raw["usage"]["output_tokens"], "{path}");
-    let word = raw["stop_reason"].as_str().unwrap();
+    let count = |name: &str| raw["usage"][name].as_u64();
+    let counts = [count("input_tokens"), count("output_tokens")];
+    assert_eq!(
+        [response.usage.input, response.usage.output],
+        counts.map(Option::unwrap_or_default),
+        "{path}"
+    );
+    assert!(response.usage.incomplete || !counts.contains(&None), "{path}");
+    assert!(!response.usage.incomplete || !recordings::is_known(), "{path}: every count is there");
     let known = match response.stop.as_str() {
         "pause" => "pause_turn",
         "context_window" => "model_context_window_exceeded",
         other => other,
     };
-    assert_eq!(known, word, "{path}");
+    // Who leaves the reason out may have one made of what was said.
+    if let Some(word) = raw["stop_reason"].as_str() {
+        assert_eq!(known, word, "{path}");
+    }
     if let Some(id) = raw["container"]["id"].as_str() {
         assert_eq!(response.carry["container"]["id"], id, "{path}");
         assert_eq!(response.carry["container"]["expires_at"], raw["container"]["expires_at"], "{path}");
     }
     for (item, value) in response.items.iter().zip(values(response)) {
-        let kind = value["type"].as_str().unwrap();
+        let kind = value["type"].as_str().unwrap_or_default();
         kinds.insert(kind.to_owned());
         match item.view() {
             ItemView::Text { text, .. } => assert_eq!(*text, value["text"], "{path}"),
             ItemView::ToolCall { id, name, arguments } => {
-                assert_eq!(
-                    (id.as_str(), name.as_str()),
-                    (value["id"].as_str().unwrap(), value["name"].as_str().unwrap())
-                );
-                assert_eq!(arguments.as_ref().unwrap().to_value().unwrap(), value["input"], "{path}");
+                assert_eq!((&json!(id), &json!(name)), (&value["id"], &value["name"]), "{path}");
+                // Arguments that are no object are not what the model wrote any more.
+                match arguments {
+                    Ok(arguments) => assert_eq!(arguments.to_value().unwrap(), value["input"], "{path}"),
+                    Err(text) => assert!(!recordings::is_known(), "{path}: {text}"),
+                }
             }
             ItemView::Thinking { has_signature, .. } => {
                 let signed = value["signature"].as_str().is_some_and(|signature| !signature.is_empty());
@@ -130,13 +150,9 @@ fn check_facts(path: &str, response: &Response, kinds: &mut HashSet<String>) {
             ItemView::ServerToolResult { call_id, .. } => {
                 assert_eq!(*call_id, value["tool_use_id"], "{path}");
             }
-            ItemView::Other { kind } => {
-                assert!(
-                    ["fallback", "compaction", "container_upload"].contains(&kind.as_str()),
-                    "{path}: {kind}"
-                );
-            }
-            other => panic!("{path}: a new view: {other:?}"),
+            // A kind that is not known keeps the provider's name.
+            ItemView::Other { kind: other } => assert_eq!(other, kind, "{path}"),
+            _ => {}
         }
     }
     let twin =
@@ -149,18 +165,22 @@ fn check_facts(path: &str, response: &Response, kinds: &mut HashSet<String>) {
 /// The deltas since the last restart add up to the answer.
 fn check_deltas(path: &str, response: &Response, events: &[ModelEvent]) {
     let start = events.iter().rposition(|event| *event == ModelEvent::Restarted).map_or(0, |index| index + 1);
-    let (mut text, mut thinking, mut items, mut fragments) =
-        (String::new(), String::new(), Vec::new(), String::new());
+    let (mut text, mut thinking, mut items) = (String::new(), String::new(), Vec::new());
+    let mut fragments: BTreeMap<u64, String> = BTreeMap::new();
+    let mut usage = None;
     for event in &events[start..] {
         match event {
             ModelEvent::TextDelta { text: part, .. } => text.push_str(part),
             ModelEvent::ThinkingDelta { text: part, .. } => thinking.push_str(part),
-            ModelEvent::ToolCallDelta { fragment, .. } => fragments.push_str(fragment),
+            ModelEvent::ToolCallDelta { index, fragment, .. } => {
+                fragments.entry(*index).or_default().push_str(fragment);
+            }
             ModelEvent::Item(item) => items.push(item.clone()),
-            ModelEvent::Usage(usage) => assert_eq!(*usage, response.usage, "{path}"),
-            other => panic!("{path}: an event of another kind: {other:?}"),
+            ModelEvent::Usage(later) => usage = Some(later),
+            other => assert!(!recordings::is_known(), "{path}: an event of another kind: {other:?}"),
         }
     }
+    assert!(usage.is_none_or(|usage| *usage == response.usage), "{path}: the last word on usage");
     assert_eq!(text, response.text(), "{path}");
     assert_eq!(items, response.items, "{path}");
     let thought: String = response
@@ -180,7 +200,10 @@ fn check_deltas(path: &str, response: &Response, events: &[ModelEvent]) {
         })
         .collect();
     let spaceless = |text: &str| text.split_whitespace().collect::<String>();
-    if !fragments.contains("{}") {
+    let fragments: String = fragments.into_values().collect();
+    let is_readable =
+        |item: &toolpost_llm::Item| matches!(item.view(), ItemView::ToolCall { arguments: Ok(_), .. });
+    if !fragments.contains("{}") && response.tool_calls().all(is_readable) {
         assert_eq!(spaceless(&fragments), spaceless(&arguments), "{path}");
     }
 }
@@ -218,7 +241,8 @@ fn what_is_unknown_is_delivered_and_harms_nothing() {
     let block = json!({"type": "hologram", "frames": [1.0, 123_456_789_012_345_u64], "nested": {"a": null}});
     let mut injected = 0;
     for (path, text) in streams(&recordings) {
-        let whole = fold([text.as_bytes()]).unwrap().0;
+        let text = text.replace("\r\n", "\n");
+        let whole = fold([text.as_bytes()]).unwrap_or_else(|error| panic!("{path}: {error}")).0;
         let events: Vec<&str> = text.split_inclusive("\n\n").collect();
         // In the beginning, at the end, and in a dozen places between.
         for place in (1..=events.len()).step_by(events.len().div_ceil(12)).chain([events.len()]) {
@@ -245,11 +269,10 @@ fn what_is_unknown_is_delivered_and_harms_nothing() {
         let index = whole.items.len();
         let start = json!({"type": "content_block_start", "index": index, "content_block": block});
         let stop = json!({"type": "content_block_stop", "index": index});
-        let place =
-            events.iter().position(|event| event.contains("message_delta") || event.contains("message_stop"));
+        let place = events.iter().position(|event| event.contains("\"message_stop\""));
         let mut altered = events.clone();
         let noise = format!("data: {start}\n\ndata: {stop}\n\n");
-        altered.insert(place.expect("a stream ends"), &noise);
+        altered.insert(place.expect("the stream is whole"), &noise);
         let (response, _) = fold([altered.concat().as_bytes()]).unwrap();
         let last = response.items.last().unwrap();
         assert_eq!(*last.view(), ItemView::Other { kind: "hologram".into() });
@@ -262,7 +285,7 @@ fn what_is_unknown_is_delivered_and_harms_nothing() {
 fn a_stream_that_ends_early_is_an_error() {
     let Some(recordings) = recordings("a_stream_that_ends_early_is_an_error") else { return };
     for (path, text) in streams(&recordings) {
-        let end = text.rfind("message_stop").unwrap_or_else(|| panic!("{path}: no end"));
+        let end = text.find("\"message_stop\"").expect("the stream is whole");
         let error = fold([&text.as_bytes()[..end]]).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Protocol, "{path}: {error}");
     }

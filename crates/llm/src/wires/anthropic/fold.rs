@@ -10,7 +10,9 @@ use super::error::{ErrorBody, error_of};
 use super::view::{item, wrapped_input};
 use crate::fields::{self, Fields, Listed, MOST_VALUES, Members};
 use crate::offline::say::shown;
+use crate::wires::bounds;
 use crate::wires::codec::Fold;
+use crate::wires::counts::Counts;
 use crate::{
     ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, Usage,
 };
@@ -135,6 +137,7 @@ impl MessageFold {
             (start.read::<String>("id").unwrap_or_default(), start.read::<String>("name").unwrap_or_default())
         });
         if let Some((id, name)) = call.clone() {
+            bounds::call(&id, &name).map_err(|what| self.protocol(what))?;
             events.push_back(ModelEvent::ToolCallDelta { index, id, name, fragment: String::new() });
         }
         // What a start already says is shown too: some servers send short texts whole.
@@ -262,6 +265,7 @@ impl MessageFold {
                         }
                     }
                     let usage = to_raw_value(&usage).map_err(|error| self.protocol(error.to_string()))?;
+                    bounds::usage(&usage).map_err(|what| self.protocol(what))?;
                     message.set("usage", usage);
                 }
                 _ => message.set(name, value.to_owned()),
@@ -439,32 +443,35 @@ fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, usage: Usag
 
 fn usage_of(message: &Fields) -> Usage {
     let usage: Members<'_> = message.read("usage").unwrap_or_default();
-    let count = |name: &str| usage.read::<u64>(name).unwrap_or_default();
-    let details: Members<'_> = usage.read("output_tokens_details").unwrap_or_default();
-    let writes: Members<'_> = usage.read("cache_creation").unwrap_or_default();
+    let mut counts = Counts::default();
+    let details = counts.part(&usage, "output_tokens_details");
+    let writes = counts.part(&usage, "cache_creation");
     // The summary that the provider has written is billed too, and stands in no sum.
-    let iterations: Vec<Members<'_>> = usage.read("iterations").unwrap_or_default();
-    let summaries: Vec<Members<'_>> = iterations
+    let summaries: Vec<Members<'_>> = counts
+        .parts(&usage, "iterations")
         .into_iter()
         .filter(|one| one.read::<String>("type").is_some_and(|kind| kind == "compaction"))
         .collect();
-    let with_summaries = |name: &str| {
-        let of = |one: &Members<'_>| one.read::<u64>(name).unwrap_or_default();
-        summaries.iter().map(of).fold(count(name), u64::saturating_add)
-    };
+    let [input, output, cache_read, cache_write] = [
+        ("input_tokens", true),
+        ("output_tokens", true),
+        ("cache_read_input_tokens", false),
+        ("cache_creation_input_tokens", false),
+    ]
+    .map(|(name, is_needed)| {
+        let own = if is_needed { Some(counts.needed(&usage, name)) } else { counts.optional(&usage, name) };
+        let of = summaries.iter().map(|one| counts.optional(one, name).unwrap_or_default());
+        of.fold(own.unwrap_or_default(), u64::saturating_add)
+    });
     Usage {
-        input: with_summaries("input_tokens"),
-        output: with_summaries("output_tokens"),
-        cache_read: with_summaries("cache_read_input_tokens"),
-        cache_write: with_summaries("cache_creation_input_tokens"),
-        cache_write_1h: writes.read("ephemeral_1h_input_tokens").unwrap_or_default(),
-        reasoning: details.read("thinking_tokens"),
-        hosted: usage
-            .read::<BTreeMap<String, Option<u64>>>("server_tool_use")
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(|(name, count)| Some((name, count.filter(|count| *count > 0)?)))
-            .collect(),
+        input,
+        output,
+        cache_read,
+        cache_write,
+        cache_write_1h: counts.optional(&writes, "ephemeral_1h_input_tokens").unwrap_or_default(),
+        reasoning: counts.optional(&details, "thinking_tokens"),
+        hosted: counts.uses(&usage, "server_tool_use"),
+        incomplete: counts.incomplete,
         raw: message.get("usage").map(RawJson::from),
     }
 }

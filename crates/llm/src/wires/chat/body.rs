@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use super::error::error_in;
 use super::message::items_of;
 use crate::fields::{Fields, Listed, Members};
+use crate::wires::counts::Counts;
 use crate::{ErrorKind, Item, ItemView, ModelError, ModelId, RawJson, Response, StopReason, Usage};
 
 /// Reads an answer that came as a whole.
@@ -84,25 +85,26 @@ fn stop_of(choice: &Fields, items: &[Item], is_refused: bool) -> StopReason {
 pub(super) fn usage_of(completion: &Fields) -> Usage {
     let own = completion.get("usage").filter(|usage| usage.get() != "null");
     let hidden = completion.read::<Members<'_>>("x_groq").and_then(|record| record.get("usage"));
-    let Some(raw) = own.or(hidden) else { return Usage::default() };
+    let Some(raw) = own.or(hidden) else { return Usage { incomplete: true, ..Usage::default() } };
     let usage: Members<'_> = serde_json::from_str(raw.get()).unwrap_or_default();
-    let count = |name: &str| usage.read::<u64>(name).unwrap_or_default();
-    let of_input: Members<'_> = usage.read("prompt_tokens_details").unwrap_or_default();
-    let of_output: Members<'_> = usage.read("completion_tokens_details").unwrap_or_default();
-    let cache_read = of_input
-        .read::<u64>("cached_tokens")
-        .or_else(|| usage.read("prompt_cache_hit_tokens"))
+    let mut counts = Counts::default();
+    let of_input = counts.part(&usage, "prompt_tokens_details");
+    let of_output = counts.part(&usage, "completion_tokens_details");
+    let cache_read = counts
+        .optional(&of_input, "cached_tokens")
+        .or_else(|| counts.optional(&usage, "prompt_cache_hit_tokens"))
         .unwrap_or_default();
-    let cache_write = of_input.read::<u64>("cache_write_tokens").unwrap_or_default();
+    let cache_write = counts.optional(&of_input, "cache_write_tokens").unwrap_or_default();
     Usage {
         // The wire counts what came from a cache into the input.
-        input: count("prompt_tokens").saturating_sub(cache_read).saturating_sub(cache_write),
-        output: count("completion_tokens"),
+        input: counts.needed(&usage, "prompt_tokens").saturating_sub(cache_read).saturating_sub(cache_write),
+        output: counts.needed(&usage, "completion_tokens"),
         cache_read,
         cache_write,
         cache_write_1h: 0,
-        reasoning: of_output.read("reasoning_tokens"),
+        reasoning: counts.optional(&of_output, "reasoning_tokens"),
         hosted: BTreeMap::new(),
+        incomplete: counts.incomplete,
         raw: Some(RawJson::from(raw)),
     }
 }

@@ -9,6 +9,7 @@ use super::body::{response_of, usage_of};
 use super::error::error_in;
 use super::message::{THINKING, THINKING_PARTS, made_id, text_of_part, thought_in};
 use crate::fields::{self, Fields, Listed, Members};
+use crate::wires::bounds;
 use crate::wires::codec::Fold;
 use crate::{ErrorKind, ModelError, ModelEvent, ModelId, RawJson, Response};
 
@@ -17,8 +18,11 @@ const THINKING_INDEX: u64 = 0;
 const TEXT_INDEX: u64 = 1;
 const FIRST_CALL_INDEX: u64 = 2;
 
-/// The most calls of one answer.
+/// The most calls of one answer, and the most pieces of calls in one event.
 const MOST_CALLS: usize = 1_000;
+
+/// The most elements of all lists of one answer together, such as the probabilities of its tokens.
+const MOST_ELEMENTS: usize = 250_000;
 
 /// A member of the message that is still growing.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,18 +36,24 @@ enum Growing {
 }
 
 impl Growing {
-    fn of(value: &RawValue) -> Self {
-        match value.get().as_bytes().first() {
+    /// A member's value, whose elements are taken off those that the answer may still have.
+    fn of(value: &RawValue, elements_left: &mut usize) -> Result<Self, serde_json::Error> {
+        Ok(match value.get().as_bytes().first() {
             Some(b'"') => match serde_json::from_str(value.get()) {
                 Ok(text) => Self::Text(text),
                 Err(_) => Self::Whole(value.get().to_owned()),
             },
             Some(b'[') => match serde_json::from_str::<Vec<&RawValue>>(value.get()) {
-                Ok(list) => Self::List(list.into_iter().map(Piece::of).collect()),
+                Ok(list) => {
+                    *elements_left = elements_left.checked_sub(list.len()).ok_or_else(|| {
+                        too_much(&format!("the answer's lists have more than {MOST_ELEMENTS} elements"))
+                    })?;
+                    Self::List(list.into_iter().map(Piece::of).collect())
+                }
                 Err(_) => Self::Whole(value.get().to_owned()),
             },
             _ => Self::Whole(value.get().to_owned()),
-        }
+        })
     }
 
     fn to_raw(&self) -> Result<Box<RawValue>, serde_json::Error> {
@@ -126,13 +136,24 @@ impl Piece {
 }
 
 /// Appends parts to a list.
-fn append_all(list: &mut Vec<Piece>, later: Vec<Piece>) {
+fn append_all(list: &mut Vec<Piece>, later: Vec<Piece>) -> Result<(), serde_json::Error> {
     for piece in later {
         match list.last_mut() {
-            Some(open) if open.goes_on_with(&piece) => open.append(&piece),
+            Some(open) if open.goes_on_with(&piece) => {
+                open.append(&piece);
+                if open.fields.len() > fields::MOST {
+                    return Err(too_much("a part has more members than any part should"));
+                }
+            }
             _ => list.push(piece),
         }
     }
+    Ok(())
+}
+
+/// The error of something that is JSON, and more of it than can be.
+fn too_much(what: &str) -> serde_json::Error {
+    serde::de::Error::custom(what)
 }
 
 /// A call that is still growing.
@@ -188,6 +209,10 @@ pub(crate) struct ChatFold {
     has_begun: bool,
     message: Vec<(String, Growing)>,
     calls: Vec<Call>,
+    /// How many pieces of calls the event at hand has had.
+    fragments: usize,
+    /// How many more elements its lists may have.
+    elements_left: usize,
     /// The member whose text is shown as thinking: servers that send several repeat themselves.
     thinking: Option<String>,
     response: Option<Response>,
@@ -204,6 +229,8 @@ impl ChatFold {
             has_begun: false,
             message: Vec::new(),
             calls: Vec::new(),
+            fragments: 0,
+            elements_left: MOST_ELEMENTS,
             thinking: None,
             response: None,
             complete: false,
@@ -234,6 +261,7 @@ impl ChatFold {
         };
         let choices: Option<Listed<&RawValue>> = serde_json::from_str(choices.get()).map_err(wrong)?;
         self.has_begun = true;
+        self.fragments = 0;
         for (name, value) in chunk.iter() {
             match name {
                 // What hides the length of texts is of the event and not of the answer.
@@ -245,7 +273,12 @@ impl ChatFold {
                             .map_err(|error| self.protocol(error.to_string()))?;
                     }
                 }
+                "id" => {
+                    bounds::answer_id(value).map_err(|what| self.protocol(what))?;
+                    replace(&mut self.completion, name, value);
+                }
                 "usage" | "x_groq" => {
+                    bounds::usage(value).map_err(|what| self.protocol(what))?;
                     if replace(&mut self.completion, name, value) && value.get() != "null" {
                         let usage = usage_of(&self.completion);
                         if usage.raw.is_some() {
@@ -287,7 +320,9 @@ impl ChatFold {
                 }
                 // Some servers repeat the whole message beside the last delta.
                 "message" => {}
-                "logprobs" => self.add_probabilities(value),
+                "logprobs" => self
+                    .add_probabilities(value)
+                    .map_err(|error| self.protocol(format!("the probabilities: {error}")))?,
                 _ => {
                     replace(&mut self.choice, name, value);
                 }
@@ -300,14 +335,14 @@ impl ChatFold {
     }
 
     /// The lists of probabilities grow like the text.
-    fn add_probabilities(&mut self, value: &RawValue) {
+    fn add_probabilities(&mut self, value: &RawValue) -> Result<(), serde_json::Error> {
         let Ok(Some(later)) = serde_json::from_str::<Option<Fields>>(value.get()) else {
             replace(&mut self.choice, "logprobs", value);
-            return;
+            return Ok(());
         };
         for (name, list) in later.iter() {
             let known = self.probabilities.iter_mut().find(|(known, _)| known == name);
-            match (known, Growing::of(list)) {
+            match (known, Growing::of(list, &mut self.elements_left)?) {
                 (Some((_, Growing::List(ours))), Growing::List(later)) => ours.extend(later),
                 (Some(_), Growing::Whole(_)) => {}
                 (Some((_, ours)), later) => *ours = later,
@@ -315,6 +350,7 @@ impl ChatFold {
             }
         }
         self.probabilities.truncate(fields::MOST);
+        Ok(())
     }
 
     fn delta(&mut self, delta: &Members<'_>, events: &mut VecDeque<ModelEvent>) -> Result<(), Failure> {
@@ -328,12 +364,13 @@ impl ChatFold {
                 }
                 "role" => {
                     if self.member("role").is_none() {
-                        self.message.push(("role".to_owned(), Growing::of(value)));
+                        let role = Growing::of(value, &mut self.elements_left)?;
+                        self.message.push(("role".to_owned(), role));
                     }
                 }
                 "content" => self.grow_content(value, events)?,
                 _ => {
-                    let text = self.grow(name, value);
+                    let text = self.grow(name, value)?;
                     if let Some(text) = text {
                         self.think(name, text, events);
                     } else if name == THINKING_PARTS && value.get() != "[]" {
@@ -373,27 +410,27 @@ impl ChatFold {
     }
 
     /// Appends to a member; the text that was appended, if it was text.
-    fn grow(&mut self, name: &str, value: &RawValue) -> Option<String> {
+    fn grow(&mut self, name: &str, value: &RawValue) -> Result<Option<String>, serde_json::Error> {
+        let new = Growing::of(value, &mut self.elements_left)?;
         let Some(ours) = self.member(name) else {
-            let new = Growing::of(value);
             let text = match &new {
                 Growing::Text(text) => Some(text.clone()),
                 _ => None,
             };
             self.message.push((name.to_owned(), new));
-            return text;
+            return Ok(text);
         };
         if value.get() == "null" {
-            return None;
+            return Ok(None);
         }
-        match (ours, Growing::of(value)) {
+        match (ours, new) {
             (Growing::Text(ours), Growing::Text(text)) => {
                 ours.push_str(&text);
-                Some(text)
+                Ok(Some(text))
             }
             (Growing::List(ours), Growing::List(list)) => {
-                append_all(ours, list);
-                None
+                append_all(ours, list)?;
+                Ok(None)
             }
             (ours, new) => {
                 let text = match &new {
@@ -401,7 +438,7 @@ impl ChatFold {
                     _ => None,
                 };
                 *ours = new;
-                text
+                Ok(text)
             }
         }
     }
@@ -438,19 +475,19 @@ impl ChatFold {
                     _ => vec![text_piece(&text)?],
                 });
             }
-            self.grow("content", value);
+            self.grow("content", value)?;
             return Ok(());
         }
         if let Some(Growing::List(ours)) = self.member("content") {
             if let Ok(text) = serde_json::from_str::<String>(value.get())
                 && !text.is_empty()
             {
-                append_all(ours, vec![text_piece(value)?]);
+                append_all(ours, vec![text_piece(value)?])?;
                 events.push_back(ModelEvent::TextDelta { index: TEXT_INDEX, text });
             }
             return Ok(());
         }
-        if let Some(text) = self.grow("content", value).filter(|text| !text.is_empty()) {
+        if let Some(text) = self.grow("content", value)?.filter(|text| !text.is_empty()) {
             events.push_back(ModelEvent::TextDelta { index: TEXT_INDEX, text });
         }
         Ok(())
@@ -483,6 +520,11 @@ impl ChatFold {
         fragment: &Members<'_>,
         events: &mut VecDeque<ModelEvent>,
     ) -> Result<(), Failure> {
+        self.fragments += 1;
+        if self.fragments > MOST_CALLS {
+            let message = format!("an event has more than {MOST_CALLS} pieces of calls");
+            return Err(Failure::Model(self.protocol(message)));
+        }
         let id = fragment.read::<String>("id").filter(|id| !id.is_empty());
         let place = match self.place_of(fragment, id.as_deref()) {
             Some(place) => place,
@@ -496,7 +538,6 @@ impl ChatFold {
                 self.calls.len() - 1
             }
         };
-        let answer_id: Option<String> = self.completion.read("id");
         let call = &mut self.calls[place];
         let is_new = call.name.is_empty();
         let mut appended = String::new();
@@ -547,6 +588,10 @@ impl ChatFold {
         if call.members.len().max(call.function.len()) > fields::MOST {
             return Err(Failure::Model(self.protocol("a call has more members than any call should")));
         }
+        if let Err(what) = bounds::call(&call.id, &call.name) {
+            return Err(Failure::Model(self.protocol(what)));
+        }
+        let call = &self.calls[place];
         if call.name.is_empty() {
             return Ok(());
         }
@@ -558,7 +603,10 @@ impl ChatFold {
         }
         let index = FIRST_CALL_INDEX + place as u64;
         let id = match call.id.as_str() {
-            "" => made_id(&answer_id.unwrap_or_default(), place),
+            "" => {
+                let answer: Option<String> = self.completion.read("id");
+                made_id(&answer.unwrap_or_default(), place)
+            }
             id => id.to_owned(),
         };
         let name = call.name.clone();

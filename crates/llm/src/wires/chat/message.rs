@@ -192,10 +192,15 @@ fn citations_of(annotations: &RawValue) -> Vec<Citation> {
     cited.collect()
 }
 
+/// How much of an id is looked at for its end, in characters.
+const LONGEST_TAIL: usize = 64;
+
 /// The end of an id, short enough to stand in another one.
 fn tail(id: &str) -> String {
-    let letters: Vec<char> = id.chars().filter(char::is_ascii_alphanumeric).collect();
-    letters[letters.len().saturating_sub(12)..].iter().collect()
+    // From the back, because each call of the answer asks, and nobody bounds how long an id is.
+    let letters: Vec<char> =
+        id.chars().rev().take(LONGEST_TAIL).filter(char::is_ascii_alphanumeric).take(12).collect();
+    letters.into_iter().rev().collect()
 }
 
 /// The id of a call that a server gave none.

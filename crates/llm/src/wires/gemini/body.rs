@@ -10,6 +10,7 @@ use super::fold::GenerateFold;
 use super::view::{Views, cite};
 use crate::fields::{Fields, Listed, Members};
 use crate::wires::codec::Fold as _;
+use crate::wires::counts::Counts;
 use crate::{ErrorKind, Item, ItemView, ModelError, ModelId, RawJson, Response, StopReason, Usage};
 
 /// Reads an answer that came as a whole.
@@ -136,23 +137,27 @@ pub(super) fn response_of(
     }
 }
 
-/// The wire counts thinking beside the answer and cached input within the prompt.
+/// The wire counts thinking beside the answer and cached input within the prompt. It leaves out what is zero, which the
+/// prompt never is.
 pub(super) fn usage_of(answer: &Fields, candidate: &Fields) -> Usage {
     let usage: Members<'_> = answer.read("usageMetadata").unwrap_or_default();
-    let count = |name: &str| usage.read::<u64>(name).unwrap_or_default();
-    let cached = count("cachedContentTokenCount");
-    let prompt = count("promptTokenCount").saturating_add(count("toolUsePromptTokenCount"));
-    let reasoning: Option<u64> = usage.read("thoughtsTokenCount");
+    let mut counts = Counts::default();
+    let cached = counts.optional(&usage, "cachedContentTokenCount").unwrap_or_default();
+    let by_tools = counts.optional(&usage, "toolUsePromptTokenCount").unwrap_or_default();
+    let prompt = counts.needed(&usage, "promptTokenCount").saturating_add(by_tools);
+    let reasoning = counts.optional(&usage, "thoughtsTokenCount");
+    let said = counts.optional(&usage, "candidatesTokenCount").unwrap_or_default();
     let grounding: Members<'_> = candidate.read("groundingMetadata").unwrap_or_default();
     let searches =
         grounding.read::<Vec<&RawValue>>("webSearchQueries").map_or(0, |queries| queries.len() as u64);
     let hosted = [("web_search_requests".to_owned(), searches)].into_iter().filter(|(_, count)| *count > 0);
     Usage {
         input: prompt.saturating_sub(cached),
-        output: count("candidatesTokenCount").saturating_add(reasoning.unwrap_or_default()),
+        output: said.saturating_add(reasoning.unwrap_or_default()),
         cache_read: cached,
         reasoning,
         hosted: hosted.collect::<BTreeMap<_, _>>(),
+        incomplete: counts.incomplete,
         raw: answer.get("usageMetadata").map(RawJson::from),
         ..Usage::default()
     }

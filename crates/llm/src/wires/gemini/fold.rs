@@ -142,6 +142,8 @@ pub(crate) struct GenerateFold {
     usage: String,
     /// The members of the first candidate beside its content.
     candidate: Fields,
+    /// Of them, those that came in several events, by name.
+    metadata: Vec<(String, Fields)>,
     /// Its log probabilities.
     probabilities: Probabilities,
     /// The members of its content beside the parts.
@@ -163,6 +165,7 @@ impl GenerateFold {
             answer: Fields::default(),
             usage: String::new(),
             candidate: Fields::default(),
+            metadata: Vec::new(),
             probabilities: Probabilities::default(),
             content: None,
             views: Views::default(),
@@ -289,22 +292,10 @@ impl GenerateFold {
         for (name, value) in members.iter().filter(|(name, _)| *name != "content") {
             if name == PROBABILITIES {
                 self.probabilities.append(value);
-                continue;
-            }
-            let is_metadata = name.ends_with("Metadata");
-            match self.candidate.get(name).filter(|old| is_metadata && old.get() != value.get()) {
-                // Sources may come in several events: each member has its last word.
-                Some(old) => {
-                    let mut merged: Fields = serde_json::from_str(old.get()).unwrap_or_default();
-                    for (name, value) in self::members(value).iter() {
-                        merged.set(name, value.to_owned());
-                    }
-                    if merged.len() > fields::MOST {
-                        return Err(self.protocol(format!("`{name}` has more members than it should")));
-                    }
-                    self.candidate.put(name, &merged).map_err(|error| self.protocol(error.to_string()))?;
-                }
-                None => keep(&mut self.candidate, name, value),
+            } else if name.ends_with("Metadata") {
+                self.merge_metadata(name, value)?;
+            } else {
+                keep(&mut self.candidate, name, value);
             }
         }
         self.stopped |= members.read::<String>("finishReason").is_some_and(|reason| !reason.is_empty());
@@ -320,6 +311,32 @@ impl GenerateFold {
         let Listed(parts) = read_parts::<&RawValue>(&content).map_err(|what| self.protocol(what))?;
         for part in parts {
             self.part(part, events)?;
+        }
+        Ok(())
+    }
+
+    /// Sources may come in several events: each member has its last word. What came before is not read again.
+    fn merge_metadata(&mut self, name: &str, value: &RawValue) -> Result<(), ModelError> {
+        let known = self.metadata.iter().position(|(known, _)| known == name);
+        let place = match (known, self.candidate.get(name)) {
+            (Some(place), _) => place,
+            (None, None) => {
+                self.candidate.set(name, value.to_owned());
+                return Ok(());
+            }
+            (None, Some(old)) if old.get() == value.get() => return Ok(()),
+            (None, Some(old)) => {
+                let merged = serde_json::from_str(old.get()).unwrap_or_default();
+                self.metadata.push((name.to_owned(), merged));
+                self.metadata.len() - 1
+            }
+        };
+        let merged = &mut self.metadata[place].1;
+        for (name, value) in members(value).iter() {
+            merged.set(name, value.to_owned());
+        }
+        if merged.len() > fields::MOST {
+            return Err(self.protocol(format!("`{name}` has more members than it should")));
         }
         Ok(())
     }
@@ -504,6 +521,9 @@ impl Fold for GenerateFold {
         if !self.usage.is_empty() {
             let usage = RawValue::from_string(std::mem::take(&mut self.usage));
             self.answer.set("usageMetadata", usage.map_err(|error| self.protocol(error.to_string()))?);
+        }
+        for (name, merged) in std::mem::take(&mut self.metadata) {
+            self.candidate.put(&name, &merged).map_err(|error| self.protocol(error.to_string()))?;
         }
         cite(&mut self.items, &self.candidate);
         self.deliver(events);

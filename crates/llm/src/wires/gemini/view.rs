@@ -1,5 +1,7 @@
 //! What a part of an answer means.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -9,12 +11,23 @@ use crate::{Citation, FileRef, HostedOutput, Item, ItemView, RawJson};
 /// How ids begin that this crate gives to calls which have none. They are never sent: the provider does not know them.
 const OWN_ID: &str = "call-";
 
-/// The most passages of an answer whose sources are looked up.
+/// The longest id that other ids are made of, in bytes: every item may have a copy.
+const LONGEST_ID: usize = 256;
+
+/// The most passages of an answer whose sources are looked up, and the most sources that its texts are given.
 const MOST_PASSAGES: usize = 1_000;
+
+/// The most bytes of sources that an answer's texts are given.
+const MOST_CITED_BYTES: usize = 4 * 1024 * 1024;
 
 /// The id of a call as the provider knows it; `None` if it gave none.
 pub(super) fn id_on_wire(id: &str) -> Option<&str> {
     (!id.is_empty() && !id.starts_with(OWN_ID)).then_some(id)
+}
+
+/// Whether other ids can be made of this one.
+fn is_usable(id: &str) -> bool {
+    (1..=LONGEST_ID).contains(&id.len())
 }
 
 /// Views of the parts of one answer, in their order: ids that the provider leaves out follow from the place.
@@ -56,7 +69,7 @@ impl Views {
     pub(super) fn of_answer(&mut self, response_id: Option<String>, prompt_tokens: Option<u64>) {
         if !self.is_named() {
             // Without an id, the length of the prompt tells: a conversation grows.
-            let id = response_id.filter(|id| !id.is_empty());
+            let id = response_id.filter(|id| is_usable(id));
             self.answer = id.or_else(|| prompt_tokens.map(|count| format!("p{count}"))).unwrap_or_default();
         }
     }
@@ -100,7 +113,7 @@ impl Views {
             return Some(ItemView::ToolCall { id, name, arguments });
         }
         if let Some(raw) = part.executable_code {
-            let id = members(raw).read::<String>("id").filter(|id| !id.is_empty());
+            let id = members(raw).read::<String>("id").filter(|id| is_usable(id));
             self.code = id.unwrap_or_else(|| {
                 self.codes += 1;
                 format!("code-{}-{}", self.answer, self.codes - 1)
@@ -114,7 +127,7 @@ impl Views {
         }
         if let Some(raw) = part.code_execution_result {
             let result = members(raw);
-            let call_id = result.read::<String>("id").filter(|id| !id.is_empty());
+            let call_id = result.read::<String>("id").filter(|id| is_usable(id));
             let outcome: String = result.read("outcome").unwrap_or_default();
             let is_error = outcome != "OUTCOME_OK";
             let text: String = result.read("output").unwrap_or_default();
@@ -172,37 +185,70 @@ fn kind(raw: &str) -> String {
 pub(super) fn cite(items: &mut [Item], candidate: &Fields) {
     let grounding: Members<'_> = candidate.read("groundingMetadata").unwrap_or_default();
     let chunks: Vec<Members<'_>> = grounding.read("groundingChunks").unwrap_or_default();
-    let sources: Vec<Option<Citation>> = chunks.iter().map(source).collect();
+    let mut sources: Vec<Option<Citation>> = chunks.iter().map(source).collect();
     let supports: Vec<Members<'_>> = grounding.read("groundingSupports").unwrap_or_default();
     let texts = Texts::of(items);
-    // For each source: which item it was put to last, so that an item has it once.
-    let mut cited: Vec<(usize, Citation)> = Vec::new();
+    // Which source goes to which item, each once. Few sources and passages that all name each other are many.
+    let (mut cited, mut order) = (BTreeSet::new(), Vec::new());
     for support in supports.iter().take(MOST_PASSAGES) {
         let segment: Members<'_> = support.read("segment").unwrap_or_default();
         let Some(item) = texts.at(segment.read("partIndex"), segment.read("startIndex")) else { continue };
         let indices: Vec<usize> = support.read("groundingChunkIndices").unwrap_or_default();
-        let found = indices.into_iter().take(MOST_PASSAGES).filter_map(|index| sources.get(index)?.clone());
-        cited.extend(found.map(|citation| (item, citation)));
+        for index in indices.into_iter().filter(|index| sources.get(*index).is_some_and(Option::is_some)) {
+            if cited.len() == MOST_PASSAGES {
+                break;
+            }
+            if cited.insert((item, index)) {
+                order.push((item, index));
+            }
+        }
     }
     let written: Members<'_> = candidate.read("citationMetadata").unwrap_or_default();
     let written: Vec<Members<'_>> =
         written.read("citationSources").or_else(|| written.read("citations")).unwrap_or_default();
-    for source in written.iter().take(MOST_PASSAGES) {
+    for source in written.iter().take(MOST_PASSAGES - order.len()) {
         let Some(item) = texts.at(None, source.read("startIndex")) else { continue };
         let citation = Citation { url: source.read("uri"), title: source.read("title"), file: None };
         if citation != Citation::default() {
-            cited.push((item, citation));
+            order.push((item, sources.len()));
+            sources.push(Some(citation));
         }
     }
-    for (place, citation) in cited {
-        let ItemView::Text { text, citations } = items[place].view() else { continue };
-        if citations.len() == MOST_PASSAGES || citations.contains(&citation) {
+    let mut of_items: BTreeMap<usize, Vec<Citation>> = BTreeMap::new();
+    let mut left = MOST_CITED_BYTES;
+    for (item, index) in order {
+        let (Some(Some(citation)), citations) = (sources.get(index), of_items.entry(item).or_default())
+        else {
+            continue;
+        };
+        if citations.contains(citation) {
             continue;
         }
-        let citations = citations.iter().cloned().chain([citation]).collect();
+        // What is left out here stands in the answer's own JSON all the same.
+        let Some(rest) = left.checked_sub(size_of(citation)) else { continue };
+        left = rest;
+        citations.push(citation.clone());
+    }
+    for (place, more) in of_items {
+        let ItemView::Text { text, citations } = items[place].view() else { continue };
+        let mut citations = citations.clone();
+        citations.extend(more);
         items[place] =
             Item::new(ItemView::Text { text: text.clone(), citations }, items[place].raw().clone());
     }
+}
+
+/// How many bytes a citation has.
+fn size_of(citation: &Citation) -> usize {
+    let file = citation.file.as_ref();
+    let texts = [
+        citation.url.as_ref(),
+        citation.title.as_ref(),
+        file.map(|file| &file.id),
+        file.and_then(|file| file.name.as_ref()),
+        file.and_then(|file| file.container.as_ref()),
+    ];
+    texts.into_iter().flatten().map(String::len).sum()
 }
 
 /// Where the texts of an answer are: offsets run through all of them in a stream, and through one in a body.

@@ -202,6 +202,9 @@ impl<'a> Encoder<'a> {
         if settings.top_k.is_some() {
             self.notices.add("`top_k` was not sent: the Responses wire has none");
         }
+        if !settings.stop.is_empty() {
+            self.notices.add("`stop` was not sent: the Responses wire has no texts that end an answer");
+        }
         if settings.seed.is_some() {
             self.notices.add("`seed` was not sent: the Responses wire has no seeds");
         }

@@ -12,7 +12,9 @@ use super::view::{self, CUSTOM_INPUT, PARAGRAPH, kind_of};
 use crate::fields::{Fields, Listed, MOST_VALUES, Members};
 use crate::json::JsonWriter;
 use crate::offline::say::shown;
+use crate::wires::bounds;
 use crate::wires::codec::Fold;
+use crate::wires::counts::Counts;
 use crate::{
     ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, Usage,
 };
@@ -125,7 +127,12 @@ impl ResponseFold {
         place
     }
 
-    fn open_item(&mut self, index: Option<u64>, item: &RawValue, events: &mut VecDeque<ModelEvent>) {
+    fn open_item(
+        &mut self,
+        index: Option<u64>,
+        item: &RawValue,
+        events: &mut VecDeque<ModelEvent>,
+    ) -> Result<(), ModelError> {
         let raw = RawJson::from(item);
         let call = match view::item(self.dialect, raw.clone()).view() {
             // Of the calls that the caller runs only these have arguments that grow.
@@ -144,10 +151,14 @@ impl ResponseFold {
             }
             _ => None,
         };
+        if let Some(call) = &call {
+            bounds::call(&call.id, &call.name).map_err(|what| self.protocol(what))?;
+        }
         let place = self.begin(index, Slot { start: Some(raw), call, ..Slot::default() });
         if let Some(call) = &self.slots[place].call {
             events.push_back(call.delta(place, String::new()));
         }
+        Ok(())
     }
 
     fn grow_text(
@@ -380,7 +391,7 @@ impl Fold for ResponseFold {
             "response.output_text.annotation.added" => self.annotate(&event),
             "response.output_item.added" if event.item.is_some() => {
                 if let Some(item) = event.item {
-                    self.open_item(event.output_index, item, events);
+                    self.open_item(event.output_index, item, events)?;
                 }
             }
             "response.output_item.done" if event.item.is_some() => {
@@ -613,18 +624,13 @@ fn refusal(item: &Item) -> Option<String> {
 
 fn usage_of(response: &Members<'_>, items: &[Item]) -> Usage {
     let usage: Members<'_> = response.read("usage").unwrap_or_default();
-    let count = |members: &Members<'_>, name: &str| members.read::<u64>(name);
-    let input_details: Members<'_> = usage.read("input_tokens_details").unwrap_or_default();
-    let output_details: Members<'_> = usage.read("output_tokens_details").unwrap_or_default();
-    let cache_read = count(&input_details, "cached_tokens").unwrap_or_default();
-    let cache_write = count(&input_details, "cache_write_tokens").unwrap_or_default();
-    let input = count(&usage, "input_tokens").unwrap_or_default();
-    let mut hosted: std::collections::BTreeMap<String, u64> = usage
-        .read::<std::collections::BTreeMap<String, Option<u64>>>("server_side_tool_usage_details")
-        .unwrap_or_default()
-        .into_iter()
-        .filter_map(|(name, count)| Some((name, count.filter(|count| *count > 0)?)))
-        .collect();
+    let mut counts = Counts::default();
+    let input_details = counts.part(&usage, "input_tokens_details");
+    let output_details = counts.part(&usage, "output_tokens_details");
+    let cache_read = counts.optional(&input_details, "cached_tokens").unwrap_or_default();
+    let cache_write = counts.optional(&input_details, "cache_write_tokens").unwrap_or_default();
+    let input = counts.needed(&usage, "input_tokens");
+    let mut hosted = counts.uses(&usage, "server_side_tool_usage_details");
     if hosted.is_empty() {
         // Where the provider does not count its tools' calls, they are counted here in the same words.
         for item in items.iter().filter(|item| matches!(item.view(), ItemView::ServerToolCall { .. })) {
@@ -634,13 +640,14 @@ fn usage_of(response: &Members<'_>, items: &[Item]) -> Usage {
     Usage {
         // The provider counts cached tokens as input tokens too.
         input: input.saturating_sub(cache_read).saturating_sub(cache_write),
-        output: count(&usage, "output_tokens").unwrap_or_default(),
+        output: counts.needed(&usage, "output_tokens"),
         cache_read,
         cache_write,
         // The provider keeps prompts for other times than an hour.
         cache_write_1h: 0,
-        reasoning: count(&output_details, "reasoning_tokens"),
+        reasoning: counts.optional(&output_details, "reasoning_tokens"),
         hosted,
+        incomplete: counts.incomplete,
         raw: response.get("usage").filter(|usage| usage.get() != "null").map(RawJson::from),
     }
 }

@@ -43,10 +43,6 @@ impl Codec for ResponsesCodec {
     fn check(&self, request: &Request) -> Result<(), ModelError> {
         let unsupported =
             |message: String| Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
-        if !request.settings.stop.is_empty() {
-            let message = "stop sequences: the Responses wire has none; ask for the end in the instructions";
-            return unsupported(message.to_owned());
-        }
         if let Some(what) = request.hosted_tools.iter().find_map(|tool| hosted::obstacle(self.dialect, tool))
         {
             return unsupported(what);

@@ -99,18 +99,22 @@ fn document(counted: &[(&dyn Dialect, Counts)]) -> String {
     text.push_str(
         "\n## What goes back\n\n\
          What a model said is given back in a request, and held item by item against what the recorded client gave\n\
-         back. Equal are items that differ only in members that a rule names.\n\n\
-         | provider | items | equal | verbatim | part |\n|---|---|---|---|---|\n",
+         back. Equal are items that differ only in members that a rule names. An exception below is an item that the\n\
+         recorded client changed itself: the last column leaves those out, and must be 99 % at least.\n\n\
+         | provider | items | equal | verbatim | part | exceptions | part without them |\n|---|---|---|---|---|---|---|\n",
     );
     for (dialect, Counts { history, .. }) in counted {
-        let part = 100.0 * history.equal as f64 / (history.items.max(1)) as f64;
+        let part = |of: usize| 100.0 * history.equal as f64 / of.max(1) as f64;
+        let changed: usize = history.exceptions.values().sum();
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {part:.1} % |",
+            "| {} | {} | {} | {} | {:.1} % | {changed} | {:.1} % |",
             dialect.provider(),
             history.items,
             history.equal,
-            history.verbatim
+            history.verbatim,
+            part(history.items),
+            part(history.items - changed),
         );
     }
     text.push_str(
