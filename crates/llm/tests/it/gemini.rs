@@ -658,8 +658,9 @@ async fn an_answer_comes_in_both_forms_and_the_request_is_as_promised() {
 
 #[tokio::test]
 async fn notices_say_what_was_not_sent() {
-    let whole =
-        json!({"candidates": [{"content": {"parts": [{"text": "a"}]}, "finishReason": "STOP"}]}).to_string();
+    let whole = json!({"candidates": [{"content": {"parts": [{"text": "a"}]}, "finishReason": "STOP"}],
+        "usageMetadata": {"promptTokenCount": 1}})
+    .to_string();
     let server = LoopbackProvider::start_with(move |_| Reply::json(200, whole.clone())).unwrap();
     let model = hosted(&server, options());
     let cases: [Remark; 11] = [

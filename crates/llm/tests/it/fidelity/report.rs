@@ -114,7 +114,8 @@ fn document(counted: &[(&dyn Dialect, Counts)]) -> String {
             history.equal,
             history.verbatim,
             part(history.items),
-            part(history.items - changed),
+            // An item may have several exceptions.
+            part(history.items.saturating_sub(changed).max(history.equal)),
         );
     }
     text.push_str(
