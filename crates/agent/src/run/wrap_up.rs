@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toolpost_llm::{Thinking, ToolChoice, Turn};
 
-use super::{FROM_THE_PROGRAM, Running, Spent, calls};
+use super::{FROM_THE_PROGRAM, Running, calls};
 use crate::StopReason;
 use crate::results::wanted;
 
