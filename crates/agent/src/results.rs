@@ -31,6 +31,8 @@ pub(crate) fn usage_of(usage: &toolpost_llm::Usage) -> Usage {
 /// What an answer has consumed, and what it costs.
 pub(crate) fn spent_by(response: &Response, model: &dyn Model, pricing: Option<&Pricing>) -> Spent {
     let cost_usd = match pricing {
+        // What was not counted has no price, whoever says what tokens cost.
+        _ if response.usage.incomplete => None,
         Some(pricing) => pricing(&response.origin, &response.usage),
         // More than is known is not known.
         None => model

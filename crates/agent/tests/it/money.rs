@@ -138,6 +138,45 @@ async fn each_answer_of_a_model_is_told_with_its_price_and_the_callers_tags() {
     assert_eq!(record.usage.total_tokens(), 1200);
 }
 
+/// A script whose provider does not say what its answers took.
+#[derive(Debug)]
+struct Uncounted(ScriptModel);
+
+impl Model for Uncounted {
+    fn id(&self) -> &ModelId {
+        self.0.id()
+    }
+
+    fn check(&self, request: &Request) -> Result<(), ModelError> {
+        self.0.check(request)
+    }
+
+    fn stream(&self, request: &Request) -> ResponseStream {
+        let change = |event| match event {
+            Ok(ModelEvent::Done(mut response)) => {
+                response.usage = Usage { incomplete: true, ..response.usage };
+                Ok(ModelEvent::Done(response))
+            }
+            other => other,
+        };
+        self.0.stream(request).map(change).boxed()
+    }
+}
+
+#[tokio::test]
+async fn what_was_not_counted_ends_a_run_that_may_only_cost_so_much() {
+    let run = |limit: Option<f64>| {
+        let model = Uncounted(ScriptModel::parse("test", &endless()).unwrap());
+        let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
+        let agent = Agent::builder(Arc::new(model), toolbox).pricing(pricing());
+        agent.limits(|limits| (limits.cost_usd, limits.iterations) = (limit, 3)).build()
+    };
+    let outcome = run(Some(100.0)).run("Go.").await;
+    assert_eq!((&outcome.stop, outcome.record.iterations), (&StopReason::UnknownCost, 1));
+    let outcome = run(None).run("Go.").await;
+    assert_eq!((outcome.stop, outcome.record.cost_usd), (StopReason::MaxIterations, None));
+}
+
 /// A script whose answers were read from a cache, and thought about.
 #[derive(Debug)]
 struct Cached(ScriptModel);

@@ -47,7 +47,7 @@ pub(crate) struct TuningArgs {
     /// The seed of sampling.
     #[arg(long, value_name = "N", help_heading = "Model")]
     pub(crate) seed: Option<u64>,
-    /// A text that ends the answer. May be repeated.
+    /// A text that ends the answer; a model that takes none gets none, and a notice says so. May be repeated.
     #[arg(long, value_name = "TEXT", help_heading = "Model")]
     pub(crate) stop: Vec<String>,
     /// Whether the model thinks first: `off`, `adaptive`, or at most this many tokens.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 use toolpost_llm::{
@@ -74,11 +75,6 @@ pub(crate) fn key(provider: &Provider) -> Option<Secret> {
     env::first(provider.key_variables).map(Secret::new)
 }
 
-/// The keys of all providers, which must stand in no recording.
-pub(crate) fn keys() -> Vec<Secret> {
-    PROVIDERS.iter().filter_map(key).collect()
-}
-
 fn router(config: &Config) -> Result<Router, Failure> {
     let usual = HttpOptions::default();
     let time = |name: &'static str, usual: std::time::Duration| config.duration(name).unwrap_or(usual);
@@ -106,7 +102,9 @@ fn router(config: &Config) -> Result<Router, Failure> {
         };
         (provider.name.to_owned(), access)
     });
-    let mut router = Router::new(http, access.collect::<BTreeMap<_, _>>()).with_catalog(catalog(config)?);
+    let mut router = Router::new(http, access.collect::<BTreeMap<_, _>>())
+        .with_catalog(catalog(config)?)
+        .with_secrets(env::secrets());
     let limits = ProviderLimits {
         requests_per_minute: config.number("models.requests_per_minute")?,
         tokens_per_minute: config.number("models.tokens_per_minute")?,
@@ -125,9 +123,7 @@ pub(super) struct Tape(Option<Arc<Recording>>);
 impl Tape {
     pub(super) fn open(args: &AgentArgs) -> Result<Self, Failure> {
         let Some(path) = &args.record else { return Ok(Self(None)) };
-        let file = File::options().write(true).create_new(true).open(path);
-        let file = file.map_err(|error| Failure::file("the recording", path, &error))?;
-        Ok(Self(Some(Arc::new(Recording::new(file, keys())))))
+        Ok(Self(Some(Arc::new(Recording::new(new_recording(path)?, env::secrets())))))
     }
 
     /// The model as it is, or with a recording of what is said.
@@ -143,6 +139,16 @@ impl Tape {
     pub(super) fn is_recording(&self) -> bool {
         self.0.is_some()
     }
+}
+
+/// A new file for a recording.
+pub(super) fn new_recording(path: &Path) -> Result<File, Failure> {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    // What is said to a model is for nobody else's eyes.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path).map_err(|error| Failure::file("the recording", path, &error))
 }
 
 fn no_model() -> Failure {

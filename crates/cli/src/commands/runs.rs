@@ -2,7 +2,6 @@
 
 mod replay;
 
-use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use toolpost_agent::{RunStats, RunSummary, Runs, StoredRun};
 use toolpost_core::{Clock as _, SystemClock, Timestamp, format_duration};
 use toolpost_llm::Recording;
 
+use super::model::new_recording;
 use super::run::count;
 use crate::args::{Format, RunsCommand};
 use crate::config::Config;
@@ -188,8 +188,7 @@ fn figures(name: &str, stats: &RunStats) -> String {
 /// Writes a run as a recording, which `replay:FILE` plays again and holds the requests against.
 async fn export(runs: &Runs, id: &str, file: &Path, printer: &Printer) -> Result<(), Failure> {
     let id = find(runs, id).await?;
-    let open = OpenOptions::new().write(true).create_new(true).open(file);
-    let opened = open.map_err(|error| Failure::file("the recording", file, &error))?;
+    let opened = new_recording(file)?;
     let told = match runs.export(id, &Recording::new(opened, env::secrets())).await {
         Ok(told) => told,
         Err(error) => {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use toolpost_sandbox::{Host, Level};
 
-use crate::support::{Anthropic, TestEnv, ask, calls, fits, says};
+use crate::support::{Anthropic, TestEnv, ask, calls, fits, says, says_with_usage};
 
 /// A world with a script of these turns in `script.yaml`.
 fn scripted(turns: &Value) -> TestEnv {
@@ -137,6 +137,25 @@ pub(crate) fn max_cost() {
     // What a script costs is not known.
     let env = scripted(&json!([{ "text": "x" }]));
     env.run(with(&["--max-cost", "1"])).exit(2);
+    // What a provider does not count is not free: nobody knows what it cost.
+    let uncounted = says_with_usage("hi", &json!({"output_tokens": -5}));
+    let model = Anthropic::start(vec![uncounted]);
+    let finished = model.env.run(words.iter().chain(&["--max-cost", "5"])).ok();
+    assert!(finished.json().get("cost_usd").is_none(), "{finished}");
+    assert!(finished.out.contains("what it cost is not known"), "{finished}");
+}
+
+#[test]
+fn an_answer_is_billed_at_the_level_that_it_names() {
+    let cost = |usage: &Value| {
+        let model = Anthropic::start(vec![says_with_usage("hi", usage)]);
+        let words = ["run", "-p", "x", "-m", "anthropic/claude-opus-5-5", "--json"];
+        model.env.run(words).ok().json()["cost_usd"].as_f64()
+    };
+    let standard = cost(&json!({"output_tokens": 5, "speed": "standard"})).unwrap();
+    let fast = cost(&json!({"output_tokens": 5, "speed": "fast"})).unwrap();
+    assert!(standard > 0.0 && (fast - 2.0 * standard).abs() < 1e-12, "{standard} {fast}");
+    assert_eq!(cost(&json!({"output_tokens": 5, "service_tier": "nobody_knows"})), None);
 }
 
 #[test]
@@ -277,6 +296,29 @@ pub(crate) fn record_option() {
     let error = other.error();
     assert_eq!(error["code"], "REPLAY_MISMATCH");
     assert!(error["message"].as_str().unwrap().contains("How many?"), "{error}");
+}
+
+#[test]
+fn a_recording_has_no_secret_of_the_environment_and_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let secrets = [
+        ("BRAVE_API_KEY", "canary-brave-41f0"),
+        ("CLAUDE_CODE_OAUTH_TOKEN", "canary-claude-52a1"),
+        ("TOOLPOST_SERVE_TOKEN", "canary-serve-63b2"),
+    ];
+    let prompt = secrets.map(|(_, secret)| secret).join(" and ");
+    let model = Anthropic::start(vec![says("hi")]);
+    let env = secrets.into_iter().fold(model.env, |env, (name, secret)| env.with(name, secret));
+    env.run(["run", "-p", &prompt, "--record", "said.jsonl"]).ok();
+    let recording = env.read("said.jsonl");
+    for (name, secret) in secrets {
+        assert!(!recording.contains(secret), "{name}");
+    }
+    let mode = std::fs::metadata(env.path("said.jsonl")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // The same is masked in what is held against it.
+    let again = env.run(["run", "-p", &prompt, "--model", "replay:said.jsonl"]).ok();
+    assert_eq!(again.out, "hi\n");
 }
 
 #[test]

@@ -56,6 +56,13 @@ pub(crate) fn says_whole(text: &str) -> Reply {
     Reply::json(200, message.to_string())
 }
 
+/// An answer of words whose last record of usage has these members.
+pub(crate) fn says_with_usage(text: &str, usage: &Value) -> Reply {
+    let delta = json!({"type": "text_delta", "text": text});
+    let stream = stream(&json!({"type": "text", "text": ""}), &delta, "end_turn");
+    Reply::events(stream.replace(USAGE, &usage.to_string()))
+}
+
 /// An answer of words whose connection breaks before the end.
 pub(crate) fn begins(text: &str) -> Reply {
     let delta = json!({"type": "text_delta", "text": text});
@@ -78,6 +85,9 @@ pub(crate) fn calls(tool: &str, arguments: &Value) -> Reply {
     let delta = json!({"type": "input_json_delta", "partial_json": arguments.to_string()});
     Reply::events(stream(&block, &delta, "tool_use"))
 }
+
+/// The last record of usage, as it stands in a stream.
+const USAGE: &str = r#"{"output_tokens":5}"#;
 
 fn stream(block: &Value, delta: &Value, stop: &str) -> String {
     let message = json!({
