@@ -46,6 +46,15 @@ struct Writing<'a> {
     create_directories: bool,
 }
 
+/// Writes a file that code has made for its user, also into folders that are not there yet. The same rules hold as for
+/// [`write_file`].
+pub(crate) fn put(folder: &Folder, path: &str, bytes: &[u8]) -> Result<(), ToolError> {
+    let relative = folder.relative(path)?;
+    folder.check_writable(&relative, path)?;
+    let writing = Writing { bytes, backup: false, atomic: true, create_directories: true };
+    platform::write(folder, &relative, path, &writing).map(drop)
+}
+
 /// What was done to write.
 struct Written {
     created: bool,

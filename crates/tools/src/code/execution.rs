@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use toolpost::{Ctx, Evidence, ToolError, data, tool};
+use toolpost::{Artifact, Ctx, Evidence, ToolError, data, tool};
 use toolpost_sandbox::{Interruption, Language, Limits, Outcome, Program, Verdict, Workspace};
 
 use super::run::{artifacts, settings_of, watched};
@@ -109,7 +109,7 @@ pub fn code_execution(
         }
         let program = Program::code(language, code);
         let outcome = watched(ctx, |cancel, on_event| sandbox.run(&program, cancel, on_event))?;
-        return told(&outcome, &[]);
+        return told(&outcome, artifacts(&outcome)?, &[]);
     }
     let asked = CodeSession { id: SESSION.to_owned(), fork_of: None };
     let held = Held::find(&asked, language, &settings, None, ctx)?;
@@ -120,7 +120,10 @@ pub fn code_execution(
     if is_over {
         notes.push("The session has ended: variables and files of earlier calls are gone.".to_owned());
     }
-    told(&ended?, &notes)
+    let ended = ended?;
+    let made = artifacts(&ended)?;
+    notes.extend(Held::hand_back(&made, ctx)?);
+    told(&ended, made, &notes)
 }
 
 /// What the operator allows, with the hosted tool's environment where the operator has set no limits, and never a way
@@ -140,8 +143,11 @@ fn environment(settings: &CodeSettings) -> CodeSettings {
 }
 
 /// A run in the hosted tool's words.
-fn told(outcome: &Outcome, notes: &[String]) -> Result<WithText<CodeExecutionResult>, ToolError> {
-    let artifacts = artifacts(outcome)?;
+fn told(
+    outcome: &Outcome,
+    artifacts: Vec<Artifact>,
+    notes: &[String],
+) -> Result<WithText<CodeExecutionResult>, ToolError> {
     let is_late = match &outcome.verdict {
         Verdict::Timeout { .. } | Verdict::Cpu { .. } | Verdict::Idle { .. } => true,
         Verdict::Interrupted { by } => matches!(by, Interruption::Wall | Interruption::Cpu),

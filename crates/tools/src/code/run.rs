@@ -148,7 +148,7 @@ fn run(
         Some(pool) => pool.run(|| settings.ahead(), &sandbox, program, cancel, on_event),
         None => sandbox.run(program, cancel, on_event),
     })?;
-    answer(&outcome, Vec::new())
+    answer(&outcome, artifacts(&outcome)?, Vec::new())
 }
 
 /// Runs a cell in a session of the call's scope.
@@ -164,7 +164,10 @@ fn run_cell(
     let limits = Held::limits(&settings, timeout, ctx)?;
     let ended = watched(ctx, |cancel, on_event| held.session.run(code, &limits, cancel, on_event));
     held.forget_if_ended();
-    answer(&ended?, held.notes)
+    let ended = ended?;
+    let made = artifacts(&ended)?;
+    let notes = held.notes.into_iter().chain(Held::hand_back(&made, ctx)?).collect();
+    answer(&ended, made, notes)
 }
 
 pub(super) fn settings_of(ctx: &Ctx) -> CodeSettings {
@@ -203,8 +206,11 @@ pub(super) fn artifacts(outcome: &Outcome) -> Result<Vec<Artifact>, ToolError> {
     Ok(artifacts)
 }
 
-fn answer(outcome: &Outcome, remarks: Vec<String>) -> Result<WithText<CodeResult>, ToolError> {
-    let artifacts = artifacts(outcome)?;
+fn answer(
+    outcome: &Outcome,
+    artifacts: Vec<Artifact>,
+    remarks: Vec<String>,
+) -> Result<WithText<CodeResult>, ToolError> {
     let result = CodeResult {
         exit_code: outcome.exit_code,
         return_code: outcome.exit_code,

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use toolpost::{Ctx, ToolError, data};
+use toolpost::{Artifact, ArtifactData, Ctx, ToolError, data};
 use toolpost_sandbox::{CellLimits, Language, Sandbox, Session, SessionLimits, Source, Workspace};
 
 use super::{CodeSettings, failure};
@@ -102,6 +102,24 @@ impl Held {
         ctx: &Ctx,
     ) -> Result<CellLimits, ToolError> {
         Ok(CellLimits::from(&settings.call_limits(ctx, timeout)?))
+    }
+
+    /// Puts the files that a cell has made into the working folder of its call, as code without a session leaves them
+    /// there. What is to be remarked on it.
+    pub(super) fn hand_back(artifacts: &[Artifact], ctx: &Ctx) -> Result<Vec<String>, ToolError> {
+        let Some(folder) = Folder::find(ctx)? else { return Ok(Vec::new()) };
+        let mut notes = Vec::new();
+        for artifact in artifacts {
+            let ArtifactData::Bytes(bytes) = &artifact.data else { continue };
+            if let Err(error) = files::put(&folder, &artifact.name, bytes) {
+                notes.push(format!(
+                    "`{}` was not put into the working folder: {}.",
+                    artifact.name,
+                    error.message()
+                ));
+            }
+        }
+        Ok(notes)
     }
 
     /// Forgets a session that has ended, so that the next call begins a new one. Whether it has.

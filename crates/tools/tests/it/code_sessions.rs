@@ -43,6 +43,7 @@ async fn a_session_keeps_variables_and_files_and_can_be_forked() {
     let next =
         run(&bench, &scope, cell(&json!({ "id": "a" }), "open('out.txt', 'w').write(x)")).await.unwrap();
     assert_eq!(next["artifacts"][0]["name"], "out.txt", "{next:#}");
+    assert_eq!(std::fs::read_to_string(bench.path("out.txt")).unwrap(), "a\n1\n");
     let forked = run(
         &bench,
         &scope,

@@ -43,11 +43,12 @@ impl Codec for MessagesCodec {
             let message = format!("metadata `{user}`: the Anthropic wire takes `user_id` alone");
             return Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
         }
+        // A model that decides itself does without thinking then: recorded requests of that kind were answered.
         if matches!(request.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)))
-            && matches!(request.settings.thinking, Some(Thinking::Adaptive | Thinking::Budget(_)))
+            && matches!(request.settings.thinking, Some(Thinking::Budget(_)))
         {
             let message = "a tool that must be called: the Anthropic wire takes none while the model thinks; \
-                           ask without thinking, or let the model decide";
+                           ask without thinking or with adaptive thinking, or let the model decide";
             return Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
         }
         for tool in &request.hosted_tools {
