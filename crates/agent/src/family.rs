@@ -101,7 +101,8 @@ impl Family {
     /// Goes on with what was consumed and called before.
     pub(crate) fn restore(&self, spent: &Spent, tool_calls: u32) {
         let mut state = self.state();
-        state.spent = spent.clone();
+        state.spent = Spent::default();
+        state.spent.add(spent);
         state.tool_calls = tool_calls;
     }
 
@@ -173,6 +174,10 @@ impl Family {
         if state.children.len() < MOST_CHILDREN {
             state.children.push(record);
         }
+    }
+
+    pub(crate) fn children(&self) -> Vec<Arc<RunRecord>> {
+        self.state().children.clone()
     }
 
     pub(crate) fn take_children(&self) -> Vec<Arc<RunRecord>> {

@@ -206,7 +206,7 @@ impl CallRecord {
 }
 
 /// What is kept of one run of an agent.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RunRecord {
     /// The version of this format.
@@ -225,7 +225,7 @@ pub struct RunRecord {
     /// The answer. Of a run that ended without one, what was said last.
     pub response: String,
     /// Whether the response sums up what a run has done that came to a limit.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub wrapped_up: bool,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -246,16 +246,16 @@ pub struct RunRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
     /// The runs that were made from it: of agents that were its tools, or that had the conversation before.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<Arc<RunRecord>>,
     /// The container that it ran in, if it ran in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
     /// Files that were made.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
     /// What the run's owner should know, such as that the model's words are scripted.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
 }
 

@@ -67,7 +67,7 @@ impl Ledger {
 
     /// The text of an entry as it will be kept.
     pub(super) fn text(&self, entry: &impl Serialize) -> Result<String, ToolError> {
-        Ok(self.scrubber.scrub(serde_json::to_string(entry)?))
+        Ok(self.scrubber.scrub_json(&serde_json::to_string(entry)?))
     }
 
     /// Adds an entry and changes the head, both or none. Returns what the document is now.
@@ -108,8 +108,7 @@ impl Ledger {
     }
 
     fn scrubbed(&self, head: &impl Serialize) -> Result<Value, ToolError> {
-        let plain = serde_json::to_string(head)?;
-        Ok(serde_json::from_str(&self.scrubber.scrub(plain))?)
+        Ok(serde_json::from_str(&self.text(head)?)?)
     }
 
     /// Commits a document; the error if somebody else was faster.

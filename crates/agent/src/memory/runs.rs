@@ -671,7 +671,7 @@ impl ExchangeSink for RunLog {
         let text = serde_json::to_string(&Entry::Exchange(Box::new(exchange))).map_err(|error| {
             ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(model)
         })?;
-        let text = self.runs.ledger.scrubber().and_of(request).scrub(text);
+        let text = self.runs.ledger.scrubber().and_of(request).scrub_json(&text);
         let waiting: usize = state.waiting.iter().map(String::len).sum();
         if state.head.bytes + (waiting + text.len()) as u64 > MOST_BYTES {
             state.head.is_incomplete = true;

@@ -28,7 +28,9 @@ impl Default for Spent {
 impl Spent {
     pub(crate) fn add(&mut self, other: &Self) {
         self.usage.add(&other.usage);
-        self.cost_usd = self.cost_usd.zip(other.cost_usd).map(|(ours, theirs)| ours + theirs);
+        // Nothing that is spent gives money back.
+        let theirs = other.cost_usd.filter(|cost| cost.is_finite()).map(|cost| cost.max(0.0));
+        self.cost_usd = self.cost_usd.zip(theirs).map(|(ours, theirs)| ours + theirs);
     }
 }
 
@@ -45,6 +47,8 @@ pub(super) struct Budget {
     limits: Limits,
     counted: Counted,
     family: Arc<Family>,
+    /// When it must be over whatever its own limit is.
+    given: Option<Instant>,
     deadline: Option<Instant>,
 }
 
@@ -60,6 +64,7 @@ impl Budget {
             limits: limits.clone(),
             counted: Counted::default(),
             family,
+            given: deadline,
             deadline: own.into_iter().chain(deadline).min(),
         }
     }
@@ -77,7 +82,7 @@ impl Budget {
 
     /// Counts a question to the model, and gives its number, from 1.
     pub(super) fn begin_iteration(&mut self) -> u32 {
-        self.counted.iterations += 1;
+        self.counted.iterations = self.counted.iterations.saturating_add(1);
         self.counted.iterations
     }
 
@@ -109,11 +114,12 @@ impl Budget {
         }
     }
 
-    /// Goes on with what was counted before, as if the run had begun then.
-    pub(super) fn restore(&mut self, counted: &Counted, begun: Instant) {
+    /// Goes on with what was counted before, and with what is left of the time.
+    pub(super) fn restore(&mut self, counted: &Counted, begun: Instant, elapsed: Duration) {
         self.counted = counted.clone();
         self.family.restore(&counted.spent, counted.tool_calls);
-        self.deadline = self.limits.time.and_then(|time| begun.checked_add(time));
+        let own = self.limits.time.and_then(|time| begun.checked_add(time.saturating_sub(elapsed)));
+        self.deadline = own.into_iter().chain(self.given).min();
     }
 
     /// When the run must be over.

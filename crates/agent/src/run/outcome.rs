@@ -26,7 +26,8 @@ pub struct Outcome {
     pub tool_session: Option<ToolSession>,
     /// What the next request of the conversation carries to the same provider, such as a container's id.
     pub carry: Map<String, Value>,
-    /// What tools had for the application only, in the order of the model's calls.
+    /// What tools had for the application only, in the order of the model's calls. They are values of this process, and
+    /// no part of a state: a run that goes on from one has none of the calls before it.
     pub payloads: Vec<CallPayload>,
     /// The answer as a value, if it had to fit a schema and does.
     pub value: Option<Value>,

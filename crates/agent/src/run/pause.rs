@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use toolpost_core::{Approval, CallId, CallRecord, RunId, Timestamp, ToolError};
+use toolpost_core::{Approval, CallId, CallRecord, RunId, RunRecord, Timestamp, ToolError};
 use toolpost_llm::{ToolResult, Turn};
 use toolpost_toolbox::ToolSession;
 
@@ -57,6 +57,9 @@ pub struct RunState {
     repairs: u32,
     /// What the conversation carries beyond its turns, such as a container.
     carried: Map<String, Value>,
+    /// The records of runs that were made from it.
+    #[serde(default)]
+    children: Vec<Arc<RunRecord>>,
     tool_session: Option<ToolSession>,
     /// The tools that the run may use, if not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -212,7 +215,8 @@ impl Running<'_> {
     /// What a resumed run has done so far.
     pub(super) fn restore(&mut self, resumed: &Resumed, begun: Instant) {
         let state = &resumed.state;
-        self.budget.restore(&state.counted, begun.checked_sub(state.elapsed).unwrap_or(begun));
+        self.budget.restore(&state.counted, begun, state.elapsed);
+        state.children.iter().for_each(|child| self.budget.family().adopt(Arc::clone(child)));
         let record = &mut self.record;
         record.started = state.started;
         record.iterations = state.counted.iterations;
@@ -304,6 +308,7 @@ impl Running<'_> {
             watch: self.watch.clone(),
             repairs: self.repairs,
             carried,
+            children: self.budget.family().children(),
             tool_session: self.offer.session().cloned(),
             tools: self.tools.clone(),
             usage_metadata: self.usage_metadata.clone(),
@@ -312,6 +317,6 @@ impl Running<'_> {
 
     /// How long the run has worked, without the time in which it waited for a person.
     pub(super) fn elapsed(&self, begun: Instant) -> Duration {
-        now().saturating_duration_since(begun) + self.elapsed_before
+        now().saturating_duration_since(begun).saturating_add(self.elapsed_before)
     }
 }

@@ -152,7 +152,7 @@ impl Watch {
             return;
         }
         let count = self.timeouts.entry(tool).or_default();
-        *count += 1;
+        *count = count.saturating_add(1);
         let warning = || {
             format!(
                 "`{}` has taken too long {count} times in a row. Ask less of it at once, or do without it.",
@@ -178,7 +178,7 @@ impl Watch {
             return;
         }
         let count = self.failures.entry(call).or_default();
-        *count += 1;
+        *count = count.saturating_add(1);
         let warning = || {
             format!(
                 "`{}` has failed {count} times with the same arguments. Change the arguments, use another tool, or answer with what there is.",
@@ -201,7 +201,7 @@ impl Watch {
         }
         let (last, count) = self.calls.entry(call).or_insert((result, 0));
         let before = *count;
-        *count += if *last == result { 2 } else { 1 };
+        *count = count.saturating_add(if *last == result { 2 } else { 1 });
         *last = result;
         let warning = || {
             format!(
@@ -252,9 +252,10 @@ impl Watch {
         for period in 1..=MAX_PERIOD {
             let is_same = self.latest.get(period - 1) == Some(&now.signature);
             let Some(matches) = self.matches.get_mut(period) else { continue };
-            let before = *matches / period as u32 + u32::from(*matches > 0);
-            *matches = if is_same { *matches + 1 } else { 0 };
-            let after = *matches / period as u32 + u32::from(*matches > 0);
+            let rounds = |matches: u32| (matches / period as u32).saturating_add(u32::from(matches > 0));
+            let before = rounds(*matches);
+            *matches = if is_same { matches.saturating_add(1) } else { 0 };
+            let after = rounds(*matches);
             // The same over and over is a cycle of any length; that is counted by call.
             if period > 1 && !constant {
                 is_cycle |= after >= threshold;
@@ -273,7 +274,7 @@ impl Watch {
 fn count(counter: &mut u32, is_one_more: bool, ends_otherwise: bool) -> u32 {
     let before = *counter;
     if is_one_more {
-        *counter += 1;
+        *counter = counter.saturating_add(1);
     } else if ends_otherwise {
         *counter = 0;
     }
@@ -453,6 +454,42 @@ mod tests {
     fn the_same_call_many_times_in_one_answer_is_one() {
         let calls = vec![("do", 1, Err("no")); 50];
         assert_eq!(ends(&verdicts(&[(&calls, "")])), (None, None));
+    }
+
+    #[test]
+    fn counters_of_a_state_that_somebody_has_changed_stay_in_their_bounds() {
+        fn most(value: &mut Value) {
+            match value {
+                Value::Number(count) if count.as_u64().is_some_and(|count| count < 1_000) => {
+                    *value = u32::MAX.into();
+                }
+                Value::Array(items) => items.iter_mut().for_each(most),
+                Value::Object(members) => members.values_mut().for_each(most),
+                _ => {}
+            }
+        }
+        for exists in [true, false] {
+            let (error, arguments) = (ToolError::new(Code::Timeout, "slow"), json!({ "n": 1 }));
+            let step = |watch: &mut Watch| {
+                watch.answer("The same again.");
+                let seen = Seen {
+                    tool: "look",
+                    arguments: &arguments,
+                    result: Err(&error),
+                    exists,
+                    is_read_only: true,
+                };
+                watch.call(&seen, 3);
+                watch.judge(3)
+            };
+            let mut watch = Watch::default();
+            step(&mut watch);
+            step(&mut watch);
+            let mut state = serde_json::to_value(&watch).unwrap();
+            most(&mut state);
+            let mut watch = serde_json::from_value(state).unwrap();
+            assert!(matches!(step(&mut watch), Verdict::Stop(_)));
+        }
     }
 
     #[test]

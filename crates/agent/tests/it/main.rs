@@ -25,6 +25,7 @@ mod loading;
 mod memory;
 mod money;
 mod options;
+mod resuming;
 mod seed_defects;
 mod spending;
 mod traps;

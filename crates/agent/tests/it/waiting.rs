@@ -19,7 +19,7 @@ turns:
 ";
 
 /// An agent as a process has it, and how often it has paid.
-fn agent(paid: &Arc<AtomicU32>) -> Agent {
+pub(crate) fn agent(paid: &Arc<AtomicU32>) -> Agent {
     let mut spec = ToolSpec::new("pay", "Pay.");
     spec.input_schema = Arc::new(Schema::new(
         json!({"type": "object", "required": ["amount"], "properties": {"amount": {"type": "integer"}}}),
@@ -38,7 +38,7 @@ fn agent(paid: &Arc<AtomicU32>) -> Agent {
 }
 
 /// The state as another process reads it.
-fn carried(outcome: &Outcome) -> RunState {
+pub(crate) fn carried(outcome: &Outcome) -> RunState {
     let text = serde_json::to_string(outcome.state.as_ref().unwrap()).unwrap();
     serde_json::from_str(&text).unwrap()
 }

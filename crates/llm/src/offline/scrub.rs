@@ -12,7 +12,7 @@ use crate::{HostedTool, Request};
 /// What stands where a secret was; the same that [`Secret`] shows.
 const MASK: &str = "[secret]";
 
-/// An encoded form that is shorter is not looked for: it stands in every text. In bytes.
+/// A secret or an encoded form of one that is shorter is not looked for: it stands in every text. In bytes.
 const SHORT: usize = 8;
 
 /// Names of fields whose texts are secrets whoever wrote them, in lower case, without `-` and `_`.
@@ -45,9 +45,11 @@ pub struct Scrubber {
 }
 
 impl Scrubber {
-    /// A scrubber of these secrets; empty ones are passed over.
+    /// A scrubber of these secrets. Those of fewer than 8 bytes are passed over: `x` or `ollama`, which stand for a key
+    /// where a server wants none, are in every text.
     pub fn new(secrets: impl IntoIterator<Item = Secret>) -> Self {
-        let mut forms: Vec<String> = secrets.into_iter().flat_map(|secret| forms(secret.expose())).collect();
+        let long = secrets.into_iter().filter(|secret| secret.expose().len() >= SHORT);
+        let mut forms: Vec<String> = long.flat_map(|secret| forms(secret.expose())).collect();
         forms.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         forms.dedup();
         Self { forms }
@@ -83,6 +85,61 @@ impl Scrubber {
         }
         text
     }
+
+    /// JSON without the secrets, which is the same JSON else, digit for digit: they are masked in its strings and names,
+    /// and a number that is a secret as a whole becomes the string that stands for it.
+    pub fn scrub_json(&self, json: &str) -> String {
+        if self.forms.is_empty() {
+            return json.to_owned();
+        }
+        let mut scrubbed = String::with_capacity(json.len());
+        let mut rest = json;
+        while let Some(first) = rest.chars().next() {
+            let length = match first {
+                '"' => string_length(rest),
+                '-' | '0'..='9' => rest.find(|c| !is_of_number(c)).unwrap_or(rest.len()),
+                _ => rest.find(|c: char| c == '"' || c == '-' || c.is_ascii_digit()).unwrap_or(rest.len()),
+            };
+            let (token, after) = rest.split_at(length);
+            match first {
+                '"' => self.scrub_string(token, &mut scrubbed),
+                '-' | '0'..='9' if self.forms.iter().any(|form| form == token) => {
+                    scrubbed.push_str(&Value::from(MASK).to_string());
+                }
+                _ => scrubbed.push_str(token),
+            }
+            rest = after;
+        }
+        scrubbed
+    }
+
+    /// Writes a string of JSON without the secrets in it; as it stands there if it has none.
+    fn scrub_string(&self, token: &str, scrubbed: &mut String) {
+        match serde_json::from_str::<String>(token) {
+            Ok(text) if self.forms.iter().any(|form| text.contains(form.as_str())) => {
+                scrubbed.push_str(&Value::from(self.scrub(text)).to_string());
+            }
+            Ok(_) => scrubbed.push_str(token),
+            // What is no JSON is at least a text.
+            Err(_) => scrubbed.push_str(&self.scrub(token.to_owned())),
+        }
+    }
+}
+
+/// Whether a character is one that numbers are made of.
+fn is_of_number(character: char) -> bool {
+    matches!(character, '-' | '+' | '.' | 'e' | 'E' | '0'..='9')
+}
+
+/// How long the string of JSON is that a text begins with, its quotes included, in bytes.
+fn string_length(text: &str) -> usize {
+    let mut escaped = false;
+    let end = text.bytes().skip(1).position(|byte| {
+        let ends = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    });
+    end.map_or(text.len(), |end| end + 2)
 }
 
 impl fmt::Debug for Scrubber {
@@ -93,9 +150,6 @@ impl fmt::Debug for Scrubber {
 
 /// All ways in which a secret is looked for.
 fn forms(secret: &str) -> Vec<String> {
-    if secret.is_empty() {
-        return Vec::new();
-    }
     let mut forms = vec![secret.to_owned()];
     let mut quoted = secret.to_owned();
     for _ in 0..3 {
@@ -209,6 +263,33 @@ mod tests {
         }
         assert_eq!(scrubber.scrub("canary".into()), "canary");
         assert_eq!(format!("{scrubber:?}").find("canary"), None);
+    }
+
+    #[test]
+    fn json_stays_the_same_json_but_for_the_secrets_in_it() {
+        let scrubber = Scrubber::new(["key-\"ü\\1234", "87654321"].map(Secret::new));
+        for (json, expected) in [
+            (r#"{"a":1.50,"b":[-2e+05,null,true],"c":"x\u0041\/"}"#, None),
+            (r#"{"n":876543210,"m":1.87654321,"e":"é\"","t":""}"#, None),
+            (r#"["key-\"ü\\1234"]"#, Some(r#"["[secret]"]"#)),
+            (r#"["a key-\u0022\u00fc\u005c1234 b\n"]"#, Some(r#"["a [secret] b\n"]"#)),
+            (r#"{"key-\"ü\\1234":1.0}"#, Some(r#"{"[secret]":1.0}"#)),
+            (r#"{"n": 87654321, "s": "87654321"}"#, Some(r#"{"n": "[secret]", "s": "[secret]"}"#)),
+            (r#""{\"deep\":\"key-\\\"ü\\\\1234\"}""#, Some(r#""{\"deep\":\"[secret]\"}""#)),
+            ("87654321", Some(r#""[secret]""#)),
+            ("no JSON: \"87654321", Some("no JSON: \"[secret]")),
+            ("", None),
+        ] {
+            assert_eq!(scrubber.scrub_json(json), expected.unwrap_or(json), "{json}");
+        }
+    }
+
+    #[test]
+    fn what_stands_in_every_text_is_no_secret() {
+        let scrubber = Scrubber::new(["x", "1", "ollama", "seven-7"].map(Secret::new));
+        let json = r#"{"text":"x 1","origin":"ollama/llama3","n":1,"s":"seven-7"}"#;
+        assert_eq!((scrubber.scrub_json(json), scrubber.scrub(json.into())), (json.into(), json.into()));
+        assert_eq!(Scrubber::new([Secret::new("eight-88")]).scrub("an eight-88".into()), "an [secret]");
     }
 
     #[test]

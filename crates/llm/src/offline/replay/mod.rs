@@ -56,8 +56,8 @@ pub trait ExchangeSink: Send + Sync {
 }
 
 /// Writes exchanges down, one JSON object a line: `v`, `model`, `request`, and `response` or `error`. Headers are never
-/// among them. Every occurrence of a secret is masked, and so are, everywhere in a line, the texts that the request's
-/// provider options have under names of secrets, such as `authorization_token`, or as headers.
+/// among them. Every occurrence of a secret of at least 8 bytes is masked, and so are, everywhere in a line, the texts that
+/// the request's provider options have under names of secrets, such as `authorization_token`, or as headers.
 pub struct Recording {
     writer: Mutex<Box<dyn Write + Send>>,
     scrubber: Scrubber,
@@ -96,7 +96,7 @@ impl ExchangeSink for Recording {
             error: answer.err().cloned(),
         };
         let line = serde_json::to_string(&line).map_err(|error| failed(error.to_string()))?;
-        let mut line = self.scrubber.and_of(request).scrub(line);
+        let mut line = self.scrubber.and_of(request).scrub_json(&line);
         line.push('\n');
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer
@@ -246,7 +246,7 @@ impl ReplayModel {
     fn answer(&self, request: &Request) -> Result<Response, ModelError> {
         let failed = |kind: ErrorKind, message: String| ModelError::new(kind, message).with_model(&self.id);
         let scrubber = self.scrubber.and_of(request);
-        let written = scrubber.scrub(request_json(request, &self.id)?.get().to_owned());
+        let written = scrubber.scrub_json(request_json(request, &self.id)?.get());
         let found: Value = serde_json::from_str(&written)
             .map_err(|error| failed(ErrorKind::InvalidRequest, error.to_string()))?;
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
