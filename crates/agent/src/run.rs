@@ -132,7 +132,8 @@ impl Run {
         };
         let finder = parts.offering.finder().map(|model| port_of(self.keeper.listen(model)));
         let port = port_of(Arc::clone(&model));
-        let mut running = Running {
+        // Its caller's own future stays small.
+        let mut running = Box::new(Running {
             parts,
             model,
             keeper: self.keeper,
@@ -178,7 +179,7 @@ impl Run {
             notices: self.notices,
             listeners,
             record,
-        };
+        });
         if let Some(resumed) = running.resumed.take() {
             running.restore(&resumed, begun);
             running.resumed = Some(resumed);
