@@ -163,7 +163,11 @@ impl Router {
             ModelSpec::Replay(path) => {
                 let keys = self.access.values().filter_map(|access| access.key.clone());
                 let secrets = keys.chain(self.secrets.iter().cloned()).collect();
-                Ok(Arc::new(ReplayModel::load(path, secrets)?))
+                let model = ReplayModel::load(path, secrets)?;
+                Ok(Arc::new(match &self.catalog {
+                    Some(catalog) => model.with_catalog(Arc::clone(catalog)),
+                    None => model,
+                }))
             }
             ModelSpec::Hosted { provider, name } => {
                 let Some(known) = Provider::find(provider) else {

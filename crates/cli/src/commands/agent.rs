@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toolpost_agent::{Agent, Dynamic, Limits};
-use toolpost_core::{Artifact, ArtifactData, Clock as _, EventSink, RunId, SystemClock, ToolSource};
+use toolpost_core::{Artifact, ArtifactData, EventSink, RunId, ToolSource};
 use toolpost_llm::{Catalog, Effort, Model, Settings, ToolChoice};
 use toolpost_toolbox::Toolbox;
 
@@ -94,23 +94,12 @@ impl<'a> Parts<'a> {
             }
             _ => {}
         }
-        let has_own_price = model.info().is_some();
         let mut builder = Agent::builder(tape.of(model), self.toolbox.clone())
             .settings(self.settings.clone())
             .provider_options(self.provider_options.clone())
             .hosted_tools(hosted)
             .on_event(Arc::clone(&self.events))
             .limits(|all| *all = self.limits.clone());
-        // A model of a provider knows what its answers cost, at the service level that they name. A recording does not,
-        // and its answers say whose they were.
-        if !has_own_price {
-            let catalog = Arc::clone(&self.catalog);
-            builder = builder.pricing(Arc::new(move |model, usage| {
-                let cost = catalog.find(model).cost(usage, SystemClock.timestamp(), None)?;
-                // A part without a price makes the whole unknown.
-                cost.unpriced.is_empty().then_some(cost.usd)
-            }));
-        }
         builder = match &self.args.dynamic {
             None => builder,
             Some(how) => builder.dynamic(match how.as_str() {

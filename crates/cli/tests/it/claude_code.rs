@@ -143,6 +143,8 @@ const OF_THE_LOOP: &[&[&str]] = &[
     &["--prompt-caching", "off"],
     &["--provider-option", "a=1"],
     &["--record", "x"],
+    &["--code", "auto"],
+    &["--enable-file-support"],
     &["--dynamic"],
     &["--core-tool", "calculate"],
     &["--compact-tools"],

@@ -139,14 +139,16 @@ fn one_event_has_few_pieces_of_calls_and_an_answer_few_elements() {
     check_refused(chat, &pieces(1_001), "pieces of calls");
 
     let ones = |count: usize| json!(vec![1; count]);
-    for (first, second) in [
-        (json!({"annotations": ones(150_000)}), json!({"annotations": ones(150_000)})),
-        (json!({"annotations": ones(150_000)}), json!({"reasoning_details": ones(150_000)})),
-        (json!({"content": ones(150_000)}), json!({"content": ones(150_000)})),
-    ] {
-        assert!(fold(chat, &[chunk(&first, "stop"), json!({"choices": []})]).is_ok());
-        check_refused(chat, &[chunk(&first, ""), chunk(&second, "stop")], "elements");
+    // What a message is made of counts as its items, and probabilities have a limit of their own.
+    for members in [["annotations", "annotations"], ["annotations", "reasoning_details"]] {
+        let part = |number: usize| {
+            let member = (members[number % 2].to_owned(), ones(15_000));
+            chunk(&Value::Object([member].into_iter().collect()), "")
+        };
+        check_refused(chat, &(0..2).map(part).collect::<Vec<_>>(), "20000 items");
     }
+    let few = json!({"annotations": ones(15_000)});
+    fold(chat, &[chunk(&few, "stop"), json!({"choices": []})]).unwrap();
     let mut probable = chunk(&json!({"content": "hi"}), "stop");
     probable["choices"][0]["logprobs"] = json!({"content": ones(250_001)});
     check_refused(chat, &[probable], "elements");

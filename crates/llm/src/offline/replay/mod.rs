@@ -15,8 +15,8 @@ use toolpost_core::Timestamp;
 use crate::offline::diff::differences;
 use crate::offline::say::events_of;
 use crate::{
-    BoxFuture, Cost, ErrorKind, Model, ModelError, ModelEvent, ModelId, ModelInfo, RawJson, Request,
-    Response, ResponseStream, Scrubber, Secret,
+    BoxFuture, Catalog, Cost, ErrorKind, Model, ModelError, ModelEvent, ModelId, ModelInfo, Provider,
+    RawJson, Request, Response, ResponseStream, Scrubber, Secret,
 };
 
 /// The version of the format: one JSON object a line. Version 1 had no failures.
@@ -190,6 +190,10 @@ impl fmt::Debug for Recorder {
 #[derive(Debug)]
 pub struct ReplayModel {
     id: ModelId,
+    /// What is known of models.
+    catalog: Arc<Catalog>,
+    /// What is known of the one that gave the first recorded answer.
+    info: Option<ModelInfo>,
     exchanges: Vec<Exchange>,
     given: Mutex<Vec<bool>>,
     scrubber: Scrubber,
@@ -234,7 +238,17 @@ impl ReplayModel {
             return Err(ModelError::new(ErrorKind::Script, format!("{}: the recording is empty", id.name)));
         }
         let given = Mutex::new(vec![false; exchanges.len()]);
-        Ok(Self { id, exchanges, given, scrubber: Scrubber::new(secrets) })
+        let catalog = Arc::clone(Catalog::built_in());
+        let info = known(&exchanges, &catalog);
+        Ok(Self { id, catalog, info, exchanges, given, scrubber: Scrubber::new(secrets) })
+    }
+
+    /// Takes what is known of models, and their prices, from here. Default: what is built in.
+    #[must_use]
+    pub fn with_catalog(mut self, catalog: Arc<Catalog>) -> Self {
+        self.info = known(&self.exchanges, &catalog);
+        self.catalog = catalog;
+        self
     }
 
     /// How many answers were not given yet.
@@ -268,9 +282,29 @@ impl ReplayModel {
     }
 }
 
+/// What is known of the provider's model that gave the first answer.
+fn known(exchanges: &[Exchange], catalog: &Catalog) -> Option<ModelInfo> {
+    let origin = |exchange: &Exchange| match &exchange.answer {
+        Ok(response) => Some(response.origin.clone()),
+        Err(error) => error.details.model.clone(),
+    };
+    let origin = exchanges.iter().find_map(origin);
+    origin.filter(|id| Provider::find(&id.provider).is_some()).map(|id| catalog.find(&id))
+}
+
 impl Model for ReplayModel {
     fn id(&self) -> &ModelId {
         &self.id
+    }
+
+    /// That of the first recorded answer, since what an agent does may depend on it.
+    fn info(&self) -> Option<&ModelInfo> {
+        self.info.as_ref()
+    }
+
+    /// What the answer has cost when it was recorded.
+    fn cost(&self, response: &Response, at: Timestamp) -> Option<Cost> {
+        self.catalog.find(&response.origin).cost_of(response, at)
     }
 
     fn check(&self, _request: &Request) -> Result<(), ModelError> {
