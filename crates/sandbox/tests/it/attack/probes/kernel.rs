@@ -63,8 +63,9 @@ pub(crate) const PROBES: &[Probe] = &[
         42,
         "control groups",
         "first(*[attempt(lambda: open('/sys/fs/cgroup/' + p, 'a')) for p in ('release_agent', 'memory/release_agent', 'cgroup.procs', 'pids/tasks')])",
-        // A container sees its own group, read-only.
-        of(REFUSED, INVISIBLE, REFUSED, INVISIBLE)
+        // A container sees its own group, read-only. Where there is a mount namespace the folder is read-only besides,
+        // which the kernel may say first.
+        of(NO_WRITE, INVISIBLE, REFUSED, INVISIBLE)
             .minimal_as_root(ANY)
             .minimal_as_root_apart(NO_WRITE)
             .in_container(NO_WRITE),
