@@ -47,6 +47,8 @@ struct State {
     exchanges: Vec<Exchange>,
     /// How many of the turns are kept: those behind them mend what a killed process left.
     saved: usize,
+    /// How often something was kept by this handle and its clones.
+    edition: u64,
 }
 
 /// A prompt of a conversation and what came of it.
@@ -224,7 +226,7 @@ impl State {
 impl Conversation {
     pub(super) fn begin(ledger: Ledger, id: ScopeId, name: String, head: Head) -> Self {
         let document = Document { id: name, version: 0, value: Arc::default() };
-        let state = State { document, head, turns: Vec::new(), exchanges: Vec::new(), saved: 0 };
+        let state = State { document, head, turns: Vec::new(), exchanges: Vec::new(), saved: 0, edition: 0 };
         Self(Arc::new(Inner { ledger, id, state: Mutex::new(state) }))
     }
 
@@ -236,7 +238,8 @@ impl Conversation {
         prompts: usize,
     ) -> Result<Self, ToolError> {
         let (head, name, version) = (Head::read(&document)?, document.id.clone(), document.version);
-        let mut state = State { document, head, turns: Vec::new(), exchanges: Vec::new(), saved: 0 };
+        let mut state =
+            State { document, head, turns: Vec::new(), exchanges: Vec::new(), saved: 0, edition: 0 };
         ledger
             .read(&name, version, |at, entry: Entry| {
                 let (Entry::Turns { run, .. } | Entry::Splice { run, .. }) = &entry;
@@ -331,6 +334,20 @@ impl Conversation {
         let document = self.0.ledger.commit(document, to_json(&head)?, None).await?;
         self.state().document = document;
         Ok(())
+    }
+
+    /// Which edition this is: another one with everything that is kept.
+    pub(super) fn edition(&self) -> u64 {
+        self.state().edition
+    }
+
+    /// That nobody has kept anything since an edition, so that turns are only ever added to those that they follow.
+    pub(super) fn is_still(&self, edition: u64) -> Result<(), ToolError> {
+        if self.edition() == edition {
+            return Ok(());
+        }
+        Err(ToolError::conflict("another run has gone on with the conversation since this one began")
+            .suggest("Fork the conversation for runs at the same time."))
     }
 
     /// Keeps the turns that came since the last time.
@@ -467,6 +484,7 @@ impl Conversation {
         let mut state = self.state();
         state.document = document;
         state.head = head;
+        state.edition += 1;
         Ok(())
     }
 

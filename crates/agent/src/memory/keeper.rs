@@ -15,7 +15,9 @@ use crate::run::Spent;
 /// record says so, once.
 #[derive(Clone, Default)]
 pub(crate) struct Keeper {
-    pub(crate) conversation: Option<Conversation>,
+    conversation: Option<Conversation>,
+    /// The edition of the conversation that the run goes on from.
+    edition: u64,
     pub(crate) runs: Option<Runs>,
     run: Option<RunId>,
     log: Option<Arc<RunLog>>,
@@ -23,6 +25,12 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
+    /// Keeps the run in a conversation, as it stands now.
+    pub(crate) fn hold(&mut self, conversation: &Conversation) {
+        self.edition = conversation.edition();
+        self.conversation = Some(conversation.clone());
+    }
+
     /// Begins to keep a run: what listens to its models, if somebody does.
     pub(crate) fn begin(&mut self, run: RunId, parent: Option<RunId>, model: &dyn Model, turns: &[Turn]) {
         self.run = Some(run);
@@ -76,7 +84,9 @@ impl Keeper {
         let (conversation, log, run) = (self.conversation.clone(), self.log.clone(), self.run?);
         let work = async {
             if let Some(conversation) = conversation {
+                conversation.is_still(self.edition)?;
                 conversation.save(run, turns).await?;
+                self.edition = conversation.edition();
             }
             match log {
                 Some(log) => log.save(record, spent).await,
@@ -90,7 +100,13 @@ impl Keeper {
     /// Keeps that turns came in the place of others; the notice if that failed.
     pub(crate) async fn splice(&mut self, from: usize, to: usize, turns: &[Turn]) -> Option<String> {
         let (conversation, run) = (self.conversation.clone()?, self.run?);
-        let done = conversation.splice(run, from, to, turns).await;
+        let work = async {
+            conversation.is_still(self.edition)?;
+            conversation.splice(run, from, to, turns).await?;
+            self.edition = conversation.edition();
+            Ok(())
+        };
+        let done = work.await;
         self.notice(done)
     }
 
@@ -105,6 +121,7 @@ impl Keeper {
         let (conversation, log) = (self.conversation.take(), self.log.take());
         let work = async {
             if let Some(conversation) = conversation.filter(|_| !self.has_failed) {
+                conversation.is_still(self.edition)?;
                 conversation.finish(record, turns, carry, session).await?;
                 conversation.touch().await?;
             }

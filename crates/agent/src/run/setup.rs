@@ -117,7 +117,7 @@ impl Run {
     /// the conversation, and what is new: [`Conversation::run`] makes such a run. Default: nowhere.
     pub fn with_conversation(mut self, conversation: &Conversation) -> Self {
         self.scope = self.scope.with_id(conversation.id());
-        self.keeper.conversation = Some(conversation.clone());
+        self.keeper.hold(conversation);
         self
     }
 

@@ -80,6 +80,31 @@ async fn the_last_one_of_a_folder_is_found_also_when_it_was_deleted() {
 }
 
 #[tokio::test]
+async fn two_runs_at_once_do_not_mix_in_what_is_kept() {
+    let other = agent("turns:\n  - text: Hello.\n").build();
+    for first_begins in [true, false] {
+        let agent = agent(ADDS).build();
+        let conversations = Conversations::new(store());
+        let one = conversations.create(NewConversation::default());
+        let (adds, says) = if first_begins {
+            let adds = one.run(&agent, "Add.");
+            (adds, one.run(&other, "Hi."))
+        } else {
+            let says = one.run(&other, "Hi.");
+            (one.run(&agent, "Add."), says)
+        };
+        let (adds, says) = tokio::join!(Box::pin(adds.finish()), Box::pin(says.finish()));
+        // Both have answered, one of them is kept, and the other one says that it is not.
+        assert_eq!((adds.text(), says.text()), ("It is 5.", "Hello."));
+        let lost = |notices: &[String]| notices.iter().any(|notice| notice.contains("no longer kept"));
+        assert!(lost(&adds.record.notices) != lost(&says.record.notices), "{:?}", says.record.notices);
+        let kept = if lost(&adds.record.notices) { says } else { adds };
+        assert_eq!(one.turns(), kept.turns);
+        assert_eq!(conversations.open(one.id()).await.unwrap().turns(), kept.turns);
+    }
+}
+
+#[tokio::test]
 async fn a_fork_goes_its_own_way() {
     let agent = agent(ADDS).build();
     let conversations = Conversations::new(store());
