@@ -80,8 +80,8 @@ impl fmt::Display for CodePlace {
     }
 }
 
-/// Where the code of a model runs. An error ([`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)) if it should run with the provider and the model
-/// is known to take no tool for it; it names models of the catalog that do.
+/// Where the code of a model runs. An error ([`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)) if it should run
+/// with the provider and the model is known to take no tool for it; it names models of the catalog that do.
 pub fn choose_code_place(
     catalog: &Catalog,
     info: &ModelInfo,

@@ -138,11 +138,11 @@ async fn each_answer_of_a_model_is_told_with_its_price_and_the_callers_tags() {
     assert_eq!(record.usage.total_tokens(), 1200);
 }
 
-/// A script whose provider does not say what its answers took.
+/// A script whose answers consumed something else than it says.
 #[derive(Debug)]
-struct Uncounted(ScriptModel);
+struct Counted(ScriptModel, fn(&mut Usage));
 
-impl Model for Uncounted {
+impl Model for Counted {
     fn id(&self) -> &ModelId {
         self.0.id()
     }
@@ -152,9 +152,10 @@ impl Model for Uncounted {
     }
 
     fn stream(&self, request: &Request) -> ResponseStream {
-        let change = |event| match event {
+        let count = self.1;
+        let change = move |event| match event {
             Ok(ModelEvent::Done(mut response)) => {
-                response.usage = Usage { incomplete: true, ..response.usage };
+                count(&mut response.usage);
                 Ok(ModelEvent::Done(response))
             }
             other => other,
@@ -166,7 +167,7 @@ impl Model for Uncounted {
 #[tokio::test]
 async fn what_was_not_counted_ends_a_run_that_may_only_cost_so_much() {
     let run = |limit: Option<f64>| {
-        let model = Uncounted(ScriptModel::parse("test", &endless()).unwrap());
+        let model = Counted(ScriptModel::parse("test", &endless()).unwrap(), |usage| usage.incomplete = true);
         let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
         let agent = Agent::builder(Arc::new(model), toolbox).pricing(pricing());
         agent.limits(|limits| (limits.cost_usd, limits.iterations) = (limit, 3)).build()
@@ -177,37 +178,14 @@ async fn what_was_not_counted_ends_a_run_that_may_only_cost_so_much() {
     assert_eq!((outcome.stop, outcome.record.cost_usd), (StopReason::MaxIterations, None));
 }
 
-/// A script whose answers were read from a cache, and thought about.
-#[derive(Debug)]
-struct Cached(ScriptModel);
-
-impl Model for Cached {
-    fn id(&self) -> &ModelId {
-        self.0.id()
-    }
-
-    fn check(&self, request: &Request) -> Result<(), ModelError> {
-        self.0.check(request)
-    }
-
-    fn stream(&self, request: &Request) -> ResponseStream {
-        let change = |event| match event {
-            Ok(ModelEvent::Done(mut response)) => {
-                let (cache_read, cache_write, reasoning) = (300, 4000, Some(5));
-                response.usage =
-                    Usage { cache_read, cache_write, reasoning, input: 1, output: 20, ..Usage::default() };
-                Ok(ModelEvent::Done(response))
-            }
-            other => other,
-        };
-        self.0.stream(request).map(change).boxed()
-    }
-}
-
 #[tokio::test]
 async fn cached_and_reasoning_tokens_are_summed_apart() {
     let script = "turns:\n  - calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - text: done\n";
-    let model = Cached(ScriptModel::parse("test", script).unwrap());
+    let count = |usage: &mut Usage| {
+        let (cache_read, cache_write, reasoning) = (300, 4000, Some(5));
+        *usage = Usage { cache_read, cache_write, reasoning, input: 1, output: 20, ..Usage::default() };
+    };
+    let model = Counted(ScriptModel::parse("test", script).unwrap(), count);
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
     let outcome = Agent::builder(Arc::new(model), toolbox).build().run("Go.").await;
     let expected = toolpost::Usage {
