@@ -1,29 +1,39 @@
 //! JSON Schema 2020-12: compiled on first use, formats asserted, errors that a model can act on.
 
+mod graph;
+mod steps;
 mod weight;
 
 use std::fmt::{self, Write as _};
 use std::sync::OnceLock;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
-use jsonschema::{Draft, Validator};
+use jsonschema::{Draft, PatternOptions, Validator};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use self::steps::{MOST_CHECKS, MOST_EXPLAINED, Steps};
 use crate::{Code, ToolError, suggestions};
 
 /// How many problems one check reports: a hostile value must not make a megabyte of complaints.
 const MAX_PROBLEMS: usize = 16;
 /// How many names one complaint lists.
 const MAX_NAMES: usize = 8;
+/// How often a pattern that looks around may go back within one text.
+const MOST_BACKTRACKS: usize = 100_000;
 /// How much of a value a complaint quotes, in characters.
 const MAX_QUOTE: usize = 80;
 
 /// A JSON Schema and, from its first use on, its compiled validator.
 pub struct Schema {
     value: Value,
-    compiled: OnceLock<Result<Validator, String>>,
+    compiled: OnceLock<Result<Compiled, String>>,
+}
+
+struct Compiled {
+    validator: Validator,
+    steps: Steps,
 }
 
 /// One way in which a value does not fit its schema.
@@ -117,20 +127,22 @@ impl Schema {
         weight::objection(&self.value)
     }
 
-    fn validator(&self) -> Result<&Validator, ToolError> {
+    fn compiled(&self) -> Result<&Compiled, ToolError> {
         let compiled = self.compiled.get_or_init(|| {
             if let Some(reason) = weight::objection(&self.value) {
                 return Err(reason);
             }
-            jsonschema::options()
+            let validator = jsonschema::options()
                 .with_draft(Draft::Draft202012)
                 .should_validate_formats(true)
+                .with_pattern_options(PatternOptions::fancy_regex().backtrack_limit(MOST_BACKTRACKS))
                 .with_format("json", is_json)
                 .with_format("base64", is_base64)
                 .with_format("code", has_no_nul)
                 .with_format("file", is_path)
                 .build(&self.value)
-                .map_err(|error| format!("{error} at {}", error.schema_path()))
+                .map_err(|error| format!("{error} at {}", error.schema_path()))?;
+            Ok(Compiled { validator, steps: Steps::of(&self.value) })
         });
         compiled.as_ref().map_err(|reason| {
             ToolError::internal(format!("the tool's JSON Schema is not valid: {reason}"))
@@ -138,25 +150,48 @@ impl Schema {
         })
     }
 
+    /// What checks a value, if that takes bounded time.
+    fn compiled_for(&self, value: &Value) -> Result<&Compiled, ToolError> {
+        let compiled = self.compiled()?;
+        if compiled.steps.are_within(MOST_CHECKS, &self.value, value) {
+            return Ok(compiled);
+        }
+        Err(ToolError::invalid_input(
+            "the value is too large or nested too deeply for its schema, which would apply more than 1,000,000 times \
+             to what is in it",
+        )
+        .suggest("Send less at once, or nest it less deeply."))
+    }
+
     /// Whether a value fits.
     ///
     /// # Errors
-    /// `INTERNAL` when the schema itself is not valid.
+    /// `INTERNAL` when the schema itself is not valid; `INVALID_INPUT` when the check would take too long: more than
+    /// 1,000,000 applications of a schema to the value and to what is in it.
     pub fn is_valid(&self, value: &Value) -> Result<bool, ToolError> {
-        Ok(self.validator()?.is_valid(value))
+        Ok(self.compiled_for(value)?.validator.is_valid(value))
     }
 
-    /// In which ways a value does not fit, at most 16.
+    /// In which ways a value does not fit, at most 16. Only that it does not, where more would take too long to say:
+    /// more than 200,000 applications of a schema.
     ///
     /// # Errors
-    /// `INTERNAL` when the schema itself is not valid.
+    /// Those of [`is_valid`](Self::is_valid).
     pub fn problems(&self, value: &Value) -> Result<Vec<Problem>, ToolError> {
-        Ok(self
-            .validator()?
-            .iter_errors(value)
-            .take(MAX_PROBLEMS)
-            .map(|error| self.problem(&error))
-            .collect())
+        let Compiled { validator, steps } = self.compiled_for(value)?;
+        if !steps.are_within(MOST_EXPLAINED, &self.value, value) {
+            let misfit = (!validator.is_valid(value)).then(|| Problem {
+                pointer: String::new(),
+                expected: "a value that fits the schema; it is too large or nested too deeply to say where it does not"
+                    .to_owned(),
+                found: quote(value),
+                missing: None,
+                suggestion: None,
+                quotes_value: true,
+            });
+            return Ok(misfit.into_iter().collect());
+        }
+        Ok(validator.iter_errors(value).take(MAX_PROBLEMS).map(|error| self.problem(&error)).collect())
     }
 
     /// Checks arguments: an error names the JSON pointer, what was expected, what was found, and what may be meant.

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
+use super::graph::{Graph, Place};
+
 /// The most schemas that may apply to one value.
 const HEAVIEST: u64 = 50_000;
 
@@ -16,168 +18,54 @@ const LONGEST_CHAIN: usize = 256;
 /// What has no end, or one that is too far.
 const ENDLESS: (u64, usize) = (u64::MAX, LONGEST_CHAIN);
 
-/// Keywords whose values, a schema or several, apply to the same value.
-const IN_PLACE: &[&str] =
-    &["allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"];
-
 /// Why checks against a schema would take too long, if they would.
 pub(super) fn objection(schema: &Value) -> Option<String> {
-    let mut weights =
-        Weights { root: schema, resources: Vec::new(), anchors: Vec::new(), known: HashMap::new() };
-    let mut objects = Vec::new();
-    let mut has_references = false;
-    let mut waiting = vec![(schema, schema)];
-    while let Some((value, resource)) = waiting.pop() {
-        let resource = resource_of(value, resource);
-        match value {
-            Value::Object(members) => {
-                has_references |= REFERENCES.iter().any(|keyword| members.contains_key(*keyword));
-                if let Some(id) = members.get("$id").and_then(Value::as_str) {
-                    weights.resources.push((last_segment(id), value));
-                }
-                let anchors = ["$anchor", "$dynamicAnchor"].into_iter();
-                let anchors = anchors.filter_map(|keyword| members.get(keyword)?.as_str());
-                weights.anchors.extend(anchors.map(|name| (name, value, resource)));
-                objects.push((value, resource));
-                waiting.extend(members.values().map(|value| (value, resource)));
-            }
-            Value::Array(elements) => waiting.extend(elements.iter().map(|value| (value, resource))),
-            _ => {}
-        }
-    }
-    // Without references no schema applies more often than it is written.
-    if !has_references {
+    let graph = Graph::of(schema);
+    if !graph.may_multiply {
         return None;
     }
-    let heaviest = objects.into_iter().map(|(value, resource)| weights.of(value, resource, 0).0).max()?;
+    let mut weights = Weights { graph: &graph, known: HashMap::new() };
+    let heaviest = graph.objects.iter().map(|place| weights.of(*place, 0).0).max()?;
     (heaviest > HEAVIEST).then(|| {
         format!(
             "more than {HEAVIEST} schemas, or a chain of them without an end, would apply to one value, because of \
-             references that name each other within `allOf` and its kin; name each once"
+             references that name each other within `allOf` and its kin, or of `unevaluatedProperties` and its kin \
+             within each other; name each once"
         )
     })
 }
 
-/// Keywords that name a schema which applies to the same value.
-const REFERENCES: &[&str] = &["$ref", "$dynamicRef"];
-
-struct Weights<'a> {
-    root: &'a Value,
-    /// The schemas that have an id, by its last segment.
-    resources: Vec<(&'a str, &'a Value)>,
-    /// The schemas that have an anchor, and the resources that they are in.
-    anchors: Vec<(&'a str, &'a Value, &'a Value)>,
-    /// What is known, by the schema's place in memory; `None` while it is being found out.
+struct Weights<'g, 'a> {
+    graph: &'g Graph<'a>,
+    /// What is known of a schema; `None` while it is being found out.
     known: HashMap<usize, Option<(u64, usize)>>,
 }
 
-impl<'a> Weights<'a> {
+impl<'a> Weights<'_, 'a> {
     /// How many schemas apply to a value that this one applies to, and how long the longest chain of them is. More than
     /// can be if there is no end to it.
-    fn of(&mut self, schema: &'a Value, resource: &'a Value, depth: usize) -> (u64, usize) {
-        let Value::Object(members) = schema else { return (1, 1) };
-        let place = std::ptr::from_ref(schema).addr();
-        match self.known.get(&place) {
+    fn of(&mut self, place: Place<'a>, depth: usize) -> (u64, usize) {
+        if !place.schema.is_object() {
+            return (1, 1);
+        }
+        match self.known.get(&place.id()) {
             Some(Some(known)) => return *known,
             Some(None) => return ENDLESS,
             None if depth == LONGEST_CHAIN => return ENDLESS,
             None => {}
         }
-        self.known.insert(place, None);
-        let mut parts = Vec::new();
-        for keyword in IN_PLACE {
-            let schemas: Vec<&Value> = match members.get(*keyword) {
-                Some(Value::Array(list)) => list.iter().collect(),
-                Some(Value::Object(named)) if keyword.starts_with("depend") => named.values().collect(),
-                Some(one @ Value::Object(_)) => vec![one],
-                _ => continue,
-            };
-            parts.extend(schemas.into_iter().map(|schema| (schema, resource_of(schema, resource))));
-        }
-        for reference in REFERENCES.iter().filter_map(|keyword| members.get(*keyword)?.as_str()) {
-            parts.extend(self.targets(reference, resource));
-        }
+        self.known.insert(place.id(), None);
         let (mut weight, mut chain) = (0_u64, 0);
-        for (schema, resource) in parts {
-            let (more, longer) = self.of(schema, resource, depth + 1);
+        for part in self.graph.in_place(place) {
+            let (more, longer) = self.of(part, depth + 1);
             weight = weight.saturating_add(more);
             chain = chain.max(longer);
         }
-        // What is left over is found by a second look at everything that applies.
-        if members.contains_key("unevaluatedProperties") || members.contains_key("unevaluatedItems") {
-            weight = weight.saturating_mul(2);
-        }
+        weight = weight.saturating_mul(place.looks());
         let known = if chain >= LONGEST_CHAIN { ENDLESS } else { (weight.saturating_add(1), chain + 1) };
-        self.known.insert(place, Some(known));
+        self.known.insert(place.id(), Some(known));
         known
     }
-
-    /// What a reference may be about, each with the resource that it is in.
-    fn targets(&self, reference: &str, resource: &'a Value) -> Vec<(&'a Value, &'a Value)> {
-        let (base, fragment) = reference.split_once('#').unwrap_or((reference, ""));
-        let fragment = percent_decoded(fragment);
-        let name = last_segment(base);
-        let resources: Vec<&Value> = match base {
-            "" => vec![resource],
-            _ => self.resources.iter().filter(|(id, _)| *id == name).map(|(_, resource)| *resource).collect(),
-        };
-        if fragment.is_empty() {
-            return resources.into_iter().map(|resource| (resource, resource)).collect();
-        }
-        if fragment.starts_with('/') {
-            // An id that nobody embedded may be that of the whole.
-            let resources = if resources.is_empty() { vec![self.root] } else { resources };
-            return resources.into_iter().filter_map(|resource| pointed_at(resource, &fragment)).collect();
-        }
-        let anchors = self.anchors.iter().filter(|(name, ..)| *name == fragment);
-        anchors.map(|(_, target, resource)| (*target, *resource)).collect()
-    }
-}
-
-/// The resource that a value is in: itself, if it has an id.
-fn resource_of<'a>(value: &'a Value, around: &'a Value) -> &'a Value {
-    if value.get("$id").is_some_and(Value::is_string) { value } else { around }
-}
-
-/// The value at a JSON pointer, and the resource that it is in.
-fn pointed_at<'a>(resource: &'a Value, pointer: &str) -> Option<(&'a Value, &'a Value)> {
-    let mut found = (resource, resource);
-    for token in pointer.split('/').skip(1) {
-        let token = token.replace("~1", "/").replace("~0", "~");
-        let value = match found.0 {
-            Value::Object(members) => members.get(&token)?,
-            Value::Array(elements) => elements.get(token.parse::<usize>().ok()?)?,
-            _ => return None,
-        };
-        found = (value, resource_of(value, found.1));
-    }
-    Some(found)
-}
-
-/// The last segment of an id's path: what a relative reference to it has in common with it.
-fn last_segment(id: &str) -> &str {
-    let path = id.split('#').next().unwrap_or_default().trim_end_matches('/');
-    path.rsplit(['/', ':']).next().unwrap_or_default()
-}
-
-fn percent_decoded(text: &str) -> String {
-    let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        match (byte, digit(bytes.get(at + 1)), digit(bytes.get(at + 2))) {
-            (b'%', Some(high), Some(low)) => {
-                decoded.push((high * 16 + low) as u8);
-                at += 3;
-            }
-            _ => {
-                decoded.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 #[cfg(test)]
@@ -243,6 +131,10 @@ mod tests {
             ),
             ("relative", relative),
             ("another look", unevaluated),
+            (
+                "another look, written out",
+                (0..40).fold(json!({}), |inner, _| json!({"unevaluatedProperties": false, "allOf": [inner]})),
+            ),
             ("a chain", chain),
             (
                 "itself",

@@ -4,6 +4,10 @@
 /// time.
 pub(super) const MOST_VALUES: usize = 50_000;
 
+/// The most bytes of names, words and listed values that are looked at or copied while a schema is lowered; references
+/// that are written out count each time.
+pub(super) const MOST_BYTES: usize = 8 * 1024 * 1024;
+
 /// The deepest nesting of schemas.
 pub(super) const DEEPEST: usize = 64;
 

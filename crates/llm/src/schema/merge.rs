@@ -1,6 +1,7 @@
 //! Several schemas that all hold, as one.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
@@ -28,15 +29,21 @@ impl Walk<'_> {
             && is_only(only, "$ref")
             && is_only(schema, "allOf")
         {
-            let mut described = schema.clone();
-            described.remove("allOf");
-            for (keyword, value) in only {
-                described.entry(keyword.clone()).or_insert_with(|| value.clone());
+            let mut described = Map::new();
+            for (keyword, value) in schema.iter().chain(only) {
+                if !matches!(keyword.as_str(), "allOf" | "$defs" | "definitions") {
+                    self.spend(value)?;
+                    described.entry(keyword.clone()).or_insert_with(|| value.clone());
+                }
             }
             return Ok(Cow::Owned(described));
         }
         let mut merged = Map::new();
         self.merge(&mut merged, schema, 0)?;
+        if let Some(Value::Array(names)) = merged.get_mut("required") {
+            let mut known = HashSet::new();
+            names.retain(|name| known.insert(name.clone()));
+        }
         Ok(Cow::Owned(merged))
     }
 
@@ -97,8 +104,8 @@ impl Walk<'_> {
                 }
             }
             ("required", Value::Array(ours), Value::Array(theirs)) => {
-                let mut known: std::collections::HashSet<Value> = ours.iter().cloned().collect();
-                ours.extend(theirs.iter().filter(|name| known.insert((*name).clone())).cloned());
+                // Each is named once in the end: `flat`.
+                ours.extend(theirs.iter().cloned());
             }
             ("items", _, _) => also(ours, value),
             ("additionalProperties", _, Value::Bool(false)) => *ours = Value::Bool(false),
@@ -125,7 +132,7 @@ impl Walk<'_> {
                 merged.insert("type".to_owned(), joined);
             }
             ("enum", Value::Array(ours), Value::Array(theirs)) => {
-                let theirs: std::collections::HashSet<&Value> = theirs.iter().collect();
+                let theirs: HashSet<&Value> = theirs.iter().collect();
                 ours.retain(|value| theirs.contains(value));
             }
             _ => self.lose(keyword),
@@ -143,13 +150,13 @@ fn also(ours: &mut Value, theirs: &Value) {
     }
 }
 
-/// The type names of a `type` keyword's value.
+/// The type names of a `type` keyword's value: there are seven.
 fn names(value: &Value) -> Vec<String> {
     let list = match value {
         Value::Array(list) => list.as_slice(),
         one => std::slice::from_ref(one),
     };
-    list.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()
+    list.iter().filter_map(|name| name.as_str().map(str::to_owned)).take(7).collect()
 }
 
 /// Whether a schema has nothing beside a keyword that constrains.

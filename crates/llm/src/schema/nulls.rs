@@ -8,10 +8,14 @@ use super::reference::resolve;
 /// The most schemas that are looked at for one place of a value: branches and references.
 const MOST_CANDIDATES: usize = 64;
 
+/// The most schemas that are looked at for all places.
+const MOST_LOOKS: usize = 1_000_000;
+
 /// Removes the members that are `null` where the schema lets them be left out and does not allow `null`.
 ///
 /// That is what a provider gives back whose strict schemas have no parameters that may be left out. A `null` that
-/// the schema allows stays, and so does one of a required property, for the check of the value to speak of.
+/// the schema allows stays, and so does one of a required property, for the check of the value to speak of. Values so
+/// large that a million looks at schemas are not enough keep what is left of them.
 ///
 /// ```
 /// use serde_json::json;
@@ -21,7 +25,11 @@ const MOST_CANDIDATES: usize = 64;
 /// assert_eq!(without_nulls(json!({"a": null, "b": null}), &schema), json!({"b": null}));
 /// ```
 pub fn without_nulls(value: Value, schema: &Value) -> Value {
-    if has_null_member(&value, 0) { clean(value, &[schema], schema, 0) } else { value }
+    if !has_null_member(&value, 0) {
+        return value;
+    }
+    let mut left = MOST_LOOKS;
+    clean(value, &[schema], schema, 0, &mut left)
 }
 
 fn has_null_member(value: &Value, depth: usize) -> bool {
@@ -35,13 +43,17 @@ fn has_null_member(value: &Value, depth: usize) -> bool {
         }
 }
 
-fn clean(value: Value, schemas: &[&Value], root: &Value, depth: usize) -> Value {
-    if depth > DEEPEST || schemas.is_empty() {
+/// `left` is how many more schemas may be looked at.
+fn clean(value: Value, schemas: &[&Value], root: &Value, depth: usize, left: &mut usize) -> Value {
+    let is_simple = !value.is_object() && !value.is_array();
+    if is_simple || depth > DEEPEST || schemas.is_empty() || *left == 0 {
         return value;
     }
+    let schemas = spread(schemas, root);
+    // Each member has as many places as there are schemas.
+    *left = left.saturating_sub(schemas.len() * (1 + size(&value)));
     match value {
         Value::Object(members) => {
-            let schemas = spread(schemas, root);
             let mut kept = Map::with_capacity(members.len());
             for (name, member) in members {
                 let places = places_of(&schemas, &name);
@@ -51,13 +63,12 @@ fn clean(value: Value, schemas: &[&Value], root: &Value, depth: usize) -> Value 
                     }
                     kept.insert(name, member);
                 } else {
-                    kept.insert(name, clean(member, &places, root, depth + 1));
+                    kept.insert(name, clean(member, &places, root, depth + 1, left));
                 }
             }
             Value::Object(kept)
         }
         Value::Array(elements) => {
-            let schemas = spread(schemas, root);
             let cleaned = elements.into_iter().enumerate().map(|(position, element)| {
                 let places: Vec<&Value> = schemas
                     .iter()
@@ -68,11 +79,20 @@ fn clean(value: Value, schemas: &[&Value], root: &Value, depth: usize) -> Value 
                         }
                     })
                     .collect();
-                clean(element, &places, root, depth + 1)
+                clean(element, &places, root, depth + 1, left)
             });
             Value::Array(cleaned.collect())
         }
         other => other,
+    }
+}
+
+/// How many values are directly in one.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::Object(members) => members.len(),
+        Value::Array(elements) => elements.len(),
+        _ => 0,
     }
 }
 

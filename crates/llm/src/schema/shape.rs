@@ -1,6 +1,6 @@
 //! What a schema says of itself: its types, its branches.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -60,26 +60,21 @@ pub(super) fn is_plain(schema: &Object) -> bool {
 
 /// Whether no value can fit two of the branches, as far as types and single values say.
 pub(super) fn are_exclusive(branches: &[Value]) -> bool {
-    let mut marks: Vec<Vec<(String, Value)>> = Vec::new();
+    let mut marks: Vec<HashMap<String, Value>> = Vec::new();
     for branch in branches {
         let Value::Object(branch) = branch else { return false };
         marks.push(marks_of(branch));
     }
     // The same mark in all branches, with as many values as there are branches.
     let Some(first) = marks.first() else { return true };
-    first.iter().any(|(name, _)| {
+    first.keys().any(|name| {
         let mut values = HashSet::new();
-        marks.iter().all(|marks| {
-            marks
-                .iter()
-                .find(|(other, _)| other == name)
-                .is_some_and(|(_, value)| values.insert(value.clone()))
-        })
+        marks.iter().all(|marks| marks.get(name).is_some_and(|value| values.insert(value)))
     })
 }
 
 /// What alone fits a schema: its type, its only value, and the only values of its required properties.
-fn marks_of(schema: &Object) -> Vec<(String, Value)> {
+fn marks_of(schema: &Object) -> HashMap<String, Value> {
     let only = |schema: &Object| -> Option<Value> {
         let listed = schema.get("enum").and_then(Value::as_array).map(Vec::as_slice);
         match (schema.get("const"), listed) {
@@ -87,17 +82,21 @@ fn marks_of(schema: &Object) -> Vec<(String, Value)> {
             _ => None,
         }
     };
-    let mut marks = Vec::new();
+    let mut marks = HashMap::new();
     marks.extend(only(schema).map(|value| (String::new(), value)));
     match schema.get("type") {
         // Every integer is a number too.
-        Some(Value::String(name)) if name == "integer" => marks.push(("type".to_owned(), json!("number"))),
-        Some(name @ Value::String(_)) => marks.push(("type".to_owned(), name.clone())),
+        Some(Value::String(name)) if name == "integer" => {
+            marks.insert("type".to_owned(), json!("number"));
+        }
+        Some(name @ Value::String(_)) => {
+            marks.insert("type".to_owned(), name.clone());
+        }
         _ => {}
     }
     for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         if let Some(value) = property.as_object().and_then(only) {
-            marks.push((format!("/{name}"), value));
+            marks.insert(format!("/{name}"), value);
         }
     }
     marks

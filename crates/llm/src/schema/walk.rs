@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::SchemaTarget;
 use super::dialect::{Fate, fate, types_of_keyword};
 use super::limits::{
-    ANTHROPIC_OPTIONAL, ANTHROPIC_UNIONS, DEEPEST, LONGEST_ENTRY, MOST_LOST, MOST_VALUES, OPENAI_LISTED,
-    OPENAI_NAME_BYTES, OPENAI_OBJECT_DEPTH, OPENAI_PROPERTIES,
+    ANTHROPIC_OPTIONAL, ANTHROPIC_UNIONS, DEEPEST, LONGEST_ENTRY, MOST_BYTES, MOST_LOST, MOST_VALUES,
+    OPENAI_LISTED, OPENAI_NAME_BYTES, OPENAI_OBJECT_DEPTH, OPENAI_PROPERTIES,
 };
 use super::reference::{name_of, resolve};
 use super::shape::{are_exclusive, is_plain, or_null, types_of};
@@ -24,6 +24,7 @@ pub(super) struct Walk<'a> {
     depth: usize,
     objects: usize,
     left: usize,
+    left_bytes: usize,
     definitions: Definitions,
     /// The references that are being written out at this place.
     open: Vec<String>,
@@ -92,6 +93,7 @@ impl<'a> Walk<'a> {
             depth: 0,
             objects: 0,
             left: MOST_VALUES,
+            left_bytes: MOST_BYTES,
             definitions: Definitions::default(),
             open: Vec::new(),
             lost: Lost::default(),
@@ -194,15 +196,61 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Counts the values that are looked at or copied.
+    /// Counts the values that are looked at or copied, and the bytes of their texts.
     pub(super) fn spend(&mut self, value: &Value) -> Result<(), String> {
         let mut waiting = vec![value];
         while let Some(value) = waiting.pop() {
             self.count()?;
             match value {
+                Value::String(text) => self.spend_bytes(text)?,
                 Value::Array(elements) => waiting.extend(elements),
-                Value::Object(members) => waiting.extend(members.values()),
+                Value::Object(members) => {
+                    for (name, member) in members {
+                        self.spend_bytes(name)?;
+                        waiting.push(member);
+                    }
+                }
                 _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn spend_bytes(&mut self, text: &str) -> Result<(), String> {
+        self.left_bytes = self.left_bytes.checked_sub(text.len()).ok_or_else(|| {
+            format!("the schema has more than {} MiB of texts with all its references", MOST_BYTES >> 20)
+        })?;
+        Ok(())
+    }
+
+    /// Counts what of a schema is not walked by itself: a reference may bring it to many places.
+    fn spend_words(&mut self, schema: &Object) -> Result<(), String> {
+        for (keyword, value) in schema {
+            match (keyword.as_str(), value) {
+                ("properties", Value::Object(properties)) => {
+                    for name in properties.keys() {
+                        self.spend_bytes(name)?;
+                    }
+                }
+                ("$ref", Value::String(reference)) => self.spend_bytes(reference)?,
+                // Walked, written elsewhere, or, as for types, few.
+                (
+                    "type"
+                    | "items"
+                    | "prefixItems"
+                    | "additionalItems"
+                    | "additionalProperties"
+                    | "anyOf"
+                    | "oneOf"
+                    | "allOf"
+                    | "$defs"
+                    | "definitions",
+                    _,
+                ) => {}
+                _ => {
+                    self.spend_bytes(keyword)?;
+                    self.spend(value)?;
+                }
             }
         }
         Ok(())
@@ -251,6 +299,7 @@ impl<'a> Walk<'a> {
     fn object(&mut self, schema: &Object, is_root: bool) -> Result<Value, String> {
         let flat = self.flat(schema)?;
         let schema = &*flat;
+        self.spend_words(schema)?;
         if let Some(Value::String(reference)) = schema.get("$ref") {
             if is_root && self.target.is_strict() {
                 return Err(self.stop("a reference that leads to no object"));
@@ -371,7 +420,6 @@ impl<'a> Walk<'a> {
             (_, Value::Array(values)) => values.as_slice(),
             _ => return Err(self.stop("expected a list as `enum`")),
         };
-        self.left = self.left.saturating_sub(values.len());
         self.counts.listed += values.len();
         self.counts.name_bytes += values.iter().filter_map(Value::as_str).map(str::len).sum::<usize>();
         let is_simple = values.iter().all(|value| !value.is_object() && !value.is_array());
@@ -475,6 +523,7 @@ impl<'a> Walk<'a> {
                 made.lowered.insert("additionalProperties".to_owned(), bool.clone());
             }
             Some(schema @ Value::Object(_)) => {
+                self.spend(schema)?;
                 made.tell("additionalProperties", schema);
                 self.lose("additionalProperties");
             }
@@ -513,14 +562,11 @@ impl<'a> Walk<'a> {
             (None | Some([]), Some(rest)) => self.child("items", rest)?,
             (Some(tuple), rest) => {
                 self.lose("prefixItems");
-                let mut kinds: Vec<Value> = Vec::new();
+                let mut kinds = Different::default();
                 for element in tuple.iter().chain(rest) {
-                    let lowered = self.child("prefixItems", element)?;
-                    if !kinds.contains(&lowered) {
-                        kinds.push(lowered);
-                    }
+                    kinds.add(self.child("prefixItems", element)?);
                 }
-                match <[Value; 1]>::try_from(kinds) {
+                match <[Value; 1]>::try_from(kinds.list) {
                     Ok([one]) => one,
                     Err(kinds) => {
                         self.counts.unions += 1;
@@ -555,7 +601,7 @@ impl<'a> Walk<'a> {
         if keyword == "oneOf" && !are_exclusive(branches) {
             self.lose("oneOf");
         }
-        let mut lowered: Vec<Value> = Vec::new();
+        let mut lowered = Different::default();
         let mut has_null = false;
         for (position, branch) in branches.iter().enumerate() {
             if branch == &Value::Bool(false) {
@@ -574,15 +620,15 @@ impl<'a> Walk<'a> {
             let branch = self.child(&format!("{keyword}/{position}"), narrowed.as_ref().unwrap_or(branch))?;
             if self.target == SchemaTarget::GeminiOpenApi && branch.get("type") == Some(&json!("null")) {
                 has_null = true;
-            } else if !lowered.contains(&branch) {
-                lowered.push(branch);
+            } else {
+                lowered.add(branch);
             }
         }
         let mut union = made.into_object();
         if has_null {
             union.insert("nullable".to_owned(), Value::Bool(true));
         }
-        match lowered.as_mut_slice() {
+        match lowered.list.as_mut_slice() {
             [] if has_null => {
                 union.insert("type".to_owned(), json!("null"));
                 union.remove("nullable");
@@ -595,7 +641,7 @@ impl<'a> Walk<'a> {
             }
             _ => {
                 self.counts.unions += 1;
-                union.insert("anyOf".to_owned(), Value::Array(lowered));
+                union.insert("anyOf".to_owned(), Value::Array(lowered.list));
             }
         }
         Ok(Value::Object(union))
@@ -701,6 +747,21 @@ impl Definitions {
             }
         }
         removed < self.edges.len()
+    }
+}
+
+/// Schemas that all differ, in the order in which they came.
+#[derive(Default)]
+struct Different {
+    list: Vec<Value>,
+    known: HashSet<Value>,
+}
+
+impl Different {
+    fn add(&mut self, schema: Value) {
+        if self.known.insert(schema.clone()) {
+            self.list.push(schema);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! A value that a schema allows.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 
 use serde_json::{Map, Number, Value, json};
 
@@ -19,10 +20,13 @@ const MOST_ELEMENTS: usize = 100;
 const LONGEST: usize = 10_000;
 /// How many values are made in all.
 const MOST_VALUES: usize = 10_000;
+/// How much of schemas is copied in all: values, characters of texts, parts of what patterns match.
+const MOST_COPIED: usize = 4_000_000;
 
 /// A value that the schema allows. Where a schema asks for what this knows nothing of, the value may not fit.
 pub(super) fn generate(schema: &Value, detail: Detail) -> Value {
-    Maker { root: schema, detail, left: Cell::new(MOST_VALUES) }.value(schema, 0, 0)
+    Maker { root: schema, detail, left: Cell::new(MOST_VALUES), copies: Cell::new(MOST_COPIED) }
+        .value(schema, 0, 0)
 }
 
 struct Maker<'a> {
@@ -30,6 +34,8 @@ struct Maker<'a> {
     detail: Detail,
     /// How many values may still be made, and schemas looked at.
     left: Cell<usize>,
+    /// How much of schemas may still be copied.
+    copies: Cell<usize>,
 }
 
 impl Maker<'_> {
@@ -54,7 +60,7 @@ impl Maker<'_> {
             "number" => number(&schema, false, variant),
             "boolean" => json!(variant.is_multiple_of(2)),
             "null" => Value::Null,
-            _ => json!(text(&schema, variant)),
+            _ => json!(text(&schema, variant, &self.copies)),
         }
     }
 
@@ -65,12 +71,42 @@ impl Maker<'_> {
         left == 0
     }
 
+    /// Counts what is copied; whether it is not too much.
+    fn may_copy(&self, value: &Value) -> bool {
+        let mut waiting = vec![value];
+        while let Some(value) = waiting.pop() {
+            let size = match value {
+                Value::String(text) => 1 + text.len(),
+                Value::Array(elements) => {
+                    waiting.extend(elements);
+                    1
+                }
+                Value::Object(members) => {
+                    waiting.extend(members.values());
+                    1 + members.keys().map(String::len).sum::<usize>()
+                }
+                _ => 1,
+            };
+            let Some(fewer) = self.copies.get().checked_sub(size) else {
+                self.copies.set(0);
+                return false;
+            };
+            self.copies.set(fewer);
+        }
+        true
+    }
+
     /// A schema with what it refers to and what it is made of; `None` if it allows anything.
     fn flat(&self, schema: &Value, level: usize, references: usize) -> Option<Map<String, Value>> {
         let schema = schema.as_object()?;
         let mut flat = Map::new();
         for (name, value) in schema {
-            if !matches!(name.as_str(), "$ref" | "allOf" | "anyOf" | "oneOf") {
+            // Definitions are found from the root.
+            let is_told = matches!(
+                name.as_str(),
+                "$ref" | "allOf" | "anyOf" | "oneOf" | "$defs" | "definitions" | "description" | "examples"
+            );
+            if !is_told && self.may_copy(value) {
                 flat.insert(name.clone(), value.clone());
             }
         }
@@ -114,13 +150,15 @@ impl Maker<'_> {
         let nothing = Map::new();
         let described = schema.get("properties").and_then(Value::as_object).unwrap_or(&nothing);
         let required = names(schema.get("required"));
+        let needed: HashSet<&str> = required.iter().copied().collect();
+        let mut missing = needed.len();
         let all = self.detail == Detail::All && level < DEEP;
         let most = size(schema, "maxProperties").unwrap_or(usize::MAX);
         let mut made = Map::new();
         for (name, property) in described {
-            let is_needed = required.contains(&name.as_str());
-            let has_room =
-                made.len() + required.iter().filter(|name| !made.contains_key(**name)).count() < most;
+            let is_needed = needed.contains(name.as_str());
+            missing -= usize::from(is_needed);
+            let has_room = made.len() + missing < most;
             if is_needed || (all && has_room && *property != Value::Bool(false)) {
                 made.insert(name.clone(), self.value(property, level + 1, 0));
             }
@@ -213,6 +251,7 @@ fn merge(into: &mut Map<String, Value>, more: Map<String, Value>) {
             }
             ("required", Some(Value::Array(ours)), Value::Array(theirs)) => ours.extend(theirs),
             ("enum", Some(Value::Array(ours)), Value::Array(theirs)) => {
+                let theirs: HashSet<Value> = theirs.into_iter().collect();
                 ours.retain(|value| theirs.contains(value));
             }
             (
@@ -337,11 +376,11 @@ fn number(schema: &Map<String, Value>, is_integer: bool, variant: usize) -> Valu
     Number::from_f64(value).map_or(Value::Null, Value::Number)
 }
 
-fn text(schema: &Map<String, Value>, variant: usize) -> String {
+fn text(schema: &Map<String, Value>, variant: usize, steps: &Cell<usize>) -> String {
     let least = size(schema, "minLength").unwrap_or(0).min(LONGEST);
     let most = size(schema, "maxLength").unwrap_or(LONGEST);
     if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
-        && let Some(text) = matching(pattern, least, most, variant)
+        && let Some(text) = matching(pattern, least, most, variant, steps)
     {
         return text;
     }
@@ -389,6 +428,26 @@ mod tests {
             assert!(problems.is_empty(), "{schema}\n{value}\n{problems:?}");
             assert_eq!(generate(schema, detail), value, "the same every time");
         }
+    }
+
+    #[test]
+    fn hostile_schemas_end_soon() {
+        let many = |count: usize, schema: &Value| -> Value {
+            (0..count).map(|number| (format!("p{number}"), schema.clone())).collect::<Map<_, _>>().into()
+        };
+        let names: Vec<String> = (0..10_000).map(|number| format!("p{number}")).collect();
+        let began = std::time::Instant::now();
+        for schema in [
+            // What is copied with each reference, compared with each other, or tried again and again.
+            json!({"properties": many(2_000, &json!({"$ref": "#/$defs/a"})), "$defs": {"a": {"default": "x".repeat(1_000_000)}}}),
+            json!({"properties": many(30, &json!({"$ref": "#"})), "default": many(20_000, &json!(1))}),
+            json!({"properties": many(10_000, &json!({"type": "null"})), "required": names}),
+            json!({"allOf": [{"enum": names}, {"enum": names}]}),
+            json!({"properties": many(5_000, &json!({"pattern": "(a{1000}){15}", "minLength": 1_000, "maxLength": 1_001}))}),
+        ] {
+            generate(&schema, Detail::All);
+        }
+        assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
     }
 
     #[test]

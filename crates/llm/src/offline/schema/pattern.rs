@@ -1,10 +1,12 @@
 //! A text that matches a regular expression, for the expressions that schemas have.
 
+use std::cell::Cell;
+
 /// How often a repetition is made at most.
 const MOST_REPEATS: usize = 1_000;
 /// How deeply groups may lie in each other.
 const MOST_LEVELS: usize = 32;
-/// How many parts are written at most: also those of an expression whose repetitions multiply.
+/// How many parts are written at most for one try: also those of an expression whose repetitions multiply.
 const MOST_STEPS: usize = 20_000;
 
 /// One part of an expression.
@@ -18,8 +20,14 @@ enum Node {
 }
 
 /// A text of `least` to `most` characters that the expression matches, if one is found. `variant` makes different ones,
-/// where the expression allows them.
-pub(super) fn matching(pattern: &str, least: usize, most: usize, variant: usize) -> Option<String> {
+/// where the expression allows them; `steps` is how many parts may be written for all texts together.
+pub(super) fn matching(
+    pattern: &str,
+    least: usize,
+    most: usize,
+    variant: usize,
+    steps: &Cell<usize>,
+) -> Option<String> {
     let characters: Vec<char> = pattern.chars().collect();
     let mut parser = Parser { rest: &characters, level: 0 };
     let node = parser.choice()?;
@@ -29,7 +37,11 @@ pub(super) fn matching(pattern: &str, least: usize, most: usize, variant: usize)
     // As short as can be, then longer and longer.
     let fits = |extra: usize| {
         let mut text = String::new();
-        write(&node, extra, variant, &mut text, &mut { MOST_STEPS })?;
+        let had = MOST_STEPS.min(steps.get());
+        let mut left = had;
+        let written = write(&node, extra, variant, &mut text, &mut left);
+        steps.set(steps.get() - (had - left));
+        written?;
         let length = text.chars().count();
         (least..=most).contains(&length).then_some(text)
     };
@@ -212,6 +224,10 @@ fn write(node: &Node, extra: usize, variant: usize, text: &mut String, steps: &m
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn matching(pattern: &str, least: usize, most: usize, variant: usize) -> Option<String> {
+        super::matching(pattern, least, most, variant, &Cell::new(1_000_000))
+    }
 
     #[test]
     fn texts_fit_the_expressions_of_schemas() {

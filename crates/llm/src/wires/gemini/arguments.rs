@@ -87,7 +87,7 @@ fn place<'a>(root: &'a mut Value, steps: Vec<Step>, skipped: &mut usize) -> Resu
                     return Err(format!("expected a list around `[{index}]`"));
                 };
                 if index >= elements.len() {
-                    *skipped += index - elements.len();
+                    *skipped = skipped.saturating_add(index - elements.len());
                     if *skipped > MOST_SKIPPED {
                         return Err(format!("more than {MOST_SKIPPED} elements of lists are left out"));
                     }
@@ -174,6 +174,15 @@ mod tests {
         let expected = r#"{"a":"xy ü","b":[{"c":1.0},null,{"d e":true}],"f'\"":null}"#;
         assert_eq!(arguments(&pieces).unwrap(), expected);
         assert_eq!(arguments(&[]).unwrap(), "{}");
+    }
+
+    #[test]
+    fn elements_that_are_left_out_are_bounded_over_all_pieces() {
+        let pieces = [
+            r#"{"jsonPath":"$.a[3]","boolValue":true}"#,
+            r#"{"jsonPath":"$.b[18446744073709551615]","boolValue":true}"#,
+        ];
+        assert!(arguments(&pieces).unwrap_err().contains("more than 1000 elements"));
     }
 
     #[test]

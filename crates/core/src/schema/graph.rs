@@ -1,0 +1,176 @@
+//! Which schemas apply to what another one applies to: within a schema, by keywords and by references.
+
+use serde_json::Value;
+
+/// Keywords whose values, a schema or several, apply to the same value.
+const IN_PLACE: &[&str] =
+    &["allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"];
+
+/// Keywords that name a schema which applies to the same value.
+const REFERENCES: &[&str] = &["$ref", "$dynamicRef"];
+
+/// Keywords that are checked by a second look at everything that applies.
+const LEFT_OVER: &[&str] = &["unevaluatedProperties", "unevaluatedItems"];
+
+/// A schema, and the resource that it is in: what its references are relative to.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) schema: &'a Value,
+    resource: &'a Value,
+}
+
+impl<'a> Place<'a> {
+    /// The whole of a document.
+    pub(super) fn root(schema: &'a Value) -> Self {
+        Self { schema, resource: schema }
+    }
+
+    /// A value within this one.
+    pub(super) fn within(self, schema: &'a Value) -> Self {
+        Self { schema, resource: resource_of(schema, self.resource) }
+    }
+
+    /// How often what applies in place of this schema is looked at.
+    pub(super) fn looks(self) -> u64 {
+        if LEFT_OVER.iter().any(|keyword| self.schema.get(*keyword).is_some()) { 2 } else { 1 }
+    }
+
+    /// What tells this schema from every other one of the document.
+    pub(super) fn id(self) -> usize {
+        std::ptr::from_ref(self.schema).addr()
+    }
+}
+
+/// A document with what references can name.
+pub(super) struct Graph<'a> {
+    root: &'a Value,
+    /// The schemas that have an id, by its last segment.
+    resources: Vec<(&'a str, &'a Value)>,
+    /// The schemas that have an anchor.
+    anchors: Vec<(&'a str, Place<'a>)>,
+    /// All objects of the document: whatever a reference can point to.
+    pub(super) objects: Vec<Place<'a>>,
+    /// Whether a schema of it may apply more often to one value than it is written.
+    pub(super) may_multiply: bool,
+}
+
+impl<'a> Graph<'a> {
+    pub(super) fn of(root: &'a Value) -> Self {
+        let mut graph = Self {
+            root,
+            resources: Vec::new(),
+            anchors: Vec::new(),
+            objects: Vec::new(),
+            may_multiply: false,
+        };
+        let mut waiting = vec![Place::root(root)];
+        while let Some(around) = waiting.pop() {
+            let place = around.within(around.schema);
+            match place.schema {
+                Value::Object(members) => {
+                    graph.may_multiply |=
+                        place.looks() > 1 || REFERENCES.iter().any(|keyword| members.contains_key(*keyword));
+                    if let Some(id) = members.get("$id").and_then(Value::as_str) {
+                        graph.resources.push((last_segment(id), place.schema));
+                    }
+                    let anchors = ["$anchor", "$dynamicAnchor"].into_iter();
+                    let anchors = anchors.filter_map(|keyword| members.get(keyword)?.as_str());
+                    graph.anchors.extend(anchors.map(|name| (name, place)));
+                    graph.objects.push(place);
+                    waiting.extend(members.values().map(|value| Place { schema: value, ..place }));
+                }
+                Value::Array(elements) => {
+                    waiting.extend(elements.iter().map(|value| Place { schema: value, ..place }));
+                }
+                _ => {}
+            }
+        }
+        graph
+    }
+
+    /// The schemas that apply to every value that this one applies to.
+    pub(super) fn in_place(&self, place: Place<'a>) -> Vec<Place<'a>> {
+        let Value::Object(members) = place.schema else { return Vec::new() };
+        let mut parts = Vec::new();
+        for keyword in IN_PLACE {
+            let schemas: Vec<&Value> = match members.get(*keyword) {
+                Some(Value::Array(list)) => list.iter().collect(),
+                Some(Value::Object(named)) if keyword.starts_with("depend") => named.values().collect(),
+                Some(one @ Value::Object(_)) => vec![one],
+                _ => continue,
+            };
+            parts.extend(schemas.into_iter().map(|schema| place.within(schema)));
+        }
+        for reference in REFERENCES.iter().filter_map(|keyword| members.get(*keyword)?.as_str()) {
+            parts.extend(self.targets(reference, place.resource));
+        }
+        parts
+    }
+
+    /// What a reference may be about.
+    fn targets(&self, reference: &str, resource: &'a Value) -> Vec<Place<'a>> {
+        let (base, fragment) = reference.split_once('#').unwrap_or((reference, ""));
+        let fragment = percent_decoded(fragment);
+        let name = last_segment(base);
+        let resources: Vec<&Value> = match base {
+            "" => vec![resource],
+            _ => self.resources.iter().filter(|(id, _)| *id == name).map(|(_, resource)| *resource).collect(),
+        };
+        if fragment.is_empty() {
+            return resources.into_iter().map(Place::root).collect();
+        }
+        if fragment.starts_with('/') {
+            // An id that nobody embedded may be that of the whole.
+            let resources = if resources.is_empty() { vec![self.root] } else { resources };
+            return resources.into_iter().filter_map(|resource| pointed_at(resource, &fragment)).collect();
+        }
+        let anchors = self.anchors.iter().filter(|(name, _)| *name == fragment);
+        anchors.map(|(_, target)| *target).collect()
+    }
+}
+
+/// The resource that a value is in: itself, if it has an id.
+fn resource_of<'a>(value: &'a Value, around: &'a Value) -> &'a Value {
+    if value.get("$id").is_some_and(Value::is_string) { value } else { around }
+}
+
+/// The schema at a JSON pointer.
+fn pointed_at<'a>(resource: &'a Value, pointer: &str) -> Option<Place<'a>> {
+    let mut found = Place::root(resource);
+    for token in pointer.split('/').skip(1) {
+        let token = token.replace("~1", "/").replace("~0", "~");
+        let value = match found.schema {
+            Value::Object(members) => members.get(&token)?,
+            Value::Array(elements) => elements.get(token.parse::<usize>().ok()?)?,
+            _ => return None,
+        };
+        found = found.within(value);
+    }
+    Some(found)
+}
+
+/// The last segment of an id's path: what a relative reference to it has in common with it.
+fn last_segment(id: &str) -> &str {
+    let path = id.split('#').next().unwrap_or_default().trim_end_matches('/');
+    path.rsplit(['/', ':']).next().unwrap_or_default()
+}
+
+fn percent_decoded(text: &str) -> String {
+    let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        match (byte, digit(bytes.get(at + 1)), digit(bytes.get(at + 2))) {
+            (b'%', Some(high), Some(low)) => {
+                decoded.push((high * 16 + low) as u8);
+                at += 3;
+            }
+            _ => {
+                decoded.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}

@@ -1,0 +1,295 @@
+//! How many schemas apply to a value and to all that is in it.
+//!
+//! A schema that refers to itself from two alternatives, which both speak of the same property, applies twice as often
+//! with each level of the value: a value of a hundred bytes is then more checks than any machine makes. Whether that
+//! happens depends on the value, so it is counted before the check, at less than the check itself would take.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use super::graph::{Graph, Place};
+
+/// The most schemas that a check applies: to the value and to all that is in it, each as often as it applies.
+pub(super) const MOST_CHECKS: u64 = 1_000_000;
+
+/// The most schemas that are applied to say what is wrong: that is kept in memory for each.
+pub(super) const MOST_EXPLAINED: u64 = 200_000;
+
+/// The longest chain of schemas, each of which applies because the one before does: so deep a check nests.
+const LONGEST_CHAIN: usize = 768;
+
+/// What stands for every value that has nothing in it.
+const LEAF: &Value = &Value::Null;
+
+/// How often the schemas of a document apply.
+pub(super) struct Steps {
+    /// How many of them there are.
+    schemas: u64,
+    /// Whether one of them may apply more often than once to a value.
+    may_multiply: bool,
+}
+
+impl Steps {
+    pub(super) fn of(schema: &Value) -> Self {
+        let graph = Graph::of(schema);
+        Self { schemas: graph.objects.len() as u64 + 1, may_multiply: graph.may_multiply }
+    }
+
+    /// Whether at most so many schemas apply to a value and to all that is in it.
+    pub(super) fn are_within(&self, most: u64, schema: &Value, value: &Value) -> bool {
+        if !self.may_multiply && self.schemas.saturating_mul(values_in(value)) <= most {
+            return true;
+        }
+        let graph = Graph::of(schema);
+        let mut count = Count { graph: &graph, numbers: HashMap::new(), nodes: Vec::new(), left: most };
+        let root = count.number(Place::root(schema));
+        count.apply(root, value, 0).is_some()
+    }
+}
+
+/// How many values there are in one, itself among them.
+fn values_in(value: &Value) -> u64 {
+    let mut waiting = vec![value];
+    let mut count = 0;
+    while let Some(value) = waiting.pop() {
+        count += 1;
+        match value {
+            Value::Array(elements) => waiting.extend(elements),
+            Value::Object(members) => waiting.extend(members.values()),
+            _ => {}
+        }
+    }
+    count
+}
+
+/// A schema, and which ones apply because it does, by their numbers.
+struct Node<'a> {
+    /// To the same value, and how often they are looked at.
+    parts: Vec<usize>,
+    looks: u64,
+    /// To the members of an object: by their names, to all, and to those without a schema of their own.
+    properties: HashMap<&'a str, usize>,
+    members: Vec<usize>,
+    others: Vec<usize>,
+    /// To the names of an object's members.
+    names: Option<usize>,
+    /// To the elements of a list: the first ones, those behind, and all.
+    first: Vec<usize>,
+    items: Option<usize>,
+    elements: Vec<usize>,
+}
+
+struct Count<'g, 'a> {
+    graph: &'g Graph<'a>,
+    numbers: HashMap<usize, usize>,
+    /// The schemas, and what is known of those that have applied.
+    nodes: Vec<(Place<'a>, Option<Rc<Node<'a>>>)>,
+    left: u64,
+}
+
+impl<'a> Count<'_, 'a> {
+    /// The number of a schema.
+    fn number(&mut self, place: Place<'a>) -> usize {
+        *self.numbers.entry(place.id()).or_insert_with(|| {
+            self.nodes.push((place, None));
+            self.nodes.len() - 1
+        })
+    }
+
+    fn node(&mut self, number: usize) -> Rc<Node<'a>> {
+        let (place, known) = &self.nodes[number];
+        if let Some(known) = known {
+            return Rc::clone(known);
+        }
+        let place = *place;
+        let schema = place.schema;
+        let one = |keyword: &str| schema.get(keyword).map(|schema| place.within(schema));
+        let named = |keyword: &str| schema.get(keyword).and_then(Value::as_object).into_iter().flatten();
+        let first = schema.get("prefixItems").and_then(Value::as_array).into_iter().flatten();
+        let node = Rc::new(Node {
+            parts: self.graph.in_place(place).into_iter().map(|part| self.number(part)).collect(),
+            looks: place.looks(),
+            properties: named("properties")
+                .map(|(name, schema)| (name.as_str(), self.number(place.within(schema))))
+                .collect(),
+            // Which patterns fit a name is not asked: all of them.
+            members: named("patternProperties")
+                .map(|(_, schema)| self.number(place.within(schema)))
+                .collect(),
+            others: ["additionalProperties", "unevaluatedProperties"]
+                .into_iter()
+                .filter_map(one)
+                .map(|other| self.number(other))
+                .collect(),
+            names: one("propertyNames").map(|names| self.number(names)),
+            first: first.map(|schema| self.number(place.within(schema))).collect(),
+            items: one("items").map(|items| self.number(items)),
+            elements: ["contains", "unevaluatedItems"]
+                .into_iter()
+                .filter_map(one)
+                .map(|element| self.number(element))
+                .collect(),
+        });
+        self.nodes[number].1 = Some(Rc::clone(&node));
+        node
+    }
+
+    /// Counts a schema that applies to a value. `None` when there are too many.
+    fn apply(&mut self, number: usize, value: &Value, depth: usize) -> Option<()> {
+        self.left = self.left.checked_sub(1)?;
+        if depth == LONGEST_CHAIN {
+            return None;
+        }
+        let node = self.node(number);
+        for _ in 0..node.looks {
+            for part in &node.parts {
+                self.apply(*part, value, depth + 1)?;
+            }
+        }
+        match value {
+            Value::Object(members) => {
+                for (name, member) in members {
+                    if let Some(names) = node.names {
+                        self.apply(names, LEAF, depth + 1)?;
+                    }
+                    let own = node.properties.get(name.as_str());
+                    let others = if own.is_some() { &[] } else { node.others.as_slice() };
+                    for schema in own.into_iter().chain(&node.members).chain(others) {
+                        self.apply(*schema, member, depth + 1)?;
+                    }
+                }
+            }
+            Value::Array(elements) => {
+                for (position, element) in elements.iter().enumerate() {
+                    let own = node.first.get(position).or(node.items.as_ref());
+                    for schema in own.into_iter().chain(&node.elements) {
+                        self.apply(*schema, element, depth + 1)?;
+                    }
+                }
+            }
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use serde_json::{Map, json};
+
+    use super::*;
+    use crate::{Code, Schema};
+
+    /// A value of so many levels, with this at its end.
+    fn nested(levels: usize, end: Value) -> Value {
+        (0..levels).fold(end, |inner, _| json!({"c": inner}))
+    }
+
+    fn chain(levels: usize, definition: impl Fn(&Value) -> Value) -> Value {
+        let definitions: Map<String, Value> = (0..levels)
+            .map(|level| {
+                let next = json!({"$ref": format!("#/$defs/M{}", level + 1)});
+                (format!("M{level}"), definition(&next))
+            })
+            .chain([(format!("M{levels}"), json!({"type": "string"}))])
+            .collect();
+        json!({"$ref": "#/$defs/M0", "$defs": definitions})
+    }
+
+    /// Two alternatives that both go on with the same property.
+    fn twice(next: &Value) -> Value {
+        let branch = json!({"type": "object", "properties": {"c": next}});
+        json!({"anyOf": [branch, branch]})
+    }
+
+    #[test]
+    fn what_multiplies_with_the_depth_of_a_value_is_refused_in_bounded_time() {
+        let itself = |keyword: &str| {
+            let branch = json!({"type": "object", "properties": {"c": {"$ref": "#"}}});
+            json!({keyword: [branch, branch, {"type": "string"}]})
+        };
+        let pattern = json!({
+            "type": ["object", "string"], "patternProperties": {"^c": {"$ref": "#"}, "c$": {"$ref": "#"}},
+        });
+        let beside = json!({
+            "type": ["object", "string"],
+            "additionalProperties": {"$ref": "#"},
+            "allOf": [{"properties": {"c": {"$ref": "#"}}}],
+        });
+        let started = Instant::now();
+        for (name, schema) in [
+            ("anyOf", itself("anyOf")),
+            (
+                "allOf",
+                json!({"allOf": [{"properties": {"c": {"$ref": "#"}}}, {"properties": {"c": {"$ref": "#"}}}]}),
+            ),
+            ("patterns", pattern),
+            ("beside", beside),
+            ("definitions", chain(60, twice)),
+        ] {
+            let schema = Schema::new(schema);
+            let error = schema.check(&nested(100, json!(1))).unwrap_err();
+            assert_eq!(error.code(), Code::InvalidInput, "{name}: {}", error.message());
+            assert!(error.message().contains("1,000,000"), "{name}: {}", error.message());
+        }
+        let schema = Schema::new(itself("anyOf"));
+        assert_eq!(schema.problems(&nested(100, json!(1))).unwrap_err().code(), Code::InvalidInput);
+        assert!(started.elapsed() < Duration::from_mins(1));
+    }
+
+    #[test]
+    fn what_is_checked_fast_and_explained_slowly_has_a_short_explanation() {
+        // Fits fast, since the first alternative does; without one that fits each level has two errors of the next.
+        let schema = Schema::new(chain(17, twice));
+        assert!(schema.is_valid(&nested(17, json!("end"))).unwrap());
+        let problems = schema.problems(&nested(17, json!(1))).unwrap();
+        assert_eq!(problems.len(), 1);
+        assert_eq!(problems[0].pointer, "");
+        assert!(problems[0].expected.contains("fits the schema"), "{problems:?}");
+        assert_eq!(schema.check(&nested(17, json!(1))).unwrap_err().code(), Code::InvalidInput);
+        // With fewer levels the place is named.
+        assert_ne!(schema.problems(&nested(3, json!(1))).unwrap()[0].expected, problems[0].expected);
+    }
+
+    #[test]
+    fn a_check_does_not_nest_deeper_than_a_thread_bears() {
+        let deep = |levels: usize, next: Value| {
+            (0..levels).fold(next, |inner, _| json!({"allOf": [{"description": "one more"}, inner]}))
+        };
+        // Each chain is short, and each level of the value begins another one.
+        let definitions = json!({
+            "Node": {"properties": {"c": {"$ref": "#/$defs/L0"}}},
+            "L0": deep(40, json!({"$ref": "#/$defs/L1"})),
+            "L1": deep(40, json!({"$ref": "#/$defs/L2"})),
+            "L2": deep(40, json!({"$ref": "#/$defs/Node"})),
+        });
+        let schema = Schema::new(json!({"$ref": "#/$defs/Node", "$defs": definitions}));
+        assert!(schema.is_valid(&nested(3, json!(1))).unwrap());
+        assert_eq!(schema.is_valid(&nested(120, json!(1))).unwrap_err().code(), Code::InvalidInput);
+    }
+
+    #[test]
+    fn everyday_recursion_and_large_values_are_checked() {
+        let tree = json!({
+            "$ref": "#/$defs/Node",
+            "$defs": {"Node": {
+                "type": "object",
+                "properties": {"c": {"$ref": "#/$defs/Node"}, "all": {"items": {"$ref": "#/$defs/Node"}}},
+            }},
+        });
+        let schema = Schema::new(tree);
+        assert!(schema.is_valid(&nested(120, json!({"all": vec![json!({}); 10_000]}))).unwrap());
+        let problems = schema.problems(&nested(100, json!(1))).unwrap();
+        assert_eq!(problems[0].pointer, "/c".repeat(100));
+        // Without references there is no need to count each.
+        let numbers = Schema::new(json!({"items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}));
+        let mut value = vec![json!(1); 50_000];
+        assert!(numbers.is_valid(&json!(value)).unwrap());
+        value[49_999] = json!("x");
+        assert_eq!(numbers.problems(&json!(value)).unwrap()[0].pointer, "/49999");
+    }
+}
