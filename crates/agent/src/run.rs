@@ -9,6 +9,7 @@ mod calls;
 mod choice;
 mod guard;
 mod hosted_code;
+mod hosted_tools;
 mod intent;
 mod judge;
 mod notices;

@@ -91,6 +91,12 @@ pub(crate) fn event(event: &Event) {
             let (input, output) = (usage.input_tokens, usage.output_tokens);
             info!(target: RUN, %run, iteration, stop_reason, input, output, "the model has answered");
         }
+        Event::HostedStarted { run, id, tool, .. } => {
+            debug!(target: CALL, %run, id, tool, "the provider runs a tool");
+        }
+        Event::HostedFinished { run, id, tool, .. } => {
+            debug!(target: CALL, %run, id, tool, "the provider's tool has a result");
+        }
         Event::CallStarted { call, tool, arguments, .. } => {
             debug!(target: CALL, %call, %tool, %arguments, "a call begins");
         }

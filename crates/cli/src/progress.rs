@@ -1,5 +1,7 @@
 //! What a person sees while a run goes on, and what a program is told.
 
+pub(crate) mod hosted;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -59,6 +61,12 @@ fn tell(printer: &Printer, spoken: &Mutex<String>, event: &Event) {
             printer.note(&harmless(spoken.trim()));
         }
         Event::Notice { message } => printer.note(&format!("{} {}", paint(WARN, "note:"), harmless(message))),
+        Event::HostedStarted { tool, input, .. } => {
+            printer.note(&hosted::started(tool, input.as_deref()).join("\n"));
+        }
+        Event::HostedFinished { tool, output, .. } => {
+            printer.note(&hosted::finished(tool, output).join("\n"));
+        }
         Event::CallStarted { tool, arguments, .. } => {
             printer.note(&started(tool, arguments));
         }

@@ -64,6 +64,32 @@ pub enum Event {
     /// A model has consumed something: one for each answer, and one for all completions that a tool call asked for.
     #[serde(rename = "usage")]
     Usage(UsageEvent),
+    /// The provider runs one of its own tools for an answer.
+    #[serde(rename = "hosted.started")]
+    HostedStarted {
+        /// The run.
+        run: RunId,
+        /// The provider's id of the call.
+        id: String,
+        /// The tool, by the provider's name, such as `bash_code_execution`.
+        tool: String,
+        /// What the tool was given, such as code or a query; absent if the provider does not say so.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        input: Option<Arc<Value>>,
+    },
+    /// A tool that the provider runs itself has a result. Not every provider tells of one.
+    #[serde(rename = "hosted.finished")]
+    HostedFinished {
+        /// The run.
+        run: RunId,
+        /// The provider's id of the call.
+        id: String,
+        /// The tool, by the provider's name; where the call is not known, the kind of result.
+        tool: String,
+        /// What came of it, as far as the provider says: `is_error`, `error_code`, `text`, `stderr`, `return_code`, `files`
+        /// and `sources`.
+        output: Arc<Value>,
+    },
     /// A tool is called.
     #[serde(rename = "call.started")]
     CallStarted {

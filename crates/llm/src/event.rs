@@ -40,8 +40,11 @@ pub enum ModelEvent {
         /// The JSON text to append to the arguments.
         fragment: String,
     },
-    /// An item is complete.
+    /// An item is complete. Items come in the answer's order.
     Item(Item),
+    /// A call of a tool that the provider runs, or its result, is complete before the items in front of it: for showing.
+    /// [`ModelEvent::Item`] delivers it again, in its place.
+    Hosted(Item),
     /// The tokens used so far.
     Usage(Usage),
     /// Something that the caller's user should know, such as a setting that was not sent.

@@ -1,6 +1,7 @@
 //! Files that a provider keeps for an account: uploaded for its models, or made by the code that it runs.
 
 mod dialect;
+mod inline;
 mod save;
 mod send;
 
@@ -19,6 +20,7 @@ use crate::{
     ProviderAccess, RawJson,
 };
 
+pub use self::inline::{InlineFile, inline_files};
 pub use self::save::SavedFile;
 
 /// The largest file that is downloaded unless the caller says otherwise, in bytes.

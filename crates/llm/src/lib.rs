@@ -69,7 +69,9 @@ pub use code_execution::{
 pub use error::{Attempt, ErrorDetails, ErrorKind, ModelError, NetworkStage, TimeoutStage};
 pub use event::{ModelEvent, ResponseStream};
 pub use fallback::FallbackModel;
-pub use files::{FilePage, FileUpload, ProviderFiles, SavedFile, StoredFile, output_files};
+pub use files::{
+    FilePage, FileUpload, InlineFile, ProviderFiles, SavedFile, StoredFile, inline_files, output_files,
+};
 pub use hosted::HostedModel;
 pub use http::client::{HttpClient, HttpOptions};
 pub use http::retry::RetryPolicy;

@@ -10,6 +10,7 @@ use toolpost_llm::{
     StopReason as ModelStop, ToolDefinition, Turn,
 };
 
+use super::hosted_tools::Told;
 use super::{Interrupted, Running, Spent, sleep_until};
 use crate::StopReason;
 use crate::meter::Meter;
@@ -146,6 +147,7 @@ impl Running<'_> {
     async fn listen(&mut self, request: &Request, meter: &mut Meter) -> Result<Response, Interrupted> {
         let withholds = self.withholds_text();
         self.said.clear();
+        let mut hosted = Told::default();
         let mut stream = self.model.stream(request);
         let mut cancelled = self.cancellation.cancelled();
         let mut over = pin!(sleep_until(self.budget.deadline()));
@@ -169,6 +171,12 @@ impl Running<'_> {
                 Some(Ok(ModelEvent::ThinkingDelta { text, .. })) => {
                     self.emit(|_| Event::ThinkingDelta { run, text });
                 }
+                Some(Ok(ModelEvent::Hosted(item))) => {
+                    hosted.early(run, &item).into_iter().for_each(|event| self.emit(|_| event));
+                }
+                Some(Ok(ModelEvent::Item(item))) => {
+                    hosted.in_turn(run, &item).into_iter().for_each(|event| self.emit(|_| event));
+                }
                 Some(Ok(ModelEvent::Notice(message))) => self.note(&message),
                 Some(Ok(ModelEvent::Retrying { attempt, after, reason })) => self.note(&format!(
                     "attempt {attempt} to reach the model failed ({reason}); the next is in {}",
@@ -176,6 +184,7 @@ impl Running<'_> {
                 )),
                 Some(Ok(ModelEvent::Restarted)) => {
                     self.said.clear();
+                    hosted = Told::default();
                     self.note("the provider began its answer anew; what it said before is void");
                 }
                 Some(Ok(_)) => {}

@@ -1,12 +1,12 @@
 //! What a provider runs itself: its tools, the files that its code gets, and those that its code makes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use toolpost_core::{Artifact, ArtifactData, Cancellation, did_you_mean};
 use toolpost_llm::{
-    Catalog, CodePlace, CodeWanted, FileRef, HostedTool, Item, Model, ModelId, ModelSpec, Part, Turn,
-    choose_code_place, output_files,
+    Catalog, CodePlace, CodeWanted, FileRef, HostedTool, InlineFile, Item, Model, ModelId, ModelSpec, Part,
+    SavedFile, Turn, choose_code_place, inline_files, output_files,
 };
 
 use super::agent::media_type;
@@ -181,7 +181,55 @@ pub(super) async fn give(
 /// A file that a provider's code has made.
 pub(super) struct Made {
     provider: String,
-    file: FileRef,
+    content: Content,
+}
+
+/// Where the file is.
+enum Content {
+    /// With the provider.
+    Stored(FileRef),
+    /// In the answer.
+    Inline(InlineFile),
+}
+
+impl Made {
+    /// What tells it from other files.
+    fn key(&self) -> &str {
+        match &self.content {
+            Content::Stored(file) => &file.id,
+            Content::Inline(file) => &file.data,
+        }
+    }
+
+    /// Writes the file into a folder, over nothing.
+    async fn save(&self, folder: &Path, config: &Config) -> Result<SavedFile, String> {
+        let saved = match &self.content {
+            Content::Stored(file) => {
+                let files = provider_files(&self.provider, config).map_err(|failure| failure.message)?;
+                files.save(file, folder).await
+            }
+            Content::Inline(file) => file.save(folder),
+        };
+        saved.map_err(|error| error.to_string())
+    }
+
+    /// That it was not saved, and what gets it all the same.
+    fn lost(&self, why: &str) -> String {
+        let provider = &self.provider;
+        harmless(&match &self.content {
+            Content::Stored(file) => {
+                let place =
+                    file.container.as_ref().map_or_else(String::new, |id| format!(" --container {id}"));
+                let (id, name) = (&file.id, file.name.as_ref().unwrap_or(&file.id));
+                format!(
+                    "`{name}` was not downloaded: {why}. `toolpost files get {id} --provider {provider}{place}` gets it"
+                )
+            }
+            Content::Inline(file) => {
+                format!("a file of the answer ({}) was not saved: {why}", one_line(&file.media_type, 80))
+            }
+        })
+    }
 }
 
 /// The files that the code of providers has made in a conversation.
@@ -192,11 +240,12 @@ pub(super) fn made(turns: &[Turn]) -> Vec<Made> {
             items.entry(&turn.origin.provider).or_default().extend(turn.items.iter().cloned());
         }
     }
-    // Gemini's code gives its files within the answer; what it cites are stores that are searched.
-    items.remove("gemini");
     let of_provider = |(provider, items): (&str, Vec<Item>)| {
-        let made = |file| Made { provider: provider.to_owned(), file };
-        output_files(&items).into_iter().map(made).collect::<Vec<_>>()
+        // Gemini's code gives its files within the answer; what it cites are stores that are searched.
+        let stored = if provider == "gemini" { Vec::new() } else { output_files(&items) };
+        let inline = inline_files(&items).into_iter().map(Content::Inline);
+        let contents = inline.chain(stored.into_iter().map(Content::Stored));
+        contents.map(|content| Made { provider: provider.to_owned(), content }).collect::<Vec<_>>()
     };
     items.into_iter().flat_map(of_provider).collect()
 }
@@ -218,20 +267,16 @@ pub(super) async fn fetch(
 ) -> Fetched {
     let mut fetched = Fetched::default();
     let mut size = 0;
-    let is_known = |made: &Made| before.iter().any(|known| known.file.id == made.file.id);
-    for made in made(turns).into_iter().filter(|made| !is_known(made)) {
-        let Made { provider, file } = &made;
+    let all = made(turns);
+    let mut known: HashSet<&str> = before.iter().map(Made::key).collect();
+    for made in all.iter().filter(|made| known.insert(made.key())) {
         let result = if fetched.artifacts.len() >= MOST_DOWNLOADS || size >= MOST_BYTES {
             Err("there are already 1,000 files or 1 GiB of this run".to_owned())
         } else {
-            let download = async {
-                let files = provider_files(provider, config).map_err(|failure| failure.message)?;
-                files.save(file, folder).await.map_err(|error| error.to_string())
-            };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => Err("the run was stopped".to_owned()),
-                saved = download => saved,
+                saved = made.save(folder, config) => saved,
             }
         };
         match result {
@@ -245,15 +290,7 @@ pub(super) async fn fetch(
                     data: ArtifactData::Path(saved.path),
                 });
             }
-            Err(why) => {
-                let place =
-                    file.container.as_ref().map_or_else(String::new, |id| format!(" --container {id}"));
-                let name = file.name.as_ref().unwrap_or(&file.id);
-                fetched.notices.push(harmless(&format!(
-                    "`{name}` was not downloaded: {why}. `toolpost files get {} --provider {provider}{place}` gets it",
-                    file.id
-                )));
-            }
+            Err(why) => fetched.notices.push(made.lost(&why)),
         }
     }
     fetched

@@ -95,6 +95,12 @@ impl Screen {
                 }
             }
             Event::TurnFinished { .. } | Event::RunFinished { .. } => self.end_text(&mut state),
+            Event::HostedStarted { tool, input, .. } => {
+                self.put_within(&mut state, progress::hosted::started(tool, input.as_deref()));
+            }
+            Event::HostedFinished { tool, output, .. } => {
+                self.put_within(&mut state, progress::hosted::finished(tool, output));
+            }
             Event::CallStarted { call, tool, arguments, .. } => {
                 let line = progress::started(tool, arguments);
                 if self.is_plain {
@@ -174,6 +180,14 @@ impl Screen {
         }
         // What is finished is no wider than it is: the terminal wraps it, and it is not drawn again.
         self.draw(state, lines, true);
+    }
+
+    /// The same in the midst of an answer: what was said before stands above.
+    fn put_within(&self, state: &mut State, lines: Vec<String>) {
+        if !self.printer.quiet {
+            self.end_text(state);
+            self.put(state, lines);
+        }
     }
 
     fn detail(&self, state: &mut State, id: CallId, detail: String) {

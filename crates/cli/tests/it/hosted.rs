@@ -1,5 +1,6 @@
 //! What a provider runs itself: where code runs, the files that it gets and makes, the containers, the cost.
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 
@@ -12,6 +13,11 @@ const HERE: &str = "code runs in the sandbox of this host";
 
 /// An answer of these blocks, whose code ran in a container.
 fn answer(blocks: &[Value]) -> Reply {
+    Reply::events(stream(blocks))
+}
+
+/// The events that such an answer comes in.
+fn stream(blocks: &[Value]) -> String {
     let message = json!({
         "type": "message", "id": "msg_1", "role": "assistant", "model": "claude-opus-5-5", "content": [],
         "stop_reason": null, "stop_sequence": null, "usage": {"input_tokens": 7, "output_tokens": 1},
@@ -41,7 +47,7 @@ fn answer(blocks: &[Value]) -> Reply {
         .iter()
         .map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap()))
         .collect();
-    Reply::events(lines.concat())
+    lines.concat()
 }
 
 /// An answer whose code has made these files.
@@ -226,6 +232,161 @@ fn a_conversation_goes_on_in_its_container_and_pays_its_least_time_once() {
         finished.err.contains("out/f2.png") && finished.err.contains("5 min 0 s of hosted code"),
         "{finished}"
     );
+}
+
+/// An answer of Gemini in these pieces, each a list of parts.
+fn gemini(pieces: &[Value]) -> Reply {
+    let last = pieces.len() - 1;
+    let events = pieces.iter().enumerate().map(|(at, parts)| {
+        let mut candidate = json!({"content": {"role": "model", "parts": parts}});
+        if at == last {
+            candidate["finishReason"] = "STOP".into();
+        }
+        let usage = json!({"promptTokenCount": 7, "candidatesTokenCount": 5, "totalTokenCount": 12});
+        format!(
+            "data: {}\n\n",
+            json!({"candidates": [candidate], "usageMetadata": usage, "responseId": "r1"})
+        )
+    });
+    Reply::events(events.collect::<String>())
+}
+
+/// Parts with code of Gemini, what it wrote, and a picture.
+fn drawn(code: &str, picture: &str) -> [Value; 3] {
+    [
+        json!({"executableCode": {"language": "PYTHON", "code": code}}),
+        json!({"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "ok\n"}}),
+        json!({"inlineData": {"mimeType": "image/png", "data": picture}}),
+    ]
+}
+
+#[test]
+fn pictures_that_stand_in_an_answer_are_saved() {
+    // Two runs of one conversation; the second answer has the first picture once more, and one that is no picture.
+    let [code, result, picture] = drawn("plot()", "cG5nIDE=");
+    let [_, _, other] = drawn("plot()", "cG5nIDI=");
+    let [_, _, broken] = drawn("plot()", "not base64");
+    let first = gemini(&[json!([code, result]), json!([picture, other]), json!([{"text": "Here."}])]);
+    let second = gemini(&[json!([code, result, picture]), json!([broken, {"text": "Here."}])]);
+    let server = LoopbackProvider::start(vec![first, second]).unwrap();
+    let env = world("gemini", &server);
+    let words = ["--code", "hosted", "--model", "gemini-3.8-flash", "--artifacts", "out"];
+    env.write("out/image.png", "mine");
+    let finished = env.run(["run", "-p", "Plot it."].iter().chain(&words)).ok();
+    assert_eq!(env.read("out/image.png"), "mine");
+    assert_eq!(env.read("out/image (2).png"), "png 1");
+    assert_eq!(env.read("out/image (3).png"), "png 2");
+    assert!(finished.err.contains("made") && finished.err.contains("out/image (2).png"), "{finished}");
+    let record = env.run(["run", "-p", "Again.", "--continue", "--json"].iter().chain(&words)).ok().json();
+    fits("run-record", &record);
+    assert!(record["artifacts"].as_array().is_none_or(Vec::is_empty), "{record}");
+    let told = record["notices"].to_string();
+    assert!(told.contains("a file of the answer (image/png) was not saved"), "{record}");
+    assert!(!env.path("out/image (4).png").exists());
+}
+
+#[test]
+fn what_hosted_tools_do_is_shown_and_told() {
+    let server = LoopbackProvider::start_with(|_| plots(&["f1"])).unwrap();
+    let env = world("anthropic", &server);
+    let words = ["run", "-p", "x", "--code", "hosted", "--model", "claude-opus-5-5"];
+    let finished = env.run(words).ok();
+    for part in [
+        "→ bash_code_execution command=python plot.py",
+        "✓ bash_code_execution (exit status 0)",
+        "│ ok",
+        "file f1",
+    ] {
+        assert!(finished.err.contains(part), "{part}: {finished}");
+    }
+    assert!(!env.run(words.iter().chain(&["--quiet"])).ok().err.contains("plot.py"));
+    let lines = env.run(words.iter().chain(&["--format", "jsonl"])).ok().lines();
+    for line in &lines {
+        fits("event", line);
+    }
+    let hosted: Vec<&Value> =
+        lines.iter().filter(|line| line["type"].as_str().unwrap().starts_with("hosted.")).collect();
+    let [started, result] = hosted.as_slice() else { panic!("{lines:?}") };
+    assert_eq!(started["type"], "hosted.started");
+    assert_eq!((&started["id"], &started["input"]["command"]), (&json!("s1"), &json!("python plot.py")));
+    assert_eq!((&result["id"], &result["tool"]), (&json!("s1"), &json!("bash_code_execution")));
+    assert_eq!(
+        result["output"],
+        json!({"is_error": false, "text": "ok\n", "return_code": 0, "files": [{"id": "f1"}]})
+    );
+    // Of a provider whose texts are whole only at the end it is told in its place all the same.
+    let [code, result, _] = drawn("print(1)\nprint(2)", "");
+    let answer = [json!([{"text": "First code."}]), json!([code, result]), json!([{"text": "Done."}])];
+    let server = LoopbackProvider::start(vec![gemini(&answer)]).unwrap();
+    let words = ["run", "-p", "x", "--code", "hosted", "--model", "gemini-3.8-flash", "--format", "jsonl"];
+    let lines = world("gemini", &server).run(words).ok().lines();
+    let told = lines.iter().filter_map(|line| match line["type"].as_str().unwrap() {
+        "text.delta" => line["text"].as_str(),
+        "hosted.started" => line["input"]["code"].as_str(),
+        "hosted.finished" => line["output"]["text"].as_str(),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), ["First code.", "print(1)\nprint(2)", "ok\n", "Done."]);
+}
+
+#[test]
+fn a_search_shows_its_query_its_sources_and_its_errors() {
+    let results: Vec<Value> = (0..30)
+        .map(|number| json!({"type": "web_search_result", "url": format!("https://a.example/{number}"), "title": "\u{1b}[2JT"}))
+        .collect();
+    let blocks = [
+        json!({"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "rust \u{1b}[31m"}}),
+        json!({"type": "web_search_tool_result", "tool_use_id": "s1", "content": results}),
+        json!({"type": "server_tool_use", "id": "s2", "name": "web_search", "input": {"query": "again"}}),
+        json!({"type": "web_search_tool_result", "tool_use_id": "s2",
+            "content": {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}}),
+        json!({"type": "text", "text": "Found."}),
+    ];
+    let server = LoopbackProvider::start(vec![answer(&blocks)]).unwrap();
+    let env = world("anthropic", &server);
+    let words = ["run", "-p", "x", "--tools", "hosted:web_search", "--model", "claude-opus-5-5"];
+    let finished = env.run(words).ok();
+    for part in [
+        "→ web_search query=rust",
+        "https://a.example/0",
+        "and 20 sources more",
+        "✗ web_search max_uses_exceeded",
+    ] {
+        assert!(finished.err.contains(part), "{part}: {finished}");
+    }
+    assert!(!finished.err.contains('\u{1b}') && !finished.err.contains("a.example/10"), "{finished}");
+}
+
+#[test]
+fn what_hosted_tools_do_is_on_the_terminal_before_the_answer_goes_on() {
+    let body = stream(&[
+        json!({"type": "text", "text": "I **plot** it."}),
+        json!({"type": "server_tool_use", "id": "s1", "name": "bash_code_execution",
+            "input": {"command": "python plot.py\npython more.py"}}),
+        json!({"type": "bash_code_execution_tool_result", "tool_use_id": "s1", "content": {
+            "type": "bash_code_execution_result", "stdout": "", "stderr": "no such file", "return_code": 2,
+            "content": []}}),
+        json!({"type": "text", "text": "It failed."}),
+    ]);
+    for options in [&[][..], &["--plain"]] {
+        let end = body.find("It failed.").unwrap();
+        let reply = Reply::events(body.as_str()).in_pieces(end, std::time::Duration::from_mins(3));
+        let server = LoopbackProvider::start(vec![reply]).unwrap();
+        let env = world("anthropic", &server).with("TERM", "xterm");
+        let words = ["chat", "--code", "hosted", "--model", "claude-opus-5-5"];
+        let (screen, running) = env.start_on_terminal("", words.iter().chain(options));
+        screen.wait_for("\u{1b}[?2004h", 1);
+        screen.press("plot\r");
+        screen.wait_for("exit status 2", 1);
+        screen.wait_for("no such file", 1);
+        let shown = screen.text();
+        let place = |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text:?}: {shown}"));
+        let order =
+            ["plot", "│ python plot.py", "│ python more.py", "exit status 2", "│ no such file"].map(place);
+        assert!(order.is_sorted(), "{order:?}: {shown}");
+        running.signal(Signal::TERM);
+        running.finish().exit(130);
+    }
 }
 
 /// A provider that takes files and answers nothing.

@@ -16,7 +16,7 @@ const MOST_OF_A_NAME: u32 = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SavedFile {
-    /// The provider's id.
+    /// The provider's id; of a file that stood in the answer, what it is called.
     pub id: String,
     /// The provider's name for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

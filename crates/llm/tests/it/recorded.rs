@@ -183,6 +183,9 @@ fn check_deltas(path: &str, response: &Response, events: &[ModelEvent]) {
                 fragments.entry(*index).or_default().push_str(fragment);
             }
             ModelEvent::Item(item) => items.push(item.clone()),
+            ModelEvent::Hosted(item) => {
+                assert!(response.items.contains(item) && !items.contains(item), "{path}: shown too late");
+            }
             ModelEvent::Usage(later) => usage = Some(later),
             other => assert!(!recordings::is_known(), "{path}: an event of another kind: {other:?}"),
         }

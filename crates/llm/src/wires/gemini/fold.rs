@@ -153,6 +153,8 @@ pub(crate) struct GenerateFold {
     items: Vec<Item>,
     /// How many of the items were delivered.
     delivered: usize,
+    /// How many of the items were delivered or looked at for what is shown before its turn.
+    shown: usize,
     /// A reason to stop was given.
     stopped: bool,
     complete: bool,
@@ -172,6 +174,7 @@ impl GenerateFold {
             open: None,
             items: Vec::new(),
             delivered: 0,
+            shown: 0,
             stopped: false,
             complete: false,
         }
@@ -484,16 +487,23 @@ impl GenerateFold {
         }
     }
 
-    /// Delivers the items up to the first text: where a text is from is only known at the end.
+    /// Delivers the items up to the first text: where a text is from is only known at the end. What hosted tools do behind
+    /// it is shown at once.
     fn deliver(&mut self, events: &mut VecDeque<ModelEvent>) {
         while let Some(item) = self.items.get(self.delivered) {
             let may_change = matches!(item.view(), ItemView::Text { text, .. } if !text.is_empty());
             if may_change && !self.complete {
-                return;
+                break;
             }
             events.push_back(ModelEvent::Item(item.clone()));
             self.delivered += 1;
         }
+        let waiting = self.items.get(self.shown.max(self.delivered)..).unwrap_or_default();
+        let is_hosted = |item: &&Item| {
+            matches!(item.view(), ItemView::ServerToolCall { .. } | ItemView::ServerToolResult { .. })
+        };
+        events.extend(waiting.iter().filter(is_hosted).cloned().map(ModelEvent::Hosted));
+        self.shown = self.items.len();
     }
 }
 

@@ -1,0 +1,157 @@
+//! Files that stand in an answer itself, instead of being kept by the provider.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+
+use super::save::{self, SavedFile};
+use crate::fields::Members;
+use crate::{ErrorKind, Item, ItemView, ModelError};
+
+/// What the names of files end with, by their media type.
+const EXTENSIONS: [(&str, &str); 20] = [
+    ("application/json", "json"),
+    ("application/pdf", "pdf"),
+    ("audio/mpeg", "mp3"),
+    ("audio/ogg", "ogg"),
+    ("audio/wav", "wav"),
+    ("audio/x-wav", "wav"),
+    ("image/avif", "avif"),
+    ("image/bmp", "bmp"),
+    ("image/gif", "gif"),
+    ("image/heic", "heic"),
+    ("image/jpeg", "jpg"),
+    ("image/png", "png"),
+    ("image/svg+xml", "svg"),
+    ("image/tiff", "tiff"),
+    ("image/webp", "webp"),
+    ("text/csv", "csv"),
+    ("text/html", "html"),
+    ("text/plain", "txt"),
+    ("video/mp4", "mp4"),
+    ("video/webm", "webm"),
+];
+
+/// A file that stands in an answer itself: a picture that the code of Gemini has drawn, for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InlineFile {
+    /// The media type in the provider's words, such as `image/png`.
+    pub media_type: String,
+    /// The content in base64, as it came.
+    pub data: String,
+}
+
+impl InlineFile {
+    /// Writes the file into a folder, which is made if it is not there. It is called for what it is, such as `image.png`;
+    /// a file that is there already stays: the new one gets a number.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Protocol`] if the content is not base64, [`ErrorKind::Configuration`] if the folder takes no file.
+    pub fn save(&self, folder: &Path) -> Result<SavedFile, ModelError> {
+        let decoded = STANDARD.decode(&self.data).or_else(|_| URL_SAFE.decode(&self.data));
+        let bytes = decoded.map_err(|error| {
+            ModelError::new(ErrorKind::Protocol, format!("a file in the answer is not base64: {error}"))
+        })?;
+        let broken = |error: std::io::Error| {
+            let message = format!("the folder `{}`: {error}", folder.display());
+            ModelError::new(ErrorKind::Configuration, message)
+        };
+        let name = self.name();
+        let (mut target, path) = save::create(folder, &name).map_err(broken)?;
+        let unfinished = save::Unfinished::new(path);
+        target.write_all(&bytes).map_err(broken)?;
+        Ok(SavedFile {
+            id: name,
+            name: None,
+            path: unfinished.keep(),
+            size: bytes.len() as u64,
+            media_type: Some(self.media_type.clone()),
+        })
+    }
+
+    /// What the file is called: `image.png`.
+    fn name(&self) -> String {
+        let kind = self.media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let medium =
+            ["image", "audio", "video"].into_iter().find(|medium| kind.split('/').next() == Some(medium));
+        let stem = medium.unwrap_or("file");
+        let extension = EXTENSIONS.iter().find(|(known, _)| *known == kind).map_or("bin", |(_, word)| word);
+        format!("{stem}.{extension}")
+    }
+}
+
+/// The files that stand in an answer's items themselves, in order; those that the model made while it thought are left
+/// out.
+pub fn inline_files(items: &[Item]) -> Vec<InlineFile> {
+    let inline = items.iter().filter(|item| {
+        // The one wire that has them has no view for them.
+        matches!(item.view(), ItemView::Other { kind } if kind == "inlineData")
+    });
+    inline.filter_map(|item| file(item.raw().get())).collect()
+}
+
+fn file(part: &str) -> Option<InlineFile> {
+    let part: Members<'_> = serde_json::from_str(part).ok()?;
+    if part.read::<bool>("thought") == Some(true) {
+        return None;
+    }
+    let data: Members<'_> = part.read("inlineData")?;
+    Some(InlineFile { media_type: data.read("mimeType").unwrap_or_default(), data: data.read("data")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn item(part: &Value) -> Item {
+        let kind = part.as_object().unwrap().keys().next().unwrap().clone();
+        Item::new(ItemView::Other { kind }, part.into())
+    }
+
+    #[test]
+    fn files_of_an_answer_are_found_and_saved_over_nothing() {
+        let picture = |data: &str| json!({"inlineData": {"mimeType": "image/png", "data": data}});
+        let mut thought = picture("YQ==");
+        thought["thought"] = true.into();
+        let parts = [
+            picture("YQ=="),
+            json!({"hologram": {}}),
+            thought,
+            picture("_-8="),
+            picture("no base64"),
+            json!({"inlineData": 7}),
+        ];
+        let items: Vec<Item> = parts.iter().map(item).collect();
+        let files = inline_files(&items);
+        let folder = tempfile::tempdir().unwrap();
+        let saved: Vec<_> = files.iter().map(|file| file.save(&folder.path().join("new"))).collect();
+        let [Ok(first), Ok(second), Err(third)] = saved.as_slice() else { panic!("{saved:?}") };
+        assert_eq!(first.path, folder.path().join("new/image.png"));
+        assert_eq!(second.path, folder.path().join("new/image (2).png"));
+        assert_eq!(std::fs::read(&first.path).unwrap(), b"a");
+        assert_eq!(std::fs::read(&second.path).unwrap(), b"\xff\xef");
+        assert_eq!((first.size, first.media_type.as_deref()), (1, Some("image/png")));
+        assert_eq!(third.kind, ErrorKind::Protocol);
+        assert_eq!(std::fs::read_dir(folder.path().join("new")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn names_follow_from_the_media_type_and_from_nothing_else() {
+        for (media_type, expected) in [
+            ("image/jpeg", "image.jpg"),
+            ("IMAGE/PNG; charset=x", "image.png"),
+            ("audio/wav", "audio.wav"),
+            ("text/csv", "file.csv"),
+            ("image/../../etc/passwd", "image.bin"),
+            ("", "file.bin"),
+        ] {
+            let file = InlineFile { media_type: media_type.into(), data: String::new() };
+            assert_eq!(file.name(), expected, "{media_type:?}");
+        }
+    }
+}
