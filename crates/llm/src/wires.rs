@@ -3,6 +3,7 @@
 //! A wire writes a [`Request`] as a body, folds a stream or reads a body to a [`Response`], and reads errors. It makes
 //! no connection: that is `http`'s. [`Wire`] offers the same to who has recorded traffic and no provider.
 
+mod answer_tool;
 pub(crate) mod anthropic;
 mod bounds;
 pub(crate) mod chat;
@@ -15,6 +16,7 @@ pub(crate) mod responses;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use self::answer_tool::ByAnswerTool;
 use self::codec::{Codec, Fold};
 use self::responses::{Dialect, ResponsesCodec};
 use crate::catalog::ModelInfo;
@@ -57,13 +59,16 @@ impl Wire {
     /// The codec for a model, of which this is known. `is_own` says whether the provider itself is asked, and not another
     /// server that speaks its wire.
     pub(crate) fn codec(self, info: Arc<ModelInfo>, is_own: bool) -> Arc<dyn Codec> {
-        match self {
+        let known = Arc::clone(&info);
+        let codec: Arc<dyn Codec> = match self {
             Self::Messages => Arc::new(anthropic::MessagesCodec::new(info)),
             Self::GenerateContent => Arc::new(gemini::GenerateCodec::new(info)),
             Self::Responses => Arc::new(ResponsesCodec::new(Dialect::OpenAi, info, is_own)),
             Self::XaiResponses => Arc::new(ResponsesCodec::new(Dialect::Xai, info, is_own)),
-            Self::ChatCompletions => Arc::new(chat::ChatCodec::new(info)),
-        }
+            // It has a way with the tool of its own: answers are one message.
+            Self::ChatCompletions => return Arc::new(chat::ChatCodec::new(info)),
+        };
+        Arc::new(ByAnswerTool::new(codec, self, known))
     }
 
     /// The body that a request to a model at its provider has. An error if the wire lacks what the request needs.
@@ -103,6 +108,15 @@ pub(crate) enum AnyFold {
 }
 
 impl AnyFold {
+    fn wire(&self) -> Wire {
+        match self {
+            Self::Messages(_) => Wire::Messages,
+            Self::GenerateContent(_) => Wire::GenerateContent,
+            Self::Responses(_) => Wire::Responses,
+            Self::Chat(_) => Wire::ChatCompletions,
+        }
+    }
+
     fn inner(&mut self) -> &mut dyn Fold {
         match self {
             Self::Messages(fold) => fold,
@@ -115,7 +129,9 @@ impl AnyFold {
 
 impl Fold for AnyFold {
     fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let from = events.len();
         self.inner().take(data, events)?;
+        answer_tool::take_events(events, from, self.wire());
         if self.count() > MOST_VALUES {
             let message = format!("the answer has more than {MOST_VALUES} items");
             return Err(ModelError::new(ErrorKind::Protocol, message));
@@ -133,7 +149,10 @@ impl Fold for AnyFold {
     }
 
     fn end(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        self.inner().end(events)
+        let from = events.len();
+        self.inner().end(events)?;
+        answer_tool::take_events(events, from, self.wire());
+        Ok(())
     }
 
     fn count(&self) -> usize {
@@ -146,7 +165,9 @@ impl Fold for AnyFold {
     }
 
     fn finish(&mut self) -> Result<Response, ModelError> {
-        self.inner().finish()
+        let mut response = self.inner().finish()?;
+        answer_tool::take_answer(&mut response, self.wire());
+        Ok(response)
     }
 }
 

@@ -13,6 +13,9 @@ use toolpost_llm::{ErrorKind, Feature, ModelError, OutputFormat, Turn};
 use super::{FROM_THE_PROGRAM, Interrupted, Outcome, Run, Running};
 use crate::{Agent, StopReason};
 
+/// The provider option by which answers of a schema come by way of a tool.
+const STRUCTURED_OUTPUT: &str = "structured_output";
+
 /// How much of what is wrong with an answer its model is told, in characters.
 const MAX_PROBLEM: usize = 2000;
 
@@ -114,7 +117,7 @@ impl Run {
 }
 
 impl Running<'_> {
-    /// Asks for the form natively; where the wire has none, the instructions say it.
+    /// Asks for the form as the wire has it, natively or by way of a tool; where it has neither, the instructions say it.
     pub(super) fn ask_for_form(&mut self) -> Result<(), Interrupted> {
         let Some(form) = &self.answer else { return Ok(self.model.check(&self.request)?) };
         self.request.settings.output = Some(OutputFormat::schema(form.schema.as_value()));
@@ -127,13 +130,28 @@ impl Running<'_> {
         }
     }
 
-    /// Whether a request was refused that might do with the form in the instructions: nothing is known of the model's
-    /// schemas, and it was asked for one.
+    /// Whether a request was refused that might do without the provider's form: it was asked for one, and nothing is known
+    /// of the model's schemas, or the provider speaks of this one.
     pub(super) fn may_be_refused_for_form(&self, error: &ModelError) -> bool {
         let knows = self.parts.model.info().and_then(|info| info.has(Feature::StructuredOutput));
         error.kind == ErrorKind::InvalidRequest
             && self.request.settings.output.is_some()
-            && knows != Some(true)
+            && (knows != Some(true) || speaks_of_form(&error.to_string()))
+    }
+
+    /// Has the answer come by way of a tool that the model must call; whether that is new, and possible.
+    pub(super) fn ask_by_tool(&mut self, reason: &str) -> bool {
+        if self.request.provider_options.contains_key(STRUCTURED_OUTPUT) {
+            return false;
+        }
+        self.request.provider_options.insert(STRUCTURED_OUTPUT.to_owned(), "tool".into());
+        let can = self.model.check(&self.request).is_ok();
+        if can {
+            self.note(&format!("{reason}: it is asked by way of a tool instead"));
+        } else {
+            self.request.provider_options.remove(STRUCTURED_OUTPUT);
+        }
+        can
     }
 
     /// Has the instructions say what the answer must be, instead of the provider.
@@ -144,6 +162,7 @@ impl Running<'_> {
             form.schema.as_value()
         );
         self.request.settings.output = None;
+        self.request.provider_options.remove(STRUCTURED_OUTPUT);
         self.request.system = Some(match self.request.system.take() {
             Some(system) => format!("{system}\n\n{instruction}"),
             None => instruction,
@@ -180,6 +199,20 @@ impl Running<'_> {
         )));
         None
     }
+}
+
+/// Whether a provider's refusal is about the form of the answer, in the words of its wire.
+fn speaks_of_form(refusal: &str) -> bool {
+    [
+        "response_format",
+        "text.format",
+        "output_config",
+        "responseJsonSchema",
+        "response_json_schema",
+        "schema",
+    ]
+    .iter()
+    .any(|word| refusal.contains(word))
 }
 
 /// The JSON value that a text is, or that stands in it between other words.

@@ -31,14 +31,19 @@ impl Running<'_> {
         Ok(answer)
     }
 
-    /// Asks the model; once more without the provider's form for answers if that may be why it refuses the question.
+    /// Asks the model; once more by way of a tool, and once more with the form in the instructions, if the form may be
+    /// why it refuses the question.
     async fn ask_in_form(&mut self) -> Result<Response, Interrupted> {
-        match self.ask().await {
-            Err(Interrupted { error: Some(error), .. }) if self.may_be_refused_for_form(&error) => {
-                self.say_form(&format!("the provider may take no schemas for answers ({error})"));
-                self.ask().await
+        loop {
+            match self.ask().await {
+                Err(Interrupted { error: Some(error), .. }) if self.may_be_refused_for_form(&error) => {
+                    let reason = format!("the provider may take no schemas for answers ({error})");
+                    if !self.ask_by_tool(&reason) {
+                        self.say_form(&reason);
+                    }
+                }
+                answer => return answer,
             }
-            answer => answer,
         }
     }
 

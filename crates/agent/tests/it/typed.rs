@@ -114,7 +114,8 @@ async fn a_server_without_schemas_and_tools_is_told_in_the_instructions() {
     let unknown = Arc::clone(Catalog::built_in());
     let row = r#"{"models": [{"id": "openai-compatible/small", "features": {"structured_output": false, "tools": false}}]}"#;
     let known = Arc::new(unknown.with_file("mine", row).unwrap());
-    for (catalog, refused) in [(&unknown, 1), (&known, 0)] {
+    // Of whom nothing is known is asked natively, then by way of a tool.
+    for (catalog, refused) in [(&unknown, 2), (&known, 0)] {
         let server = chat(&["It is Oslo.", FITS], takes_neither);
         let answer = agent_at(&server, catalog).run_as::<City>("Which?").await.unwrap();
         assert_eq!(answer.value, oslo());
@@ -122,7 +123,9 @@ async fn a_server_without_schemas_and_tools_is_told_in_the_instructions() {
         assert!(notices.contains("the instructions say it instead"), "{notices}");
         let bodies: Vec<Value> = server.requests().iter().map(ReceivedRequest::json).collect();
         assert_eq!(bodies.len(), refused + 2, "{bodies:?}");
-        assert_eq!(bodies.iter().filter(|body| body.get("response_format").is_some()).count(), refused);
+        let natively = bodies.iter().filter(|body| body.get("response_format").is_some()).count();
+        let by_tool = bodies.iter().filter(|body| body.get("tools").is_some()).count();
+        assert_eq!((natively, by_tool), (refused / 2, refused / 2));
         for body in &bodies[refused..] {
             let system = body["messages"][0]["content"].as_str().unwrap();
             assert!(system.starts_with("Be brief.") && system.contains("\"people\""), "{system}");
@@ -136,7 +139,41 @@ async fn a_server_without_schemas_and_tools_is_told_in_the_instructions() {
     let server = chat(&[], |_| true);
     let failed = agent_at(&server, &unknown).run_as::<City>("Which?").await.unwrap_err();
     assert_eq!(failed.outcome.error.unwrap().kind, ErrorKind::InvalidRequest);
-    assert_eq!(server.requests().len(), 2);
+    assert_eq!(server.requests().len(), 3);
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_the_form_is_asked_by_way_of_a_tool() {
+    let server = LoopbackProvider::start_with(|request| {
+        let body = request.json();
+        if body.get("response_format").is_some() {
+            let error = json!({"error": {"message": "no response_format here", "type": "invalid_request_error"}});
+            return Reply::json(400, error.to_string());
+        }
+        let call = json!({"id": "c1", "type": "function", "function": {"name": "toolpost_answer", "arguments": FITS}});
+        let message = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+        let body = json!({"id": "c", "object": "chat.completion", "model": "m",
+            "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}});
+        Reply::json(200, body.to_string())
+    })
+    .unwrap();
+    let unknown = Arc::clone(Catalog::built_in());
+    // Also of a model that has schemas, if the provider's words are about them.
+    let row = r#"{"models": [{"id": "openai-compatible/small", "features": {"structured_output": true}}]}"#;
+    let known = Arc::new(unknown.with_file("mine", row).unwrap());
+    for catalog in [&unknown, &known] {
+        let before = server.requests().len();
+        let answer = agent_at(&server, catalog).run_as::<City>("Which?").await.unwrap();
+        assert_eq!(answer.value, oslo());
+        assert_eq!(answer.outcome.record.iterations, 2, "each question counts");
+        let bodies: Vec<Value> = server.requests()[before..].iter().map(ReceivedRequest::json).collect();
+        assert_eq!(bodies.len(), 2);
+        assert_eq!(bodies[1]["tools"][0]["function"]["name"], "toolpost_answer");
+        assert_eq!(bodies[1]["tool_choice"]["function"]["name"], "toolpost_answer");
+        let notices = answer.outcome.record.notices.join("\n");
+        assert!(notices.contains("it is asked by way of a tool instead"), "{notices}");
+    }
 }
 
 #[tokio::test]

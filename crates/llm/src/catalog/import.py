@@ -56,7 +56,7 @@ def anthropic(row, name):
             features["code_execution"] = True
         else:
             features["code_execution"] = False
-        features.update(tools=number >= (3, 0), tool_search=False, structured_output=False)
+        features.update(tools=number >= (3,), tool_search=False, structured_output=False)
         if not name.startswith(("claude-opus-4", "claude-sonnet-4", "claude-3-7")):
             features["reasoning"] = False
         row["efforts"] = []

@@ -15,6 +15,12 @@ pub(crate) trait Codec: Send + Sync + fmt::Debug {
         &[]
     }
 
+    /// Why the wire's own form cannot hold the answer to the schema that the request has for it, if so.
+    fn form_obstacle(&self, request: &Request) -> Option<String> {
+        let _ = request;
+        None
+    }
+
     /// Whether the wire and the model can take the request. What they lack is an error before anything is sent.
     fn check(&self, request: &Request) -> Result<(), ModelError>;
 

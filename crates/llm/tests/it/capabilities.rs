@@ -127,7 +127,7 @@ async fn a_feature_that_a_model_lacks_is_an_error_that_names_models_which_have_i
             "tool_result_clearing",
             "anthropic/claude-sonnet-5-5",
         ),
-        ("claude-3-haiku", schema, "structured_output", "anthropic/claude-sonnet-5-5"),
+        ("claude-2", schema, "structured_output", "anthropic/claude-sonnet-5-5"),
         (
             "claude-opus-5-5",
             hosted(HostedTool::FileSearch { stores: vec!["s".into()], max_results: None }),

@@ -7,6 +7,7 @@
     reason = "this crate is tests alone, their helpers included; they print what they counted"
 )]
 
+mod answer_tool;
 mod anthropic_tools;
 mod bad_answers;
 mod bad_wires;

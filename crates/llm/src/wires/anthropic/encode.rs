@@ -478,6 +478,12 @@ impl<'a> Encoder<'a> {
 }
 
 /// A schema as the provider takes it; an error if it is nested too deep to be read.
+/// Why the provider cannot keep the answer to its schema, if so.
+pub(super) fn form_obstacle(output: Option<&OutputFormat>) -> Option<String> {
+    let Some(OutputFormat::Schema { schema, .. }) = output else { return None };
+    lowered(schema).and_then(|lowered| StrictAllowance::anthropic().take_answer(&lowered)).err()
+}
+
 fn lowered(schema: &RawJson) -> Result<Lowered, String> {
     let schema = schema.to_value().map_err(|error| error.to_string())?;
     Ok(lower(&schema, SchemaTarget::AnthropicStrict))

@@ -38,6 +38,10 @@ impl MessagesCodec {
 }
 
 impl Codec for MessagesCodec {
+    fn form_obstacle(&self, request: &Request) -> Option<String> {
+        encode::form_obstacle(request.settings.output.as_ref())
+    }
+
     fn check(&self, request: &Request) -> Result<(), ModelError> {
         if let Some(user) = request.metadata.keys().find(|name| *name != "user_id") {
             let message = format!("metadata `{user}`: the Anthropic wire takes `user_id` alone");

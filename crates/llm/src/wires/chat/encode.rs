@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::message::Joined;
 use super::parts::{content_of, result_of};
-use super::{ANSWER_TOOL, STRUCTURED_OUTPUT};
+use super::{ANSWER_TOOL, DESCRIPTION, STRUCTURED_OUTPUT};
 use crate::catalog::ModelInfo;
 use crate::fields::Fields;
 use crate::json::JsonWriter;
@@ -209,7 +209,7 @@ impl Encoder<'_> {
             };
             tools.push(to_raw_value(&json!({"type": "function", "function": {
                 "name": ANSWER_TOOL,
-                "description": "Gives the final answer. Call it once, with the whole answer.",
+                "description": DESCRIPTION,
                 "parameters": schema
             }}))?);
             let alone = tools.len() == 1;

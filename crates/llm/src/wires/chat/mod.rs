@@ -18,6 +18,7 @@ mod parts;
 use std::sync::Arc;
 
 use super::AnyFold;
+use super::answer_tool::{ANSWER_TOOL, DESCRIPTION, STRUCTURED_OUTPUT, check_option};
 use super::codec::{Codec, Encoded};
 use crate::catalog::ModelInfo;
 use crate::{ErrorKind, Feature, HostedTool, ModelError, Request, Response, Turn};
@@ -25,12 +26,6 @@ use crate::{ErrorKind, Feature, HostedTool, ModelError, Request, Response, Turn}
 pub(crate) use self::encode::write_messages;
 pub(crate) use self::fold::ChatFold;
 pub(crate) use self::message::items_of;
-
-/// The tool whose arguments are the answer, where a server keeps to schemas in no other way.
-const ANSWER_TOOL: &str = "toolpost_answer";
-
-/// The provider option that asks for that tool.
-const STRUCTURED_OUTPUT: &str = "structured_output";
 
 /// The wire for one model.
 #[derive(Debug)]
@@ -67,16 +62,7 @@ impl Codec for ChatCodec {
                 edit.name()
             ));
         }
-        if let Some(mode) = request.provider_options.get(STRUCTURED_OUTPUT)
-            && !matches!(mode.as_str(), Some("tool" | "native"))
-        {
-            return unsupported(format!(
-                "provider option `{STRUCTURED_OUTPUT}`: expected `tool` or `native`, found {mode}"
-            ));
-        }
-        if request.tools.iter().any(|tool| tool.name == ANSWER_TOOL) {
-            return unsupported(format!("a tool called `{ANSWER_TOOL}`: the wire uses this name itself"));
-        }
+        check_option(request).or_else(unsupported)?;
         let said = request.turns.iter().filter_map(|turn| match turn {
             Turn::User(parts) | Turn::System(parts) => Some(parts),
             _ => None,

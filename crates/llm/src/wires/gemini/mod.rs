@@ -63,6 +63,11 @@ impl GenerateCodec {
 }
 
 impl Codec for GenerateCodec {
+    fn form_obstacle(&self, request: &Request) -> Option<String> {
+        (!request.tools.is_empty() && !is_modern(&self.info.id.name))
+            .then(|| "models before Gemini 3 take a schema for the answer or tools".to_owned())
+    }
+
     fn check(&self, request: &Request) -> Result<(), ModelError> {
         let name = &self.info.id.name;
         // The name becomes a part of the address.

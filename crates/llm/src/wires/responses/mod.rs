@@ -9,9 +9,13 @@ mod view;
 use std::sync::Arc;
 
 use super::AnyFold;
+use super::answer_tool::is_object;
 use super::codec::{Codec, Encoded};
 use crate::catalog::ModelInfo;
-use crate::{ContextEdit, ErrorKind, HostedTool, MediaSource, ModelError, Part, Request, Response, Turn};
+use crate::schema::{SchemaTarget, lower};
+use crate::{
+    ContextEdit, ErrorKind, HostedTool, MediaSource, ModelError, OutputFormat, Part, Request, Response, Turn,
+};
 
 pub(crate) use self::fold::ResponseFold;
 
@@ -40,6 +44,16 @@ impl ResponsesCodec {
 }
 
 impl Codec for ResponsesCodec {
+    fn form_obstacle(&self, request: &Request) -> Option<String> {
+        let Some(OutputFormat::Schema { schema, .. }) = &request.settings.output else { return None };
+        let schema = schema.to_value().ok()?;
+        if is_object(&schema) {
+            return None;
+        }
+        // An object in other words is made one; anything else the provider refuses, strict or not.
+        lower(&schema, SchemaTarget::OpenAiStrict).obstacle
+    }
+
     fn check(&self, request: &Request) -> Result<(), ModelError> {
         let unsupported =
             |message: String| Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
