@@ -8,12 +8,14 @@
 //!
 //! [`Scrubber`]: toolpost_llm::Scrubber
 
+mod backlog;
 mod conversation;
 mod conversations;
 mod keeper;
 mod ledger;
 mod runs;
 
+pub(crate) use self::conversation::Ended;
 pub use self::conversation::{Compacted, Conversation, Exchange};
 pub use self::conversations::{ConversationSummary, Conversations, Forked, NewConversation};
 pub(crate) use self::keeper::Keeper;

@@ -20,7 +20,7 @@ mod setup;
 mod shorten;
 mod wrap_up;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ pub use self::wrap_up::WrapUp;
 use crate::agent::Parts;
 use crate::dynamic::Offer;
 use crate::family::{Family, Listeners};
-use crate::memory::Keeper;
+use crate::memory::{Ended, Keeper};
 use crate::port::ModelPort;
 use crate::{Agent, StopReason};
 
@@ -69,6 +69,7 @@ pub struct Run {
     tool_session: Option<ToolSession>,
     usage_metadata: Map<String, Value>,
     keeper: Keeper,
+    carry: Carry,
     answer: Option<AnswerForm>,
     pauses: bool,
     tools: Option<BTreeSet<String>>,
@@ -80,6 +81,10 @@ pub struct Run {
     earlier: Vec<Arc<RunRecord>>,
     deadline: Option<Instant>,
 }
+
+/// What the next requests of a conversation carry to providers beyond its turns, by the provider's name: the id of the
+/// container that its code ran in, for one.
+type Carry = BTreeMap<String, Map<String, Value>>;
 
 /// How far a run goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +114,10 @@ impl Run {
         let parent = self.outer.as_ref().and_then(|outer| outer.run);
         self.keeper.begin(self.id, parent, &*parts.model, &self.turns);
         let model = self.keeper.listen(&parts.model);
-        let carry = self.keeper.carry(&parts.model.id().provider);
-        hosted_code::carry_on(&mut self.turns, &parts.model.id().provider, &carry);
+        let mut carry = self.keeper.carry();
+        carry.extend(self.carry);
+        let left_out = hosted_code::left_out(&carry, &self.turns);
+        hosted_code::gather(&mut carry, &self.turns);
         let code_meter = self.keeper.code_meter();
         let outer = self.outer.take();
         let mut family = Family::new(&parts.limits, outer);
@@ -148,6 +155,7 @@ impl Run {
                 provider_options: parts.provider_options.clone(),
                 hosted_tools: parts.hosted_tools.clone(),
                 context_edits: parts.context_edits(),
+                carry: left_out,
                 ..Request::default()
             },
             offer: Offer::new(&parts.toolbox, &parts.offering, finder),
@@ -227,8 +235,8 @@ struct Running<'a> {
     keeper: Keeper,
     /// What the model has said of the answer that is not whole yet.
     said: String,
-    /// What the next request carries to the same provider.
-    carry: Map<String, Value>,
+    /// What the next requests carry to providers.
+    carry: Carry,
     request: Request,
     offer: Offer<'a>,
     /// What the offer begins with.
@@ -347,7 +355,6 @@ impl Running<'_> {
             code_meter,
             ..
         } = self;
-        keeper.keep_code_meter(code_meter);
         let family = budget.family();
         let spent = family.spent();
         let handoff = family.handoff();
@@ -365,7 +372,15 @@ impl Running<'_> {
         }
         let tool_session = offer.into_session();
         record.notices = notices.as_slice().to_vec();
-        if let Some(notice) = keeper.finish(&record, &request.turns, &carry, tool_session.as_ref()).await {
+        let ended = Ended {
+            record: &record,
+            turns: &request.turns,
+            open: state.as_ref().map(RunState::results).unwrap_or_default(),
+            carry: &carry,
+            code_meter: &code_meter,
+            session: tool_session.as_ref(),
+        };
+        if let Some(notice) = keeper.finish(&ended).await {
             notices.add(notices::shortened(&notice));
             record.notices = notices.into_vec();
         }
@@ -389,7 +404,7 @@ impl Running<'_> {
     /// Keeps what is new of the conversation, where it is kept.
     async fn save(&mut self) {
         let spent = self.budget.family().spent();
-        if let Some(notice) = self.keeper.save(&self.request.turns, &self.record, spent).await {
+        if let Some(notice) = self.keeper.save(&self.request.turns, &self.record, &spent).await {
             self.note(&notice);
         }
     }

@@ -1,5 +1,6 @@
 //! Agents that a conversation moves between.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use toolpost_core::{Args, BoxFuture, Ctx, Output, RunRecord, Tool, ToolError, ToolSpec};
@@ -103,7 +104,7 @@ impl Team {
     /// whom. What it consumed and cost is what all of them did.
     pub async fn run_with(&self, turns: Vec<Turn>, ready: impl Fn(Run) -> Run) -> Outcome {
         let family = Arc::new(Family::new(&self.limits, None));
-        let (mut turns, mut member, mut moves) = (turns, 0, 0);
+        let (mut turns, mut carry, mut member, mut moves) = (turns, BTreeMap::new(), 0, 0);
         let mut earlier: Vec<Arc<RunRecord>> = Vec::new();
         let mut notices = Vec::new();
         loop {
@@ -114,7 +115,7 @@ impl Team {
                 Arc::default()
             };
             let (name, agent) = self.member(member);
-            let run = ready(Run::from_turns(agent, turns)).within(&family).in_team(names);
+            let run = ready(Run::from_turns(agent, turns).with_carry(carry)).within(&family).in_team(names);
             let mut outcome = run.after(earlier.clone()).finish().await;
             let next = outcome.handoff.filter(|_| outcome.stop == StopReason::Handoff);
             let Some(next) = next else {
@@ -135,7 +136,7 @@ impl Team {
             let children = &mut Arc::make_mut(&mut record).children;
             children.drain(..earlier.len().min(children.len()));
             earlier.push(record);
-            turns = outcome.turns;
+            (turns, carry) = (outcome.turns, outcome.carry);
             member = next;
             moves += 1;
         }

@@ -1,5 +1,6 @@
 //! What a model is asked.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -41,6 +42,10 @@ pub struct Request {
     /// What the provider may know about the request, such as a pseudonymous `user_id`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
+    /// What is carried on to providers, by their names, of answers that are not among the turns any more. See
+    /// [`AssistantTurn::carry`].
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub carry: BTreeMap<String, Map<String, Value>>,
 }
 
 impl Request {
@@ -57,10 +62,11 @@ impl Request {
     /// What the latest answer of a provider that has something of this name left to carry on. See
     /// [`AssistantTurn::carry`].
     pub fn carried(&self, provider: &str, name: &str) -> Option<&Value> {
-        self.turns.iter().rev().find_map(|turn| match turn {
+        let of_answers = self.turns.iter().rev().find_map(|turn| match turn {
             Turn::Assistant(turn) if turn.origin.provider == provider => turn.carry.get(name),
             _ => None,
-        })
+        });
+        of_answers.or_else(|| self.carry.get(provider)?.get(name))
     }
 
     /// The tool results of the conversation, oldest first.

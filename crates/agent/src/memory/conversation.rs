@@ -12,11 +12,13 @@ use toolpost_core::{
 use toolpost_llm::{CodeExecutionMeter, ItemView, Part, ToolResult, Turn};
 use toolpost_toolbox::ToolSession;
 
+use super::backlog::Backlog;
 use super::conversations::{ConversationSummary, Forked, remember_last};
 use super::ledger::Ledger;
 use crate::compact::middle;
 use crate::family::Family;
 use crate::meter::Meter;
+use crate::run::Spent;
 use crate::{Agent, Limits, Run};
 
 /// The version of the format of a head.
@@ -35,19 +37,18 @@ const TITLE: usize = 80;
 pub struct Conversation(Arc<Inner>);
 
 struct Inner {
-    ledger: Ledger,
+    backlog: Backlog<Head>,
     id: ScopeId,
     state: Mutex<State>,
 }
 
+/// All that was added, whether it is kept already or not.
 struct State {
-    document: Document,
-    head: Head,
     turns: Vec<Turn>,
+    /// Results for the calls of the last turn, for whoever goes on without the run that waits for them.
+    open: Vec<ToolResult>,
     exchanges: Vec<Exchange>,
-    /// How many of the turns are kept: those behind them mend what a killed process left.
-    saved: usize,
-    /// How often something was kept by this handle and its clones.
+    /// How often something was added, as far as this handle and its clones know.
     edition: u64,
 }
 
@@ -94,6 +95,9 @@ pub(super) struct Head {
     /// Whether the cost of some run is not known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) cost_unknown: bool,
+    /// What was consumed before the last run, if that one has waited: its figures come once more when it is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    before_waiting: Option<Box<Before>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) forked_from: Option<Forked>,
     /// What the next request to a provider carries, by provider: the id of a container, for one.
@@ -108,7 +112,48 @@ pub(super) struct Head {
     pub(super) bytes: u64,
 }
 
+fn count(usage: &mut Usage, (cost_usd, is_unknown): (&mut f64, &mut bool), spent: &Spent) {
+    usage.add(&spent.usage);
+    match spent.cost_usd {
+        Some(cost) => *cost_usd += cost,
+        None => *is_unknown = true,
+    }
+}
+
+/// What a conversation had consumed before a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Before {
+    run: RunId,
+    usage: Usage,
+    cost_usd: f64,
+    cost_unknown: bool,
+}
+
 impl Head {
+    /// Counts what was consumed by no run.
+    fn spend(&mut self, spent: &Spent) {
+        if let Some(before) = &mut self.before_waiting {
+            count(&mut before.usage, (&mut before.cost_usd, &mut before.cost_unknown), spent);
+        }
+        count(&mut self.usage, (&mut self.cost_usd, &mut self.cost_unknown), spent);
+    }
+
+    /// Counts what a run has consumed, in the place of what it had when it waited.
+    fn spend_in_all(&mut self, run: RunId, spent: &Spent, waits: bool) {
+        match self.before_waiting.take() {
+            Some(before) if before.run == run => {
+                self.usage = before.usage;
+                (self.cost_usd, self.cost_unknown) = (before.cost_usd, before.cost_unknown);
+            }
+            _ => {}
+        }
+        if waits {
+            let (usage, cost_usd, cost_unknown) = (self.usage.clone(), self.cost_usd, self.cost_unknown);
+            self.before_waiting = Some(Box::new(Before { run, usage, cost_usd, cost_unknown }));
+        }
+        count(&mut self.usage, (&mut self.cost_usd, &mut self.cost_unknown), spent);
+    }
+
     pub(super) fn new(title: Option<&str>, folder: Option<String>) -> Self {
         let now = SystemClock.timestamp();
         Self {
@@ -124,6 +169,7 @@ impl Head {
             usage: Usage::default(),
             cost_usd: 0.0,
             cost_unknown: false,
+            before_waiting: None,
             forked_from: None,
             carry: BTreeMap::new(),
             tool_session: None,
@@ -148,41 +194,46 @@ impl Head {
 }
 
 /// What was added to a conversation.
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Entry {
-    /// More turns.
-    Turns { run: RunId, turns: Vec<Turn> },
+    /// More turns, and results for the calls of the last one if its run waits.
+    Turns {
+        run: RunId,
+        turns: Vec<Turn>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        open: Vec<ToolResult>,
+    },
     /// Some turns took the place of others.
     Splice { run: RunId, from: usize, to: usize, turns: Vec<Turn> },
 }
 
-/// The same, to be written.
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-enum NewEntry<'a> {
-    Turns { run: RunId, turns: &'a [Turn] },
-    Splice { run: RunId, from: usize, to: usize, turns: &'a [Turn] },
-}
-
 impl State {
+    fn new() -> Self {
+        Self { turns: Vec::new(), open: Vec::new(), exchanges: Vec::new(), edition: 0 }
+    }
+
     fn add(&mut self, at: Timestamp, entry: Entry) {
+        self.edition += 1;
         match entry {
-            Entry::Turns { run, turns } => {
-                self.begin(run, at);
+            Entry::Turns { run, turns, open } => {
+                // What mends the conversation is of the prompt before.
+                let mending = matches!(turns.first(), Some(Turn::ToolResults(_)));
+                self.begin(run, at, self.turns.len() + usize::from(mending));
                 self.turns.extend(turns);
+                self.open = open;
             }
             Entry::Splice { run, from, to, turns } => {
-                self.begin(run, at);
+                self.begin(run, at, self.turns.len());
                 self.splice(from, to, turns);
             }
         }
     }
 
     /// What comes now belongs to a run.
-    fn begin(&mut self, run: RunId, at: Timestamp) {
+    fn begin(&mut self, run: RunId, at: Timestamp, first_turn: usize) {
         if self.exchanges.last().is_none_or(|last| last.run != run) {
-            self.exchanges.push(Exchange { run, at, first_turn: self.turns.len() });
+            self.exchanges.push(Exchange { run, at, first_turn });
         }
     }
 
@@ -200,34 +251,44 @@ impl State {
         }
     }
 
-    /// Gives every call of the last answer a result: a process that was killed while its tools ran left it without.
-    fn mend(&mut self) {
-        let Some(Turn::Assistant(turn)) = self.turns.last() else { return };
-        let open = turn.items.iter().filter_map(|item| match item.view() {
+    /// The turns, every call of the last answer with a result: a run that waits has left it without some, and one that
+    /// was cut off while its tools ran without any.
+    fn mended(&self) -> Vec<Turn> {
+        let mut turns = self.turns.clone();
+        let Some(Turn::Assistant(turn)) = turns.last() else { return turns };
+        let calls = turn.items.iter().filter_map(|item| match item.view() {
             ItemView::ToolCall { id, name, .. } => Some((id, name)),
             _ => None,
         });
-        let results: Vec<ToolResult> = open
-            .map(|(id, name)| ToolResult {
-                is_error: true,
-                ..ToolResult::text(
-                    id,
-                    name,
-                    "The process ended before the tool's result was kept; the tool may have run.",
-                )
+        let results: Vec<ToolResult> = calls
+            .map(|(id, name)| {
+                let known = self.open.iter().find(|result| result.call_id == *id);
+                known.cloned().unwrap_or_else(|| ToolResult {
+                    is_error: true,
+                    ..ToolResult::text(
+                        id,
+                        name,
+                        "The run was cut off before the tool's result was kept; the tool may have run.",
+                    )
+                })
             })
             .collect();
         if !results.is_empty() {
-            self.turns.push(Turn::ToolResults(results));
+            turns.push(Turn::ToolResults(results));
         }
+        turns
     }
 }
 
 impl Conversation {
     pub(super) fn begin(ledger: Ledger, id: ScopeId, name: String, head: Head) -> Self {
         let document = Document { id: name, version: 0, value: Arc::default() };
-        let state = State { document, head, turns: Vec::new(), exchanges: Vec::new(), saved: 0, edition: 0 };
-        Self(Arc::new(Inner { ledger, id, state: Mutex::new(state) }))
+        Self::of(ledger, id, document, head, State::new())
+    }
+
+    fn of(ledger: Ledger, id: ScopeId, document: Document, head: Head, state: State) -> Self {
+        let backlog = Backlog::new(ledger, document, head, Head::read);
+        Self(Arc::new(Inner { backlog, id, state: Mutex::new(state) }))
     }
 
     /// Reads one, as far as its first `prompts` prompts and their answers.
@@ -237,11 +298,9 @@ impl Conversation {
         document: Document,
         prompts: usize,
     ) -> Result<Self, ToolError> {
-        let (head, name, version) = (Head::read(&document)?, document.id.clone(), document.version);
-        let mut state =
-            State { document, head, turns: Vec::new(), exchanges: Vec::new(), saved: 0, edition: 0 };
+        let (head, mut state) = (Head::read(&document)?, State::new());
         ledger
-            .read(&name, version, |at, entry: Entry| {
+            .read(&document.id, document.version, |at, entry: Entry| {
                 let (Entry::Turns { run, .. } | Entry::Splice { run, .. }) = &entry;
                 let is_new = state.exchanges.last().is_none_or(|last| last.run != *run);
                 if is_new && state.exchanges.len() == prompts {
@@ -251,9 +310,7 @@ impl Conversation {
                 true
             })
             .await?;
-        state.saved = state.turns.len();
-        state.mend();
-        Ok(Self(Arc::new(Inner { ledger, id, state: Mutex::new(state) })))
+        Ok(Self::of(ledger, id, document, head, state))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -268,12 +325,12 @@ impl Conversation {
 
     /// Where it stands.
     pub fn summary(&self) -> ConversationSummary {
-        ConversationSummary::of(self.0.id, &self.state().head)
+        ConversationSummary::of(self.0.id, &self.0.backlog.head())
     }
 
     /// All turns, every tool call with its result.
     pub fn turns(&self) -> Vec<Turn> {
-        self.state().turns.clone()
+        self.state().mended()
     }
 
     /// Its prompts, oldest first.
@@ -283,22 +340,17 @@ impl Conversation {
 
     /// The tools that it has loaded.
     pub fn tool_session(&self) -> Option<ToolSession> {
-        let session = self.state().head.tool_session.clone()?;
+        let session = self.0.backlog.head().tool_session?;
         serde_json::from_value(session).ok()
     }
 
-    /// What the next request to a provider carries, such as the id of the container that its code ran in.
-    pub fn carry(&self, provider: &str) -> Map<String, Value> {
-        self.state().head.carry.get(provider).cloned().unwrap_or_default()
+    /// What the next requests to providers carry, by provider: the id of the container that its code ran in, for one.
+    pub fn carry(&self) -> BTreeMap<String, Map<String, Value>> {
+        self.0.backlog.head().carry
     }
 
     pub(super) fn code_meter(&self) -> CodeExecutionMeter {
-        self.state().head.code_meter.clone()
-    }
-
-    /// Says for how long code has run with providers. It is kept with the next thing that is.
-    pub(super) fn set_code_meter(&self, meter: CodeExecutionMeter) {
-        self.state().head.code_meter = meter.condensed();
+        self.0.backlog.head().code_meter
     }
 
     /// A run that goes on with a prompt. It is kept while it runs.
@@ -307,6 +359,9 @@ impl Conversation {
     }
 
     /// A run that goes on with a turn: a prompt with pictures, for one. It is kept while it runs.
+    ///
+    /// Calls of a run that waits for a decision are answered for, as not carried out: that run cannot be gone on with in
+    /// the conversation after this one has begun.
     pub fn run_turn(&self, agent: &Agent, turn: Turn) -> Run {
         let mut turns = self.turns();
         turns.push(turn);
@@ -320,90 +375,143 @@ impl Conversation {
     /// Gives it another title, of at most 80 characters. Default: the beginning of the first prompt.
     ///
     /// # Errors
-    /// `CONFLICT` if somebody else has changed the conversation, and those of the store.
+    /// `CONFLICT` if somebody else has gone on with the conversation, and those of the store: then it is written with what
+    /// is kept next.
     pub async fn set_title(&self, title: &str) -> Result<(), ToolError> {
-        let (document, mut head) = {
-            let mut state = self.state();
-            state.head.title = shortened(title);
-            (state.document.clone(), state.head.clone())
-        };
-        if document.version == 0 {
+        let backlog = &self.0.backlog;
+        let title = shortened(&backlog.ledger().scrubber().scrub(title.to_owned()));
+        if backlog.is_new() {
+            backlog.prepare(|head| head.title = title);
             return Ok(());
         }
-        head.updated = SystemClock.timestamp();
-        let document = self.0.ledger.commit(document, to_json(&head)?, None).await?;
-        self.state().document = document;
-        Ok(())
+        let now = SystemClock.timestamp();
+        backlog.push(None, move |head| {
+            head.title.clone_from(&title);
+            head.updated = now;
+        });
+        self.flush().await
     }
 
-    /// Which edition this is: another one with everything that is kept.
+    /// Which edition this is: another one with everything that is added.
     pub(super) fn edition(&self) -> u64 {
         self.state().edition
     }
 
-    /// That nobody has kept anything since an edition, so that turns are only ever added to those that they follow.
-    pub(super) fn is_still(&self, edition: u64) -> Result<(), ToolError> {
-        if self.edition() == edition {
-            return Ok(());
+    /// Takes the turns that came since the last time, to be kept with the next [`flush`](Self::flush). Returns the edition
+    /// that the conversation is then.
+    ///
+    /// # Errors
+    /// `CONFLICT` if somebody has added to the conversation since an edition, so that turns are only ever added to those
+    /// that they follow; `LIMIT` if that is more than can be kept.
+    pub(super) fn add_turns(&self, edition: u64, run: RunId, turns: &[Turn]) -> Result<u64, ToolError> {
+        let mut state = self.still(edition)?;
+        match turns.get(state.turns.len()..) {
+            Some(new) if !new.is_empty() => {
+                let entry = Entry::Turns { run, turns: new.to_vec(), open: Vec::new() };
+                self.add(&mut state, entry, |_| ())
+            }
+            _ => Ok(edition),
         }
-        Err(ToolError::conflict("another run has gone on with the conversation since this one began")
-            .suggest("Fork the conversation for runs at the same time."))
     }
 
-    /// Keeps the turns that came since the last time.
-    pub(super) async fn save(&self, run: RunId, turns: &[Turn]) -> Result<(), ToolError> {
-        if self.state().saved >= turns.len() {
-            return Ok(());
-        }
-        self.save_with(run, turns, None).await
+    /// Puts turns in the place of others, in the same way.
+    pub(super) fn splice(
+        &self,
+        edition: u64,
+        run: RunId,
+        range: (usize, usize),
+        turn: &Turn,
+        spent: Option<Spent>,
+    ) -> Result<u64, ToolError> {
+        let mut state = self.still(edition)?;
+        let entry = Entry::Splice { run, from: range.0, to: range.1, turns: vec![turn.clone()] };
+        self.add(&mut state, entry, move |head| spent.iter().for_each(|spent| head.spend(spent)))
     }
 
-    async fn save_with(&self, run: RunId, turns: &[Turn], over: Option<Over<'_>>) -> Result<(), ToolError> {
-        let saved = self.state().saved;
-        let new = turns.get(saved..).unwrap_or_default();
-        self.append(run, &NewEntry::Turns { run, turns: new }, over).await?;
-        let mut state = self.state();
-        state.begin(run, SystemClock.timestamp());
-        // What was mended is there already.
-        let there = state.turns.len();
-        state.turns.extend_from_slice(turns.get(there..).unwrap_or_default());
-        state.saved = state.turns.len();
-        Ok(())
+    /// Takes what is left of a run that is over, or that waits, in the same way.
+    pub(super) fn finish(&self, edition: u64, ended: &Ended<'_>) -> Result<u64, ToolError> {
+        let mut state = self.still(edition)?;
+        let new = ended.turns.get(state.turns.len()..).unwrap_or_default();
+        let run = ended.record.id;
+        let entry = Entry::Turns { run, turns: new.to_vec(), open: ended.open.clone() };
+        let spent = Spent { usage: ended.record.usage.clone(), cost_usd: ended.record.cost_usd };
+        let session = ended.session.map(to_json).transpose()?;
+        let (model, waits) = (ended.record.model.clone(), !ended.open.is_empty());
+        let (carry, meter) = (ended.carry.clone(), ended.code_meter.clone().condensed());
+        self.add(&mut state, entry, move |head| {
+            head.model.clone_from(&model);
+            head.spend_in_all(run, &spent, waits);
+            for (provider, carry) in carry.iter().filter(|(_, carry)| !carry.is_empty()) {
+                head.carry.entry(provider.clone()).or_default().extend(carry.clone());
+            }
+            head.code_meter.clone_from(&meter);
+            if session.is_some() {
+                head.tool_session.clone_from(&session);
+            }
+        })
+    }
+
+    /// Makes sure that a run that has waited is still what was added last.
+    ///
+    /// # Errors
+    /// `CONFLICT` if it is not, and those of the store.
+    pub(super) async fn check_waiting(&self, run: RunId, turns: &[Turn]) -> Result<(), ToolError> {
+        {
+            let state = self.state();
+            let is_last = state.exchanges.last().is_none_or(|last| last.run == run);
+            if !is_last || state.turns.len() > turns.len() {
+                return Err(gone_on(run));
+            }
+        }
+        self.0.backlog.check().await.map_err(|error| gone_on_if_conflict(error, run))
+    }
+
+    /// Takes over the conversation for a run that has waited: nobody else can add to what was there before. Returns the
+    /// edition that the conversation is then.
+    ///
+    /// # Errors
+    /// `CONFLICT` if somebody else was faster, and those of the store.
+    pub(super) async fn claim(&self, edition: u64, run: RunId) -> Result<u64, ToolError> {
+        let added = self.still(edition).and_then(|mut state| {
+            self.add(&mut state, Entry::Turns { run, turns: Vec::new(), open: Vec::new() }, |_| ())
+        });
+        let claimed = match added {
+            Ok(edition) => self.flush().await.map(|()| edition),
+            Err(error) => Err(error),
+        };
+        claimed.map_err(|error| gone_on_if_conflict(error, run))
+    }
+
+    /// Writes what was added.
+    ///
+    /// # Errors
+    /// `CONFLICT` if somebody else has gone on with the conversation, and those of the store: then the next time goes on
+    /// from there.
+    pub(super) async fn flush(&self) -> Result<(), ToolError> {
+        self.0.backlog.flush(|_| ()).await
     }
 
     /// Says that it is the one of its folder that was used last.
     pub(super) async fn touch(&self) -> Result<(), ToolError> {
-        let folder = self.state().head.folder.clone();
-        match folder {
-            Some(folder) => remember_last(&self.0.ledger, &folder, self.0.id).await,
+        match self.0.backlog.head().folder {
+            Some(folder) => remember_last(self.0.backlog.ledger(), &folder, self.0.id).await,
             None => Ok(()),
         }
     }
 
-    /// Puts turns in the place of others, all of which are kept.
-    pub(super) async fn splice(
-        &self,
-        run: RunId,
-        from: usize,
-        to: usize,
-        turns: &[Turn],
-    ) -> Result<(), ToolError> {
-        self.append(run, &NewEntry::Splice { run, from, to, turns }, None).await?;
-        let mut state = self.state();
-        state.begin(run, SystemClock.timestamp());
-        state.splice(from, to, turns.to_vec());
-        state.saved = state.turns.len();
-        Ok(())
-    }
-
     /// Makes it shorter now, as it would be when it comes near to the model's window: with the agent's
     /// [`Compaction`](crate::Compaction), or the default one. `None` if there was nothing that a summary could replace.
+    /// What it consumes counts for the conversation, also if nothing comes of it.
     ///
     /// # Errors
-    /// `DEPENDENCY` if the model could not write the summary, and those of the store.
+    /// `DEPENDENCY` if the model could not write the summary, `CONFLICT` if somebody has gone on with the conversation
+    /// meanwhile, and those of the store: then the summary is written with what is kept next.
     pub async fn compact(&self, agent: &Agent) -> Result<Option<Compacted>, ToolError> {
         let compaction = agent.0.compaction.clone().unwrap_or_default();
-        let turns = self.turns();
+        let (edition, turns) = {
+            let state = self.state();
+            (state.edition, state.mended())
+        };
         let last = self.exchanges().last().map(|exchange| exchange.run);
         let Some(((from, to), run)) = middle(&turns, compaction.keep_turns).zip(last) else {
             return Ok(None);
@@ -413,119 +521,110 @@ impl Conversation {
         // It belongs to no run.
         let family = Arc::new(Family::new(&Limits::default(), None));
         let mut meter = Meter::new(&family, writer, agent.0.pricing.as_ref());
-        let turn = compaction
-            .summary(&mut meter, turns.get(from..to).unwrap_or_default(), window)
-            .await
-            .map_err(|error| ToolError::dependency(format!("the summary could not be written: {error}")))?;
-        self.save(run, &turns).await?;
-        self.splice(run, from, to, &[turn]).await?;
+        let summary = compaction.summary(&mut meter, turns.get(from..to).unwrap_or_default(), window).await;
+        drop(meter);
         let spent = family.spent();
+        let turn = match summary {
+            Ok(turn) => turn,
+            Err(error) => {
+                let error = ToolError::dependency(format!("the summary could not be written: {error}"));
+                self.0.backlog.push(None, move |head| head.spend(&spent));
+                self.flush().await?;
+                return Err(error);
+            }
+        };
+        let edition = self.add_turns(edition, run, &turns)?;
+        self.splice(edition, run, (from, to), &turn, Some(spent.clone()))?;
+        self.flush().await?;
         Ok(Some(Compacted { turns: to - from, usage: spent.usage, cost_usd: spent.cost_usd }))
     }
 
-    /// Counts a run that is over.
-    pub(super) async fn finish(
-        &self,
-        record: &RunRecord,
-        turns: &[Turn],
-        carry: &Map<String, Value>,
-        session: Option<&ToolSession>,
-    ) -> Result<(), ToolError> {
-        let over = Over { record, carry, session: session.map(to_json).transpose()? };
-        self.save_with(record.id, turns, Some(over)).await
+    /// The state, if nobody has added anything since an edition.
+    fn still(&self, edition: u64) -> Result<MutexGuard<'_, State>, ToolError> {
+        let state = self.state();
+        if state.edition == edition {
+            return Ok(state);
+        }
+        Err(ToolError::conflict("another run has gone on with the conversation since this one began")
+            .suggest("Fork the conversation for runs at the same time."))
     }
 
-    async fn append(
+    /// Adds an entry, which changes the head in this way too. Returns the edition that the conversation is then.
+    fn add(
         &self,
-        run: RunId,
-        entry: &NewEntry<'_>,
-        over: Option<Over<'_>>,
-    ) -> Result<(), ToolError> {
-        let text = self.0.ledger.text(entry)?;
-        let (document, mut head) = {
-            let state = self.state();
-            (state.document.clone(), state.head.clone())
-        };
-        head.bytes = head.bytes.saturating_add(text.len() as u64);
-        if head.bytes > MOST_BYTES {
+        state: &mut State,
+        entry: Entry,
+        over: impl Fn(&mut Head) + Send + Sync + 'static,
+    ) -> Result<u64, ToolError> {
+        let backlog = &self.0.backlog;
+        let text = backlog.ledger().text(&entry)?;
+        let length = text.len() as u64;
+        let bytes = backlog.head().bytes.saturating_add(length);
+        if bytes > MOST_BYTES {
             return Err(ToolError::limit(format!(
-                "the conversation has {} bytes with what is to be added, and at most {MOST_BYTES} are kept",
-                head.bytes
+                "the conversation has {bytes} bytes with what is to be added, and at most {MOST_BYTES} are kept"
             ))
             .suggest("Begin a new one."));
         }
-        let new = match entry {
-            NewEntry::Turns { turns, .. } => {
-                head.turns = self.state().saved + turns.len();
-                *turns
-            }
-            NewEntry::Splice { from, to, turns, .. } => {
-                head.turns = head.turns.saturating_sub(to - from) + turns.len();
-                &[]
-            }
+        let title = match &entry {
+            Entry::Turns { turns, .. } => title(turns, backlog.ledger()),
+            Entry::Splice { .. } => String::new(),
         };
-        if head.last_run.replace(run) != Some(run) {
-            head.prompts += 1;
-        }
-        if head.title.is_empty() {
-            head.title = self
-                .0
-                .ledger
-                .text(&title(new))
-                .ok()
-                .and_then(|text| serde_json::from_str(&text).ok())
-                .unwrap_or_default();
-        }
-        head.updated = SystemClock.timestamp();
-        if let Some(over) = over {
-            over.count(&mut head);
-        }
-        let document = self.0.ledger.append(document, &head, &text).await?;
-        let mut state = self.state();
-        state.document = document;
-        state.head = head;
-        state.edition += 1;
-        Ok(())
+        let (Entry::Turns { run, .. } | Entry::Splice { run, .. }) = &entry;
+        let (run, now) = (*run, SystemClock.timestamp());
+        state.add(now, entry);
+        let turns = state.turns.len();
+        backlog.push(Some(text), move |head| {
+            head.bytes = head.bytes.saturating_add(length);
+            head.turns = turns;
+            if head.last_run.replace(run) != Some(run) {
+                head.prompts += 1;
+            }
+            if head.title.is_empty() {
+                head.title.clone_from(&title);
+            }
+            head.updated = now;
+            over(head);
+        });
+        Ok(state.edition)
     }
 
     /// Keeps all of it under its name, for a conversation that is a copy of another.
     pub(super) async fn keep_copy(&self, exchanges: &[Exchange], turns: &[Turn]) -> Result<(), ToolError> {
         for (index, exchange) in exchanges.iter().enumerate() {
             let end = exchanges.get(index + 1).map_or(turns.len(), |next| next.first_turn);
-            self.save(exchange.run, turns.get(..end).unwrap_or(turns)).await?;
+            self.add_turns(self.edition(), exchange.run, turns.get(..end).unwrap_or(turns))?;
         }
-        Ok(())
+        self.flush().await
     }
 }
 
-/// What a run that is over has changed.
-struct Over<'a> {
-    record: &'a RunRecord,
-    carry: &'a Map<String, Value>,
-    session: Option<Value>,
+fn gone_on(run: RunId) -> ToolError {
+    ToolError::conflict(format!(
+        "the conversation was gone on with since the run `{run}` waits: its calls are answered for there, as not carried out"
+    ))
+    .suggest("Say it again as a new prompt. On its own, without the conversation, the run can still be gone on with.")
 }
 
-impl Over<'_> {
-    fn count(self, head: &mut Head) {
-        head.model.clone_from(&self.record.model);
-        head.usage.add(&self.record.usage);
-        match self.record.cost_usd {
-            Some(cost) => head.cost_usd += cost,
-            None => head.cost_unknown = true,
-        }
-        if let Some((provider, _)) = self.record.model.split_once('/')
-            && !self.carry.is_empty()
-        {
-            head.carry.entry(provider.to_owned()).or_default().extend(self.carry.clone());
-        }
-        if self.session.is_some() {
-            head.tool_session = self.session;
-        }
-    }
+fn gone_on_if_conflict(error: ToolError, run: RunId) -> ToolError {
+    if error.code() == Code::Conflict { gone_on(run) } else { error }
 }
 
-/// The beginning of the first prompt.
-fn title(turns: &[Turn]) -> String {
+/// What a run leaves that is over, or that waits.
+pub(crate) struct Ended<'a> {
+    pub(crate) record: &'a RunRecord,
+    pub(crate) turns: &'a [Turn],
+    /// Results for the calls of the last turn, for whoever goes on without the run; none if it does not wait.
+    pub(crate) open: Vec<ToolResult>,
+    /// What the next requests to providers carry, by provider.
+    pub(crate) carry: &'a BTreeMap<String, Map<String, Value>>,
+    /// The time that the providers' code was billed for in the conversation.
+    pub(crate) code_meter: &'a CodeExecutionMeter,
+    pub(crate) session: Option<&'a ToolSession>,
+}
+
+/// The beginning of the first prompt, without secrets: a part of one would not be known for it.
+fn title(turns: &[Turn], ledger: &Ledger) -> String {
     let texts = turns.iter().filter_map(|turn| match turn {
         Turn::User(parts) => parts.iter().find_map(|part| match part {
             Part::Text(text) if !text.trim().is_empty() => Some(text.as_str()),
@@ -533,7 +632,8 @@ fn title(turns: &[Turn]) -> String {
         }),
         _ => None,
     });
-    texts.into_iter().next().map(shortened).unwrap_or_default()
+    let text = texts.into_iter().next().unwrap_or_default();
+    shortened(&ledger.scrubber().scrub(text.to_owned()))
 }
 
 /// One line of bounded length, without what a terminal would take for a command.
@@ -552,7 +652,7 @@ impl fmt::Debug for Conversation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Conversation")
             .field("id", &self.0.id)
-            .field("head", &self.state().head)
+            .field("head", &self.0.backlog.head())
             .finish_non_exhaustive()
     }
 }

@@ -140,7 +140,9 @@ impl Conversations {
     /// A new conversation. Nothing is kept of it before its first run.
     pub fn create(&self, new: NewConversation) -> Conversation {
         let id = ScopeId::new();
-        Conversation::begin(self.ledger.clone(), id, name(id), Head::new(new.title.as_deref(), new.folder))
+        // A part of a secret would not be known for it.
+        let title = new.title.map(|title| self.ledger.scrubber().scrub(title));
+        Conversation::begin(self.ledger.clone(), id, name(id), Head::new(title.as_deref(), new.folder))
     }
 
     /// A conversation by its name.

@@ -1,18 +1,18 @@
 //! What a run keeps of itself while it runs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use toolpost_core::{RunId, RunRecord, ToolError};
+use toolpost_core::{Code, RunId, RunRecord, ToolError};
 use toolpost_llm::{CodeExecutionMeter, ExchangeSink, Model, Part, Recorder, Turn};
-use toolpost_toolbox::ToolSession;
 
-use super::conversation::Conversation;
+use super::conversation::{Conversation, Ended};
 use super::runs::{RunLog, Runs, now};
 use crate::run::Spent;
 
 /// The conversation and the store of runs that a run is kept in, if any. What cannot be kept does not end the run: its
-/// record says so, once.
+/// record says so, once, and the next time it is tried again. Only what somebody else has gone on with is let go.
 #[derive(Clone, Default)]
 pub(crate) struct Keeper {
     conversation: Option<Conversation>,
@@ -21,7 +21,8 @@ pub(crate) struct Keeper {
     pub(crate) runs: Option<Runs>,
     run: Option<RunId>,
     log: Option<Arc<RunLog>>,
-    has_failed: bool,
+    /// Whether it was told that something could not be kept for now.
+    has_told: bool,
 }
 
 impl Keeper {
@@ -50,9 +51,9 @@ impl Keeper {
         }
     }
 
-    /// What the next request to a provider carries.
-    pub(crate) fn carry(&self, provider: &str) -> Map<String, Value> {
-        self.conversation.as_ref().map(|conversation| conversation.carry(provider)).unwrap_or_default()
+    /// What the next requests to providers carry, by provider.
+    pub(crate) fn carry(&self) -> BTreeMap<String, Map<String, Value>> {
+        self.conversation.as_ref().map(Conversation::carry).unwrap_or_default()
     }
 
     /// The time that the provider's code was billed for in the conversation so far.
@@ -60,18 +61,15 @@ impl Keeper {
         self.conversation.as_ref().map(Conversation::code_meter).unwrap_or_default()
     }
 
-    /// Keeps that time with the conversation, when the run's end is kept.
-    pub(crate) fn keep_code_meter(&self, meter: CodeExecutionMeter) {
-        if let Some(conversation) = &self.conversation {
-            conversation.set_code_meter(meter);
-        }
-    }
-
-    /// Takes over a run that waits, from a pause and with so many calls made; the error if somebody has gone on from it
-    /// before. Where runs are not kept, that is not known.
-    pub(crate) async fn claim(&mut self, pause: u32, again: bool, calls: usize) -> Result<(), ToolError> {
-        let Some(log) = &self.log else { return Ok(()) };
-        let claimed = log.claim(pause, again, calls).await;
+    /// Takes over a run that waits, from a pause, with these turns and so many calls made; the error if somebody has gone
+    /// on from it before, or with its conversation. Where neither is kept, that is not known.
+    pub(crate) async fn claim(
+        &mut self,
+        pause: u32,
+        again: bool,
+        (turns, calls): (&[Turn], usize),
+    ) -> Result<(), ToolError> {
+        let claimed = self.try_claim(pause, again, (turns, calls)).await;
         if claimed.is_err() {
             // What is kept is somebody else's.
             (self.log, self.conversation) = (None, None);
@@ -79,65 +77,111 @@ impl Keeper {
         claimed
     }
 
-    /// Keeps what came since the last time, and how far the run has come; the notice if that failed.
-    pub(crate) async fn save(&mut self, turns: &[Turn], record: &RunRecord, spent: Spent) -> Option<String> {
-        let (conversation, log, run) = (self.conversation.clone(), self.log.clone(), self.run?);
-        let work = async {
-            if let Some(conversation) = conversation {
-                conversation.is_still(self.edition)?;
-                conversation.save(run, turns).await?;
-                self.edition = conversation.edition();
-            }
-            match log {
-                Some(log) => log.save(record, spent).await,
-                None => Ok(()),
-            }
-        };
-        let done = work.await;
-        self.notice(done)
+    async fn try_claim(
+        &mut self,
+        pause: u32,
+        again: bool,
+        (turns, calls): (&[Turn], usize),
+    ) -> Result<(), ToolError> {
+        let conversation = self.conversation.as_ref().zip(self.run);
+        if let Some((conversation, run)) = conversation {
+            conversation.check_waiting(run, turns).await?;
+        }
+        if let Some(log) = &self.log {
+            log.claim(pause, again, calls).await?;
+        }
+        if let Some((conversation, run)) = conversation {
+            self.edition = conversation.claim(self.edition, run).await?;
+        }
+        Ok(())
     }
 
-    /// Keeps that turns came in the place of others; the notice if that failed.
-    pub(crate) async fn splice(&mut self, from: usize, to: usize, turns: &[Turn]) -> Option<String> {
-        let (conversation, run) = (self.conversation.clone()?, self.run?);
-        let work = async {
-            conversation.is_still(self.edition)?;
-            conversation.splice(run, from, to, turns).await?;
-            self.edition = conversation.edition();
-            Ok(())
+    /// Keeps what came since the last time, and how far the run has come; the notice if that failed.
+    pub(crate) async fn save(&mut self, turns: &[Turn], record: &RunRecord, spent: &Spent) -> Option<String> {
+        let of_conversation =
+            self.add(|conversation, edition, run| conversation.add_turns(edition, run, turns)).await;
+        let of_run = match &self.log {
+            Some(log) => log.save(record, spent).await.map_err(Unkept::from),
+            None => Ok(()),
         };
-        let done = work.await;
-        self.notice(done)
+        self.judge(of_conversation, of_run, false)
+    }
+
+    /// Keeps that a turn came in the place of others; the notice if that failed.
+    pub(crate) async fn splice(&mut self, range: (usize, usize), turn: &Turn) -> Option<String> {
+        let of_conversation =
+            self.add(|conversation, edition, run| conversation.splice(edition, run, range, turn, None)).await;
+        self.judge(of_conversation, Ok(()), false)
     }
 
     /// Keeps how it ended; the notice if that failed.
-    pub(crate) async fn finish(
-        &mut self,
-        record: &RunRecord,
-        turns: &[Turn],
-        carry: &Map<String, Value>,
-        session: Option<&ToolSession>,
-    ) -> Option<String> {
-        let (conversation, log) = (self.conversation.take(), self.log.take());
-        let work = async {
-            if let Some(conversation) = conversation.filter(|_| !self.has_failed) {
-                conversation.is_still(self.edition)?;
-                conversation.finish(record, turns, carry, session).await?;
-                conversation.touch().await?;
-            }
-            match log {
-                Some(log) => log.finish(record).await,
-                None => Ok(()),
-            }
+    pub(crate) async fn finish(&mut self, ended: &Ended<'_>) -> Option<String> {
+        let mut of_conversation =
+            self.add(|conversation, edition, _| conversation.finish(edition, ended)).await;
+        if let Some(conversation) = self.conversation.as_ref().filter(|_| of_conversation.is_ok()) {
+            of_conversation = conversation.touch().await.map_err(Unkept::from);
+        }
+        let of_run = match &self.log {
+            Some(log) => log.finish(ended.record).await.map_err(Unkept::from),
+            None => Ok(()),
         };
-        let done = work.await;
-        self.notice(done)
+        self.judge(of_conversation, of_run, true)
     }
 
-    fn notice(&mut self, done: Result<(), ToolError>) -> Option<String> {
-        let error = done.err()?;
-        let is_first = !std::mem::replace(&mut self.has_failed, true);
-        is_first.then(|| format!("the run is no longer kept: {error}"))
+    /// Adds to the conversation, and writes all that was added to it so far.
+    async fn add(
+        &mut self,
+        add: impl FnOnce(&Conversation, u64, RunId) -> Result<u64, ToolError>,
+    ) -> Result<(), Unkept> {
+        let Some((conversation, run)) = self.conversation.as_ref().zip(self.run) else { return Ok(()) };
+        // What cannot be added now never can.
+        self.edition =
+            add(conversation, self.edition, run).map_err(|error| Unkept { error, for_ever: true })?;
+        conversation.flush().await.map_err(Unkept::from)
+    }
+
+    /// The notice of what could not be kept, if that is new.
+    fn judge(
+        &mut self,
+        of_conversation: Result<(), Unkept>,
+        of_run: Result<(), Unkept>,
+        is_end: bool,
+    ) -> Option<String> {
+        if of_conversation.as_ref().is_err_and(|unkept| unkept.for_ever) {
+            self.conversation = None;
+        }
+        if of_run.as_ref().is_err_and(|unkept| unkept.for_ever) {
+            self.log = None;
+        }
+        let failed = [(of_conversation.err(), "in its conversation"), (of_run.err(), "among the runs")];
+        let mut notices = Vec::new();
+        for (unkept, place) in failed {
+            let Some(Unkept { error, for_ever }) = unkept else { continue };
+            if for_ever {
+                notices.push(format!("the run is no longer kept {place}: {error}"));
+            } else if is_end {
+                notices.push(format!("the end of the run could not be kept {place}: {error}"));
+            } else if !std::mem::replace(&mut self.has_told, true) {
+                notices.push(format!(
+                    "the run could not be kept {place}, which is tried again with what comes next: {error}"
+                ));
+            }
+        }
+        (!notices.is_empty()).then(|| notices.join("; "))
+    }
+}
+
+/// Why something could not be kept.
+struct Unkept {
+    error: ToolError,
+    /// Whether it is of no use to try again.
+    for_ever: bool,
+}
+
+impl From<ToolError> for Unkept {
+    fn from(error: ToolError) -> Self {
+        let for_ever = error.code() == Code::Conflict;
+        Self { error, for_ever }
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Ledger {
 
 /// One event: an entry, or a piece of one. The text of the entry is JSON within JSON, so that its numbers keep their
 /// digits.
-#[derive(Serialize, Deserialize)]
+#[derive(PartialEq, Serialize, Deserialize)]
 struct Piece {
     v: u8,
     /// Which piece of its entry it is, from 0; an entry that ended too early is followed by another 0.
@@ -59,10 +59,49 @@ impl Ledger {
         &self.scrubber
     }
 
-    /// The newest head, if there is one.
+    /// The newest head, if there is one: not before the first entry is there as a whole.
     pub(super) async fn head(&self, id: &str) -> Result<Option<Document>, ToolError> {
         let document = self.store.load(id).await?;
-        Ok((document.version > 0).then_some(document))
+        Ok((document.version > 0 && !document.value.is_null()).then_some(document))
+    }
+
+    /// What a document is now, and whether an entry is in it as a whole that somebody has begun to add when it was as
+    /// `known`. The beginning of an entry does not count: it is written again. A change of the head alone adds nothing.
+    ///
+    /// # Errors
+    /// `CONFLICT` if anything else was added since, and those of the store.
+    pub(super) async fn settle(
+        &self,
+        known: &Document,
+        text: Option<&str>,
+    ) -> Result<(Document, bool), ToolError> {
+        let newest = self.store.load(&known.id).await?;
+        let conflict = || state_conflict(&known.id, newest.version);
+        let (mut after, mut is_whole, mut expected) = (known.version, false, None);
+        if newest.version < after {
+            return Err(conflict());
+        }
+        while after < newest.version {
+            let changes =
+                self.store.log(&known.id, after, PAGE.min((newest.version - after) as usize)).await?;
+            if changes.first().is_none_or(|change| change.version != after + 1) {
+                return Err(conflict());
+            }
+            for change in changes {
+                after = change.version;
+                let Some(event) = change.event else { continue };
+                let text = text.filter(|_| !is_whole).ok_or_else(conflict)?;
+                let piece: Piece = serde_json::from_value(event).map_err(|_| conflict())?;
+                if piece.part == 0 {
+                    expected = Some(pieces(text));
+                }
+                if expected.as_mut().and_then(Iterator::next).as_ref() != Some(&piece) {
+                    return Err(conflict());
+                }
+                is_whole = !piece.more;
+            }
+        }
+        Ok((newest, is_whole))
     }
 
     /// The text of an entry as it will be kept.
@@ -81,15 +120,10 @@ impl Ledger {
         text: &str,
     ) -> Result<Document, ToolError> {
         let mut head = self.scrubbed(head)?;
-        let mut pieces = pieces(text).peekable();
-        let mut number = 0;
-        while let Some(piece) = pieces.next() {
-            let more = pieces.peek().is_some();
-            let event = Piece { v: VERSION, part: number, more, text: piece.to_owned() };
+        for piece in pieces(text) {
             // Only the last piece makes the entry count.
-            let value = if more { Value::clone(&document.value) } else { std::mem::take(&mut head) };
-            document = self.commit(document, value, Some(to_json(&event)?)).await?;
-            number += 1;
+            let value = if piece.more { Value::clone(&document.value) } else { std::mem::take(&mut head) };
+            document = self.commit(document, value, Some(to_json(&piece)?)).await?;
         }
         Ok(document)
     }
@@ -214,16 +248,13 @@ impl Ledger {
 }
 
 /// A text in pieces that one event can carry; one even if it is empty.
-fn pieces(text: &str) -> impl Iterator<Item = &str> {
+fn pieces(text: &str) -> impl Iterator<Item = Piece> {
     let mut rest = Some(text);
-    std::iter::from_fn(move || {
+    (0..).map_while(move |part| {
         let text = rest.take()?;
-        if text.len() <= PIECE {
-            return Some(text);
-        }
         let (piece, after) = text.split_at(text.floor_char_boundary(PIECE));
-        rest = Some(after);
-        Some(piece)
+        rest = Some(after).filter(|after| !after.is_empty());
+        Some(Piece { v: VERSION, part, more: rest.is_some(), text: piece.to_owned() })
     })
 }
 
@@ -234,9 +265,12 @@ mod tests {
     #[test]
     fn pieces_join_to_the_text_and_none_is_too_long() {
         for text in [String::new(), "ü".repeat(PIECE), "x".repeat(PIECE), "ab".repeat(PIECE + 1)] {
-            let parts: Vec<&str> = pieces(&text).collect();
-            assert_eq!(parts.concat(), text);
-            assert!(parts.iter().all(|part| part.len() <= PIECE));
+            let parts: Vec<Piece> = pieces(&text).collect();
+            assert_eq!(parts.iter().map(|part| part.text.as_str()).collect::<String>(), text);
+            assert!(parts.iter().all(|part| part.text.len() <= PIECE));
+            assert!((0..).zip(&parts).all(|(number, part)| part.part == number));
+            assert_eq!(parts.iter().filter(|part| !part.more).count(), 1);
+            assert!(!parts.last().unwrap().more);
         }
         assert_eq!(pieces("").count(), 1);
     }

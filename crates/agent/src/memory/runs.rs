@@ -13,6 +13,7 @@ use toolpost_llm::{
     ErrorKind, ExchangeSink, ModelError, ModelId, RawJson, Request, Response, Scrubber, Turn,
 };
 
+use super::backlog::Backlog;
 use super::conversation::shortened;
 use super::ledger::Ledger;
 use crate::run::Spent;
@@ -82,7 +83,7 @@ pub struct RunSummary {
     pub execution_time: f64,
     /// How many exchanges with models are kept.
     pub exchanges: usize,
-    /// Whether exchanges are missing: they had more than 64 MiB, or could not be written.
+    /// Whether exchanges are missing: all of them had more than 64 MiB.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_incomplete: bool,
     /// How many bytes of JSON are kept.
@@ -394,6 +395,23 @@ impl Runs {
         log.finish(record).await
     }
 
+    /// Puts a record in the place of the one that is kept, of a run that is over or waits: with files that came after it,
+    /// for one.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if the run is not kept, `CONFLICT` if somebody goes on with it, and those of the store.
+    pub async fn amend(&self, record: &RunRecord) -> Result<(), ToolError> {
+        let document = self.document(record.id).await?;
+        let mut head = read_head(&document)?;
+        if head.stop_reason.is_none() {
+            return Err(ToolError::conflict(format!("the run `{}` is not over", record.id))
+                .suggest("Put its record in place when it is."));
+        }
+        let text = self.ledger.text(&Entry::Record(RawJson::of(record)?))?;
+        head.bytes = head.bytes.saturating_add(text.len() as u64);
+        self.ledger.append(document, &head, &text).await.map(drop)
+    }
+
     /// Removes a run for good. Returns whether there was one.
     ///
     /// # Errors
@@ -444,18 +462,18 @@ fn read_head(document: &Document) -> Result<RunSummary, ToolError> {
 /// Keeps one run while it runs.
 pub(super) struct RunLog {
     runs: Runs,
+    backlog: Backlog<RunSummary>,
     state: Mutex<LogState>,
 }
 
+#[derive(Default)]
 struct LogState {
-    document: Document,
-    head: RunSummary,
     /// The request of the latest exchange.
     latest: Request,
-    /// Texts of exchanges that are not kept yet.
-    waiting: Vec<String>,
     /// How many calls are kept.
     calls: usize,
+    /// Whether exchanges are left out because there is no more room.
+    is_full: bool,
 }
 
 impl RunLog {
@@ -482,8 +500,8 @@ impl RunLog {
             bytes: 0,
         };
         let document = Document { id: name(id), version: 0, value: Arc::default() };
-        let state = LogState { document, head, latest: Request::default(), waiting: Vec::new(), calls: 0 };
-        Self { runs, state: Mutex::new(state) }
+        let backlog = Backlog::new(runs.ledger.clone(), document, head, read_head);
+        Self { runs, backlog, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, LogState> {
@@ -492,27 +510,27 @@ impl RunLog {
     }
 
     pub(super) fn begin(&self, prompt: &str, parent: Option<RunId>, conversation: Option<ScopeId>) {
-        let mut state = self.state();
-        state.head.parent = parent;
-        state.head.title = shortened(prompt);
-        state.head.conversation = conversation;
+        // A part of a secret would not be known for it.
+        let title = shortened(&self.runs.ledger.scrubber().scrub(prompt.to_owned()));
+        self.backlog.prepare(|head| {
+            head.parent = parent;
+            head.title = title;
+            head.conversation = conversation;
+        });
     }
 
     /// Takes over a run that waits with so many calls made: from this pause nobody else goes on then, unless told to.
     pub(super) async fn claim(&self, pause: u32, again: bool, calls: usize) -> Result<(), ToolError> {
-        let (new, mut head) = {
-            let state = self.state();
-            (state.document.clone(), state.head.clone())
-        };
-        let document = match self.runs.ledger.head(&new.id).await? {
+        let mut head = self.backlog.head();
+        let id = head.id;
+        let document = match self.runs.ledger.head(&name(id)).await? {
             Some(document) => {
                 let holder = head.holder.take();
                 head = RunSummary { holder, stop_reason: None, success: false, ..read_head(&document)? };
                 document
             }
-            None => new,
+            None => Document { id: name(id), version: 0, value: Arc::default() },
         };
-        let id = head.id;
         let already = || {
             ToolError::new(Code::Conflict, format!("the run `{id}` was gone on with before, from the same state"))
                 .suggest("Go on from the state that it gave then; `Run::even_if_resumed` goes on all the same, and makes its calls once more.")
@@ -525,106 +543,98 @@ impl RunLog {
             Err(error) if error.code() == Code::Conflict => return Err(already()),
             committed => committed?,
         };
-        let mut state = self.state();
-        state.document = document;
-        state.head = head;
-        state.calls = calls;
+        self.backlog.restart(document, head);
+        self.state().calls = calls;
         Ok(())
     }
 
     /// Keeps how far the run has come.
-    pub(super) async fn save(&self, record: &RunRecord, spent: Spent) -> Result<(), ToolError> {
-        let (made, is_new) = {
-            let mut state = self.state();
-            let head = &mut state.head;
+    pub(super) async fn save(&self, record: &RunRecord, spent: &Spent) -> Result<(), ToolError> {
+        if self.backlog.is_new() {
+            // A run that is killed during its first answer was there all the same.
+            self.backlog.push(None, |_| ());
+        }
+        let made = self.state().calls;
+        let calls = record.tool_calls.get(made..).unwrap_or_default();
+        if !calls.is_empty() {
+            let raw = calls.iter().map(RawJson::of).collect::<Result<Vec<_>, _>>()?;
+            let text = self.runs.ledger.text(&Entry::Calls(raw))?;
+            let length = text.len() as u64;
+            self.state().calls = record.tool_calls.len();
+            // The record that comes at the end has them in any case.
+            if self.backlog.head().bytes + length <= MOST_BYTES {
+                self.backlog.push(Some(text), move |head| head.bytes += length);
+            }
+        }
+        self.flush(|head| {
             head.iterations = record.iterations;
             head.tool_calls = record.tool_calls.len();
-            head.usage = spent.usage;
+            head.usage.clone_from(&spent.usage);
             head.cost_usd = spent.cost_usd.filter(|_| record.iterations > 0);
-            (state.calls, state.document.version == 0 && state.waiting.is_empty())
-        };
-        if is_new {
-            // A run that is killed during its first answer was there all the same.
-            let (document, head) = {
-                let state = self.state();
-                (state.document.clone(), state.head.clone())
-            };
-            let document = self.kept(self.runs.ledger.replace(document, &head).await)?;
-            self.state().document = document;
-        }
-        self.flush().await?;
-        let calls = record.tool_calls.get(made..).unwrap_or_default();
-        if calls.is_empty() {
-            return Ok(());
-        }
-        let raw = calls.iter().map(RawJson::of).collect::<Result<Vec<_>, _>>()?;
-        let text = self.runs.ledger.text(&Entry::Calls(raw))?;
-        let (document, mut head) = {
-            let mut state = self.state();
-            state.calls = record.tool_calls.len();
-            (state.document.clone(), state.head.clone())
-        };
-        head.bytes += text.len() as u64;
-        // The record that comes at the end has them in any case.
-        if head.bytes > MOST_BYTES {
-            return Ok(());
-        }
-        self.append(document, head, &text).await
+        })
+        .await
     }
 
     /// Writes what waits.
-    async fn flush(&self) -> Result<(), ToolError> {
-        loop {
-            let (text, document, mut head) = {
-                let mut state = self.state();
-                if state.waiting.is_empty() {
-                    return Ok(());
-                }
-                (state.waiting.remove(0), state.document.clone(), state.head.clone())
-            };
-            head.exchanges += 1;
-            head.bytes += text.len() as u64;
-            self.append(document, head, &text).await?;
-        }
-    }
-
-    async fn append(&self, document: Document, head: RunSummary, text: &str) -> Result<(), ToolError> {
-        let document = self.kept(self.runs.ledger.append(document, &head, text).await)?;
-        let mut state = self.state();
-        state.document = document;
-        state.head = head;
-        Ok(())
-    }
-
-    /// What was committed; what could not be is missing from now on.
-    fn kept(&self, committed: Result<Document, ToolError>) -> Result<Document, ToolError> {
-        if committed.is_err() {
-            self.state().head.is_incomplete = true;
-        }
-        committed
+    async fn flush(&self, besides: impl Fn(&mut RunSummary)) -> Result<(), ToolError> {
+        let is_full = self.state().is_full;
+        let flushed = self.backlog.flush(|head| {
+            head.is_incomplete |= is_full;
+            besides(head);
+        });
+        flushed.await
     }
 
     /// Keeps the record.
     pub(super) async fn finish(&self, record: &RunRecord) -> Result<(), ToolError> {
-        let flushed = self.flush().await;
-        let (document, mut head) = {
-            let state = self.state();
-            (state.document.clone(), state.head.clone())
-        };
-        head.model.clone_from(&record.model);
-        head.stop_reason = Some(record.stop_reason.clone());
-        head.holder = None;
-        head.success = record.success;
-        head.iterations = record.iterations;
-        head.tool_calls = record.tool_calls.len();
-        head.usage = record.usage.clone();
-        head.cost_usd = record.cost_usd;
-        head.execution_time = record.execution_time;
         let text = self.runs.ledger.text(&Entry::Record(RawJson::of(record)?))?;
-        head.bytes += text.len() as u64;
-        self.append(document, head, &text).await?;
-        self.runs.prune().await?;
-        flushed
+        let length = text.len() as u64;
+        let end = RunEnd::of(record);
+        self.backlog.push(Some(text), move |head| {
+            head.bytes += length;
+            end.tell(head);
+        });
+        self.flush(|_| ()).await?;
+        self.runs.prune().await
+    }
+}
+
+/// What the summary of a run has of its record.
+struct RunEnd {
+    model: String,
+    stop_reason: String,
+    success: bool,
+    iterations: u32,
+    tool_calls: usize,
+    usage: Usage,
+    cost_usd: Option<f64>,
+    execution_time: f64,
+}
+
+impl RunEnd {
+    fn of(record: &RunRecord) -> Self {
+        Self {
+            model: record.model.clone(),
+            stop_reason: record.stop_reason.clone(),
+            success: record.success,
+            iterations: record.iterations,
+            tool_calls: record.tool_calls.len(),
+            usage: record.usage.clone(),
+            cost_usd: record.cost_usd,
+            execution_time: record.execution_time,
+        }
+    }
+
+    fn tell(&self, head: &mut RunSummary) {
+        head.model.clone_from(&self.model);
+        head.stop_reason = Some(self.stop_reason.clone());
+        head.holder = None;
+        head.success = self.success;
+        head.iterations = self.iterations;
+        head.tool_calls = self.tool_calls;
+        head.usage.clone_from(&self.usage);
+        head.cost_usd = self.cost_usd;
+        head.execution_time = self.execution_time;
     }
 }
 
@@ -636,7 +646,7 @@ impl ExchangeSink for RunLog {
         answer: Result<&Response, &ModelError>,
     ) -> Result<(), ModelError> {
         let mut state = self.state();
-        if state.head.is_incomplete {
+        if state.is_full {
             return Ok(());
         }
         let same_turns =
@@ -652,6 +662,7 @@ impl ExchangeSink for RunLog {
             provider_options: request.provider_options.clone(),
             betas: request.betas.clone(),
             metadata: request.metadata.clone(),
+            carry: request.carry.clone(),
         };
         let mut turns = std::mem::take(&mut state.latest.turns);
         let rest = without_turns(request, Vec::new());
@@ -672,12 +683,15 @@ impl ExchangeSink for RunLog {
             ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(model)
         })?;
         let text = self.runs.ledger.scrubber().and_of(request).scrub_json(&text);
-        let waiting: usize = state.waiting.iter().map(String::len).sum();
-        if state.head.bytes + (waiting + text.len()) as u64 > MOST_BYTES {
-            state.head.is_incomplete = true;
+        let length = text.len() as u64;
+        if self.backlog.head().bytes + length > MOST_BYTES {
+            state.is_full = true;
             return Ok(());
         }
-        state.waiting.push(text);
+        self.backlog.push(Some(text), move |head| {
+            head.bytes += length;
+            head.exchanges += 1;
+        });
         Ok(())
     }
 }

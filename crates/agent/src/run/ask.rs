@@ -216,7 +216,9 @@ impl Running<'_> {
         if response.stop != ModelStop::Pause {
             self.release_choice();
         }
-        self.carry.extend(response.carry.clone());
+        if !response.carry.is_empty() {
+            self.carry.entry(response.origin.provider.clone()).or_default().extend(response.carry.clone());
+        }
         wanted
     }
 

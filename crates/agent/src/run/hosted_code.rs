@@ -1,10 +1,9 @@
 //! What the provider's code costs, which its answers do not say; and what a conversation carries on to it.
 
-use serde_json::{Map, Value};
 use toolpost_core::{Clock as _, SystemClock, Timestamp, Usage};
-use toolpost_llm::{AssistantTurn, Catalog, Request, Response, Turn};
+use toolpost_llm::{Catalog, Request, Response, Turn};
 
-use super::{Running, Spent};
+use super::{Carry, Running, Spent};
 
 impl Running<'_> {
     /// Meters the code that the provider has run for an answer, and gives what that adds.
@@ -31,52 +30,57 @@ impl Running<'_> {
     }
 }
 
-/// Gives what a conversation carries on to its latest answer of a provider, where none of the answers that are left has
-/// it: a summary may have taken the place of the one that had.
-pub(super) fn carry_on(turns: &mut [Turn], provider: &str, carry: &Map<String, Value>) {
-    let of_provider = turns.iter_mut().filter_map(|turn| match turn {
-        Turn::Assistant(turn) if turn.origin.provider == provider => Some(turn),
-        _ => None,
-    });
-    let mut answers: Vec<&mut AssistantTurn> = of_provider.collect();
-    for (name, value) in carry {
-        if answers.iter().any(|answer| answer.carry.contains_key(name)) {
-            continue;
-        }
-        if let Some(latest) = answers.last_mut() {
-            latest.carry.insert(name.clone(), value.clone());
+/// Enters what the answers among the turns have left to carry on.
+pub(super) fn gather(carry: &mut Carry, turns: &[Turn]) {
+    for turn in turns {
+        if let Turn::Assistant(turn) = turn
+            && !turn.carry.is_empty()
+        {
+            carry.entry(turn.origin.provider.clone()).or_default().extend(turn.carry.clone());
         }
     }
 }
 
+/// What of it no answer among the turns has: a summary may have taken the place of the one that had.
+pub(super) fn left_out(carry: &Carry, turns: &[Turn]) -> Carry {
+    let mut there = Carry::new();
+    gather(&mut there, turns);
+    let mut rest = carry.clone();
+    rest.retain(|provider, values| {
+        if let Some(there) = there.get(provider) {
+            values.retain(|name, _| !there.contains_key(name));
+        }
+        !values.is_empty()
+    });
+    rest
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-    use toolpost_llm::ModelId;
+    use serde_json::{Value, json};
+    use toolpost_llm::{AssistantTurn, ModelId};
 
     use super::*;
 
     #[test]
-    fn a_container_is_known_also_when_its_answer_became_a_summary() {
-        let answer = |provider: &str| AssistantTurn::new(ModelId::new(provider, "m"), Vec::new());
-        let carry = json!({"container": {"id": "c1"}}).as_object().unwrap().clone();
-        let carried = |turns: &[Turn]| -> Vec<bool> {
-            let of_answers = turns.iter().filter_map(|turn| match turn {
-                Turn::Assistant(turn) => Some(turn.carry.contains_key("container")),
-                _ => None,
-            });
-            of_answers.collect()
-        };
-        let mut turns =
-            vec![answer("a"), answer("a"), answer("b")].into_iter().map(Turn::Assistant).collect::<Vec<_>>();
-        carry_on(&mut turns, "a", &carry);
-        assert_eq!(carried(&turns), [false, true, false]);
-        // The answer that has it already is the one that counts.
-        let mut own = answer("a");
-        own.carry = json!({"container": {"id": "c2"}}).as_object().unwrap().clone();
-        let mut turns = vec![Turn::Assistant(own), Turn::Assistant(answer("a"))];
-        carry_on(&mut turns, "a", &carry);
-        assert_eq!(carried(&turns), [true, false]);
-        carry_on(&mut [Turn::user("hello")], "a", &carry);
+    fn what_answers_have_themselves_is_not_carried_beside_them() {
+        let object = |value: Value| value.as_object().unwrap().clone();
+        let carry = Carry::from_iter([
+            ("a".to_owned(), object(json!({"container": {"id": "a1"}}))),
+            ("b".to_owned(), object(json!({"container": {"id": "b1"}, "other": 1}))),
+        ]);
+        assert_eq!(left_out(&carry, &[Turn::user("hello")]), carry);
+        let mut answer = AssistantTurn::new(ModelId::new("b", "m"), Vec::new());
+        answer.carry = object(json!({"container": {"id": "b2"}}));
+        let turns = [
+            Turn::Assistant(answer),
+            Turn::Assistant(AssistantTurn::new(ModelId::new("a", "m"), Vec::new())),
+        ];
+        let mut rest = carry.clone();
+        rest.insert("b".to_owned(), object(json!({"other": 1})));
+        assert_eq!(left_out(&carry, &turns), rest);
+        let mut all = carry;
+        gather(&mut all, &turns);
+        assert_eq!(all["b"], object(json!({"container": {"id": "b2"}, "other": 1})));
     }
 }

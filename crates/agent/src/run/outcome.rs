@@ -1,5 +1,6 @@
 //! What a run came to.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -24,8 +25,9 @@ pub struct Outcome {
     pub error: Option<ModelError>,
     /// What the conversation has loaded, if its agent loads tools: for the run that goes on from it.
     pub tool_session: Option<ToolSession>,
-    /// What the next request of the conversation carries to the same provider, such as a container's id.
-    pub carry: Map<String, Value>,
+    /// What the next requests of the conversation carry to providers beyond its turns, by the provider's name: the id of a
+    /// container, for one. For the run that goes on from it: [`Run::with_carry`](crate::Run::with_carry).
+    pub carry: BTreeMap<String, Map<String, Value>>,
     /// What tools had for the application only, in the order of the model's calls. They are values of this process, and
     /// no part of a state: a run that goes on from one has none of the calls before it.
     pub payloads: Vec<CallPayload>,

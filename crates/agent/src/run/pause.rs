@@ -14,7 +14,7 @@ use toolpost_toolbox::ToolSession;
 use super::budget::Counted;
 use super::calls::{Fate, Made, Planned};
 use super::repetition::Watch;
-use super::{Run, Running, now};
+use super::{Carry, Run, Running, now};
 use crate::results::Wanted;
 use crate::{Agent, StopReason};
 
@@ -31,7 +31,8 @@ const VERSION: u8 = 1;
 /// A state is to be gone on with once. Its calls then run once, under the ids that they have here, which are their
 /// idempotency keys too. Where the run that goes on is kept ([`Run::kept_in`]), the store knows that: whoever comes second
 /// ends with [`StopReason::NotClaimed`] before anything is done, in any process, and so does whoever comes after a
-/// process that was killed, since its calls may have run ([`Run::even_if_resumed`]). Where it is not kept, who goes on
+/// process that was killed, since its calls may have run ([`Run::even_if_resumed`]). So does, in a conversation that is kept,
+/// whoever comes after another prompt: its calls have results there that say that they were not carried out. Where it is not kept, who goes on
 /// twice with the same state runs its calls twice.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -55,8 +56,9 @@ pub struct RunState {
     notices: Vec<String>,
     watch: Watch,
     repairs: u32,
-    /// What the conversation carries beyond its turns, such as a container.
-    carried: Map<String, Value>,
+    /// What the conversation carries to providers beyond its turns, such as a container.
+    #[serde(default, skip_serializing_if = "Carry::is_empty")]
+    carry: Carry,
     /// The records of runs that were made from it.
     #[serde(default)]
     children: Vec<Arc<RunRecord>>,
@@ -131,6 +133,22 @@ impl RunState {
     pub fn turns(&self) -> &[Turn] {
         &self.turns
     }
+
+    /// A result for each call of the last answer, for a conversation that goes on without the run: what came of those that
+    /// were made, and of the others that they were not.
+    pub(super) fn results(&self) -> Vec<ToolResult> {
+        let results = self.calls.iter().map(|call| {
+            call.result.clone().unwrap_or_else(|| ToolResult {
+                is_error: true,
+                ..ToolResult::text(
+                    &call.call_id,
+                    &call.tool,
+                    "The call was not carried out: it waited for a decision, and another message came first.",
+                )
+            })
+        });
+        results.collect()
+    }
 }
 
 /// What a run goes on from.
@@ -170,6 +188,7 @@ impl Run {
         let mut run = Self::from_turns(agent, state.turns.clone()).with_id(state.run);
         run.tool_session.clone_from(&state.tool_session);
         run.tools.clone_from(&state.tools);
+        run.carry.clone_from(&state.carry);
         run.usage_metadata.clone_from(&state.usage_metadata);
         run.resumed = Some(Box::new(Resumed { state, decisions, again: false }));
         Ok(run)
@@ -205,8 +224,9 @@ impl Running<'_> {
     /// Makes sure that nobody else goes on from the same state, as far as a store can say.
     pub(super) async fn claim(&mut self) -> Result<(), StopReason> {
         let Some(resumed) = &self.resumed else { return Ok(()) };
-        let (pause, again, made) = (resumed.state.pause, resumed.again, resumed.state.tool_calls.len());
-        self.keeper.claim(pause, again, made).await.map_err(|error| {
+        let state = &resumed.state;
+        let kept = (state.turns.as_slice(), state.tool_calls.len());
+        self.keeper.claim(state.pause, resumed.again, kept).await.map_err(|error| {
             let hint = error.suggestion().map(|hint| format!(". {hint}")).unwrap_or_default();
             StopReason::NotClaimed(format!("{}{hint}", error.message()))
         })
@@ -229,8 +249,6 @@ impl Running<'_> {
         self.watch = state.watch.clone();
         self.repairs = state.repairs;
         self.latest_pause = state.pause;
-        self.carry.extend(state.carried.clone());
-        self.request.provider_options.extend(state.carried.clone());
         // It has made its first call.
         self.release_choice();
     }
@@ -289,9 +307,6 @@ impl Running<'_> {
         if self.waiting.is_empty() {
             return None;
         }
-        let mut carried = self.request.provider_options.clone();
-        // What the agent has itself it has again.
-        carried.retain(|name, value| self.parts.provider_options.get(name) != Some(value));
         Some(RunState {
             v: VERSION,
             run: self.record.id,
@@ -307,7 +322,7 @@ impl Running<'_> {
             notices: self.notices.as_slice().to_vec(),
             watch: self.watch.clone(),
             repairs: self.repairs,
-            carried,
+            carry: self.carry.clone(),
             children: self.budget.family().children(),
             tool_session: self.offer.session().cloned(),
             tools: self.tools.clone(),

@@ -1,5 +1,6 @@
 //! A run, before it has begun.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,6 +41,7 @@ impl Run {
             tool_session: None,
             usage_metadata: Map::new(),
             keeper: Keeper::default(),
+            carry: BTreeMap::new(),
             answer: agent.0.answer.clone(),
             pauses: agent.0.pauses,
             tools: None,
@@ -110,6 +112,14 @@ impl Run {
     /// session, or a new one. Without effect where the agent offers all tools.
     pub fn with_tool_session(mut self, session: ToolSession) -> Self {
         self.tool_session = Some(session);
+        self
+    }
+
+    /// Goes on with what a conversation carries to providers beyond its turns, by the provider's name; see
+    /// [`Outcome::carry`](crate::Outcome::carry). What an answer among the turns has itself is newer. Default: nothing, and
+    /// in a conversation that is kept what is kept with it.
+    pub fn with_carry(mut self, carry: BTreeMap<String, Map<String, Value>>) -> Self {
+        self.carry = carry;
         self
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use toolpost_llm::{ErrorKind, Response};
 
+use super::hosted_code::left_out;
 use super::{Interrupted, Running, sleep_until};
 use crate::StopReason;
 use crate::compact::middle;
@@ -88,10 +89,11 @@ impl Running<'_> {
             }
         };
         self.save().await;
-        if let Some(notice) = self.keeper.splice(from, to, std::slice::from_ref(&turn)).await {
+        if let Some(notice) = self.keeper.splice((from, to), &turn).await {
             self.note(&notice);
         }
         self.request.turns.splice(from..to, [turn]);
+        self.request.carry = left_out(&self.carry, &self.request.turns);
         self.note(&format!("a summary has taken the place of {} turns of the conversation", to - from));
         // What the summary cost may have been the rest.
         match self.budget.used_up() {

@@ -21,6 +21,7 @@ mod family;
 mod guards;
 mod hosted;
 mod hostile;
+mod keeping;
 mod loading;
 mod memory;
 mod money;

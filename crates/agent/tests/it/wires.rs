@@ -3,20 +3,26 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use toolpost_agent::{Agent, Builder, Run, StopReason};
+use toolpost::Approval;
+use toolpost_agent::{Agent, Builder, Conversations, NewConversation, Run, StopReason};
 use toolpost_llm::{
     HostedModel, HostedTool, HttpClient, HttpOptions, OutputFormat, Provider, ProviderAccess, Secret,
     Settings,
 };
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
-use toolpost_toolbox::Toolbox;
+use toolpost_toolbox::{MemoryStore, Toolbox};
 
 fn agent_at(server: &LoopbackProvider, provider: &str, model: &str) -> Builder {
+    agent_with(server, provider, model, Approval::Allow)
+}
+
+fn agent_with(server: &LoopbackProvider, provider: &str, model: &str, approval: Approval) -> Builder {
     let access =
         ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("key")) };
     let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
     let model = HostedModel::new(Provider::find(provider).unwrap(), model, access, client).unwrap();
-    Agent::builder(Arc::new(model), Toolbox::builder().tool(crate::add).build().unwrap())
+    let toolbox = Toolbox::builder().tool(crate::add).approval("add", approval).build().unwrap();
+    Agent::builder(Arc::new(model), toolbox)
 }
 
 fn bodies(server: &LoopbackProvider) -> Vec<Value> {
@@ -40,19 +46,63 @@ fn said() -> Value {
         "content": [{"type": "output_text", "text": "It is 3.", "annotations": []}]})
 }
 
-#[tokio::test]
-async fn a_tool_is_called_and_answered_for_on_every_wire() {
+/// The answers of Anthropic: a call, and words.
+fn messages() -> [Value; 2] {
     let message = |content: Value, stop: &str| {
         json!({"type": "message", "id": "m", "role": "assistant", "model": "m", "content": [content],
             "stop_reason": stop, "usage": {"input_tokens": 10, "output_tokens": 2}})
     };
-    let anthropic = [
+    [
         message(
             json!({"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1, "b": 2}}),
             "tool_use",
         ),
         message(json!({"type": "text", "text": "It is 3."}), "end_turn"),
-    ];
+    ]
+}
+
+#[tokio::test]
+async fn a_call_that_waits_is_answered_for_when_another_prompt_comes() {
+    for (provider, model, replies) in
+        [("anthropic", "claude-opus-5-5", messages()), ("openai", "gpt-6.1-sol", responses())]
+    {
+        let replies = replies.iter().map(|reply| Reply::json(200, reply.to_string())).collect();
+        let server = LoopbackProvider::start(replies).unwrap();
+        let agent = agent_with(&server, provider, model, Approval::Ask).pause_for_approval(true).build();
+        let conversations = Conversations::new(Arc::new(MemoryStore::new()));
+        let conversation = conversations.create(NewConversation::default());
+        let first = conversation.run(&agent, "How much is 1 and 2?").finish().await;
+        assert_eq!(first.stop, StopReason::ApprovalNeeded, "{provider}: {:?}", first.error);
+        let again = conversations.open(conversation.id()).await.unwrap();
+        let second = again.run(&agent, "Never mind.").finish().await;
+        assert_eq!((second.text(), &second.stop), ("It is 3.", &StopReason::EndTurn), "{provider}");
+        let body = &bodies(&server)[1];
+        // Each call has its result right behind it, and the prompt comes after that.
+        if provider == "anthropic" {
+            let all = body["messages"].as_array().unwrap();
+            assert_eq!(
+                (all[1]["content"][0]["id"].as_str(), all[2]["role"].as_str()),
+                (Some("c1"), Some("user"))
+            );
+            let result = &all[2]["content"][0];
+            assert_eq!((&result["type"], &result["tool_use_id"]), (&json!("tool_result"), &json!("c1")));
+            assert_eq!(result["is_error"], true, "{body}");
+            assert!(result.to_string().contains("was not carried out"), "{body}");
+            assert!(all[2]["content"][1].to_string().contains("Never mind."), "{body}");
+            assert_eq!(all.len(), 3, "{body}");
+        } else {
+            let all = body["input"].as_array().unwrap();
+            assert_eq!((&all[1]["type"], &all[1]["call_id"]), (&json!("function_call"), &json!("c1")));
+            assert_eq!((&all[2]["type"], &all[2]["call_id"]), (&json!("function_call_output"), &json!("c1")));
+            assert!(all[2]["output"].to_string().contains("was not carried out"), "{body}");
+            assert!(all.len() == 4 && all[3].to_string().contains("Never mind."), "{body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tool_is_called_and_answered_for_on_every_wire() {
+    let anthropic = messages();
     let candidate = |part: Value| {
         json!({"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}],
             "usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 2, "totalTokenCount": 12},

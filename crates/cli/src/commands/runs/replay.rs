@@ -182,6 +182,7 @@ async fn again(
     }
     let mut run = Run::from_turns(&builder.build(), first.turns)
         .with_tools(names)
+        .with_carry(first.carry)
         .with_caller(super::super::caller())
         .with_scope(Scope::new("replay").with_working_dir(workspace.path()))
         .with_port(Arc::new(TerminalPort::new(printer, &args.permission, None)));
