@@ -238,14 +238,42 @@ impl Runs {
         found.parse().map_err(|error: String| ToolError::internal(error))
     }
 
-    /// The runs, the youngest first, at most `limit`; those of a conversation, if one is named. Of more than 5,000 runs
-    /// the oldest are passed over.
+    /// The runs, the youngest first, at most `limit`; those of a conversation, if one is named. Runs that were made from
+    /// others are not among them. Of more than 5,000 runs the oldest are passed over.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn list(
         &self,
         conversation: Option<ScopeId>,
+        limit: usize,
+    ) -> Result<Vec<RunSummary>, ToolError> {
+        let is_of = |run: &RunSummary| conversation.is_none() || run.conversation == conversation;
+        self.list_where(|run| run.parent.is_none() && is_of(run), limit).await
+    }
+
+    /// All runs, those among them that were made from others; else as [`list`](Self::list).
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn list_all(&self, limit: usize) -> Result<Vec<RunSummary>, ToolError> {
+        self.list_where(|_| true, limit).await
+    }
+
+    /// The runs that were made from a run and are kept, the oldest first: also of one that has not ended, whose record
+    /// does not name them yet.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn children(&self, id: RunId) -> Result<Vec<RunSummary>, ToolError> {
+        let mut found = self.list_where(|run| run.parent == Some(id), usize::MAX).await?;
+        found.reverse();
+        Ok(found)
+    }
+
+    async fn list_where(
+        &self,
+        is_wanted: impl Fn(&RunSummary) -> bool,
         limit: usize,
     ) -> Result<Vec<RunSummary>, ToolError> {
         let mut found = Vec::new();
@@ -256,7 +284,7 @@ impl Runs {
             let Some(document) = self.ledger.head(&name).await? else { continue };
             // One that cannot be read must not hide the others.
             let Ok(summary) = read_head(&document) else { continue };
-            if conversation.is_none() || summary.conversation == conversation {
+            if is_wanted(&summary) {
                 found.push(summary);
             }
         }
@@ -270,7 +298,7 @@ impl Runs {
     /// Those of the store.
     pub async fn stats(&self, since: Timestamp) -> Result<RunStats, ToolError> {
         let mut stats = RunStats::default();
-        let counts = |run: &&RunSummary| run.started >= since && run.parent.is_none();
+        let counts = |run: &&RunSummary| run.started >= since;
         for run in self.list(None, usize::MAX).await?.iter().filter(counts) {
             stats.add(run);
             stats.models.entry(run.model.clone()).or_default().add(run);
@@ -304,7 +332,8 @@ impl Runs {
 
     /// Tells of all exchanges of a run in their order, as they were when it ran, and then of those of the runs that were
     /// made from it: into a [`Recording`](toolpost_llm::Recording), for one, which then is a test that a `replay:` model
-    /// plays. Returns how many there were.
+    /// plays. Of a run that was killed, and of those that were made from it, that is what had ended. Returns how many there
+    /// were.
     ///
     /// # Errors
     /// `NOT_FOUND` if the run is not kept, `PRECONDITION` if exchanges of it are missing or there are none, and those of
@@ -318,10 +347,15 @@ impl Runs {
         };
         let (mut told, mut open, mut seen) = (0, vec![self.document(id).await?], HashSet::from([id]));
         while let Some(document) = open.pop() {
-            if read_head(&document)?.is_incomplete {
+            let head = read_head(&document)?;
+            if head.is_incomplete {
                 return Err(refused("not all were kept"));
             }
-            let (own, children) = self.export_one(&document, sink).await?;
+            let (own, mut children) = self.export_one(&document, sink).await?;
+            if head.stop_reason.is_none() {
+                // Its record, which would name them, is not there, or of the time when it waited.
+                children.extend(self.children(head.id).await?.iter().map(|child| child.id));
+            }
             if told + own == 0 {
                 return Err(refused("none were kept"));
             }

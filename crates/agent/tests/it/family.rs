@@ -53,7 +53,9 @@ async fn an_agent_is_a_tool_whose_run_is_part_of_its_callers() {
     assert_eq!(record.tool_calls.len(), 1);
     assert_eq!(child.tool_calls[0].parent, Some(record.tool_calls[0].id));
     assert_eq!((child.parent, record.parent), (Some(record.id), None));
-    let kept = runs.list(None, 9).await.unwrap();
+    assert_eq!(runs.list(None, 9).await.unwrap().iter().map(|run| run.id).collect::<Vec<_>>(), [record.id]);
+    assert_eq!(runs.children(record.id).await.unwrap()[0].id, child.id);
+    let kept = runs.list_all(9).await.unwrap();
     let of: Vec<_> = kept.iter().map(|run| (run.id, run.parent)).collect();
     assert!(of.len() == 2 && of.contains(&(child.id, Some(record.id))) && of.contains(&(record.id, None)));
     // What it has spent is a part of what its caller has.
@@ -115,6 +117,35 @@ async fn an_exported_run_has_the_exchanges_of_the_agents_that_it_called_and_play
         runs.export(outcome.record.id, &Recording::new(std::io::sink(), Vec::new())).await.unwrap_err();
     assert_eq!(error.code(), toolpost::Code::Precondition);
     assert!(error.to_string().contains("an agent that it called"), "{error}");
+}
+
+#[tokio::test]
+async fn an_exported_run_that_was_killed_has_the_exchanges_of_the_agents_that_it_called() {
+    let runs = Runs::new(Arc::new(MemoryStore::new()));
+    // One has ended and one has not when the process dies, and the latter has called one as well.
+    let sleeps = agent("turns: [{ calls: [{ tool: wait, args: { milliseconds: 600000 } }] }]").build();
+    let asks = "turns: [{ calls: [{ tool: sleeper, args: { prompt: Sleep. } }] }]";
+    let tool = |agent: &Agent, name: &str| {
+        Toolbox::builder().tool(agent.as_tool(ToolSpec::new(name, "Does it."))).build().unwrap()
+    };
+    let middle = scripted(asks, tool(&sleeps, "sleeper")).build();
+    let adder = agent(ADDER).build();
+    let toolbox = Toolbox::builder()
+        .tool(adder.as_tool(ToolSpec::new("adder", "Adds.")))
+        .tool(middle.as_tool(ToolSpec::new("middle", "Asks.")))
+        .build()
+        .unwrap();
+    let both = "turns: [{ calls: [{ tool: adder, args: { prompt: Add. } }, { tool: middle, args: { prompt: Go. } }] }]";
+    let run = Run::new(&scripted(both, toolbox).build(), "Go.").kept_in(&runs);
+    let id = run.id();
+    let ended = tokio::time::timeout(std::time::Duration::from_millis(500), Box::pin(run.finish())).await;
+    assert!(ended.is_err() && runs.load(id).await.unwrap().record.is_none());
+    assert_eq!((runs.list(None, 9).await.unwrap().len(), runs.list_all(9).await.unwrap().len()), (1, 4));
+    assert_eq!(runs.children(id).await.unwrap().len(), 2);
+    let written = Written::default();
+    // Its own, two of the adder, one of the asking one, and one of the sleeper.
+    let told = runs.export(id, &Recording::new(written.clone(), Vec::new())).await.unwrap();
+    assert_eq!((told, written.text().lines().count()), (5, 5));
 }
 
 #[tokio::test]

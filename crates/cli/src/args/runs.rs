@@ -16,6 +16,9 @@ pub(crate) enum RunsCommand {
         /// How many at most.
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
+        /// Also those that agents made which another one called as its tools.
+        #[arg(long)]
+        all: bool,
     },
     /// Show one run with its calls.
     Show {

@@ -302,15 +302,20 @@ impl Chat<'_> {
         let outcome = self.handle.block_on(run.finish());
         let fetched = hosted::fetch(&outcome.turns, &had, &self.artifacts, self.config, &stop);
         let fetched = self.handle.block_on(fetched);
+        let mut record = RunRecord::clone(&outcome.record);
+        record.artifacts.extend(fetched.artifacts.iter().cloned());
+        record.notices.extend(fetched.notices.iter().cloned());
+        let kept = if fetched.artifacts.is_empty() && fetched.notices.is_empty() {
+            None
+        } else {
+            self.handle.block_on(self.memory.amend(&record))
+        };
         let shown = self.screen.as_ref().map(|screen| screen.settle());
         self.count(&outcome.record.usage, outcome.record.cost_usd);
         self.latest = Some(Arc::clone(&outcome.record));
         let window = self.window_left();
         show_files(&fetched.artifacts, self.printer);
-        fetched.notices.iter().for_each(|notice| self.printer.warn(notice));
-        let mut record = RunRecord::clone(&outcome.record);
-        record.artifacts.extend(fetched.artifacts);
-        record.notices.extend(fetched.notices);
+        fetched.notices.iter().chain(&kept).for_each(|notice| self.printer.warn(notice));
         show(record, outcome.stop.is_answer(), shown.as_deref(), window, self.printer)?;
         // What nobody has answered can be said again; it is not sent twice.
         if outcome.error.is_some() && outcome.record.tool_calls.is_empty() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use toolpost_agent::{Conversation, ConversationSummary, Conversations, NewConversation, Runs};
-use toolpost_core::{Code, DocStore};
+use toolpost_core::{Code, DocStore, RunRecord};
 use toolpost_toolbox::MemoryStore;
 
 use crate::args::AgentArgs;
@@ -51,6 +51,12 @@ impl Memory {
             runs = runs.with_holder(holder);
         }
         Ok(Self { conversations, runs: Some(runs), folder, has_file })
+    }
+
+    /// Keeps what came to a record after its run; what to tell if that failed.
+    pub(super) async fn amend(&self, record: &RunRecord) -> Option<String> {
+        let error = self.runs.as_ref()?.amend(record).await.err()?;
+        Some(format!("what is kept of the run lacks files that came after it: {error}"))
     }
 
     /// A new conversation.

@@ -111,6 +111,13 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     record.artifacts.extend(fetched.artifacts);
     fetched.notices.iter().for_each(|notice| printer.warn(notice));
     record.notices.extend(fetched.notices);
+    if record.artifacts != outcome.record.artifacts || record.notices != outcome.record.notices {
+        let runtime = super::runtime()?;
+        if let Some(notice) = runtime.block_on(memory.amend(&record)) {
+            printer.warn(&notice);
+        }
+        super::end(runtime);
+    }
     show_files(&record.artifacts, printer);
     let written = match &args.output {
         Some(path) if outcome.stop.is_answer() => write_answer(path, &record.response, printer),

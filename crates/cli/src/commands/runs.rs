@@ -34,7 +34,8 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
     let runtime = super::runtime()?;
     let done = runtime.block_on(async {
         match command {
-            RunsCommand::Ls { limit } => list(&runs.list(None, *limit).await?, printer),
+            RunsCommand::Ls { limit, all: true } => list(&runs.list_all(*limit).await?, printer),
+            RunsCommand::Ls { limit, all: false } => list(&runs.list(None, *limit).await?, printer),
             RunsCommand::Show { id } => show(&runs.load(find(&runs, id).await?).await?, printer),
             RunsCommand::Stats { since } => {
                 let begin = since.map_or(Timestamp::default(), before_now);
@@ -123,6 +124,7 @@ fn facts(run: &RunSummary) -> Vec<String> {
         facts.push(format_duration(Duration::try_from_secs_f64(run.execution_time).unwrap_or_default()));
     }
     facts.push(run.started.to_string());
+    facts.extend(run.parent.map(|parent| format!("part of {parent}")));
     facts
 }
 
@@ -149,6 +151,12 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
             paint(STRONG, one_line(&text(call.get("tool")), 64)),
             paint(FAINT, one_line(&arguments, 100))
         ));
+    }
+    let files = record.and_then(|record| record["artifacts"].as_array()).into_iter().flatten();
+    for file in files {
+        let size = file["size"].as_u64().unwrap_or_default();
+        let name = paint(HINT, one_line(&text(file.get("name")), 200));
+        lines.push(format!("{} {name} ({size} bytes)", paint(GOOD, "made")));
     }
     if let Some(message) = record.and_then(|record| record.get("error")?.get("message")?.as_str()) {
         lines.push(format!("{} {}", paint(BAD, "error:"), one_line(message, 400)));

@@ -193,6 +193,15 @@ fn files_of_hosted_code_come_back_and_its_container_is_gone_on_in() {
     for part in ["out/plot.png", "out/plot (2).png", "`f3` was not downloaded", "files get f3", "5 min"] {
         assert!(finished.err.contains(part), "{part}: {finished}");
     }
+    // What is kept of the run has the files too, and what is missing.
+    let ran = env.run(["runs", "ls", "--json"]).ok().json()["runs"][0]["id"].as_str().unwrap().to_owned();
+    let shown = env.run(["runs", "show", &ran, "--json"]).ok().json();
+    let names: Vec<&Value> =
+        shown["record"]["artifacts"].as_array().unwrap().iter().map(|file| &file["name"]).collect();
+    assert_eq!(names, ["out/plot.png", "out/plot (2).png"]);
+    assert!(shown["record"]["notices"].to_string().contains("`f3` was not downloaded"), "{shown}");
+    let page = env.run(["runs", "show", &ran]).ok().out;
+    assert!(page.contains("made out/plot (2).png (13 bytes)"), "{page}");
     // The next command is another process: it knows the container, what came of it, and what is paid of it.
     let record = env.run(words.iter().chain(&["--continue", "--json"])).ok().json();
     fits("run-record", &record);
@@ -232,6 +241,12 @@ fn a_conversation_goes_on_in_its_container_and_pays_its_least_time_once() {
         finished.err.contains("out/f2.png") && finished.err.contains("5 min 0 s of hosted code"),
         "{finished}"
     );
+    let listed = env.run(["runs", "ls", "--json"]).ok().json();
+    let files: Vec<String> = [1, 0]
+        .map(|at| env.run(["runs", "show", listed["runs"][at]["id"].as_str().unwrap(), "--json"]).ok().json())
+        .map(|shown| shown["record"]["artifacts"][0]["name"].as_str().unwrap().to_owned())
+        .into();
+    assert_eq!(files, ["out/f1.png", "out/f2.png"]);
 }
 
 /// An answer of Gemini in these pieces, each a list of parts.

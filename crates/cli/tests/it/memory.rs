@@ -1,6 +1,12 @@
 //! What is kept of runs and conversations, and found again.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use serde_json::{Value, json};
+use toolpost_agent::Runs;
+use toolpost_core::{Clock as _, RunId, RunRecord, SystemClock};
+use toolpost_store::Store;
 
 use crate::support::{Anthropic, TestEnv, calls, says};
 
@@ -96,6 +102,42 @@ pub(crate) fn ls() {
     assert_eq!(model.env.run(["runs", "ls", "--limit", "1", "--format", "jsonl"]).ok().lines().len(), 1);
     let text = model.env.run(["runs", "ls"]).ok();
     assert!(text.out.contains("first") && text.out.contains("7 tokens in, 5 out"), "{text}");
+}
+
+#[test]
+pub(crate) fn ls_all() {
+    let env = TestEnv::new();
+    let store = Arc::new(Store::open(env.path("runs.db")).unwrap());
+    let runs = Runs::new(store);
+    let mut parent = RunRecord::begin(RunId::new(), "script/boss".to_owned(), SystemClock.timestamp());
+    parent.stop_reason = "end_turn".to_owned();
+    let mut child = parent.clone();
+    (child.id, child.parent) = (RunId::new(), Some(parent.id));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        runs.keep(&parent, "the task", None).await.unwrap();
+        runs.keep(&child, "a part of it", None).await.unwrap();
+    });
+    drop(runs);
+    let ls = |words: &[&str]| env.run(["runs", "ls", "--store", "runs.db"].iter().chain(words)).ok();
+    let parents = ls(&["--json"]).json();
+    assert_eq!(parents["runs"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&parents["runs"][0]["title"], &parents["runs"][0]["parent"]),
+        (&json!("the task"), &Value::Null)
+    );
+    let all = ls(&["--all", "--json"]).json();
+    let told: BTreeMap<_, _> = all["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| (run["title"].as_str().unwrap(), run["parent"].clone()))
+        .collect();
+    assert_eq!(told, [("a part of it", json!(parent.id)), ("the task", Value::Null)].into());
+    assert!(ls(&["--all"]).out.contains(&format!("part of {}", parent.id)));
+    assert!(!ls(&[]).out.contains("part of"));
+    // What is not listed does not count towards the limit.
+    assert_eq!(ls(&["--limit", "1", "--format", "jsonl"]).json()["title"], "the task");
 }
 
 #[test]

@@ -130,6 +130,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--no-compaction"), by!(loop_limits::no_compaction)),
         (("run", "--tool-choice"), by!(tuning::tool_choice)),
         (("runs ls", "--limit"), by!(memory::ls)),
+        (("runs ls", "--all"), by!(memory::ls_all)),
         (("runs show", "<ID>"), by!(memory::show)),
         (("runs stats", "--since"), by!(memory::stats)),
         (("runs replay", "<ID>"), by!(replay::a_run_is_the_same_again_without_its_provider)),
