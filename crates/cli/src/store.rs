@@ -25,6 +25,11 @@ impl LazyStore {
         Self { path, store: OnceCell::new() }
     }
 
+    /// Opens the store ahead of its first use, which then does not wait for it. An error is met again there.
+    pub(crate) async fn warm(&self) {
+        let _ = self.open().await;
+    }
+
     /// A store that could not be opened is tried again by the next call.
     async fn open(&self) -> Result<&Store, ToolError> {
         let open = || async {

@@ -94,6 +94,18 @@ fn is_path(text: &str) -> bool {
     !text.is_empty() && has_no_nul(text)
 }
 
+/// Which texts are in a format.
+type IsInFormat = fn(&str) -> bool;
+
+/// The formats of our own.
+const FORMATS: [(&str, IsInFormat); 4] =
+    [("json", is_json), ("base64", is_base64), ("code", has_no_nul), ("file", is_path)];
+
+/// Whether a text is in a format of our own; `None` for any other format.
+pub(crate) fn own_format(name: &str, text: &str) -> Option<bool> {
+    FORMATS.iter().find(|(own, _)| *own == name).map(|(_, is_in)| is_in(text))
+}
+
 impl<'de> Deserialize<'de> for Schema {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Value::deserialize(deserializer).map(Self::new)
@@ -132,14 +144,13 @@ impl Schema {
             if let Some(reason) = weight::objection(&self.value) {
                 return Err(reason);
             }
-            let validator = jsonschema::options()
+            let options = jsonschema::options()
                 .with_draft(Draft::Draft202012)
                 .should_validate_formats(true)
-                .with_pattern_options(PatternOptions::fancy_regex().backtrack_limit(MOST_BACKTRACKS))
-                .with_format("json", is_json)
-                .with_format("base64", is_base64)
-                .with_format("code", has_no_nul)
-                .with_format("file", is_path)
+                .with_pattern_options(PatternOptions::fancy_regex().backtrack_limit(MOST_BACKTRACKS));
+            let validator = FORMATS
+                .into_iter()
+                .fold(options, |options, (name, is_in)| options.with_format(name, is_in))
                 .build(&self.value)
                 .map_err(|error| format!("{error} at {}", error.schema_path()))?;
             Ok(Compiled { validator, steps: Steps::of(&self.value) })

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures_util::future::join;
 use serde_json::{Map, Value};
 use toolpost_core::{Code, RunId, RunRecord, ToolError};
 use toolpost_llm::{CodeExecutionMeter, ExchangeSink, Model, Part, Recorder, Turn};
@@ -98,12 +99,16 @@ impl Keeper {
 
     /// Keeps what came since the last time, and how far the run has come; the notice if that failed.
     pub(crate) async fn save(&mut self, turns: &[Turn], record: &RunRecord, spent: &Spent) -> Option<String> {
-        let of_conversation =
-            self.add(|conversation, edition, run| conversation.add_turns(edition, run, turns)).await;
-        let of_run = match &self.log {
-            Some(log) => log.save(record, spent).await.map_err(Unkept::from),
-            None => Ok(()),
+        let log = self.log.clone();
+        let save_run = async {
+            match log {
+                Some(log) => log.save(record, spent).await.map_err(Unkept::from),
+                None => Ok(()),
+            }
         };
+        let add = self.add(|conversation, edition, run| conversation.add_turns(edition, run, turns));
+        // At once, so that a store can write both to its disk together.
+        let (of_conversation, of_run) = join(add, save_run).await;
         self.judge(of_conversation, of_run, false)
     }
 

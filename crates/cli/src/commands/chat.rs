@@ -55,6 +55,7 @@ pub(super) fn talk(
     let runtime = super::runtime()?;
     let screen = Screen::new(printer, work.plain);
     let memory = Memory::open(work, config)?;
+    memory.warm(&runtime);
     let last = Arc::new(Mutex::new(Usage::default()));
     let events = overheard(progress::sink_of(printer, screen.clone()), &last);
     let conversation = runtime.block_on(memory.begin(work))?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::Runtime;
 use toolpost_agent::{Conversation, ConversationSummary, Conversations, NewConversation, Runs};
 use toolpost_core::{Code, DocStore, RunRecord};
 use toolpost_toolbox::MemoryStore;
@@ -20,8 +21,8 @@ pub(super) struct Memory {
     pub(super) runs: Option<Runs>,
     /// The folder that conversations belong to.
     pub(super) folder: String,
-    /// Whether there was a store when the command began.
-    has_file: bool,
+    /// The store that was there when the command began, if there was one.
+    file: Option<Arc<LazyStore>>,
 }
 
 /// How many conversations are listed.
@@ -40,17 +41,26 @@ impl Memory {
             Err(failure) if asks => return Err(failure),
             _ => {
                 let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-                return Ok(Self { conversations, runs: None, folder, has_file: false });
+                return Ok(Self { conversations, runs: None, folder, file: None });
             }
         };
         let has_file = path.exists();
-        let store: Arc<dyn DocStore> = Arc::new(LazyStore::new(path));
+        let file = Arc::new(LazyStore::new(path));
+        let store: Arc<dyn DocStore> = file.clone();
         let conversations = Conversations::new(Arc::clone(&store)).with_secrets(env::secrets());
         let mut runs = Runs::new(store).with_secrets(env::secrets());
         if let Some(holder) = holder::own() {
             runs = runs.with_holder(holder);
         }
-        Ok(Self { conversations, runs: Some(runs), folder, has_file })
+        Ok(Self { conversations, runs: Some(runs), folder, file: has_file.then_some(file) })
+    }
+
+    /// Opens the store on a thread of its own while the rest of the command is made ready. One that is not there yet is
+    /// made by the first thing that is kept.
+    pub(super) fn warm(&self, runtime: &Runtime) {
+        if let Some(file) = self.file.clone() {
+            runtime.spawn(async move { file.warm().await });
+        }
     }
 
     /// Keeps what came to a record after its run; what to tell if that failed.
@@ -85,7 +95,7 @@ impl Memory {
     /// The last conversations of the folder.
     pub(super) async fn last(&self) -> Result<Vec<ConversationSummary>, Failure> {
         // Whoever keeps nothing has nothing, and nobody makes a file by looking.
-        if !self.has_file {
+        if self.file.is_none() {
             return Ok(Vec::new());
         }
         Ok(self.conversations.list(Some(&self.folder), LISTED).await?)

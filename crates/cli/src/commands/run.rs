@@ -43,18 +43,19 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let schema = args.output_schema.as_deref().map(answer_schema).transpose()?;
     let prompt = prompt(args)?;
     let work = &args.work;
+    let runtime = super::runtime()?;
+    let memory = Memory::open(work, config)?;
+    memory.warm(&runtime);
     let (model, spec) = model(work, config)?;
     let id = RunId::new();
     let workspace = Workspace::open(work.workdir.as_deref(), &work.attach)?;
     let store = store(work, config, &workspace, id);
-    let runtime = super::runtime()?;
     let screen = Screen::new(printer, work.plain);
     let events = progress::sink_of(printer, screen.clone());
     let parts = runtime.block_on(Parts::open(work, config, &workspace, events, printer))?;
     // The first thing that is written: from here on only the run itself can fail.
     let tape = Tape::open(work)?;
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
-    let memory = Memory::open(work, config)?;
     let conversation = runtime.block_on(memory.begin(work))?;
     let scope = Scope::new(owner).with_id(conversation.id()).with_working_dir(workspace.path());
     let place = parts.code_place(&*model)?;

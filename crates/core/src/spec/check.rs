@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::ToolSpec;
 use crate::Schema;
+use crate::schema::own_format;
 
 /// Keywords, and the types that they say something of.
 const KEYWORDS: [(&[&str], &[&str]); 4] = [
@@ -118,9 +119,30 @@ fn fits_plainly(property: &Map<String, Value>, value: &Value) -> bool {
         "maximum" => value.as_f64().zip(said.as_f64()).is_some_and(|(number, most)| number <= most),
         "minLength" => length(value).zip(said.as_u64()).is_some_and(|(length, least)| length >= least),
         "maxLength" => length(value).zip(said.as_u64()).is_some_and(|(length, most)| length <= most),
+        "minItems" => items(value).zip(said.as_u64()).is_some_and(|(items, least)| items >= least),
+        "maxItems" => items(value).zip(said.as_u64()).is_some_and(|(items, most)| items <= most),
         "enum" => said.as_array().is_some_and(|values| values.contains(value)),
+        // A format says something of texts alone.
+        "format" => match value {
+            Value::String(text) => said.as_str().and_then(|format| own_format(format, text)) == Some(true),
+            _ => said.is_string(),
+        },
+        "items" => value.as_array().into_iter().flatten().all(|item| part_fits_plainly(said, item)),
+        // Beside names that have schemas of their own it says something else: `properties` is none of these keywords.
+        "additionalProperties" => {
+            value.as_object().into_iter().flatten().all(|(_, member)| part_fits_plainly(said, member))
+        }
         _ => false,
     })
+}
+
+/// The same for a part of a value.
+fn part_fits_plainly(schema: &Value, part: &Value) -> bool {
+    match schema {
+        Value::Bool(is_any) => *is_any,
+        Value::Object(keywords) => fits_plainly(keywords, part),
+        _ => false,
+    }
 }
 
 /// The same for all arguments of a call.
@@ -138,6 +160,10 @@ fn call_fits_plainly(schema: &Value, args: &Value) -> bool {
             }),
             _ => false,
         })
+}
+
+fn items(value: &Value) -> Option<u64> {
+    value.as_array().map(|items| items.len() as u64)
 }
 
 fn length(value: &Value) -> Option<u64> {
@@ -186,6 +212,12 @@ mod tests {
             ),
             (json!({"type": "string", "format": "email", "default": "nobody"}), "in the format `email`"),
             (json!({"type": "string", "enum": ["a"], "default": "b"}), "expected one of a, found \"b\""),
+            (json!({"type": "string", "format": "code", "default": "\0"}), "in the format `code`"),
+            (json!({"type": "array", "minItems": 2, "default": ["a"]}), "found [\"a\"]"),
+            (json!({"type": "array", "maxItems": 0, "default": ["a"]}), "found [\"a\"]"),
+            (json!({"type": "array", "items": {"type": "string"}, "default": ["a", 1]}), "expected string, found"),
+            (json!({"additionalProperties": {"type": "number"}, "default": {"a": "b"}}), "expected number, found"),
+            (json!({"additionalProperties": false, "default": {"a": 1}}), "does not fit it"),
             (json!({"$ref": "#/$defs/Small", "default": 4}), "expected at most 3, found 4"),
             (json!({"type": "string", "pattern": "("}), "the pattern \"(\" of the parameter `x` is not one"),
             (json!({"type": "integer", "minLength": 1}), "`minLength` of the parameter `x` has no effect"),
@@ -207,7 +239,11 @@ mod tests {
             json!({"type": "string", "pattern": "^a+:$", "format": "uri", "examples": ["aaa:"]}),
             json!({"$ref": "#/$defs/Small", "default": 3, "maximum": 5}),
             json!({"default": "anything"}),
-            json!({"type": "integer", "format": "int32"}),
+            json!({"type": "integer", "format": "int32", "default": 1}),
+            json!({"type": "string", "format": "code", "default": "1 + 1"}),
+            json!({"type": "array", "minItems": 1, "maxItems": 2, "items": {"type": "string"}, "default": ["a"]}),
+            json!({"type": ["object", "null"], "additionalProperties": {"type": "number"}, "default": {"a": 1}}),
+            json!({"type": ["object", "null"], "additionalProperties": {"type": "number"}, "default": null}),
             json!({}),
             json!(true),
         ] {

@@ -26,6 +26,9 @@ const LONGEST_ERROR_BODY: usize = 64 * 1024;
 
 /// How long to wait for the end of the bytes after the end of the answer, so that the connection can serve again.
 const FAREWELL: Duration = Duration::from_millis(100);
+/// How many turns the tasks get that give a connection back. Two are enough on one thread; on several they may run on
+/// another one.
+const TURNS_TO_GIVE_BACK: usize = 4;
 
 /// A request that is ready to be sent.
 pub(crate) struct Exchange {
@@ -281,10 +284,12 @@ impl Tries {
     }
 }
 
-/// Lets a connection whose answer was read go back to the pool, which is done by tasks of its own. Without a turn of
+/// Lets a connection whose answer was read go back to the pool, which is done by tasks of its own. Without turns of
 /// theirs a request that follows at once would make another connection.
 async fn give_back() {
-    tokio::task::yield_now().await;
+    for _ in 0..TURNS_TO_GIVE_BACK {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Whether an error that came inside a successful answer may pass.
