@@ -215,8 +215,14 @@ mod tests {
             (json!({"type": "string", "format": "code", "default": "\0"}), "in the format `code`"),
             (json!({"type": "array", "minItems": 2, "default": ["a"]}), "found [\"a\"]"),
             (json!({"type": "array", "maxItems": 0, "default": ["a"]}), "found [\"a\"]"),
-            (json!({"type": "array", "items": {"type": "string"}, "default": ["a", 1]}), "expected string, found"),
-            (json!({"additionalProperties": {"type": "number"}, "default": {"a": "b"}}), "expected number, found"),
+            (
+                json!({"type": "array", "items": {"type": "string"}, "default": ["a", 1]}),
+                "expected string, found",
+            ),
+            (
+                json!({"additionalProperties": {"type": "number"}, "default": {"a": "b"}}),
+                "expected number, found",
+            ),
             (json!({"additionalProperties": false, "default": {"a": 1}}), "does not fit it"),
             (json!({"$ref": "#/$defs/Small", "default": 4}), "expected at most 3, found 4"),
             (json!({"type": "string", "pattern": "("}), "the pattern \"(\" of the parameter `x` is not one"),
