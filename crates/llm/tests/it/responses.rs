@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 use toolpost_llm::{
-    Effort, ErrorKind, HostedModel, HostedTool, HttpClient, HttpOptions, ItemView, Media, Model as _,
-    ModelEvent, ModelId, OutputFormat, Part, PromptCaching, Provider, ProviderAccess, Request, Response,
-    Secret, StopReason, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
+    Effort, ErrorKind, HostedModel, HostedOutput, HostedTool, HttpClient, HttpOptions, ItemView, Media,
+    Model as _, ModelEvent, ModelId, OutputFormat, Part, PromptCaching, Provider, ProviderAccess, Request,
+    Response, Secret, StopReason, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
@@ -320,6 +320,50 @@ fn results_look_as_their_calls_demand() {
         json!({"type": "custom_tool_call_output", "call_id": "call_1", "output": "1"})
     );
     assert_eq!(body["input"][4]["caller"], json!({"type": "program", "caller_id": "p1"}));
+}
+
+#[test]
+fn searches_for_tools_and_programs_are_shown_and_go_back_as_they_came() {
+    let tools =
+        json!([{"type": "function", "name": "weather"}, {"type": "namespace", "name": "crm", "tools": []}]);
+    let raw = [
+        json!({"type": "tool_search_call", "id": "tsc", "call_id": null, "execution": "server", "status": "completed", "arguments": {"paths": ["weather"]}}),
+        json!({"type": "tool_search_output", "id": "tso", "call_id": null, "execution": "server", "status": "completed", "tools": tools}),
+        json!({"type": "program", "id": "cm", "call_id": "c1", "code": "text(1)", "fingerprint": "f"}),
+        json!({"type": "program_output", "id": "cmo", "call_id": "c1", "status": "incomplete", "result": "1"}),
+        json!({"type": "mcp_list_tools", "id": "m", "server_label": "s", "tools": tools, "error": "slow"}),
+        json!({"type": "tool_search_call", "id": "tsc", "call_id": "c2", "execution": "client", "status": "completed", "arguments": {"goal": "x"}}),
+        json!({"type": "program", "id": "cm"}),
+    ];
+    let call = |id: &str, name: &str, input: Value, output: Option<HostedOutput>| ItemView::ServerToolCall {
+        id: id.to_owned(),
+        name: name.to_owned(),
+        input: Some((&input).into()),
+        output: output.map(Box::new),
+    };
+    let result = |id: &str, kind: &str, output: HostedOutput| ItemView::ServerToolResult {
+        call_id: id.to_owned(),
+        kind: kind.to_owned(),
+        output: Box::new(output),
+    };
+    let other = |kind: &str| ItemView::Other { kind: kind.to_owned() };
+    let said = |text: &str| HostedOutput { text: text.to_owned(), ..HostedOutput::default() };
+    let failed = HostedOutput { is_error: true, stderr: "slow".to_owned(), ..said("weather\ncrm") };
+    let expected = [
+        call("tsc", "tool_search", json!({"paths": ["weather"]}), None),
+        result("", "tool_search_output", said("weather\ncrm")),
+        call("c1", "program", json!({"code": "text(1)"}), None),
+        result("c1", "program_output", HostedOutput { is_error: true, ..said("1") }),
+        call("m", "mcp_list_tools", json!({"server_label": "s"}), Some(failed)),
+        // What the caller is to search, and what is not whole.
+        other("tool_search_call"),
+        other("program"),
+    ];
+    let response = answer(&json!(raw));
+    assert_eq!(response.items.iter().map(|item| item.view().clone()).collect::<Vec<_>>(), expected);
+    let mut next = Request::new("x");
+    next.push_response(&response);
+    assert_eq!(body(&next)["input"].as_array().unwrap()[1..], raw);
 }
 
 fn fold(events: &[Value]) -> (Result<Response, ErrorKind>, VecDeque<ModelEvent>) {

@@ -78,6 +78,44 @@ fn known(dialect: Dialect, kind: &str, members: &Members<'_>) -> Option<ItemView
             kind: kind.to_owned(),
             output: Box::new(shell_output(members)),
         },
+        // What the caller is to search, it answers by an item of its own.
+        ("tool_search_call", Dialect::OpenAi) if !is_for_caller(members) => ItemView::ServerToolCall {
+            id: text("call_id").or_else(|| text("id"))?,
+            name: "tool_search".to_owned(),
+            input: members.get("arguments").map(RawJson::from),
+            output: None,
+        },
+        ("tool_search_output", Dialect::OpenAi) if !is_for_caller(members) => ItemView::ServerToolResult {
+            // The provider gives the searches that it makes no id that both have.
+            call_id: text("call_id").unwrap_or_default(),
+            kind: kind.to_owned(),
+            output: Box::new(HostedOutput { text: names(members), ..HostedOutput::default() }),
+        },
+        // Code of the model that calls tools: the calls name it as their `caller`.
+        ("program", Dialect::OpenAi) => ItemView::ServerToolCall {
+            id: text("call_id")?,
+            name: "program".to_owned(),
+            input: Some((&serde_json::json!({ "code": text("code")? })).into()),
+            output: None,
+        },
+        ("program_output", Dialect::OpenAi) => ItemView::ServerToolResult {
+            call_id: text("call_id")?,
+            kind: kind.to_owned(),
+            output: Box::new(HostedOutput {
+                is_error: text("status").is_some_and(|status| status == "incomplete"),
+                text: text("result")?,
+                ..HostedOutput::default()
+            }),
+        },
+        ("mcp_list_tools", _) => ItemView::ServerToolCall {
+            id: text("id")?,
+            name: "mcp_list_tools".to_owned(),
+            input: text("server_label").map(|label| (&serde_json::json!({ "server_label": label })).into()),
+            output: Some(Box::new(HostedOutput {
+                text: names(members),
+                ..output(members).unwrap_or_default()
+            })),
+        },
         (
             "web_search_call"
             | "file_search_call"
@@ -140,6 +178,18 @@ fn thinking(members: &Members<'_>) -> String {
 fn arguments(text: &str) -> Result<RawJson, String> {
     let text = if text.trim().is_empty() { "{}" } else { text };
     RawJson::parse(text).map_err(|_| text.to_owned())
+}
+
+/// Whether the caller is to search, and not the provider.
+fn is_for_caller(members: &Members<'_>) -> bool {
+    members.read::<Text<'_>>("execution").is_some_and(|who| who.0 == "client")
+}
+
+/// The names of the tools that were found, one a line.
+fn names(members: &Members<'_>) -> String {
+    let tools: Vec<Members<'_>> = members.read("tools").unwrap_or_default();
+    let names: Vec<String> = tools.iter().filter_map(|tool| tool.read("name")).collect();
+    names.join("\n")
 }
 
 fn in_container(members: &Members<'_>) -> bool {
