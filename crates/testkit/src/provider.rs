@@ -125,6 +125,9 @@ struct Shared {
     tls: Option<TlsAcceptor>,
     requests: Mutex<Vec<ReceivedRequest>>,
     connections: AtomicUsize,
+    /// How many requests wait for their answer, and how many have done so at once.
+    waiting: AtomicUsize,
+    most_at_once: AtomicUsize,
 }
 
 /// A server with its own thread, for tests with and without a runtime. It ends when it is dropped.
@@ -157,8 +160,14 @@ impl LoopbackProvider {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let shared =
-            Arc::new(Shared { handler, tls, requests: Mutex::default(), connections: AtomicUsize::new(0) });
+        let shared = Arc::new(Shared {
+            handler,
+            tls,
+            requests: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            most_at_once: AtomicUsize::new(0),
+        });
         let (stop, stopped) = oneshot::channel();
         let served = Arc::clone(&shared);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -194,6 +203,11 @@ impl LoopbackProvider {
     /// How many connections were made so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
+    }
+
+    /// The most requests so far that have waited for the end of their answers at the same time.
+    pub fn most_at_once(&self) -> usize {
+        self.shared.most_at_once.load(Ordering::Relaxed)
     }
 }
 
@@ -248,7 +262,11 @@ async fn serve(stream: impl Connection, shared: &Shared) -> std::io::Result<()> 
     while let Some(request) = receive(&mut stream).await? {
         let reply = (shared.handler)(&request);
         shared.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
-        if !send(&mut stream, &reply).await? {
+        let waiting = shared.waiting.fetch_add(1, Ordering::Relaxed) + 1;
+        shared.most_at_once.fetch_max(waiting, Ordering::Relaxed);
+        let sent = send(&mut stream, &reply).await;
+        shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        if !sent? {
             break;
         }
     }

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use toolpost_core::Schema;
 
-pub(crate) use self::model::{Anthropic, ask, begins, calls, hesitates, says, says_whole, says_with_usage};
+pub(crate) use self::model::{
+    Anthropic, ask, begins, calls, calls_all, hesitates, says, says_whole, says_with_usage,
+};
 pub(crate) use self::terminal::Screen;
 
 /// How long a run may take. Only a run that hangs reaches it.

@@ -3,12 +3,41 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use toolpost_testkit::provider::Reply;
+use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
-use crate::support::{Anthropic, TestEnv, ask, says};
+use crate::support::{Anthropic, TestEnv, ask, calls_all, says, says_whole};
 
 /// A model that takes every setting.
 const OLD: &str = "anthropic/claude-haiku-4-5";
+
+/// A server whose tool asks the client's model before it answers.
+const ASKER: &str = r#"
+import json, sys
+
+def send(message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+waiting = {}
+for line in sys.stdin:
+    message = json.loads(line)
+    method, id = message.get("method"), message.get("id")
+    if method == "initialize":
+        send({"id": id, "result": {"protocolVersion": message["params"]["protocolVersion"],
+              "capabilities": {"tools": {}}, "serverInfo": {"name": "asker", "version": "1"}}})
+    elif method == "tools/list":
+        send({"id": id, "result": {"tools": [
+            {"name": sys.argv[1], "description": "Thinks.", "inputSchema": {"type": "object"}}]}})
+    elif method == "tools/call":
+        waiting[f"of-{id}"] = id
+        said = {"role": "user", "content": {"type": "text", "text": "Short?"}}
+        send({"id": f"of-{id}", "method": "sampling/createMessage",
+              "params": {"messages": [said], "maxTokens": 50}})
+    elif method is None and id in waiting:
+        said = json.dumps(message.get("result", message.get("error")))
+        send({"id": waiting.pop(id), "result": {"content": [{"type": "text", "text": said}]}})
+    elif method is not None and id is not None:
+        send({"id": id, "error": {"code": -32601, "message": "unknown"}})
+"#;
 
 /// The body with an option, which must be the same with the setting.
 #[track_caller]
@@ -189,8 +218,40 @@ pub(crate) fn limits() {
 
 #[test]
 pub(crate) fn concurrency() {
-    let model = Anthropic::start(vec![says("one")]);
-    assert_eq!(model.env.run(["run", "-p", "hi", "--config", "models.concurrency=1"]).ok().out, "one\n");
+    // Three calls at once, each of which asks the model: how many wait for it together depends on the setting alone.
+    let at_once = |settings: &[&str]| {
+        let server = LoopbackProvider::start_with(|request| {
+            let body = request.json();
+            let tools = body["tools"].as_array().into_iter().flatten();
+            let thinkers: Vec<&str> = tools
+                .filter_map(|tool| tool["name"].as_str())
+                .filter(|name| name.contains("think"))
+                .collect();
+            let is_told = body["messages"].to_string().contains("tool_result");
+            match thinkers.len() {
+                3 if !is_told => calls_all(&thinkers, &json!({})),
+                3 => says("done"),
+                _ if body["stream"] == true => says("short").after(Duration::from_millis(500)),
+                _ => says_whole("short").after(Duration::from_millis(500)),
+            }
+        });
+        let model = Anthropic::at(server.unwrap());
+        let script = model.env.write("asker.py", ASKER);
+        // Each has a server of its own: of one server with several calls nobody could say which of them asks.
+        let servers = ["one", "two", "three"].map(|name| {
+            ["--mcp-server".to_owned(), format!("stdio:python3 '{}' think_{name}", script.display())]
+        });
+        let words = ["run", "-p", "hi", "--model", OLD, "--yes", "--level", "minimal"].map(str::to_owned);
+        let settings = settings.iter().map(|word| (*word).to_owned());
+        let words: Vec<String> =
+            words.into_iter().chain(servers.into_iter().flatten()).chain(settings).collect();
+        let finished = model.env.run(&words).ok();
+        assert_eq!((finished.out.as_str(), model.bodies().len()), ("done\n", 5), "{finished}");
+        model.server.most_at_once()
+    };
+    assert_eq!(at_once(&[]), 3);
+    assert_eq!(at_once(&["--config", "models.concurrency=2"]), 2);
+    assert_eq!(at_once(&["--config", "models.concurrency=1"]), 1);
     let wrong = TestEnv::new().run(["run", "-p", "hi", "--config", "models.concurrency=0", "--json"]).exit(2);
     assert!(wrong.err.contains("a whole number from 1"), "{wrong}");
 }

@@ -18,7 +18,10 @@ impl Anthropic {
     pub(crate) const KEY: &str = KEY;
 
     pub(crate) fn start(replies: Vec<Reply>) -> Self {
-        let server = LoopbackProvider::start(replies).unwrap();
+        Self::at(LoopbackProvider::start(replies).unwrap())
+    }
+
+    pub(crate) fn at(server: LoopbackProvider) -> Self {
         let env = TestEnv::new().with("ANTHROPIC_API_KEY", KEY).with("ANTHROPIC_BASE_URL", server.base_url());
         Self { env, server }
     }
@@ -81,27 +84,46 @@ pub(crate) fn hesitates(text: &str) -> Reply {
 
 /// An answer that calls a tool.
 pub(crate) fn calls(tool: &str, arguments: &Value) -> Reply {
-    let block = json!({"type": "tool_use", "id": "toolu_1", "name": tool, "input": {}});
+    calls_all(&[tool], arguments)
+}
+
+/// An answer that calls several tools at once.
+pub(crate) fn calls_all(tools: &[&str], arguments: &Value) -> Reply {
     let delta = json!({"type": "input_json_delta", "partial_json": arguments.to_string()});
-    Reply::events(stream(&block, &delta, "tool_use"))
+    let call = |(number, tool)| {
+        (
+            json!({"type": "tool_use", "id": format!("toolu_{number}"), "name": tool, "input": {}}),
+            delta.clone(),
+        )
+    };
+    Reply::events(stream_of(&(1_usize..).zip(tools).map(call).collect::<Vec<_>>(), "tool_use"))
 }
 
 /// The last record of usage, as it stands in a stream.
 const USAGE: &str = r#"{"output_tokens":5}"#;
 
 fn stream(block: &Value, delta: &Value, stop: &str) -> String {
+    stream_of(&[(block.clone(), delta.clone())], stop)
+}
+
+/// A stream of blocks, each of a start and what is added to it.
+fn stream_of(blocks: &[(Value, Value)], stop: &str) -> String {
     let message = json!({
         "type": "message", "id": "msg_1", "role": "assistant", "model": "claude-test", "content": [],
         "stop_reason": null, "stop_sequence": null, "usage": {"input_tokens": 7, "output_tokens": 1},
     });
-    let events = [
-        json!({"type": "message_start", "message": message}),
-        json!({"type": "content_block_start", "index": 0, "content_block": block}),
-        json!({"type": "content_block_delta", "index": 0, "delta": delta}),
-        json!({"type": "content_block_stop", "index": 0}),
+    let mut events = vec![json!({"type": "message_start", "message": message})];
+    for (index, (block, delta)) in blocks.iter().enumerate() {
+        events.extend([
+            json!({"type": "content_block_start", "index": index, "content_block": block}),
+            json!({"type": "content_block_delta", "index": index, "delta": delta}),
+            json!({"type": "content_block_stop", "index": index}),
+        ]);
+    }
+    events.extend([
         json!({"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 5}}),
         json!({"type": "message_stop"}),
-    ];
+    ]);
     let lines = events.iter().flat_map(|event| {
         ["event: ", event["type"].as_str().unwrap(), "\ndata: ", &event.to_string(), "\n\n"]
             .map(str::to_owned)
