@@ -11,6 +11,7 @@
 
 mod clock;
 pub mod messages;
+pub mod packed;
 mod port;
 pub mod provider;
 pub mod recordings;

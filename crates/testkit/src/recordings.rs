@@ -8,6 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::packed::unpacked;
+
 /// One file of recorded exchanges.
 #[derive(Clone, Debug)]
 pub struct Recording {
@@ -137,26 +139,34 @@ fn text_of(path: &Path) -> Result<String, String> {
 }
 
 /// An answer of a content type, which some recorders leave out.
-fn answer(content_type: &str, text: String) -> Answer {
-    let text = plain(text);
+fn answer(content_type: &str, text: String) -> Result<Answer, String> {
+    let text = plain(text)?;
     let is_stream = content_type.to_ascii_lowercase().starts_with("text/event-stream")
         || content_type.is_empty() && is_events(&text);
-    if is_stream { Answer::Stream(text) } else { Answer::Body(text) }
+    Ok(if is_stream { Answer::Stream(text) } else { Answer::Body(text) })
 }
 
 fn is_events(text: &str) -> bool {
     ["data:", "event:", "id:", ":"].iter().any(|start| text.trim_start().starts_with(start))
 }
 
-/// A text that may have been kept in base64, as recorders do with what they do not take for text.
-fn plain(text: String) -> String {
+/// A text that may have been kept compressed, or in base64, as recorders do with what they do not take for text.
+fn plain(text: String) -> Result<String, String> {
     let is_said = |text: &str| text.trim_start().starts_with(['{', '[']) || is_events(text);
     if is_said(&text) {
-        return text;
+        return Ok(text);
     }
     let packed: String = text.split_whitespace().collect();
-    let unpacked = STANDARD.decode(packed).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    unpacked.filter(|text| is_said(text)).unwrap_or(text)
+    // Bytes in base64, or each as the character of its number.
+    let bytes = match STANDARD.decode(packed) {
+        Ok(bytes) => bytes,
+        Err(_) => match text.chars().map(|letter| u8::try_from(letter as u32).ok()).collect() {
+            Some(bytes) => bytes,
+            None => return Ok(text),
+        },
+    };
+    let bytes = unpacked(&bytes)?.unwrap_or(bytes);
+    Ok(String::from_utf8(bytes).ok().filter(|text| is_said(text)).unwrap_or(text))
 }
 
 /// Several documents of `when` and `then` in a file.
@@ -199,16 +209,19 @@ fn rig(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
             .map(|header| header.value.clone())
     };
     let documents: Vec<Document> = serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
-    let interactions = documents.into_iter().map(|Document { when, then }| Interaction {
-        request: Some(RecordedRequest {
-            beta: value_of(&when.header, "anthropic-beta"),
-            address: when.path,
-            body: when.body.and_then(|body| serde_json::from_str(&plain(body)).ok()),
-        }),
-        status: then.status,
-        answer: answer(&value_of(&then.header, "content-type").unwrap_or_default(), then.body),
+    let interactions = documents.into_iter().map(|Document { when, then }| {
+        let body = when.body.map(plain).transpose()?;
+        Ok(Interaction {
+            request: Some(RecordedRequest {
+                beta: value_of(&when.header, "anthropic-beta"),
+                address: when.path,
+                body: body.and_then(|body| serde_json::from_str(&body).ok()),
+            }),
+            status: then.status,
+            answer: answer(&value_of(&then.header, "content-type").unwrap_or_default(), then.body)?,
+        })
     });
-    Ok(interactions.collect())
+    interactions.collect()
 }
 
 /// One document with a list of interactions.
@@ -272,20 +285,21 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
             Some(parsed) => parsed.to_string(),
             None => written(&response.body).unwrap_or_default(),
         };
-        let body = request
-            .parsed_body
-            .or_else(|| serde_json::from_str(&plain(written(&request.body).unwrap_or_default())).ok());
-        Interaction {
+        let body = match request.parsed_body {
+            Some(parsed) => Some(parsed),
+            None => serde_json::from_str(&plain(written(&request.body).unwrap_or_default())?).ok(),
+        };
+        Ok(Interaction {
             request: Some(RecordedRequest {
                 address: request.uri,
                 body,
                 beta: first(&request.headers, "anthropic-beta"),
             }),
             status: response.status.code,
-            answer: answer(&first(&response.headers, "content-type").unwrap_or_default(), text),
-        }
+            answer: answer(&first(&response.headers, "content-type").unwrap_or_default(), text)?,
+        })
     });
-    Ok(interactions.collect())
+    interactions.collect()
 }
 
 /// A body, or streams with one event's JSON a line.
@@ -312,6 +326,7 @@ fn fixture(path: &Path, text: &str) -> Result<Vec<Interaction>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packed::gzip;
 
     #[test]
     fn documents_of_when_and_then_are_exchanges() {
@@ -361,6 +376,35 @@ mod tests {
         assert!(
             matches!(&exchanges[0].answer, Answer::Stream(text) if text == "data: {\"type\":\"message_stop\"}\n\n")
         );
+    }
+
+    #[test]
+    fn compressed_bodies_are_unpacked_however_they_were_kept() {
+        let body = gzip(b"data: 1\n\n");
+        let asked = STANDARD.encode(gzip(b"{\"a\": 1}"));
+        let characters: String =
+            body.iter().map(|byte| format!("\\x{byte:02X}")).collect::<Vec<_>>().concat();
+        for kept in [
+            format!("{{base64_string: {}}}", STANDARD.encode(&body)),
+            format!("{{string: !!binary {}}}", STANDARD.encode(&body)),
+            format!("{{string: \"{characters}\"}}"),
+        ] {
+            let text = format!(
+                "interactions:\n- request: {{uri: u, body: {asked}}}\n  response: {{headers: {{content-encoding: [gzip], \
+                 content-type: [text/event-stream]}}, body: {kept}}}\n"
+            );
+            let exchanges = vcr(Path::new("a.yaml"), &text).unwrap();
+            assert!(matches!(&exchanges[0].answer, Answer::Stream(text) if text == "data: 1\n\n"), "{kept}");
+            let request = exchanges[0].request.as_ref().unwrap();
+            assert_eq!(request.body, Some(serde_json::json!({"a": 1})));
+        }
+        let text = format!("when: {{}}\nthen: {{body: {}}}\n", STANDARD.encode(&body));
+        let exchanges = rig(Path::new("a.yaml"), &text).unwrap();
+        assert!(matches!(&exchanges[0].answer, Answer::Stream(text) if text == "data: 1\n\n"));
+        // What cannot be unpacked is said, not passed over.
+        let cut = STANDARD.encode(&body[..body.len() - 3]);
+        let error = rig(Path::new("a.yaml"), &format!("when: {{}}\nthen: {{body: {cut}}}\n")).unwrap_err();
+        assert!(error.contains("cannot be unpacked"), "{error}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use toolpost_testkit::packed::gzip;
 use toolpost_testkit::recordings::{self, Answer, Interaction, Recording};
 
 use super::{Counts, Dialect, check, of_dialects};
@@ -33,6 +34,19 @@ fn content_type(answer: &Answer) -> &'static str {
         Answer::Body(_) => "application/json; charset=utf-8",
         Answer::Stream(_) => "text/event-stream; charset=utf-8",
     }
+}
+
+/// Bodies as they were on the wire, compressed.
+fn compressed(interactions: &[Interaction]) -> String {
+    kept(interactions, |one| {
+        let request = one.request.as_ref().unwrap();
+        let packed = |text: &str| STANDARD.encode(gzip(text.as_bytes()));
+        json!({
+            "request": {"uri": request.address, "body": request.body.as_ref().map(|body| packed(&body.to_string()))},
+            "response": {"headers": {"content-type": [content_type(&one.answer)], "content-encoding": ["gzip"]},
+                         "status": {"code": one.status}, "body": {"string": packed(text_of(&one.answer))}},
+        })
+    })
 }
 
 /// Headers with one value and in capitals, bodies in base64.
@@ -139,13 +153,15 @@ fn other_forms_of_recordings_count_the_same() {
             .step_by(STEP)
             .collect();
         let expected = essence(&check(dialect, &chosen));
-        for (name, form) in [("packed", packed as Form), ("untyped", untyped), ("spread", spread)] {
+        for (name, form) in
+            [("packed", packed as Form), ("compressed", compressed), ("untyped", untyped), ("spread", spread)]
+        {
             let folder = tempfile::tempdir().unwrap();
             let found = essence(&check_form(dialect, &chosen, form, folder.path()));
             assert_eq!(found, expected, "{} {name}", dialect.provider());
         }
         tried += chosen.len();
     }
-    println!("{tried} files in three other forms");
+    println!("{tried} files in four other forms");
     assert!(tried > 20 || !recordings::is_known(), "{tried}");
 }
