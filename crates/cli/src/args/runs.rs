@@ -47,7 +47,8 @@ pub(crate) enum RunsCommand {
 pub(crate) struct ReplayArgs {
     /// Its id, or the beginning of it.
     pub(crate) id: String,
-    /// Where its tools are from, as in `run`; without it they are built in, under the names that the run had.
+    /// Where its tools are from, as in `run`; without it they are built in, under the names that the run had, or, if it
+    /// loaded its tools, what `run` has.
     #[arg(long, value_name = "TOOLS")]
     pub(crate) tools: Vec<String>,
     /// Put a file or a folder into the working folder, as in `run`. May be repeated.

@@ -126,13 +126,18 @@ impl<'a> Parts<'a> {
 
 /// What the tools are from.
 pub(super) fn targets(args: &AgentArgs, config: &Config) -> Vec<String> {
-    let mut targets = match (args.tools.as_slice(), config.texts("tools")) {
+    let mut targets = named_or_usual(&args.tools, config);
+    targets.extend(args.mcp_server.iter().cloned());
+    targets
+}
+
+/// The tools that are named, else those of the settings, else the usual ones.
+pub(super) fn named_or_usual(named: &[String], config: &Config) -> Vec<String> {
+    match (named, config.texts("tools")) {
         ([], configured) if configured.is_empty() => vec![DEFAULT_TOOLS.to_owned()],
         ([], configured) => configured,
         (named, _) => named.to_vec(),
-    };
-    targets.extend(args.mcp_server.iter().cloned());
-    targets
+    }
 }
 
 /// What takes the files that are made; none where they stay in the operator's folder.

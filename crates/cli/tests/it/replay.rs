@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use toolpost_sandbox::{Host, Level};
 
-use crate::support::{Anthropic, Finished, calls, says};
+use crate::support::{Anthropic, Finished, calls, hesitates, says};
 
 fn read_file() -> Value {
     json!({"path": "note.txt"})
@@ -123,8 +123,71 @@ pub(crate) fn level() {
 }
 
 #[test]
-fn a_run_that_loads_its_tools_cannot_be_replayed() {
-    let (model, id) = ran(&["--dynamic=browse"], vec![says("Hello.")], 0);
-    let refused = replay(&model, &id, &[]).exit(1).error();
-    assert!(refused["message"].as_str().unwrap().contains("it loaded its tools"), "{refused}");
+fn a_run_that_loads_its_tools_loads_them_again() {
+    let load = || calls("load_tools", &json!({"tool_names": ["calculate"]}));
+    let browse = || calls("browse_toolkit", &json!({"query": "arithmetic"}));
+    let sum = || calls("calculate", &json!({"expression": "6*7"}));
+    let core = ["--core-tool", "read_file"];
+    let rows: [(&[&str], Vec<_>, &[&str]); 4] = [
+        (&["--dynamic=browse"], vec![browse(), load(), sum(), says("42.")], &[]),
+        (
+            &[&core[..], &["--dynamic=browse", "--tools", "builtin"]].concat(),
+            vec![browse(), load(), sum(), says("42.")],
+            &["--tools", "builtin"],
+        ),
+        (&[&core[..], &["--dynamic=native"]].concat(), vec![sum(), says("42.")], &[]),
+        (
+            &["--dynamic=script:finder.yaml"],
+            vec![calls("find_tools", &json!({"intent": "add"})), load(), sum(), says("42.")],
+            &[],
+        ),
+    ];
+    for (words, replies, again) in rows {
+        let model = Anthropic::start(replies);
+        model.env.write("finder.yaml", "turns:\n  - text: '{}'\n");
+        let ran = model.env.run(["run", "-p", "go", "--json"].iter().chain(words)).ok().json();
+        let told = replay(&model, ran["id"].as_str().unwrap(), again).ok().json();
+        assert_eq!((&told["same"], &told["difference"]), (&json!(true), &Value::Null), "{words:?}");
+        assert_eq!(told["exchanges"], told["replayed"], "{words:?}");
+        assert_eq!(
+            told["record"]["tool_calls"].as_array().unwrap().len(),
+            ran["tool_calls"].as_array().unwrap().len()
+        );
+    }
+    // What the conversation had loaded is there from the first question on.
+    let model = Anthropic::start(vec![load(), says("Loaded."), sum(), says("42.")]);
+    model.env.run(["run", "-p", "load", "--dynamic=browse"]).ok();
+    let ran = model.env.run(["run", "-p", "go", "--dynamic=browse", "--continue", "--json"]).ok().json();
+    let id = ran["id"].as_str().unwrap();
+    assert_eq!(replay(&model, id, &[]).ok().json()["same"], true);
+    // With other tools to find, what is found is another thing.
+    let model = Anthropic::start(vec![browse(), says("Some.")]);
+    let ran = model.env.run(["run", "-p", "go", "--dynamic=browse", "--json"]).ok().json();
+    let other = replay(&model, ran["id"].as_str().unwrap(), &["--tools", "read_file"]).exit(1);
+    assert_eq!(other.error()["code"], "REPLAY_MISMATCH");
+}
+
+#[test]
+fn a_run_that_ended_at_its_limit_of_time_is_the_same_up_to_there() {
+    let sum = || calls("calculate", &json!({"expression": "6*7"}));
+    let read = || calls("read_file", &read_file());
+    let attach = ["--attach", "note.txt"];
+    for (end, replies) in [
+        (&["--no-wrap-up"][..], vec![read(), sum(), hesitates("Half of")]),
+        (&[], vec![read(), sum(), hesitates("Half of"), says("Summed up.")]),
+    ] {
+        let words = [&attach[..], &["--max-time", "2s"], end].concat();
+        let (model, id) = ran(&words, replies, 6);
+        let told = replay(&model, &id, &attach).ok().json();
+        assert_eq!((&told["same"], &told["difference"]), (&json!(true), &Value::Null), "{end:?}");
+        assert_eq!(told["replayed"], 2, "{end:?}: {told}");
+        let text = model.env.run(["runs", "replay", &id, "--attach", "note.txt"]).ok();
+        assert!(text.err.contains("2 exchanges, 2 tool calls, up to its limit of time"), "{text}");
+        // What differs before is found.
+        let other = replay(&model, &id, &[]).exit(1);
+        assert_eq!(
+            (other.error()["code"].clone(), &other.json()["replayed"]),
+            (json!("REPLAY_MISMATCH"), &json!(1))
+        );
+    }
 }

@@ -2,15 +2,18 @@
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde_json::json;
-use toolpost_agent::{Agent, Limits, Outcome, Run, Runs, StopReason, StoredRun};
-use toolpost_core::{RunId, Scope};
+use toolpost_agent::{Agent, Dynamic, Limits, Outcome, Run, Runs, StopReason, StoredRun};
+use toolpost_core::{RunId, Scope, ToolError};
 use toolpost_llm::{
     ErrorKind, ExchangeSink, ModelError, ModelId, OutputFormat, Recording, ReplayModel, Request, Response,
     Settings,
 };
+use toolpost_toolbox::{ToolSession, is_meta_tool};
 
+use super::super::agent::named_or_usual;
 use super::super::run::count;
 use super::find;
 use crate::args::ReplayArgs;
@@ -23,8 +26,6 @@ use crate::style::{GOOD, paint};
 use crate::workspace::Workspace;
 use crate::{env, interrupt, progress, target};
 
-/// The meta-tools by which a conversation loads others: what it was offered says not what it could load.
-const LOADERS: [&str; 2] = ["browse_toolkit", "find_tools"];
 /// A tool that is opened where none was offered; it is not offered either.
 const SOME_TOOL: &str = "calculate";
 
@@ -40,12 +41,6 @@ pub(super) async fn replay(
     let exchanges = Exchanges::default();
     let recorded = runs.export(id, &exchanges).await?;
     let (first, used, model) = exchanges.into_model(id)?;
-    if let Some(why) = cannot(&stored, &first) {
-        let failure =
-            Failure::new(Exit::Failed, "PRECONDITION", format!("the run `{id}` cannot be replayed: {why}"));
-        return Err(failure
-            .hint("`toolpost runs export` makes a recording of it, which `run --model replay:FILE` plays."));
-    }
     let outcome = again(&stored, (first, used), &model, args, config, printer).await?;
     if outcome.stop == StopReason::Cancelled {
         return Err(Failure::new(Exit::Interrupted, "CANCELLED", "the replay was stopped"));
@@ -64,7 +59,9 @@ pub(super) async fn replay(
     match difference {
         None => {
             let calls = count(outcome.record.tool_calls.len(), "tool call");
-            printer.note(&format!("{} {}, {calls}", paint(GOOD, "the same:"), count(recorded, "exchange")));
+            let end = if was_late(&stored) { ", up to its limit of time" } else { "" };
+            let asked = count(recorded - model.left(), "exchange");
+            printer.note(&format!("{} {asked}, {calls}{end}", paint(GOOD, "the same:")));
             Ok(())
         }
         Some(difference) => Err(Failure::new(Exit::Failed, "REPLAY_MISMATCH", difference)
@@ -126,13 +123,58 @@ impl Exchanges {
     }
 }
 
-/// Why a run cannot be run again, if so.
-fn cannot(stored: &StoredRun, first: &Request) -> Option<&'static str> {
-    if first.tools.iter().any(|tool| tool.deferred || LOADERS.contains(&tool.name.as_str())) {
-        return Some("it loaded its tools while it ran");
+/// How a run that loaded its tools was offered them.
+struct Loading {
+    dynamic: Dynamic,
+    /// What was there from the start.
+    core: Vec<String>,
+    /// What its conversation had loaded before.
+    loaded: Vec<String>,
+}
+
+impl Loading {
+    /// What the first question of a run shows of it, if it loaded its tools: core tools come first, then those by which
+    /// others are loaded, then what was loaded; what the provider searches is deferred.
+    fn of(first: &Request, model: &Arc<ReplayModel>) -> Option<Self> {
+        let has = |name: &str| first.tools.iter().any(|tool| tool.name == name);
+        let dynamic = if first.tools.iter().any(|tool| tool.deferred) {
+            Dynamic::Native
+        } else if has("browse_toolkit") {
+            Dynamic::Browse
+        } else if has("find_tools") {
+            // What the model said that picked tools is recorded too.
+            Dynamic::Find(Arc::clone(model) as _)
+        } else {
+            return None;
+        };
+        let there = first.tools.iter().filter(|tool| !tool.deferred).map(|tool| tool.name.clone());
+        let (mut core, mut loaded, mut is_core) = (Vec::new(), Vec::new(), true);
+        for name in there {
+            if is_meta_tool(&name) {
+                is_core = false;
+            } else if is_core {
+                core.push(name);
+            } else {
+                loaded.push(name);
+            }
+        }
+        Some(Self { dynamic, core, loaded })
     }
-    (stored.summary.stop_reason.as_deref() == Some("max_time"))
-        .then_some("it ended at its limit of time, which no second run meets at the same place")
+
+    /// Whether the first question has the names of all tools.
+    fn is_whole(&self) -> bool {
+        matches!(self.dynamic, Dynamic::Native)
+    }
+
+    fn session(&self) -> Result<ToolSession, Failure> {
+        let session = serde_json::from_value(json!({ "active_tools": self.loaded }));
+        session.map_err(|error| Failure::from(ToolError::internal(error.to_string())))
+    }
+}
+
+/// Whether a run ended at its limit of time, which no second run meets at the same place.
+fn was_late(stored: &StoredRun) -> bool {
+    stored.summary.stop_reason.as_deref() == Some("max_time")
 }
 
 /// The same agent with the recorded answers, from the same words on.
@@ -145,7 +187,12 @@ async fn again(
     printer: &Printer,
 ) -> Result<Outcome, Failure> {
     let names: Vec<String> = first.tools.iter().map(|tool| tool.name.clone()).collect();
+    let loading = Loading::of(&first, model);
     let targets = match (&args.tools[..], &names[..]) {
+        // What it could load stands nowhere.
+        (given, _) if loading.as_ref().is_some_and(|loading| !loading.is_whole()) => {
+            named_or_usual(given, config)
+        }
         ([], []) => vec![SOME_TOOL.to_owned()],
         ([], names) => names.to_vec(),
         (given, _) => given.to_vec(),
@@ -180,12 +227,22 @@ async fn again(
     if let Some(system) = first.system {
         builder = builder.system(system);
     }
+    let session = loading.as_ref().map(Loading::session).transpose()?;
+    let loads = loading.is_some();
+    if let Some(Loading { dynamic, core, .. }) = loading {
+        builder = builder.dynamic(dynamic).core_tools(core);
+    }
     let mut run = Run::from_turns(&builder.build(), first.turns)
-        .with_tools(names)
         .with_carry(first.carry)
         .with_caller(super::super::caller())
         .with_scope(Scope::new("replay").with_working_dir(workspace.path()))
         .with_port(Arc::new(TerminalPort::new(printer, &args.permission, None)));
+    if let Some(session) = session {
+        run = run.with_tool_session(session);
+    }
+    if !loads {
+        run = run.with_tools(names);
+    }
     if let Some(schema) = schema {
         run = run.with_answer_schema(schema);
     }
@@ -206,6 +263,8 @@ fn limit(all: &mut Limits, stored: &StoredRun, used: Used) {
         Some("max_tool_calls") => all.tool_calls = u32::try_from(summary.tool_calls).ok(),
         Some("max_tokens") => all.tokens = Some(used),
         Some("max_cost") => all.cost_usd = Some(used as f64),
+        // Nothing that it does may take longer than all that it did.
+        Some("max_time") => all.time = Duration::try_from_secs_f64(summary.execution_time).ok(),
         _ => {}
     }
 }
@@ -217,7 +276,11 @@ fn has_summed_up(stored: &StoredRun) -> bool {
 /// What differs first, if something does.
 fn difference(stored: &StoredRun, outcome: &Outcome, model: &ReplayModel, recorded: usize) -> Option<String> {
     // A run that was stopped would have asked on.
-    let is_whole = !matches!(stored.summary.stop_reason.as_deref(), None | Some("cancelled"));
+    let is_whole = !matches!(stored.summary.stop_reason.as_deref(), None | Some("cancelled" | "max_time"));
+    // What came of the calls that were cut off is another thing each time, and so is what was asked for then.
+    if was_late(stored) && model.left() <= usize::from(has_summed_up(stored)) {
+        return None;
+    }
     match &outcome.error {
         Some(error) if error.kind == ErrorKind::ReplayMismatch => {
             return Some(format!("the model was asked something else, {}", error.message.trim_end()));
