@@ -33,17 +33,22 @@ enum Trouble {
     HangsStored,
 }
 
-/// A store with trouble at one commit, counted from 0.
+/// A store with trouble at a commit, counted from 0, and so many in a row.
 struct Flaky {
     store: MemoryStore,
     trouble: Trouble,
     at: usize,
+    times: usize,
     commits: AtomicUsize,
 }
 
 impl Flaky {
     fn new(trouble: Trouble, at: usize) -> Arc<Self> {
-        Arc::new(Self { store: MemoryStore::new(), trouble, at, commits: AtomicUsize::new(0) })
+        Self::often(trouble, at, 1)
+    }
+
+    fn often(trouble: Trouble, at: usize, times: usize) -> Arc<Self> {
+        Arc::new(Self { store: MemoryStore::new(), trouble, at, times, commits: AtomicUsize::new(0) })
     }
 
     fn had_trouble(&self) -> bool {
@@ -58,7 +63,8 @@ impl DocStore for Flaky {
 
     fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>> {
         Box::pin(async move {
-            if self.commits.fetch_add(1, Ordering::SeqCst) != self.at {
+            let number = self.commits.fetch_add(1, Ordering::SeqCst);
+            if !(self.at..self.at.saturating_add(self.times)).contains(&number) {
                 return self.store.commit(commit).await;
             }
             if matches!(self.trouble, Trouble::IsNotTold | Trouble::HangsStored) {
@@ -182,6 +188,26 @@ async fn a_store_that_fails_once_loses_nothing_and_doubles_nothing() {
                 break;
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_for_long_is_told_of_once_and_catches_up() {
+    for (times, at_end) in [(3, false), (4, false), (usize::MAX, true)] {
+        let store = Flaky::often(Trouble::Fails, 1, times);
+        let agent = crate::agent(SCRIPT).build();
+        let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
+        let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>);
+        let conversation = conversations.create(NewConversation::default());
+        let outcome = conversation.run(&agent, long_prompt()).kept_in(&runs).finish().await;
+        assert_eq!(outcome.text(), "It is 5.");
+        let told = |part: &str| notices(&outcome).iter().filter(|notice| notice.contains(part)).count();
+        assert_eq!((told("tried again"), told("the end of the run")), (1, usize::from(at_end)), "{times}");
+        if !at_end {
+            assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), outcome.turns);
+            assert_eq!(runs.load(outcome.record.id).await.unwrap().summary.exchanges, 2);
+        }
+        assert_eq!(conversation.turns(), outcome.turns, "whoever goes on here knows all of it");
     }
 }
 
