@@ -200,6 +200,26 @@ mod tests {
     }
 
     #[test]
+    fn the_policy_decides_how_long_and_how_often() {
+        let none = Advice::Retry { after: None };
+        let asked = |seconds: u64| Advice::Retry { after: Some(Duration::from_secs(seconds)) };
+        let policy = RetryPolicy {
+            max_retries: 5,
+            first_wait: Duration::from_millis(300),
+            max_wait: Duration::from_secs(2),
+        };
+        for (number, longest) in [(1, 300), (2, 600), (3, 1_200), (4, 2_000), (5, 2_000)] {
+            let wait = policy.wait(number, &none).unwrap().as_millis();
+            assert!((longest * 3 / 4..=longest).contains(&wait), "{number}: {wait}");
+        }
+        assert_eq!(policy.wait(6, &none), None);
+        assert_eq!(policy.wait(1, &asked(2)), Some(Duration::from_secs(2)));
+        assert_eq!(policy.wait(1, &asked(3)), None);
+        let patient = RetryPolicy { max_wait: Duration::from_mins(2), ..policy };
+        assert_eq!(patient.wait(1, &asked(90)), Some(Duration::from_secs(90)));
+    }
+
+    #[test]
     fn waits_grow_up_to_a_limit_and_end() {
         let policy = RetryPolicy { max_retries: 40, ..RetryPolicy::default() };
         let none = Advice::Retry { after: None };

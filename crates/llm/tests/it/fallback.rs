@@ -270,6 +270,43 @@ async fn no_more_requests_run_at_once_than_are_allowed() {
     assert!(begun.elapsed() >= Duration::from_millis(115), "{:?}", begun.elapsed());
 }
 
+/// Reads a whole stream.
+fn read(model: &Arc<LimitedModel>) -> BoxFuture<'static, Option<ModelError>> {
+    let model = Arc::clone(model);
+    Box::pin(async move { all(&*model, &Request::new("hi")).await.1 })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_holds_its_place_until_its_end() {
+    let (model, _) = slow(ProviderLimits { concurrency: Some(2), ..ProviderLimits::default() });
+    let begun = tokio::time::Instant::now();
+    let errors = futures_util::future::join_all((0..6).map(|_| read(&model))).await;
+    assert!(errors.iter().all(Option::is_none), "{errors:?}");
+    assert_eq!(begun.elapsed().as_millis() / 40, 3, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_answer_used_counts_in_both_forms() {
+    let used = |streamed: bool| async move {
+        let limiter =
+            Limiter::new(ProviderLimits { tokens_per_minute: Some(600), ..ProviderLimits::default() });
+        let turns = "turns: [{ text: a, usage: { input: 1000, output: 200 } }, { text: b }]";
+        let scripted = ScriptModel::parse("s.yaml", turns).unwrap();
+        let model = Arc::new(LimitedModel::new(Arc::new(scripted), limiter));
+        let begun = tokio::time::Instant::now();
+        for _ in 0..2 {
+            let error = if streamed { read(&model).await } else { respond(&model).await.err() };
+            assert!(error.is_none(), "{error:?}");
+        }
+        begun.elapsed()
+    };
+    // 600 too many, at 10 in a second.
+    for streamed in [true, false] {
+        let took = used(streamed).await;
+        assert!((Duration::from_secs(59)..Duration::from_secs(63)).contains(&took), "{streamed}: {took:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_place_is_free_again_when_a_request_goes_away() {
     let (model, _) = slow(ProviderLimits { concurrency: Some(1), ..ProviderLimits::default() });

@@ -234,6 +234,23 @@ fn what_the_wire_lacks_is_refused_before_it_is_sent() {
     assert_eq!(error.kind, ErrorKind::Unsupported);
 }
 
+#[test]
+fn models_that_do_not_reason_are_told_how_to_sample() {
+    let mut request = Request::new("hi");
+    (request.settings.temperature, request.settings.top_p) = (Some(0.5), Some(0.25));
+    let sent = |wire: Wire, provider: &str, name: &str, request: &Request| {
+        let body =
+            wire.write_body(&ModelId::new(provider, name), request, false).unwrap().to_value().unwrap();
+        (body.get("temperature").cloned(), body.get("top_p").cloned())
+    };
+    let both = (Some(json!(0.5)), Some(json!(0.25)));
+    assert_eq!(sent(Wire::Responses, "openai", "gpt-4.1", &request), both);
+    assert_eq!(sent(Wire::XaiResponses, "xai", "grok-x", &request), both);
+    assert_eq!(sent(Wire::Responses, "openai", "gpt-5.6-sol", &request), (None, None));
+    request.settings.thinking = Some(Thinking::Off);
+    assert_eq!(sent(Wire::Responses, "openai", "gpt-5.6-sol", &request), both);
+}
+
 #[tokio::test]
 async fn settings_that_the_wire_lacks_are_left_out_with_a_notice() {
     let answer = json!({"object": "response", "status": "completed", "output": [],
