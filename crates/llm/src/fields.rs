@@ -115,6 +115,52 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     }
 }
 
+/// A value that stands in an object under this name.
+pub(crate) trait Named: Default {
+    const NAME: &'static str;
+}
+
+/// The members of an object, and one of them read as what it is: a second look at its text would cost as much again.
+#[derive(Debug)]
+pub(crate) struct With<'a, T> {
+    /// The other members.
+    pub(crate) members: Members<'a>,
+    /// The one; `None` if it is absent, and its default if it is `null`.
+    pub(crate) inner: Option<T>,
+}
+
+impl<'de: 'a, 'a, T: Named + Deserialize<'de>> Deserialize<'de> for With<'a, T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(OneOf(PhantomData))
+    }
+}
+
+/// Reads all members of an object and one as what it is.
+struct OneOf<'a, T>(PhantomData<(&'a (), T)>);
+
+impl<'de: 'a, 'a, T: Named + Deserialize<'de>> Visitor<'de> for OneOf<'a, T> {
+    type Value = With<'a, T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut read = With { members: Members(Vec::with_capacity(8)), inner: None };
+        while let Some(name) = map.next_key::<Name<'a>>()? {
+            if name.0 == T::NAME {
+                read.inner = Some(map.next_value::<Option<T>>()?.unwrap_or_default());
+                continue;
+            }
+            if read.members.0.len() == MOST {
+                return Err(serde::de::Error::custom(format!("more than {MOST} members")));
+            }
+            read.members.0.push((name, map.next_value()?));
+        }
+        Ok(read)
+    }
+}
+
 /// Reads all members of an object, up to the limit.
 struct AllOf<K, V>(PhantomData<(K, V)>);
 

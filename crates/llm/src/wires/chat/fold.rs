@@ -6,6 +6,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::ANSWER_TOOL;
 use super::body::{response_of, usage_of};
+use super::chunk::{self, Choice, Chunk};
 use super::error::error_in;
 use super::message::{THINKING, THINKING_PARTS, made_id, text_of_part, thought_in};
 use crate::fields::{self, Fields, Listed, Members};
@@ -242,24 +243,16 @@ impl ChatFold {
     }
 
     fn chunk(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        let wrong = |error: serde_json::Error| {
-            ModelError::new(
-                ErrorKind::Protocol,
-                format!("an event is not the JSON that was expected: {error}"),
-            )
-            .with_model(&self.origin)
-        };
-        let chunk: Members<'_> = serde_json::from_str(data).map_err(wrong)?;
+        let chunk = chunk::read(data).map_err(|error| self.protocol(error))?;
+        let Chunk { members: chunk, inner: choices } = chunk;
         let failed = chunk.get("error").is_some_and(|error| error.get() != "null");
-        let choices = chunk.get("choices").filter(|_| !failed);
-        let Some(choices) = choices else {
+        let Some(choices) = choices.filter(|_| !failed) else {
             if let Some(error) = error_in(data) {
                 return Err(error.with_model(&self.origin));
             }
             events.push_back(unknown(data));
             return Ok(());
         };
-        let choices: Option<Listed<&RawValue>> = serde_json::from_str(choices.get()).map_err(wrong)?;
         self.has_begun = true;
         self.fragments = 0;
         for (name, value) in chunk.iter() {
@@ -294,10 +287,8 @@ impl ChatFold {
         if self.completion.len() > fields::MOST {
             return Err(self.protocol("the answer has more members than any answer should"));
         }
-        for choice in choices.unwrap_or_default().0 {
-            let choice: Members<'_> = serde_json::from_str(choice.get())
-                .map_err(|error| self.protocol(format!("a choice: {error}")))?;
-            if choice.read::<u64>("index").unwrap_or_default() > 0 {
+        for choice in choices.0 {
+            if choice.members.read::<u64>("index").unwrap_or_default() > 0 {
                 // Another answer to the same question: the first one is the answer.
                 events.push_back(unknown(data));
                 continue;
@@ -307,19 +298,17 @@ impl ChatFold {
         Ok(())
     }
 
-    fn choice(&mut self, choice: &Members<'_>, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        for (name, value) in choice.iter() {
+    fn choice(&mut self, choice: &Choice<'_>, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        if let Some(delta) = &choice.inner {
+            self.delta(&delta.0, events).map_err(|error| match error {
+                Failure::Json(error) => self.protocol(format!("a delta: {error}")),
+                Failure::Model(error) => error,
+            })?;
+        }
+        for (name, value) in choice.members.iter() {
             match name {
-                "delta" => {
-                    let delta: Option<Members<'_>> = serde_json::from_str(value.get())
-                        .map_err(|error| self.protocol(format!("a delta: {error}")))?;
-                    self.delta(&delta.unwrap_or_default(), events).map_err(|error| match error {
-                        Failure::Json(error) => self.protocol(format!("a delta: {error}")),
-                        Failure::Model(error) => error,
-                    })?;
-                }
                 // Some servers repeat the whole message beside the last delta.
-                "message" => {}
+                "message" | "delta" => {}
                 "logprobs" => self
                     .add_probabilities(value)
                     .map_err(|error| self.protocol(format!("the probabilities: {error}")))?,

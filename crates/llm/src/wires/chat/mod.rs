@@ -9,6 +9,7 @@
 //! are asked so without the option; `"structured_output": "native"` forbids it.
 
 mod body;
+mod chunk;
 mod encode;
 mod error;
 mod fold;
