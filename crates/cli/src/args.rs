@@ -17,7 +17,9 @@ use toolpost_core::{Priority, parse_duration};
 use toolpost_llm::Effort;
 use toolpost_sandbox::{Language, Level};
 
-pub(crate) use self::agent::{AgentArgs, AgentKind, ChatArgs, ExecutorKind, LoopArgs, RunArgs};
+pub(crate) use self::agent::{
+    AgentArgs, AgentKind, ChatArgs, CompactionKind, ExecutorKind, LoopArgs, RunArgs,
+};
 pub(crate) use self::files::{AccountArgs, FilesCommand};
 pub(crate) use self::login::{LoginArgs, LogoutArgs};
 pub(crate) use self::models::{

@@ -231,9 +231,27 @@ pub(crate) struct LoopArgs {
     /// How often a model is told that its answer does not fit `--output-schema`. Default 2.
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub(crate) repairs: Option<u32>,
-    /// Let a conversation that outgrows the model end the run, instead of putting a summary in the place of its middle.
-    #[arg(long, help_heading = "Limits")]
+    /// Who makes a conversation shorter that comes near to what the model takes: this program, with a `summary` of its
+    /// middle, which is the default; the model's `provider`; `auto`, the provider where it does that, else a summary; or
+    /// nobody (`off`).
+    #[arg(long, value_name = "HOW", help_heading = "Limits")]
+    pub(crate) compaction: Option<CompactionKind>,
+    /// Let a conversation that outgrows the model end the run: the same as `--compaction off`.
+    #[arg(long, help_heading = "Limits", conflicts_with = "compaction")]
     pub(crate) no_compaction: bool,
+}
+
+/// Who makes long conversations shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CompactionKind {
+    /// A summary of ours.
+    Summary,
+    /// The provider.
+    Provider,
+    /// The provider where it can, else a summary of ours.
+    Auto,
+    /// Nobody.
+    Off,
 }
 
 fn temperature(text: &str) -> Result<f64, String> {

@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toolpost_agent::{Agent, Dynamic, Limits};
+use clap::ValueEnum as _;
+use toolpost_agent::{Agent, CompactionBy, Dynamic, Limits};
 use toolpost_core::{Artifact, ArtifactData, EventSink, RunId, ToolSource};
 use toolpost_llm::{Catalog, Effort, Model, Settings, ToolChoice};
 use toolpost_toolbox::Toolbox;
 
 use super::hosted::{Hosted, Place};
 use super::model::{Tape, catalog, open_model};
-use crate::args::AgentArgs;
+use crate::args::{AgentArgs, CompactionKind};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::print::Printer;
@@ -111,8 +112,8 @@ impl<'a> Parts<'a> {
         };
         builder =
             builder.core_tools(self.args.core_tool.iter().cloned()).compact_tools(self.args.compact_tools);
-        if !self.args.loop_limits.no_compaction && !self.config.flag("no_compaction") {
-            builder = builder.compaction(|_| {});
+        if let Some(by) = compaction(self.args, self.config) {
+            builder = builder.compaction(|all| all.by = by);
         }
         if let Some(choice) = self.tool_choice.clone() {
             builder = builder.tool_choice(choice);
@@ -191,6 +192,22 @@ fn settings(args: &AgentArgs, config: &Config) -> Result<Settings, Failure> {
         },
         ..Settings::default()
     })
+}
+
+/// Who makes a conversation shorter, if anybody does. What is said of it by an option counts more than a setting, and the
+/// setting that turns it off more than the other one.
+fn compaction(args: &AgentArgs, config: &Config) -> Option<CompactionBy> {
+    let own = &args.loop_limits;
+    let named = own.compaction.or_else(|| own.no_compaction.then_some(CompactionKind::Off));
+    let kind = named
+        .or_else(|| config.flag("no_compaction").then_some(CompactionKind::Off))
+        .or_else(|| CompactionKind::from_str(&config.text("compaction")?, false).ok());
+    match kind.unwrap_or(CompactionKind::Summary) {
+        CompactionKind::Summary => Some(CompactionBy::Summary),
+        CompactionKind::Provider => Some(CompactionBy::Provider),
+        CompactionKind::Auto => Some(CompactionBy::Auto),
+        CompactionKind::Off => None,
+    }
 }
 
 fn tool_choice(args: &AgentArgs, config: &Config) -> Result<Option<ToolChoice>, Failure> {

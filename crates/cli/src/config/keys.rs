@@ -79,6 +79,7 @@ const fn key(
 
 const LEVELS: &[&str] = &["minimal", "standard", "strict", "maximum"];
 const PLACES: &[&str] = &["auto", "hosted", "local"];
+const COMPACTIONS: &[&str] = &["summary", "provider", "auto", "off"];
 const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh", "max"];
 
 use Kind::{
@@ -292,6 +293,14 @@ pub(crate) const KEYS: &[Key] = &[
         ActsIfTrue,
         "false",
         "a run ends at a limit without summing up",
+    ),
+    key(
+        "compaction",
+        Choice(COMPACTIONS),
+        "TOOLPOST_COMPACTION",
+        Waits,
+        "summary",
+        "who makes a conversation shorter that comes near to what its model takes",
     ),
     key(
         "no_compaction",

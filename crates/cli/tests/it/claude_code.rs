@@ -156,6 +156,7 @@ const OF_THE_LOOP: &[&[&str]] = &[
     &["--tool-output-chars", "9"],
     &["--repetition", "9"],
     &["--repairs", "9"],
+    &["--compaction", "auto"],
     &["--no-compaction"],
     &["--tool-choice", "any"],
     &["--output", "x"],

@@ -110,3 +110,52 @@ pub(crate) fn no_compaction() {
         assert!(!run(&words, None));
     }
 }
+
+#[test]
+pub(crate) fn compaction() {
+    // What the first request asks its provider to do, and whether a summary of ours was written.
+    let run = |words: &[&str], model: &str, is_summed_up: bool| {
+        let sums = (0..4).map(|n| calls("calculate", &json!({"expression": n.to_string()})));
+        let summary = is_summed_up.then(|| says_whole("Sums were made."));
+        let answers = sums.chain(summary).chain([says("Done.")]).collect();
+        let provider = Anthropic::start(answers);
+        // An answer of the loopback provider consumes 12 tokens: the window is always nearly full.
+        let row = |id: &str, features: Value| json!({"id": id, "context_window": 12, "features": features});
+        let rows = [row("anthropic/tiny", json!({})), row("anthropic/able", json!({"compaction": true}))];
+        provider.env.write("models.json", json!({ "models": rows }).to_string());
+        let base = ["run", "-p", "x", "--model", model, "--config", "models.file=models.json"];
+        let finished = provider.env.run(base.iter().chain(words)).ok();
+        assert_eq!(finished.out, "Done.\n");
+        let replayed = provider.env.run(["runs", "ls", "--json"]).ok().json()["runs"][0]["id"].clone();
+        let bodies = provider.bodies();
+        let edits = bodies[0]["context_management"]["edits"].clone();
+        let has_summary = bodies[bodies.len() - 1].to_string().contains("a summary of what came here");
+        if !edits.is_null() {
+            provider.env.run(["runs", "replay", replayed.as_str().unwrap()]).ok();
+        }
+        (edits[0]["type"].clone(), has_summary)
+    };
+    let asked = json!("compact_20260112");
+    for words in [["--compaction", "provider"], ["--config", "compaction=provider"]] {
+        assert_eq!(run(&words, "anthropic/able", false), (asked.clone(), false), "{words:?}");
+    }
+    for (words, model, expected) in [
+        (&["--compaction", "auto"][..], "anthropic/able", (asked.clone(), false)),
+        (&["--compaction", "auto"], "anthropic/tiny", (Value::Null, true)),
+        (&["--compaction", "summary", "--config", "compaction=off"], "anthropic/tiny", (Value::Null, true)),
+        (&["--compaction", "off"], "anthropic/tiny", (Value::Null, false)),
+        (&["--config", "compaction=off"], "anthropic/tiny", (Value::Null, false)),
+    ] {
+        assert_eq!(run(words, model, expected.1), expected, "{words:?} {model}");
+    }
+    // What cannot be is found before anybody is asked.
+    let provider = Anthropic::start(Vec::new());
+    let words =
+        ["run", "-p", "x", "--compaction", "provider", "--model", "anthropic/claude-3-5-sonnet", "--json"];
+    let error = provider.env.run(words).exit(2).error();
+    assert_eq!(error["code"], "UNSUPPORTED");
+    assert!(error["message"].as_str().unwrap().contains("Models that have it: "), "{error}");
+    provider.env.run(["run", "-p", "x", "--compaction", "off", "--no-compaction"]).exit(2);
+    provider.env.run(["run", "-p", "x", "--compaction", "never"]).exit(2);
+    assert!(provider.bodies().is_empty());
+}

@@ -127,6 +127,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--tool-output-chars"), by!(loop_limits::tool_output_chars)),
         (("run", "--repetition"), by!(loop_limits::repetition)),
         (("run", "--repairs"), by!(loop_limits::repairs)),
+        (("run", "--compaction"), by!(loop_limits::compaction)),
         (("run", "--no-compaction"), by!(loop_limits::no_compaction)),
         (("run", "--tool-choice"), by!(tuning::tool_choice)),
         (("runs ls", "--limit"), by!(memory::ls)),

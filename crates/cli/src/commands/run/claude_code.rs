@@ -186,8 +186,15 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         prompt_caching,
         provider_option,
     } = &args.work.tuning;
-    let LoopArgs { parallel_tools, tool_timeout, tool_output_chars, repetition, repairs, no_compaction } =
-        &args.work.loop_limits;
+    let LoopArgs {
+        parallel_tools,
+        tool_timeout,
+        tool_output_chars,
+        repetition,
+        repairs,
+        compaction,
+        no_compaction,
+    } = &args.work.loop_limits;
     let options = [
         ("--fallback", !fallback.is_empty()),
         ("--top-p", top_p.is_some()),
@@ -213,6 +220,7 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         ("--tool-output-chars", tool_output_chars.is_some()),
         ("--repetition", repetition.is_some()),
         ("--repairs", repairs.is_some()),
+        ("--compaction", compaction.is_some()),
         ("--no-compaction", *no_compaction),
         ("--tool-choice", args.work.tool_choice.is_some()),
         ("--plain", args.work.plain),

@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
-use toolpost_agent::{Agent, Dynamic, Limits, Outcome, Run, Runs, StopReason, StoredRun};
+use toolpost_agent::{
+    Agent, Compaction, CompactionBy, Dynamic, Limits, Outcome, Run, Runs, StopReason, StoredRun,
+};
 use toolpost_core::{RunId, Scope, ToolError};
 use toolpost_llm::{
-    ErrorKind, ExchangeSink, ModelError, ModelId, OutputFormat, Recording, ReplayModel, Request, Response,
-    Settings,
+    ContextEdit, ErrorKind, ExchangeSink, ModelError, ModelId, OutputFormat, Recording, ReplayModel, Request,
+    Response, Settings,
 };
 use toolpost_toolbox::{ToolSession, is_meta_tool};
 
@@ -221,6 +223,9 @@ async fn again(
         // Every token costs the same, so that a limit of money is met where it was met.
         .pricing(Arc::new(|_, usage| Some(usage.total() as f64)))
         .limits(|all| limit(all, stored, used));
+    if let Some(change) = by_provider(&first.context_edits) {
+        builder = builder.compaction(change);
+    }
     if let Some(choice) = first.tool_choice {
         builder = builder.tool_choice(choice);
     }
@@ -247,6 +252,26 @@ async fn again(
         run = run.with_answer_schema(schema);
     }
     Ok(run.with_cancellation(interrupt::watch()?).finish().await)
+}
+
+/// Has the provider do with a long conversation what it was asked to do, if it was.
+fn by_provider(edits: &[ContextEdit]) -> Option<impl FnOnce(&mut Compaction)> {
+    let (mut at, mut keep_results) = (None, None);
+    for edit in edits {
+        match edit {
+            ContextEdit::Compact { at_tokens } => at = *at_tokens,
+            ContextEdit::ClearToolResults { keep, .. } => keep_results = *keep,
+            _ => {}
+        }
+    }
+    (!edits.is_empty()).then_some(move |all: &mut Compaction| {
+        all.by = CompactionBy::Provider;
+        all.keep_results = keep_results;
+        // At the same number of tokens, whatever is known of the model now.
+        if at.is_some() {
+            (all.window, all.threshold) = (at, 1.0);
+        }
+    })
 }
 
 /// The limit that ended the run ends it again; no other does.
