@@ -142,8 +142,8 @@ pub(crate) struct AgentArgs {
     /// Write the conversation with the model to a file, for `--model replay:FILE`.
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub(crate) record: Option<PathBuf>,
-    /// The tools: targets or names, separated by commas; `hosted:web_search` and `hosted:web_fetch` are run by the provider.
-    /// May be repeated.
+    /// The tools: targets or names, separated by commas; `hosted:web_search`, `hosted:web_fetch` and
+    /// `hosted:file_search=STORE` are run by the provider. May be repeated.
     #[arg(long, value_name = "TOOLS", help_heading = "Tools")]
     pub(crate) tools: Vec<String>,
     /// Give the model the tool `code_execution`, and say where its code runs: with the provider (`hosted`), in the sandbox

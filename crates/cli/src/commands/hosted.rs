@@ -59,12 +59,7 @@ impl Hosted {
         let (mut tools, mut rest) = (Vec::new(), Vec::new());
         for word in targets.iter().flat_map(|word| split(word)) {
             match word.strip_prefix("hosted:") {
-                Some(name) => {
-                    let tool = hosted_tool(name)?;
-                    if !tools.contains(&tool) {
-                        tools.push(tool);
-                    }
-                }
+                Some(name) => add(&mut tools, hosted_tool(name)?),
                 None => rest.push(word.to_owned()),
             }
         }
@@ -106,20 +101,46 @@ impl Hosted {
     }
 }
 
-/// A tool of a provider by its name.
-fn hosted_tool(name: &str) -> Result<HostedTool, Failure> {
+/// Adds a tool of a provider. One that searches files searches all stores that are named.
+fn add(tools: &mut Vec<HostedTool>, tool: HostedTool) {
+    if let HostedTool::FileSearch { stores: more, .. } = &tool
+        && let Some(HostedTool::FileSearch { stores, .. }) =
+            tools.iter_mut().find(|known| matches!(known, HostedTool::FileSearch { .. }))
+    {
+        for store in more {
+            if !stores.contains(store) {
+                stores.push(store.clone());
+            }
+        }
+    } else if !tools.contains(&tool) {
+        tools.push(tool);
+    }
+}
+
+/// A tool of a provider by the word for it: its name, and of one that searches files the store.
+fn hosted_tool(word: &str) -> Result<HostedTool, Failure> {
+    const STORE: &str =
+        "Name the store: `hosted:file_search=STORE`, by the provider's id; once more for each other one.";
+    let (name, store) = word.split_once('=').map_or((word, None), |(name, store)| (name, Some(store.trim())));
     let (max_uses, allowed_domains, blocked_domains) = (None, Vec::new(), Vec::new());
-    let failure = Failure::usage(format!("there is no target `hosted:{name}`"));
-    match name {
-        "web_search" => Ok(HostedTool::WebSearch { max_uses, allowed_domains, blocked_domains }),
-        "web_fetch" => Ok(HostedTool::WebFetch { max_uses, allowed_domains, blocked_domains }),
-        CODE_EXECUTION => {
+    let failure = Failure::usage(format!("there is no target `hosted:{word}`"));
+    match (name, store) {
+        ("web_search", None) => Ok(HostedTool::WebSearch { max_uses, allowed_domains, blocked_domains }),
+        ("web_fetch", None) => Ok(HostedTool::WebFetch { max_uses, allowed_domains, blocked_domains }),
+        ("file_search", Some(store)) if !store.is_empty() => {
+            Ok(HostedTool::FileSearch { stores: vec![store.to_owned()], max_results: None })
+        }
+        ("file_search", _) => Err(failure.hint(STORE)),
+        (CODE_EXECUTION, None) => {
             Err(failure.hint("Name it `code_execution`, and say where it runs with `--code hosted`."))
         }
+        ("web_search" | "web_fetch", Some(_)) => {
+            Err(failure.hint(format!("Write `hosted:{name}` alone: only `hosted:file_search` has a value.")))
+        }
         _ => {
-            let near = did_you_mean(name, ["web_search", "web_fetch", CODE_EXECUTION]);
-            let all = "There are: `hosted:web_search`, `hosted:web_fetch`. `--provider-option` adds others, in the \
-                       provider's own JSON.";
+            let near = did_you_mean(name, ["web_search", "web_fetch", "file_search", CODE_EXECUTION]);
+            let all = "There are: `hosted:web_search`, `hosted:web_fetch`, `hosted:file_search=STORE`. \
+                       `--provider-option` adds others, in the provider's own JSON.";
             Err(failure.hint(near.unwrap_or_else(|| all.to_owned())))
         }
     }

@@ -506,3 +506,41 @@ fn the_provider_s_tools_are_named_and_checked_before_anybody_is_asked() {
     assert!(error["message"].as_str().unwrap().contains("web_fetch"), "{error}");
     assert!(server.requests().is_empty());
 }
+
+#[test]
+fn stores_of_files_are_searched_where_the_model_has_that() {
+    let stores = "hosted:file_search=vs_1,calculate,hosted:file_search=vs_2,hosted:file_search=vs_1";
+    for (provider, model, member, expected) in [
+        ("openai", "gpt-6.1-sol", "vector_store_ids", json!(["vs_1", "vs_2"])),
+        ("xai", "grok-4.7", "vector_store_ids", json!(["vs_1", "vs_2"])),
+        ("gemini", "gemini-3.8-flash", "fileSearchStoreNames", json!(["vs_1", "vs_2"])),
+    ] {
+        let refused = Reply::json(400, r#"{"error":{"message":"enough","type":"invalid_request_error"}}"#);
+        let server = LoopbackProvider::start(vec![refused]).unwrap();
+        let env = world(provider, &server);
+        env.run(["run", "-p", "x", "--model", model, "--tools", stores]).exit(2);
+        let body = asked(&server).remove(0);
+        let expected = format!("\"{member}\":{expected}");
+        let tools = body["tools"].to_string();
+        assert_eq!(tools.matches(&expected).count(), 1, "{provider}: {tools}");
+        assert!(tools.contains("calculate"), "{provider}: {tools}");
+    }
+    let model = Anthropic::start(Vec::new());
+    let words = ["run", "-p", "x", "--model", "claude-opus-5-5", "--json", "--tools"];
+    let error = model.env.run(words.iter().chain(&["hosted:file_search=vs_1"])).exit(2).error();
+    assert_eq!(error["code"], "UNSUPPORTED");
+    for part in ["file_search", "Models that have it: ", "gemini/"] {
+        assert!(error["message"].as_str().unwrap().contains(part), "{part}: {error}");
+    }
+    for (word, part) in [
+        ("hosted:file_search", "hosted:file_search=STORE"),
+        ("hosted:file_search=", "hosted:file_search=STORE"),
+        ("hosted:web_search=x", "`hosted:web_search` alone"),
+        ("hosted:file_serch=x", "file_search"),
+        ("hosted:telepathy=x", "There are: "),
+    ] {
+        let error = model.env.run(words.iter().chain(&[word])).exit(2).error();
+        assert!(error["hints"].to_string().contains(part), "{word}: {error}");
+    }
+    assert!(model.bodies().is_empty());
+}
