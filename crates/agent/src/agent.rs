@@ -96,6 +96,8 @@ pub(crate) struct Parts {
     pub(crate) settings: Settings,
     pub(crate) tool_choice: Option<ToolChoice>,
     pub(crate) provider_options: Map<String, Value>,
+    pub(crate) betas: Vec<String>,
+    pub(crate) metadata: Map<String, Value>,
     pub(crate) hosted_tools: Vec<HostedTool>,
     pub(crate) events: Option<EventSink>,
     pub(crate) on_usage: Option<UsageSink>,
@@ -152,6 +154,8 @@ impl Agent {
             settings: Settings::default(),
             tool_choice: None,
             provider_options: Map::new(),
+            betas: Vec::new(),
+            metadata: Map::new(),
             hosted_tools: Vec::new(),
             events: None,
             on_usage: None,
@@ -222,6 +226,20 @@ impl Builder {
     /// Options of one provider, as they stand in its requests.
     pub fn provider_options(mut self, options: Map<String, Value>) -> Self {
         self.0.provider_options = options;
+        self
+    }
+
+    /// Names of provider features that are not yet general, sent beside those that a request needs anyway. A provider that
+    /// has no header for them ends a run before anything is sent. Default: none.
+    pub fn betas(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.0.betas = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// What the provider may know about each request, such as a pseudonymous `user_id`. What it does not take ends a run
+    /// before anything is sent. Default: nothing.
+    pub fn metadata(mut self, metadata: Map<String, Value>) -> Self {
+        self.0.metadata = metadata;
         self
     }
 

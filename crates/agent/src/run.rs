@@ -153,6 +153,8 @@ impl Run {
                 settings: parts.settings.clone(),
                 tool_choice: parts.tool_choice.clone(),
                 provider_options: parts.provider_options.clone(),
+                betas: parts.betas.clone(),
+                metadata: parts.metadata.clone(),
                 hosted_tools: parts.hosted_tools.clone(),
                 context_edits: parts.context_edits(),
                 carry: left_out,

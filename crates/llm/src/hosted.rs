@@ -132,6 +132,10 @@ impl Model for HostedModel {
         if request.settings.max_output_tokens == Some(0) {
             return invalid("max_output_tokens: expected at least 1, found 0");
         }
+        if let (None, Some(beta)) = (self.provider.beta_header, request.betas.first()) {
+            let message = format!("the beta `{beta}`: {} has no header for betas", self.provider.name);
+            return Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
+        }
         catalog::check(&self.catalog, &self.info, request, self.codec.emulates())?;
         self.codec.check(request)
     }

@@ -36,7 +36,8 @@ pub struct Request {
     /// `tools` are appended to, any other value replaces.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub provider_options: Map<String, Value>,
-    /// Names of provider features that are not yet general, sent as the provider's beta header.
+    /// Names of provider features that are not yet general, sent as the provider's beta header. A provider without one
+    /// refuses the request before it is sent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub betas: Vec<String>,
     /// What the provider may know about the request, such as a pseudonymous `user_id`.

@@ -166,6 +166,9 @@ pub(crate) struct AgentArgs {
     /// What the model does about tools: `auto`; `any` or the name of one, which it must call first; `none`.
     #[arg(long, value_name = "CHOICE", help_heading = "Tools", value_parser = tool_choice)]
     pub(crate) tool_choice: Option<ToolChoice>,
+    /// Have the provider keep the arguments of tools to their schemas, where it can.
+    #[arg(long, help_heading = "Tools")]
+    pub(crate) strict_tools: bool,
     /// Offer tools without the descriptions of their parameters, which takes fewer tokens.
     #[arg(long, help_heading = "Tools")]
     pub(crate) compact_tools: bool,

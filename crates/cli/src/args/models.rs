@@ -62,6 +62,16 @@ pub(crate) struct TuningArgs {
     /// A field of the provider's own request, such as `service_tier='"flex"'`. May be repeated.
     #[arg(long, value_name = "NAME=JSON", help_heading = "Model")]
     pub(crate) provider_option: Vec<String>,
+    /// Something that the provider may know about the requests, such as a pseudonymous `user_id=…`. May be repeated; what
+    /// the provider does not take is refused.
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Model")]
+    pub(crate) metadata: Vec<String>,
+    /// The name of a feature of the provider that is not yet general, sent as its beta header. May be repeated.
+    #[arg(long, value_name = "NAME", help_heading = "Model")]
+    pub(crate) beta: Vec<String>,
+    /// Something that every event of usage carries, such as a customer's number; no provider is told. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Model")]
+    pub(crate) tag: Vec<String>,
 }
 
 fn probability(text: &str) -> Result<f64, String> {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ValueEnum as _;
+use serde_json::{Map, Value};
 use toolpost_agent::{Agent, CompactionBy, Dynamic, Limits};
 use toolpost_core::{Artifact, ArtifactData, EventSink, RunId, ToolSource};
 use toolpost_llm::{Catalog, Effort, Model, Settings, ToolChoice};
@@ -12,7 +13,7 @@ use toolpost_toolbox::Toolbox;
 use super::hosted::{Hosted, Place};
 use super::model::{Tape, catalog, open_model};
 use crate::args::{AgentArgs, CompactionKind};
-use crate::config::Config;
+use crate::config::{Config, Origin};
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::target::{self, CODE_EXECUTION};
@@ -27,7 +28,8 @@ pub(super) struct Parts<'a> {
     config: &'a Config,
     settings: Settings,
     tool_choice: Option<ToolChoice>,
-    provider_options: serde_json::Map<String, serde_json::Value>,
+    provider_options: Map<String, Value>,
+    metadata: Map<String, Value>,
     catalog: Arc<Catalog>,
     limits: Limits,
     hosted: Hosted,
@@ -49,6 +51,7 @@ impl<'a> Parts<'a> {
         let (settings, limits) = (settings(args, config)?, limits(args, config)?);
         let tool_choice = tool_choice(args, config)?;
         let provider_options = provider_options(args, config)?;
+        let metadata = pairs("--metadata", &args.tuning.metadata, config.entry("metadata"))?;
         let catalog = catalog(config)?;
         let token = crate::mcp::token(&args.server)?;
         let mut targets = targets(args, config);
@@ -66,6 +69,7 @@ impl<'a> Parts<'a> {
             settings,
             tool_choice,
             provider_options,
+            metadata,
             catalog,
             limits,
             hosted,
@@ -98,6 +102,9 @@ impl<'a> Parts<'a> {
         let mut builder = Agent::builder(tape.of(model), self.toolbox.clone())
             .settings(self.settings.clone())
             .provider_options(self.provider_options.clone())
+            .betas(self.betas())
+            .metadata(self.metadata.clone())
+            .strict_tools(self.args.strict_tools || self.config.flag("strict_tools"))
             .hosted_tools(hosted)
             .on_event(Arc::clone(&self.events))
             .limits(|all| *all = self.limits.clone());
@@ -123,6 +130,36 @@ impl<'a> Parts<'a> {
         }
         Ok(builder.build())
     }
+
+    /// Features of the provider that are not yet general.
+    fn betas(&self) -> Vec<String> {
+        match self.args.tuning.beta.as_slice() {
+            [] => self.config.texts("betas"),
+            named => named.to_vec(),
+        }
+    }
+}
+
+/// What every event of usage carries.
+pub(super) fn tags(args: &AgentArgs, config: &Config) -> Result<Map<String, Value>, Failure> {
+    pairs("--tag", &args.tuning.tag, config.entry("tags"))
+}
+
+/// Texts by their names: those of a setting, and those of an option, which count more.
+fn pairs(
+    option: &str,
+    given: &[String],
+    setting: Option<(&Value, &Origin)>,
+) -> Result<Map<String, Value>, Failure> {
+    let mut pairs = match setting {
+        Some((Value::Object(pairs), _)) => pairs.clone(),
+        _ => Map::new(),
+    };
+    for words in given {
+        let (name, text) = super::pair(option, words)?;
+        pairs.insert(name.to_owned(), text.into());
+    }
+    Ok(pairs)
 }
 
 /// What the tools are from.
@@ -220,13 +257,10 @@ fn tool_choice(args: &AgentArgs, config: &Config) -> Result<Option<ToolChoice>, 
 }
 
 /// Fields of the provider's own request: those of the settings, and those of the command, which count more.
-fn provider_options(
-    args: &AgentArgs,
-    config: &Config,
-) -> Result<serde_json::Map<String, serde_json::Value>, Failure> {
+fn provider_options(args: &AgentArgs, config: &Config) -> Result<Map<String, Value>, Failure> {
     let mut options = match config.entry("provider_options") {
-        Some((serde_json::Value::Object(options), _)) => options.clone(),
-        _ => serde_json::Map::new(),
+        Some((Value::Object(options), _)) => options.clone(),
+        _ => Map::new(),
     };
     for option in &args.tuning.provider_option {
         let (name, text) = super::pair("--provider-option", option)?;

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 use toolpost_agent::{Agent, Conversation};
 use toolpost_core::{Event, EventSink, RunId, RunRecord, Scope, Usage};
@@ -17,7 +18,7 @@ use toolpost_llm::{Model, ModelSpec, Part, Turn};
 use toolpost_sandbox::Level;
 
 use self::input::{Input, Said};
-use super::agent::{Parts, artifacts, put_away, store};
+use super::agent::{Parts, artifacts, put_away, store, tags};
 use super::hosted::{self, Given, Place};
 use super::memory::Memory;
 use super::model::{Tape, model};
@@ -49,6 +50,7 @@ pub(super) fn talk(
     printer: &Printer,
 ) -> Result<Exit, Failure> {
     let (model, spec) = model(work, config)?;
+    let tags = tags(work, config)?;
     let id = RunId::new();
     let workspace = Workspace::open(work.workdir.as_deref(), &work.attach)?;
     let store = store(work, config, &workspace, id);
@@ -102,6 +104,7 @@ pub(super) fn talk(
         place,
         given,
         artifacts: artifacts(work, config, id),
+        tags,
         handle: runtime.handle().clone(),
     };
     if matches!(spec, ModelSpec::Script(_)) {
@@ -186,6 +189,8 @@ struct Chat<'a> {
     given: Given,
     /// The folder for what the provider's code has made.
     artifacts: PathBuf,
+    /// What every event of usage carries.
+    tags: Map<String, Value>,
     handle: Handle,
 }
 
@@ -285,6 +290,7 @@ impl Chat<'_> {
             .conversation
             .run_turn(&self.agent, Turn::User(said))
             .with_caller(super::caller())
+            .with_usage_metadata(self.tags.clone())
             .with_scope(self.scope.clone().with_id(self.conversation.id()))
             .with_port(Arc::clone(&self.port) as Arc<dyn toolpost_core::Port>)
             .with_cancellation(stop.clone());

@@ -12,7 +12,7 @@ use toolpost_agent::Outcome;
 use toolpost_core::{Artifact, Event, RunId, RunRecord, Schema, Scope, Usage, format_duration};
 use toolpost_llm::{ModelSpec, Part, Turn};
 
-use super::agent::{Parts, artifacts, put_away, store};
+use super::agent::{Parts, artifacts, put_away, store, tags};
 use super::hosted;
 use super::memory::Memory;
 use super::model::{Tape, model};
@@ -47,6 +47,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let memory = Memory::open(work, config)?;
     memory.warm(&runtime);
     let (model, spec) = model(work, config)?;
+    let tags = tags(work, config)?;
     let id = RunId::new();
     let workspace = Workspace::open(work.workdir.as_deref(), &work.attach)?;
     let store = store(work, config, &workspace, id);
@@ -66,6 +67,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         .run_turn(&agent, Turn::User(std::iter::once(Part::text(prompt)).chain(given.parts).collect()))
         .with_id(id)
         .with_caller(super::caller())
+        .with_usage_metadata(tags)
         .with_scope(scope)
         .with_port(Arc::new(
             TerminalPort::new(printer, &work.permission, store.clone()).on_screen(screen.clone()),

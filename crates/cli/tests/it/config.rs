@@ -42,6 +42,10 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("models.requests_per_minute", crate::tuning::limits),
         ("models.tokens_per_minute", crate::tuning::limits),
         ("models.concurrency", crate::tuning::concurrency),
+        ("metadata", crate::tuning::metadata),
+        ("betas", crate::tuning::beta),
+        ("tags", crate::tuning::tag),
+        ("strict_tools", crate::tuning::strict_tools),
         ("tools", tools),
         ("allow", allow),
         ("ask", allow),
@@ -106,11 +110,17 @@ fn every_setting_has_a_test_and_is_set_by_its_variable() {
 
 fn sample(name: &str) -> &'static str {
     match name {
-        "ask" | "no_network" | "no_save" | "no_wrap_up" | "no_compaction" | "parallel_tool_calls" => "true",
+        "ask"
+        | "no_network"
+        | "no_save"
+        | "no_wrap_up"
+        | "no_compaction"
+        | "parallel_tool_calls"
+        | "strict_tools" => "true",
         "temperature" | "top_p" => "0.5",
         "prompt_caching" => "1h",
-        "provider_options" => "{\"a\":1}",
-        "stop" | "models.fallback" => "a,b",
+        "provider_options" | "metadata" | "tags" => "{\"a\":1}",
+        "stop" | "models.fallback" | "betas" => "a,b",
         "models.retry_wait" => "2s",
         name if name.ends_with("_timeout") => "9s",
         name if name.starts_with("models.") && !name.ends_with("file") => "7",

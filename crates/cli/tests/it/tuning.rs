@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use toolpost_testkit::provider::{LoopbackProvider, Reply};
+use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 
-use crate::support::{Anthropic, TestEnv, ask, calls_all, says, says_whole};
+use crate::support::{Anthropic, Finished, TestEnv, ask, calls_all, says, says_whole};
 
 /// A model that takes every setting.
 const OLD: &str = "anthropic/claude-haiku-4-5";
@@ -286,4 +286,81 @@ pub(crate) fn tool_choice() {
     assert!(said.contains("while the model thinks"), "{said}");
     assert!(refused(&["--tool-choice", ""]).contains("expected `auto`"));
     assert!(refused(&["--config", "tool_choice="]).contains("expected `auto`"));
+}
+
+/// What a provider is asked that is not Anthropic, and refuses.
+fn asked_of(provider: &str, words: &[&str]) -> (Vec<ReceivedRequest>, Finished) {
+    let body = r#"{"error":{"message":"enough","type":"invalid_request_error"}}"#;
+    let server = LoopbackProvider::start(vec![Reply::json(400, body)]).unwrap();
+    let name = provider.to_uppercase();
+    let env = TestEnv::new()
+        .with(&format!("{name}_API_KEY"), "k")
+        .with(&format!("{name}_BASE_URL"), server.base_url());
+    let finished = env.run(["run", "-p", "hi", "--json"].iter().chain(words));
+    (server.requests(), finished)
+}
+
+#[test]
+pub(crate) fn metadata() {
+    let body = both(&["--metadata", "user_id=u1"], r#"metadata={"user_id":"u1"}"#);
+    assert_eq!(body["metadata"], json!({"user_id": "u1"}));
+    let more = ["--metadata", "user_id=u2", "--config", r#"metadata={"user_id":"u1"}"#];
+    assert_eq!(ask(&more)["metadata"], json!({"user_id": "u2"}));
+    let words = ["--model", "gpt-6.1-sol", "--metadata", "team=red", "--metadata", "job=7"];
+    let (requests, _) = asked_of("openai", &words);
+    assert_eq!(requests[0].json()["metadata"], json!({"team": "red", "job": "7"}));
+    // What a provider does not take is found before it is asked.
+    let (requests, finished) =
+        asked_of("gemini", &["--model", "gemini-3.8-flash", "--metadata", "user_id=u1"]);
+    assert_eq!((requests.len(), &finished.exit(2).error()["code"]), (0, &json!("UNSUPPORTED")));
+    Anthropic::start(Vec::new()).env.run(["run", "-p", "hi", "--metadata", "user_id"]).exit(2);
+}
+
+#[test]
+pub(crate) fn beta() {
+    for words in [&["--beta", "one-2026", "--beta", "two-2026"][..], &["--config", "betas=one-2026,two-2026"]]
+    {
+        let model = Anthropic::start(vec![says("ok")]);
+        model.env.run(["run", "-p", "hi"].iter().chain(words)).ok();
+        let requests = model.server.requests();
+        let header = requests[0].header("anthropic-beta").unwrap();
+        assert!(header.ends_with("one-2026,two-2026"), "{header}");
+    }
+    let (requests, finished) = asked_of("gemini", &["--model", "gemini-3.8-flash", "--beta", "one"]);
+    let error = finished.exit(2).error();
+    assert_eq!((requests.len(), &error["code"]), (0, &json!("UNSUPPORTED")));
+    assert!(error["message"].as_str().unwrap().contains("`one`"), "{error}");
+}
+
+#[test]
+pub(crate) fn strict_tools() {
+    let strict = |body: &Value| -> Vec<bool> {
+        body["tools"].as_array().unwrap().iter().map(|tool| tool["strict"] == true).collect()
+    };
+    // The schema of the second one cannot be kept to: its parameters may have any names.
+    let tools = ["--tools", "write_file,calculate"];
+    assert_eq!(strict(&ask(&tools)), [false, false]);
+    for words in [&["--strict-tools"][..], &["--config", "strict_tools=true"]] {
+        assert_eq!(strict(&ask(&[&tools[..], words].concat())), [true, false], "{words:?}");
+    }
+}
+
+#[test]
+pub(crate) fn tag() {
+    for words in [&["--tag", "customer=7"][..], &["--config", r#"tags={"customer":"7"}"#]] {
+        let model = Anthropic::start(vec![says("ok"), says("ok")]);
+        let words = [&["--format", "jsonl"][..], words].concat();
+        let told = |lines: &[Value]| {
+            let usage: Vec<_> = lines.iter().filter(|line| line["type"] == "usage").collect();
+            assert_eq!(usage.len(), 1, "{lines:?}");
+            usage[0]["metadata"].clone()
+        };
+        let finished = model.env.run(["run", "-p", "hi"].iter().chain(&words)).ok();
+        assert_eq!(told(&finished.lines()), json!({"customer": "7"}));
+        let finished = model.env.run_with("hi\n", ["chat"].iter().chain(&words)).ok();
+        assert_eq!(told(&finished.lines()), json!({"customer": "7"}));
+        // No provider is told.
+        assert!(model.bodies().iter().all(|body| !body.to_string().contains("customer")));
+    }
+    Anthropic::start(Vec::new()).env.run(["run", "-p", "hi", "--tag", "customer"]).exit(2);
 }

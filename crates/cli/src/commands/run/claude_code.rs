@@ -185,6 +185,9 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         parallel_tool_calls,
         prompt_caching,
         provider_option,
+        metadata,
+        beta,
+        tag,
     } = &args.work.tuning;
     let LoopArgs {
         parallel_tools,
@@ -205,6 +208,9 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         ("--parallel-tool-calls", parallel_tool_calls.is_some()),
         ("--prompt-caching", prompt_caching.is_some()),
         ("--provider-option", !provider_option.is_empty()),
+        ("--metadata", !metadata.is_empty()),
+        ("--beta", !beta.is_empty()),
+        ("--tag", !tag.is_empty()),
         ("--temperature", args.work.temperature.is_some()),
         ("--max-output-tokens", args.work.max_output_tokens.is_some()),
         ("--interactive", args.interactive),
@@ -229,6 +235,7 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         ("--enable-file-support", args.work.enable_file_support),
         ("--dynamic", args.work.dynamic.is_some()),
         ("--core-tool", !args.work.core_tool.is_empty()),
+        ("--strict-tools", args.work.strict_tools),
         ("--compact-tools", args.work.compact_tools),
         ("--max-tool-calls", args.work.max_tool_calls.is_some()),
         ("--max-tokens", args.work.max_tokens.is_some()),

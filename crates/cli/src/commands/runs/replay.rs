@@ -217,6 +217,8 @@ async fn again(
     let mut builder = Agent::builder(Arc::clone(model) as _, toolbox)
         .settings(settings)
         .provider_options(first.provider_options)
+        .betas(first.betas)
+        .metadata(first.metadata)
         .hosted_tools(first.hosted_tools)
         .strict_tools(first.tools.iter().any(|tool| tool.strict))
         .on_event(events)
