@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use toolpost_core::Timestamp;
 
 use crate::catalog::{Catalog, Feature, ModelInfo, SessionPrice, unsupported};
+use crate::foreign::without_foreign_files;
 use crate::wires::anthropic;
 use crate::{HostedTool, ItemView, ModelError, Part, Request, Response, Turn};
 
@@ -162,6 +163,7 @@ impl CodeExecutionMeter {
         ended: Timestamp,
     ) {
         let Some(price) = &info.code_execution_price else { return };
+        let (asked, _) = without_foreign_files(&info.id.provider, request);
         let container = response.carry.get("container").and_then(|container| container["id"].as_str());
         self.add(
             &CodeUse {
@@ -169,7 +171,7 @@ impl CodeExecutionMeter {
                 began,
                 ended,
                 ran: has_run_code(response),
-                preloaded: has_container_files(request),
+                preloaded: has_container_files(&asked),
                 free: anthropic::hosted_types(info, request)
                     .iter()
                     .any(|kind| price.free_with.contains(kind)),

@@ -7,6 +7,7 @@ use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::catalog::{self, Catalog, ModelInfo};
+use crate::foreign::without_foreign_files;
 use crate::http::client::{HttpClient, endpoint};
 use crate::http::exchange::Exchange;
 use crate::wires::codec::Codec;
@@ -59,8 +60,10 @@ impl HostedModel {
     }
 
     fn exchange(&self, request: &Request, stream: bool) -> Result<Exchange, ModelError> {
-        self.check(request)?;
-        let (request, mut notices) = catalog::fit(&self.info, request);
+        let (request, mut notices) = without_foreign_files(&self.info.id.provider, request);
+        self.check(&request)?;
+        let (request, changed) = catalog::fit(&self.info, &request);
+        notices.extend(changed);
         let encoded = self.codec.encode(&request, stream)?;
         notices.extend(encoded.notices);
         let headers = self.headers(&request, &encoded.headers)?;
@@ -126,6 +129,8 @@ impl Model for HostedModel {
         let invalid = |message: &str| {
             Err(ModelError::new(ErrorKind::InvalidRequest, message).with_model(&self.info.id))
         };
+        let (request, _) = without_foreign_files(&self.info.id.provider, request);
+        let request = &*request;
         if request.turns.is_empty() {
             return invalid("the request has no turns. Expected at least one");
         }

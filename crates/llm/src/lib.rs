@@ -42,6 +42,7 @@ mod event;
 mod fallback;
 mod fields;
 mod files;
+mod foreign;
 mod hosted;
 mod http;
 mod item;

@@ -132,7 +132,8 @@ pub enum Part {
     Image(Media),
     /// A document, such as a PDF file or plain text.
     Document(Media),
-    /// A file that was uploaded to the provider, put into the container of its hosted tools.
+    /// A file that was uploaded to the provider, put into the container of its hosted tools. Another provider is told in a
+    /// text that it does not have the file, once the turn has an answer.
     ContainerFile {
         /// The provider's id of the file.
         file_id: String,
@@ -189,7 +190,8 @@ pub enum MediaSource {
     Text(Arc<str>),
     /// At an address that the provider can reach.
     Url(String),
-    /// With the provider, under this id.
+    /// With the provider, under this id. Another provider is told in a text that it does not have the file, once the turn
+    /// has an answer.
     FileId(String),
 }
 

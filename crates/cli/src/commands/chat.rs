@@ -5,6 +5,7 @@ mod history;
 mod input;
 mod slash;
 
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -81,6 +82,7 @@ pub(super) fn talk(
     if !work.enable_file_support {
         given.notices.iter().for_each(|notice| printer.warn(notice));
     }
+    let given_to = BTreeSet::from([model.id().provider.clone()]);
     let mut chat = Chat {
         parts: &parts,
         config,
@@ -102,6 +104,9 @@ pub(super) fn talk(
         level: work.permission.level.or_else(|| config.choice("level")),
         next_id: Some(id),
         place,
+        work,
+        workspace: &workspace,
+        given_to,
         given,
         artifacts: artifacts(work, config, id),
         tags,
@@ -185,6 +190,10 @@ struct Chat<'a> {
     next_id: Option<RunId>,
     /// Where code runs, if the model has the tool for it.
     place: Option<Place>,
+    work: &'a AgentArgs,
+    workspace: &'a Workspace,
+    /// The providers that have what is attached.
+    given_to: BTreeSet<String>,
     /// What the next prompt gives to the provider's code.
     given: Given,
     /// The folder for what the provider's code has made.

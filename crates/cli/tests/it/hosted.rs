@@ -544,3 +544,38 @@ fn stores_of_files_are_searched_where_the_model_has_that() {
     }
     assert!(model.bodies().is_empty());
 }
+
+#[test]
+fn another_model_gets_the_attached_file_itself_and_no_id_of_the_first() {
+    let uploads = std::sync::atomic::AtomicUsize::new(0);
+    let server = LoopbackProvider::start_with(move |request| match request.path.as_str() {
+        "/v1/files" => {
+            let number = uploads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Reply::json(200, json!({"id": format!("file-{number}"), "filename": "sales.csv"}).to_string())
+        }
+        "/v1/messages" => says("Seen."),
+        _ => Reply::json(400, r#"{"error":{"message":"enough","type":"invalid_request_error"}}"#),
+    })
+    .unwrap();
+    let env = ["ANTHROPIC", "OPENAI"].into_iter().fold(TestEnv::new(), |env, name| {
+        env.with(&format!("{name}_API_KEY"), KEY).with(&format!("{name}_BASE_URL"), server.base_url())
+    });
+    env.write("sales.csv", "region,sales\nnorth,3\n");
+    let words = ["chat", "--code", "hosted", "--model", "claude-opus-5-5", "--attach", "sales.csv"];
+    let said = "one\n/model openai/gpt-6.1-sol\ntwo\n/model claude-opus-5-5\nthree\n";
+    let finished = env.run_with(said, words.iter().chain(&["--enable-file-support"])).exit(2);
+    let bodies: Vec<String> = asked(&server).iter().map(Value::to_string).collect();
+    let has = |at: usize, text: &str| bodies[at].contains(text);
+    assert_eq!(bodies.len(), 3, "{finished}");
+    assert!(has(0, "file-0") && !has(0, "file-1"));
+    assert!(has(1, "file-1") && !has(1, "file-0") && has(1, "uploaded to anthropic"), "{}", bodies[1]);
+    // Back again, the first one is there, and nothing was uploaded once more.
+    assert!(has(2, "file-0") && !has(2, "file-1") && !has(2, "uploaded to"), "{}", bodies[2]);
+    assert!(
+        finished.err.contains("the file `file-0` was uploaded to anthropic and was left out"),
+        "{finished}"
+    );
+    assert_eq!(server.requests().iter().filter(|request| request.path == "/v1/files").count(), 2);
+    // Without leave to upload, the file stays here, and the other model is only told that there was one.
+    assert!(!finished.err.contains(KEY), "{finished}");
+}

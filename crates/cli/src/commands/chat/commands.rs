@@ -10,6 +10,7 @@ use toolpost_core::{RunRecord, SourceStatus, did_you_mean};
 use toolpost_llm::{ItemView, Part, Turn};
 use toolpost_sandbox::Host;
 
+use super::super::hosted::{Given, give};
 use super::super::model::open_model;
 use super::super::run::{count, hosted_code};
 use super::{Chat, Next, slash};
@@ -65,13 +66,23 @@ impl Chat<'_> {
                 .hint("Begin a new conversation without `--record`."));
         }
         let model = open_model(name, self.config)?;
-        self.agent = self.parts.agent(std::sync::Arc::clone(&model), &self.tape)?;
-        self.place = self.parts.code_place(&*model)?;
-        if model.id().provider != self.model.id().provider {
+        let agent = self.parts.agent(std::sync::Arc::clone(&model), &self.tape)?;
+        let place = self.parts.code_place(&*model)?;
+        let provider = &model.id().provider;
+        if *provider != self.model.id().provider {
             // What was uploaded is with the other provider alone.
-            self.given = super::Given::default();
+            self.given = if self.given_to.contains(provider) {
+                Given::default()
+            } else {
+                let given =
+                    give(self.work, place.as_ref(), &*model, self.workspace, self.config, self.printer);
+                self.handle.block_on(given)?
+            };
+            if !self.given.parts.is_empty() {
+                self.given_to.insert(provider.clone());
+            }
         }
-        self.model = model;
+        (self.agent, self.place, self.model) = (agent, place, model);
         self.tell(&format!("{} goes on", paint(STRONG, harmless(&self.model.id().to_string()))));
         self.tell_place();
         Ok(())
