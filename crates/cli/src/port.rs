@@ -58,6 +58,7 @@ impl TerminalPort {
 
     /// The line that a person answers with.
     async fn answer_to(&self, prompt: &Prompt) -> Result<String, ToolError> {
+        forget_typed();
         self.printer.prompt(&prompt.text)?;
         // Not a thread of the runtime: those are waited for at the end, and nobody may ever answer.
         let (answered, line) = tokio::sync::oneshot::channel();
@@ -155,6 +156,17 @@ impl Port for TerminalPort {
         })
     }
 }
+
+/// Forgets what was typed on the terminal and nobody has read: whoever typed it had not seen the question.
+#[cfg(unix)]
+fn forget_typed() {
+    use rustix::termios::{QueueSelector, tcflush};
+    // A terminal that cannot forget still shows the question before its answer is taken.
+    let _ = tcflush(rustix::stdio::stdin(), QueueSelector::IFlush);
+}
+
+#[cfg(not(unix))]
+fn forget_typed() {}
 
 /// A line of the terminal. If nobody waits for it any more, it is left for whoever reads next.
 #[cfg(unix)]

@@ -5,7 +5,7 @@ mod history;
 mod input;
 mod slash;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -82,7 +82,6 @@ pub(super) fn talk(
     if !work.enable_file_support {
         given.notices.iter().for_each(|notice| printer.warn(notice));
     }
-    let given_to = BTreeSet::from([model.id().provider.clone()]);
     let mut chat = Chat {
         parts: &parts,
         config,
@@ -106,7 +105,7 @@ pub(super) fn talk(
         place,
         work,
         workspace: &workspace,
-        given_to,
+        given_to: BTreeMap::new(),
         given,
         artifacts: artifacts(work, config, id),
         tags,
@@ -192,8 +191,8 @@ struct Chat<'a> {
     place: Option<Place>,
     work: &'a AgentArgs,
     workspace: &'a Workspace,
-    /// The providers that have what is attached.
-    given_to: BTreeSet<String>,
+    /// What the providers were given that were asked before, and no prompt had yet.
+    given_to: BTreeMap<String, Given>,
     /// What the next prompt gives to the provider's code.
     given: Given,
     /// The folder for what the provider's code has made.

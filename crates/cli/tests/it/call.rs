@@ -113,9 +113,9 @@ pub(crate) fn yes() {
 pub(crate) fn no_input() {
     let env = TestEnv::new();
     let words = SUM.iter().chain(&["--ask"]);
-    let asked = env.on_terminal("y\n", words.clone()).ok();
+    let asked = env.answering(&["y\n"], words.clone()).ok();
     assert!(asked.out.contains("Approve calculate") && asked.out.contains("yes / session / no?"), "{asked}");
-    env.on_terminal("n\n", words.clone()).exit(5);
+    env.answering(&["n\n"], words.clone()).exit(5);
     let silent = env.on_terminal("y\n", words.chain(&["--no-input"])).exit(5);
     assert!(!silent.out.contains("yes / session / no?"), "{silent}");
 }

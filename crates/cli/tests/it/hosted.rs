@@ -576,6 +576,5 @@ fn another_model_gets_the_attached_file_itself_and_no_id_of_the_first() {
         "{finished}"
     );
     assert_eq!(server.requests().iter().filter(|request| request.path == "/v1/files").count(), 2);
-    // Without leave to upload, the file stays here, and the other model is only told that there was one.
     assert!(!finished.err.contains(KEY), "{finished}");
 }

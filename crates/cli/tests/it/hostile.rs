@@ -65,7 +65,7 @@ fn a_program_cannot_speak_to_the_terminal() {
 fn a_question_cannot_speak_to_the_terminal() {
     let env = TestEnv::new().with("TERM", "xterm");
     let argument = format!("expression={EVIL}");
-    is_harmless(&env.on_terminal("n\n", ["call", "calculate", &argument, "--ask"]).exit(5).out);
+    is_harmless(&env.answering(&["n\n"], ["call", "calculate", &argument, "--ask"]).exit(5).out);
 }
 
 #[test]

@@ -363,12 +363,23 @@ pub(crate) fn yes() {
 pub(crate) fn no_input() {
     let words = with(&["--ask"]);
     let env = || calling("calculate", &json!({"expression": "6*7"}));
-    let asked = env().on_terminal("yes\n", &words).ok();
+    let asked = env().answering(&["yes\n"], &words).ok();
     assert!(asked.out.contains("yes / session / no?") && asked.out.contains("42"), "{asked}");
-    let declined = env().on_terminal("no\n", &words).ok();
+    let declined = env().answering(&["no\n"], &words).ok();
     assert!(declined.out.contains("PERMISSION"), "{declined}");
     let silent = env().on_terminal("yes\n", words.iter().chain(&["--no-input"])).ok();
     assert!(!silent.out.contains("yes / session / no?") && silent.out.contains("PERMISSION"), "{silent}");
+}
+
+#[test]
+fn what_was_typed_before_a_question_is_no_answer_to_it() {
+    let env = calling("calculate", &json!({"expression": "6*7"}));
+    let (screen, running) = env.start_on_terminal("yes\nyes\ny", with(&["--ask"]));
+    screen.wait_for("yes / session / no?", 1);
+    screen.press("no\n");
+    running.finish().exit(0);
+    let shown = screen.text();
+    assert!(shown.contains("PERMISSION") && !shown.contains("✓ calculate"), "{shown}");
 }
 
 #[test]
@@ -376,10 +387,10 @@ fn long_arguments_are_shown_whole_before_they_are_approved() {
     let text = format!("{}the end", "one line\n".repeat(100));
     let env = calling("write_file", &json!({ "content": text, "path": "a.txt" }));
     let words = with(&["--ask", "--tools", "write_file"]);
-    let shown = env.on_terminal("no\n", &words).ok();
+    let shown = env.answering(&["no\n"], &words).ok();
     assert!(shown.out.contains("path: a.txt") && shown.out.contains("characters more"), "{shown}");
     assert!(!shown.out.contains("│ the end"), "{shown}");
-    let shown = env.on_terminal("show\nno\n", &words).ok();
+    let shown = env.answering(&["show\n", "no\n"], &words).ok();
     assert!(shown.out.contains("│ the end") && shown.out.contains("PERMISSION"), "{shown}");
 }
 
@@ -387,7 +398,7 @@ fn long_arguments_are_shown_whole_before_they_are_approved() {
 fn an_approval_for_the_session_is_not_asked_for_again() {
     let call = json!({ "tool": "calculate", "args": { "expression": "6*7" } });
     let env = scripted(&json!([{ "calls": [call] }, { "calls": [call] }, { "text": "done" }]));
-    let shown = env.on_terminal("s\n", with(&["--ask"])).ok();
+    let shown = env.answering(&["s\n"], with(&["--ask"])).ok();
     assert_eq!(shown.out.matches("yes / session / no?").count(), 1, "{shown}");
     assert!(!shown.out.contains("PERMISSION"), "{shown}");
 }

@@ -121,7 +121,7 @@ pub(crate) fn stream() {
 #[test]
 fn a_session_is_held_on_the_terminal() {
     let env = world().with("TERM", "dumb");
-    let held = env.on_terminal("Oslo\r", ["call", "./weather", "talk", "city=x"]).ok();
+    let held = env.answering(&["Oslo\r"], ["call", "./weather", "talk", "city=x"]).ok();
     assert!(held.out.contains("Which city?") && held.out.contains("\"input\":\"Oslo\""), "{held}");
     // Without one there is nobody to ask.
     let alone = env.run(["call", "./weather", "talk", "city=x", "--json"]);
@@ -361,6 +361,6 @@ fn why_a_program_failed_is_told() {
 #[test]
 fn a_question_of_a_tool_does_not_look_like_ours() {
     let env = world().with("TERM", "dumb");
-    let held = env.on_terminal("x\r", ["call", "./weather", "talk", "city=x"]).ok();
+    let held = env.answering(&["x\r"], ["call", "./weather", "talk", "city=x"]).ok();
     assert!(held.out.contains("a tool asks:"), "{held}");
 }

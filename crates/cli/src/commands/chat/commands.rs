@@ -10,7 +10,7 @@ use toolpost_core::{RunRecord, SourceStatus, did_you_mean};
 use toolpost_llm::{ItemView, Part, Turn};
 use toolpost_sandbox::Host;
 
-use super::super::hosted::{Given, give};
+use super::super::hosted::give;
 use super::super::model::open_model;
 use super::super::run::{count, hosted_code};
 use super::{Chat, Next, slash};
@@ -68,19 +68,18 @@ impl Chat<'_> {
         let model = open_model(name, self.config)?;
         let agent = self.parts.agent(std::sync::Arc::clone(&model), &self.tape)?;
         let place = self.parts.code_place(&*model)?;
-        let provider = &model.id().provider;
-        if *provider != self.model.id().provider {
+        let (provider, before) = (&model.id().provider, self.model.id().provider.clone());
+        if *provider != before {
             // What was uploaded is with the other provider alone.
-            self.given = if self.given_to.contains(provider) {
-                Given::default()
-            } else {
-                let given =
-                    give(self.work, place.as_ref(), &*model, self.workspace, self.config, self.printer);
-                self.handle.block_on(given)?
+            let given = match self.given_to.remove(provider) {
+                Some(given) => given,
+                None => {
+                    let given =
+                        give(self.work, place.as_ref(), &*model, self.workspace, self.config, self.printer);
+                    self.handle.block_on(given)?
+                }
             };
-            if !self.given.parts.is_empty() {
-                self.given_to.insert(provider.clone());
-            }
+            self.given_to.insert(before, std::mem::replace(&mut self.given, given));
         }
         (self.agent, self.place, self.model) = (agent, place, model);
         self.tell(&format!("{} goes on", paint(STRONG, harmless(&self.model.id().to_string()))));

@@ -32,9 +32,16 @@ impl Screen {
     /// Waits until it shows a text so many times.
     #[track_caller]
     pub(crate) fn wait_for(&self, text: &str, times: usize) {
+        self.wait_for_any(&[text], times);
+    }
+
+    /// Waits until it shows these texts so many times together.
+    #[track_caller]
+    fn wait_for_any(&self, texts: &[&str], times: usize) {
         let begun = std::time::Instant::now();
-        while self.text().matches(text).count() < times {
-            assert!(begun.elapsed() < std::time::Duration::from_mins(1), "no {text:?}: {}", self.text());
+        let count = || texts.iter().map(|text| self.text().matches(text).count()).sum::<usize>();
+        while count() < times {
+            assert!(begun.elapsed() < std::time::Duration::from_mins(1), "no {texts:?}: {}", self.text());
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     }
@@ -49,6 +56,25 @@ impl TestEnv {
         words: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Finished {
         let (screen, running) = self.start_on_terminal(typed, words);
+        self.shown(screen, running)
+    }
+
+    /// Runs the command on a terminal, and answers its questions one after the other, each once it is asked.
+    pub(crate) fn answering(
+        &self,
+        answers: &[&str],
+        words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Finished {
+        let (screen, running) = self.start_on_terminal("", words);
+        for (asked, answer) in (1..).zip(answers) {
+            screen.wait_for_any(&["yes / session / no", "  answer: "], asked);
+            screen.press(answer);
+        }
+        self.shown(screen, running)
+    }
+
+    /// Waits for the end, and gives what the terminal shows.
+    fn shown(&self, screen: Screen, running: Running) -> Finished {
         let mut finished = self.ended(running);
         screen.reader.join().unwrap();
         finished.out = String::from_utf8_lossy(&screen.shown.lock().unwrap()).into_owned();
@@ -70,9 +96,9 @@ impl TestEnv {
         command.stdin(terminal.try_clone().unwrap());
         command.stdout(terminal.try_clone().unwrap());
         command.stderr(Stdio::from(terminal));
-        let running = Running::start(command).unwrap();
         let mut controller = File::from(controller);
         controller.write_all(typed.as_bytes()).unwrap();
+        let running = Running::start(command).unwrap();
         let keys = controller.try_clone().unwrap();
         let shown = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&shown);
