@@ -1,7 +1,6 @@
 //! A file with an allowlist of hosts: JSON or TOML, read strictly.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -11,6 +10,7 @@ use toolpost_sandbox::{Egress, EgressPolicy};
 use crate::config::toml_value;
 use crate::env;
 use crate::failure::Failure;
+use crate::regular_file;
 
 /// The largest file that is read, in bytes.
 const MAX_SIZE: u64 = 1 << 20;
@@ -18,12 +18,7 @@ const MAX_SIZE: u64 = 1 << 20;
 /// Reads the policy of a file; its name says the form: `.toml` or `.json`.
 pub(crate) fn read(path: &Path) -> Result<EgressPolicy, Failure> {
     let wrong = |error: &io::Error| Failure::file("the policy", path, error);
-    let mut text = String::new();
-    let file = File::open(path).map_err(|error| wrong(&error))?;
-    file.take(MAX_SIZE + 1).read_to_string(&mut text).map_err(|error| wrong(&error))?;
-    if text.len() as u64 > MAX_SIZE {
-        return Err(wrong(&io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB")));
-    }
+    let text = regular_file::read_text(path, MAX_SIZE).map_err(|error| wrong(&error))?;
     let form = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let value = match form {
         "json" => serde_json::from_str(&text).map_err(|error| error.to_string()),

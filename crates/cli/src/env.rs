@@ -5,9 +5,14 @@ use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use toolpost_core::Secret;
-use toolpost_llm::PROVIDERS;
+use toolpost_llm::{PROVIDERS, Scrubber};
 
 use crate::config::keys::KEYS;
+use crate::failure::Failure;
+use crate::regular_file;
+
+/// The largest file of certificates, in bytes: fifty times what a system trusts.
+const MAX_CERTIFICATES: u64 = 16 << 20;
 
 /// Name and meaning, as `toolpost help environment` prints them; the variables of settings stand in
 /// [`KEYS`](crate::config::keys::KEYS), those of providers in [`PROVIDERS`] and in [`providers`].
@@ -99,6 +104,27 @@ pub(crate) fn secrets() -> Vec<Secret> {
     let is_secret = |name: &str| ["KEY", "TOKEN", "SECRET"].iter().any(|end| name.ends_with(end));
     let names = TABLE.iter().map(|(name, _)| *name).chain(providers().map(|(name, _)| name));
     names.filter(|name| is_secret(name)).filter_map(get).map(Secret::new).collect()
+}
+
+/// What masks the keys and tokens that are set.
+pub(crate) fn scrubber() -> &'static Scrubber {
+    // Nothing is printed or logged of a model before all files with variables are read.
+    static SCRUBBER: OnceLock<Scrubber> = OnceLock::new();
+    SCRUBBER.get_or_init(|| Scrubber::new(secrets()))
+}
+
+/// Looks at the file of certificates before those who encrypt read it as a whole.
+///
+/// # Errors
+/// It has no end, or is larger than 16 MiB. One that is not there is told when somebody needs it.
+pub(crate) fn check_certificates() -> Result<(), Failure> {
+    let Some(path) = get_os("SSL_CERT_FILE").map(std::path::PathBuf::from) else { return Ok(()) };
+    let Ok(metadata) = path.metadata() else { return Ok(()) };
+    let opened = match metadata.len() {
+        size if size > MAX_CERTIFICATES => Err(std::io::ErrorKind::FileTooLarge.into()),
+        _ => regular_file::open(&path).map(drop),
+    };
+    opened.map_err(|error| Failure::file("the certificates of SSL_CERT_FILE,", &path, &error))
 }
 
 /// The value of a variable of the table, text or not; `None` if it is unset or empty.

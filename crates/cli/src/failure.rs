@@ -9,6 +9,7 @@ use toolpost_llm::ModelError;
 
 use crate::exit::Exit;
 use crate::print::Printer;
+use crate::style::label;
 
 /// A failure: a code for programs, a sentence, its causes, and what to do next.
 #[derive(Debug)]
@@ -42,7 +43,8 @@ impl Failure {
 
     /// A file of the operator could not be used.
     pub(crate) fn file(what: &str, path: &Path, error: &io::Error) -> Self {
-        let failure = Self::usage(format!("{what} `{}`: {}", path.display(), reason(error)));
+        let failure =
+            Self::usage(format!("{what} `{}`: {}", label(&path.display().to_string()), reason(error)));
         let hint = match error.kind() {
             ErrorKind::NotFound => {
                 "Check the name; it is looked up from the folder that the command runs in."
@@ -90,6 +92,11 @@ impl From<ToolError> for Failure {
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
         let hint = error.hint().or(match error.kind {
+            toolpost_llm::ErrorKind::Script
+                if error.details.model.as_ref().is_some_and(|model| model.provider == "replay") =>
+            {
+                Some("`--record FILE` writes what `replay:FILE` gives back.")
+            }
             toolpost_llm::ErrorKind::Script => {
                 Some("`toolpost help scripts` shows what a script looks like; `toolpost schema script` has it all.")
             }

@@ -160,10 +160,7 @@ fn told(failure: Failure) -> ToolError {
 }
 
 fn read(path: &Path) -> std::io::Result<String> {
-    if path.metadata()?.len() > MAX_FILE {
-        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"));
-    }
-    std::fs::read_to_string(path)
+    crate::regular_file::read_text(path, MAX_FILE)
 }
 
 /// Takes changes of the description in, as soon as the operator trusts them.

@@ -14,6 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Global, LogFormat};
 use crate::config::Config;
+use crate::env;
 use crate::failure::Failure;
 use crate::style::harmless;
 
@@ -59,13 +60,14 @@ fn says_no_message(line: &Metadata<'_>) -> bool {
     *line.level() <= Level::WARN || !["rmcp", "tungstenite", "tokio_tungstenite"].contains(&part)
 }
 
-/// A log is read on a terminal sooner or later, and it quotes strangers.
+/// A log is read on a terminal sooner or later, and it quotes strangers: what they say in it is harmless and has no keys.
 struct Harmless<W>(W);
 
 impl<W: Write> Write for Harmless<W> {
     /// Takes all of it: a line of the log comes as one piece.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write_all(harmless(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        let line = env::scrubber().scrub(String::from_utf8_lossy(bytes).into_owned());
+        self.0.write_all(harmless(&line).as_bytes())?;
         Ok(bytes.len())
     }
 

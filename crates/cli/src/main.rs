@@ -31,6 +31,7 @@ mod packages;
 mod port;
 mod print;
 mod progress;
+mod regular_file;
 mod session;
 mod store;
 mod style;
@@ -74,6 +75,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
     printer.look(format, global.color.or(chosen::<Color>(&config, "color")).unwrap_or_default());
     let log_format = global.log_format.or(chosen::<LogFormat>(&config, "log_format")).unwrap_or_default();
     logs::start(global, &config, log_format)?;
+    env::check_certificates()?;
     for warning in &config.warnings {
         printer.warn(warning);
     }

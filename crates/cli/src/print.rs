@@ -91,6 +91,7 @@ impl Printer {
         let text =
             if many_lines { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
         let text = text.map_err(|error| Failure::new(Exit::Failed, "INTERNAL", error.to_string()))?;
+        let text = env::scrubber().scrub_json(&text);
         if io::stdout().is_terminal() {
             // JSON escapes the old control characters itself, but not the others.
             return raw(style::harmless(&text).as_bytes(), true);
@@ -107,14 +108,14 @@ impl Printer {
 
     /// Warns a person of something that did not stop the command.
     pub(crate) fn warn(&self, text: &str) {
-        self.note(&format!("{} {}", paint(style::WARN, "warning:"), style::harmless(text)));
+        self.note(&format!("{} {}", paint(style::WARN, "warning:"), style::paragraph(text)));
     }
 
     /// Writes to standard error, whatever `--quiet` says.
     pub(crate) fn say(&self, text: &str) {
         let mut err = self.stream(io::stderr().lock());
         // If nobody reads it, there is nobody to tell.
-        let _ = writeln!(err, "{text}");
+        let _ = writeln!(err, "{}", env::scrubber().scrub(text.to_owned()));
     }
 
     /// Asks on standard error.
@@ -127,17 +128,17 @@ impl Printer {
     /// Tells what went wrong, as one line of JSON where a program reads.
     pub(crate) fn failure(&self, failure: &Failure) -> Exit {
         if !self.is_text() {
-            self.say(&failure.to_json().to_string());
+            self.say(&env::scrubber().scrub_json(&failure.to_json().to_string()));
             return failure.exit;
         }
         let mut lines =
-            vec![format!("{} {}", paint(style::BAD, "error:"), style::harmless(&failure.message))];
-        lines.extend(failure.causes.iter().map(|cause| format!("  caused by: {}", style::harmless(cause))));
+            vec![format!("{} {}", paint(style::BAD, "error:"), style::paragraph(&failure.message))];
+        lines.extend(failure.causes.iter().map(|cause| format!("  caused by: {}", style::paragraph(cause))));
         lines.extend(
             failure
                 .hints
                 .iter()
-                .map(|hint| format!("{} {}", paint(style::HINT, "hint:"), style::harmless(hint))),
+                .map(|hint| format!("{} {}", paint(style::HINT, "hint:"), style::paragraph(hint))),
         );
         self.say(&lines.join("\n"));
         failure.exit
@@ -148,6 +149,7 @@ impl Printer {
 pub(crate) fn line(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value)
         .map_err(|error| Failure::new(Exit::Failed, "INTERNAL", error.to_string()))?;
+    let text = env::scrubber().scrub_json(&text);
     let text = if io::stdout().is_terminal() { style::harmless(&text) } else { text };
     raw(text.as_bytes(), true)
 }

@@ -11,7 +11,7 @@ use toolpost_core::{CallRecord, Event, EventSink, LogLevel, LogLine, ToolError, 
 use crate::args::Format;
 use crate::logs;
 use crate::print::Printer;
-use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, one_line, paint};
+use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, one_line, paint, paragraph};
 use crate::terminal::Screen;
 
 /// How much of a value is shown on one line.
@@ -60,7 +60,9 @@ fn tell(printer: &Printer, spoken: &Mutex<String>, event: &Event) {
         Event::RunFinished { record } if !record.success && !spoken.trim().is_empty() => {
             printer.note(&harmless(spoken.trim()));
         }
-        Event::Notice { message } => printer.note(&format!("{} {}", paint(WARN, "note:"), harmless(message))),
+        Event::Notice { message } => {
+            printer.note(&format!("{} {}", paint(WARN, "note:"), paragraph(message)));
+        }
         Event::HostedStarted { tool, input, .. } => {
             printer.note(&hosted::started(tool, input.as_deref()).join("\n"));
         }

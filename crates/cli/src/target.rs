@@ -193,12 +193,8 @@ fn builtin_tool(builtin: &[Arc<dyn Tool>], name: &str) -> Option<Arc<dyn Tool>> 
 /// The content of a description that the operator trusts.
 pub(crate) fn trusted(path: &Path) -> Result<String, Failure> {
     let wrong = |error: &io::Error| Failure::file("the description", path, error);
-    let size = path.metadata().map_err(|error| wrong(&error))?.len();
-    if size > MAX_DESCRIPTION {
-        return Err(wrong(&io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB")));
-    }
     // Read once: what is trusted is what is used.
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    let text = crate::regular_file::read_text(path, MAX_DESCRIPTION).map_err(|error| wrong(&error))?;
     match Pins::load()?.standing_of(path, text.as_bytes()) {
         Standing::Trusted => Ok(text),
         standing => {

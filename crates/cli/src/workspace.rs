@@ -1,6 +1,7 @@
 //! The folder that a run works in, and the folder that takes what it made.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use tempfile::TempDir;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::style::{label, one_line};
 
 /// How many files are attached, or put away, at most.
 const MAX_FILES: usize = 10_000;
@@ -21,7 +23,12 @@ const MAX_DEPTH: usize = 32;
 /// The folder that a run works in.
 pub(crate) enum Workspace {
     /// One that goes away with this value; what lay in it at the start is known.
-    Fresh { folder: TempDir, attached: HashMap<PathBuf, (u64, SystemTime)> },
+    Fresh {
+        folder: TempDir,
+        attached: HashMap<PathBuf, (u64, SystemTime)>,
+        /// What attached folders have and was not copied.
+        left_out: Vec<PathBuf>,
+    },
     /// One of the operator's.
     Existing(PathBuf),
 }
@@ -56,12 +63,13 @@ impl Workspace {
             Failure::file("the folder for temporary files", &std::env::temp_dir(), &error)
         })?;
         let mut budget = Budget::default();
+        let mut left_out = Vec::new();
         for attachment in attachments {
-            attach(attachment, folder.path(), &mut budget)?;
+            left_out.extend(attach(attachment, folder.path(), &mut budget)?);
         }
-        let attached =
-            walk(folder.path())?.into_iter().map(|file| (file.name, (file.size, file.modified))).collect();
-        Ok(Self::Fresh { folder, attached })
+        let files = walk(folder.path())?.files;
+        let attached = files.into_iter().map(|file| (file.name, (file.size, file.modified))).collect();
+        Ok(Self::Fresh { folder, attached, left_out })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -87,13 +95,23 @@ impl Workspace {
         names
     }
 
-    /// The files that were made or changed since the start; none of an existing folder, where they stay.
-    pub(crate) fn made(&self) -> Result<Vec<PathBuf>, Failure> {
-        let Self::Fresh { folder, attached } = self else { return Ok(Vec::new()) };
-        let files = walk(folder.path())?;
+    /// What a person is told of attached folders that were not copied as a whole.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        let Self::Fresh { left_out, .. } = self else { return None };
+        let names = names_of(left_out)?;
+        Some(format!(
+            "of what is attached, {names} stays behind: links, pipes and files with several names are not copied"
+        ))
+    }
+
+    /// The files that were made or changed since the start, and what is there else and is no file of one name; nothing of
+    /// an existing folder, where all stays.
+    pub(crate) fn made(&self) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Failure> {
+        let Self::Fresh { folder, attached, .. } = self else { return Ok(Default::default()) };
+        let Walked { files, left_out, .. } = walk(folder.path())?;
         let made =
             files.into_iter().filter(|file| attached.get(&file.name) != Some(&(file.size, file.modified)));
-        Ok(made.map(|file| file.name).collect())
+        Ok((made.map(|file| file.name).collect(), left_out))
     }
 }
 
@@ -121,8 +139,21 @@ impl Budget {
     }
 }
 
-/// Copies a file or a folder of the operator's into the fresh folder.
-fn attach(source: &Path, folder: &Path, budget: &mut Budget) -> Result<(), Failure> {
+/// The first of these names, and how many more there are; nothing of none.
+pub(crate) fn names_of(paths: &[PathBuf]) -> Option<String> {
+    const MOST: usize = 5;
+    let shown =
+        paths.iter().take(MOST).map(|path| format!("`{}`", one_line(&path.display().to_string(), 100)));
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    match paths.len() {
+        0 => None,
+        count if count > MOST => Some(format!("{shown} and {} more", count - MOST)),
+        _ => Some(shown),
+    }
+}
+
+/// Copies a file or a folder of the operator's into the fresh folder, and says what of it was not copied.
+fn attach(source: &Path, folder: &Path, budget: &mut Budget) -> Result<Vec<PathBuf>, Failure> {
     let wrong = |error: io::Error| Failure::file("the attachment", source, &error);
     let resolved = source.canonicalize().map_err(wrong)?;
     let name = resolved.file_name().ok_or_else(|| wrong(io::Error::other("it has no name")))?;
@@ -132,29 +163,44 @@ fn attach(source: &Path, folder: &Path, budget: &mut Budget) -> Result<(), Failu
         return Err(Failure::usage(message).hint("Rename one of them, or attach a folder that holds both."));
     }
     if resolved.is_dir() {
-        for file in walk(&resolved)? {
-            let to = target.join(&file.name);
-            if let Some(parent) = to.parent() {
-                fs::create_dir_all(parent).map_err(wrong)?;
-            }
-            budget.take(&file.name, file.size)?;
-            copy(&resolved.join(&file.name), &to).map_err(wrong)?;
+        let Walked { files, folders, left_out } = walk(&resolved)?;
+        for below in folders {
+            fs::create_dir_all(target.join(below)).map_err(wrong)?;
         }
-        return Ok(());
+        for file in files {
+            budget.take(&file.name, file.size)?;
+            copy(&resolved.join(&file.name), &target.join(&file.name)).map_err(wrong)?;
+        }
+        return Ok(left_out.into_iter().map(|below| Path::new(name).join(below)).collect());
     }
     let size = resolved.metadata().map_err(wrong)?;
     if !size.is_file() {
         return Err(wrong(io::Error::other("it is neither a file nor a folder")));
     }
     budget.take(source, size.len())?;
-    copy(&resolved, &target).map_err(wrong)
+    copy(&resolved, &target).map_err(wrong)?;
+    Ok(Vec::new())
 }
 
-/// Copies a regular file to a place where nothing is yet.
+/// Copies a regular file to a place where nothing is yet, with the time at which it was changed: what lists the folder
+/// says the same of every copy.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut target = OpenOptions::new().write(true).create_new(true).open(to)?;
-    io::copy(&mut File::open(from)?.take(MAX_BYTES), &mut target)?;
-    Ok(())
+    let source = File::open(from)?;
+    let modified = source.metadata()?.modified()?;
+    io::copy(&mut source.take(MAX_BYTES), &mut target)?;
+    target.set_modified(modified)
+}
+
+/// What is in a folder.
+#[derive(Default)]
+struct Walked {
+    /// The regular files of one name, in order.
+    files: Vec<Found>,
+    /// The folders, itself included: each after the one that it is in.
+    folders: Vec<PathBuf>,
+    /// What else there is, in order: links, pipes, files with several names, folders that are too deep.
+    left_out: Vec<PathBuf>,
 }
 
 struct Found {
@@ -164,10 +210,10 @@ struct Found {
     modified: SystemTime,
 }
 
-/// The regular files of a folder, in order of their names. Links are not followed: they may lead anywhere. A file
-/// with a second name is left out: the other one may be a secret of the host.
-fn walk(folder: &Path) -> Result<Vec<Found>, Failure> {
-    let mut found = Vec::new();
+/// What is in a folder. Links are not followed: they may lead anywhere. A file with a second name is left out: the other
+/// one may be a secret of the host.
+fn walk(folder: &Path) -> Result<Walked, Failure> {
+    let mut walked = Walked::default();
     let mut open = vec![(PathBuf::new(), 0)];
     while let Some((below, depth)) = open.pop() {
         let here = folder.join(&below);
@@ -180,16 +226,26 @@ fn walk(folder: &Path) -> Result<Vec<Found>, Failure> {
                 open.push((name, depth + 1));
             } else if metadata.is_file() && has_one_name(&metadata) {
                 let modified = metadata.modified().map_err(wrong)?;
-                found.push(Found { name, size: metadata.len(), modified });
+                walked.files.push(Found { name, size: metadata.len(), modified });
+            } else {
+                walked.left_out.push(name);
             }
-            if found.len() + open.len() > MAX_FILES {
+            if walked.count() + open.len() > MAX_FILES {
                 let message = format!("`{}` holds more than {MAX_FILES} files", folder.display());
                 return Err(Failure::new(Exit::Limit, "LIMIT", message));
             }
         }
+        walked.folders.push(below);
     }
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(found)
+    walked.files.sort_by(|a, b| a.name.cmp(&b.name));
+    walked.left_out.sort();
+    Ok(walked)
+}
+
+impl Walked {
+    fn count(&self) -> usize {
+        self.files.len() + self.folders.len() + self.left_out.len()
+    }
 }
 
 #[cfg(unix)]
@@ -241,10 +297,9 @@ impl Store {
             return Err(Failure::usage(format!("`{}` is not a name for an artefact", name.display())));
         }
         let wanted = self.folder.join(name);
-        if let Some(parent) = wanted.parent() {
-            fs::create_dir_all(parent)
-                .map_err(|error| Failure::file("the folder for artefacts", parent, &error))?;
-        }
+        let below = name.parent().unwrap_or(Path::new(""));
+        let place = Place::open(&self.folder, below)
+            .map_err(|error| Failure::file("the folder for artefacts", &self.folder.join(below), &error))?;
         let stem = wanted.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let extension = wanted.extension().map(|extension| format!(".{}", extension.to_string_lossy()));
         for number in 0..1000 {
@@ -253,13 +308,78 @@ impl Store {
                 _ => wanted
                     .with_file_name(format!("{stem}-{number}{}", extension.as_deref().unwrap_or_default())),
             };
-            match OpenOptions::new().write(true).create_new(true).open(&path) {
+            match place.create(path.file_name().unwrap_or_default()) {
                 Ok(file) => return Ok((path, file)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(Failure::file("the artefact", &path, &error)),
             }
         }
         Err(Failure::usage(format!("there are a thousand files named like `{}` already", wanted.display())))
+    }
+}
+
+/// The folder that a new file is made in. Below the folder that the operator names no link is followed: it may lead
+/// anywhere.
+#[cfg(unix)]
+struct Place(std::os::fd::OwnedFd);
+
+#[cfg(unix)]
+impl Place {
+    /// Opens the folder, which is made if it is not there, and those on the way.
+    fn open(folder: &Path, below: &Path) -> io::Result<Self> {
+        use rustix::fs::{Mode, OFlags, mkdirat, openat};
+        use rustix::io::Errno;
+        fs::create_dir_all(folder)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut place = std::os::fd::OwnedFd::from(File::open(folder)?);
+        for part in below {
+            match mkdirat(&place, part, Mode::from_raw_mode(0o777)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            place = openat(&place, part, flags, Mode::empty()).map_err(|errno| match errno {
+                Errno::LOOP | Errno::NOTDIR => io::Error::other(format!(
+                    "`{}` is a link or no folder, and what is made is not put beyond it",
+                    label(&part.to_string_lossy())
+                )),
+                errno => errno.into(),
+            })?;
+        }
+        Ok(Self(place))
+    }
+
+    /// Makes a file where nothing is yet.
+    fn create(&self, name: &OsStr) -> io::Result<File> {
+        use rustix::fs::{Mode, OFlags, openat};
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&self.0, name, flags, Mode::from_raw_mode(0o666))?.into())
+    }
+}
+
+/// The folder that a new file is made in.
+#[cfg(not(unix))]
+struct Place(PathBuf);
+
+#[cfg(not(unix))]
+impl Place {
+    /// Opens the folder, which is made if it is not there, and those on the way.
+    fn open(folder: &Path, below: &Path) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        let mut place = folder.to_owned();
+        for part in below {
+            place.push(part);
+            match fs::symlink_metadata(&place) {
+                Ok(metadata) if metadata.is_dir() => {}
+                Ok(_) => return Err(io::Error::other("it is a link or no folder")),
+                Err(_) => fs::create_dir(&place)?,
+            }
+        }
+        Ok(Self(place))
+    }
+
+    /// Makes a file where nothing is yet.
+    fn create(&self, name: &OsStr) -> io::Result<File> {
+        OpenOptions::new().write(true).create_new(true).open(self.0.join(name))
     }
 }
 
@@ -280,6 +400,49 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
+    fn no_link_below_the_folder_is_followed() {
+        use std::os::unix::fs::symlink;
+        let root = tempfile::tempdir().unwrap();
+        let [out, outside] = ["out", "outside"].map(|name| root.path().join(name));
+        fs::create_dir(&out).unwrap();
+        fs::create_dir(&outside).unwrap();
+        symlink(&outside, out.join("d")).unwrap();
+        symlink(outside.join("f"), out.join("f")).unwrap();
+        symlink(&out, root.path().join("named")).unwrap();
+        // The folder itself may be a link: the operator has named it.
+        let store = Store::new(root.path().join("named"));
+        for name in ["d/g", "d/e/g"] {
+            let failure = store.put_bytes(name, b"x").unwrap_err();
+            assert!(failure.message.contains("`d` is a link"), "{failure:?}");
+        }
+        assert!(store.put_bytes("f", b"x").unwrap().ends_with("f-1"));
+        assert!(store.put_bytes("e/g", b"x").unwrap().ends_with("e/g"));
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_attached_is_as_it_was_and_what_is_left_out_is_told() {
+        let outside = tempfile::tempdir().unwrap();
+        let folder = outside.path().join("in");
+        fs::create_dir_all(folder.join("empty")).unwrap();
+        fs::write(folder.join("a.txt"), "a").unwrap();
+        let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        File::options().write(true).open(folder.join("a.txt")).unwrap().set_modified(time).unwrap();
+        for number in 0..7 {
+            std::os::unix::fs::symlink("/etc/passwd", folder.join(format!("l{number}"))).unwrap();
+        }
+        let workspace = Workspace::open(None, std::slice::from_ref(&folder)).unwrap();
+        assert!(workspace.path().join("in/empty").is_dir());
+        let modified = fs::metadata(workspace.path().join("in/a.txt")).unwrap().modified().unwrap();
+        assert_eq!(modified, time);
+        let told = workspace.left_out().unwrap();
+        assert!(told.contains("`in/l0`, ") && told.contains("`in/l4` and 2 more"), "{told}");
+        assert!(Workspace::open(None, &[folder.join("a.txt")]).unwrap().left_out().is_none());
+    }
+
+    #[cfg(unix)]
+    #[test]
     fn a_fresh_folder_is_for_its_owner_alone() {
         use std::os::unix::fs::MetadataExt as _;
         let workspace = Workspace::open(None, &[]).unwrap();
@@ -292,11 +455,12 @@ mod tests {
         fs::write(outside.path().join("data.csv"), "a,b\n").unwrap();
         let attachment = outside.path().join("data.csv");
         let workspace = Workspace::open(None, std::slice::from_ref(&attachment)).unwrap();
-        assert_eq!(workspace.made().unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(workspace.made().unwrap(), Default::default());
         fs::write(workspace.path().join("plot.png"), "x").unwrap();
         fs::write(workspace.path().join("data.csv"), "changed").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", workspace.path().join("link")).unwrap();
-        assert_eq!(workspace.made().unwrap(), [PathBuf::from("data.csv"), PathBuf::from("plot.png")]);
+        let made = ["data.csv", "plot.png"].map(PathBuf::from).to_vec();
+        assert_eq!(workspace.made().unwrap(), (made, vec![PathBuf::from("link")]));
         assert!(Workspace::open(None, &[attachment.clone(), attachment]).is_err());
     }
 }

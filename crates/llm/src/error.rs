@@ -208,6 +208,17 @@ impl ModelError {
         self
     }
 
+    /// What happened, in a few words.
+    fn phrase(&self) -> &'static str {
+        let details = &self.details;
+        let was_sent =
+            details.status.is_some() || details.provider_code.is_some() || !details.attempts.is_empty();
+        match self.kind {
+            ErrorKind::InvalidRequest if !was_sent => "the request cannot be sent",
+            _ => self.kind.phrase(),
+        }
+    }
+
     /// What to do next, if something can be said.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match &self.kind {
@@ -248,10 +259,12 @@ impl ModelError {
 
 impl fmt::Display for ModelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(model) = &self.details.model {
-            write!(f, "{model}: ")?;
+        match &self.details.model {
+            // The message names the file.
+            Some(model) if self.kind == ErrorKind::Script => f.write_str(&model.provider)?,
+            Some(model) => write!(f, "{model}: {}", self.phrase())?,
+            None => f.write_str(self.phrase())?,
         }
-        f.write_str(self.kind.phrase())?;
         let mut facts = Vec::new();
         if let Some(status) = self.details.status {
             facts.push(format!("HTTP {status}"));

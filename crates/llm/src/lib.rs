@@ -54,6 +54,7 @@ mod offline;
 mod options;
 mod provider;
 mod raw;
+mod regular_file;
 mod request;
 mod response;
 mod router;

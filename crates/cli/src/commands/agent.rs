@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::ValueEnum as _;
 use serde_json::{Map, Value};
 use toolpost_agent::{Agent, CompactionBy, Dynamic, Limits};
-use toolpost_core::{Artifact, ArtifactData, EventSink, RunId, ToolSource};
+use toolpost_core::{Artifact, ArtifactData, CallRecord, EventSink, RunId, ToolSource};
 use toolpost_llm::{Catalog, Effort, Model, Settings, ToolChoice};
 use toolpost_toolbox::Toolbox;
 
@@ -17,10 +17,13 @@ use crate::config::{Config, Origin};
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::target::{self, CODE_EXECUTION};
-use crate::workspace::{Store, Workspace};
+use crate::workspace::{Store, Workspace, names_of};
 
 /// The tools when nobody names any.
 const DEFAULT_TOOLS: &str = "read_file,list_directory,calculate,write_file,run_code";
+
+/// How many notices of one kind are given.
+const MOST_NOTICES: usize = 5;
 
 /// Everything that an agent is made of but its model: a conversation may change that.
 pub(super) struct Parts<'a> {
@@ -304,13 +307,14 @@ fn limits(args: &AgentArgs, config: &Config) -> Result<Limits, Failure> {
     Ok(limits)
 }
 
-/// Puts the files that were made in a fresh folder away, before it goes, and says where they are.
+/// Puts the files that were made in a fresh folder away, before it goes, and says where they are; what is no file of one
+/// name stays there.
 pub(super) fn put_away(
     workspace: &Workspace,
     store: &Store,
     artifacts: &mut Vec<Artifact>,
-) -> Result<(), Failure> {
-    let names = workspace.made()?;
+) -> Result<Vec<PathBuf>, Failure> {
+    let (names, left_out) = workspace.made()?;
     // A call says what it made by a name in the folder; that is where the file is no more.
     artifacts.retain(|artifact| !names.iter().any(|name| name.as_os_str() == artifact.name.as_str()));
     for name in names {
@@ -325,7 +329,38 @@ pub(super) fn put_away(
             data: ArtifactData::Path(path),
         });
     }
-    Ok(())
+    Ok(left_out)
+}
+
+/// What a person is told of what was made and is nowhere: what sandboxes did not hand back, and what stayed in the folder
+/// that goes away.
+pub(super) fn stayed(calls: &[Arc<CallRecord>], left: &[PathBuf]) -> Vec<String> {
+    let notes = |call: &Arc<CallRecord>| call.sandbox.as_ref()?.pointer("/report/notes")?.as_array().cloned();
+    let notes = calls.iter().filter_map(notes).flatten();
+    let mut told: Vec<String> = Vec::new();
+    for note in notes.filter_map(|note| note.as_str().map(str::to_owned)) {
+        if note.contains(" not handed back") && !told.contains(&note) {
+            told.push(note);
+        }
+    }
+    let is_told = |path: &PathBuf| told.iter().any(|note| note.starts_with(&format!("`{}`", path.display())));
+    let left: Vec<PathBuf> = left.iter().filter(|path| !is_told(path)).cloned().collect();
+    told.extend(names_of(&left).map(|names| {
+        format!(
+            "what was made leaves out {names}: links, pipes and files with several names are not put away"
+        )
+    }));
+    at_most(told, "notices of this kind")
+}
+
+/// The first of many notices, and how many there are.
+pub(super) fn at_most(mut notices: Vec<String>, what: &str) -> Vec<String> {
+    let more = notices.len().saturating_sub(MOST_NOTICES);
+    if more > 0 {
+        notices.truncate(MOST_NOTICES);
+        notices.push(format!("and {more} more {what}"));
+    }
+    notices
 }
 
 /// The media types of files that runs usually take and make, by extension.

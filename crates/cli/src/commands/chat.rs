@@ -19,7 +19,7 @@ use toolpost_llm::{Model, ModelSpec, Part, Turn};
 use toolpost_sandbox::Level;
 
 use self::input::{Input, Said};
-use super::agent::{Parts, artifacts, put_away, store, tags};
+use super::agent::{Parts, artifacts, put_away, stayed, store, tags};
 use super::hosted::{self, Given, Place};
 use super::memory::Memory;
 use super::model::{Tape, model};
@@ -78,10 +78,16 @@ pub(super) fn talk(
     }
     let agent = parts.agent(Arc::clone(&model), &tape)?;
     let place = parts.code_place(&*model)?;
-    let given = runtime.block_on(hosted::give(work, place.as_ref(), &*model, &workspace, config, printer))?;
+    let mut given =
+        runtime.block_on(hosted::give(work, place.as_ref(), &*model, &workspace, config, printer))?;
     if !work.enable_file_support {
         given.notices.iter().for_each(|notice| printer.warn(notice));
     }
+    let left_out = workspace.left_out();
+    if let Some(notice) = &left_out {
+        printer.warn(notice);
+    }
+    given.notices.extend(left_out);
     let mut chat = Chat {
         parts: &parts,
         config,
@@ -132,13 +138,16 @@ pub(super) fn talk(
     }
     super::end(runtime);
     let mut made = Vec::new();
-    let put = store.map_or(Ok(()), |store| put_away(&workspace, &store, &mut made));
+    let put = store.map_or(Ok(Vec::new()), |store| put_away(&workspace, &store, &mut made));
     show_files(&made, printer);
+    for notice in stayed(&[], put.as_deref().unwrap_or_default()) {
+        printer.warn(&notice);
+    }
     match put {
         Err(failure) => {
             Err(failure.hint(format!("The files are still in `{}`.", workspace.keep().display())))
         }
-        Ok(()) => ended,
+        Ok(_) => ended,
     }
 }
 
@@ -318,9 +327,10 @@ impl Chat<'_> {
         let fetched = hosted::fetch(&outcome.turns, &had, &self.artifacts, self.config, &stop);
         let fetched = self.handle.block_on(fetched);
         let mut record = RunRecord::clone(&outcome.record);
+        let told: Vec<String> = fetched.notices.into_iter().chain(stayed(&record.tool_calls, &[])).collect();
         record.artifacts.extend(fetched.artifacts.iter().cloned());
-        record.notices.extend(fetched.notices.iter().cloned());
-        let kept = if fetched.artifacts.is_empty() && fetched.notices.is_empty() {
+        record.notices.extend(told.iter().cloned());
+        let kept = if fetched.artifacts.is_empty() && told.is_empty() {
             None
         } else {
             self.handle.block_on(self.memory.amend(&record))
@@ -330,7 +340,9 @@ impl Chat<'_> {
         self.latest = Some(Arc::clone(&outcome.record));
         let window = self.window_left();
         show_files(&fetched.artifacts, self.printer);
-        fetched.notices.iter().chain(&kept).for_each(|notice| self.printer.warn(notice));
+        for notice in told.iter().chain(&kept) {
+            self.printer.warn(notice);
+        }
         show(record, outcome.stop.is_answer(), shown.as_deref(), window, self.printer)?;
         // What nobody has answered can be said again; it is not sent twice.
         if outcome.error.is_some() && outcome.record.tool_calls.is_empty() {

@@ -235,16 +235,10 @@ pub(super) fn upload_of(path: &Path, name: &str, most: u64) -> Result<FileUpload
 /// Opens a file that can be uploaded.
 fn open(path: &Path, most: u64) -> Result<File, Failure> {
     let wrong = |error: &std::io::Error| Failure::file("the file", path, error);
-    // Whoever opens a pipe waits for somebody who writes to it.
-    let metadata = path.metadata().map_err(|error| wrong(&error))?;
-    if metadata.is_dir() {
-        return Err(wrong(&std::io::ErrorKind::IsADirectory.into()));
-    }
-    if !metadata.is_file() {
-        return Err(wrong(&std::io::Error::other("it is no regular file")));
-    }
+    let file = crate::regular_file::open(path).map_err(|error| wrong(&error))?;
+    let metadata = file.metadata().map_err(|error| wrong(&error))?;
     check_size(path, metadata.len(), most)?;
-    File::open(path).map_err(|error| wrong(&error))
+    Ok(file)
 }
 
 fn check_size(path: &Path, size: u64, most: u64) -> Result<(), Failure> {

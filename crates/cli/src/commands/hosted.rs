@@ -9,7 +9,7 @@ use toolpost_llm::{
     SavedFile, Turn, choose_code_place, inline_files, output_files,
 };
 
-use super::agent::media_type;
+use super::agent::{at_most, media_type};
 use super::files::upload_of;
 use super::model::{fallbacks, provider_files};
 use crate::args::AgentArgs;
@@ -186,12 +186,13 @@ pub(super) async fn give(
         let flat = name.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("_");
         let upload = upload_of(&workspace.path().join(name), &flat, files.largest_upload())?;
         let stored = files.upload(upload).await?;
-        given.notices.push(format!(
-            "uploaded `{}` to {provider} as {}; `toolpost files rm {} --provider {provider}` removes it",
-            harmless(&flat),
-            harmless(&stored.id),
-            harmless(&stored.id)
-        ));
+        let removes = if is_plain(&stored.id) {
+            format!("; `toolpost files rm {} --provider {provider}` removes it", stored.id)
+        } else {
+            String::new()
+        };
+        let (flat, id) = (one_line(&flat, 200), one_line(&stored.id, 200));
+        given.notices.push(format!("uploaded `{flat}` to {provider} as {id}{removes}"));
         let id = paint(HINT, one_line(&stored.id, 200));
         printer.note(&format!("{} {} as {id}", paint(GOOD, "uploaded"), one_line(&flat, 200)));
         given.parts.push(files.part(&stored));
@@ -237,20 +238,30 @@ impl Made {
     /// That it was not saved, and what gets it all the same.
     fn lost(&self, why: &str) -> String {
         let provider = &self.provider;
-        harmless(&match &self.content {
+        match &self.content {
             Content::Stored(file) => {
                 let place =
                     file.container.as_ref().map_or_else(String::new, |id| format!(" --container {id}"));
-                let (id, name) = (&file.id, file.name.as_ref().unwrap_or(&file.id));
-                format!(
-                    "`{name}` was not downloaded: {why}. `toolpost files get {id} --provider {provider}{place}` gets it"
-                )
+                let (id, name) = (&file.id, one_line(file.name.as_ref().unwrap_or(&file.id), 200));
+                let lost = format!("`{name}` was not downloaded: {}", harmless(why));
+                // What somebody else has named is pasted into a shell.
+                if !is_plain(id) || !file.container.as_deref().is_none_or(is_plain) {
+                    return lost;
+                }
+                format!("{lost}. `toolpost files get {id} --provider {provider}{place}` gets it")
             }
             Content::Inline(file) => {
-                format!("a file of the answer ({}) was not saved: {why}", one_line(&file.media_type, 80))
+                let kind = one_line(&file.media_type, 80);
+                format!("a file of the answer ({kind}) was not saved: {}", harmless(why))
             }
-        })
+        }
     }
+}
+
+/// Whether an id means nothing to a shell and is no option.
+fn is_plain(id: &str) -> bool {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.');
+    !id.is_empty() && id.len() <= 200 && !id.starts_with('-') && id.chars().all(is_plain)
 }
 
 /// The files that the code of providers has made in a conversation.
@@ -314,5 +325,6 @@ pub(super) async fn fetch(
             Err(why) => fetched.notices.push(made.lost(&why)),
         }
     }
+    fetched.notices = at_most(fetched.notices, "files were not downloaded");
     fetched
 }

@@ -15,6 +15,10 @@ use crate::config::Config;
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::regular_file;
+
+/// The largest file with facts of models, in bytes.
+const MAX_MODELS: u64 = 16 << 20;
 
 /// The models when nobody names one: that of the first provider whose key is there.
 pub(crate) const DEFAULT_MODELS: [(&str, &str); 4] = [
@@ -66,7 +70,8 @@ pub(super) fn provider_files(provider: &str, config: &Config) -> Result<Provider
 pub(crate) fn catalog(config: &Config) -> Result<Arc<Catalog>, Failure> {
     let built_in = Catalog::built_in();
     let Some(path) = config.path("models.file") else { return Ok(Arc::clone(built_in)) };
-    let text = std::fs::read_to_string(&path).map_err(|error| Failure::file("the models", &path, &error))?;
+    let text = regular_file::read_text(&path, MAX_MODELS)
+        .map_err(|error| Failure::file("the models", &path, &error))?;
     Ok(Arc::new(built_in.with_file(&path.display().to_string(), &text)?))
 }
 

@@ -12,7 +12,7 @@ use toolpost_agent::Outcome;
 use toolpost_core::{Artifact, Event, RunId, RunRecord, Schema, Scope, Usage, format_duration};
 use toolpost_llm::{ModelSpec, Part, Turn};
 
-use super::agent::{Parts, artifacts, put_away, store, tags};
+use super::agent::{Parts, artifacts, put_away, stayed, store, tags};
 use super::hosted;
 use super::memory::Memory;
 use super::model::{Tape, model};
@@ -22,7 +22,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::port::TerminalPort;
 use crate::print::Printer;
-use crate::style::{FAINT, GOOD, HINT, harmless, paint};
+use crate::style::{FAINT, GOOD, HINT, label, paint};
 use crate::terminal::Screen;
 use crate::workspace::Workspace;
 use crate::{env, interrupt, progress};
@@ -79,6 +79,10 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         printer.note(&format!("{} {}", paint(HINT, "code:"), place.told));
         run = run.with_notice(place.told.as_str());
     }
+    if let Some(notice) = workspace.left_out() {
+        printer.warn(&notice);
+        run = run.with_notice(notice);
+    }
     for notice in given.notices {
         if !work.enable_file_support {
             printer.warn(&notice);
@@ -109,11 +113,15 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let mut record = RunRecord::clone(&outcome.record);
     let put = match &store {
         Some(store) => put_away(&workspace, store, &mut record.artifacts),
-        None => Ok(()),
+        None => Ok(Vec::new()),
     };
+    let left = put.as_deref().unwrap_or_default();
     record.artifacts.extend(fetched.artifacts);
-    fetched.notices.iter().for_each(|notice| printer.warn(notice));
-    record.notices.extend(fetched.notices);
+    let told: Vec<String> = fetched.notices.into_iter().chain(stayed(&record.tool_calls, left)).collect();
+    for notice in &told {
+        printer.warn(notice);
+    }
+    record.notices.extend(told);
     if record.artifacts != outcome.record.artifacts || record.notices != outcome.record.notices {
         let runtime = super::runtime()?;
         if let Some(notice) = runtime.block_on(memory.amend(&record)) {
@@ -138,7 +146,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         Err(failure) => {
             Err(failure.hint(format!("The files are still in `{}`.", workspace.keep().display())))
         }
-        Ok(()) => ended,
+        Ok(_) => ended,
     }
 }
 
@@ -195,17 +203,13 @@ fn write_answer(path: &Path, answer: &str, printer: &Printer) -> Result<(), Fail
         .and_then(|()| file.write_all(end.as_bytes()))
         .map_err(|error| wrong(&error))?;
     file.persist_noclobber(path).map_err(|error| wrong(&error.error))?;
-    printer.note(&format!(
-        "{} {}",
-        paint(GOOD, "written"),
-        paint(HINT, harmless(&path.display().to_string()))
-    ));
+    printer.note(&format!("{} {}", paint(GOOD, "written"), paint(HINT, label(&path.display().to_string()))));
     Ok(())
 }
 
 /// Reads what the answer must be. A file that is no JSON Schema is found before anybody is asked.
 fn answer_schema(path: &Path) -> Result<Value, Failure> {
-    let file = File::open(path).map_err(|error| Failure::file("the schema", path, &error))?;
+    let file = crate::regular_file::open(path).map_err(|error| Failure::file("the schema", path, &error))?;
     let wrong = |what: String| {
         Failure::usage(format!("the schema `{}`: {what}", path.display()))
             .hint("`--output-schema` takes a file with a JSON Schema, such as {\"type\": \"object\"}.")
@@ -223,7 +227,7 @@ fn answer_schema(path: &Path) -> Result<Value, Failure> {
 fn check_output(args: &RunArgs) -> Result<(), Failure> {
     match &args.output {
         Some(path) if path.symlink_metadata().is_ok() => {
-            Err(Failure::usage(format!("the file `{}` is there already", path.display()))
+            Err(Failure::usage(format!("the file `{}` is there already", label(&path.display().to_string())))
                 .hint("Name a new file with `-o`, or remove that one."))
         }
         _ => Ok(()),
@@ -259,7 +263,7 @@ pub(super) fn ended(outcome: &Outcome) -> Result<Exit, Failure> {
 /// Tells of the files that were made.
 pub(super) fn show_files(files: &[Artifact], printer: &Printer) {
     for file in files {
-        let name = paint(HINT, harmless(&file.name));
+        let name = paint(HINT, label(&file.name));
         printer.note(&format!("{} {name} ({} bytes)", paint(GOOD, "made"), file.size));
     }
 }
@@ -278,7 +282,7 @@ pub(super) fn show(
         Format::Text => {
             let was_shown = shown.is_some_and(|shown| shown.contains(record.response.trim()));
             if is_answer && !was_shown {
-                printer.foreign_result(&record.response)?;
+                printer.foreign_result(&env::scrubber().scrub(record.response.clone()))?;
             }
             printer.note(&paint(FAINT, summary(&record, window)));
         }

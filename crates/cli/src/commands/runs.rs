@@ -19,7 +19,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::store::{self, LazyStore};
-use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, one_line, paint};
+use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, label, one_line, paint};
 use crate::{env, holder};
 
 pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
@@ -211,8 +211,8 @@ async fn export(runs: &Runs, id: &str, file: &Path, printer: &Printer) -> Result
     printer.note(&format!(
         "{} in {}: `--model replay:{}` plays it again",
         count(told, "exchange"),
-        paint(HINT, harmless(&file.display().to_string())),
-        harmless(&file.display().to_string())
+        paint(HINT, label(&file.display().to_string())),
+        label(&file.display().to_string())
     ));
     Ok(())
 }

@@ -1,8 +1,7 @@
 //! One file with settings: its entries, each with its line.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -11,6 +10,7 @@ use toolpost_core::did_you_mean;
 
 use super::keys::{KEYS, Key, Kind, find};
 use crate::failure::Failure;
+use crate::regular_file;
 
 /// The largest file that is read, in bytes.
 const MAX_SIZE: u64 = 1 << 20;
@@ -28,14 +28,8 @@ pub(super) struct Entries {
 
 /// The content of a file; nothing, if there is none.
 pub(super) fn content(path: &Path) -> Result<Option<String>, Failure> {
-    let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_SIZE + 1).read_to_string(&mut text));
-    match read {
-        Ok(_) if text.len() as u64 > MAX_SIZE => {
-            let error = io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB");
-            Err(Failure::file("the settings", path, &error))
-        }
-        Ok(_) => Ok(Some(text)),
+    match regular_file::read_text(path, MAX_SIZE) {
+        Ok(text) => Ok(Some(text)),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(None)
         }

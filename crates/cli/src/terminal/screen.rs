@@ -13,7 +13,7 @@ use super::markdown::Stream;
 use super::size;
 use crate::print::Printer;
 use crate::progress;
-use crate::style::{FAINT, WARN, harmless, one_line, paint};
+use crate::style::{FAINT, WARN, harmless, one_line, paint, paragraph};
 
 /// How often what is unfinished is drawn at most.
 const FRAME: Duration = Duration::from_millis(40);
@@ -136,7 +136,7 @@ impl Screen {
                 self.put(&mut state, vec![progress::finished(record)]);
             }
             Event::Notice { message } => {
-                let line = format!("{} {}", paint(WARN, "note:"), harmless(message));
+                let line = format!("{} {}", paint(WARN, "note:"), paragraph(message));
                 self.put(&mut state, line.lines().map(str::to_owned).collect());
             }
             _ => {}

@@ -231,7 +231,7 @@ const CASES: &[Case] = &[
         2,
         "SCRIPT",
         &["no.jsonl", "No such file"],
-        "help scripts",
+        "`--record FILE`",
     ),
     case(&["run", "-p", "x", "-m", "replay:hello.yaml"], 2, "SCRIPT", &["hello.yaml"], ""),
     case(

@@ -167,6 +167,26 @@ fn code_that_runs_here_answers_in_the_provider_s_blocks() {
 }
 
 #[test]
+fn an_id_of_a_stranger_is_no_command() {
+    let gone = json!({"type": "error", "error": {"type": "not_found_error", "message": "gone"}}).to_string();
+    let ids: Vec<String> = (0..300).map(|number| format!("$(touch INJ{number})")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).chain(["--help"]).collect();
+    let answers = std::sync::Mutex::new(vec![plots(&ids)].into_iter());
+    let server = LoopbackProvider::start_with(move |request| {
+        if request.path.contains("files") {
+            return Reply::json(404, gone.clone());
+        }
+        answers.lock().unwrap().next().unwrap()
+    })
+    .unwrap();
+    let env = world("anthropic", &server);
+    let finished = env.run(["run", "-p", "Plot it.", "--code", "hosted", "--model", "claude-opus-5-5"]).ok();
+    assert_eq!(finished.err.matches("was not downloaded").count(), 5, "{finished}");
+    assert!(finished.err.contains("and 296 more files were not downloaded"), "{finished}");
+    assert!(!finished.err.contains("files get"), "{finished}");
+}
+
+#[test]
 fn files_of_hosted_code_come_back_and_its_container_is_gone_on_in() {
     let answers = std::sync::Mutex::new(vec![plots(&["f1", "f2", "f3"]), plots(&["f3", "f4"])].into_iter());
     let server = LoopbackProvider::start_with(move |request| {

@@ -128,3 +128,104 @@ fn a_key_that_the_provider_repeats_in_an_error_is_masked() {
         assert!(!text.contains(Anthropic::KEY), "{finished}");
     }
 }
+
+#[test]
+fn a_key_that_the_model_repeats_is_in_no_record_event_or_log() {
+    let key = Anthropic::KEY;
+    for format in ["text", "json", "jsonl"] {
+        let replies =
+            vec![calls(&format!("x_{key}"), &json!({ "a": key })), says(&format!("your key is {key}"))];
+        let model = Anthropic::start(replies);
+        let finished =
+            model.env.run(["run", "-p", "hi", "--format", format, "-v", "--log-file", "log.txt"]).ok();
+        for (what, text) in [
+            ("standard output", &finished.out),
+            ("standard error", &finished.err),
+            ("the log", &model.env.read("log.txt")),
+        ] {
+            assert!(!text.contains(key), "the key is in {what} ({format}): {text}");
+        }
+        assert!(finished.out.contains("your key is [secret]"), "{finished}");
+        assert!(model.env.read("log.txt").contains("x_[secret]"));
+    }
+}
+
+#[test]
+fn a_name_with_a_line_feed_makes_no_line() {
+    let env = TestEnv::new();
+    let code = json!({"language": "bash", "code": "echo hi > $'report.txt (10 bytes)\nerror: forged'"});
+    let turns = json!({"turns": [{"calls": [{"tool": "run_code", "args": code}]}, {"text": "done"}]});
+    env.write("script.yaml", turns.to_string());
+    let run = ["run", "-p", "x", "--model", "script:script.yaml"];
+    let finished = env.run(run).ok();
+    assert!(finished.err.contains("report.txt (10 bytes)␊error: forged (3 bytes)"), "{finished}");
+    assert!(!finished.err.contains("\nerror:"), "{finished}");
+    let refused = env.run(run.iter().chain(&["--attach", "no\nerror: such"])).exit(2);
+    assert!(refused.err.contains("no␊error: such"), "{refused}");
+}
+
+#[test]
+fn what_was_made_is_not_put_beyond_a_link() {
+    let env = TestEnv::new().leaving_files();
+    env.write("out/kept", "");
+    std::fs::create_dir(env.path("outside")).unwrap();
+    std::os::unix::fs::symlink("../outside", env.path("out/d")).unwrap();
+    let call =
+        json!({"tool": "write_file", "args": {"path": "d/e/g", "content": "x", "create_directories": true}});
+    env.write("script.yaml", json!({"turns": [{"calls": [call]}, {"text": "done"}]}).to_string());
+    let refused = env.run(["run", "-p", "x", "--model", "script:script.yaml", "--artifacts", "out"]).exit(2);
+    assert!(refused.err.contains("`d` is a link") && refused.err.contains("are still in"), "{refused}");
+    assert_eq!(std::fs::read_dir(env.path("outside")).unwrap().count(), 0);
+}
+
+#[test]
+fn what_has_no_end_and_what_nobody_writes_to_is_not_read() {
+    let env = TestEnv::new().with("ANTHROPIC_API_KEY", "x");
+    env.write("script.yaml", r#"{"turns": [{"text": "hi"}]}"#);
+    let fifo = |name: &str| {
+        let path = env.write(name, "");
+        std::fs::remove_file(&path).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    };
+    fifo("pipe");
+    let run = ["run", "-p", "x", "--model"];
+    for words in [
+        &["script:script.yaml", "--config", "models.file=/dev/zero"][..],
+        &["script:script.yaml", "--config", "models.file=pipe"],
+        &["anthropic/claude-x", "--config", "models.ca_file=/dev/zero"],
+        &["anthropic/claude-x", "--config", "models.ca_file=pipe"],
+        &["script:script.yaml", "--output-schema", "pipe"],
+        &["script:pipe"],
+        &["replay:pipe"],
+    ] {
+        let refused = env.run(run.iter().chain(words)).exit(2);
+        assert!(refused.err.contains("it is no regular file"), "{refused}");
+        assert!(!words[0].starts_with("replay") || !refused.err.contains("script"), "{refused}");
+    }
+    fifo("../home/.config/toolpost/config.toml");
+    let refused = env.run(["tools"]).exit(2);
+    assert!(refused.err.contains("the settings") && refused.err.contains("no regular file"), "{refused}");
+    let env = TestEnv::new().with("SSL_CERT_FILE", "/dev/zero");
+    let refused = env.run(["tools"]).exit(2);
+    assert!(refused.err.contains("SSL_CERT_FILE") && refused.err.contains("no regular file"), "{refused}");
+}
+
+#[test]
+fn what_is_left_out_is_told() {
+    let env = TestEnv::new();
+    env.write("in/a.txt", "a");
+    std::fs::create_dir(env.path("in/empty")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", env.path("in/link")).unwrap();
+    let code = json!({"language": "bash", "code": "ls in/empty && ln -s /etc/passwd made && echo x > file"});
+    let turns =
+        json!({"turns": [{"calls": [{"tool": "run_code", "args": code}]}, {"text": "{{ last.text }}"}]});
+    env.write("script.yaml", turns.to_string());
+    let run = ["run", "-p", "x", "--model", "script:script.yaml", "--attach", "in"];
+    let finished = env.run(run).ok();
+    for told in ["`in/link` stays behind", "`made`"] {
+        assert_eq!(finished.err.matches(told).count(), 1, "{told}: {finished}");
+    }
+    let notices = env.run(run.iter().chain(&["--json"])).ok().json()["notices"].to_string();
+    assert!(notices.contains("`in/link` stays behind") && notices.contains("`made`"), "{notices}");
+}

@@ -10,7 +10,10 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use rustls_platform_verifier::Verifier;
 
-use crate::{ErrorKind, ModelError};
+use crate::{ErrorKind, ModelError, regular_file};
+
+/// The largest file of certificates, in bytes: fifty times what a system trusts.
+const LARGEST: usize = 16 << 20;
 
 /// The system's certificates and those of files. The system's are hundreds of files in places: they are read when they
 /// are first needed, since many a process speaks to this machine only.
@@ -30,9 +33,9 @@ impl Certificates {
                 let message = format!("the certificates `{}`: {what}", file.display());
                 ModelError::new(ErrorKind::Configuration, message)
             };
-            let found = CertificateDer::pem_file_iter(file).map_err(|error| wrong(error.to_string()))?;
+            let text = regular_file::read(file, LARGEST).map_err(|error| wrong(error.to_string()))?;
             let before = of_files.len();
-            for certificate in found {
+            for certificate in CertificateDer::pem_slice_iter(&text) {
                 of_files.push(certificate.map_err(|error| wrong(error.to_string()))?);
             }
             if of_files.len() == before {

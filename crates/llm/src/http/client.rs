@@ -314,7 +314,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let empty = folder.path().join("empty.pem");
         std::fs::write(&empty, "nothing").unwrap();
-        for file in [empty, folder.path().join("absent.pem")] {
+        for file in [empty, folder.path().join("absent.pem"), "/dev/zero".into()] {
             let name = file.file_name().unwrap().to_string_lossy().into_owned();
             let error =
                 HttpClient::new(HttpOptions { ca_files: vec![file], ..HttpOptions::default() }).unwrap_err();

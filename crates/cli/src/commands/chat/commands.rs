@@ -16,7 +16,7 @@ use super::super::run::{count, hosted_code};
 use super::{Chat, Next, slash};
 use crate::failure::Failure;
 use crate::progress;
-use crate::style::{FAINT, HINT, STRONG, WARN, harmless, one_line, paint};
+use crate::style::{FAINT, HINT, STRONG, WARN, harmless, label, one_line, paint};
 
 impl Chat<'_> {
     /// Does what a line with a slash asks for.
@@ -310,7 +310,7 @@ impl Chat<'_> {
         let mut file =
             OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| wrong(&error))?;
         file.write_all(text.as_bytes()).map_err(|error| wrong(&error))?;
-        self.tell(&format!("written to {}", paint(HINT, harmless(&path.display().to_string()))));
+        self.tell(&format!("written to {}", paint(HINT, label(&path.display().to_string()))));
         Ok(())
     }
 }

@@ -1,10 +1,11 @@
 //! What a person has said in conversations of a project, for the line editor. Nothing that looks like a secret is kept.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::env;
+use crate::regular_file;
 
 /// How many of the last lines are offered.
 const MAX_ENTRIES: usize = 1000;
@@ -38,6 +39,8 @@ pub(super) struct History {
 impl History {
     /// Reads what there is. A file that cannot be read is no reason not to talk.
     pub(super) fn open(path: Option<PathBuf>) -> Self {
+        // A pipe would wait for somebody who writes to it.
+        let path = path.filter(|path| path.metadata().map_or(true, |metadata| metadata.is_file()));
         let entries = path.as_deref().and_then(|path| read(path).ok()).unwrap_or_default();
         Self { path, entries }
     }
@@ -91,7 +94,7 @@ fn is_secret(text: &str, secrets: &[String]) -> bool {
 }
 
 fn read(path: &Path) -> io::Result<Vec<String>> {
-    let file = File::open(path)?;
+    let file = regular_file::open(path)?;
     let is_large = file.metadata()?.len() > MAX_FILE;
     let lines = BufReader::new(file).take(8 * MAX_FILE).lines().map_while(Result::ok);
     let mut entries: Vec<String> = lines.filter_map(|line| serde_json::from_str(&line).ok()).collect();

@@ -7,7 +7,7 @@ use toolpost_agent::Agent;
 use toolpost_agent::claude_code::{Credential, Error, ErrorKind, Executor, Outcome, Turn};
 use toolpost_core::{RunId, RunRecord, Secret};
 
-use super::super::agent::{effort, put_away, store, targets};
+use super::super::agent::{effort, put_away, stayed, store, targets};
 use super::{prompt, show, show_files};
 use crate::args::{ExecutorKind, LoopArgs, RunArgs, TuningArgs};
 use crate::config::Config;
@@ -110,13 +110,20 @@ fn finish(
     printer: &Printer,
 ) -> Result<Exit, Failure> {
     let mut record = RunRecord::clone(&outcome.record);
-    let put = store.map_or(Ok(()), |store| put_away(workspace, store, &mut record.artifacts));
+    let put = store.map_or(Ok(Vec::new()), |store| put_away(workspace, store, &mut record.artifacts));
+    let left = put.as_deref().unwrap_or_default();
+    let told: Vec<String> =
+        workspace.left_out().into_iter().chain(stayed(&record.tool_calls, left)).collect();
+    for notice in &told {
+        printer.warn(notice);
+    }
+    record.notices.extend(told);
     show_files(&record.artifacts, printer);
     show(record, outcome.stop.is_answer(), None, None, printer)?;
     match (outcome.error, put) {
         (Some(error), _) => Err(error.into()),
         (None, Err(failure)) => Err(failure),
-        (None, Ok(())) => Ok(Exit::Ok),
+        (None, Ok(_)) => Ok(Exit::Ok),
     }
 }
 

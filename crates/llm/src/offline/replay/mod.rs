@@ -210,8 +210,10 @@ impl ReplayModel {
     /// before they are compared.
     pub fn load(path: impl AsRef<Path>, secrets: Vec<Secret>) -> Result<Self, ModelError> {
         let path = path.as_ref();
-        let text = crate::offline::files::read_text(path, LARGEST)?;
-        Self::parse(path.display().to_string(), &text, secrets)
+        let name = path.display().to_string();
+        let text = crate::offline::files::read_text(path, LARGEST)
+            .map_err(|error| error.with_model(&ModelId::new(PROVIDER, &name)))?;
+        Self::parse(name, &text, secrets)
     }
 
     /// Reads a recording's text. `name` stands for the file in errors and in the model's id.
@@ -220,7 +222,8 @@ impl ReplayModel {
         let mut exchanges = Vec::new();
         for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let wrong = |what: String| {
-                ModelError::new(ErrorKind::Script, format!("{}, line {}: {what}", id.name, index + 1))
+                let message = format!("{}, line {}: {what}", id.name, index + 1);
+                ModelError::new(ErrorKind::Script, message).with_model(&id)
             };
             let line: Line = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
             if !(1..=VERSION).contains(&line.v) {
@@ -235,7 +238,8 @@ impl ReplayModel {
             exchanges.push(Exchange { request, answer });
         }
         if exchanges.is_empty() {
-            return Err(ModelError::new(ErrorKind::Script, format!("{}: the recording is empty", id.name)));
+            let message = format!("{}: the recording is empty", id.name);
+            return Err(ModelError::new(ErrorKind::Script, message).with_model(&id));
         }
         let given = Mutex::new(vec![false; exchanges.len()]);
         let catalog = Arc::clone(Catalog::built_in());
