@@ -12,6 +12,7 @@ mod counts;
 mod failure;
 pub(crate) mod gemini;
 pub(crate) mod responses;
+mod roles;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

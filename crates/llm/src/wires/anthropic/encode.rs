@@ -13,6 +13,7 @@ use crate::json::JsonWriter;
 use crate::options::merge_options;
 use crate::schema::{Lowered, SchemaTarget, StrictAllowance, lower};
 use crate::wires::codec::Notices;
+use crate::wires::roles::Roles;
 use crate::{
     AssistantTurn, CacheLifetime, ContextEdit, Effort, Item, ItemView, Media, MediaSource, ModelError,
     ModelId, OutputFormat, Part, PromptCaching, RawJson, Request, Thinking, ToolChoice, ToolDefinition,
@@ -66,7 +67,7 @@ fn encode_with(
         strict: StrictAllowance::anthropic(),
         marks,
         files: tools::files(request),
-        role: "",
+        roles: Roles::default(),
         last_block: None,
         notices: Notices::default(),
     };
@@ -86,8 +87,7 @@ struct Encoder<'a> {
     marks: usize,
     /// Files that go into the container with the first words of the user.
     files: Vec<&'a str>,
-    /// The role of the message that is being written; empty before the first.
-    role: &'static str,
+    roles: Roles,
     /// Where the last block of the conversation begins.
     last_block: Option<usize>,
     notices: Notices,
@@ -390,25 +390,15 @@ impl<'a> Encoder<'a> {
         }
         if let Some(last) = self.last_block {
             self.mark(last, mark)?;
-            self.out.piece("]}");
         }
+        self.roles.end(&mut self.out);
         self.out.piece("]");
         Ok(())
     }
 
     /// Begins a block. Neighbours of one role are one message: results must stand right behind the calls, and in front.
     fn begin_block(&mut self, role: &'static str) {
-        if self.role != role {
-            if !self.role.is_empty() {
-                self.out.piece("]}");
-            }
-            self.role = role;
-            self.out.comma();
-            self.out.piece(r#"{"role":""#);
-            self.out.piece(role);
-            self.out.piece(r#"","content":["#);
-        }
-        self.out.comma();
+        self.roles.begin(&mut self.out, role, "content");
         self.last_block = Some(self.out.len());
     }
 

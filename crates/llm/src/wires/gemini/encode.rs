@@ -12,6 +12,7 @@ use crate::catalog::ModelInfo;
 use crate::json::JsonWriter;
 use crate::options::merge_options;
 use crate::wires::codec::Notices;
+use crate::wires::roles::Roles;
 use crate::{
     AssistantTurn, Effort, ErrorKind, HostedTool, Item, ItemView, Media, MediaSource, ModelError, ModelId,
     OutputFormat, Part, PromptCaching, RawJson, Request, Settings, Thinking, ToolChoice, ToolDefinition,
@@ -43,7 +44,7 @@ pub(super) fn encode(
         model: &info.id,
         schemas,
         is_modern: is_modern(&info.id.name),
-        role: "",
+        roles: Roles::default(),
         has_call: false,
         notices: Notices::default(),
     };
@@ -59,8 +60,7 @@ struct Encoder<'a> {
     schemas: &'a Schemas,
     /// Whether the model is of Gemini 3 or later.
     is_modern: bool,
-    /// The role of the content that is being written; empty before the first.
-    role: &'static str,
+    roles: Roles,
     /// Whether the content that is being written has a function call: the first of each must be signed.
     has_call: bool,
     notices: Notices,
@@ -321,24 +321,16 @@ impl Encoder<'_> {
                 Turn::ToolResults(results) => self.results(results),
             }
         }
-        self.out.piece(if self.role.is_empty() { "]" } else { "]}]" });
+        self.roles.end(&mut self.out);
+        self.out.piece("]");
         Ok(())
     }
 
     /// Begins a part. Neighbours of one role are one content.
     fn begin_part(&mut self, role: &'static str) {
-        if self.role != role {
-            if !self.role.is_empty() {
-                self.out.piece("]}");
-            }
-            self.role = role;
+        if self.roles.begin(&mut self.out, role, "parts") {
             self.has_call = false;
-            self.out.comma();
-            self.out.piece(r#"{"role":""#);
-            self.out.piece(role);
-            self.out.piece(r#"","parts":["#);
         }
-        self.out.comma();
     }
 
     fn said(&mut self, parts: &[Part]) {
