@@ -27,10 +27,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolpost_core::{Approval, Caller, EventSink, Secret};
+use toolpost_core::{Approval, Caller, DocStore, EventSink, Secret};
 use toolpost_exec::command::CommandSettings;
 use toolpost_sandbox::{Cancel, Level, Profile};
-use toolpost_toolbox::{Builder, Toolbox};
+use toolpost_toolbox::{Builder, MemoryStore, Toolbox};
 use toolpost_tools::{CodePool, CodeSettings, FileRoot, HttpSettings, SearchEngine, SearchSettings};
 
 use crate::args::Permission;
@@ -101,8 +101,12 @@ async fn toolbox(
             builder = builder.approval(&name, Approval::Allow);
         }
     }
-    let store = LazyStore::new(crate::store::path(config)?);
-    opened.into_toolbox(builder.store(Arc::new(store))).await
+    let store: Arc<dyn DocStore> = match crate::store::path(config) {
+        Ok(path) => Arc::new(LazyStore::new(path)),
+        // Without a home nothing is kept, and what tools keep lasts as long as the command.
+        Err(_) => Arc::new(MemoryStore::new()),
+    };
+    opened.into_toolbox(builder.store(store)).await
 }
 
 /// The tools of an upstream of a gateway. Whoever is in front has seen to approvals.

@@ -1,5 +1,6 @@
 //! Examples and topics of the help.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use clap::CommandFactory as _;
@@ -385,15 +386,12 @@ fn exit_codes() -> String {
 
 fn environment() -> String {
     let mut text = format!("{}\n\n", paint(STRONG, "Environment variables"));
-    let settings = KEYS.iter().map(|key| (key.variable, key.meaning));
-    for (name, meaning) in env::TABLE {
-        row(&mut text, name, 28, meaning);
-    }
-    for (name, meaning) in env::providers() {
-        row(&mut text, name, 28, &meaning);
-    }
-    for (name, meaning) in settings {
-        row(&mut text, name, 28, meaning);
+    let table = env::TABLE.iter().map(|(name, meaning)| (*name, (*meaning).to_owned()));
+    let settings = KEYS.iter().map(|key| (key.variable, key.meaning.to_owned()));
+    let rows: BTreeMap<&str, String> = table.chain(env::providers()).chain(settings).collect();
+    let width = rows.keys().map(|name| name.len()).max().unwrap_or_default() + 2;
+    for (name, meaning) in &rows {
+        row(&mut text, name, width, meaning);
     }
     let _ = write!(
         text,

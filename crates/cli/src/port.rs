@@ -21,6 +21,9 @@ use crate::workspace::Store;
 /// The longest answer, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
+/// How often an approval is asked for again after a word that is no answer; the next one declines.
+const MOST_MISUNDERSTOOD: u32 = 3;
+
 /// Answers questions on the terminal, if there is one, and puts files away. Progress and log lines reach the person
 /// through events.
 pub(crate) struct TerminalPort {
@@ -137,21 +140,27 @@ impl Port for TerminalPort {
             }
             let _left = self.screen.as_ref().map(|screen| screen.leave());
             let mut prompt = Prompt::of(question, false);
-            let line = loop {
+            let mut misunderstood = 0;
+            loop {
                 let line = self.answer_to(&prompt).await?;
-                if !(prompt.is_cut && matches!(line.as_str(), "show" | "show all" | "a" | "all")) {
-                    break line;
+                if prompt.is_cut && matches!(line.as_str(), "show" | "show all" | "a" | "all") {
+                    prompt = Prompt::of(question, true);
+                    continue;
                 }
-                prompt = Prompt::of(question, true);
-            };
-            let Some(tool) = tool else { return Ok(answer(&line, &question.kind)) };
-            match line.as_str() {
-                "y" | "yes" | "once" => yes(),
-                "s" | "session" => {
-                    self.approve(tool);
-                    yes()
+                let Some(tool) = tool else { return Ok(answer(&line, &question.kind)) };
+                match line.to_lowercase().as_str() {
+                    "y" | "yes" | "once" => return yes(),
+                    "s" | "session" => {
+                        self.approve(tool);
+                        return yes();
+                    }
+                    "" | "n" | "no" => return Ok(Answer::Declined),
+                    _ if misunderstood == MOST_MISUNDERSTOOD => return Ok(Answer::Declined),
+                    _ => {
+                        misunderstood += 1;
+                        prompt = prompt.again();
+                    }
                 }
-                _ => Ok(Answer::Declined),
             }
         })
     }

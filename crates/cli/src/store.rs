@@ -30,6 +30,11 @@ impl LazyStore {
         let _ = self.open().await;
     }
 
+    /// Whether it can be opened.
+    pub(crate) async fn check(&self) -> Result<(), ToolError> {
+        self.open().await.map(drop)
+    }
+
     /// A store that could not be opened is tried again by the next call.
     async fn open(&self) -> Result<&Store, ToolError> {
         let open = || async {

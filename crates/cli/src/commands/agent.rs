@@ -54,6 +54,12 @@ impl<'a> Parts<'a> {
         let (settings, limits) = (settings(args, config)?, limits(args, config)?);
         let tool_choice = tool_choice(args, config)?;
         let provider_options = provider_options(args, config)?;
+        if !args.core_tool.is_empty() && args.dynamic.is_none() && !args.compact_tools {
+            return Err(Failure::usage(
+                "`--core-tool` says which tools are offered at once, and here all are",
+            )
+            .hint("Give it with `--dynamic` or `--compact-tools`."));
+        }
         let metadata = pairs("--metadata", &args.tuning.metadata, config.entry("metadata"))?;
         let catalog = catalog(config)?;
         let token = crate::mcp::token(&args.server)?;

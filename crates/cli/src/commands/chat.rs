@@ -106,6 +106,7 @@ pub(super) fn talk(
         usage: Usage::default(),
         cost: Some(0.0),
         latest: None,
+        is_lost: false,
         level: work.permission.level.or_else(|| config.choice("level")),
         next_id: Some(id),
         place,
@@ -192,6 +193,8 @@ struct Chat<'a> {
     cost: Option<f64>,
     /// The record of the latest turn.
     latest: Option<Arc<RunRecord>>,
+    /// Whether the latest question came to nothing and is not kept.
+    is_lost: bool,
     /// The sandbox level that was named.
     level: Option<Level>,
     /// The name of the first run, by which its files are put away.
@@ -298,6 +301,7 @@ impl Chat<'_> {
 
     /// One thing that is said, and the answer.
     fn turn(&mut self, words: String) -> Result<(), Failure> {
+        self.is_lost = false;
         let before = self.conversation.exchanges().len();
         let had = hosted::made(&self.conversation.turns());
         let given = std::mem::take(&mut self.given);
@@ -348,6 +352,8 @@ impl Chat<'_> {
         if outcome.error.is_some() && outcome.record.tool_calls.is_empty() {
             self.take_back(before)?;
             self.given = given;
+            self.is_lost = true;
+            self.tell("the question is not kept; say it again to ask it again");
         }
         match ended(&outcome) {
             // Whoever stops it knows.

@@ -13,7 +13,7 @@ use crate::config::{Config, Origin, known, places};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
-use crate::style::{FAINT, GOOD, HINT, WARN, paint};
+use crate::style::{FAINT, GOOD, HINT, WARN, label, paint};
 
 pub(crate) fn run(command: &ConfigCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     match command {
@@ -135,6 +135,10 @@ fn set(name: &str, text: &str, project: bool, printer: &Printer) -> Result<(), F
         pins.save()?;
     }
     printer.note(&format!("{} {name} in `{}`", paint(GOOD, "set"), path.display()));
+    if project && !was_trusted {
+        let path = label(&path.display().to_string());
+        printer.note(&format!("what acts only in trusted files waits for `toolpost trust {path}`"));
+    }
     Ok(())
 }
 

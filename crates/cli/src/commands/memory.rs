@@ -76,6 +76,10 @@ impl Memory {
 
     /// The conversation that the words of the command ask for, else a new one.
     pub(super) async fn begin(&self, args: &AgentArgs) -> Result<Conversation, Failure> {
+        // What is asked of a model costs money, and is to be kept.
+        if let Some(file) = &self.file {
+            file.check().await?;
+        }
         if let Some(id) = &args.resume {
             return self.find(id).await;
         }
@@ -106,11 +110,21 @@ impl Memory {
         Ok(self.last().await?.iter().map(|summary| summary.id.to_string()).collect())
     }
 
-    /// A conversation by its id or the beginning of it.
+    /// The conversation of a run, by the run's id or the beginning of it.
+    async fn conversation_of_run(&self, start: &str) -> Option<toolpost_core::ScopeId> {
+        let runs = self.runs.as_ref()?;
+        let id = runs.find(start).await.ok()?;
+        runs.load(id).await.ok()?.summary.conversation
+    }
+
+    /// A conversation by its id or the beginning of it, or by that of one of its runs.
     pub(super) async fn find(&self, start: &str) -> Result<Conversation, Failure> {
         let found = match self.conversations.find(start).await {
             Ok(id) => self.conversations.open(id).await,
-            Err(error) => Err(error),
+            Err(error) => match self.conversation_of_run(start).await {
+                Some(id) => self.conversations.open(id).await,
+                None => Err(error),
+            },
         };
         found.map_err(|error| {
             let is_unknown = error.code() == Code::NotFound;

@@ -36,12 +36,13 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     }
     claude_code::check_loop(args)?;
     if args.interactive {
-        let first = (args.prompt.is_some() || args.file.is_some()).then(|| prompt(args)).transpose()?;
+        let first =
+            (args.prompt.is_some() || args.file.is_some()).then(|| prompt(args, printer)).transpose()?;
         return super::chat::talk(&args.work, first, config, printer);
     }
     check_output(args)?;
     let schema = args.output_schema.as_deref().map(answer_schema).transpose()?;
-    let prompt = prompt(args)?;
+    let prompt = prompt(args, printer)?;
     let work = &args.work;
     let runtime = super::runtime()?;
     let memory = Memory::open(work, config)?;
@@ -150,9 +151,9 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     }
 }
 
-fn prompt(args: &RunArgs) -> Result<String, Failure> {
+fn prompt(args: &RunArgs, printer: &Printer) -> Result<String, Failure> {
     let text = match (&args.prompt, &args.file) {
-        (Some(prompt), _) => with_piped(prompt, args.interactive)?,
+        (Some(prompt), _) => with_piped(prompt, args.interactive, printer)?,
         (None, Some(path)) if path == Path::new("-") => read_text(path, io::stdin().lock())?,
         (None, Some(path)) => {
             read_text(path, File::open(path).map_err(|error| Failure::file("the task", path, &error))?)?
@@ -167,9 +168,12 @@ fn prompt(args: &RunArgs) -> Result<String, Failure> {
 
 /// The task, and what is piped into standard input. Whatever else standard input is, such as a terminal or a socket
 /// that nobody writes to, is not waited for.
-fn with_piped(prompt: &str, is_interactive: bool) -> Result<String, Failure> {
+fn with_piped(prompt: &str, is_interactive: bool, printer: &Printer) -> Result<String, Failure> {
     if is_interactive || !is_piped() {
         return Ok(prompt.to_owned());
+    }
+    if !is_ready() {
+        printer.note("standard input is read to its end; `< /dev/null` passes it over");
     }
     let piped = read_text(Path::new("-"), io::stdin().lock())?;
     if piped.trim().is_empty() {
@@ -187,6 +191,20 @@ fn is_piped() -> bool {
     matches!(kind, Ok(FileType::Fifo | FileType::RegularFile))
 }
 
+/// Whether standard input has something to say, or its end, within a second.
+#[cfg(unix)]
+fn is_ready() -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let stdin = rustix::stdio::stdin();
+    let patience = Timespec { tv_sec: 1, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&patience)) != Ok(0)
+}
+
+#[cfg(not(unix))]
+fn is_ready() -> bool {
+    true
+}
+
 #[cfg(not(unix))]
 fn is_piped() -> bool {
     use std::io::IsTerminal as _;
@@ -196,8 +214,7 @@ fn is_piped() -> bool {
 /// Writes the answer to a file that is new, all of it or nothing.
 fn write_answer(path: &Path, answer: &str, printer: &Printer) -> Result<(), Failure> {
     let wrong = |error: &io::Error| Failure::file("the answer's file", path, error);
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|error| wrong(&error))?;
+    let mut file = tempfile::NamedTempFile::new_in(folder_of(path)).map_err(|error| wrong(&error))?;
     let end = if answer.ends_with('\n') { "" } else { "\n" };
     file.write_all(answer.as_bytes())
         .and_then(|()| file.write_all(end.as_bytes()))
@@ -205,6 +222,11 @@ fn write_answer(path: &Path, answer: &str, printer: &Printer) -> Result<(), Fail
     file.persist_noclobber(path).map_err(|error| wrong(&error.error))?;
     printer.note(&format!("{} {}", paint(GOOD, "written"), paint(HINT, label(&path.display().to_string()))));
     Ok(())
+}
+
+/// The folder that a file is in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Reads what the answer must be. A file that is no JSON Schema is found before anybody is asked.
@@ -229,6 +251,9 @@ fn check_output(args: &RunArgs) -> Result<(), Failure> {
         Some(path) if path.symlink_metadata().is_ok() => {
             Err(Failure::usage(format!("the file `{}` is there already", label(&path.display().to_string())))
                 .hint("Name a new file with `-o`, or remove that one."))
+        }
+        Some(path) if !folder_of(path).is_dir() => {
+            Err(Failure::file("the answer's file", path, &io::ErrorKind::NotFound.into()))
         }
         _ => Ok(()),
     }
@@ -324,9 +349,7 @@ fn summary(record: &RunRecord, window: Option<String>) -> String {
         facts.push(format!("{} tokens in{cached}, {} out", usage.input_tokens, usage.output_tokens));
     }
     facts.extend(hosted_code(&record.usage));
-    if let Some(cost) = record.cost_usd {
-        facts.push(format!("{cost:.4} USD"));
-    }
+    facts.extend(record.cost_usd.filter(|cost| *cost > 0.0 || record.success).map(usd));
     facts.push(format_duration(std::time::Duration::from_secs_f64(record.execution_time)));
     facts.extend(window);
     crate::style::one_line(&facts.join(" · "), 200)
@@ -336,6 +359,11 @@ fn summary(record: &RunRecord, window: Option<String>) -> String {
 pub(super) fn hosted_code(usage: &Usage) -> Option<String> {
     let time = std::time::Duration::from_secs(usage.hosted_code_seconds);
     (!time.is_zero()).then(|| format!("{} of hosted code", format_duration(time)))
+}
+
+/// An amount in US dollars.
+pub(super) fn usd(amount: f64) -> String {
+    if amount > 0.0 && amount < 0.0001 { "<0.0001 USD".to_owned() } else { format!("{amount:.4} USD") }
 }
 
 pub(super) fn count(number: usize, what: &str) -> String {

@@ -12,7 +12,7 @@ use toolpost_core::{Clock as _, SystemClock, Timestamp, format_duration};
 use toolpost_llm::Recording;
 
 use super::model::new_recording;
-use super::run::count;
+use super::run::{count, usd};
 use crate::args::{Format, RunsCommand};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -119,11 +119,13 @@ fn facts(run: &RunSummary) -> Vec<String> {
     if run.usage.total_tokens() > 0 {
         facts.push(format!("{} tokens in, {} out", run.usage.input_tokens, run.usage.output_tokens));
     }
-    facts.extend(run.cost_usd.map(|cost| format!("{cost:.4} USD")));
+    facts.extend(run.cost_usd.filter(|cost| *cost > 0.0 || run.success).map(usd));
     if run.stop_reason.is_some() {
         facts.push(format_duration(Duration::try_from_secs_f64(run.execution_time).unwrap_or_default()));
     }
-    facts.push(run.started.to_string());
+    // Nobody reads fractions of a second here.
+    let started = run.started.to_string();
+    facts.push(started.split_once('.').map_or(started.clone(), |(second, _)| format!("{second}Z")));
     facts.extend(run.parent.map(|parent| format!("part of {parent}")));
     facts
 }
@@ -182,7 +184,7 @@ fn figures(name: &str, stats: &RunStats) -> String {
         format!("{}, {} well", count(stats.runs, "run"), stats.succeeded),
         count(stats.tool_calls, "tool call"),
         format!("{} tokens in, {} out", stats.usage.input_tokens, stats.usage.output_tokens),
-        format!("{:.4} USD", stats.known_cost_usd),
+        usd(stats.known_cost_usd),
     ];
     if stats.unknown_costs > 0 {
         facts.push(format!("{} of unknown cost", stats.unknown_costs));

@@ -38,6 +38,17 @@ impl Prompt {
         }
     }
 
+    /// What the words mean, after one that is none of them. What is asked for stands above.
+    pub(super) fn again(self) -> Self {
+        let show = if self.is_cut { ", `show all` shows the rest of the arguments" } else { "" };
+        let choices =
+            if self.is_cut { "yes / session / no / show all of it? " } else { "yes / session / no? " };
+        let text = format!(
+            "  `yes` lets this call run, `session` all further ones of the tool too, `no` or an empty line declines{show}.\n  {choices}"
+        );
+        Self { text, ..self }
+    }
+
     /// A call with its arguments, each with its name, so that none can hide behind another one.
     fn of_call(tool: &str, arguments: &Value, whole: bool) -> Self {
         let mut text = format!("{} {}\n", paint(STRONG, "Approve"), paint(STRONG, one_line(tool, 80)));

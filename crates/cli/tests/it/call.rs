@@ -174,3 +174,14 @@ fn an_error_is_told_once() {
     let finished = env.run(["call", "calculate", "expression=6/0"]).exit(1);
     assert_eq!(finished.err.matches("division by zero").count(), 1, "{finished}");
 }
+
+#[test]
+fn a_word_that_is_no_answer_is_asked_about_again() {
+    let env = TestEnv::new();
+    let words = ["call", "calculate", "expression=2", "--ask"];
+    let asked = env.answering(&["?\n", "hm\n", "YES\n"], words).ok();
+    assert_eq!(asked.out.matches("`yes` lets this call run").count(), 2, "{asked}");
+    let asked = env.answering(&["b\n", "c\n", "d\n", "e\n"], words).exit(5);
+    assert_eq!(asked.out.matches("`yes` lets this call run").count(), 3, "{asked}");
+    assert!(!env.answering(&["\n"], words).exit(5).out.contains("`yes` lets"));
+}

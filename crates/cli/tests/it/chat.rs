@@ -484,3 +484,30 @@ fn each_turn_ends_with_what_it_used() {
     let (took, left) = rest.split_once(" · ").unwrap();
     assert!(took.ends_with('s') && left == "75 % of the context left", "{line}");
 }
+
+#[test]
+fn a_question_that_failed_is_not_kept_and_takes_none_back_with_it() {
+    let refused = json!({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}});
+    let replies = vec![says("One."), Reply::json(400, refused.to_string()), says("Three.")];
+    let model = Anthropic::start(replies);
+    let finished = model.env.run_with("first\nsecond\n/trace\n/undo\nthird\n/trace\n/undo\n", ["chat"]);
+    for (told, times) in [
+        ("the question is not kept", 1),
+        ("no tool was called before the question failed", 1),
+        ("the last question failed and was not kept", 1),
+        ("no tool was called", 2),
+        ("taken back; 1 question of yours stay", 1),
+    ] {
+        assert_eq!(finished.err.matches(told).count(), times, "{told}: {finished}");
+    }
+    let messages = &model.bodies()[2]["messages"];
+    assert_eq!([text(messages, 0), text(messages, 1), text(messages, 2)], ["first", "One.", "third"]);
+}
+
+#[test]
+fn a_run_s_id_leads_to_its_conversation() {
+    let model = Anthropic::start(vec![says("One."), says("Two.")]);
+    let record = model.env.run(["run", "-p", "first", "--json"]).ok().json();
+    model.env.run(["run", "-p", "second", "--resume", record["id"].as_str().unwrap()]).ok();
+    assert_eq!(text(&model.bodies()[1]["messages"], 0), "first");
+}

@@ -527,3 +527,63 @@ fn words_beside_calls_are_told_and_the_answer_stands_alone() {
         assert!(finished.err.contains(part), "{part}: {finished}");
     }
 }
+
+#[test]
+fn a_pipe_that_says_nothing_is_told_of() {
+    let env = scripted(&json!([{ "text": "x" }]));
+    let (reader, writer) = std::io::pipe().unwrap();
+    let running = env.start_from(reader, with(&[]));
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    drop(writer);
+    let finished = running.finish().ok();
+    assert!(finished.err.contains("standard input is read to its end"), "{finished}");
+    assert!(!env.run_with("x", with(&[])).ok().err.contains("standard input"));
+}
+
+#[test]
+fn what_needs_no_home_does_without() {
+    let env = scripted(&json!([{ "text": "The answer." }])).without("HOME");
+    assert_eq!(env.run(with(&["--no-save"])).ok().out, "The answer.\n");
+}
+
+#[test]
+fn what_cannot_be_written_or_offered_is_found_first() {
+    let env = scripted(&json!([{ "text": "x" }]));
+    let refused = env.run(with(&["-o", "no/such/answer.txt", "--json"])).exit(2);
+    assert!(refused.out.is_empty() && refused.err.contains("no/such/answer.txt"), "{refused}");
+    let refused = env.run(with(&["--core-tool", "calculate"])).exit(2);
+    assert!(refused.err.contains("--dynamic"), "{refused}");
+}
+
+#[test]
+fn what_costs_next_to_nothing_does_not_cost_nothing() {
+    let model = Anthropic::start(vec![says("ok")]);
+    let finished = model.env.run(["run", "-p", "x", "-m", "anthropic/claude-sonnet-5-5"]).ok();
+    assert!(finished.err.contains(" USD") && !finished.err.contains(" 0.0000 USD"), "{finished}");
+    let listed = model.env.run(["runs", "ls"]).ok();
+    let time = listed.out.trim_end().rsplit(' ').next().unwrap_or_default();
+    assert!(time.len() <= "2026-11-21T12:00:00Z".len() + 4 && !time.contains('.'), "{listed}");
+}
+
+#[test]
+fn the_first_example_is_the_same_again() {
+    let model = Anthropic::start(vec![calls("list_directory", &json!({})), says("ok")]);
+    model.env.write("sales.csv", "a,b\n");
+    let record = model.env.run(["run", "--attach", "sales.csv", "-p", "x", "--json"]).ok().json();
+    let id = record["id"].as_str().unwrap();
+    let told = model.env.run(["runs", "replay", id, "--attach", "sales.csv", "--json"]).ok().json();
+    assert_eq!(told["same"], true, "{told}");
+    model.env.run(["runs", "export", id, "said.jsonl"]).ok();
+    model.env.run(["run", "--attach", "sales.csv", "-p", "x", "-m", "replay:said.jsonl"]).ok();
+}
+
+#[test]
+fn a_store_that_is_none_is_found_before_the_model_is_asked() {
+    let model = Anthropic::start(vec![says("ok"), says("ok")]);
+    model.env.write("store.db", "this is no database, and nothing is kept in it".repeat(100));
+    let listed = model.env.run(["runs", "ls", "--store", "store.db"]);
+    let refused = model.env.run(["run", "-p", "x", "--store", "store.db"]);
+    assert_eq!(refused.status.code(), listed.status.code(), "{refused}{listed}");
+    assert!(!refused.status.success() && model.bodies().is_empty(), "{refused}");
+    model.env.run(["run", "-p", "x", "--store", "store.db", "--no-save"]).ok();
+}

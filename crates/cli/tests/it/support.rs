@@ -194,6 +194,17 @@ impl TestEnv {
         Running::start(command).unwrap()
     }
 
+    /// Starts the command with standard input from a pipe, and leaves it running.
+    pub(crate) fn start_from(
+        &self,
+        input: std::io::PipeReader,
+        words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Running {
+        let mut command = self.command(words);
+        command.stdin(input);
+        Running::start(command).unwrap()
+    }
+
     /// Starts the command and leaves it running.
     pub(crate) fn start(&self, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Running {
         Running::start(self.command(words)).unwrap()

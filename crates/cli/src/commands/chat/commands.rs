@@ -12,7 +12,7 @@ use toolpost_sandbox::Host;
 
 use super::super::hosted::give;
 use super::super::model::open_model;
-use super::super::run::{count, hosted_code};
+use super::super::run::{count, hosted_code, usd};
 use super::{Chat, Next, slash};
 use crate::failure::Failure;
 use crate::progress;
@@ -179,7 +179,7 @@ impl Chat<'_> {
 
     fn costs(&self) -> String {
         match self.cost {
-            Some(cost) => format!("{cost:.4} USD"),
+            Some(cost) => usd(cost),
             None => "unknown: no price is known for what has answered".to_owned(),
         }
     }
@@ -193,7 +193,12 @@ impl Chat<'_> {
         let mut lines = Vec::new();
         trace_of(record, "", &mut lines);
         if lines.is_empty() {
-            lines.push("no tool was called".to_owned());
+            let what = if self.is_lost {
+                "no tool was called before the question failed"
+            } else {
+                "no tool was called"
+            };
+            lines.push(what.to_owned());
         }
         self.tell(&lines.join("\n"));
     }
@@ -257,6 +262,10 @@ impl Chat<'_> {
     }
 
     fn undo(&mut self) -> Result<(), Failure> {
+        if std::mem::take(&mut self.is_lost) {
+            self.tell("the last question failed and was not kept: there is nothing of it to take back");
+            return Ok(());
+        }
         let Some(left) = self.conversation.exchanges().len().checked_sub(1) else {
             self.tell("there is nothing to take back");
             return Ok(());
@@ -270,6 +279,7 @@ impl Chat<'_> {
     fn clear(&mut self) {
         self.conversation = self.memory.create();
         self.is_ours = true;
+        self.is_lost = false;
         self.tell("a new conversation begins");
     }
 
@@ -277,6 +287,7 @@ impl Chat<'_> {
         if !id.is_empty() {
             self.conversation = self.handle.block_on(self.memory.find(id))?;
             self.is_ours = false;
+            self.is_lost = false;
             self.tell_where_it_stands();
             return Ok(());
         }

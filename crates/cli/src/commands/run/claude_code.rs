@@ -23,7 +23,7 @@ const SERVER: &str = "toolpost";
 
 pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     check(args)?;
-    let prompt = prompt(args)?;
+    let prompt = prompt(args, printer)?;
     // Before anything is opened or made.
     let credential = credential()?;
     let executor = executor(args)?;
