@@ -44,7 +44,7 @@ pub(crate) const TABLE: [(&str, &str); 30] = [
     ("PATH", "where interpreters for sandboxed code, and `claude`, are looked up"),
     ("TMPDIR", "where fresh working folders are made"),
     ("USER", "whom a run works for, in its records"),
-    ("HOME", "where the folders of the next five are, if they are not set"),
+    ("HOME", "where the folders of the XDG_ variables are, if those are not set"),
     ("XDG_CONFIG_HOME", "where `toolpost/config.toml` is, instead of ~/.config"),
     ("XDG_DATA_HOME", "where environments of Python are, instead of ~/.local/share"),
     ("XDG_CACHE_HOME", "where what can be had again is kept, such as packages for code, instead of ~/.cache"),
