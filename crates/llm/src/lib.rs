@@ -59,6 +59,7 @@ mod request;
 mod response;
 mod router;
 pub mod schema;
+mod surrogates;
 pub mod text;
 mod wires;
 

@@ -1,5 +1,6 @@
 //! JSON text that keeps every digit.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,9 +9,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::surrogates;
+
 /// One JSON value as text: `1.0` stays `1.0`, integers of any size and the order of keys are kept. Cheap to clone.
 ///
-/// Line breaks between tokens are removed, so that the text always fits on one line.
+/// Line breaks between tokens are removed, so that the text always fits on one line. Halves of characters (`\ud83d` alone)
+/// become the replacement character, so that every string in it is text.
 #[derive(Clone)]
 pub struct RawJson(Arc<RawValue>);
 
@@ -43,6 +47,11 @@ impl RawJson {
 
 impl From<Box<RawValue>> for RawJson {
     fn from(raw: Box<RawValue>) -> Self {
+        if let Cow::Owned(text) = surrogates::replaced(raw.get())
+            && let Ok(whole) = RawValue::from_string(text)
+        {
+            return Self::from(whole);
+        }
         // A look at every byte without a way out compiles to a few at a time.
         let has_breaks = raw.get().bytes().fold(false, |has, byte| has | matches!(byte, b'\n' | b'\r'));
         if has_breaks && let Ok(one_line) = RawValue::from_string(without_white_space(raw.get())) {
@@ -139,6 +148,12 @@ mod tests {
     fn line_breaks_go_and_strings_stay() {
         let raw = RawJson::parse("{\n \"a b\" : [1,\r\n 2 ], \"c\": \"x \\\" \\n y\"}\n").unwrap();
         assert_eq!(raw.get(), r#"{"a b":[1,2],"c":"x \" \n y"}"#);
+    }
+
+    #[test]
+    fn halves_of_characters_are_replaced() {
+        let raw = RawJson::parse(r#"{"a":"x\ud83d"}"#).unwrap();
+        assert_eq!(raw.to_value().unwrap(), serde_json::json!({"a": "x\u{fffd}"}));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use self::responses::{Dialect, ResponsesCodec};
 use crate::catalog::ModelInfo;
 use crate::fields::MOST_VALUES;
 use crate::http::sse::{Decoder, Malformed};
-use crate::{ErrorKind, ModelError, ModelEvent, ModelId, RawJson, Request, Response};
+use crate::{ErrorKind, ModelError, ModelEvent, ModelId, RawJson, Request, Response, surrogates};
 
 /// A provider's wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -86,7 +86,8 @@ impl Wire {
     /// Reads a whole body of an unsuccessful (`status` at least 400) or successful answer.
     pub fn read_body(self, model: &ModelId, status: u16, body: &str) -> Result<Response, ModelError> {
         let codec = self.codec(Arc::new(ModelInfo::find(model)), true);
-        if status >= 400 { Err(codec.read_error(status, body)) } else { codec.read_body(body) }
+        let body = surrogates::replaced(body);
+        if status >= 400 { Err(codec.read_error(status, &body)) } else { codec.read_body(&body) }
     }
 
     /// A fold for one stream of a model's answer.
@@ -131,7 +132,7 @@ impl AnyFold {
 impl Fold for AnyFold {
     fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let from = events.len();
-        self.inner().take(data, events)?;
+        self.inner().take(&surrogates::replaced(data), events)?;
         answer_tool::take_events(events, from, self.wire());
         if self.count() > MOST_VALUES {
             let message = format!("the answer has more than {MOST_VALUES} items");

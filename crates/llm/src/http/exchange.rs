@@ -18,7 +18,7 @@ use crate::wires::AnyFold;
 use crate::wires::codec::{Codec, Fold as _};
 use crate::{
     Attempt, ErrorKind, ModelError, ModelEvent, ModelId, NetworkStage, Response, ResponseStream, Secret,
-    TimeoutStage,
+    TimeoutStage, surrogates,
 };
 
 /// The longest body of an unsuccessful answer that is read, in bytes.
@@ -280,7 +280,7 @@ impl Tries {
             let message = format!("expected `application/json`, found `{kind}`: {start}");
             return Err(Failure::last(named(ModelError::new(ErrorKind::Protocol, message))));
         }
-        self.exchange.codec.read_body(&text).map_err(|error| advise(named(error)))
+        self.exchange.codec.read_body(&surrogates::replaced(&text)).map_err(|error| advise(named(error)))
     }
 }
 

@@ -19,6 +19,7 @@ mod fallback;
 mod fidelity;
 mod files;
 mod gemini;
+mod half_characters;
 mod official_types;
 mod offline;
 mod recorded;
