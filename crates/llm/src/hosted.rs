@@ -8,13 +8,16 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::catalog::{self, Catalog, ModelInfo};
 use crate::foreign::without_foreign_files;
-use crate::http::client::{HttpClient, endpoint};
+use crate::http::client::{HttpClient, endpoint, unencrypted_host};
 use crate::http::exchange::Exchange;
 use crate::wires::codec::Codec;
 use crate::{
     BoxFuture, ErrorKind, Model, ModelError, ModelId, Provider, ProviderAccess, Request, Response,
     ResponseStream, Secret,
 };
+
+/// Fields of providers' bodies that are the request's own and no options: prices and limits go by them.
+const OWN_FIELDS: [&str; 5] = ["model", "messages", "input", "contents", "stream"];
 
 /// A model behind a provider's HTTP interface.
 #[derive(Debug)]
@@ -69,6 +72,10 @@ impl HostedModel {
         let headers = self.headers(&request, &encoded.headers)?;
         let url: Url = endpoint(&format!("{}{}", self.base, encoded.path))
             .map_err(|error| error.with_model(&self.info.id))?;
+        if let (Some(host), Some(_)) = (unencrypted_host(&url), &self.key) {
+            notices
+                .push(format!("the key goes to `{host}` without encryption: use an address with `https:`"));
+        }
         Ok(Exchange {
             client: self.client.clone(),
             codec: Arc::clone(&self.codec),
@@ -136,6 +143,11 @@ impl Model for HostedModel {
         }
         if request.settings.max_output_tokens == Some(0) {
             return invalid("max_output_tokens: expected at least 1, found 0");
+        }
+        if let Some(name) = OWN_FIELDS.iter().find(|name| request.provider_options.contains_key(**name)) {
+            return invalid(&format!(
+                "the provider option `{name}` would replace what the request says itself, and what its price and limits go by: leave it out"
+            ));
         }
         if let (None, Some(beta)) = (self.provider.beta_header, request.betas.first()) {
             let message = format!("the beta `{beta}`: {} has no header for betas", self.provider.name);

@@ -33,7 +33,8 @@ pub struct Request {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub context_edits: Vec<ContextEdit>,
     /// Fields of the provider's own body. Objects are merged with the ones that this crate writes, lists of
-    /// `tools` are appended to, any other value replaces.
+    /// `tools` are appended to, any other value replaces. The model, the conversation and `stream` are not among them: a
+    /// request that has them here is refused.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub provider_options: Map<String, Value>,
     /// Names of provider features that are not yet general, sent as the provider's beta header. A provider without one

@@ -163,6 +163,21 @@ fn is_listed(host: &str, list: &str) -> bool {
     })
 }
 
+/// The host of an address without encryption that is neither this machine nor one of a private network: whoever is on the
+/// way reads all that is sent there.
+pub(crate) fn unencrypted_host(url: &Url) -> Option<&str> {
+    let host = url.host_str().filter(|_| url.scheme() == "http")?;
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let is_near = is_this_machine(host)
+        || match bare.parse::<IpAddr>() {
+            Ok(IpAddr::V4(address)) => address.is_private() || address.is_link_local(),
+            Ok(IpAddr::V6(address)) => address.is_unique_local() || address.is_unicast_link_local(),
+            // A name that only a private network gives.
+            Err(_) => !bare.contains('.') || bare.ends_with(".local") || bare.ends_with(".internal"),
+        };
+    (!is_near).then_some(host)
+}
+
 /// A host that needs no name service and leaves no machine.
 fn is_this_machine(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
@@ -259,6 +274,24 @@ mod tests {
             ["10.0.0.1", "169.254.169.254", "[::ffff:1.2.3.4]", "localhost.example.com", "example.com", ""]
         {
             assert!(!is_this_machine(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn only_far_hosts_need_encryption() {
+        for (address, far) in [
+            ("http://api.example.com/v1", Some("api.example.com")),
+            ("http://93.184.216.34", Some("93.184.216.34")),
+            ("http://[2001:db8::1]:80", Some("[2001:db8::1]")),
+            ("https://api.example.com/v1", None),
+            ("http://localhost:1", None),
+            ("http://127.0.0.1:1", None),
+            ("http://192.168.1.2", None),
+            ("http://[fd00::1]", None),
+            ("http://ollama:11434", None),
+            ("http://box.local", None),
+        ] {
+            assert_eq!(unencrypted_host(&Url::parse(address).unwrap()), far, "{address}");
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::{Buf as _, Bytes};
 use futures_util::StreamExt as _;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Method, Url};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -192,7 +192,13 @@ impl Tries {
             }
         })?;
         if response.status().is_success() {
-            return Ok(response);
+            return match encoding(response.headers()) {
+                Some(encoding) => {
+                    let message = format!("the answer is encoded as `{encoding}`, which was not asked for");
+                    Err(Failure::last(ModelError::new(ErrorKind::Protocol, message)))
+                }
+                None => Ok(response),
+            };
         }
         Err(self.refusal(&mut response).await)
     }
@@ -304,6 +310,12 @@ fn advise(error: ModelError) -> Failure {
 fn media_type(headers: &HeaderMap) -> &str {
     let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("no content type");
     text.split(';').next().unwrap_or_default().trim()
+}
+
+/// How a body is encoded, if it is.
+fn encoding(headers: &HeaderMap) -> Option<String> {
+    let said = headers.get(CONTENT_ENCODING)?.to_str().unwrap_or("something that is no text").trim();
+    (!said.is_empty() && !said.eq_ignore_ascii_case("identity")).then(|| said.chars().take(80).collect())
 }
 
 fn request_id(headers: &HeaderMap) -> Option<String> {

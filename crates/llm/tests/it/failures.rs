@@ -468,6 +468,45 @@ async fn connections_that_fail_are_told_apart() {
 }
 
 #[tokio::test]
+async fn an_encoding_that_nobody_asked_for_is_named_and_not_tried_again() {
+    for encoding in ["gzip", "br"] {
+        let replies = vec![Reply::json(200, BODY).header("content-encoding", encoding); 2];
+        let server = LoopbackProvider::start(replies).unwrap();
+        let error = model(&server, options()).respond(&Request::new("hi")).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Protocol, "{error:?}");
+        assert!(error.message.contains(&format!("`{encoding}`")), "{error}");
+        assert_eq!(server.requests().len(), 1);
+    }
+    let server = LoopbackProvider::start(vec![Reply::json(200, BODY).header("content-encoding", "identity")]);
+    model(&server.unwrap(), options()).respond(&Request::new("hi")).await.unwrap();
+}
+
+#[test]
+fn options_do_not_replace_what_the_request_says() {
+    for name in ["model", "messages", "input", "contents", "stream"] {
+        let mut request = Request::new("hi");
+        request.provider_options.insert(name.to_owned(), json!("claude-opus-5-5"));
+        let error = model_at("http://127.0.0.1:1", options()).check(&request).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::InvalidRequest, "{error:?}");
+        assert!(error.message.contains(&format!("`{name}`")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_goes_far_without_encryption_is_told_of() {
+    for (base_url, is_told) in
+        [("http://192.0.2.1", true), ("http://10.1.2.3", false), ("https://192.0.2.1", false)]
+    {
+        // Nothing is connected to: these models may not.
+        let events: Vec<_> = model_at(base_url, once(options())).stream(&Request::new("hi")).collect().await;
+        let told = events.iter().any(
+            |event| matches!(event, Ok(ModelEvent::Notice(notice)) if notice.contains("without encryption")),
+        );
+        assert_eq!(told, is_told, "{base_url}: {events:?}");
+    }
+}
+
+#[tokio::test]
 async fn outward_connections_can_be_forbidden() {
     for base_url in ["https://api.anthropic.com", "http://10.1.2.3", "http://[2001:db8::1]"] {
         let error = model_at(base_url, options()).respond(&Request::new("hi")).await.unwrap_err();
