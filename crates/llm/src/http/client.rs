@@ -173,7 +173,7 @@ pub(crate) fn unencrypted_host(url: &Url) -> Option<&str> {
             Ok(IpAddr::V4(address)) => address.is_private() || address.is_link_local(),
             Ok(IpAddr::V6(address)) => address.is_unique_local() || address.is_unicast_link_local(),
             // A name that only a private network gives.
-            Err(_) => !bare.contains('.') || bare.ends_with(".local") || bare.ends_with(".internal"),
+            Err(_) => bare.rsplit_once('.').is_none_or(|(_, last)| ["local", "internal"].contains(&last)),
         };
     (!is_near).then_some(host)
 }
