@@ -225,7 +225,9 @@ impl ModelError {
             ErrorKind::Auth => {
                 "Check that the provider's key is set, current, and allowed to use this model."
             }
-            ErrorKind::NotFound => "Check the model's name; the provider may have retired it.",
+            ErrorKind::NotFound => {
+                "Check the model's name, which the provider may have retired, and the base URL, if one is set."
+            }
             ErrorKind::RateLimited { .. } => "Wait, lower the concurrency, or name a fallback model.",
             ErrorKind::Overloaded => "Try again later, or name a fallback model.",
             ErrorKind::ContextTooLong => "Shorten the conversation, or use a model with a larger window.",
@@ -241,7 +243,10 @@ impl ModelError {
             ErrorKind::NetworkForbidden => {
                 "Unset TOOLPOST_NO_NETWORK, or use `script:FILE` or `replay:FILE`."
             }
-            ErrorKind::Timeout(_) => "Try again, or raise the timeout.",
+            ErrorKind::Timeout(TimeoutStage::Connect) => "Try again, or raise `models.connect_timeout`.",
+            ErrorKind::Timeout(TimeoutStage::FirstByte) => "Try again, or raise `models.first_byte_timeout`.",
+            ErrorKind::Timeout(TimeoutStage::BetweenEvents) => "Try again, or raise `models.event_timeout`.",
+            ErrorKind::Timeout(TimeoutStage::Total) => "Try again, or raise `models.total_timeout`.",
             ErrorKind::Protocol => {
                 "Check that the base URL is the provider's and that no proxy changes answers."
             }

@@ -213,6 +213,7 @@ impl Resolve for SystemResolver {
 
 /// What a failure of the client means.
 pub(crate) fn failure_of(error: reqwest::Error) -> ModelError {
+    let asked = error.url().map(|url| url.origin().ascii_serialization());
     let error = error.without_url();
     let text = chain(&error);
     // A server that hangs up in the midst of a handshake is an I/O error, told apart by its words alone.
@@ -227,7 +228,7 @@ pub(crate) fn failure_of(error: reqwest::Error) -> ModelError {
     } else {
         ErrorKind::Network(NetworkStage::Transfer)
     };
-    ModelError::new(kind, text)
+    ModelError::new(kind, asked.map_or(text.clone(), |asked| format!("`{asked}`: {text}")))
 }
 
 /// Whether an error of a type stands anywhere in the chain, also inside an I/O error.

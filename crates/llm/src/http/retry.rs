@@ -59,6 +59,9 @@ pub(crate) enum Advice {
     },
 }
 
+/// The longest wait that is taken from a header: a year.
+const LONGEST: Duration = Duration::from_hours(365 * 24);
+
 /// What an unsuccessful answer's status and headers say.
 pub(crate) fn advice_of(status: u16, headers: &HeaderMap, now: SystemTime) -> Advice {
     let after = retry_after(headers, now);
@@ -73,12 +76,14 @@ pub(crate) fn advice_of(status: u16, headers: &HeaderMap, now: SystemTime) -> Ad
 pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    // What is longer than any wait is still a wait.
+    let wait = |seconds: f64| Duration::try_from_secs_f64(seconds).map_or(LONGEST, |wait| wait.min(LONGEST));
     if let Some(milliseconds) = text("retry-after-ms").and_then(number) {
-        return Duration::try_from_secs_f64(milliseconds / 1_000.0).ok();
+        return Some(wait(milliseconds / 1_000.0));
     }
     let text = text("retry-after")?;
     if let Some(seconds) = number(text) {
-        return Duration::try_from_secs_f64(seconds).ok();
+        return Some(wait(seconds));
     }
     let date = SystemTime::UNIX_EPOCH + Duration::from_secs(http_date(text)?);
     Some(date.duration_since(now).unwrap_or_default())
@@ -164,7 +169,9 @@ mod tests {
         assert_eq!(after(&[("retry-after", "9"), ("retry-after-ms", "70")]), Some(Duration::from_millis(70)));
         assert_eq!(after(&[("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT")]), Some(Duration::from_secs(30)));
         assert_eq!(after(&[("retry-after", "Sun, 06 Nov 1993 08:49:37 GMT")]), Some(Duration::ZERO));
-        for nonsense in ["-1", "NaN", "1e300", "tomorrow"] {
+        assert_eq!(after(&[("retry-after", "999999999999999999999")]), Some(LONGEST));
+        assert_eq!(after(&[("retry-after-ms", "1e300")]), Some(LONGEST));
+        for nonsense in ["-1", "NaN", "tomorrow"] {
             assert_eq!(after(&[("retry-after", nonsense)]), None, "{nonsense}");
         }
     }

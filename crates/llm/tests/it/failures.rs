@@ -455,6 +455,7 @@ async fn connections_that_fail_are_told_apart() {
         model_at(&format!("http://{closed}"), options()).respond(&Request::new("hi")).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Network(NetworkStage::Connect), "{error:?}");
     assert_eq!(error.details.attempts.len(), 4);
+    assert!(error.message.contains(&format!("`http://{closed}`")), "{error}");
 
     let open = HttpOptions { no_network: false, ..once(options()) };
     let error = model_at("http://no-such-host.invalid", open).respond(&Request::new("hi")).await.unwrap_err();
