@@ -117,10 +117,12 @@ impl From<ModelError> for Failure {
             exit: (&error.kind).into(),
             code: error.kind.as_str().to_uppercase(),
             message,
+            // One attempt is what the message tells of.
             causes: error
                 .details
                 .attempts
                 .iter()
+                .filter(|_| error.details.attempts.len() > 1)
                 .map(|attempt| format!("attempt {}: {}", attempt.number, attempt.reason))
                 .collect(),
             hints: hint.into_iter().collect(),

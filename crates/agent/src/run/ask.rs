@@ -11,6 +11,7 @@ use toolpost_llm::{
 };
 
 use super::hosted_tools::Told;
+use super::notices::shortened;
 use super::{Interrupted, Running, Spent, sleep_until};
 use crate::StopReason;
 use crate::meter::Meter;
@@ -210,7 +211,10 @@ impl Running<'_> {
         }
         self.goes_on = has_begun && wanted.is_empty() && response.stop == ModelStop::Pause;
         for notice in &response.notices {
-            self.note(notice);
+            // Most were told of while the answer came.
+            if !self.notices.has(&shortened(notice)) {
+                self.note(notice);
+            }
         }
         self.request.push_response(response);
         if response.stop != ModelStop::Pause {

@@ -22,6 +22,10 @@ impl Notices {
         }
     }
 
+    pub(super) fn has(&self, message: &str) -> bool {
+        self.0.iter().any(|kept| kept == message)
+    }
+
     pub(super) fn as_slice(&self) -> &[String] {
         &self.0
     }

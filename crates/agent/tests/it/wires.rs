@@ -1,9 +1,9 @@
 //! Whole runs over the wire of each provider, and what of a run stands in its requests.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use toolpost::Approval;
+use toolpost::{Approval, Event};
 use toolpost_agent::{Agent, Builder, Conversations, NewConversation, Run, StopReason};
 use toolpost_llm::{
     HostedModel, HostedTool, HttpClient, HttpOptions, OutputFormat, Provider, ProviderAccess, Secret,
@@ -193,4 +193,26 @@ async fn what_events_of_usage_carry_is_not_sent_to_the_provider() {
     assert_eq!(request.json()["stream"], true);
     let sent = String::from_utf8_lossy(&request.body).into_owned() + &format!("{:?}", request.headers);
     assert!(!sent.contains("tenant") && request.json().get("metadata").is_none(), "{sent}");
+}
+
+#[tokio::test]
+async fn what_an_answer_says_beside_itself_is_told_once() {
+    let body = json!({"id": "resp_1", "object": "response", "status": "completed", "model": "m",
+        "output": [{"type": "message", "id": "m", "role": "assistant", "status": "completed",
+            "content": [{"type": "output_text", "text": "hi", "annotations": []}]}]});
+    let server = LoopbackProvider::start(vec![Reply::json(200, body.to_string())]).unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&told);
+    let agent = agent_at(&server, "openai", "gpt-x")
+        .on_event(Arc::new(move |event: &Event| {
+            if let Event::Notice { message } = event {
+                heard.lock().unwrap().push(message.clone());
+            }
+        }))
+        .build();
+    let outcome = agent.run("hi").await;
+    assert_eq!(outcome.stop, StopReason::EndTurn, "{:?}", outcome.error);
+    let told = told.lock().unwrap();
+    let of_tokens = told.iter().filter(|notice| notice.contains("how many tokens")).count();
+    assert_eq!(of_tokens, 1, "{told:?}");
 }
