@@ -251,8 +251,9 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     }
     #[derive(Default, Deserialize)]
     struct Response {
+        // A number, or an object with one.
         #[serde(default)]
-        status: Status,
+        status: Value,
         #[serde(default)]
         headers: BTreeMap<String, Value>,
         #[serde(default)]
@@ -260,21 +261,20 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
         #[serde(default)]
         body: Option<Value>,
     }
-    #[derive(Default, Deserialize)]
-    struct Status {
-        #[serde(default)]
-        code: u16,
-    }
     // A header has a list of values, or one.
     let first = |headers: &BTreeMap<String, Value>, name: &str| {
         let (_, value) = headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name))?;
         value.as_array().and_then(|values| values.first()).unwrap_or(value).as_str().map(str::to_owned)
     };
-    // A body is a text, or has one under a name that says how it was kept.
+    // A body is a text, or has one under a name that says how it was kept, or JSON as it is.
     let written = |body: &Option<Value>| {
         let body = body.as_ref()?;
-        let under = ["string", "base64_string", "text"].iter().find_map(|name| body.get(name));
-        under.unwrap_or(body).as_str().map(str::to_owned)
+        let under = ["string", "base64_string", "text", "content"].iter().find_map(|name| body.get(name));
+        match under.unwrap_or(body) {
+            Value::String(text) => Some(text.clone()),
+            Value::Null => None,
+            parsed => under.is_some().then(|| parsed.to_string()),
+        }
     };
     // Files that a client fetched are in base64 there; only the exchanges with the provider are wanted.
     let options = serde_saphyr::options! { ignore_binary_tag_for_string: true };
@@ -295,7 +295,8 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
                 body,
                 beta: first(&request.headers, "anthropic-beta"),
             }),
-            status: response.status.code,
+            status: response.status.get("code").unwrap_or(&response.status).as_u64().unwrap_or_default()
+                as u16,
             answer: answer(&first(&response.headers, "content-type").unwrap_or_default(), text)?,
         })
     });
@@ -353,6 +354,18 @@ mod tests {
         assert!(matches!(&exchanges[0].answer, Answer::Body(text) if text == "{\"b\":null}"));
         assert_eq!(exchanges[1].request.as_ref().unwrap().body, Some(serde_json::json!({"c": 2})));
         assert!(matches!(&exchanges[1].answer, Answer::Stream(text) if text == "data: 1\n\n"));
+    }
+
+    #[test]
+    fn a_body_may_say_what_it_is() {
+        let text = "interactions:\n- request: {uri: u, body: {type: json, content: {c: 2}}}\n  \
+            response: {status: 404, headers: {content-type: [application/json]}, body: {type: json, content: {d: 3}}}\n\
+            - request: {uri: u}\n  response: {status: 200, body: {type: text, content: 'e'}}\n";
+        let exchanges = vcr(Path::new("a.yaml"), text).unwrap();
+        assert_eq!(exchanges[0].status, 404);
+        assert_eq!(exchanges[0].request.as_ref().unwrap().body, Some(serde_json::json!({"c": 2})));
+        assert!(matches!(&exchanges[0].answer, Answer::Body(text) if text == r#"{"d":3}"#));
+        assert!(matches!(&exchanges[1].answer, Answer::Body(text) if text == "e"));
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod fidelity;
 mod files;
 mod gemini;
 mod half_characters;
+mod odd_servers;
 mod official_types;
 mod offline;
 mod recorded;

@@ -89,7 +89,10 @@ fn every_recorded_answer_folds() {
     }
     for (path, text) in streams(&recordings) {
         let (response, events) = fold([text.as_bytes()]).unwrap_or_else(|error| panic!("{path}: {error}"));
-        assert_eq!(Value::from(values(&response)), crate::fidelity::naive_messages(text), "{path}");
+        // What others recorded may be of a form that the naive fold cannot read, such as arguments that are no JSON.
+        if let Some(expected) = crate::fidelity::read(|| crate::fidelity::naive_messages(text)) {
+            assert_eq!(Value::from(values(&response)), expected, "{path}");
+        }
         check_facts(path, &response, &mut kinds);
         check_deltas(path, &response, &events);
         folded += 1;

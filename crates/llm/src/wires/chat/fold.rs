@@ -358,6 +358,8 @@ impl ChatFold {
                     }
                 }
                 "content" => self.grow_content(value, events)?,
+                // They say of a delta where it belongs, and are no part of the message.
+                "index" | "channel" => {}
                 _ => {
                     let text = self.grow(name, value)?;
                     if let Some(text) = text {

@@ -172,7 +172,7 @@ fn call_item(call: &RawValue, id: &str) -> Result<(ItemView, Fields), serde_json
 fn arguments_of(function: &Fields) -> Result<RawJson, String> {
     let Some(value) = function.get("arguments") else { return Ok(empty()) };
     match serde_json::from_str::<String>(value.get()) {
-        Ok(text) if text.trim().is_empty() => Ok(empty()),
+        Ok(text) if matches!(text.trim(), "" | "null") => Ok(empty()),
         Ok(text) => RawJson::parse(text.clone()).map_err(|_| text),
         Err(_) if value.get() == "null" => Ok(empty()),
         Err(_) => Ok(RawJson::from(value)),

@@ -219,9 +219,12 @@ impl ResponseFold {
     }
 
     fn close_item(&mut self, index: Option<u64>, raw: RawJson, events: &mut VecDeque<ModelEvent>) {
-        let item = view::item(self.dialect, raw);
         let place = self.place(index);
-        self.close(place, item, events);
+        let raw = match self.slots[place].whole(&raw) {
+            Some(whole) => whole,
+            None => raw,
+        };
+        self.close(place, view::item(self.dialect, raw), events);
     }
 
     /// Completes an item, and shows what its deltas have not shown.
@@ -321,10 +324,24 @@ impl Slot {
 
     /// The item of what the deltas said, for servers that never say it whole.
     fn built(&self) -> Result<RawJson, serde_json::Error> {
-        let mut fields: Fields = match &self.start {
+        self.built_on(match &self.start {
             Some(start) => serde_json::from_str(start.get()).unwrap_or_default(),
             None => Fields::default(),
-        };
+        })
+    }
+
+    /// The item that its end leaves without the texts that its deltas had: with them. `None` if it has its own.
+    fn whole(&self, end: &RawJson) -> Option<RawJson> {
+        if self.parts.is_empty() {
+            return None;
+        }
+        let fields: Fields = serde_json::from_str(end.get()).ok()?;
+        let has = |name: &str| fields.get(name).is_some_and(|value| value.get() != "null");
+        let is_message = fields.read::<String>("type").is_none_or(|kind| kind == "message");
+        (is_message && !has("content")).then(|| self.built_on(fields).ok()).flatten()
+    }
+
+    fn built_on(&self, mut fields: Fields) -> Result<RawJson, serde_json::Error> {
         let texts = |is_wanted: fn(Source) -> bool| {
             let mut out = JsonWriter::with_capacity(64);
             out.piece("[");

@@ -32,8 +32,10 @@ impl Dialect for Chat {
     }
 
     fn is_whole(&self, stream: &str) -> bool {
-        stream.contains("[DONE]")
-            || chunks(stream).any(|chunk| chunk["choices"][0]["finish_reason"].is_string())
+        // An error ends it, also if the server closes it like an answer.
+        chunks(stream).all(|chunk| chunk["error"].is_null())
+            && (stream.contains("[DONE]")
+                || chunks(stream).any(|chunk| chunk["choices"][0]["finish_reason"].is_string()))
     }
 
     fn oracle(&self, stream: &str) -> Value {
@@ -114,7 +116,7 @@ fn naive_fold(stream: &str) -> Value {
 /// Texts are appended, lists too, objects member by member, `null` changes nothing that is there.
 fn grow(ours: &mut Value, delta: &Value) {
     for (name, value) in delta.as_object().expect("a delta is an object") {
-        if ["index", "role"].contains(&name.as_str()) {
+        if ["index", "role", "channel"].contains(&name.as_str()) {
             continue;
         }
         match (ours.get_mut(name), value) {
