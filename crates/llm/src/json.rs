@@ -96,8 +96,9 @@ impl JsonWriter {
         &self.0
     }
 
-    /// What was written.
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
+    /// What was written, without the room for more: a body is kept until its answer has come.
+    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
+        self.0.shrink_to_fit();
         self.0
     }
 

@@ -501,6 +501,10 @@ impl Reading {
             fold.take(data, queue).map_err(Broken::Fold)
         })?;
         piece.advance(taken);
+        if piece.is_empty() {
+            // An empty piece still holds the connection's buffer, which would need another for what comes next.
+            *piece = Bytes::new();
+        }
         // Bytes alone do not count as progress: a drip that never completes an event must end.
         if events > 0 {
             self.until = tries.event_deadline();
