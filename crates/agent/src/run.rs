@@ -107,10 +107,21 @@ fn now() -> Instant {
 
 impl Run {
     /// Runs until there is an answer or a limit. To stop it, use its cancellation: then the record is whole.
-    pub async fn finish(mut self) -> Outcome {
+    pub async fn finish(self) -> Outcome {
         let agent = self.agent.clone();
-        let parts = &*agent.0;
         let begun = now();
+        let mut running = self.begin(&agent.0, begun);
+        let ended = match running.claim().await {
+            Ok(()) => running.work().await,
+            Err(stop) => Err(stop.into()),
+        };
+        let Interrupted { stop, error } = ended.map_or_else(|interrupted| interrupted, Interrupted::from);
+        running.wrap_up(&stop).await;
+        running.close(begun, stop, error).await
+    }
+
+    /// All that a run has while it runs, on the heap: a hundred runs are a hundred futures, which stay small.
+    fn begin(mut self, parts: &Parts, begun: Instant) -> Box<Running<'_>> {
         let parent = self.outer.as_ref().and_then(|outer| outer.run);
         self.keeper.begin(self.id, parent, &*parts.model, &self.turns);
         let model = self.keeper.listen(&parts.model);
@@ -140,7 +151,6 @@ impl Run {
         };
         let finder = parts.offering.finder().map(|model| port_of(self.keeper.listen(model)));
         let port = port_of(Arc::clone(&model));
-        // Its caller's own future stays small.
         let mut running = Box::new(Running {
             parts,
             model,
@@ -195,13 +205,7 @@ impl Run {
             running.restore(&resumed, begun);
             running.resumed = Some(resumed);
         }
-        let ended = match running.claim().await {
-            Ok(()) => running.work().await,
-            Err(stop) => Err(stop.into()),
-        };
-        let Interrupted { stop, error } = ended.map_or_else(|interrupted| interrupted, Interrupted::from);
-        running.wrap_up(&stop).await;
-        running.close(begun, stop, error.map(|error| *error)).await
+        running
     }
 }
 
@@ -289,7 +293,10 @@ impl Running<'_> {
     /// The loop: ask, judge, call, tell, ask again.
     async fn work(&mut self) -> Result<StopReason, Interrupted> {
         self.open().await?;
-        let mut made = self.take_up().await;
+        let mut made = match self.resumed.take() {
+            Some(resumed) => Box::pin(self.take_up(*resumed)).await,
+            None => Made::default(),
+        };
         loop {
             if let Some(stop) = self.tell(made) {
                 return Err(stop.into());
@@ -340,52 +347,28 @@ impl Running<'_> {
     }
 
     /// The record and what else is handed over.
-    async fn close(mut self, begun: Instant, stop: StopReason, error: Option<ModelError>) -> Outcome {
-        let state = self.state(begun);
-        let execution_time = self.elapsed(begun);
-        let Self {
-            listeners,
-            value,
-            mut record,
-            request,
-            offer,
-            payloads,
-            mut notices,
-            budget,
-            mut keeper,
-            carry,
-            code_meter,
-            ..
-        } = self;
-        let family = budget.family();
-        let spent = family.spent();
-        let handoff = family.handoff();
-        record.children = family.take_children();
-        record.usage = spent.usage;
-        record.cost_usd = spent.cost_usd;
-        record.success = stop.is_answer();
-        stop.as_str().clone_into(&mut record.stop_reason);
-        record.execution_time = execution_time.as_secs_f64();
-        record.error = error
-            .as_ref()
-            .map(|error| json!({ "kind": error.kind.as_str(), "message": error.to_string(), "hint": error.hint() }));
-        if let StopReason::Guardrail(reason) | StopReason::NotClaimed(reason) = &stop {
-            record.error = Some(json!({ "kind": stop.as_str(), "message": reason }));
-        }
-        let tool_session = offer.into_session();
-        record.notices = notices.as_slice().to_vec();
+    async fn close(
+        mut self: Box<Self>,
+        begun: Instant,
+        stop: StopReason,
+        error: Option<Box<ModelError>>,
+    ) -> Outcome {
+        let state = self.state(begun).map(Box::new);
+        self.finish_record(begun, &stop, error.as_deref());
         let ended = Ended {
-            record: &record,
-            turns: &request.turns,
-            open: state.as_ref().map(RunState::results).unwrap_or_default(),
-            carry: &carry,
-            code_meter: &code_meter,
-            session: tool_session.as_ref(),
+            record: &self.record,
+            turns: &self.request.turns,
+            open: state.as_deref().map(RunState::results).unwrap_or_default(),
+            carry: &self.carry,
+            code_meter: &self.code_meter,
+            session: self.offer.session(),
         };
-        if let Some(notice) = keeper.finish(&ended).await {
-            notices.add(notices::shortened(&notice));
-            record.notices = notices.into_vec();
+        if let Some(notice) = self.keeper.finish(&ended).await {
+            self.notices.add(notices::shortened(&notice));
         }
+        let Self { listeners, value, mut record, request, offer, payloads, notices, budget, carry, .. } =
+            *self;
+        record.notices = notices.into_vec();
         let record = Arc::new(record);
         let finished = Event::RunFinished { record: Arc::clone(&record) };
         listeners.events.iter().for_each(|sink| sink(&finished));
@@ -393,14 +376,34 @@ impl Running<'_> {
             stop,
             record,
             turns: request.turns,
-            error,
-            tool_session,
+            error: error.map(|error| *error),
+            tool_session: offer.into_session(),
             carry,
             payloads,
             value,
-            state,
-            handoff,
+            state: state.map(|state| *state),
+            handoff: budget.family().handoff(),
         }
+    }
+
+    /// Writes into the record how it ended and what it took.
+    fn finish_record(&mut self, begun: Instant, stop: &StopReason, error: Option<&ModelError>) {
+        let execution_time = self.elapsed(begun);
+        let family = self.budget.family();
+        let spent = family.spent();
+        let record = &mut self.record;
+        record.children = family.take_children();
+        record.usage = spent.usage;
+        record.cost_usd = spent.cost_usd;
+        record.success = stop.is_answer();
+        stop.as_str().clone_into(&mut record.stop_reason);
+        record.execution_time = execution_time.as_secs_f64();
+        record.error = error
+            .map(|error| json!({ "kind": error.kind.as_str(), "message": error.to_string(), "hint": error.hint() }));
+        if let StopReason::Guardrail(reason) | StopReason::NotClaimed(reason) = stop {
+            record.error = Some(json!({ "kind": stop.as_str(), "message": reason }));
+        }
+        record.notices = self.notices.as_slice().to_vec();
     }
 
     /// Keeps what is new of the conversation, where it is kept.

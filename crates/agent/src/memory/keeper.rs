@@ -99,6 +99,9 @@ impl Keeper {
 
     /// Keeps what came since the last time, and how far the run has come; the notice if that failed.
     pub(crate) async fn save(&mut self, turns: &[Turn], record: &RunRecord, spent: &Spent) -> Option<String> {
+        if self.log.is_none() && self.conversation.is_none() {
+            return None;
+        }
         let log = self.log.clone();
         let save_run = async {
             match log {
@@ -107,8 +110,9 @@ impl Keeper {
             }
         };
         let add = self.add(|conversation, edition, run| conversation.add_turns(edition, run, turns));
-        // At once, so that a store can write both to its disk together.
-        let (of_conversation, of_run) = join(add, save_run).await;
+        // At once, so that a store can write both to its disk together. Apart, since every run has room for this future,
+        // and most are not kept.
+        let (of_conversation, of_run) = Box::pin(join(add, save_run)).await;
         self.judge(of_conversation, of_run, false)
     }
 

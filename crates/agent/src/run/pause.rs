@@ -254,9 +254,8 @@ impl Running<'_> {
     }
 
     /// Takes up the calls of a resumed run.
-    pub(super) async fn take_up(&mut self) -> Made {
-        let Some(resumed) = self.resumed.take() else { return Made::default() };
-        let Resumed { state, mut decisions, .. } = *resumed;
+    pub(super) async fn take_up(&mut self, resumed: Resumed) -> Made {
+        let Resumed { state, mut decisions, .. } = resumed;
         let mut planned = Vec::with_capacity(state.calls.len());
         for call in state.calls {
             let mut wanted = Wanted {

@@ -17,11 +17,11 @@ impl Running<'_> {
         let ours = ours.filter(|compaction| !compaction.is_by_provider_of(&*self.parts.model));
         let Some(compaction) = ours else { return self.ask_in_form().await };
         if compaction.is_due(self.context_tokens, &*self.model) {
-            self.shorten().await?;
+            Box::pin(self.shorten()).await?;
         }
         let answer = match self.ask_in_form().await {
             Err(Interrupted { error: Some(error), .. }) if error.kind == ErrorKind::ContextTooLong => {
-                if !self.shorten().await? {
+                if !Box::pin(self.shorten()).await? {
                     return Err((*error).into());
                 }
                 self.ask().await?
