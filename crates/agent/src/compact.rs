@@ -177,7 +177,11 @@ fn transcript(turns: &[Turn], most: usize) -> String {
     let mut lines = Vec::new();
     for turn in turns {
         match turn {
-            Turn::User(parts) | Turn::System(parts) => lines.push(format!("User: {}", shown(parts))),
+            Turn::User(parts) | Turn::System(parts) => lines.push(match &parts[..] {
+                // An earlier summary is all that is left of what it stands for.
+                [Part::Text(text)] if text.starts_with(HEADING) => format!("User: {text}"),
+                _ => format!("User: {}", shown(parts)),
+            }),
             Turn::Assistant(turn) => {
                 lines.extend(turn.items.iter().filter_map(|item| match item.view() {
                     ItemView::Text { text, .. } => {

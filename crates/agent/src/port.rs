@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use toolpost_core::{
-    Answer, Artifact, BoxFuture, CallId, CallRecord, Delivery, LogLine, Port, Progress, Question,
-    QuestionKind, Sample, SampleRequest, ToolError,
+    Answer, Artifact, BoxFuture, CallId, Delivery, LogLine, Port, Progress, Question, QuestionKind, Sample,
+    SampleRequest, ToolError,
 };
 use toolpost_llm::{Model, ModelId, PromptCaching, Request, Settings};
 
@@ -88,22 +88,10 @@ impl ModelPort {
         sum
     }
 
-    /// What the completions for a call and those made from it consumed, if there were any. It is counted already.
-    pub(crate) fn take_spent_of(&self, call: &CallRecord) -> Option<Spent> {
-        let mut all = self.asked();
-        let mut sum = None;
-        let mut calls = vec![call];
-        while let Some(call) = calls.pop() {
-            // Nearly always nobody has asked.
-            if all.is_empty() {
-                break;
-            }
-            if let Some(spent) = all.remove(&call.id).and_then(|asked| asked.spent) {
-                sum.get_or_insert_with(Spent::default).add(&spent);
-            }
-            calls.extend(call.children.iter().map(|child| &**child));
-        }
-        sum
+    /// What the completions for a call consumed, without those for calls made from it, if there were any. It is counted
+    /// already.
+    pub(crate) fn take_spent_of(&self, call: CallId) -> Option<Spent> {
+        self.asked().remove(&call)?.spent
     }
 
     fn asked(&self) -> MutexGuard<'_, HashMap<CallId, Asked>> {

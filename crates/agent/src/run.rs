@@ -191,6 +191,7 @@ impl Run {
             resumed: self.resumed,
             waiting: Vec::new(),
             goes_on: false,
+            has_said: false,
             payloads: Vec::new(),
             context_tokens: 0,
             code_meter,
@@ -274,6 +275,8 @@ struct Running<'a> {
     waiting: Vec<WaitingCall>,
     /// Whether the next answer goes on where a pause was made.
     goes_on: bool,
+    /// Whether the latest answer has said something, with the pieces that it goes on from.
+    has_said: bool,
     payloads: Vec<CallPayload>,
     /// How many tokens the conversation had with the latest answer.
     context_tokens: u64,
@@ -292,7 +295,10 @@ struct Running<'a> {
 impl Running<'_> {
     /// The loop: ask, judge, call, tell, ask again.
     async fn work(&mut self) -> Result<StopReason, Interrupted> {
-        self.open().await?;
+        if let Err(interrupted) = self.open().await {
+            self.wait_on();
+            return Err(interrupted);
+        }
         let mut made = match self.resumed.take() {
             Some(resumed) => Box::pin(self.take_up(*resumed)).await,
             None => Made::default(),
@@ -315,7 +321,7 @@ impl Running<'_> {
                 self.save().await;
             }
             made = match self.judge(&response, wanted) {
-                Next::Answer(stop) => match self.accept(stop, &said) {
+                Next::Answer(stop) => match self.accept(stop) {
                     Some(stop) => return Ok(stop),
                     None => Made::default(),
                 },

@@ -459,11 +459,24 @@ impl Conversation {
         {
             let state = self.state();
             let is_last = state.exchanges.last().is_none_or(|last| last.run == run);
-            if !is_last || state.turns.len() > turns.len() {
+            // A summary may have made it shorter since.
+            let follows = match state.turns.last() {
+                Some(kept) => match turns.get(state.turns.len() - 1) {
+                    Some(turn) => self.as_kept(kept)? == self.as_kept(turn)?,
+                    None => false,
+                },
+                None => true,
+            };
+            if !is_last || !follows {
                 return Err(gone_on(run));
             }
         }
         self.0.backlog.check().await.map_err(|error| gone_on_if_conflict(error, run))
+    }
+
+    /// A turn as it is kept, without secrets; however its numbers are written.
+    fn as_kept(&self, turn: &Turn) -> Result<Value, ToolError> {
+        Ok(serde_json::from_str(&self.0.backlog.ledger().text(turn)?)?)
     }
 
     /// Takes over the conversation for a run that has waited: nobody else can add to what was there before. Returns the
@@ -482,12 +495,13 @@ impl Conversation {
         claimed.map_err(|error| gone_on_if_conflict(error, run))
     }
 
-    /// Writes what was added.
+    /// Writes what was added and is not written yet: because the store could not take it, or because nobody has waited for
+    /// it, as for what a summary has cost that was given up.
     ///
     /// # Errors
     /// `CONFLICT` if somebody else has gone on with the conversation, and those of the store: then the next time goes on
     /// from there.
-    pub(super) async fn flush(&self) -> Result<(), ToolError> {
+    pub async fn flush(&self) -> Result<(), ToolError> {
         self.0.backlog.flush(|_| ()).await
     }
 
@@ -501,7 +515,8 @@ impl Conversation {
 
     /// Makes it shorter now, as it would be when it comes near to the model's window: with the agent's
     /// [`Compaction`](crate::Compaction), or the default one. `None` if there was nothing that a summary could replace.
-    /// What it consumes counts for the conversation, also if nothing comes of it.
+    /// What it consumes counts for the conversation, also if nothing comes of it; where nobody waits for its end,
+    /// [`flush`](Self::flush) or the next run keeps that.
     ///
     /// # Errors
     /// `DEPENDENCY` if the model could not write the summary, `CONFLICT` if somebody has gone on with the conversation
@@ -518,24 +533,21 @@ impl Conversation {
         };
         let writer = compaction.model.as_ref().unwrap_or(&agent.0.model);
         let window = compaction.window_of(&**writer);
-        // It belongs to no run.
-        let family = Arc::new(Family::new(&Limits::default(), None));
-        let mut meter = Meter::new(&family, writer, agent.0.pricing.as_ref());
+        let mut paid = Paid::by(self);
+        let mut meter = Meter::new(&paid.family, writer, agent.0.pricing.as_ref());
         let summary = compaction.summary(&mut meter, turns.get(from..to).unwrap_or_default(), window).await;
         drop(meter);
-        let spent = family.spent();
-        let turn = match summary {
-            Ok(turn) => turn,
-            Err(error) => {
-                let error = ToolError::dependency(format!("the summary could not be written: {error}"));
-                self.0.backlog.push(None, move |head| head.spend(&spent));
-                self.flush().await?;
-                return Err(error);
-            }
+        let spent = paid.family.spent();
+        let added = match summary {
+            Ok(turn) => self
+                .add_turns(edition, run, &turns)
+                .and_then(|edition| self.splice(edition, run, (from, to), &turn, Some(spent.clone()))),
+            Err(error) => Err(ToolError::dependency(format!("the summary could not be written: {error}"))),
         };
-        let edition = self.add_turns(edition, run, &turns)?;
-        self.splice(edition, run, (from, to), &turn, Some(spent.clone()))?;
+        paid.is_counted = added.is_ok();
+        drop(paid);
         self.flush().await?;
+        added?;
         Ok(Some(Compacted { turns: to - from, usage: spent.usage, cost_usd: spent.cost_usd }))
     }
 
@@ -608,6 +620,30 @@ fn gone_on(run: RunId) -> ToolError {
 
 fn gone_on_if_conflict(error: ToolError, run: RunId) -> ToolError {
     if error.code() == Code::Conflict { gone_on(run) } else { error }
+}
+
+/// What is spent for a conversation by no run. It counts there, also if nobody waits for what it was spent for.
+struct Paid<'a> {
+    conversation: &'a Conversation,
+    family: Arc<Family>,
+    /// Whether it came with something else.
+    is_counted: bool,
+}
+
+impl<'a> Paid<'a> {
+    fn by(conversation: &'a Conversation) -> Self {
+        let family = Arc::new(Family::new(&Limits::default(), None));
+        Self { conversation, family, is_counted: false }
+    }
+}
+
+impl Drop for Paid<'_> {
+    fn drop(&mut self) {
+        let spent = self.family.spent();
+        if !self.is_counted && spent != Spent::default() {
+            self.conversation.0.backlog.push(None, move |head| head.spend(&spent));
+        }
+    }
 }
 
 /// What a run leaves that is over, or that waits.

@@ -8,7 +8,7 @@ use toolpost_core::{DocStore, Document, ScopeId, Secret, Timestamp, ToolError, U
 use toolpost_llm::Scrubber;
 
 use super::conversation::{Conversation, Head};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, MOST_LISTED};
 
 /// Where conversations are kept, by their names.
 const PREFIX: &str = "conversations/";
@@ -221,7 +221,7 @@ impl Conversations {
         limit: usize,
     ) -> Result<Vec<ConversationSummary>, ToolError> {
         let mut found = Vec::new();
-        for document_name in self.ledger.names(PREFIX).await? {
+        for document_name in self.ledger.names(PREFIX, MOST_LISTED).await? {
             let Some(Ok(id)) = document_name.strip_prefix(PREFIX).map(str::parse) else { continue };
             let Some(document) = self.ledger.head(&document_name).await? else { continue };
             // One that cannot be read must not hide the others.

@@ -18,7 +18,7 @@ const PIECE: usize = 512 * 1024;
 /// How many changes are read at once.
 const PAGE: usize = 16;
 /// How many documents are looked at for a list, the youngest first.
-const MOST_LISTED: usize = 5_000;
+pub(super) const MOST_LISTED: usize = 5_000;
 
 /// Where entries are kept, and what must not be seen in them.
 #[derive(Clone)]
@@ -212,8 +212,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The names below a prefix, the youngest first, as many as are ever looked at. Names sort by when they were made.
-    pub(super) async fn names(&self, prefix: &str) -> Result<Vec<String>, ToolError> {
+    /// The names below a prefix, the youngest first, at most so many. Names sort by when they were made.
+    pub(super) async fn names(&self, prefix: &str, most: usize) -> Result<Vec<String>, ToolError> {
         let mut names: std::collections::VecDeque<String> = std::collections::VecDeque::new();
         loop {
             let page = self.store.list(prefix, names.back().map(String::as_str), 1_000).await?;
@@ -221,7 +221,7 @@ impl Ledger {
                 break;
             }
             names.extend(page.into_iter().map(|(name, _)| name));
-            let too_many = names.len().saturating_sub(MOST_LISTED);
+            let too_many = names.len().saturating_sub(most);
             names.drain(..too_many);
         }
         Ok(names.into_iter().rev().collect())

@@ -15,7 +15,7 @@ use toolpost_llm::{
 
 use super::backlog::Backlog;
 use super::conversation::shortened;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, MOST_LISTED};
 use crate::run::Spent;
 
 /// The version of the format of a head.
@@ -277,7 +277,7 @@ impl Runs {
         limit: usize,
     ) -> Result<Vec<RunSummary>, ToolError> {
         let mut found = Vec::new();
-        for name in self.ledger.names(PREFIX).await? {
+        for name in self.ledger.names(PREFIX, MOST_LISTED).await? {
             if found.len() >= limit {
                 break;
             }
@@ -463,7 +463,8 @@ impl Runs {
 
     /// Removes the oldest of those that are too many.
     async fn prune(&self) -> Result<(), ToolError> {
-        let names = self.ledger.names(PREFIX).await?;
+        let looked_at = self.most.saturating_add(MOST_REMOVED).max(MOST_LISTED);
+        let names = self.ledger.names(PREFIX, looked_at).await?;
         for name in names.iter().skip(self.most).rev().take(MOST_REMOVED) {
             self.ledger.forget(name).await?;
         }

@@ -171,10 +171,10 @@ impl Running<'_> {
     }
 
     /// Looks at the last answer: why the run ends with it, or `None` if the model is to try again.
-    pub(super) fn accept(&mut self, stop: StopReason, text: &str) -> Option<StopReason> {
+    pub(super) fn accept(&mut self, stop: StopReason) -> Option<StopReason> {
         let Some(form) = self.answer.as_ref().filter(|_| stop.is_answer()) else { return Some(stop) };
-        // Of an answer that was made in several pieces the record has all.
-        let whole = if text.trim().is_empty() { "" } else { self.record.response.as_str() };
+        // Of an answer that was made in several pieces the record has all, also if the last one says nothing.
+        let whole = if self.has_said { self.record.response.as_str() } else { "" };
         let problem = match form.read(whole) {
             Ok(value) => {
                 self.value = Some(value);

@@ -203,13 +203,13 @@ impl Running<'_> {
         let wanted = wanted(response);
         self.watch.answer(text);
         // Only text can be gone on with: what was said before an empty pause belongs to an earlier answer.
-        let has_begun = self.goes_on || !text.is_empty();
+        self.has_said = self.goes_on || !text.is_empty();
         if self.goes_on {
             self.record.response.push_str(text);
         } else if !text.is_empty() {
             text.clone_into(&mut self.record.response);
         }
-        self.goes_on = has_begun && wanted.is_empty() && response.stop == ModelStop::Pause;
+        self.goes_on = self.has_said && wanted.is_empty() && response.stop == ModelStop::Pause;
         for notice in &response.notices {
             // Most were told of while the answer came.
             if !self.notices.has(&shortened(notice)) {

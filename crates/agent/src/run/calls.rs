@@ -221,27 +221,30 @@ impl Running<'_> {
         made.stop
     }
 
-    /// Enters into the record of a call what models have consumed for it, by what they were asked for here, which is
-    /// counted already; else counts what the tool says.
+    /// Enters into the record of a call what models have consumed for it and for the calls made from it, by what they were
+    /// asked for here, which is counted already; and counts what the others of these calls say themselves.
     fn account_for(&self, call: &mut Arc<CallRecord>) {
         let mut sum: Option<Spent> = None;
-        for port in self.ports() {
-            let Some(spent) = port.take_spent_of(call) else { continue };
-            self.tell_usage(port.model().to_string(), &spent, 0);
-            sum.get_or_insert_with(Spent::default).add(&spent);
-        }
-        match (sum, &call.usage) {
-            (Some(spent), _) => {
-                let record = Arc::make_mut(call);
-                record.usage = Some(spent.usage);
-                record.cost_usd = spent.cost_usd;
+        let mut calls = vec![&**call];
+        while let Some(one) = calls.pop() {
+            calls.extend(one.children.iter().map(|child| &**child));
+            let mut was_asked = false;
+            for port in self.ports() {
+                let Some(spent) = port.take_spent_of(one.id) else { continue };
+                was_asked = true;
+                self.tell_usage(port.model().to_string(), &spent, 0);
+                sum.get_or_insert_with(Spent::default).add(&spent);
             }
-            (None, Some(usage)) => {
-                let spent = Spent { usage: usage.clone(), cost_usd: call.cost_usd };
+            if let Some(usage) = one.usage.as_ref().filter(|_| !was_asked) {
+                let spent = Spent { usage: usage.clone(), cost_usd: one.cost_usd };
                 self.budget.spend(&spent);
-                self.tell_usage(call.tool.to_string(), &spent, 0);
+                self.tell_usage(one.tool.to_string(), &spent, 0);
             }
-            (None, None) => {}
+        }
+        if let Some(spent) = sum {
+            let record = Arc::make_mut(call);
+            record.usage = Some(spent.usage);
+            record.cost_usd = spent.cost_usd;
         }
     }
 

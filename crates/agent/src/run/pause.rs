@@ -28,6 +28,8 @@ const VERSION: u8 = 1;
 /// ([`Run::with_caller`]), for what ([`Run::with_scope`]) and with what. What the model has written is in it, the
 /// arguments of its calls among it.
 ///
+/// A run that goes on and ends before any of its calls is made has a state again, whatever ended it.
+///
 /// A state is to be gone on with once. Its calls then run once, under the ids that they have here, which are their
 /// idempotency keys too. Where the run that goes on is kept ([`Run::kept_in`]), the store knows that: whoever comes second
 /// ends with [`StopReason::NotClaimed`] before anything is done, in any process, and so does whoever comes after a
@@ -282,6 +284,14 @@ impl Running<'_> {
         self.carry_out(planned).await
     }
 
+    /// Lets the calls wait on of a run that came to its end before any of them was made: there is a state to go on from
+    /// again.
+    pub(super) fn wait_on(&mut self) {
+        if let Some(resumed) = self.resumed.take() {
+            self.waiting = resumed.state.calls;
+        }
+    }
+
     /// Keeps the calls of an answer of which some wait.
     pub(super) fn wait_for(&mut self, calls: Vec<(Planned, Option<ToolResult>)>) -> Made {
         let waiting = calls.into_iter().map(|(planned, result)| WaitingCall {
@@ -323,7 +333,8 @@ impl Running<'_> {
             repairs: self.repairs,
             carry: self.carry.clone(),
             children: self.budget.family().children(),
-            tool_session: self.offer.session().cloned(),
+            // Without an offer the run still has the session that it came with.
+            tool_session: self.offer.session().or(self.tool_session.as_ref()).cloned(),
             tools: self.tools.clone(),
             usage_metadata: self.usage_metadata.clone(),
         })

@@ -32,6 +32,10 @@ impl Running<'_> {
     pub(super) async fn wrap_up(&mut self, stop: &StopReason) {
         let Some(wrap_up) = self.parts.limits.wrap_up.clone() else { return };
         let has_done_nothing = self.record.tool_calls.is_empty() && self.record.response.is_empty();
+        // Calls without results could not be sent.
+        if !self.waiting.is_empty() {
+            return;
+        }
         // When those are at a limit that it was made from, nobody reads a summary.
         if self.budget.family().is_outer_used_up() {
             return;

@@ -365,3 +365,29 @@ async fn a_summary_comes_when_it_is_asked_for_and_is_so_long_at_most() {
         assert_eq!(requests[first].settings.max_output_tokens, Some(tokens.unwrap_or(2048)));
     }
 }
+
+#[tokio::test]
+async fn a_summary_is_read_as_a_whole_for_the_next_one() {
+    let read = Arc::new(Mutex::new(String::new()));
+    let seen = Arc::clone(&read);
+    let writer = FunctionModel::new("writer", move |request: &Request| {
+        *seen.lock().unwrap() = format!("{:?}", request.turns);
+        Ok(Said::text(format!("{}the middle of it{}", "x".repeat(5_000), "y".repeat(5_000))))
+    });
+    let agent = crate::agent("turns: [{ text: a }, { text: b }, { text: c }, { text: d }]")
+        .compaction(|compaction| {
+            compaction.keep_turns = 1;
+            compaction.model = Some(Arc::new(writer));
+        })
+        .build();
+    let conversation = Conversations::new(Arc::new(MemoryStore::new())).create(NewConversation::default());
+    for prompt in ["One.", "Two.", "Three.", "Four."] {
+        conversation.run(&agent, prompt).finish().await;
+        if prompt == "Two." {
+            conversation.compact(&agent).await.unwrap().unwrap();
+        }
+    }
+    conversation.compact(&agent).await.unwrap().unwrap();
+    let read = read.lock().unwrap();
+    assert!(read.contains("the middle of it") && read.contains("Three."), "{}", read.len());
+}

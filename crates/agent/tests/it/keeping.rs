@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
-use toolpost::{Change, Code, Commit, Committed, DocStore, Document, RunId, ToolError};
+use toolpost::{
+    Approval, Change, Code, Commit, Committed, DocStore, Document, Output, RunId, ToolError, ToolSpec,
+    tool_fn,
+};
 use toolpost_agent::{
     Agent, Conversation, Conversations, Decision, NewConversation, Outcome, Pricing, Run, RunState, Runs,
     StopReason,
@@ -601,4 +604,98 @@ async fn a_record_that_is_amended_is_the_one_that_is_kept() {
     record.id = run.id();
     assert!(tokio::time::timeout(Duration::from_millis(200), Box::pin(run.finish())).await.is_err());
     assert_eq!(runs.amend(&record).await.unwrap_err().code(), Code::Conflict);
+}
+
+/// An agent that asks for a payment with its first answer, and whose summaries are short.
+fn asking(paid: &Arc<AtomicU32>) -> Agent {
+    let model = FunctionModel::new("asking", |request: &Request| {
+        let sums_up = request.system.as_deref().is_some_and(|system| system.contains("Its place will be"));
+        Ok(match request.turns.last() {
+            _ if sums_up => Said::text("Much was said."),
+            Some(Turn::ToolResults(_)) => Said::text("Paid."),
+            _ => Said::call("pay", json!({})),
+        })
+    });
+    let paid = Arc::clone(paid);
+    let pay = tool_fn(ToolSpec::new("pay", "Pay."), move |_, _| {
+        paid.fetch_add(1, Ordering::SeqCst);
+        async { Ok(Output::text("paid")) }
+    });
+    let toolbox = Toolbox::builder().tool(pay).approval("pay", Approval::Ask).build().unwrap();
+    Agent::builder(Arc::new(model), toolbox)
+        .pause_for_approval(true)
+        .compaction(|compaction| compaction.keep_turns = 1)
+        .build()
+}
+
+#[tokio::test]
+async fn a_conversation_that_was_made_shorter_is_not_gone_on_with_by_a_run_that_waited() {
+    let conversations = Conversations::new(Arc::new(MemoryStore::new()));
+    let conversation = conversations.create(NewConversation::default());
+    let talker = crate::agent("turns: [{ text: a }, { text: b }]").build();
+    for prompt in ["One.", "Two."] {
+        conversation.run(&talker, prompt).finish().await;
+    }
+    let paid = Arc::new(AtomicU32::new(0));
+    let first = conversation.run(&asking(&paid), "Pay.").finish().await;
+    assert_eq!(first.stop, StopReason::ApprovalNeeded);
+    let elsewhere = conversations.open(conversation.id()).await.unwrap();
+    elsewhere.compact(&asking(&paid)).await.unwrap().unwrap();
+    let shorter = elsewhere.turns();
+    // Of another process too.
+    for conversation in [elsewhere, conversations.open(conversation.id()).await.unwrap()] {
+        let state = carried(&first);
+        let decisions: Vec<_> = state.waiting().map(|call| (call.id, Decision::Approve)).collect();
+        let run = Run::resume(&asking(&paid), state, decisions).unwrap().with_conversation(&conversation);
+        let second = run.finish().await;
+        assert!(matches!(&second.stop, StopReason::NotClaimed(_)), "{}", second.stop);
+    }
+    assert_eq!(paid.load(Ordering::SeqCst), 0);
+    assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), shorter);
+    // On its own it goes on.
+    let state = carried(&first);
+    let decisions: Vec<_> = state.waiting().map(|call| (call.id, Decision::Approve)).collect();
+    assert_eq!(Run::resume(&asking(&paid), state, decisions).unwrap().finish().await.text(), "Paid.");
+}
+
+#[tokio::test]
+async fn a_summary_that_nobody_waits_for_has_an_unknown_cost() {
+    let pricing: Pricing = Arc::new(|_, usage| Some(usage.total() as f64));
+    let agent = crate::agent("turns: [{ text: a }, { text: b }]")
+        .pricing(pricing)
+        .compaction(|compaction| {
+            compaction.keep_turns = 1;
+            compaction.model = Some(Arc::new(Silent(ModelId::new("x", "silent"))));
+        })
+        .build();
+    let conversations = Conversations::new(Arc::new(MemoryStore::new()));
+    let conversation = conversations.create(NewConversation::default());
+    for prompt in ["One.", "Two."] {
+        conversation.run(&agent, prompt).finish().await;
+    }
+    let cost = async || conversations.open(conversation.id()).await.unwrap().summary().cost_usd;
+    assert_eq!(cost().await, Some(0.0));
+    let compacted = tokio::time::timeout(Duration::from_millis(20), conversation.compact(&agent)).await;
+    assert!(compacted.is_err());
+    assert_eq!(conversation.summary().cost_usd, None);
+    conversation.flush().await.unwrap();
+    assert_eq!(cost().await, None);
+}
+
+/// A model that never says anything.
+#[derive(Debug)]
+struct Silent(ModelId);
+
+impl Model for Silent {
+    fn id(&self) -> &ModelId {
+        &self.0
+    }
+
+    fn check(&self, _: &Request) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn stream(&self, _: &Request) -> ResponseStream {
+        futures_util::stream::once(pending()).boxed()
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
-use toolpost::{Code, DocStore, Inject, ScopeId, Timestamp, tool};
+use toolpost::{Code, Commit, DocStore, Inject, Patch, ScopeId, Timestamp, Write, tool};
 use toolpost_agent::{Agent, Conversations, NewConversation, Run, Runs, StopReason};
 use toolpost_llm::{Model, Recording, ReplayModel, ScriptModel, Secret, Turn};
 use toolpost_toolbox::{MemoryStore, Toolbox};
@@ -367,4 +367,25 @@ async fn a_run_is_there_while_its_first_answer_is_not() {
     assert!(tokio::time::timeout(std::time::Duration::from_millis(50), run.finish()).await.is_err());
     let summary = runs.load(id).await.unwrap().summary;
     assert_eq!((summary.title.as_str(), summary.exchanges, summary.stop_reason), ("Are you there?", 0, None));
+}
+
+#[tokio::test]
+async fn as_many_runs_are_kept_as_may_be_however_many_that_is() {
+    let store = store();
+    for number in 0..6_010 {
+        let value = json!({});
+        let patch = Patch::diff(&json!(null), &value).to_value();
+        let write = Write { id: format!("runs/{number:026}"), base: 0, patch, value: Arc::new(value) };
+        store.commit(Commit { writes: vec![write], ..Commit::default() }).await.unwrap();
+    }
+    let outcome = agent("turns: [{ text: a }]").build().run("x").await;
+    Runs::new(store.clone()).with_most(6_000).keep(&outcome.record, "x", None).await.unwrap();
+    let (mut kept, mut last) = (0, None::<String>);
+    loop {
+        let page = store.list("runs/", last.as_deref(), 1_000).await.unwrap();
+        let Some((name, _)) = page.last() else { break };
+        last = Some(name.clone());
+        kept += page.len();
+    }
+    assert_eq!((kept, last), (6_000, Some(format!("runs/{}", outcome.record.id))));
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolpost::{Approval, ToolSpec};
-use toolpost_agent::{Agent, Builder, Decision, Pricing, Run, RunState, Runs, StopReason};
+use toolpost_agent::{
+    Agent, Builder, Conversations, Decision, NewConversation, Pricing, Run, RunState, Runs, StopReason,
+};
 use toolpost_llm::{Recording, ScriptModel};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
@@ -186,4 +188,39 @@ async fn a_state_that_somebody_has_changed_lifts_no_limit() {
     }
     let outcome = resumed("/counted/iterations", json!(u32::MAX), |builder| builder).await;
     assert_eq!(outcome.stop, StopReason::MaxIterations);
+}
+
+#[tokio::test]
+async fn a_run_that_ends_before_its_calls_are_made_can_be_gone_on_with_again() {
+    let store = Arc::new(MemoryStore::new());
+    let (runs, conversations) = (Runs::new(store.clone()), Conversations::new(store));
+    let paid = Arc::new(AtomicU32::new(0));
+    let conversation = conversations.create(NewConversation::default());
+    let first = conversation.run(&payer(&paid), "Pay.").kept_in(&runs).finish().await;
+    let resumed = async |state: &RunState, change: &dyn Fn(Run) -> Run| {
+        let opened = conversations.open(conversation.id()).await.unwrap();
+        let run = Run::resume(&payer(&paid), state.clone(), approved(state)).unwrap();
+        change(run.kept_in(&runs).with_conversation(&opened)).finish().await
+    };
+    let cancelled = toolpost::Cancellation::new();
+    cancelled.cancel();
+    let past = Instant::now().checked_sub(Duration::from_mins(1));
+    let late = |run: Run| run.with_deadline(past);
+    let stopped = resumed(&carried(&first), &|run| run.with_cancellation(cancelled.clone())).await;
+    assert_eq!((&stopped.stop, &stopped.turns), (&StopReason::Cancelled, &first.turns));
+    assert!(!stopped.record.success);
+    let again = resumed(&carried(&stopped), &late).await;
+    assert_eq!((&again.stop, again.record.wrapped_up), (&StopReason::MaxTime, false));
+    assert_eq!(paid.load(Ordering::Relaxed), 0);
+    let last = resumed(&carried(&again), &|run| run).await;
+    assert_eq!((&last.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 2));
+    assert!(last.record.notices.is_empty(), "{:?}", last.record.notices);
+    assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), last.turns);
+    // Each state is gone on from once.
+    for old in [&first, &stopped, &again] {
+        let refused = resumed(&carried(old), &|run| run).await;
+        assert!(matches!(&refused.stop, StopReason::NotClaimed(_)), "{}", refused.stop);
+        assert!(refused.state.is_none());
+    }
+    assert_eq!(paid.load(Ordering::Relaxed), 2);
 }

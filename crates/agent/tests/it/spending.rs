@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
-use toolpost::{Cancellation, Ctx, SampleRequest, ToolSpec, UsageEvent, tool};
+use toolpost::{Cancellation, Ctx, Evidence, Output, SampleRequest, ToolSpec, UsageEvent, tool, tool_fn};
 use toolpost_agent::{Agent, Builder, Limits, Outcome, Pricing, Run, StopReason, WrapUp};
 use toolpost_llm::{
     ErrorKind, FallbackModel, FunctionModel, Model, ModelError, ModelEvent, ModelId, NetworkStage, Request,
-    ResponseStream, Said, TimeoutStage, Usage,
+    ResponseStream, Said, TimeoutStage, Turn, Usage,
 };
 use toolpost_toolbox::Toolbox;
 
@@ -440,4 +440,39 @@ async fn a_summing_up_takes_so_long_at_most() {
             told.check(&outcome);
         }
     }
+}
+
+#[tokio::test]
+async fn what_a_tool_says_that_another_tool_has_called_counts() {
+    let inner = tool_fn(ToolSpec::new("inner", "Ask a model of its own."), |_, _| async {
+        let usage = toolpost::Usage { input_tokens: 500, ..toolpost::Usage::default() };
+        let evidence = Evidence { usage: Some(usage), cost_usd: Some(5.0), ..Evidence::default() };
+        Ok(Output::text("asked").with_evidence(evidence))
+    });
+    let outer = tool_fn(ToolSpec::new("outer", "Call, and have a prompt completed."), |_, ctx| async move {
+        ctx.call("inner", json!({})).await?;
+        ctx.sample(SampleRequest::new("More.")).await?;
+        ctx.call("inner", json!({})).await
+    });
+    let spends = |request: &Request| {
+        Ok(match request.turns.last() {
+            _ if is_completion(request) => Said::text("more").using(40, 10),
+            Some(Turn::ToolResults(_)) => Said::text("done").using(60, 40),
+            _ => Said::call("outer", json!({})).using(60, 40),
+        })
+    };
+    let toolbox = Toolbox::builder().tool(inner).tool(outer).build().unwrap();
+    let agent = |limit: Option<f64>| {
+        let told = Told::default();
+        let model = Arc::new(FunctionModel::new("m", spends));
+        let agent = told.listen(Agent::builder(model, toolbox.clone()).pricing(pricing()));
+        (told, agent.limits(|limits| (limits.cost_usd, limits.wrap_up) = (limit, None)).build())
+    };
+    let (told, free) = agent(None);
+    let outcome = free.run("Go.").await;
+    told.check(&outcome);
+    let cost = outcome.record.cost_usd.unwrap();
+    assert_eq!((outcome.text(), outcome.record.usage.total_tokens()), ("done", 1_250));
+    assert!((cost - 10.25).abs() < 1e-9, "{cost}");
+    assert_eq!(agent(Some(10.0)).1.run("Go.").await.stop, StopReason::MaxCost);
 }

@@ -187,3 +187,15 @@ async fn a_server_that_passes_the_schema_over_has_it_with_the_first_hint() {
     assert_eq!(told(&bodies[1]), told(&bodies[2]), "once is enough");
     assert!(bodies.iter().all(|body| body.get("response_format").is_some()));
 }
+
+#[tokio::test]
+async fn an_answer_is_whole_also_if_its_last_piece_says_nothing() {
+    let schema = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}});
+    let script = "turns:\n  - text: '{\"n\": 4}'\n    stop: pause\n  - text: ''\n  - text: '{\"n\": 5}'\n";
+    let outcome = agent(script).answer_schema(schema.clone()).build().run("Which?").await;
+    assert_eq!((outcome.value, outcome.record.iterations), (Some(json!({"n": 4})), 2));
+    // What was said before a call is no answer.
+    let script = "turns:\n  - text: '{\"n\": 4}'\n    calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - text: ''\n  - text: '{\"n\": 5}'\n";
+    let outcome = agent(script).answer_schema(schema).build().run("Which?").await;
+    assert_eq!((outcome.value, outcome.record.iterations), (Some(json!({"n": 5})), 3));
+}
