@@ -284,7 +284,7 @@ pub(crate) struct CallArgs {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) workdir: PathBuf,
     /// How long one attempt may take, such as `10s`; never longer than the tool's own limit.
-    #[arg(long, value_name = "D", value_parser = parse_duration)]
+    #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,
     /// How many further attempts are made; never more than the tool's own.
     #[arg(long, value_name = "N")]
@@ -466,7 +466,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, help_heading = "Sandbox", requires = "level")]
     pub(crate) allow_degraded: bool,
     /// Wall-clock time, such as `10s`. Default 30s.
-    #[arg(long, value_name = "D", help_heading = "Sandbox", value_parser = parse_duration)]
+    #[arg(long, value_name = "D", help_heading = "Sandbox", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,
     /// Memory of all processes together, such as `512M`. Default 512M.
     #[arg(long, value_name = "SIZE", help_heading = "Sandbox", value_parser = size)]
@@ -475,10 +475,10 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "X", help_heading = "Sandbox")]
     pub(crate) cpu: Option<f32>,
     /// Processor time of all processes together, such as `5s`. Without it, only the wall-clock time counts.
-    #[arg(long, value_name = "D", help_heading = "Sandbox", value_parser = parse_duration)]
+    #[arg(long, value_name = "D", help_heading = "Sandbox", value_parser = duration)]
     pub(crate) cpu_time: Option<Duration>,
     /// How long the program may do nothing at all, such as `10s`. Without it, as long as it runs.
-    #[arg(long, value_name = "D", help_heading = "Sandbox", value_parser = parse_duration)]
+    #[arg(long, value_name = "D", help_heading = "Sandbox", value_parser = duration)]
     pub(crate) idle: Option<Duration>,
     /// Processes and threads at one time. Default 64.
     #[arg(long, value_name = "N", help_heading = "Sandbox")]
@@ -544,7 +544,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, help_heading = "Session", requires = "session", conflicts_with_all = ["code", "reset"])]
     pub(crate) end: bool,
     /// How long a new session stays when nobody uses it. Default 30m.
-    #[arg(long, value_name = "D", help_heading = "Session", requires = "session", value_parser = parse_duration)]
+    #[arg(long, value_name = "D", help_heading = "Session", requires = "session", value_parser = duration)]
     pub(crate) keep: Option<Duration>,
     /// Where files that the program made are put. Without it they are only listed.
     #[arg(long, value_name = "DIR", help_heading = "Output")]
@@ -705,6 +705,16 @@ pub(crate) struct TrustArgs {
 pub(crate) struct HelpArgs {
     /// A command or a topic.
     pub(crate) topic: Option<String>,
+}
+
+/// Reads a time that something may take: no time at all would only forbid it.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err(format!(
+            "`{text}` is no time at all: expected a duration above 0, such as 250ms, 10s or 1m30s"
+        )),
+        time => Ok(time),
+    }
 }
 
 /// Reads `512M`, `1G`, `4096`; K, M and G are powers of 1,024.

@@ -147,10 +147,15 @@ impl Config {
         let here = Path::new(".env");
         if here.is_file() {
             // Read once: what is judged is what is used.
-            let text = dotenv::content(here).map_err(|error| wrong(here, &error))?;
-            match Pins::load()?.standing_of(here, text.as_bytes()) {
-                Standing::Trusted => variables.extend(parse(here, &text)?),
-                standing => self.warnings.push(untrusted(here, Some(standing), "its variables")),
+            match dotenv::content(here) {
+                Ok(text) => match Pins::load()?.standing_of(here, text.as_bytes()) {
+                    Standing::Trusted => variables.extend(parse(here, &text)?),
+                    standing => self.warnings.push(untrusted(here, Some(standing), "its variables")),
+                },
+                // What cannot be read is not what somebody has trusted, and must not stop every command here.
+                Err(error) => {
+                    self.warnings.push(format!("{}; it is passed over", wrong(here, &error).message));
+                }
             }
         }
         for path in &global.env_file {

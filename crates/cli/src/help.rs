@@ -270,7 +270,7 @@ pub(crate) fn models() -> String {
     let defaults: Vec<&str> = commands::model::DEFAULT_MODELS.iter().map(|(_, model)| *model).collect();
     let _ = write!(
         text,
-        "\nWithout a name, `run` takes the first of these whose provider's key is set:\n{}.\n\n`toolpost models ls` lists what is known of models. A model that is not known can be used all the same;\nwhat it costs is then unknown.",
+        "\nWithout a name, `run` takes the first of these whose provider's key is set:\n{}.\n\n`toolpost models ls` lists what is known of models. A model that is not known can be used\nall the same; what it costs is then unknown. A file that the setting models.file names adds and\nchanges models, with prices in US dollars per million tokens:\n\n  models:\n    - id: openai-compatible/mine\n      context_window: 32768\n      prices: [{{ input: 0.5, output: 1.5 }}]",
         defaults.join(", ")
     );
     text

@@ -1,5 +1,7 @@
 //! The folder that a run works in, and the folder that takes what it made.
 
+mod fresh;
+
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -7,8 +9,8 @@ use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use tempfile::TempDir;
-
+use self::fresh::Fresh;
+pub(crate) use self::fresh::clear_stale;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::style::{label, one_line};
@@ -24,7 +26,7 @@ const MAX_DEPTH: usize = 32;
 pub(crate) enum Workspace {
     /// One that goes away with this value; what lay in it at the start is known.
     Fresh {
-        folder: TempDir,
+        folder: Fresh,
         attached: HashMap<PathBuf, (u64, SystemTime)>,
         /// What attached folders have and was not copied.
         left_out: Vec<PathBuf>,
@@ -54,12 +56,7 @@ impl Workspace {
             }
             return Ok(Self::Existing(path));
         }
-        let mut builder = tempfile::Builder::new();
-        builder.prefix("toolpost-run-");
-        // What is attached may be for nobody else's eyes.
-        #[cfg(unix)]
-        builder.permissions(private());
-        let folder = builder.tempdir().map_err(|error| {
+        let folder = Fresh::make().map_err(|error| {
             Failure::file("the folder for temporary files", &std::env::temp_dir(), &error)
         })?;
         let mut budget = Budget::default();
@@ -113,11 +110,6 @@ impl Workspace {
             files.into_iter().filter(|file| attached.get(&file.name) != Some(&(file.size, file.modified)));
         Ok((made.map(|file| file.name).collect(), left_out))
     }
-}
-
-#[cfg(unix)]
-fn private() -> fs::Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(0o700)
 }
 
 #[derive(Default)]

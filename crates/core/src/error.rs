@@ -299,7 +299,8 @@ impl fmt::Display for ToolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.0.code, self.0.message)?;
         match &self.0.suggestion {
-            Some(suggestion) => write!(f, " {suggestion}"),
+            Some(suggestion) if self.0.message.ends_with(['.', '!', '?']) => write!(f, " {suggestion}"),
+            Some(suggestion) => write!(f, ". {suggestion}"),
             None => Ok(()),
         }
     }

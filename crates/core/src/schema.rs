@@ -139,8 +139,13 @@ impl Schema {
         weight::objection(&self.value)
     }
 
-    fn compiled(&self) -> Result<&Compiled, ToolError> {
-        let compiled = self.compiled.get_or_init(|| {
+    /// Why this is no JSON Schema that a value can be checked against; `None` if it is one.
+    pub fn defect(&self) -> Option<&str> {
+        self.compile().as_ref().err().map(String::as_str)
+    }
+
+    fn compile(&self) -> &Result<Compiled, String> {
+        self.compiled.get_or_init(|| {
             if let Some(reason) = weight::objection(&self.value) {
                 return Err(reason);
             }
@@ -154,8 +159,11 @@ impl Schema {
                 .build(&self.value)
                 .map_err(|error| format!("{error} at {}", error.schema_path()))?;
             Ok(Compiled { validator, steps: Steps::of(&self.value) })
-        });
-        compiled.as_ref().map_err(|reason| {
+        })
+    }
+
+    fn compiled(&self) -> Result<&Compiled, ToolError> {
+        self.compile().as_ref().map_err(|reason| {
             ToolError::internal(format!("the tool's JSON Schema is not valid: {reason}"))
                 .suggest("This is a defect of the tool: mend its schema.")
         })
@@ -429,6 +437,14 @@ mod tests {
     fn a_schema_that_is_none_is_the_tools_defect() {
         let error = Schema::new(json!({"type": "strnig"})).check(&json!(1)).unwrap_err();
         assert_eq!(error.code(), Code::Internal);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_schema_is_said_of_the_schema() {
+        let defect = |value: Value| Schema::new(value).defect().map(str::to_owned);
+        assert_eq!(defect(json!({"type": "string"})), None);
+        let told = defect(json!({"type": "strnig"})).unwrap();
+        assert!(told.contains("strnig") && told.contains("/type") && !told.contains("tool"), "{told}");
     }
 
     /// Each everyday type accepts what it should and refuses what it should.

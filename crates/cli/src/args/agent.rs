@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use toolpost_agent::claude_code::PermissionMode;
-use toolpost_core::parse_duration;
 use toolpost_llm::{CodeWanted, Effort, ToolChoice};
 
-use super::{Permission, Pull, ServerArgs, TuningArgs, effort, size, tool_choice};
+use super::{Permission, Pull, ServerArgs, TuningArgs, duration, effort, size, tool_choice};
 
 /// Who works on a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -200,10 +199,10 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub(crate) max_tool_calls: Option<u32>,
     /// How many tokens are read and written at most, in all.
-    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[arg(long, value_name = "N", help_heading = "Limits", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_tokens: Option<u64>,
     /// How long the run takes at most, such as `90s` or `5m`.
-    #[arg(long, value_name = "D", help_heading = "Limits", value_parser = parse_duration)]
+    #[arg(long, value_name = "D", help_heading = "Limits", value_parser = duration)]
     pub(crate) max_time: Option<Duration>,
     /// How much it costs at most, in US dollars. A model whose price nobody knows is then not asked.
     #[arg(long, value_name = "USD", help_heading = "Limits", value_parser = dollars)]
@@ -222,7 +221,7 @@ pub(crate) struct LoopArgs {
     #[arg(long, value_name = "N", help_heading = "Limits", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) parallel_tools: Option<u32>,
     /// How long one call of a tool takes at most, such as `90s`; where the tool's own policy says less, that holds.
-    #[arg(long, value_name = "D", help_heading = "Limits", value_parser = parse_duration)]
+    #[arg(long, value_name = "D", help_heading = "Limits", value_parser = duration)]
     pub(crate) tool_timeout: Option<Duration>,
     /// How many characters of text of one call the model reads at most; the beginning and the end stay. Default 64 KiB.
     #[arg(long, value_name = "N", help_heading = "Limits", value_parser = clap::value_parser!(u32).range(1..))]

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use clap::Args;
-use toolpost_core::parse_duration;
 
 #[derive(Args, Debug)]
 pub(crate) struct LoginArgs {
@@ -28,7 +27,7 @@ pub(crate) struct LoginArgs {
     #[arg(long, value_name = "PORT", help_heading = "Client")]
     pub(crate) callback_port: Option<u16>,
     /// How long the browser is waited for; 5m unless it is said otherwise.
-    #[arg(long, value_name = "D", value_parser = parse_duration)]
+    #[arg(long, value_name = "D", value_parser = super::duration)]
     pub(crate) timeout: Option<Duration>,
 }
 

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use toolpost_core::parse_duration;
 
 use super::Permission;
 
@@ -28,7 +27,7 @@ pub(crate) enum RunsCommand {
     /// Add up what runs have used and cost, for all and for each model.
     Stats {
         /// Only runs that began within this time, such as `90m` or `168h`.
-        #[arg(long, value_name = "D", value_parser = parse_duration)]
+        #[arg(long, value_name = "D", value_parser = super::duration)]
         since: Option<Duration>,
     },
     /// Run a run again without a provider: its model says what it said, and its tools really run. Says whether the model

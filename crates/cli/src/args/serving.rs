@@ -18,7 +18,7 @@ pub(crate) struct TaskArgs {
     #[arg(long, value_name = "D", value_parser = parse_duration)]
     pub(crate) task_after: Option<Duration>,
     /// How long a task lives, such as `2h`; without it, 1 h.
-    #[arg(long, value_name = "D", value_parser = parse_duration)]
+    #[arg(long, value_name = "D", value_parser = super::duration)]
     pub(crate) task_ttl: Option<Duration>,
 }
 

@@ -144,6 +144,7 @@ pub(super) fn talk(
     for notice in stayed(&[], put.as_deref().unwrap_or_default()) {
         printer.warn(&notice);
     }
+    crate::workspace::clear_stale();
     match put {
         Err(failure) => {
             Err(failure.hint(format!("The files are still in `{}`.", workspace.keep().display())))
@@ -191,7 +192,7 @@ struct Chat<'a> {
     usage: Usage,
     /// What it has cost, as long as that is known.
     cost: Option<f64>,
-    /// The record of the latest turn.
+    /// The record of the latest turn of this conversation that was had here and not taken back.
     latest: Option<Arc<RunRecord>>,
     /// Whether the latest question came to nothing and is not kept.
     is_lost: bool,

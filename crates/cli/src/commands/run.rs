@@ -7,10 +7,10 @@ use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::Value;
-use toolpost_agent::Outcome;
+use serde_json::{Value, json};
+use toolpost_agent::{Outcome, StopReason};
 use toolpost_core::{Artifact, Event, RunId, RunRecord, Schema, Scope, Usage, format_duration};
-use toolpost_llm::{ModelSpec, Part, Turn};
+use toolpost_llm::{ModelError, ModelSpec, Part, Turn};
 
 use super::agent::{Parts, artifacts, put_away, stayed, store, tags};
 use super::hosted;
@@ -142,6 +142,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
             None => failure,
         })
         .and_then(|exit| written.map(|()| exit));
+    crate::workspace::clear_stale();
     match put {
         // What could not be put away stays where it is.
         Err(failure) => {
@@ -241,8 +242,11 @@ fn answer_schema(path: &Path) -> Result<Value, Failure> {
     if !value.is_object() {
         return Err(wrong("expected a JSON object".to_owned()));
     }
-    Schema::new(value.clone()).is_valid(&Value::Null).map_err(|error| wrong(error.message().to_owned()))?;
-    Ok(value)
+    let schema = Schema::new(value);
+    match schema.defect() {
+        Some(defect) => Err(wrong(defect.to_owned())),
+        None => Ok(schema.as_value().clone()),
+    }
 }
 
 /// A file that is there is not written over; that is found before anybody is asked.
@@ -280,9 +284,25 @@ pub(super) fn ended(outcome: &Outcome) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     Err(match &outcome.error {
+        Some(error) if outcome.stop == StopReason::UnknownCost => unpriced(error),
         Some(error) => error.clone().into(),
         None => stopped(outcome, exit),
     })
+}
+
+/// That a model has no price, and where one can be given.
+fn unpriced(error: &ModelError) -> Failure {
+    let model = error.details.model.as_ref().map_or_else(|| "PROVIDER/NAME".to_owned(), ToString::to_string);
+    let row = json!({"models": [{"id": model, "prices": [{"input": 3.0, "output": 15.0}]}]});
+    let mut failure = Failure::from(error.clone());
+    failure.hints = vec![
+        format!(
+            "The setting `models.file` names a file with prices, in US dollars per million tokens, such as {row}; \
+             `toolpost models show {model}` shows what is then known."
+        ),
+        "`--max-tokens` limits a run without prices.".to_owned(),
+    ];
+    failure
 }
 
 /// Tells of the files that were made.

@@ -1,9 +1,7 @@
 //! Every setting, in one table: what it is called, what it takes, and whether a stranger's folder may set it.
 
-use std::time::Duration;
-
+use crate::args::duration;
 use serde_json::Value;
-use toolpost_core::parse_duration;
 
 use crate::args::CACHING;
 
@@ -510,9 +508,7 @@ impl Key {
             (Kind::Temperature, Value::Number(number)) => {
                 number.as_f64().is_some_and(|number| (0.0..=2.0).contains(&number))
             }
-            (Kind::Duration, Value::String(text)) => {
-                parse_duration(text).is_ok_and(|time| time > Duration::ZERO)
-            }
+            (Kind::Duration, Value::String(text)) => duration(text).is_ok(),
             (Kind::Choice(words), Value::String(text)) => words.contains(&text.as_str()),
             _ => false,
         };
@@ -552,7 +548,7 @@ impl Key {
             Kind::Probability => "a number from 0 to 1".into(),
             Kind::Amount => "a number above 0".into(),
             Kind::Object => "a table, or an object of JSON".into(),
-            Kind::Duration => "a duration such as \"90s\" or \"5m\"".into(),
+            Kind::Duration => "a duration above 0, such as \"90s\" or \"5m\"".into(),
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
         }
     }

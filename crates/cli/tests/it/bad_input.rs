@@ -180,7 +180,19 @@ const CASES: &[Case] = &[
     case(&["exec", "--stdin", "no.txt", "--", "cat"], 2, "SANDBOX", &["`no.txt`", "No such file"], ""),
     case(&["exec", "--attach", "no.csv", "--", "cat"], 2, "SANDBOX", &["no.csv", "No such file"], ""),
     case(&["exec", "--workdir", "nosuch", "--", "true"], 2, "USAGE", &["folder `nosuch`"], "Check the name"),
+    case(&["exec", "--timeout", "0s", "--", "true"], 2, "USAGE", &["`0s`", "above 0"], "--help"),
     // Runs.
+    case(&["run", "-p", "x", "--tool-timeout", "0s"], 2, "USAGE", &["`0s`", "above 0", "1m30s"], "--help"),
+    case(&["run", "-p", "x", "--max-time", "0ms"], 2, "USAGE", &["--max-time", "`0ms`", "above 0"], "--help"),
+    case(&["run", "-p", "x", "--max-tokens", "0"], 2, "USAGE", &["--max-tokens", "1.."], "--help"),
+    case(&["run", "-p", "x", "--config", "tool_timeout=0s"], 2, "USAGE", &["tool_timeout", "above 0"], ""),
+    case(
+        &["run", "-p", "x", "--output-schema", "no-schema.json"],
+        2,
+        "USAGE",
+        &["the schema `no-schema.json`: ", "strnig"],
+        "`--output-schema` takes a file",
+    ),
     case(&["run"], 2, "USAGE", &["--prompt", "--file"], "--help"),
     case(&["run", "-p", ""], 2, "USAGE", &["the task is empty"], "-p TEXT"),
     case(&["run", "-f", "empty.txt"], 2, "USAGE", &["the task is empty"], "-f FILE"),
@@ -336,6 +348,7 @@ fn world() -> TestEnv {
     let env = TestEnv::new();
     env.write("hello.yaml", "turns:\n  - text: hello\n");
     env.write("typo.yaml", "turns:\n  - txt: hello\n");
+    env.write("no-schema.json", "{\"type\": \"strnig\"}");
     env.write("latin1.json", b"{\"expression\": \"\xe9\"}");
     env.write("latin1.py", b"print('\xe9')");
     env.write("notes.txt", "notes");

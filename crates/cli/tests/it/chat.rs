@@ -427,7 +427,7 @@ fn the_calls_of_an_answer_and_their_sandbox_can_be_looked_at() {
     let code = json!({"language": "bash", "code": "echo hi"});
     let mut talk = Talk::start(vec![calls("run_code", &code), says("It said hi.")], &["--level", "standard"]);
     talk.say("/trace");
-    talk.shows("nothing was said yet");
+    talk.shows("there is no answer here whose calls could be shown");
     talk.say("/sandbox");
     talk.shows("as it was named");
     talk.shows("no code ran for the latest answer");
@@ -490,13 +490,16 @@ fn a_question_that_failed_is_not_kept_and_takes_none_back_with_it() {
     let refused = json!({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}});
     let replies = vec![says("One."), Reply::json(400, refused.to_string()), says("Three.")];
     let model = Anthropic::start(replies);
-    let finished = model.env.run_with("first\nsecond\n/trace\n/undo\nthird\n/trace\n/undo\n", ["chat"]);
+    let finished =
+        model.env.run_with("first\nsecond\n/trace\n/undo\nthird\n/trace\n/undo\n/trace\n", ["chat"]);
     for (told, times) in [
         ("the question is not kept", 1),
         ("no tool was called before the question failed", 1),
         ("the last question failed and was not kept", 1),
         ("no tool was called", 2),
         ("taken back; 1 question of yours stay", 1),
+        // What was taken back has no calls any more.
+        ("there is no answer here whose calls could be shown", 1),
     ] {
         assert_eq!(finished.err.matches(told).count(), times, "{told}: {finished}");
     }

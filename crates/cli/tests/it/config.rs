@@ -655,3 +655,16 @@ fn variables_beside_a_stranger_wait_for_trust() {
     env.run(["trust", "."]).ok();
     assert_eq!(env.run(["run", "-p", "hi"]).ok().out, "trusted\n");
 }
+
+#[test]
+fn variables_that_cannot_be_read_are_told_of_and_stop_nothing() {
+    let env = TestEnv::new();
+    for (content, told) in [
+        (b"A=\xff".to_vec(), "valid UTF-8; it is passed over"),
+        (vec![b'#'; (1 << 20) + 1], "larger than 1 MiB"),
+    ] {
+        env.write(".env", content);
+        let finished = env.run(["call", "calculate", "expression=1"]).ok();
+        assert!(finished.err.contains("`.env`") && finished.err.contains(told), "{finished}");
+    }
+}

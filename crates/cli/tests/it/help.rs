@@ -90,6 +90,18 @@ fn the_script_of_the_help_runs() {
 }
 
 #[test]
+fn the_models_of_the_help_are_a_file_of_models() {
+    let env = TestEnv::new();
+    let page = env.run(["models", "--help"]).ok().out;
+    assert!(page.lines().all(|line| line.chars().count() <= 100), "{page}");
+    let file = page.lines().skip_while(|line| *line != "  models:").take_while(|line| !line.is_empty());
+    env.write("mine.yaml", file.flat_map(|line| [&line[2..], "\n"]).collect::<String>());
+    let words = ["models", "show", "openai-compatible/mine", "--config", "models.file=mine.yaml", "--json"];
+    let model = env.run(words).ok().json();
+    assert_eq!((&model["context_window"], &model["prices"][0]["output"]), (&32768.into(), &1.5.into()));
+}
+
+#[test]
 fn the_examples_that_need_nothing_run() {
     let env = TestEnv::new();
     assert_eq!(env.run(["call", "calculate", "expression=2**64 - 1"]).ok().out, "18446744073709551615\n");

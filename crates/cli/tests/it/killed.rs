@@ -1,5 +1,10 @@
 //! What stays of a command that is killed with SIGKILL, and how it is gone on with.
 
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use toolpost_testkit::provider::Reply;
@@ -53,6 +58,35 @@ fn killed_in_the_middle_of_an_answer() {
     for said in ["first", "One.", "second", "third"] {
         assert!(messages.contains(said), "{said}: {messages}");
     }
+}
+
+#[test]
+fn the_working_folder_of_a_killed_run_goes_away_with_a_later_one() {
+    let model = world(vec![hesitates("Half of"), hesitates("Half of"), says("Done."), says("Done.")]);
+    let folders = || -> BTreeSet<PathBuf> {
+        let entries = std::fs::read_dir(model.env.path("../tmp")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    let begun = |requests| {
+        let running = model.env.start(["run", "-p", "x"]);
+        eventually("the answer begins", || model.bodies().len() == requests);
+        running
+    };
+    kill(begun(1));
+    let left = folders();
+    assert_eq!(left.len(), 1, "{left:?}");
+    let living = begun(2);
+    let held: BTreeSet<_> = folders().difference(&left).cloned().collect();
+    // It stays for a while, so that somebody can look at it.
+    model.env.run(["run", "-p", "x"]).ok();
+    assert!(folders().is_superset(&left), "{:?}", folders());
+    for folder in folders().iter().flat_map(|outer| [outer.clone(), outer.join("work")]) {
+        let long_ago = SystemTime::now() - Duration::from_hours(2);
+        File::open(folder).unwrap().set_modified(long_ago).unwrap();
+    }
+    model.env.run(["run", "-p", "x"]).ok();
+    assert_eq!(folders(), held);
+    kill(living);
 }
 
 #[test]

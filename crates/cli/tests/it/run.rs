@@ -137,6 +137,19 @@ pub(crate) fn max_cost() {
     // What a script costs is not known.
     let env = scripted(&json!([{ "text": "x" }]));
     env.run(with(&["--max-cost", "1"])).exit(2);
+    // What to do about it is said, and can be done.
+    let model = Anthropic::start(vec![says("priced")]);
+    let mine = ["run", "-p", "x", "-m", "anthropic/mine", "--max-cost", "1", "--json"];
+    let hint = model.env.run(mine).exit(2).error()["hints"][0].as_str().unwrap().to_owned();
+    assert!(
+        hint.contains("`models.file`") && hint.contains("`toolpost models show anthropic/mine`"),
+        "{hint}"
+    );
+    model.env.write("prices.json", &hint[hint.find('{').unwrap()..=hint.rfind('}').unwrap()]);
+    let priced = ["--config", "models.file=prices.json"];
+    model.env.run(["models", "show", "anthropic/mine"].iter().chain(&priced)).ok();
+    let record = model.env.run(mine.iter().chain(&priced)).ok().json();
+    assert!((record["cost_usd"].as_f64().unwrap() - 96e-6).abs() < 1e-9, "{record}");
     // What a provider does not count is not free: nobody knows what it cost.
     let uncounted = says_with_usage("hi", &json!({"output_tokens": -5}));
     let model = Anthropic::start(vec![uncounted]);

@@ -155,6 +155,6 @@ pub(crate) fn when_a_call_becomes_a_task_and_how_long_it_lives_can_be_said() {
     running.signal(Signal::TERM);
     running.finish().exit(0);
     env.run(["serve", "sleep.toml", "--task-after", "soon"]).exit(2);
-    env.run(["serve", "sleep.toml", "--task-ttl", "0s"]).exit(1);
+    env.run(["serve", "sleep.toml", "--task-ttl", "0s"]).exit(2);
     env.run(["serve", "sleep.toml", "--task-store", "."]).exit(1);
 }

@@ -187,7 +187,7 @@ impl Chat<'_> {
     /// The calls of the latest turn, those of agents that it has called among them.
     fn trace(&self) {
         let Some(record) = &self.latest else {
-            self.tell("nothing was said yet");
+            self.tell("there is no answer here whose calls could be shown");
             return;
         };
         let mut lines = Vec::new();
@@ -271,6 +271,7 @@ impl Chat<'_> {
             return Ok(());
         };
         self.take_back(left)?;
+        self.latest = None;
         let left = count(left, "question");
         self.tell(&format!("taken back; {left} of yours stay. What tools have done is done."));
         Ok(())
@@ -280,6 +281,7 @@ impl Chat<'_> {
         self.conversation = self.memory.create();
         self.is_ours = true;
         self.is_lost = false;
+        self.latest = None;
         self.tell("a new conversation begins");
     }
 
@@ -288,6 +290,7 @@ impl Chat<'_> {
             self.conversation = self.handle.block_on(self.memory.find(id))?;
             self.is_ours = false;
             self.is_lost = false;
+            self.latest = None;
             self.tell_where_it_stands();
             return Ok(());
         }

@@ -120,6 +120,7 @@ fn finish(
     record.notices.extend(told);
     show_files(&record.artifacts, printer);
     show(record, outcome.stop.is_answer(), None, None, printer)?;
+    crate::workspace::clear_stale();
     match (outcome.error, put) {
         (Some(error), _) => Err(error.into()),
         (None, Err(failure)) => Err(failure),
