@@ -100,6 +100,21 @@ impl Turns {
     }
 }
 
+/// Waits for something until somebody asks to stop: then what was waited for is given up.
+pub(crate) async fn unless<T>(
+    stop: &Cancellation,
+    what: &str,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {
+            Err(Failure::new(Exit::Interrupted, "CANCELLED", format!("{what} was stopped")))
+        }
+        done = work => done,
+    }
+}
+
 #[expect(clippy::exit, clippy::disallowed_methods, reason = "who asks twice must not wait for anything")]
 fn leave() -> ! {
     std::process::exit(Exit::Interrupted.number().into())

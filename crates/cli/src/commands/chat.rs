@@ -28,7 +28,7 @@ use crate::args::{AgentArgs, ChatArgs};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::interrupt::Turns;
+use crate::interrupt::{Turns, unless};
 use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::style::{FAINT, HINT, STRONG, harmless, one_line, paint};
@@ -38,6 +38,9 @@ use crate::{env, progress};
 
 /// How often what goes on is drawn again.
 const FRAME: Duration = Duration::from_millis(100);
+
+/// What giving files to a provider is called where it is stopped.
+const UPLOAD: &str = "the upload of what is attached";
 
 pub(crate) fn run(args: &ChatArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     talk(&args.work, None, config, printer)
@@ -78,8 +81,10 @@ pub(super) fn talk(
     }
     let agent = parts.agent(Arc::clone(&model), &tape)?;
     let place = parts.code_place(&*model)?;
-    let mut given =
-        runtime.block_on(hosted::give(work, place.as_ref(), &*model, &workspace, config, printer))?;
+    let stop = turns.begin();
+    let given = hosted::give(work, place.as_ref(), &*model, &workspace, config, printer);
+    let mut given = runtime.block_on(unless(&stop, UPLOAD, given))?;
+    turns.end();
     if !work.enable_file_support {
         given.notices.iter().for_each(|notice| printer.warn(notice));
     }
@@ -257,10 +262,14 @@ impl Chat<'_> {
             let is_command = words.starts_with('/')
                 && words.split(char::is_whitespace).next().is_none_or(|word| word.matches('/').count() <= 1);
             if is_command {
-                match self.command(&words) {
+                let stop = self.interrupts.begin();
+                match self.command(&words, &stop) {
                     Ok(Next::Ends) => return Ok(if is_terminal { Exit::Ok } else { exit }),
                     Ok(Next::Goes) => {}
                     Err(failure) => exit = self.printer.failure(&failure),
+                }
+                if self.interrupts.end() {
+                    return Ok(Exit::Interrupted);
                 }
                 continue;
             }

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use toolpost_testkit::provider::Reply;
+use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 
 use crate::support::{Anthropic, Finished, Running, Screen, calls, eventually, hesitates, says, says_whole};
 
@@ -513,4 +513,59 @@ fn a_run_s_id_leads_to_its_conversation() {
     let record = model.env.run(["run", "-p", "first", "--json"]).ok().json();
     model.env.run(["run", "-p", "second", "--resume", record["id"].as_str().unwrap()]).ok();
     assert_eq!(text(&model.bodies()[1]["messages"], 0), "first");
+}
+
+/// A conversation that is long enough for a summary, whose next answer comes to no end.
+fn about_to_be_shorter(rest: Reply) -> Talk {
+    let mut replies = ["One.", "Two.", "Three.", "Four.", "Five."].map(says).to_vec();
+    replies.push(rest);
+    let mut talk = Talk::start(replies, &[]);
+    for line in ["first", "second", "third", "fourth", "fifth"] {
+        talk.say(line);
+    }
+    talk
+}
+
+#[test]
+fn a_summary_that_is_stopped_or_fails_is_paid_for() {
+    let mut talk = about_to_be_shorter(hesitates("Numbers"));
+    talk.say("/cost");
+    assert!(!talk.text().contains("unknown: no price"), "{}", talk.text());
+    talk.screen.press("/compact\r");
+    eventually("the summary is asked for", || talk.model.server.requests().len() == 6);
+    talk.running.signal(Signal::INT);
+    talk.ready();
+    talk.shows("stopped; the conversation is as it was");
+    talk.say("/cost").shows("unknown: no price");
+    talk.leave();
+    let mut talk = about_to_be_shorter(says(" "));
+    talk.say("/compact").shows("the summary could not be written");
+    talk.say("/usage").shows("42 tokens in, 30 out");
+    talk.running.signal(Signal::TERM);
+    talk.running.finish().exit(130);
+}
+
+#[test]
+fn a_signal_that_asks_to_end_is_obeyed_in_a_command() {
+    let talk = about_to_be_shorter(hesitates("Numbers"));
+    talk.screen.press("/compact\r");
+    eventually("the summary is asked for", || talk.model.server.requests().len() == 6);
+    talk.running.signal(Signal::TERM);
+    talk.running.finish().exit(130);
+}
+
+#[test]
+fn an_upload_is_stopped_by_ctrl_c() {
+    let reply = |request: &ReceivedRequest| match request.path.as_str() {
+        "/v1/files" => Reply::never(),
+        _ => says("Hi."),
+    };
+    let model = Anthropic::at(LoopbackProvider::start_with(reply).unwrap());
+    model.env.write("sales.csv", "region,sales\nnorth,3\n");
+    let words = ["chat", "--attach", "sales.csv", "--enable-file-support", "--code", "hosted"];
+    let more = ["--model", "claude-opus-5-5"];
+    let (_screen, running) = model.env.start_on_terminal("", words.iter().chain(&more));
+    eventually("the file is on its way", || model.server.requests().len() == 1);
+    running.signal(Signal::INT);
+    running.finish().exit(130);
 }

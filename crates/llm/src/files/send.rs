@@ -11,7 +11,7 @@ use reqwest::{Method, Url};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::dialect::Dialect;
-use crate::http::client::{endpoint, failure_of};
+use crate::http::client::{endpoint, failure_of, later};
 use crate::http::retry::{Advice, advice_of, retry_after};
 use crate::{
     Attempt, ErrorKind, HttpClient, ModelError, ModelId, NetworkStage, Provider, ProviderAccess, RawJson,
@@ -248,7 +248,7 @@ impl Sender {
         response: &mut reqwest::Response,
         attempts: &Attempts<'_>,
     ) -> Result<Option<Bytes>, Failure> {
-        let until = (Instant::now() + self.client.options().event_timeout).min(attempts.deadline);
+        let until = later(Instant::now(), self.client.options().event_timeout).min(attempts.deadline);
         timeout_at(until, response.chunk())
             .await
             .map_err(|_| attempts.too_late(until, TimeoutStage::BetweenEvents))?
@@ -310,7 +310,7 @@ impl Sender {
             request.headers_mut().insert(HeaderName::from_static(name), value);
         }
         // A large upload takes its time until the answer begins.
-        let mut until = Instant::now() + self.client.options().first_byte_timeout;
+        let mut until = later(Instant::now(), self.client.options().first_byte_timeout);
         if let Payload::Body { content_type, bytes } = payload {
             let value = HeaderValue::from_str(content_type).map_err(|_| unusable("the media type"))?;
             request.headers_mut().insert(CONTENT_TYPE, value);
@@ -378,7 +378,12 @@ struct Attempts<'a> {
 impl<'a> Attempts<'a> {
     fn new(sender: &'a Sender) -> Self {
         let now = Instant::now();
-        Self { sender, failed: Vec::new(), began: now, deadline: now + sender.client.options().total_timeout }
+        Self {
+            sender,
+            failed: Vec::new(),
+            began: now,
+            deadline: later(now, sender.client.options().total_timeout),
+        }
     }
 
     fn too_late(&self, until: Instant, stage: TimeoutStage) -> Failure {
@@ -400,7 +405,7 @@ impl<'a> Attempts<'a> {
         }
         let number = self.failed.len() as u32 + 1;
         let wait = self.sender.client.options().retry.wait(number, &advice);
-        let wait = wait.filter(|wait| Instant::now() + *wait < self.deadline);
+        let wait = wait.filter(|wait| later(Instant::now(), *wait) < self.deadline);
         self.failed.push(Attempt {
             number,
             reason: error.message.clone(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use tokio::time::Instant;
 
 use crate::http::certificates::Certificates;
 use crate::{ErrorKind, ModelError, NetworkStage, RetryPolicy, Secret, TimeoutStage};
@@ -136,6 +137,13 @@ impl HttpClient {
         let message = format!("{caller} wanted to connect to `{host}`");
         Err(ModelError::new(ErrorKind::NetworkForbidden, message))
     }
+}
+
+/// The instant so long after another one. A time that is too long to be told, as one that stands for no limit at all, is
+/// about a century.
+pub(crate) fn later(instant: Instant, time: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_hours(100 * 365 * 24);
+    instant.checked_add(time).unwrap_or_else(|| instant + CENTURY)
 }
 
 /// Checks an address. Its host and scheme must be usable, and it must not have a password in it.

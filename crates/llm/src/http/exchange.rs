@@ -11,7 +11,7 @@ use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderV
 use reqwest::{Method, Url};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::http::client::{HttpClient, failure_of};
+use crate::http::client::{HttpClient, failure_of, later};
 use crate::http::retry::{Advice, advice_of, retry_after, retry_delay};
 use crate::http::sse::{Decoder, Malformed};
 use crate::wires::AnyFold;
@@ -111,7 +111,7 @@ impl Exchange {
 impl Tries {
     fn new(exchange: Exchange) -> Self {
         let now = Instant::now();
-        let deadline = now + exchange.client.options().total_timeout;
+        let deadline = later(now, exchange.client.options().total_timeout);
         Self { exchange, failed: Vec::new(), began: now, deadline }
     }
 
@@ -134,7 +134,7 @@ impl Tries {
         let number = self.failed.len() as u32 + 1;
         let wait = self.exchange.client.options().retry.wait(number, &advice);
         // An attempt that could only begin after the end of everything is none.
-        let wait = wait.filter(|wait| Instant::now() + *wait < self.deadline);
+        let wait = wait.filter(|wait| later(Instant::now(), *wait) < self.deadline);
         let reason = error.message.clone();
         self.failed.push(Attempt {
             number,
@@ -204,7 +204,7 @@ impl Tries {
     }
 
     fn first_byte_deadline(&self) -> Instant {
-        (self.began + self.exchange.client.options().first_byte_timeout).min(self.deadline)
+        later(self.began, self.exchange.client.options().first_byte_timeout).min(self.deadline)
     }
 
     async fn refusal(&self, response: &mut reqwest::Response) -> Failure {
@@ -261,7 +261,7 @@ impl Tries {
     }
 
     fn event_deadline(&self) -> Instant {
-        (Instant::now() + self.exchange.client.options().event_timeout).min(self.deadline)
+        later(Instant::now(), self.exchange.client.options().event_timeout).min(self.deadline)
     }
 
     async fn respond_once(&mut self) -> Result<Response, Failure> {

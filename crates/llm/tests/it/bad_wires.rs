@@ -202,6 +202,31 @@ async fn whole_answers_that_drip_or_never_end_are_given_up() {
     }
 }
 
+#[tokio::test]
+async fn times_without_an_end_are_none() {
+    let longest = HttpOptions {
+        connect_timeout: Duration::MAX,
+        first_byte_timeout: Duration::MAX,
+        event_timeout: Duration::MAX,
+        total_timeout: Duration::MAX,
+        retry: RetryPolicy { max_retries: 1, max_wait: Duration::MAX, first_wait: Duration::from_millis(2) },
+        ..options()
+    };
+    for (form, error) in errors(&Reply::json(503, "{}"), &longest).await {
+        assert_eq!(
+            (&error.kind, error.details.attempts.len()),
+            (&ErrorKind::Overloaded, 2),
+            "{form}: {error}"
+        );
+    }
+    // Nor does a provider's wish for a long wait make a time that cannot be told.
+    let body = r#"{"error":{"code":429,"details":[{"retryDelay":"18000000000000000000s"}]}}"#;
+    let server = LoopbackProvider::start(vec![Reply::json(429, body)]).unwrap();
+    let model = model(Provider::find("gemini").unwrap(), server.base_url(), longest);
+    let error = tokio::time::timeout(Duration::from_secs(5), ask(&model, false)).await.unwrap();
+    assert!(matches!(error.kind, ErrorKind::RateLimited { .. }), "{error}");
+}
+
 #[test]
 fn the_limits_are_those_that_are_promised() {
     let usual = HttpOptions::default();

@@ -6,25 +6,27 @@ use std::io::Write as _;
 use std::path::Path;
 
 use serde_json::Value;
-use toolpost_core::{RunRecord, SourceStatus, did_you_mean};
+use toolpost_agent::ConversationSummary;
+use toolpost_core::{Cancellation, RunRecord, SourceStatus, Usage, did_you_mean};
 use toolpost_llm::{ItemView, Part, Turn};
 use toolpost_sandbox::Host;
 
 use super::super::hosted::give;
 use super::super::model::open_model;
 use super::super::run::{count, hosted_code, usd};
-use super::{Chat, Next, slash};
+use super::{Chat, Next, UPLOAD, slash};
 use crate::failure::Failure;
+use crate::interrupt::unless;
 use crate::progress;
 use crate::style::{FAINT, HINT, STRONG, WARN, harmless, label, one_line, paint};
 
 impl Chat<'_> {
-    /// Does what a line with a slash asks for.
-    pub(super) fn command(&mut self, line: &str) -> Result<Next, Failure> {
+    /// Does what a line with a slash asks for. What takes its time ends when it is asked to stop.
+    pub(super) fn command(&mut self, line: &str, stop: &Cancellation) -> Result<Next, Failure> {
         let (name, rest) = slash::parse(line.trim()).map_err(|wrong| Failure::usage(harmless(&wrong)))?;
         match name {
             "/help" => self.help(),
-            "/model" => self.change_model(rest)?,
+            "/model" => self.change_model(rest, stop)?,
             "/tools" => self.list_tools(rest),
             "/mcp" => self.list_sources(),
             "/approve" => self.approve(rest)?,
@@ -32,7 +34,7 @@ impl Chat<'_> {
             "/cost" => self.tell(&self.costs()),
             "/trace" => self.trace(),
             "/sandbox" => self.sandbox(),
-            "/compact" => self.compact()?,
+            "/compact" => self.compact(stop)?,
             "/undo" => self.undo()?,
             "/resume" => self.resume(rest)?,
             "/clear" => self.clear(),
@@ -56,7 +58,7 @@ impl Chat<'_> {
         self.tell(&text);
     }
 
-    fn change_model(&mut self, name: &str) -> Result<(), Failure> {
+    fn change_model(&mut self, name: &str, stop: &Cancellation) -> Result<(), Failure> {
         if name.is_empty() {
             self.tell(&harmless(&self.model.id().to_string()));
             return Ok(());
@@ -76,7 +78,7 @@ impl Chat<'_> {
                 None => {
                     let given =
                         give(self.work, place.as_ref(), &*model, self.workspace, self.config, self.printer);
-                    self.handle.block_on(given)?
+                    self.handle.block_on(unless(stop, UPLOAD, given))?
                 }
             };
             self.given_to.insert(before, std::mem::replace(&mut self.given, given));
@@ -231,34 +233,61 @@ impl Chat<'_> {
     }
 
     /// Makes the conversation shorter; Ctrl-C leaves it as it is.
-    fn compact(&mut self) -> Result<(), Failure> {
-        let cancellation = self.interrupts.begin();
+    fn compact(&mut self, stop: &Cancellation) -> Result<(), Failure> {
+        let before = self.conversation.summary();
         let compacted = self.handle.block_on(async {
             tokio::select! {
                 biased;
-                () = cancellation.cancelled() => None,
+                () = stop.cancelled() => None,
                 compacted = self.conversation.compact(&self.agent) => Some(compacted),
             }
         });
-        self.interrupts.end();
-        match compacted {
-            None => self.tell("stopped; the conversation is as it was"),
-            Some(compacted) => match compacted? {
-                None => {
-                    self.tell("the conversation is too short: there is nothing that a summary could replace");
-                }
-                Some(compacted) => {
-                    self.count(&compacted.usage, compacted.cost_usd);
-                    self.tell(&format!(
-                        "a summary has taken the place of {} ({} tokens in, {} out)",
-                        count(compacted.turns, "message"),
-                        compacted.usage.input_tokens,
-                        compacted.usage.output_tokens
-                    ));
-                }
-            },
-        }
+        let Some(Ok(done)) = compacted else {
+            // What was asked for is paid for, also if nothing came of it.
+            self.count_since(&before);
+            if let Some(failed) = compacted {
+                failed?;
+            }
+            self.handle.block_on(self.conversation.flush())?;
+            let is_shorter = self.conversation.summary().turns < before.turns;
+            self.tell(if is_shorter {
+                "stopped when the summary was there already: it has taken its place"
+            } else {
+                "stopped; the conversation is as it was"
+            });
+            return Ok(());
+        };
+        let Some(compacted) = done else {
+            self.tell("the conversation is too short: there is nothing that a summary could replace");
+            return Ok(());
+        };
+        self.count(&compacted.usage, compacted.cost_usd);
+        self.tell(&format!(
+            "a summary has taken the place of {} ({} tokens in, {} out)",
+            count(compacted.turns, "message"),
+            compacted.usage.input_tokens,
+            compacted.usage.output_tokens
+        ));
         Ok(())
+    }
+
+    /// Counts what the conversation has consumed since it stood so.
+    fn count_since(&mut self, before: &ConversationSummary) {
+        let now = self.conversation.summary();
+        if (&now.usage, now.cost_usd) == (&before.usage, before.cost_usd) {
+            return;
+        }
+        let (old, new) = (&before.usage, &now.usage);
+        let reasoning = new.reasoning_tokens.map(|new| new.saturating_sub(old.reasoning_tokens.unwrap_or(0)));
+        let usage = Usage {
+            input_tokens: new.input_tokens.saturating_sub(old.input_tokens),
+            output_tokens: new.output_tokens.saturating_sub(old.output_tokens),
+            cache_read_tokens: new.cache_read_tokens.saturating_sub(old.cache_read_tokens),
+            cache_write_tokens: new.cache_write_tokens.saturating_sub(old.cache_write_tokens),
+            reasoning_tokens: reasoning.filter(|tokens| *tokens > 0),
+            hosted_code_seconds: new.hosted_code_seconds.saturating_sub(old.hosted_code_seconds),
+        };
+        self.count(&usage, now.cost_usd.zip(before.cost_usd).map(|(now, before)| now - before));
     }
 
     fn undo(&mut self) -> Result<(), Failure> {
