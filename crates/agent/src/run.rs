@@ -70,6 +70,8 @@ pub struct Run {
     usage_metadata: Map<String, Value>,
     keeper: Keeper,
     carry: Carry,
+    /// The time that the provider's code was billed for before, where no conversation is kept that knows it.
+    code_meter: CodeExecutionMeter,
     answer: Option<AnswerForm>,
     pauses: bool,
     tools: Option<BTreeSet<String>>,
@@ -129,7 +131,8 @@ impl Run {
         carry.extend(self.carry);
         let left_out = hosted_code::left_out(&carry, &self.turns);
         hosted_code::gather(&mut carry, &self.turns);
-        let code_meter = self.keeper.code_meter();
+        let code_meter = Some(self.code_meter).filter(|meter| !meter.is_empty());
+        let code_meter = code_meter.unwrap_or_else(|| self.keeper.code_meter());
         let outer = self.outer.take();
         let mut family = Family::new(&parts.limits, outer);
         family.run = Some(self.id);
@@ -372,8 +375,19 @@ impl Running<'_> {
         if let Some(notice) = self.keeper.finish(&ended).await {
             self.notices.add(notices::shortened(&notice));
         }
-        let Self { listeners, value, mut record, request, offer, payloads, notices, budget, carry, .. } =
-            *self;
+        let Self {
+            listeners,
+            value,
+            mut record,
+            request,
+            offer,
+            payloads,
+            notices,
+            budget,
+            carry,
+            code_meter,
+            ..
+        } = *self;
         record.notices = notices.into_vec();
         let record = Arc::new(record);
         let finished = Event::RunFinished { record: Arc::clone(&record) };
@@ -385,6 +399,7 @@ impl Running<'_> {
             error: error.map(|error| *error),
             tool_session: offer.into_session(),
             carry,
+            code_meter,
             payloads,
             value,
             state: state.map(|state| *state),

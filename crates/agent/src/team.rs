@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use toolpost_core::{Args, BoxFuture, Ctx, Output, RunRecord, Tool, ToolError, ToolSpec};
-use toolpost_llm::Turn;
+use toolpost_llm::{CodeExecutionMeter, Turn};
 
 use crate::family::Family;
 use crate::{Agent, Limits, Outcome, Run, StopReason};
@@ -105,6 +105,7 @@ impl Team {
     pub async fn run_with(&self, turns: Vec<Turn>, ready: impl Fn(Run) -> Run) -> Outcome {
         let family = Arc::new(Family::new(&self.limits, None));
         let (mut turns, mut carry, mut member, mut moves) = (turns, BTreeMap::new(), 0, 0);
+        let mut code_meter = CodeExecutionMeter::new();
         let mut earlier: Vec<Arc<RunRecord>> = Vec::new();
         let mut notices = Vec::new();
         loop {
@@ -116,7 +117,7 @@ impl Team {
             };
             let (name, agent) = self.member(member);
             let run = ready(Run::from_turns(agent, turns).with_carry(carry)).within(&family).in_team(names);
-            let mut outcome = run.after(earlier.clone()).finish().await;
+            let mut outcome = run.after(earlier.clone(), code_meter).finish().await;
             let next = outcome.handoff.filter(|_| outcome.stop == StopReason::Handoff);
             let Some(next) = next else {
                 if moves > 0 {
@@ -136,7 +137,7 @@ impl Team {
             let children = &mut Arc::make_mut(&mut record).children;
             children.drain(..earlier.len().min(children.len()));
             earlier.push(record);
-            (turns, carry) = (outcome.turns, outcome.carry);
+            (turns, carry, code_meter) = (outcome.turns, outcome.carry, outcome.code_meter);
             member = next;
             moves += 1;
         }

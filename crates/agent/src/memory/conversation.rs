@@ -363,9 +363,13 @@ impl Conversation {
     /// Calls of a run that waits for a decision are answered for, as not carried out: that run cannot be gone on with in
     /// the conversation after this one has begun.
     pub fn run_turn(&self, agent: &Agent, turn: Turn) -> Run {
-        let mut turns = self.turns();
+        // Together: what is added from now on is no part of what the run goes on from.
+        let (mut turns, edition) = {
+            let state = self.state();
+            (state.mended(), state.edition)
+        };
         turns.push(turn);
-        let run = Run::from_turns(agent, turns).with_conversation(self);
+        let run = Run::from_turns(agent, turns).held_by(self, edition);
         match self.tool_session() {
             Some(session) => run.with_tool_session(session),
             None => run,
@@ -393,7 +397,7 @@ impl Conversation {
     }
 
     /// Which edition this is: another one with everything that is added.
-    pub(super) fn edition(&self) -> u64 {
+    pub(crate) fn edition(&self) -> u64 {
         self.state().edition
     }
 

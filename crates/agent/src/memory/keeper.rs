@@ -27,9 +27,9 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Keeps the run in a conversation, as it stands now.
-    pub(crate) fn hold(&mut self, conversation: &Conversation) {
-        self.edition = conversation.edition();
+    /// Keeps the run in a conversation, as it stands at an edition.
+    pub(crate) fn hold(&mut self, conversation: &Conversation, edition: u64) {
+        self.edition = edition;
         self.conversation = Some(conversation.clone());
     }
 

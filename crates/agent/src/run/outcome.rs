@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use toolpost_core::{CallId, Payload, RunRecord};
-use toolpost_llm::{ModelError, Turn};
+use toolpost_llm::{CodeExecutionMeter, ModelError, Turn};
 use toolpost_toolbox::ToolSession;
 
 use super::RunState;
@@ -28,6 +28,8 @@ pub struct Outcome {
     /// What the next requests of the conversation carry to providers beyond its turns, by the provider's name: the id of a
     /// container, for one. For the run that goes on from it: [`Run::with_carry`](crate::Run::with_carry).
     pub carry: BTreeMap<String, Map<String, Value>>,
+    /// The time that the provider's code was billed for, of the whole conversation.
+    pub(crate) code_meter: CodeExecutionMeter,
     /// What tools had for the application only, in the order of the model's calls. They are values of this process, and
     /// no part of a state: a run that goes on from one has none of the calls before it.
     pub payloads: Vec<CallPayload>,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolpost_core::{Approval, CallId, CallRecord, RunId, RunRecord, Timestamp, ToolError};
-use toolpost_llm::{ToolResult, Turn};
+use toolpost_llm::{CodeExecutionMeter, ToolResult, Turn};
 use toolpost_toolbox::ToolSession;
 
 use super::budget::Counted;
@@ -61,6 +61,9 @@ pub struct RunState {
     /// What the conversation carries to providers beyond its turns, such as a container.
     #[serde(default, skip_serializing_if = "Carry::is_empty")]
     carry: Carry,
+    /// The time that the provider's code was billed for.
+    #[serde(default, skip_serializing_if = "CodeExecutionMeter::is_empty")]
+    code_meter: CodeExecutionMeter,
     /// The records of runs that were made from it.
     #[serde(default)]
     children: Vec<Arc<RunRecord>>,
@@ -191,6 +194,7 @@ impl Run {
         run.tool_session.clone_from(&state.tool_session);
         run.tools.clone_from(&state.tools);
         run.carry.clone_from(&state.carry);
+        run.code_meter.clone_from(&state.code_meter);
         run.usage_metadata.clone_from(&state.usage_metadata);
         run.resumed = Some(Box::new(Resumed { state, decisions, again: false }));
         Ok(run)
@@ -332,6 +336,7 @@ impl Running<'_> {
             watch: self.watch.clone(),
             repairs: self.repairs,
             carry: self.carry.clone(),
+            code_meter: self.code_meter.clone().condensed(),
             children: self.budget.family().children(),
             // Without an offer the run still has the session that it came with.
             tool_session: self.offer.session().or(self.tool_session.as_ref()).cloned(),

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use toolpost_core::{
     CallId, CallOptions, Caller, Cancellation, NoPort, Port, RunId, RunRecord, Scope, Values,
 };
-use toolpost_llm::Turn;
+use toolpost_llm::{CodeExecutionMeter, Turn};
 use toolpost_toolbox::ToolSession;
 
 use super::notices::{Notices, shortened};
@@ -42,6 +42,7 @@ impl Run {
             usage_metadata: Map::new(),
             keeper: Keeper::default(),
             carry: BTreeMap::new(),
+            code_meter: CodeExecutionMeter::new(),
             answer: agent.0.answer.clone(),
             pauses: agent.0.pauses,
             tools: None,
@@ -125,9 +126,15 @@ impl Run {
 
     /// Keeps it in a conversation, whose scope its calls then belong to unless another is set. Its turns must be those of
     /// the conversation, and what is new: [`Conversation::run`] makes such a run. Default: nowhere.
-    pub fn with_conversation(mut self, conversation: &Conversation) -> Self {
+    pub fn with_conversation(self, conversation: &Conversation) -> Self {
+        let edition = conversation.edition();
+        self.held_by(conversation, edition)
+    }
+
+    /// Keeps it in a conversation whose turns it has as they were at an edition.
+    pub(crate) fn held_by(mut self, conversation: &Conversation, edition: u64) -> Self {
         self.scope = self.scope.with_id(conversation.id());
-        self.keeper.hold(conversation);
+        self.keeper.hold(conversation, edition);
         self
     }
 
@@ -158,9 +165,10 @@ impl Run {
         self
     }
 
-    /// Says who had the conversation before.
-    pub(crate) fn after(mut self, records: Vec<Arc<RunRecord>>) -> Self {
+    /// Says who had the conversation before, and for how long the provider's code was billed for then.
+    pub(crate) fn after(mut self, records: Vec<Arc<RunRecord>>, code_meter: CodeExecutionMeter) -> Self {
         self.earlier = records;
+        self.code_meter = code_meter;
         self
     }
 

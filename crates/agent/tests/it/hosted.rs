@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use toolpost_agent::{Agent, Run, StopReason};
+use toolpost::{Approval, Output, ToolSpec, tool_fn};
+use toolpost_agent::{Agent, Builder, Decision, Handoff, Run, StopReason, Team};
 use toolpost_llm::{
     ErrorKind, HostedModel, HostedTool, HttpClient, HttpOptions, Provider, ProviderAccess, Secret, Turn,
 };
@@ -17,12 +18,16 @@ fn message(content: &Value, stop: &str) -> Value {
 }
 
 fn agent_at(server: &LoopbackProvider, model: &str) -> Agent {
+    builder_at(server, model, Toolbox::builder().build().unwrap()).build()
+}
+
+fn builder_at(server: &LoopbackProvider, model: &str, toolbox: Toolbox) -> Builder {
     let access =
         ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("key")) };
     let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
     let model = HostedModel::new(Provider::find("anthropic").unwrap(), model, access, client).unwrap();
     let code = HostedTool::CodeExecution { version: None, file_ids: Vec::new() };
-    Agent::builder(Arc::new(model), Toolbox::builder().build().unwrap()).hosted_tools([code]).build()
+    Agent::builder(Arc::new(model), toolbox).hosted_tools([code])
 }
 
 #[tokio::test]
@@ -71,4 +76,43 @@ async fn a_model_that_takes_no_hosted_tool_ends_the_run_before_anything_is_sent(
     let error = outcome.error.unwrap();
     assert!(error.kind == ErrorKind::Unsupported && error.message.contains("claude-opus-5-5"), "{error}");
     assert!(server.requests().is_empty());
+}
+
+/// Answers in which code ran, the first of which also calls this tool.
+fn code_and_call(tool: &str) -> LoopbackProvider {
+    let code = |id: &str| {
+        let call = json!({"type": "server_tool_use", "id": id, "name": "bash_code_execution", "input": {"command": "true"}});
+        let result = json!({"type": "bash_code_execution_tool_result", "tool_use_id": id, "content":
+            {"type": "bash_code_execution_result", "stdout": "", "stderr": "", "return_code": 0, "content": []}});
+        [call, result]
+    };
+    let ([one, two], [three, four]) = (code("s1"), code("s2"));
+    let call = json!({"type": "tool_use", "id": "t1", "name": tool, "input": {}});
+    let answers = [
+        message(&json!([one, two, call]), "tool_use"),
+        message(&json!([three, four, {"type": "text", "text": "Done."}]), "end_turn"),
+    ];
+    let replies = answers.iter().map(|answer| Reply::json(200, answer.to_string()));
+    LoopbackProvider::start(replies.collect()).unwrap()
+}
+
+#[tokio::test]
+async fn a_container_has_its_least_time_once_also_where_a_run_waits_or_the_conversation_moves() {
+    let server = code_and_call("pay");
+    let pay = tool_fn(ToolSpec::new("pay", "Pay."), |_, _| async { Ok(Output::text("paid")) });
+    let toolbox = Toolbox::builder().tool(pay).approval("pay", Approval::Ask).build().unwrap();
+    let agent = builder_at(&server, "claude-opus-5-5", toolbox).pause_for_approval(true).build();
+    let first = agent.run("Pay.").await;
+    assert_eq!((&first.stop, first.record.usage.hosted_code_seconds), (&StopReason::ApprovalNeeded, 300));
+    let state = crate::waiting::carried(&first);
+    let decisions: Vec<_> = state.waiting().map(|call| (call.id, Decision::Approve)).collect();
+    let second = Run::resume(&agent, state, decisions).unwrap().finish().await;
+    assert_eq!((second.text(), second.record.usage.hosted_code_seconds), ("Done.", 300));
+
+    let server = code_and_call("transfer_to_other");
+    let toolbox = Toolbox::builder().tool(Handoff::to("other", "Knows more.")).build().unwrap();
+    let first = builder_at(&server, "claude-opus-5-5", toolbox).build();
+    let team = Team::new("first", &first).and("other", &agent_at(&server, "claude-opus-5-5"));
+    let outcome = team.run("Go.").await;
+    assert_eq!((outcome.text(), outcome.record.usage.hosted_code_seconds), ("Done.", 300));
 }

@@ -699,3 +699,29 @@ impl Model for Silent {
         futures_util::stream::once(pending()).boxed()
     }
 }
+
+#[test]
+fn a_run_goes_on_from_the_turns_that_it_was_given_whatever_comes_meanwhile() {
+    let agent = || {
+        let model = FunctionModel::new("echo", |_: &Request| Ok(Said::text("Hm.")));
+        Agent::builder(Arc::new(model), Toolbox::builder().build().unwrap()).build()
+    };
+    let talk = |conversation: &Conversation, prompt: &str| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        for _ in 0..40 {
+            let outcome = runtime.block_on(conversation.run(&agent(), prompt).finish());
+            let is_kept = outcome.record.notices.is_empty();
+            let kept = conversation.turns();
+            let is_there = kept.get(..outcome.turns.len()) == Some(&outcome.turns[..]);
+            assert_eq!(is_kept, is_there, "{:?}", outcome.record.notices);
+        }
+    };
+    for _ in 0..40 {
+        let conversations = Conversations::new(Arc::new(MemoryStore::new()));
+        let conversation = conversations.create(NewConversation::default());
+        std::thread::scope(|scope| {
+            scope.spawn(|| talk(&conversation, "One."));
+            scope.spawn(|| talk(&conversation, "Two."));
+        });
+    }
+}
