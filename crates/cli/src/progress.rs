@@ -1,18 +1,21 @@
 //! What a person sees while a run goes on, and what a program is told.
 
 pub(crate) mod hosted;
+mod masked;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use toolpost_core::{CallRecord, Event, EventSink, LogLevel, LogLine, ToolError, format_duration};
+use toolpost_agent::StopReason;
+use toolpost_core::{CallRecord, Event, EventSink, LogLevel, LogLine, RunRecord, ToolError, format_duration};
 
+use self::masked::Masked;
 use crate::args::Format;
-use crate::logs;
 use crate::print::Printer;
 use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, one_line, paint, paragraph};
 use crate::terminal::Screen;
+use crate::{env, logs};
 
 /// How much of a value is shown on one line.
 pub(crate) const WIDTH: usize = 100;
@@ -26,9 +29,10 @@ pub(crate) fn sink(printer: &Printer) -> EventSink {
 pub(crate) fn sink_of(printer: &Printer, screen: Option<Arc<Screen>>) -> EventSink {
     let printer = printer.clone();
     let text = Mutex::new(String::new());
+    let masked = Masked::default();
     Arc::new(move |event: &Event| {
         logs::event(event);
-        match (printer.format, event) {
+        masked.pass(event, |event| match (printer.format, event) {
             // Files are put away when a run is over, so its command tells of the end.
             (Format::Jsonl, Event::RunFinished { .. }) | (Format::Json, _) => {}
             (Format::Jsonl, event) => {
@@ -39,8 +43,13 @@ pub(crate) fn sink_of(printer: &Printer, screen: Option<Arc<Screen>>) -> EventSi
                 Some(screen) => screen.tell(event),
                 None => tell(&printer, &text, event),
             },
-        }
+        });
     })
+}
+
+/// A text of strangers on one line: harmless, of so many characters at most, and without the keys and tokens that are set.
+pub(crate) fn told(text: &str, width: usize) -> String {
+    one_line(&env::scrubber().scrub(text.to_owned()), width)
 }
 
 fn tell(printer: &Printer, spoken: &Mutex<String>, event: &Event) {
@@ -57,7 +66,9 @@ fn tell(printer: &Printer, spoken: &Mutex<String>, event: &Event) {
             }
         }
         // Words that came to no answer are not lost.
-        Event::RunFinished { record } if !record.success && !spoken.trim().is_empty() => {
+        Event::RunFinished { record }
+            if !record.success && !has_last_words(record) && !spoken.trim().is_empty() =>
+        {
             printer.note(&harmless(spoken.trim()));
         }
         Event::Notice { message } => {
@@ -74,11 +85,11 @@ fn tell(printer: &Printer, spoken: &Mutex<String>, event: &Event) {
         }
         Event::CallProgress { progress, .. } => {
             let percent = progress.percent.map(|percent| format!(" {percent:.0} %")).unwrap_or_default();
-            printer.note(&paint(FAINT, format!("  … {}{percent}", one_line(&progress.message, WIDTH))));
+            printer.note(&paint(FAINT, format!("  … {}{percent}", told(&progress.message, WIDTH))));
         }
         Event::CallLog { line, .. } if is_told(printer, line) => {
             let style = if line.level >= LogLevel::Warn { WARN } else { FAINT };
-            printer.note(&paint(style, format!("  │ {}", one_line(&line.message, WIDTH))));
+            printer.note(&paint(style, format!("  │ {}", told(&line.message, WIDTH))));
         }
         Event::CallRetry { attempt, error, wait_ms, .. } => {
             printer.note(&again(*attempt, error, *wait_ms));
@@ -88,18 +99,24 @@ fn tell(printer: &Printer, spoken: &Mutex<String>, event: &Event) {
     }
 }
 
+/// Whether a run that came to a limit has said something all the same: a sum, or an answer that was cut off. Its command
+/// prints that as the result.
+pub(crate) fn has_last_words(record: &RunRecord) -> bool {
+    record.wrapped_up || record.stop_reason == StopReason::OutputTokens.as_str()
+}
+
 /// The longest name of a tool that is shown: a model may have made it up.
 const NAME: usize = 64;
 
 /// That a call begins.
 pub(crate) fn started(tool: &str, arguments: &Value) -> String {
-    let name = paint(STRONG, one_line(tool, NAME));
+    let name = paint(STRONG, told(tool, NAME));
     format!("{} {name} {}", paint(HINT, "→"), paint(FAINT, brief(arguments)))
 }
 
 /// That a call is made again.
 pub(crate) fn again(attempt: u32, error: &ToolError, wait_ms: u64) -> String {
-    let why = one_line(error.message(), WIDTH);
+    let why = told(error.message(), WIDTH);
     let wait = format_duration(Duration::from_millis(wait_ms));
     paint(WARN, format!("  attempt {attempt} failed ({why}); again in {wait}"))
 }
@@ -111,7 +128,7 @@ pub(crate) fn is_told(printer: &Printer, line: &LogLine) -> bool {
 
 /// The arguments of a call, on one line.
 fn brief(arguments: &Value) -> String {
-    let Some(map) = arguments.as_object() else { return one_line(&arguments.to_string(), WIDTH) };
+    let Some(map) = arguments.as_object() else { return told(&arguments.to_string(), WIDTH) };
     let pairs: Vec<String> = map
         .iter()
         .map(|(key, value)| match value {
@@ -120,17 +137,17 @@ fn brief(arguments: &Value) -> String {
             other => format!("{key}={other}"),
         })
         .collect();
-    one_line(&pairs.join(" "), WIDTH)
+    told(&pairs.join(" "), WIDTH)
 }
 
 /// How a call ended.
 pub(crate) fn finished(record: &CallRecord) -> String {
     let took = format_duration(record.duration);
-    let name = paint(STRONG, one_line(&record.tool, NAME));
+    let name = paint(STRONG, told(&record.tool, NAME));
     match &record.error {
         Some(error) => {
             let why = format!("{}: {}", error.code(), error.message());
-            let why = one_line(&why, 2 * WIDTH);
+            let why = told(&why, 2 * WIDTH);
             format!("{} {name} {why} {}", paint(BAD, "✗"), paint(FAINT, format!("({took})")))
         }
         None => {
@@ -152,7 +169,7 @@ pub(crate) fn finished(record: &CallRecord) -> String {
 /// How code ended that did not end well.
 fn failed(record: &CallRecord) -> Option<String> {
     let kind = record.sandbox.as_ref()?.get("verdict")?.get("kind")?.as_str()?;
-    (kind != "ok").then(|| one_line(kind, NAME))
+    (kind != "ok").then(|| told(kind, NAME))
 }
 
 /// What the sandbox attests, in a few words.

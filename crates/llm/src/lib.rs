@@ -86,7 +86,7 @@ pub use offline::replay::{ExchangeSink, Recorder, Recording, ReplayModel};
 pub use offline::said::Said;
 pub use offline::schema::{Detail, SchemaModel, example_of};
 pub use offline::script::ScriptModel;
-pub use offline::scrub::Scrubber;
+pub use offline::scrub::{ScrubbedText, Scrubber};
 pub use provider::{PROVIDERS, Provider, ProviderAccess};
 pub use raw::RawJson;
 pub use request::{

@@ -156,9 +156,8 @@ impl Keeper {
         of_run: Result<(), Unkept>,
         is_end: bool,
     ) -> Option<String> {
-        if of_conversation.as_ref().is_err_and(|unkept| unkept.for_ever) {
-            self.conversation = None;
-        }
+        let is_lost = |unkept: &Unkept| unkept.for_ever;
+        let lost = self.conversation.take_if(|_| of_conversation.as_ref().is_err_and(is_lost));
         if of_run.as_ref().is_err_and(|unkept| unkept.for_ever) {
             self.log = None;
         }
@@ -166,7 +165,15 @@ impl Keeper {
         let mut notices = Vec::new();
         for (unkept, place) in failed {
             let Some(Unkept { error, for_ever }) = unkept else { continue };
-            if for_ever {
+            if let Some(conversation) = lost.as_ref().filter(|_| error.code() == Code::Conflict) {
+                let id = conversation.id();
+                notices.push(format!(
+                    "the run is no longer kept in its conversation `{id}`: another run has gone on with that since this one \
+                     began, and is kept there. What was said here stands in the record of this run alone. Fork the \
+                     conversation to go on beside the other run (`--fork {id}`), or open it again to go on after it \
+                     (`--resume {id}`)"
+                ));
+            } else if for_ever {
                 notices.push(format!("the run is no longer kept {place}: {error}"));
             } else if is_end {
                 notices.push(format!("the end of the run could not be kept {place}: {error}"));

@@ -181,7 +181,12 @@ async fn two_runs_of_one_conversation_do_not_mix() {
     assert!(conversation.run(&agent, "y").finish().await.record.notices.is_empty());
     let late = other.run(&agent, "z").finish().await;
     assert_eq!(late.text(), "b", "the run itself goes on");
-    assert!(late.record.notices[0].contains("no longer kept"), "{:?}", late.record.notices);
+    let id = conversation.id();
+    for told in
+        ["no longer kept", "another run has gone on", &format!("`--fork {id}`"), &format!("`--resume {id}`")]
+    {
+        assert!(late.record.notices[0].contains(told), "{told}: {:?}", late.record.notices);
+    }
     assert_eq!(late.record.notices.len(), 1);
     assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), conversation.turns());
 }

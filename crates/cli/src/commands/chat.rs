@@ -357,7 +357,8 @@ impl Chat<'_> {
         for notice in told.iter().chain(&kept) {
             self.printer.warn(notice);
         }
-        show(record, outcome.stop.is_answer(), shown.as_deref(), window, self.printer)?;
+        let is_result = outcome.stop.is_answer() || progress::has_last_words(&record);
+        show(record, is_result, shown.as_deref(), window, self.printer)?;
         // What nobody has answered can be said again; it is not sent twice.
         if outcome.error.is_some() && outcome.record.tool_calls.is_empty() {
             self.take_back(before)?;

@@ -22,7 +22,8 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::port::TerminalPort;
 use crate::print::Printer;
-use crate::style::{FAINT, GOOD, HINT, label, paint};
+use crate::progress::has_last_words;
+use crate::style::{FAINT, GOOD, HINT, harmless, label, paint};
 use crate::terminal::Screen;
 use crate::workspace::Workspace;
 use crate::{env, interrupt, progress};
@@ -132,10 +133,14 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     }
     show_files(&record.artifacts, printer);
     let written = match &args.output {
-        Some(path) if outcome.stop.is_answer() => write_answer(path, &record.response, printer),
+        Some(path) if outcome.stop.is_answer() => {
+            write_answer(path, &env::scrubber().scrub(record.response.clone()), printer)
+        }
         _ => Ok(()),
     };
-    let ended = show(record, outcome.stop.is_answer(), shown.as_deref(), None, printer)
+    // Where a schema was asked for, nothing is a result that may not fit it.
+    let is_result = outcome.stop.is_answer() || args.output_schema.is_none() && has_last_words(&record);
+    let ended = show(record, is_result, shown.as_deref(), None, printer)
         .and_then(|()| ended(&outcome))
         .map_err(|failure| match &memory.runs {
             Some(_) => failure.hint(format!("`toolpost runs show {id}` shows what it did.")),
@@ -313,10 +318,11 @@ pub(super) fn show_files(files: &[Artifact], printer: &Printer) {
     }
 }
 
-/// Shows what a run came to; of its answer what was not shown while it was written.
+/// Shows what a run came to; of its answer, or of its last words at a limit, what was not shown while it was written: as
+/// the result, or beside it.
 pub(super) fn show(
     record: RunRecord,
-    is_answer: bool,
+    is_result: bool,
     shown: Option<&str>,
     window: Option<String>,
     printer: &Printer,
@@ -325,9 +331,12 @@ pub(super) fn show(
         Format::Json => printer.json(&record)?,
         Format::Jsonl => printer.json(&Event::RunFinished { record: Arc::new(record) })?,
         Format::Text => {
-            let was_shown = shown.is_some_and(|shown| shown.contains(record.response.trim()));
-            if is_answer && !was_shown {
-                printer.foreign_result(&env::scrubber().scrub(record.response.clone()))?;
+            let said = env::scrubber().scrub(record.response.clone());
+            let was_shown = shown.is_some_and(|shown| shown.contains(said.trim()));
+            if !was_shown && is_result {
+                printer.foreign_result(&said)?;
+            } else if !was_shown && has_last_words(&record) {
+                printer.note(&harmless(said.trim()));
             }
             printer.note(&paint(FAINT, summary(&record, window)));
         }

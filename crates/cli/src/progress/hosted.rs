@@ -4,7 +4,8 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value};
 use toolpost_llm::{FileRef, HostedOutput};
 
-use super::{NAME, WIDTH};
+use super::{NAME, WIDTH, told};
+use crate::env;
 use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, one_line, paint};
 
 /// How many lines of one text are shown: so many of its beginning, and of its end.
@@ -35,12 +36,12 @@ pub(crate) fn started(tool: &str, input: Option<&Value>) -> Vec<String> {
 pub(crate) fn finished(tool: &str, output: &Value) -> Vec<String> {
     // Whatever else it is, there is nothing to show of it.
     let output = HostedOutput::deserialize(output).unwrap_or_default();
-    let name = paint(STRONG, one_line(tool, NAME));
+    let name = paint(STRONG, told(tool, NAME));
     let status = output.return_code.map(|code| format!("exit status {code}"));
     let mut lines = vec![match (output.is_error, status) {
         (true, status) => {
             let why = output.error_code.clone().or(status).unwrap_or_else(|| "failed".to_owned());
-            format!("{} {name} {}", paint(BAD, "✗"), one_line(&why, WIDTH))
+            format!("{} {name} {}", paint(BAD, "✗"), told(&why, WIDTH))
         }
         (false, Some(status)) if output.return_code != Some(0) => {
             format!("{} {name} {status}", paint(WARN, "!"))
@@ -64,7 +65,7 @@ pub(crate) fn finished(tool: &str, output: &Value) -> Vec<String> {
         lines.extend(
             shown
                 .iter()
-                .map(|words| format!("  {} {}", paint(FAINT, what), paint(HINT, one_line(words, 2 * WIDTH)))),
+                .map(|words| format!("  {} {}", paint(FAINT, what), paint(HINT, told(words, 2 * WIDTH)))),
         );
         if all > MOST_REFERENCES {
             lines.push(paint(FAINT, format!("  and {} {what}s more", all - MOST_REFERENCES)));
@@ -82,6 +83,8 @@ fn file(file: &FileRef) -> String {
 
 /// The lines of a text; of a long one the first and the last.
 fn text_lines(text: &str) -> Vec<String> {
+    // As a whole: a key may be cut off at the end of what is shown of a line.
+    let text = env::scrubber().scrub(text.to_owned());
     let text = text.trim_end();
     let line = |line: &str| {
         // What is cut off is not even looked at.

@@ -12,8 +12,8 @@ use toolpost_core::{CallId, Event, format_duration};
 use super::markdown::Stream;
 use super::size;
 use crate::print::Printer;
-use crate::progress;
-use crate::style::{FAINT, WARN, harmless, one_line, paint, paragraph};
+use crate::style::{FAINT, WARN, harmless, paint, paragraph};
+use crate::{env, progress};
 
 /// How often what is unfinished is drawn at most.
 const FRAME: Duration = Duration::from_millis(40);
@@ -117,15 +117,15 @@ impl Screen {
             }
             Event::CallProgress { call, progress, .. } => {
                 let percent = progress.percent.map(|percent| format!(" {percent:.0} %")).unwrap_or_default();
-                let detail = format!("{}{percent}", one_line(&progress.message, progress::WIDTH));
+                let detail = format!("{}{percent}", progress::told(&progress.message, progress::WIDTH));
                 self.detail(&mut state, *call, detail);
             }
             Event::CallLog { call, line, .. } if progress::is_told(&self.printer, line) => {
                 if line.level >= toolpost_core::LogLevel::Warn {
-                    let text = paint(WARN, format!("  │ {}", one_line(&line.message, progress::WIDTH)));
+                    let text = paint(WARN, format!("  │ {}", progress::told(&line.message, progress::WIDTH)));
                     self.put(&mut state, vec![text]);
                 } else {
-                    self.detail(&mut state, *call, one_line(&line.message, progress::WIDTH));
+                    self.detail(&mut state, *call, progress::told(&line.message, progress::WIDTH));
                 }
             }
             Event::CallRetry { attempt, error, wait_ms, .. } => {
@@ -136,7 +136,8 @@ impl Screen {
                 self.put(&mut state, vec![progress::finished(record)]);
             }
             Event::Notice { message } => {
-                let line = format!("{} {}", paint(WARN, "note:"), paragraph(message));
+                let message = env::scrubber().scrub(message.clone());
+                let line = format!("{} {}", paint(WARN, "note:"), paragraph(&message));
                 self.put(&mut state, line.lines().map(str::to_owned).collect());
             }
             _ => {}

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{Anthropic, TestEnv, calls, says};
+use crate::support::{Anthropic, TestEnv, calls, says, says_in_pieces};
 
 /// A title for the window, a colour, a bell, a C1 control, and a reversal of the direction of reading.
 const EVIL: &str = "safe\u{1b}]0;owned\u{7}\u{1b}[31mred\u{9b}5m\u{202e}back";
@@ -115,6 +115,33 @@ fn a_key_that_the_model_repeats_is_masked_in_the_recording() {
     let model = Anthropic::start(vec![says(&format!("your key is {}", Anthropic::KEY))]);
     model.env.run(["run", "-p", "hi", "--record", "said.jsonl"]).ok();
     assert!(!model.env.read("said.jsonl").contains(Anthropic::KEY));
+}
+
+#[test]
+fn a_key_that_the_model_says_in_pieces_is_never_drawn() {
+    let key = Anthropic::KEY;
+    let (first, last) = key.split_at(9);
+    let pieces = ["Your key: ", first, last, ". It is ", key, "; it begins with ", first];
+    let said = format!("Your key: [secret]. It is [secret]; it begins with {first}");
+    let events = Anthropic::start(vec![says_in_pieces(&pieces)]);
+    let lines = events.env.run(["run", "-p", "hi", "--format", "jsonl"]).ok().lines();
+    let deltas = lines.iter().filter(|line| line["type"] == "text.delta");
+    assert_eq!(deltas.map(|line| line["text"].as_str().unwrap()).collect::<String>(), said);
+    // Words before a call go to standard error, the last ones to standard output.
+    let printed = Anthropic::start(vec![says_in_pieces(&pieces)]);
+    assert_eq!(printed.env.run(["run", "-p", "hi", "-o", "answer.txt"]).ok().out, format!("{said}\n"));
+    assert_eq!(printed.env.read("answer.txt"), format!("{said}\n"));
+    for words in [&[][..], &["--plain"]] {
+        let command = json!({"argv": ["echo", key]});
+        let mut model = Anthropic::start(vec![calls("run_command", &command), says_in_pieces(&pieces)]);
+        model.env = model.env.with("TERM", "xterm").with("COLUMNS", "200");
+        let usual = ["run", "-p", "hi", "--tools", "run_command", "--yes"];
+        let finished = model.env.on_terminal("", usual.iter().chain(words)).ok();
+        assert!(!finished.out.contains(last), "{finished}");
+        assert!(finished.out.contains("echo") && finished.out.contains("[secret]"), "{finished}");
+        // Once: what was drawn is not printed again.
+        assert_eq!(finished.out.matches("it begins with").count(), 1, "{finished}");
+    }
 }
 
 #[test]

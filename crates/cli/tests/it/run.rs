@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 use toolpost_sandbox::{Host, Level};
 
-use crate::support::{Anthropic, TestEnv, ask, calls, fits, says, says_with_usage};
+use crate::support::{
+    Anthropic, TestEnv, ask, calls, fits, repository, says, says_too_much, says_with_usage,
+};
 
 /// A world with a script of these turns in `script.yaml`.
 fn scripted(turns: &Value) -> TestEnv {
@@ -183,6 +185,31 @@ pub(crate) fn no_wrap_up() {
     assert_eq!(record(&[]), ("Summed up.".to_owned(), 2));
     assert_eq!(record(&["--no-wrap-up"]), (String::new(), 1));
     assert_eq!(record(&["--config", "no_wrap_up=true"]), (String::new(), 1));
+}
+
+#[test]
+fn the_last_words_at_a_limit_are_the_result_and_no_answer() {
+    let sum = json!({"expression": "1"});
+    let replies = || vec![calls("calculate", &sum), says("Summed up.")];
+    let limited: &[&str] = &["run", "-p", "x", "--max-iterations", "1"];
+    let ended = |replies, words: &[&str]| {
+        let model = Anthropic::start(replies);
+        let finished = model.env.run(limited.iter().chain(words)).exit(6);
+        assert!(!model.env.path("answer.txt").exists(), "{finished}");
+        finished
+    };
+    let finished = ended(replies(), &["-o", "answer.txt"]);
+    assert_eq!(finished.out, "Summed up.\n");
+    assert!(finished.err.contains("max_iterations") && !finished.err.contains("Summed up."), "{finished}");
+    let finished = ended(vec![says_too_much("Cut o")], &["-o", "answer.txt"]);
+    assert_eq!(finished.out, "Cut o\n");
+    assert!(finished.err.contains("--max-output-tokens") && !finished.err.contains("Cut o"), "{finished}");
+    // Nothing was said, or nothing that fits.
+    assert_eq!(ended(replies(), &["--no-wrap-up"]).out, "");
+    let schema = repository("crates/cli/schemas/error.json");
+    let finished = ended(replies(), &["--output-schema", schema.to_str().unwrap()]);
+    assert_eq!(finished.out, "");
+    assert!(finished.err.contains("Summed up."), "{finished}");
 }
 
 #[test]

@@ -15,7 +15,8 @@ use serde_json::Value;
 use toolpost_core::Schema;
 
 pub(crate) use self::model::{
-    Anthropic, ask, begins, calls, calls_all, hesitates, says, says_whole, says_with_usage,
+    Anthropic, ask, begins, calls, calls_all, hesitates, says, says_in_pieces, says_too_much, says_whole,
+    says_with_usage,
 };
 pub(crate) use self::terminal::Screen;
 

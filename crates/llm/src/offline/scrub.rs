@@ -86,6 +86,24 @@ impl Scrubber {
         text
     }
 
+    /// A text without the secrets that comes piece by piece.
+    pub fn text(&self) -> ScrubbedText<'_> {
+        ScrubbedText { scrubber: self, held: String::new() }
+    }
+
+    /// What a text begins with: the longest secret that it may be.
+    fn start_of(&self, text: &str) -> Start {
+        for form in &self.forms {
+            if text.starts_with(form.as_str()) {
+                return Start::Secret(form.len());
+            }
+            if form.starts_with(text) {
+                return Start::Unknown;
+            }
+        }
+        Start::Harmless
+    }
+
     /// JSON without the secrets, which is the same JSON else, digit for digit: they are masked in its strings and names,
     /// and a number that is a secret as a whole becomes the string that stands for it.
     pub fn scrub_json(&self, json: &str) -> String {
@@ -123,6 +141,60 @@ impl Scrubber {
             // What is no JSON is at least a text.
             Err(_) => scrubbed.push_str(&self.scrub(token.to_owned())),
         }
+    }
+}
+
+/// What stands at a place in a text of which more may come.
+enum Start {
+    /// A secret of so many bytes.
+    Secret(usize),
+    /// What may become a secret, or a longer one.
+    Unknown,
+    Harmless,
+}
+
+/// A text without the secrets of a [`Scrubber`], also where one is cut between two pieces: [`Scrubber::text`].
+pub struct ScrubbedText<'a> {
+    scrubber: &'a Scrubber,
+    /// The end of what has come: it may be the beginning of a secret.
+    held: String,
+}
+
+impl ScrubbedText<'_> {
+    /// Takes the next piece, and gives what is known to be harmless of the text by now. What may be the beginning of a
+    /// secret is held back: never as much as the longest of its forms.
+    pub fn push(&mut self, piece: &str) -> String {
+        self.held.push_str(piece);
+        let mut harmless = String::with_capacity(self.held.len());
+        let mut rest = self.held.as_str();
+        while let Some(first) = rest.chars().next() {
+            let passed = match self.scrubber.start_of(rest) {
+                Start::Unknown => break,
+                Start::Secret(length) => {
+                    harmless.push_str(MASK);
+                    length
+                }
+                Start::Harmless => {
+                    harmless.push(first);
+                    first.len_utf8()
+                }
+            };
+            rest = rest.get(passed..).unwrap_or_default();
+        }
+        self.held = rest.to_owned();
+        harmless
+    }
+
+    /// Ends the text, and gives what was held back of it: no secret has come of that.
+    pub fn finish(&mut self) -> String {
+        // A shorter secret may be the beginning of a longer one.
+        self.scrubber.scrub(std::mem::take(&mut self.held))
+    }
+}
+
+impl fmt::Debug for ScrubbedText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScrubbedText").field("scrubber", self.scrubber).finish_non_exhaustive()
     }
 }
 
@@ -263,6 +335,39 @@ mod tests {
         }
         assert_eq!(scrubber.scrub("canary".into()), "canary");
         assert_eq!(format!("{scrubber:?}").find("canary"), None);
+    }
+
+    #[test]
+    fn a_secret_is_masked_wherever_it_is_cut() {
+        let scrubber = Scrubber::new(["sk-canary-ü1", "sk-canary-ü1-longer", "87654321"].map(Secret::new));
+        for said in [
+            "a sk-canary-ü1 b",
+            "sk-canary-ü1-longer",
+            "sk-canary-ü1-long",
+            "sk-sk-canary-ü1sk-canary-ü1sk",
+            "sk-canary-ü",
+            "8876543218765432",
+            "no secret",
+            "",
+        ] {
+            let whole = scrubber.scrub(said.to_owned());
+            let characters: Vec<char> = said.chars().collect();
+            for size in 1..=characters.len().max(1) {
+                let mut text = scrubber.text();
+                let mut shown = String::new();
+                for piece in characters.chunks(size) {
+                    shown += &text.push(&piece.iter().collect::<String>());
+                    assert!(!shown.contains("canary-ü1") && text.held.len() < 80, "{shown}");
+                }
+                shown += &text.finish();
+                assert_eq!((shown, text.finish()), (whole.clone(), String::new()), "{said} by {size}");
+            }
+        }
+        let mut text = scrubber.text();
+        assert_eq!(text.push("what is harmless comes at once, s"), "what is harmless comes at once, ");
+        assert_eq!(text.push("o "), "so ");
+        assert_eq!(text.push("sk-canary"), "");
+        assert!(!format!("{text:?}").contains("canary"));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::port::TerminalPort;
 use crate::print::Printer;
+use crate::progress::has_last_words;
 use crate::workspace::Workspace;
 use crate::{container, env, interrupt, progress, target};
 
@@ -119,7 +120,8 @@ fn finish(
     }
     record.notices.extend(told);
     show_files(&record.artifacts, printer);
-    show(record, outcome.stop.is_answer(), None, None, printer)?;
+    let is_result = outcome.stop.is_answer() || has_last_words(&record);
+    show(record, is_result, None, None, printer)?;
     crate::workspace::clear_stale();
     match (outcome.error, put) {
         (Some(error), _) => Err(error.into()),

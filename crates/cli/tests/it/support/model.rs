@@ -49,6 +49,18 @@ pub(crate) fn says(text: &str) -> Reply {
     Reply::events(stream(&json!({"type": "text", "text": ""}), &delta, "end_turn"))
 }
 
+/// An answer of words that come in these pieces.
+pub(crate) fn says_in_pieces(pieces: &[&str]) -> Reply {
+    let deltas = pieces.iter().map(|text| json!({"type": "text_delta", "text": text})).collect();
+    Reply::events(stream_of(&[(json!({"type": "text", "text": ""}), deltas)], "end_turn"))
+}
+
+/// An answer of words that is cut off because it became too long.
+pub(crate) fn says_too_much(text: &str) -> Reply {
+    let delta = json!({"type": "text_delta", "text": text});
+    Reply::events(stream(&json!({"type": "text", "text": ""}), &delta, "max_tokens"))
+}
+
 /// An answer of words in one piece, to a request that did not ask for a stream.
 pub(crate) fn says_whole(text: &str) -> Reply {
     let message = json!({
@@ -93,7 +105,7 @@ pub(crate) fn calls_all(tools: &[&str], arguments: &Value) -> Reply {
     let call = |(number, tool)| {
         (
             json!({"type": "tool_use", "id": format!("toolu_{number}"), "name": tool, "input": {}}),
-            delta.clone(),
+            vec![delta.clone()],
         )
     };
     Reply::events(stream_of(&(1_usize..).zip(tools).map(call).collect::<Vec<_>>(), "tool_use"))
@@ -103,22 +115,22 @@ pub(crate) fn calls_all(tools: &[&str], arguments: &Value) -> Reply {
 const USAGE: &str = r#"{"output_tokens":5}"#;
 
 fn stream(block: &Value, delta: &Value, stop: &str) -> String {
-    stream_of(&[(block.clone(), delta.clone())], stop)
+    stream_of(&[(block.clone(), vec![delta.clone()])], stop)
 }
 
-/// A stream of blocks, each of a start and what is added to it.
-fn stream_of(blocks: &[(Value, Value)], stop: &str) -> String {
+/// A stream of blocks, each of a start and what is added to it, piece by piece.
+fn stream_of(blocks: &[(Value, Vec<Value>)], stop: &str) -> String {
     let message = json!({
         "type": "message", "id": "msg_1", "role": "assistant", "model": "claude-test", "content": [],
         "stop_reason": null, "stop_sequence": null, "usage": {"input_tokens": 7, "output_tokens": 1},
     });
     let mut events = vec![json!({"type": "message_start", "message": message})];
-    for (index, (block, delta)) in blocks.iter().enumerate() {
-        events.extend([
-            json!({"type": "content_block_start", "index": index, "content_block": block}),
-            json!({"type": "content_block_delta", "index": index, "delta": delta}),
-            json!({"type": "content_block_stop", "index": index}),
-        ]);
+    for (index, (block, deltas)) in blocks.iter().enumerate() {
+        events.push(json!({"type": "content_block_start", "index": index, "content_block": block}));
+        events.extend(
+            deltas.iter().map(|delta| json!({"type": "content_block_delta", "index": index, "delta": delta})),
+        );
+        events.push(json!({"type": "content_block_stop", "index": index}));
     }
     events.extend([
         json!({"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 5}}),
