@@ -13,24 +13,10 @@ const ESCAPE: usize = 6;
 /// JSON text in which every half of a character is the replacement character.
 pub(crate) fn replaced(json: &str) -> Cow<'_, str> {
     let (mut whole, mut from) = (String::new(), 0);
-    let mut at = match memmem::find(json.as_bytes(), b"\\u") {
-        // Escapes before it, such as a backslash that is itself escaped, decide where it begins.
-        Some(_) => 0,
-        None => json.len(),
-    };
-    while let Some(found) = json.as_bytes().get(at..).and_then(|rest| memchr(b'\\', rest)) {
-        at += found;
-        let length = match (half(json, at), half(json, at + ESCAPE)) {
-            (None, _) => 2,
-            (Some(Half::First), Some(Half::Second)) => 2 * ESCAPE,
-            (Some(_), _) => {
-                whole.push_str(json.get(from..at).unwrap_or_default());
-                whole.push_str("\\ufffd");
-                from = at + ESCAPE;
-                ESCAPE
-            }
-        };
-        at += length;
+    for (at, _) in alone(json) {
+        whole.push_str(json.get(from..at).unwrap_or_default());
+        whole.push_str("\\ufffd");
+        from = at + ESCAPE;
     }
     if from == 0 {
         return Cow::Borrowed(json);
@@ -39,7 +25,68 @@ pub(crate) fn replaced(json: &str) -> Cow<'_, str> {
     Cow::Owned(whole)
 }
 
+/// Whether a text of an event ends with the first half of a character, so that the next event may have the second one.
+pub(crate) fn ends_in_half(json: &str) -> bool {
+    last_halves(json).next().is_some()
+}
+
+/// Two events that came one behind the other, with the character that was cut between them in the second; `None` if none
+/// was.
+pub(crate) fn joined(first: &str, second: &str) -> Option<(String, String)> {
+    let begun = last_halves(first).last()?;
+    let half = first.get(begun..begun + ESCAPE)?;
+    let is_start =
+        |at: usize| second.get(..at).is_some_and(|before| before.ends_with('"') && !before.ends_with("\\\""));
+    let starts = alone(second).filter(|(at, half)| *half == Half::Second && is_start(*at)).map(|(at, _)| at);
+    let (mut joined, mut from) = (String::new(), 0);
+    for at in starts {
+        joined.push_str(second.get(from..at)?);
+        joined.push_str(half);
+        from = at;
+    }
+    if from == 0 {
+        return None;
+    }
+    joined.push_str(second.get(from..)?);
+    let (mut left, mut from) = (String::new(), 0);
+    for at in last_halves(first) {
+        left.push_str(first.get(from..at)?);
+        from = at + ESCAPE;
+    }
+    left.push_str(first.get(from..)?);
+    Some((left, joined))
+}
+
+/// Where the first halves are that texts end with.
+fn last_halves(json: &str) -> impl Iterator<Item = usize> {
+    let is_end = |at: usize| json.as_bytes().get(at + ESCAPE) == Some(&b'"');
+    alone(json).filter(move |(at, half)| *half == Half::First && is_end(*at)).map(|(at, _)| at)
+}
+
+/// Every half that has no other half beside it.
+fn alone(json: &str) -> impl Iterator<Item = (usize, Half)> {
+    let mut at = match memmem::find(json.as_bytes(), b"\\u") {
+        // Escapes before it, such as a backslash that is itself escaped, decide where it begins.
+        Some(_) => 0,
+        None => json.len(),
+    };
+    std::iter::from_fn(move || {
+        loop {
+            let found = at + memchr(b'\\', json.as_bytes().get(at..)?)?;
+            match (half(json, found), half(json, found + ESCAPE)) {
+                (None, _) => at = found + 2,
+                (Some(Half::First), Some(Half::Second)) => at = found + 2 * ESCAPE,
+                (Some(half), _) => {
+                    at = found + ESCAPE;
+                    return Some((found, half));
+                }
+            }
+        }
+    })
+}
+
 /// Half of a character that two escapes stand for.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Half {
     First,
     Second,
@@ -77,6 +124,39 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(replaced(json), expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn a_character_that_was_cut_between_two_events_is_joined() {
+        for (first, second, expected) in [
+            (r#"{"t":"a\ud83d"}"#, r#"{"t":"\ude00b"}"#, Some((r#"{"t":"a"}"#, r#"{"t":"\ud83d\ude00b"}"#))),
+            // Both say it twice.
+            (
+                r#"["\ud83d","\ud83d"]"#,
+                r#"["\ude00","\ude00"]"#,
+                Some((r#"["",""]"#, r#"["\ud83d\ude00","\ud83d\ude00"]"#)),
+            ),
+            // Another half within a text stays what it was.
+            (
+                r#""\ud83d b\ud83d""#,
+                r#""\ude00 \ude00""#,
+                Some((r#""\ud83d b""#, r#""\ud83d\ude00 \ude00""#)),
+            ),
+            (r#""a\ud83d""#, r#""b\ude00""#, None),
+            (r#""a\ud83d""#, r#""\"\ude00""#, None),
+            (r#""a\ud83db""#, r#""\ude00""#, None),
+            (r#""a\\ud83d""#, r#""\ude00""#, None),
+            (r#""a\ude00""#, r#""\ude00""#, None),
+            (r#""a""#, r#""\ude00""#, None),
+        ] {
+            let expected = expected.map(|(first, second)| (first.to_owned(), second.to_owned()));
+            assert_eq!(joined(first, second), expected, "{first} {second}");
+        }
+        for (json, expected) in
+            [(r#""\ud83d""#, true), (r#""\ud83d\ude00""#, false), (r#""\ud83d ""#, false), ("", false)]
+        {
+            assert_eq!(ends_in_half(json), expected, "{json}");
         }
     }
 

@@ -14,6 +14,7 @@ pub(crate) mod gemini;
 pub(crate) mod responses;
 mod roles;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -102,14 +103,28 @@ impl Wire {
 
 /// The fold of one stream of any wire.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum AnyFold {
+pub(crate) struct AnyFold {
+    fold: FoldOf,
+    /// An event that ends within a character, until the next one has come, which may have the rest of it.
+    held: Option<String>,
+}
+
+/// The folds of the wires.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum FoldOf {
     Messages(anthropic::MessageFold),
     GenerateContent(gemini::GenerateFold),
     Responses(responses::ResponseFold),
     Chat(Box<chat::ChatFold>),
 }
 
-impl AnyFold {
+impl From<FoldOf> for AnyFold {
+    fn from(fold: FoldOf) -> Self {
+        Self { fold, held: None }
+    }
+}
+
+impl FoldOf {
     fn wire(&self) -> Wire {
         match self {
             Self::Messages(_) => Wire::Messages,
@@ -127,13 +142,23 @@ impl AnyFold {
             Self::Chat(fold) => &mut **fold,
         }
     }
+
+    fn shared(&self) -> &dyn Fold {
+        match self {
+            Self::Messages(fold) => fold,
+            Self::GenerateContent(fold) => fold,
+            Self::Responses(fold) => fold,
+            Self::Chat(fold) => &**fold,
+        }
+    }
 }
 
-impl Fold for AnyFold {
-    fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+impl AnyFold {
+    /// Takes an event in, of which no character is cut any more.
+    fn take_whole(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let from = events.len();
-        self.inner().take(&surrogates::replaced(data), events)?;
-        answer_tool::take_events(events, from, self.wire());
+        self.fold.inner().take(data, events)?;
+        answer_tool::take_events(events, from, self.fold.wire());
         if self.count() > MOST_VALUES {
             let message = format!("the answer has more than {MOST_VALUES} items");
             return Err(ModelError::new(ErrorKind::Protocol, message));
@@ -141,34 +166,57 @@ impl Fold for AnyFold {
         Ok(())
     }
 
-    fn is_complete(&self) -> bool {
-        match self {
-            Self::Messages(fold) => fold.is_complete(),
-            Self::GenerateContent(fold) => fold.is_complete(),
-            Self::Responses(fold) => fold.is_complete(),
-            Self::Chat(fold) => fold.is_complete(),
+    /// Takes the event in that was held back, and gives the next one, each with the halves that it is to have.
+    fn release<'a>(
+        &mut self,
+        data: &'a str,
+        events: &mut VecDeque<ModelEvent>,
+    ) -> Result<Cow<'a, str>, ModelError> {
+        let Some(held) = self.held.take() else { return Ok(Cow::Borrowed(data)) };
+        let joined = surrogates::joined(&held, data);
+        let (held, data) =
+            joined.map_or((held, Cow::Borrowed(data)), |(held, data)| (held, Cow::Owned(data)));
+        self.take_whole(&surrogates::replaced(&held), events)?;
+        Ok(data)
+    }
+}
+
+impl Fold for AnyFold {
+    fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let data = self.release(data, events)?;
+        let replaced = surrogates::replaced(&data);
+        // That something was replaced is rare, and looked into only then.
+        if matches!(replaced, Cow::Owned(_))
+            && surrogates::ends_in_half(&data)
+            && self.fold.inner().goes_on(&data)
+        {
+            self.held = Some(data.into_owned());
+            return Ok(());
         }
+        self.take_whole(&replaced, events)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.fold.shared().is_complete()
     }
 
     fn end(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        if let Some(held) = self.held.take() {
+            self.take_whole(&surrogates::replaced(&held), events)?;
+        }
         let from = events.len();
-        self.inner().end(events)?;
-        answer_tool::take_events(events, from, self.wire());
+        self.fold.inner().end(events)?;
+        answer_tool::take_events(events, from, self.fold.wire());
         Ok(())
     }
 
     fn count(&self) -> usize {
-        match self {
-            Self::Messages(fold) => fold.count(),
-            Self::GenerateContent(fold) => fold.count(),
-            Self::Responses(fold) => fold.count(),
-            Self::Chat(fold) => fold.count(),
-        }
+        self.fold.shared().count()
     }
 
     fn finish(&mut self) -> Result<Response, ModelError> {
-        let mut response = self.inner().finish()?;
-        answer_tool::take_answer(&mut response, self.wire());
+        let mut response = self.fold.inner().finish()?;
+        answer_tool::take_answer(&mut response, self.fold.wire());
         Ok(response)
     }
 }

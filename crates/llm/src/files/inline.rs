@@ -83,23 +83,34 @@ impl InlineFile {
     }
 }
 
-/// The files that stand in an answer's items themselves, in order; those that the model made while it thought are left
-/// out.
+/// The files that stand in an answer's items themselves, in order: what code of Gemini has made, and pictures that the
+/// providers of the Responses API have drawn. Those that the model made while it thought are left out.
 pub fn inline_files(items: &[Item]) -> Vec<InlineFile> {
-    let inline = items.iter().filter(|item| {
-        // The one wire that has them has no view for them.
-        matches!(item.view(), ItemView::Other { kind } if kind == "inlineData")
+    let inline = items.iter().filter_map(|item| {
+        let members = || serde_json::from_str::<Members<'_>>(item.raw().get()).ok();
+        match item.view() {
+            // The one wire that has them has no view for them.
+            ItemView::Other { kind } if kind == "inlineData" => in_part(&members()?),
+            ItemView::ServerToolCall { name, .. } if name == "image_generation" => drawn(&members()?),
+            _ => None,
+        }
     });
-    inline.filter_map(|item| file(item.raw().get())).collect()
+    inline.collect()
 }
 
-fn file(part: &str) -> Option<InlineFile> {
-    let part: Members<'_> = serde_json::from_str(part).ok()?;
+fn in_part(part: &Members<'_>) -> Option<InlineFile> {
     if part.read::<bool>("thought") == Some(true) {
         return None;
     }
     let data: Members<'_> = part.read("inlineData")?;
     Some(InlineFile { media_type: data.read("mimeType").unwrap_or_default(), data: data.read("data")? })
+}
+
+/// The picture of a call that draws one: PNG where the call does not say what it is.
+fn drawn(call: &Members<'_>) -> Option<InlineFile> {
+    let data = call.read::<String>("result").filter(|data| !data.is_empty())?;
+    let format = call.read::<String>("output_format").unwrap_or_else(|| "png".to_owned());
+    Some(InlineFile { media_type: format!("image/{format}"), data })
 }
 
 #[cfg(test)]
@@ -138,6 +149,23 @@ mod tests {
         assert_eq!((first.size, first.media_type.as_deref()), (1, Some("image/png")));
         assert_eq!(third.kind, ErrorKind::Protocol);
         assert_eq!(std::fs::read_dir(folder.path().join("new")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn pictures_that_were_drawn_are_files() {
+        let call = |raw: &Value| {
+            let (id, name) = ("ig_1".to_owned(), "image_generation".to_owned());
+            Item::new(ItemView::ServerToolCall { id, name, input: None, output: None }, raw.into())
+        };
+        let items = [
+            call(&json!({"type": "image_generation_call", "output_format": "webp", "result": "YQ=="})),
+            call(&json!({"type": "image_generation_call", "result": "Yg=="})),
+            call(&json!({"type": "image_generation_call", "result": null, "status": "failed"})),
+            call(&json!({"type": "image_generation_call", "result": ""})),
+        ];
+        let files: Vec<_> = inline_files(&items).into_iter().map(|file| (file.name(), file.data)).collect();
+        let named = |name: &str, data: &str| (name.to_owned(), data.to_owned());
+        assert_eq!(files, [named("image.webp", "YQ=="), named("image.png", "Yg==")]);
     }
 
     #[test]

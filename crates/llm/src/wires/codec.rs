@@ -55,6 +55,12 @@ pub(crate) trait Fold {
     /// Takes one event's data in and appends what it means to `events`. What comes after the answer is ignored.
     fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError>;
 
+    /// Whether the event after this one may go on with a text of this one.
+    fn goes_on(&self, data: &str) -> bool {
+        let _ = data;
+        true
+    }
+
     /// Whether the provider has said that the answer is complete.
     fn is_complete(&self) -> bool;
 

@@ -11,8 +11,8 @@ mod view;
 
 use std::sync::Arc;
 
-use super::AnyFold;
 use super::codec::{Codec, Encoded};
+use super::{AnyFold, FoldOf};
 use crate::catalog::ModelInfo;
 use crate::{ErrorKind, ModelError, Request, Response, Thinking, ToolChoice, Turn};
 
@@ -77,7 +77,7 @@ impl Codec for MessagesCodec {
     }
 
     fn fold(&self) -> AnyFold {
-        AnyFold::Messages(MessageFold::new(self.info.id.clone()))
+        FoldOf::Messages(MessageFold::new(self.info.id.clone())).into()
     }
 
     fn read_body(&self, body: &str) -> Result<Response, ModelError> {

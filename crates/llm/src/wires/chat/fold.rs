@@ -69,6 +69,9 @@ impl Growing {
     }
 }
 
+/// The kind of a part that is thinking, and its member that has the thought.
+const THOUGHT: &str = "thinking";
+
 /// Members of a part that come in pieces.
 const TEXTS_OF_PARTS: &[&str] = &["text", "summary", "data", "thinking"];
 
@@ -82,33 +85,54 @@ struct Piece {
     index: Option<u64>,
     /// The members that something was appended to.
     texts: Vec<(String, String)>,
+    /// The parts of a thought, which is a list of texts with some servers.
+    thought: Option<Vec<Piece>>,
 }
 
 impl Piece {
     fn of(raw: &RawValue) -> Self {
         let fields: Fields = serde_json::from_str(raw.get()).unwrap_or_default();
+        let kind: String = fields.read("type").unwrap_or_default();
         Self {
             raw: raw.get().to_owned(),
-            kind: fields.read("type").unwrap_or_default(),
+            thought: (kind == THOUGHT).then(|| parts_of_thought(&fields)).flatten(),
+            kind,
             index: fields.read("index"),
             fields,
             texts: Vec::new(),
         }
     }
 
-    /// Whether a later part is more of this one: it has its index, or both are nothing but text.
-    fn goes_on_with(&self, later: &Self) -> bool {
-        let is_text = |piece: &Self| {
-            piece.kind == "text" && piece.fields.len() == 2 && piece.fields.get("text").is_some()
-        };
-        self.kind == later.kind
-            && self.index == later.index
-            && (self.index.is_some() || is_text(self) && is_text(later))
+    /// Whether it is nothing but text.
+    fn is_text(&self) -> bool {
+        self.kind == "text" && self.fields.len() == 2 && self.fields.get("text").is_some()
     }
 
-    fn append(&mut self, later: &Self) {
+    /// Whether a later part is more of this one: it has its index, or both are nothing but text, or nothing but thoughts.
+    fn goes_on_with(&self, later: &Self) -> bool {
+        let is_thought = |piece: &Self| piece.thought.is_some() && piece.fields.len() == 2;
+        self.kind == later.kind
+            && self.index == later.index
+            && (self.index.is_some()
+                || self.is_text() && later.is_text()
+                || is_thought(self) && is_thought(later))
+    }
+
+    fn append(&mut self, later: Self) {
         self.raw.clear();
-        for (name, value) in later.fields.iter() {
+        let thought = match (&mut self.thought, later.thought) {
+            (Some(ours), Some(thought)) => {
+                for piece in thought {
+                    match ours.last_mut() {
+                        Some(open) if open.goes_on_with(&piece) => open.append(piece),
+                        _ => ours.push(piece),
+                    }
+                }
+                true
+            }
+            _ => false,
+        };
+        for (name, value) in later.fields.iter().filter(|(name, _)| !(thought && *name == THOUGHT)) {
             let text =
                 TEXTS_OF_PARTS.contains(&name).then(|| serde_json::from_str::<String>(value.get()).ok());
             let Some(text) = text.flatten() else {
@@ -132,8 +156,18 @@ impl Piece {
         for (name, text) in &self.texts {
             fields.put(name, text)?;
         }
+        if let Some(thought) = &self.thought {
+            fields.put(THOUGHT, &thought.iter().map(Self::to_raw).collect::<Result<Vec<_>, _>>()?)?;
+        }
         to_raw_value(&fields)
     }
+}
+
+/// The texts of a thought, if it is nothing else.
+fn parts_of_thought(fields: &Fields) -> Option<Vec<Piece>> {
+    let parts: Vec<&RawValue> = serde_json::from_str(fields.get(THOUGHT)?.get()).ok()?;
+    let parts: Vec<Piece> = parts.into_iter().map(Piece::of).collect();
+    parts.iter().all(Piece::is_text).then_some(parts)
 }
 
 /// Appends parts to a list.
@@ -141,7 +175,7 @@ fn append_all(list: &mut Vec<Piece>, later: Vec<Piece>) -> Result<(), serde_json
     for piece in later {
         match list.last_mut() {
             Some(open) if open.goes_on_with(&piece) => {
-                open.append(&piece);
+                open.append(piece);
                 if open.fields.len() > fields::MOST {
                     return Err(too_much("a part has more members than any part should"));
                 }

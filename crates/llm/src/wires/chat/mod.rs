@@ -18,9 +18,9 @@ mod parts;
 
 use std::sync::Arc;
 
-use super::AnyFold;
 use super::answer_tool::{ANSWER_TOOL, DESCRIPTION, STRUCTURED_OUTPUT, check_option};
 use super::codec::{Codec, Encoded};
+use super::{AnyFold, FoldOf};
 use crate::catalog::ModelInfo;
 use crate::{ErrorKind, Feature, HostedTool, ModelError, Request, Response, Turn};
 
@@ -83,7 +83,7 @@ impl Codec for ChatCodec {
     }
 
     fn fold(&self) -> AnyFold {
-        AnyFold::Chat(Box::new(ChatFold::new(self.info.id.clone())))
+        FoldOf::Chat(Box::new(ChatFold::new(self.info.id.clone()))).into()
     }
 
     fn read_body(&self, body: &str) -> Result<Response, ModelError> {

@@ -279,12 +279,24 @@ fn content_that_comes_as_a_list_grows_too() {
     let thought =
         |text: &str| json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}]});
     let (response, _) = fold(&stream(
-        &[json!({"content": ""}), thought("Hm"), part("a"), part("b"), json!({"content": "c"})],
+        &[json!({"content": ""}), thought("H"), thought("m"), part("a"), part("b"), json!({"content": "c"})],
         "stop",
     ))
     .unwrap();
     assert_eq!(response.text(), "abc");
     assert_eq!(response.items.len(), 2);
+    let whole = json!([
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]},
+        {"type": "text", "text": "abc"},
+    ]);
+    let choices = response.raw.to_value().unwrap()["choices"].take();
+    assert_eq!(choices[0]["message"]["content"], whole, "as the body would have it");
+    // What is not only text is kept as it came.
+    let cited =
+        json!({"content": [{"type": "thinking", "thinking": [{"type": "reference", "reference_ids": [1]}]}]});
+    let (kept, _) = fold(&stream(&[thought("a"), cited.clone(), thought("b")], "stop")).unwrap();
+    let choices = kept.raw.to_value().unwrap()["choices"].take();
+    assert_eq!(choices[0]["message"]["content"][1], cited["content"][0]);
     let (mixed, events) = fold(&stream(&[json!({"content": "x"}), part("y")], "stop")).unwrap();
     assert_eq!(mixed.text(), "xy");
     let shown = events.iter().filter(|event| matches!(event, ModelEvent::TextDelta { .. })).count();

@@ -10,8 +10,8 @@ mod view;
 
 use std::sync::Arc;
 
-use super::AnyFold;
 use super::codec::{Codec, Encoded};
+use super::{AnyFold, FoldOf};
 use crate::catalog::ModelInfo;
 use crate::{ErrorKind, HostedTool, ModelError, Part, Request, Response, Turn};
 
@@ -128,7 +128,7 @@ impl Codec for GenerateCodec {
     }
 
     fn fold(&self) -> AnyFold {
-        AnyFold::GenerateContent(GenerateFold::new(self.info.id.clone()))
+        FoldOf::GenerateContent(GenerateFold::new(self.info.id.clone())).into()
     }
 
     fn read_body(&self, body: &str) -> Result<Response, ModelError> {

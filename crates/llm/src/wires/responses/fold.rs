@@ -436,6 +436,11 @@ impl Fold for ResponseFold {
         Ok(())
     }
 
+    /// All other events say a text as a whole, and none needs to come behind the last one.
+    fn goes_on(&self, data: &str) -> bool {
+        kind_of(data).ends_with(".delta")
+    }
+
     fn is_complete(&self) -> bool {
         self.response.is_some()
     }

@@ -8,9 +8,9 @@ mod view;
 
 use std::sync::Arc;
 
-use super::AnyFold;
 use super::answer_tool::is_object;
 use super::codec::{Codec, Encoded};
+use super::{AnyFold, FoldOf};
 use crate::catalog::ModelInfo;
 use crate::schema::{SchemaTarget, lower};
 use crate::{
@@ -88,7 +88,7 @@ impl Codec for ResponsesCodec {
     }
 
     fn fold(&self) -> AnyFold {
-        AnyFold::Responses(ResponseFold::new(self.dialect, self.info.id.clone()))
+        FoldOf::Responses(ResponseFold::new(self.dialect, self.info.id.clone())).into()
     }
 
     fn read_body(&self, body: &str) -> Result<Response, ModelError> {
