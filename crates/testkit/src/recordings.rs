@@ -269,11 +269,18 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     // A body is a text, or has one under a name that says how it was kept, or JSON as it is.
     let written = |body: &Option<Value>| {
         let body = body.as_ref()?;
+        // Bodies of providers have members of these names too, but others beside them.
+        let is_wrapper = body.as_object().is_some_and(|members| {
+            members.keys().all(|name| {
+                ["type", "encoding", "string", "base64_string", "text", "content"].contains(&name.as_str())
+            })
+        });
         let under = ["string", "base64_string", "text", "content"].iter().find_map(|name| body.get(name));
-        match under.unwrap_or(body) {
+        match under.filter(|_| is_wrapper).unwrap_or(body) {
             Value::String(text) => Some(text.clone()),
             Value::Null => None,
-            parsed => under.is_some().then(|| parsed.to_string()),
+            Value::Object(members) if members.is_empty() => None,
+            parsed => Some(parsed.to_string()),
         }
     };
     // Files that a client fetched are in base64 there; only the exchanges with the provider are wanted.
@@ -365,6 +372,18 @@ mod tests {
         assert_eq!(exchanges[0].status, 404);
         assert_eq!(exchanges[0].request.as_ref().unwrap().body, Some(serde_json::json!({"c": 2})));
         assert!(matches!(&exchanges[0].answer, Answer::Body(text) if text == r#"{"d":3}"#));
+        assert!(matches!(&exchanges[1].answer, Answer::Body(text) if text == "e"));
+    }
+
+    #[test]
+    fn bodies_may_stand_as_they_are() {
+        let text = "interactions:\n- request: {uri: u, body: {content: x, model: m}}\n  \
+            response: {status: 200, headers: {content-type: [application/json]}, body: {text: {}, output: []}}\n\
+            - request: {uri: u, body: {}}\n  response: {status: 200, body: {encoding: UTF-8, string: 'e'}}\n";
+        let exchanges = vcr(Path::new("a.yaml"), text).unwrap();
+        let body = |place: usize| exchanges[place].request.as_ref().unwrap().body.clone();
+        assert_eq!((body(0), body(1)), (Some(serde_json::json!({"content": "x", "model": "m"})), None));
+        assert!(matches!(&exchanges[0].answer, Answer::Body(text) if text == r#"{"text":{},"output":[]}"#));
         assert!(matches!(&exchanges[1].answer, Answer::Body(text) if text == "e"));
     }
 

@@ -25,17 +25,21 @@ pub(super) fn read_completion(origin: &ModelId, body: &str) -> Result<Response, 
     let Some(choices) = choices else {
         return Err(protocol("the body's `choices`: expected a list".to_owned()));
     };
-    let Some(choice) = choices.first() else {
+    // Of several answers to one question that with the index 0 is the answer, wherever it stands.
+    let choices = choices.iter().map(|choice| serde_json::from_str::<Fields>(choice.get()));
+    let choices = choices
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| protocol(format!("a choice of the body: {error}")))?;
+    let is_first = |choice: &&Fields| choice.read::<u64>("index").unwrap_or_default() == 0;
+    let Some(choice) = choices.iter().find(is_first).or(choices.first()) else {
         return Err(protocol("the body's `choices`: expected at least one, found none".to_owned()));
     };
-    let choice: Fields =
-        serde_json::from_str(choice.get()).map_err(|error| protocol(format!("the first choice: {error}")))?;
     let message: Option<Fields> = choice.read("message");
     let Some(message) = message else {
         return Err(protocol("the first choice's `message`: expected an object".to_owned()));
     };
     let raw = RawJson::parse(body).map_err(|error| protocol(error.to_string()))?;
-    response_of(origin, &completion, &choice, &message, raw).map_err(|error| protocol(error.to_string()))
+    response_of(origin, &completion, choice, &message, raw).map_err(|error| protocol(error.to_string()))
 }
 
 /// The answer of a completion, its first choice and the message in it.
@@ -93,6 +97,7 @@ pub(super) fn usage_of(completion: &Fields) -> Usage {
     let cache_read = counts
         .optional(&of_input, "cached_tokens")
         .or_else(|| counts.optional(&usage, "prompt_cache_hit_tokens"))
+        .or_else(|| counts.optional(&usage, "cached_tokens"))
         .unwrap_or_default();
     let cache_write = counts.optional(&of_input, "cache_write_tokens").unwrap_or_default();
     Usage {
@@ -102,7 +107,9 @@ pub(super) fn usage_of(completion: &Fields) -> Usage {
         cache_read,
         cache_write,
         cache_write_1h: 0,
-        reasoning: counts.optional(&of_output, "reasoning_tokens"),
+        reasoning: counts
+            .optional(&of_output, "reasoning_tokens")
+            .or_else(|| counts.optional(&usage, "reasoning_tokens")),
         hosted: BTreeMap::new(),
         incomplete: counts.incomplete,
         raw: Some(RawJson::from(raw)),

@@ -110,7 +110,9 @@ impl Piece {
 
     /// Whether a later part is more of this one: it has its index, or both are nothing but text, or nothing but thoughts.
     fn goes_on_with(&self, later: &Self) -> bool {
-        let is_thought = |piece: &Self| piece.thought.is_some() && piece.fields.len() == 2;
+        let is_known = |name: &str| ["type", THOUGHT, "closed"].contains(&name);
+        let is_thought =
+            |piece: &Self| piece.thought.is_some() && piece.fields.iter().all(|(name, _)| is_known(name));
         self.kind == later.kind
             && self.index == later.index
             && (self.index.is_some()

@@ -304,6 +304,23 @@ fn content_that_comes_as_a_list_grows_too() {
 }
 
 #[test]
+fn of_several_answers_that_with_the_index_0_counts_and_counts_may_stand_beside_each_other() {
+    let choice = |index: u64, text: &str| json!({"index": index, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"});
+    let usage =
+        json!({"prompt_tokens": 50, "cached_tokens": 40, "completion_tokens": 9, "reasoning_tokens": 7});
+    let body = json!({"id": "c", "choices": [choice(1, "other"), choice(0, "this")], "usage": usage});
+    let response = super::body::read_completion(&ModelId::new("x", "y"), &body.to_string()).unwrap();
+    assert_eq!(response.text(), "this");
+    let usage = &response.usage;
+    assert_eq!((usage.input, usage.cache_read, usage.output, usage.reasoning), (10, 40, 9, Some(7)));
+    let body = json!({"id": "c", "choices": [choice(3, "alone")], "usage": null});
+    assert_eq!(
+        super::body::read_completion(&ModelId::new("x", "y"), &body.to_string()).unwrap().text(),
+        "alone"
+    );
+}
+
+#[test]
 fn what_is_no_answer_is_an_error() {
     let chunk = |text: &str| format!("data: {text}\n\n");
     for (text, kind) in [

@@ -125,10 +125,58 @@ fn grow(ours: &mut Value, delta: &Value) {
             (Some(Value::String(old)), Value::String(new)) if name != "id" && name != "type" => {
                 old.push_str(new);
             }
-            (Some(Value::Array(old)), Value::Array(new)) => old.extend(new.iter().cloned()),
+            (Some(Value::Array(old)), Value::Array(new)) => {
+                for part in new {
+                    grow_list(old, part);
+                }
+            }
+            // Content that is a list stays one.
+            (Some(Value::Array(old)), Value::String(text)) if name == "content" => {
+                if !text.is_empty() {
+                    grow_list(old, &json!({"type": "text", "text": text}));
+                }
+            }
             (Some(old @ Value::Object(_)), new @ Value::Object(_)) => grow(old, new),
             (Some(old), new) => *old = new.clone(),
         }
+    }
+}
+
+/// A part is more of the last one if it has its index, or if both are only text, or only thinking.
+fn grow_list(parts: &mut Vec<Value>, part: &Value) {
+    let only = |value: &Value, names: &[&str]| {
+        value.as_object().is_some_and(|members| members.keys().all(|name| names.contains(&name.as_str())))
+    };
+    let Some(last) = parts.last_mut().filter(|last| last["type"] == part["type"]) else {
+        return parts.push(part.clone());
+    };
+    if only(last, &["type", "text"]) && only(part, &["type", "text"]) && part["type"] == "text" {
+        let text = [last["text"].as_str().unwrap(), part["text"].as_str().unwrap()].concat();
+        last["text"] = text.into();
+    } else if part["type"] == "thinking"
+        && only(last, &["type", "thinking", "closed"])
+        && only(part, &["type", "thinking", "closed"])
+    {
+        let thoughts = part["thinking"].as_array().expect("a list of texts").clone();
+        let ours = last["thinking"].as_array_mut().expect("a list of texts");
+        for thought in &thoughts {
+            grow_list(ours, thought);
+        }
+        if let Some(closed) = part.get("closed") {
+            last["closed"] = closed.clone();
+        }
+    } else if part["index"].is_u64() && part["index"] == last["index"] {
+        for (name, value) in part.as_object().expect("a part is an object") {
+            match (last[name].as_str(), value.as_str()) {
+                (Some(old), Some(new)) if ["text", "summary", "data"].contains(&name.as_str()) => {
+                    last[name] = [old, new].concat().into();
+                }
+                _ if value.is_null() && last.get(name).is_some() => {}
+                _ => last[name] = value.clone(),
+            }
+        }
+    } else {
+        parts.push(part.clone());
     }
 }
 
@@ -164,6 +212,12 @@ fn normal(body: &Value) -> Value {
         });
         if let Some(text) = texts {
             message.insert("content".to_owned(), text.into());
+        }
+        // A client may give a refusal back as what was said.
+        if !message.get("content").is_some_and(|content| content.is_string() && content != "")
+            && let Some(refusal) = message.shift_remove("refusal")
+        {
+            message.insert("content".to_owned(), refusal);
         }
         // Members without a word.
         message.retain(|_, value| !value.is_null() && value != "" && value != &json!([]));

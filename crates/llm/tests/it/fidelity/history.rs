@@ -26,8 +26,18 @@ pub(crate) struct Rule {
     /// Whether both may have it with different values, as redacted ids.
     #[serde(default)]
     pub(crate) differs: bool,
+    /// Whether both may have it as texts that are the same JSON.
+    #[serde(default)]
+    pub(crate) same_json: bool,
     /// Why it may differ.
     pub(crate) reason: String,
+}
+
+impl Rule {
+    fn lets(&self, recorded: &Value, ours: &Value) -> bool {
+        let parsed = |value: &Value| serde_json::from_str::<Value>(value.as_str()?).ok();
+        self.differs || self.same_json && parsed(recorded).is_some_and(|json| Some(json) == parsed(ours))
+    }
 }
 
 fn even_null<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
@@ -93,9 +103,11 @@ pub(crate) fn reconcile(rules: &[&Rule], recorded: &mut Value, ours: &mut Value,
             for rule in rules.iter().filter(|rule| rule.of == "*" || rule.of == kind) {
                 let fits = |found: &Value| rule.value.as_ref().is_none_or(|expected| expected == found);
                 match (recorded.get(&rule.member), ours.get(&rule.member)) {
-                    (None, Some(found)) if fits(found) => ours.shift_remove(&rule.member),
-                    (Some(found), None) if fits(found) => recorded.shift_remove(&rule.member),
-                    (Some(a), Some(b)) if rule.differs && a != b => {
+                    (None, Some(found)) if !rule.same_json && fits(found) => ours.shift_remove(&rule.member),
+                    (Some(found), None) if !rule.same_json && fits(found) => {
+                        recorded.shift_remove(&rule.member)
+                    }
+                    (Some(a), Some(b)) if a != b && rule.lets(a, b) => {
                         ours.shift_remove(&rule.member);
                         recorded.shift_remove(&rule.member)
                     }

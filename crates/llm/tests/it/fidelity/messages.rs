@@ -232,6 +232,9 @@ fn request_of(body: &Value) -> Request {
                     Some(other) => panic!("a new lifetime: {other}"),
                 };
             }
+            "thinking" if value["type"].is_null() => {
+                request.provider_options.insert(name.clone(), value.clone());
+            }
             "thinking" => {
                 settings.thinking = Some(match value["type"].as_str().unwrap() {
                     "enabled" => Thinking::Budget(value["budget_tokens"].as_u64().unwrap() as u32),

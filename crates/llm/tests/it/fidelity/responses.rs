@@ -31,7 +31,9 @@ impl Dialect for Responses {
 
     fn has_address(&self, path: &str, address: &str) -> bool {
         let bare = address.split('?').next().unwrap_or_default();
-        bare.ends_with("/responses") && self.is_mine(path, address, "")
+        // What was asked for in the background is fetched by its id.
+        let is_fetched = bare.rsplit_once("/responses/").is_some_and(|(_, id)| id.starts_with("resp"));
+        (bare.ends_with("/responses") || is_fetched) && self.is_mine(path, address, "")
     }
 
     fn has_answer(&self, path: &str, answer: &Answer) -> bool {
