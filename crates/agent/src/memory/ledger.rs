@@ -141,7 +141,8 @@ impl Ledger {
         self.commit(document, head, None).await
     }
 
-    fn scrubbed(&self, head: &impl Serialize) -> Result<Value, ToolError> {
+    /// A head as it is kept.
+    pub(super) fn scrubbed(&self, head: &impl Serialize) -> Result<Value, ToolError> {
         Ok(serde_json::from_str(&self.text(head)?)?)
     }
 

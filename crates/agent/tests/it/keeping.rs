@@ -725,3 +725,25 @@ fn a_run_goes_on_from_the_turns_that_it_was_given_whatever_comes_meanwhile() {
         });
     }
 }
+
+#[tokio::test]
+async fn what_is_spent_counts_once_also_if_nobody_is_told_that_it_is_kept() {
+    for at in 0..12 {
+        let writer = FunctionModel::new("writer", |_: &Request| Ok(Said::text(" ").using(50, 5)));
+        let agent = crate::agent("turns: [{ text: a }, { text: b }]")
+            .compaction(|compaction| {
+                compaction.keep_turns = 1;
+                compaction.model = Some(Arc::new(writer));
+            })
+            .build();
+        let conversations = Conversations::new(Flaky::new(Trouble::IsNotTold, at) as Arc<dyn DocStore>);
+        let conversation = conversations.create(NewConversation::default());
+        for prompt in ["One.", "Two."] {
+            conversation.run(&agent, prompt).finish().await;
+        }
+        assert!(conversation.compact(&agent).await.is_err());
+        conversation.flush().await.unwrap();
+        let kept = conversations.open(conversation.id()).await.unwrap().summary();
+        assert_eq!((kept.usage.input_tokens, kept.turns), (50, 4), "{at}");
+    }
+}
