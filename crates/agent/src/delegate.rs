@@ -4,28 +4,46 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use toolpost_core::{
-    Answer, Args, Artifact, BoxFuture, CallId, Cancellation, Ctx, Delivery, LogLine, Output, ParameterType,
-    Port, Progress, Question, Sample, SampleRequest, Timeout, Tool, ToolError, ToolSpec,
+    Answer, Args, Artifact, BoxFuture, CallId, Cancellation, Ctx, Delivery, Evidence, LogLine, Output,
+    ParameterType, Port, Progress, Question, Sample, SampleRequest, Timeout, Tool, ToolError, ToolSpec,
 };
+use toolpost_llm::Model;
 
 use crate::family::Family;
-use crate::{Agent, Outcome, Run, StopReason};
+use crate::{Agent, Outcome, Run, Runs, StopReason};
+
+/// The model of the run that makes a call. Tools that a run calls get it injected.
+#[derive(Clone, Debug)]
+pub struct CallingModel(pub Arc<dyn Model>);
 
 /// An agent as a tool: a prompt in, its answer out. Made by [`Agent::as_tool`].
 ///
 /// Its runs belong to the run that called it: what they spend and the tools that they call count towards that one's limits
 /// while they do so, its deadline and its cancellation are theirs, who listens to it hears them too, their records are
 /// among the children of its record, what was injected into it is injected into them, and where it is kept they are. Agents in agents are as deep as the toolbox lets calls nest.
+///
+/// A call that no run makes is a run of its own; [`AgentTool::kept_in`] says where it is kept. The record of such a call
+/// has what the run consumed and cost.
 pub struct AgentTool {
     agent: Agent,
     spec: Arc<ToolSpec>,
+    runs: Option<Runs>,
 }
 
 impl Agent {
     /// This agent as a tool. A spec without parameters gets one, `prompt`; of one with parameters the agent is told
-    /// `prompt`, if that is a text, else all arguments as JSON. Its time is not limited unless the spec limits it.
+    /// `prompt`, if that is a text, else all arguments as JSON. Its time is not limited unless the spec limits it. If its
+    /// answers must fit a schema, the tool answers with the value.
     #[must_use]
-    pub fn as_tool(&self, mut spec: ToolSpec) -> AgentTool {
+    pub fn as_tool(&self, spec: ToolSpec) -> AgentTool {
+        AgentTool { agent: self.clone(), spec: Arc::new(AgentTool::spec_for(spec)), runs: None }
+    }
+}
+
+impl AgentTool {
+    /// What [`Agent::as_tool`] makes of a spec, for those who list the tool before there is an agent.
+    #[must_use]
+    pub fn spec_for(mut spec: ToolSpec) -> ToolSpec {
         let properties = spec.input_schema.as_value().get("properties").and_then(|value| value.as_object());
         if properties.is_none_or(serde_json::Map::is_empty) {
             spec = spec.parameter(
@@ -35,7 +53,15 @@ impl Agent {
             );
         }
         spec.policy.timeout.get_or_insert(Timeout::Never);
-        AgentTool { agent: self.clone(), spec: Arc::new(spec) }
+        spec
+    }
+
+    /// Keeps the runs of calls that no run makes; those of others are kept where their caller is. An error names such a
+    /// run as `run` in its context. Default: nowhere.
+    #[must_use]
+    pub fn kept_in(mut self, runs: &Runs) -> Self {
+        self.runs = Some(runs.clone());
+        self
     }
 }
 
@@ -61,8 +87,12 @@ impl Tool for AgentTool {
                 run = run.with_scope(scope.clone());
             }
             let family = ctx.inject::<Arc<Family>>().ok().map(|family| Arc::clone(&*family));
+            let mut kept = None;
             if let Some(family) = &family {
                 run = run.within(family);
+            } else if let Some(runs) = &self.runs {
+                run = run.kept_in(runs);
+                kept = Some(run.id());
             }
             let mut running = pin!(run.finish());
             let outcome = tokio::select! {
@@ -73,10 +103,25 @@ impl Tool for AgentTool {
                     running.await
                 }
             };
-            if let Some(family) = family {
-                family.adopt(Arc::clone(&outcome.record));
-            }
-            answer(&outcome)
+            let answer = answer(&outcome);
+            let Some(family) = family else {
+                let record = &outcome.record;
+                let evidence = Evidence {
+                    usage: Some(record.usage.clone()),
+                    cost_usd: record.cost_usd,
+                    ..Evidence::default()
+                };
+                return match (answer, kept) {
+                    (Ok(mut output), _) => {
+                        output.evidence = Some(Box::new(evidence));
+                        Ok(output)
+                    }
+                    (Err(error), Some(id)) => Err(error.with("run", id.to_string())),
+                    (Err(error), None) => Err(error),
+                };
+            };
+            family.adopt(Arc::clone(&outcome.record));
+            answer
         })
     }
 }
@@ -85,7 +130,7 @@ impl Tool for AgentTool {
 fn answer(outcome: &Outcome) -> Result<Output, ToolError> {
     let (stop, text) = (&outcome.stop, outcome.text());
     if stop.is_answer() {
-        return Ok(Output::text(text));
+        return Ok(outcome.value.clone().map_or_else(|| Output::text(text), Output::json));
     }
     let message = match (&outcome.error, text.is_empty()) {
         (Some(error), _) => format!("the agent could not go on: {error}"),
@@ -101,7 +146,10 @@ fn answer(outcome: &Outcome) -> Result<Output, ToolError> {
 
 impl std::fmt::Debug for AgentTool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AgentTool").field("name", &self.spec.name).field("agent", &self.agent).finish()
+        f.debug_struct("AgentTool")
+            .field("name", &self.spec.name)
+            .field("agent", &self.agent)
+            .finish_non_exhaustive()
     }
 }
 

@@ -46,7 +46,7 @@ mod team;
 
 pub use self::agent::{Agent, Builder, Limits, Pricing, UsageSink};
 pub use self::compact::{Compaction, CompactionBy};
-pub use self::delegate::AgentTool;
+pub use self::delegate::{AgentTool, CallingModel};
 pub use self::dynamic::Dynamic;
 pub use self::guardrail::{CallVerdict, Guardrail, TextVerdict};
 pub use self::history::merge_turns;

@@ -50,7 +50,7 @@ use crate::dynamic::Offer;
 use crate::family::{Family, Listeners};
 use crate::memory::{Ended, Keeper};
 use crate::port::ModelPort;
-use crate::{Agent, StopReason};
+use crate::{Agent, CallingModel, StopReason};
 
 /// One run, before it has begun: who it is for and how it is stopped.
 #[must_use = "a run does nothing until `finish`"]
@@ -145,6 +145,7 @@ impl Run {
             Arc::new(family.with(self.values.clone(), self.keeper.runs.clone(), Arc::clone(&self.team)));
         self.earlier.into_iter().for_each(|record| family.adopt(record));
         self.values.provide(Arc::clone(&family));
+        self.values.provide(CallingModel(Arc::clone(&parts.model)));
         let listeners = Arc::clone(&family.listeners);
         let mut record = RunRecord::begin(self.id, parts.model.id().to_string(), SystemClock.timestamp());
         record.parent = parent;

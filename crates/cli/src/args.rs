@@ -110,7 +110,7 @@ pub(crate) enum Command {
     /// Forget the login to a server, and give its tokens back.
     #[command(after_long_help = help::LOGOUT)]
     Logout(LogoutArgs),
-    /// Explain a command or a topic: exit-codes, environment, settings, targets, gateway,
+    /// Explain a command or a topic: exit-codes, environment, settings, targets, agents, gateway,
     /// scripts.
     #[command(after_long_help = help::HELP)]
     Help(HelpArgs),
@@ -241,7 +241,7 @@ impl Global {
 }
 
 /// Which calls are allowed without asking.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Permission")]
 pub(crate) struct Permission {
     /// Allow a tool that would have to be approved. May be repeated.

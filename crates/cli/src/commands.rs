@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod agent;
+mod agent_tool;
 pub(crate) mod call;
 pub(crate) mod chat;
 pub(crate) mod completions;
@@ -33,6 +34,7 @@ use toolpost_sandbox::{Cancel, Level, Profile};
 use toolpost_toolbox::{Builder, MemoryStore, Toolbox};
 use toolpost_tools::{CodePool, CodeSettings, FileRoot, HttpSettings, SearchEngine, SearchSettings};
 
+use self::agent_tool::AgentFileTool;
 use crate::args::Permission;
 use crate::config::Config;
 use crate::exit::Exit;
@@ -43,23 +45,25 @@ use crate::{egress, env, interrupt, packages};
 
 /// The toolbox of a command: its tools, whom they may touch, and what is allowed without asking.
 async fn toolbox(
-    opened: Opened,
+    mut opened: Opened,
     folder: &Path,
     permission: &Permission,
     config: &Config,
     pool: Option<CodePool>,
     events: EventSink,
 ) -> Result<Toolbox, Failure> {
-    let names: Vec<String> = opened
-        .specs()
-        .iter()
-        .flat_map(|spec| {
-            std::iter::once(&spec.name)
-                .chain(spec.aliases.iter().map(|alias| &alias.name))
-                .cloned()
-                .collect::<Vec<_>>()
-        })
-        .collect();
+    let names = opened.names();
+    let known = opened.all_names();
+    for file in std::mem::take(&mut opened.agents) {
+        // What an agent's own tools may do without asking is said of them by name, like that of all others.
+        let own = file.opened.all_names();
+        let allow = permission.allow.iter().filter(|name| own.contains(name)).cloned().collect();
+        let permission = Permission { allow, ..permission.clone() };
+        let (pool, sink) = (pool.clone(), Arc::clone(&events));
+        let tools = Box::pin(toolbox(file.opened, folder, &permission, &file.config, pool, sink)).await?;
+        let agent = AgentFileTool::new(file.spec, file.config, file.names_model, tools, Arc::clone(&events))?;
+        opened.tools.push(Arc::new(agent));
+    }
     let mut settings = CodeSettings::default();
     settings.level = permission.level.or_else(|| config.choice("level"));
     if let Some(path) = config.path("egress_policy") {
@@ -88,12 +92,14 @@ async fn toolbox(
         builder = builder.default_approval(Approval::Ask);
     }
     for name in &permission.allow {
-        if !names.contains(name) {
+        if !known.contains(name) {
             let failure = Failure::usage(format!("`--allow {name}`: there is no such tool here"));
-            let hint = toolpost_core::did_you_mean(name, names.iter().map(String::as_str));
-            return Err(failure.hint(hint.unwrap_or_else(|| format!("There are: {}.", names.join(", ")))));
+            let hint = toolpost_core::did_you_mean(name, known.iter().map(String::as_str));
+            return Err(failure.hint(hint.unwrap_or_else(|| format!("There are: {}.", known.join(", ")))));
         }
-        builder = builder.approval(name, Approval::Allow);
+        if names.contains(name) {
+            builder = builder.approval(name, Approval::Allow);
+        }
     }
     // Settings are for many commands: a name that this one does not have is no mistake.
     for name in config.texts("allow") {

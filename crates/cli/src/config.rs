@@ -3,7 +3,7 @@
 
 pub(crate) mod dotenv;
 mod file;
-pub(crate) use file::toml_value;
+pub(crate) use file::{toml_entries, toml_value};
 pub(crate) mod keys;
 pub(crate) mod places;
 pub(crate) mod trust;
@@ -193,6 +193,14 @@ impl Config {
             key.parse(text).map_err(|error| Failure::usage(format!("`--config {name}=…`: {error}")))?;
         self.values.insert(key.name, (value, Origin::CommandLine));
         Ok(())
+    }
+
+    /// The same for what has settings of its own: these count, and of the others those that are not left out.
+    pub(crate) fn with_own(&self, left_out: &[&str], own: Vec<(&'static Key, Value, Origin)>) -> Self {
+        let mut config = self.clone();
+        config.values.retain(|name, _| !left_out.contains(name));
+        config.values.extend(own.into_iter().map(|(key, value, origin)| (key.name, (value, origin))));
+        config
     }
 
     /// A setting and where it is from.

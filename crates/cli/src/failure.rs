@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use serde_json::{Value, json};
-use toolpost_core::ToolError;
+use toolpost_core::{Code, ToolError};
 use toolpost_llm::ModelError;
 
 use crate::exit::Exit;
@@ -61,6 +61,18 @@ impl Failure {
         failure.hint(hint)
     }
 
+    /// The same as an error of a tool or a source.
+    pub(crate) fn told(self) -> ToolError {
+        let code = match self.exit {
+            Exit::Denied => Code::Permission,
+            Exit::Usage => Code::InvalidInput,
+            Exit::Credentials => Code::Precondition,
+            _ => Code::Dependency,
+        };
+        let causes = self.causes.iter().fold(self.message, |text, cause| format!("{text}: {cause}"));
+        ToolError::new(code, causes).suggest_maybe(self.hints.into_iter().next())
+    }
+
     pub(crate) fn to_json(&self) -> Value {
         json!({ "error": {
             "code": self.code,
@@ -78,13 +90,15 @@ impl From<ToolError> for Failure {
         let said = error.context().get("stderr").and_then(Value::as_str).map(str::trim).unwrap_or_default();
         let last: Vec<&str> = said.lines().rev().take(5).collect();
         let said = last.into_iter().rev().map(|line| format!("standard error: {line}"));
+        let run = error.context().get("run").and_then(Value::as_str);
+        let run = run.map(|id| format!("`toolpost runs show {id}` shows what it did."));
         Self {
             exit: error.code().into(),
             code: error.code().as_str().to_owned(),
             message: error.message().to_owned(),
             // The message of an error without a sentence of its own is that of its first cause.
             causes: error.causes().into_iter().filter(|cause| cause != error.message()).chain(said).collect(),
-            hints: error.suggestion().map(str::to_owned).into_iter().collect(),
+            hints: error.suggestion().map(str::to_owned).into_iter().chain(run).collect(),
         }
     }
 }

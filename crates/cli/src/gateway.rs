@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use toolpost_core::{Code, SourceStatus, ToolError, ToolSource};
+use toolpost_core::{SourceStatus, ToolError, ToolSource};
 use toolpost_sandbox::Level;
 use toolpost_toolbox::Toolbox;
 use toolpost_toolbox::sources::{
@@ -20,9 +20,8 @@ pub(crate) use self::several::Several;
 use self::stores::{FileManifests, FilePins};
 use crate::config::trust::{Pins, Standing};
 use crate::config::{Config, toml_value};
-use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::target;
+use crate::target::{self, Trail};
 
 /// How often the description is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -62,13 +61,15 @@ pub(crate) async fn open(
     text: &str,
     config: &Config,
     level: Option<Level>,
+    trail: &Trail,
 ) -> Result<Arc<Gateway>, Failure> {
     let settings = parse(path, text)?;
+    let trail = trail.and(path)?;
     let shown = path.display().to_string();
     let parts = GatewayParts {
         pins: Arc::new(FilePins::new(path)),
         approval: Arc::new(move |upstream, tool| format!("toolpost trust {shown} --tool {upstream}/{tool}")),
-        ..parts(config, level, std::env::current_dir().ok())
+        ..parts(config, level, std::env::current_dir().ok(), trail)
     };
     let name = path.file_stem().map_or("gateway".into(), |stem| stem.to_string_lossy().into_owned());
     Ok(Arc::new(Gateway::open(name, &settings, parts).await?))
@@ -80,8 +81,9 @@ pub(crate) async fn followed(
     text: &str,
     config: &Config,
     level: Option<Level>,
+    trail: &Trail,
 ) -> Result<Arc<Gateway>, Failure> {
-    let gateway = open(path, text, config, level).await?;
+    let gateway = open(path, text, config, level, trail).await?;
     tokio::spawn(follow(Arc::clone(&gateway), path.to_owned(), text.to_owned()));
     Ok(gateway)
 }
@@ -94,12 +96,15 @@ pub(crate) fn warning(upstream: &SourceStatus) -> Option<String> {
 
 /// How the command connects upstreams, which work in a folder, and where it keeps what it knows of them: the approved
 /// definitions for as long as it runs.
-fn parts(config: &Config, level: Option<Level>, folder: Option<PathBuf>) -> GatewayParts {
+fn parts(config: &Config, level: Option<Level>, folder: Option<PathBuf>, trail: Trail) -> GatewayParts {
     let config = Arc::new(config.clone());
     GatewayParts {
         connect: Arc::new(move |upstream: &UpstreamSettings| -> Arc<dyn Connect> {
-            let (upstream, config, folder) = (upstream.clone(), Arc::clone(&config), folder.clone());
-            Arc::new(move || connect(upstream.clone(), Arc::clone(&config), level, folder.clone()))
+            let (upstream, config, folder, trail) =
+                (upstream.clone(), Arc::clone(&config), folder.clone(), trail.clone());
+            Arc::new(move || {
+                connect(upstream.clone(), Arc::clone(&config), level, folder.clone(), trail.clone())
+            })
         }),
         pins: Arc::new(MemoryPins::default()),
         manifests: Arc::new(FileManifests::default()),
@@ -119,6 +124,7 @@ async fn connect(
     config: Arc<Config>,
     level: Option<Level>,
     folder: Option<PathBuf>,
+    trail: Trail,
 ) -> Result<Arc<dyn ToolSource>, ToolError> {
     let wanted = config.target(&upstream.target).unwrap_or(&upstream.target).to_owned();
     let nested = wanted.split(',').map(|part| Path::new(part.trim())).find(|part| is_gateway_file(part));
@@ -130,7 +136,7 @@ async fn connect(
         ))
         .suggest("Name the upstreams of that one here."));
     }
-    let opened = target::open(&[wanted], &config, level, false).await.map_err(told)?;
+    let opened = target::open_from(&[wanted], &config, level, false, &trail).await.map_err(Failure::told)?;
     // A source by itself says whether it is well; a toolbox in front of it would not.
     if let Some(source) = opened.only_source() {
         return Ok(source);
@@ -138,7 +144,8 @@ async fn connect(
     let Some(folder) = folder else {
         return Err(ToolError::precondition("the folder of the command is gone"));
     };
-    let toolbox: Toolbox = crate::commands::upstream(opened, &folder, &config, level).await.map_err(told)?;
+    let upstream = crate::commands::upstream(opened, &folder, &config, level).await;
+    let toolbox: Toolbox = upstream.map_err(Failure::told)?;
     Ok(Arc::new(toolbox))
 }
 
@@ -146,17 +153,6 @@ async fn connect(
 fn is_gateway_file(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
         && read(path).is_ok_and(|text| is_gateway(&text))
-}
-
-/// A failure of the command as an error of a source.
-fn told(failure: Failure) -> ToolError {
-    let code = match failure.exit {
-        Exit::Denied => Code::Permission,
-        Exit::Usage => Code::InvalidInput,
-        _ => Code::Dependency,
-    };
-    let causes = failure.causes.iter().fold(failure.message, |text, cause| format!("{text}: {cause}"));
-    ToolError::new(code, causes).suggest_maybe(failure.hints.into_iter().next())
 }
 
 fn read(path: &Path) -> std::io::Result<String> {

@@ -302,6 +302,8 @@ A target says where tools come from. `call` takes one; `tools` and `run --tools`
   ./PATH            an executable that answers `--discover`; a `.py` file goes to Python
   FILE.toml         a description of a program, with kind = \"command\",
                     or of many targets, with kind = \"gateway\": see `toolpost help gateway`
+  FILE.toml         an agent, with kind = \"agent\"; FILE.yaml and FILE.json as well:
+                    see `toolpost help agents`
   https://HOST/mcp  a server of the Model Context Protocol; `http://` as well
   wss://HOST/ws     the same over WebSocket, as `toolpost serve` has it; `ws://` as well
   stdio:COMMAND     such a server, started with these words; there is no shell
@@ -345,7 +347,35 @@ prompt, `--tool 'calc/resource:notes://{id}'` a resource.
 A change of the file acts within seconds in a command that runs, once `toolpost trust FILE.toml` has
 pinned it.";
 
-const TOPICS: [&str; 6] = ["exit-codes", "environment", "settings", "targets", "gateway", "scripts"];
+const AGENTS: &str = "\
+An agent in a file is a tool: a prompt in, its answer out. It is a target like any other.
+
+  kind = \"agent\"
+  v = 1
+  name = \"reviewer\"
+  description = \"Reviews a change and says what is wrong with it.\"
+  model = \"anthropic/claude-opus-5-5\"    # without it, the caller's, else that of the settings
+  system_prompt_file = \"reviewer.md\"     # or system_prompt = \"...\"
+  tools = [\"read_file\", \"command:git\", \"./other.toml\"]     # targets; without it, none
+  max_cost = 0.50
+
+  [output_schema]                        # the answer is then a value of this JSON Schema
+  type = \"object\"
+
+temperature, top_p, effort, thinking, stop, max_output_tokens, max_iterations, max_tool_calls,
+max_tokens, max_time, max_cost and no_wrap_up are the settings of these names. What is left out of
+the limits is as in the settings; what those say of answers is for `run`, and does not count here.
+
+`kind`, `v`, `name` and `description` must be there. Paths are relative to the file. YAML and JSON
+have the same names. The file, the agents and the prompt that it names must be trusted; no secret
+stands in it. A file that leads back to itself is refused, and so is a way of more than 8 files.
+
+Called in a run, it counts towards the limits of the run and is kept with it. Called by `call` or a
+client of `serve`, it is a run of its own: `toolpost runs ls` lists it with what it cost, and at a
+limit the call fails with LIMIT.";
+
+const TOPICS: [&str; 7] =
+    ["exit-codes", "environment", "settings", "targets", "agents", "gateway", "scripts"];
 
 pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
     let mut root = Cli::command();
@@ -356,6 +386,7 @@ pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
         Some("environment") => environment(),
         Some("settings") => settings(),
         Some("targets") => TARGETS.to_owned(),
+        Some("agents") => AGENTS.to_owned(),
         Some("gateway") => GATEWAY.to_owned(),
         Some("scripts") => SCRIPTS.to_owned(),
         Some(name) => match root.find_subcommand_mut(name) {
@@ -486,7 +517,7 @@ mod tests {
     ];
 
     /// The pages that explain.
-    const TOPICS: &[&str] = &[CONFIG_LAYERS, TARGETS, GATEWAY, MODELS, SCRIPTS];
+    const TOPICS: &[&str] = &[CONFIG_LAYERS, TARGETS, AGENTS, GATEWAY, MODELS, SCRIPTS];
 
     #[test]
     fn every_example_is_a_command_line() {

@@ -13,6 +13,7 @@
 //! - A file of a folder that nobody trusts starts nothing, allows nothing and sends nothing.
 #![forbid(unsafe_code)]
 
+mod agent_file;
 mod args;
 mod commands;
 mod config;

@@ -3,12 +3,15 @@
 pub(crate) mod hosted;
 mod masked;
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
 use toolpost_agent::StopReason;
-use toolpost_core::{CallRecord, Event, EventSink, LogLevel, LogLine, RunRecord, ToolError, format_duration};
+use toolpost_core::{
+    CallRecord, Event, EventSink, LogLevel, LogLine, RunId, RunRecord, ToolError, format_duration,
+};
 
 use self::masked::Masked;
 use crate::args::Format;
@@ -30,9 +33,11 @@ pub(crate) fn sink_of(printer: &Printer, screen: Option<Arc<Screen>>) -> EventSi
     let printer = printer.clone();
     let text = Mutex::new(String::new());
     let masked = Masked::default();
+    let inner = Inner::default();
     Arc::new(move |event: &Event| {
         logs::event(event);
         masked.pass(event, |event| match (printer.format, event) {
+            (Format::Text, event) if inner.says(event) => {}
             // Files are put away when a run is over, so its command tells of the end.
             (Format::Jsonl, Event::RunFinished { .. }) | (Format::Json, _) => {}
             (Format::Jsonl, event) => {
@@ -50,6 +55,23 @@ pub(crate) fn sink_of(printer: &Printer, screen: Option<Arc<Screen>>) -> EventSi
 /// A text of strangers on one line: harmless, of so many characters at most, and without the keys and tokens that are set.
 pub(crate) fn told(text: &str, width: usize) -> String {
     one_line(&env::scrubber().scrub(text.to_owned()), width)
+}
+
+/// The runs of agents that are tools. What they say is the result of a call, and no answer to a person.
+#[derive(Default)]
+struct Inner(Mutex<HashSet<RunId>>);
+
+impl Inner {
+    /// Whether an event is one of their words.
+    fn says(&self, event: &Event) -> bool {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::RunStarted { run, parent: Some(_), .. } => !runs.insert(*run),
+            Event::RunFinished { record } => runs.remove(&record.id),
+            Event::TextDelta { run, .. } | Event::TurnFinished { run, .. } => runs.contains(run),
+            _ => false,
+        }
+    }
 }
 
 fn tell(printer: &Printer, spoken: &Mutex<String>, event: &Event) {

@@ -4,7 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toml_edit::Document;
 use toolpost_core::{Secret, Tool, ToolGroup as _, ToolSource, ToolSpec, did_you_mean};
 use toolpost_exec::client::Executables;
 use toolpost_exec::command::{CommandTools, SHIPPED};
@@ -13,6 +12,7 @@ use toolpost_sandbox::Level;
 use toolpost_toolbox::sources::Gateway;
 use toolpost_toolbox::{Builder, Toolbox};
 
+use crate::agent_file::{self, AgentFile};
 use crate::config::trust::{Pins, Standing};
 use crate::config::{Config, places};
 use crate::env;
@@ -23,6 +23,8 @@ use crate::mcp::{self, Server};
 
 /// The largest description that is read, in bytes.
 const MAX_DESCRIPTION: u64 = 1 << 20;
+/// How many descriptions lead from one to the next at most.
+const MAX_TRAIL: usize = 8;
 
 /// The tool that runs code in this host's sandbox, as providers do in theirs.
 pub(crate) const CODE_EXECUTION: &str = "code_execution";
@@ -31,6 +33,8 @@ pub(crate) const CODE_EXECUTION: &str = "code_execution";
 #[derive(Default)]
 pub(crate) struct Opened {
     pub(crate) tools: Vec<Arc<dyn Tool>>,
+    /// The agents of files: they become tools where it is known what theirs may do.
+    pub(crate) agents: Vec<AgentFile>,
     /// The programs, if there are some.
     pub(crate) programs: Option<Arc<Executables>>,
     /// The servers of the Model Context Protocol.
@@ -51,9 +55,27 @@ impl Opened {
         programs.chain(servers).chain(self.gateways.iter().map(|gateway| gateway.source())).collect()
     }
 
-    /// What is known of the tools, in the order of the targets; those of programs, servers and gateways come last.
+    /// What is known of the tools, in the order of the targets; agents, and then those of programs, servers and gateways
+    /// come last.
     pub(crate) fn specs(&self) -> Vec<Arc<ToolSpec>> {
-        self.tools.iter().map(|tool| tool.spec()).chain(self.listed.iter().cloned()).collect()
+        let agents = self.agents.iter().map(|agent| Arc::clone(&agent.spec));
+        self.tools.iter().map(|tool| tool.spec()).chain(agents).chain(self.listed.iter().cloned()).collect()
+    }
+
+    /// All names of the tools.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let specs = self.specs();
+        let names = |spec: &Arc<ToolSpec>| {
+            let aliases = spec.aliases.iter().map(|alias| alias.name.clone());
+            std::iter::once(spec.name.clone()).chain(aliases).collect::<Vec<_>>()
+        };
+        specs.iter().flat_map(names).collect()
+    }
+
+    /// The same, with those of the tools that agents of files have.
+    pub(crate) fn all_names(&self) -> Vec<String> {
+        let inner = self.agents.iter().flat_map(|agent| agent.opened.all_names());
+        self.names().into_iter().chain(inner).collect()
     }
 
     /// A toolbox of them.
@@ -73,7 +95,7 @@ impl Opened {
     pub(crate) fn only_source(&self) -> Option<Arc<dyn ToolSource>> {
         let mut sources = self.sources();
         let only = sources.pop()?;
-        (self.tools.is_empty() && sources.is_empty()).then_some(only)
+        (self.tools.is_empty() && self.agents.is_empty() && sources.is_empty()).then_some(only)
     }
 
     /// Adds a gateway, and says which of its upstreams are away.
@@ -84,11 +106,47 @@ impl Opened {
         Ok(())
     }
 
+    /// Adds an agent of a file, each file once.
+    fn add_agent(&mut self, agent: AgentFile) {
+        if !self.agents.iter().any(|known| known.path == agent.path) {
+            self.warnings.extend(agent.opened.warnings.iter().cloned());
+            self.agents.push(agent);
+        }
+    }
+
     fn add(&mut self, tool: Arc<dyn Tool>) {
         let name = &tool.spec().name;
         if !self.tools.iter().any(|known| known.spec().name == *name) {
             self.tools.push(tool);
         }
+    }
+}
+
+/// The descriptions that led to a target, each of them named by the one before.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trail(Vec<(PathBuf, String)>);
+
+impl Trail {
+    /// The same with one more.
+    ///
+    /// # Errors
+    /// It is among them already, or there are as many as may be.
+    pub(crate) fn and(&self, path: &Path) -> Result<Self, Failure> {
+        let absolute = path.canonicalize().map_err(|error| Failure::file("the description", path, &error))?;
+        let shown = path.display().to_string();
+        let first = self.0.iter().position(|(known, _)| *known == absolute);
+        let way = self.0.iter().skip(first.unwrap_or_default()).map(|(_, shown)| shown.as_str());
+        let way = way.chain([shown.as_str()]).collect::<Vec<_>>().join(" → ");
+        if first.is_some() {
+            return Err(Failure::usage(format!("the description `{shown}` leads back to itself: {way}"))
+                .hint("Leave one of them out of the tools of another."));
+        }
+        if self.0.len() >= MAX_TRAIL {
+            return Err(Failure::usage(format!(
+                "the description `{shown}` is one too many: at most {MAX_TRAIL} lead from one to the next: {way}"
+            )));
+        }
+        Ok(Self(self.0.iter().cloned().chain([(absolute, shown)]).collect()))
     }
 }
 
@@ -103,6 +161,17 @@ pub(crate) async fn open(
     open_with(targets, config, level, sampling, None).await
 }
 
+/// Opens the targets that a description names.
+pub(crate) async fn open_from(
+    targets: &[String],
+    config: &Config,
+    level: Option<Level>,
+    sampling: bool,
+    trail: &Trail,
+) -> Result<Opened, Failure> {
+    open_all(targets, config, level, sampling, None, trail).await
+}
+
 /// The same, with a token for the one server among them that has an address.
 pub(crate) async fn open_with(
     targets: &[String],
@@ -110,6 +179,17 @@ pub(crate) async fn open_with(
     level: Option<Level>,
     sampling: bool,
     token: Option<Secret>,
+) -> Result<Opened, Failure> {
+    open_all(targets, config, level, sampling, token, &Trail::default()).await
+}
+
+async fn open_all(
+    targets: &[String],
+    config: &Config,
+    level: Option<Level>,
+    sampling: bool,
+    token: Option<Secret>,
+    trail: &Trail,
 ) -> Result<Opened, Failure> {
     let builtin = toolpost_tools::builtin();
     let mut opened = Opened::default();
@@ -136,13 +216,21 @@ pub(crate) async fn open_with(
         } else if mcp::is_address(target) {
             let token = token.as_ref().filter(|_| mcp::takes_token(target));
             servers.push(mcp::of_address(target, token, server_level)?);
-        } else if Path::new(target).extension().is_some_and(|extension| extension == "toml") {
+        } else if is_description(target) {
             let path = Path::new(target);
             let text = trusted(path)?;
-            if gateway::is_gateway(&text) {
-                opened.join(gateway::followed(path, &text, config, level).await?).await?;
-            } else {
-                described(path, &text)?.into_iter().for_each(|tool| opened.add(tool));
+            let is_toml = path.extension().is_some_and(|extension| extension == "toml");
+            match agent_file::kind(path, &text).as_deref() {
+                Some("agent") => {
+                    opened.add_agent(agent_file::open(path, &text, config, level, trail).await?);
+                }
+                Some("gateway") if is_toml => {
+                    opened.join(gateway::followed(path, &text, config, level, trail).await?).await?;
+                }
+                Some("command") | None if is_toml => {
+                    described(path, &text)?.into_iter().for_each(|tool| opened.add(tool));
+                }
+                kind => return Err(unknown_kind(path, kind)),
             }
         } else if target.contains('/') {
             let path = Path::new(target);
@@ -190,9 +278,20 @@ fn builtin_tool(builtin: &[Arc<dyn Tool>], name: &str) -> Option<Arc<dyn Tool>> 
     builtin.iter().find(known).map(Arc::clone).or_else(stand_in)
 }
 
+/// Whether a target is a file that describes tools.
+pub(crate) fn is_description(target: &str) -> bool {
+    let extension = Path::new(target).extension().and_then(|extension| extension.to_str());
+    extension.is_some_and(|extension| ["toml", "yaml", "yml", "json"].contains(&extension))
+}
+
 /// The content of a description that the operator trusts.
 pub(crate) fn trusted(path: &Path) -> Result<String, Failure> {
-    let wrong = |error: &io::Error| Failure::file("the description", path, error);
+    trusted_as("the description", "It names programs to start, or models to ask.", path)
+}
+
+/// The content of a file that the operator trusts: what it is, and why that matters.
+pub(crate) fn trusted_as(what: &str, reason: &str, path: &Path) -> Result<String, Failure> {
+    let wrong = |error: &io::Error| Failure::file(what, path, error);
     // Read once: what is trusted is what is used.
     let text = crate::regular_file::read_text(path, MAX_DESCRIPTION).map_err(|error| wrong(&error))?;
     match Pins::load()?.standing_of(path, text.as_bytes()) {
@@ -203,30 +302,31 @@ pub(crate) fn trusted(path: &Path) -> Result<String, Failure> {
             } else {
                 "is not trusted"
             };
-            Err(Failure::new(
-                Exit::Denied,
-                "PERMISSION",
-                format!("the description `{}` {why}", path.display()),
-            )
-            .hint(format!("It names programs to start. Read it; then `toolpost trust {}`.", path.display())))
+            Err(Failure::new(Exit::Denied, "PERMISSION", format!("{what} `{}` {why}", path.display()))
+                .hint(format!("{reason} Read it; then `toolpost trust {}`.", path.display())))
         }
     }
 }
 
 /// The tools of a description.
 fn described(path: &Path, text: &str) -> Result<Vec<Arc<dyn Tool>>, Failure> {
-    let document = Document::parse(text).ok();
-    match document.as_ref().and_then(|document| document.get("kind")?.as_str()) {
-        Some("command") | None => {
-            let tools = CommandTools::from_toml(text, path.display().to_string())
-                .map_err(|error| Failure::usage(error.to_string()))?;
-            Ok(tools.into_tools())
-        }
-        Some(other) => {
-            Err(Failure::usage(format!("the description `{}` is of the kind `{other}`", path.display()))
-                .hint("This version knows kind = \"command\" and \"gateway\"."))
-        }
-    }
+    let tools = CommandTools::from_toml(text, path.display().to_string())
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(tools.into_tools())
+}
+
+fn unknown_kind(path: &Path, kind: Option<&str>) -> Failure {
+    let path = path.display();
+    let failure = match kind {
+        Some(kind @ ("command" | "gateway")) => Failure::usage(format!(
+            "the description `{path}` is of the kind `{kind}`, which is written in TOML"
+        )),
+        Some(kind) => Failure::usage(format!("the description `{path}` is of the kind `{kind}`")),
+        None => Failure::usage(format!("the description `{path}` does not say of which `kind` it is")),
+    };
+    failure.hint(
+        "This version knows kind = \"command\", \"agent\" and \"gateway\"; see `toolpost help targets`.",
+    )
 }
 
 async fn programs(

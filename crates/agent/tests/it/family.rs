@@ -434,3 +434,40 @@ async fn a_hundred_runs_of_one_agent_do_not_mix() {
         assert_eq!(calls.filter(|item| matches!(item.view(), ItemView::ToolCall { .. })).count(), 5);
     }
 }
+
+#[tokio::test]
+async fn a_call_that_no_run_makes_is_a_run_that_is_kept_with_what_it_consumed() {
+    let runs = Runs::new(Arc::new(MemoryStore::new()));
+    let tool = |agent: &Agent, runs: &Runs| {
+        let tool = agent.as_tool(ToolSpec::new("adder", "Adds.")).kept_in(runs);
+        Toolbox::builder().tool(tool).build().unwrap()
+    };
+    let call = || toolpost::Call::new("adder", json!({ "prompt": "Add." }));
+    let reply = tool(&agent(ADDER).build(), &runs).call(call()).await;
+    assert_eq!(reply.result.unwrap().model_text(), "5");
+    assert_eq!(reply.record.usage.as_ref().map(|usage| usage.input_tokens), Some(300));
+    assert_eq!(runs.list(None, 9).await.unwrap()[0].usage.input_tokens, 300);
+    // What went wrong names the run.
+    let limited = agent(ADDER).limits(|all| (all.iterations, all.wrap_up) = (1, None)).build();
+    let error = tool(&limited, &runs).call(call()).await.result.unwrap_err();
+    assert_eq!(error.code(), toolpost::Code::Limit);
+    let id = runs.find(error.context()["run"].as_str().unwrap()).await.unwrap();
+    assert_eq!(runs.load(id).await.unwrap().summary.stop_reason.as_deref(), Some("max_iterations"));
+    // Of one that a run makes, the run says where it is kept, and what it consumed counts once.
+    let outer = Runs::new(Arc::new(MemoryStore::new()));
+    let boss = scripted(BOSS, tool(&agent(ADDER).build(), &runs)).build();
+    let outcome = Run::new(&boss, "Add.").kept_in(&outer).finish().await;
+    assert_eq!(outcome.record.usage.input_tokens, 330);
+    assert_eq!((runs.list_all(9).await.unwrap().len(), outer.list_all(9).await.unwrap().len()), (2, 2));
+}
+
+#[tokio::test]
+async fn an_agent_whose_answers_fit_a_schema_answers_its_caller_with_the_value() {
+    let model = ScriptModel::parse("test", "turns: [{ text: 'Here: {\"sum\": 5}' }]").unwrap();
+    let schema = json!({ "type": "object", "required": ["sum"] });
+    let adder =
+        Agent::builder(Arc::new(model), Toolbox::builder().build().unwrap()).answer_schema(schema).build();
+    let toolbox = Toolbox::builder().tool(adder.as_tool(ToolSpec::new("adder", "Adds."))).build().unwrap();
+    let reply = toolbox.call(toolpost::Call::new("adder", json!({ "prompt": "Add." }))).await;
+    assert_eq!(reply.result.unwrap().structured, Some(json!({ "sum": 5 })));
+}

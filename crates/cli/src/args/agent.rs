@@ -109,7 +109,7 @@ pub(crate) struct ChatArgs {
 }
 
 /// What the commands with an agent have in common.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct AgentArgs {
     /// Put a file or a folder into the working folder. May be repeated.
     #[arg(long, value_name = "PATH", help_heading = "Input")]
@@ -215,7 +215,7 @@ pub(crate) struct AgentArgs {
 }
 
 /// How the loop treats tools and answers that take too much.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct LoopArgs {
     /// How many tools run at once at most. Default 8.
     #[arg(long, value_name = "N", help_heading = "Limits", value_parser = clap::value_parser!(u32).range(1..))]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum as _;
 use serde_json::{Map, Value};
-use toolpost_agent::{Agent, CompactionBy, Dynamic, Limits};
+use toolpost_agent::{Agent, Builder, CompactionBy, Dynamic, Limits};
 use toolpost_core::{Artifact, ArtifactData, CallRecord, EventSink, RunId, ToolSource};
 use toolpost_llm::{Catalog, Effort, Model, Settings, ToolChoice};
 use toolpost_toolbox::Toolbox;
@@ -29,12 +29,8 @@ const MOST_NOTICES: usize = 5;
 pub(super) struct Parts<'a> {
     args: &'a AgentArgs,
     config: &'a Config,
-    settings: Settings,
-    tool_choice: Option<ToolChoice>,
-    provider_options: Map<String, Value>,
-    metadata: Map<String, Value>,
+    tuned: Tuned,
     catalog: Arc<Catalog>,
-    limits: Limits,
     hosted: Hosted,
     events: EventSink,
     pub(super) toolbox: Toolbox,
@@ -51,16 +47,13 @@ impl<'a> Parts<'a> {
         events: EventSink,
         printer: &Printer,
     ) -> Result<Self, Failure> {
-        let (settings, limits) = (settings(args, config)?, limits(args, config)?);
-        let tool_choice = tool_choice(args, config)?;
-        let provider_options = provider_options(args, config)?;
+        let tuned = Tuned::read(args, config)?;
         if !args.core_tool.is_empty() && args.dynamic.is_none() && !args.compact_tools {
             return Err(Failure::usage(
                 "`--core-tool` says which tools are offered at once, and here all are",
             )
             .hint("Give it with `--dynamic` or `--compact-tools`."));
         }
-        let metadata = pairs("--metadata", &args.tuning.metadata, config.entry("metadata"))?;
         let catalog = catalog(config)?;
         let token = crate::mcp::token(&args.server)?;
         let mut targets = targets(args, config);
@@ -72,20 +65,7 @@ impl<'a> Parts<'a> {
         let toolbox =
             super::toolbox(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events))
                 .await?;
-        Ok(Self {
-            args,
-            config,
-            settings,
-            tool_choice,
-            provider_options,
-            metadata,
-            catalog,
-            limits,
-            hosted,
-            events,
-            toolbox,
-            sources,
-        })
+        Ok(Self { args, config, tuned, catalog, hosted, events, toolbox, sources })
     }
 
     /// Where the code of a model runs, if it has the tool for it.
@@ -108,15 +88,10 @@ impl<'a> Parts<'a> {
             }
             _ => {}
         }
-        let mut builder = Agent::builder(tape.of(model), self.toolbox.clone())
-            .settings(self.settings.clone())
-            .provider_options(self.provider_options.clone())
-            .betas(self.betas())
-            .metadata(self.metadata.clone())
-            .strict_tools(self.args.strict_tools || self.config.flag("strict_tools"))
-            .hosted_tools(hosted)
-            .on_event(Arc::clone(&self.events))
-            .limits(|all| *all = self.limits.clone());
+        let mut builder = self
+            .tuned
+            .builder(tape.of(model), self.toolbox.clone(), Arc::clone(&self.events))
+            .hosted_tools(hosted);
         builder = match &self.args.dynamic {
             None => builder,
             Some(how) => builder.dynamic(match how.as_str() {
@@ -128,24 +103,62 @@ impl<'a> Parts<'a> {
         };
         builder =
             builder.core_tools(self.args.core_tool.iter().cloned()).compact_tools(self.args.compact_tools);
-        if let Some(by) = compaction(self.args, self.config) {
+        Ok(builder.build())
+    }
+}
+
+/// What words and settings say of an agent beyond its model and its tools.
+pub(super) struct Tuned {
+    settings: Settings,
+    tool_choice: Option<ToolChoice>,
+    provider_options: Map<String, Value>,
+    /// Features of the provider that are not yet general.
+    betas: Vec<String>,
+    metadata: Map<String, Value>,
+    strict_tools: bool,
+    limits: Limits,
+    compaction: Option<CompactionBy>,
+    system_prompt: Option<String>,
+}
+
+impl Tuned {
+    pub(super) fn read(args: &AgentArgs, config: &Config) -> Result<Self, Failure> {
+        Ok(Self {
+            settings: settings(args, config)?,
+            tool_choice: tool_choice(args, config)?,
+            provider_options: provider_options(args, config)?,
+            betas: match args.tuning.beta.as_slice() {
+                [] => config.texts("betas"),
+                named => named.to_vec(),
+            },
+            metadata: pairs("--metadata", &args.tuning.metadata, config.entry("metadata"))?,
+            strict_tools: args.strict_tools || config.flag("strict_tools"),
+            limits: limits(args, config)?,
+            compaction: compaction(args, config),
+            system_prompt: args.system_prompt.clone().or_else(|| config.text("system_prompt")),
+        })
+    }
+
+    /// Begins an agent of these.
+    pub(super) fn builder(&self, model: Arc<dyn Model>, toolbox: Toolbox, events: EventSink) -> Builder {
+        let mut builder = Agent::builder(model, toolbox)
+            .settings(self.settings.clone())
+            .provider_options(self.provider_options.clone())
+            .betas(self.betas.clone())
+            .metadata(self.metadata.clone())
+            .strict_tools(self.strict_tools)
+            .on_event(events)
+            .limits(|all| *all = self.limits.clone());
+        if let Some(by) = self.compaction {
             builder = builder.compaction(|all| all.by = by);
         }
         if let Some(choice) = self.tool_choice.clone() {
             builder = builder.tool_choice(choice);
         }
-        if let Some(system) = self.args.system_prompt.clone().or_else(|| self.config.text("system_prompt")) {
+        if let Some(system) = self.system_prompt.clone() {
             builder = builder.system(system);
         }
-        Ok(builder.build())
-    }
-
-    /// Features of the provider that are not yet general.
-    fn betas(&self) -> Vec<String> {
-        match self.args.tuning.beta.as_slice() {
-            [] => self.config.texts("betas"),
-            named => named.to_vec(),
-        }
+        builder
     }
 }
 

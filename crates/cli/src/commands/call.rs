@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
-use toolpost_agent::ModelPort;
+use toolpost_agent::{CallingModel, ModelPort};
 use toolpost_core::{
     Call, CallRecord, Code, Envelope, Event, EventSink, Output, Reply, Scope, ToolSource, ToolSpec,
     did_you_mean,
@@ -72,6 +72,7 @@ fn tool(
     let arguments = arguments(rest, &name, spec.as_deref())?;
     let mut call = call(args, name, arguments, folder, printer)?;
     if let Some(model) = model {
+        call.values.provide(CallingModel(Arc::clone(&model)));
         call.port = Arc::new(ModelPort::new(Arc::clone(&call.port), model));
     }
     let reply = runtime.block_on(async {

@@ -321,6 +321,7 @@ impl Chat<'_> {
             .conversation
             .run_turn(&self.agent, Turn::User(said))
             .with_caller(super::caller())
+            .with_values(super::agent_tool::values(&self.tape))
             .with_usage_metadata(self.tags.clone())
             .with_scope(self.scope.clone().with_id(self.conversation.id()))
             .with_port(Arc::clone(&self.port) as Arc<dyn toolpost_core::Port>)

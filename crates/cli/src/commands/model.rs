@@ -123,6 +123,7 @@ fn router(config: &Config) -> Result<Router, Failure> {
 }
 
 /// The file that is named for what all models of a run are asked and answer, if one is.
+#[derive(Clone)]
 pub(super) struct Tape(Option<Arc<Recording>>);
 
 impl Tape {

@@ -13,9 +13,9 @@ use toolpost_core::{Artifact, Event, RunId, RunRecord, Schema, Scope, Usage, for
 use toolpost_llm::{ModelError, ModelSpec, Part, Turn};
 
 use super::agent::{Parts, artifacts, put_away, stayed, store, tags};
-use super::hosted;
 use super::memory::Memory;
 use super::model::{Tape, model};
+use super::{agent_tool, hosted};
 use crate::args::{AgentKind, Format, RunArgs};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -69,6 +69,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         .run_turn(&agent, Turn::User(std::iter::once(Part::text(prompt)).chain(given.parts).collect()))
         .with_id(id)
         .with_caller(super::caller())
+        .with_values(agent_tool::values(&tape))
         .with_usage_metadata(tags)
         .with_scope(scope)
         .with_port(Arc::new(

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use toolpost_core::{ToolSpec, did_you_mean};
-use toolpost_toolbox::{Catalog, Search, Toolbox};
+use toolpost_toolbox::{Catalog, Search};
 
 use crate::args::{Format, ToolsArgs};
 use crate::config::Config;
@@ -21,7 +21,8 @@ pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Resul
         match &args.search {
             None => Ok::<_, Failure>(opened.specs()),
             Some(words) => {
-                let catalog = Catalog::new(&opened.into_toolbox(Toolbox::builder()).await?);
+                let here = std::path::Path::new(".");
+                let catalog = Catalog::new(&super::upstream(opened, here, config, args.level).await?);
                 let found = catalog.search(&Search::new(words).limit(usize::MAX));
                 Ok(found.hits.iter().filter_map(|hit| hit.entry.spec().cloned()).collect())
             }

@@ -73,7 +73,7 @@ fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, F
     let text = target::trusted(path)?;
     let runtime = super::runtime()?;
     let done = runtime.block_on(async {
-        let gateway = gateway::open(path, &text, config, None).await?;
+        let gateway = gateway::open(path, &text, config, None, &target::Trail::default()).await?;
         // Which are there, and which are in quarantine, is known when they are listed.
         gateway.source().list().await?;
         let mut standings: BTreeMap<String, Vec<Standing>> = BTreeMap::new();

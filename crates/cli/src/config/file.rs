@@ -161,6 +161,21 @@ pub(crate) fn toml_value(text: &str) -> Result<Value, String> {
     Ok(json(document.as_item()))
 }
 
+/// The entries of a whole file in TOML, each with its line.
+///
+/// # Errors
+/// Where the text is no TOML, and why.
+pub(crate) fn toml_entries(text: &str) -> Result<Vec<(String, Value, usize)>, String> {
+    let document = Document::parse(text).map_err(|error| error.to_string())?;
+    let entry = |(name, item): (&str, &Item)| {
+        let key = document.as_table().key(name).and_then(toml_edit::Key::span);
+        let start = key.or_else(|| item.span()).map_or(0, |span| span.start);
+        let line = text.get(..start).map_or(0, |before| before.matches('\n').count() + 1);
+        (name.to_owned(), json(item), line)
+    };
+    Ok(document.as_table().iter().map(entry).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ use toolpost_toolbox::sources::{Gateway, GatewaySettings, UpstreamSettings};
 use super::{is_gateway_file, parts};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::target;
+use crate::target::{self, Trail};
 
 /// The longest namespace that is made of a target, in bytes; a longer one is cut.
 const MAX_NAMESPACE: usize = 24;
@@ -95,7 +95,9 @@ impl Several {
         if self.upstreams.is_empty() {
             return Ok(None);
         }
-        let gateway = Gateway::open("targets", &self.settings(), parts(config, level, Some(folder))).await?;
+        let gateway =
+            Gateway::open("targets", &self.settings(), parts(config, level, Some(folder), Trail::default()))
+                .await?;
         Ok(Some(Arc::new(gateway)))
     }
 }

@@ -24,7 +24,8 @@ const COMMANDS: [&str; 20] = [
     "logout",
     "help",
 ];
-const TOPICS: [&str; 6] = ["exit-codes", "environment", "settings", "targets", "gateway", "scripts"];
+const TOPICS: [&str; 7] =
+    ["exit-codes", "environment", "settings", "targets", "agents", "gateway", "scripts"];
 
 #[test]
 fn every_page_is_as_it_was() {

@@ -10,12 +10,13 @@ use toolpost_agent::{
 };
 use toolpost_core::{RunId, Scope, ToolError};
 use toolpost_llm::{
-    ContextEdit, ErrorKind, ExchangeSink, ModelError, ModelId, OutputFormat, Recording, ReplayModel, Request,
-    Response, Settings,
+    ContextEdit, ErrorKind, ExchangeSink, Model, ModelError, ModelId, OutputFormat, Recording, ReplayModel,
+    Request, Response, Settings,
 };
 use toolpost_toolbox::{ToolSession, is_meta_tool};
 
 use super::super::agent::named_or_usual;
+use super::super::agent_tool;
 use super::super::run::count;
 use super::find;
 use crate::args::ReplayArgs;
@@ -242,6 +243,7 @@ async fn again(
     let mut run = Run::from_turns(&builder.build(), first.turns)
         .with_carry(first.carry)
         .with_caller(super::super::caller())
+        .with_values(agent_tool::replayed(Arc::clone(model) as Arc<dyn Model>))
         .with_scope(Scope::new("replay").with_working_dir(workspace.path()))
         .with_port(Arc::new(TerminalPort::new(printer, &args.permission, None)));
     if let Some(session) = session {
