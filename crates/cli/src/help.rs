@@ -297,7 +297,8 @@ A target says where tools come from. `call` takes one; `tools` and `run --tools`
   builtin:NAME      one of them; its name alone does as well
   code_execution    Python in the sandbox, as providers run it: with them where the model takes
                     that, unless `--code local` or `code.place` says otherwise
-  hosted:NAME       a tool that the provider of the model runs: web_search, web_fetch
+  hosted:NAME       a tool that the provider of the model runs: web_search, web_fetch, x_search,
+                    file_search=STORE
   command:NAME      a description that comes with toolpost, such as command:git
   ./PATH            an executable that answers `--discover`; a `.py` file goes to Python
   FILE.toml         a description of a program, with kind = \"command\",

@@ -141,7 +141,7 @@ pub(crate) struct AgentArgs {
     /// Write the conversation with the model to a file, for `--model replay:FILE`.
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub(crate) record: Option<PathBuf>,
-    /// The tools: targets or names, separated by commas; `hosted:web_search`, `hosted:web_fetch` and
+    /// The tools: targets or names, separated by commas; `hosted:web_search`, `hosted:web_fetch`, `hosted:x_search` and
     /// `hosted:file_search=STORE` are run by the provider. May be repeated.
     #[arg(long, value_name = "TOOLS", help_heading = "Tools")]
     pub(crate) tools: Vec<String>,

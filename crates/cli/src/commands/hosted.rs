@@ -127,6 +127,14 @@ fn hosted_tool(word: &str) -> Result<HostedTool, Failure> {
     match (name, store) {
         ("web_search", None) => Ok(HostedTool::WebSearch { max_uses, allowed_domains, blocked_domains }),
         ("web_fetch", None) => Ok(HostedTool::WebFetch { max_uses, allowed_domains, blocked_domains }),
+        ("x_search", None) => Ok(HostedTool::XSearch {
+            allowed_handles: Vec::new(),
+            blocked_handles: Vec::new(),
+            from_date: None,
+            to_date: None,
+            images: false,
+            videos: false,
+        }),
         ("file_search", Some(store)) if !store.is_empty() => {
             Ok(HostedTool::FileSearch { stores: vec![store.to_owned()], max_results: None })
         }
@@ -134,12 +142,14 @@ fn hosted_tool(word: &str) -> Result<HostedTool, Failure> {
         (CODE_EXECUTION, None) => {
             Err(failure.hint("Name it `code_execution`, and say where it runs with `--code hosted`."))
         }
-        ("web_search" | "web_fetch", Some(_)) => {
+        ("web_search" | "web_fetch" | "x_search", Some(_)) => {
             Err(failure.hint(format!("Write `hosted:{name}` alone: only `hosted:file_search` has a value.")))
         }
         _ => {
-            let near = did_you_mean(name, ["web_search", "web_fetch", "file_search", CODE_EXECUTION]);
-            let all = "There are: `hosted:web_search`, `hosted:web_fetch`, `hosted:file_search=STORE`. \
+            let near =
+                did_you_mean(name, ["web_search", "web_fetch", "x_search", "file_search", CODE_EXECUTION]);
+            let all = "There are: `hosted:web_search`, `hosted:web_fetch`, `hosted:x_search`, \
+                       `hosted:file_search=STORE`. \
                        `--provider-option` adds others, in the provider's own JSON.";
             Err(failure.hint(near.unwrap_or_else(|| all.to_owned())))
         }

@@ -528,6 +528,21 @@ fn the_provider_s_tools_are_named_and_checked_before_anybody_is_asked() {
 }
 
 #[test]
+fn posts_are_searched_where_the_provider_has_that() {
+    let refused = Reply::json(400, r#"{"error":{"message":"enough","type":"invalid_request_error"}}"#);
+    let server = LoopbackProvider::start(vec![refused]).unwrap();
+    let env = world("xai", &server);
+    env.run(["run", "-p", "x", "--model", "grok-4.7", "--tools", "hosted:x_search,calculate"]).exit(2);
+    let body = asked(&server).remove(0);
+    assert!(body["tools"].to_string().contains(r#"{"type":"x_search"}"#), "{body}");
+    let model = Anthropic::start(Vec::new());
+    let words = ["run", "-p", "x", "--model", "claude-opus-5-5", "--json", "--tools", "hosted:x_search"];
+    let error = model.env.run(words).exit(2).error();
+    assert_eq!(error["code"], "UNSUPPORTED");
+    assert!(error["message"].as_str().unwrap().contains("x_search"), "{error}");
+}
+
+#[test]
 fn stores_of_files_are_searched_where_the_model_has_that() {
     let stores = "hosted:file_search=vs_1,calculate,hosted:file_search=vs_2,hosted:file_search=vs_1";
     for (provider, model, member, expected) in [
@@ -556,6 +571,7 @@ fn stores_of_files_are_searched_where_the_model_has_that() {
         ("hosted:file_search", "hosted:file_search=STORE"),
         ("hosted:file_search=", "hosted:file_search=STORE"),
         ("hosted:web_search=x", "`hosted:web_search` alone"),
+        ("hosted:x_search=x", "`hosted:x_search` alone"),
         ("hosted:file_serch=x", "file_search"),
         ("hosted:telepathy=x", "There are: "),
     ] {
