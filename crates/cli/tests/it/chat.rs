@@ -497,7 +497,7 @@ fn a_question_that_failed_is_not_kept_and_takes_none_back_with_it() {
         ("no tool was called before the question failed", 1),
         ("the last question failed and was not kept", 1),
         ("no tool was called", 2),
-        ("taken back; 1 question of yours stay", 1),
+        ("taken back; 1 question of yours stays. What", 1),
         // What was taken back has no calls any more.
         ("there is no answer here whose calls could be shown", 1),
     ] {

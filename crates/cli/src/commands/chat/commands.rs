@@ -301,8 +301,12 @@ impl Chat<'_> {
         };
         self.take_back(left)?;
         self.latest = None;
-        let left = count(left, "question");
-        self.tell(&format!("taken back; {left} of yours stay. What tools have done is done."));
+        let stays = match left {
+            0 => "no question of yours stays".to_owned(),
+            1 => "1 question of yours stays".to_owned(),
+            more => format!("{more} questions of yours stay"),
+        };
+        self.tell(&format!("taken back; {stays}. What tools have done is done."));
         Ok(())
     }
 

@@ -147,7 +147,7 @@ async fn errors_of_tools_are_results_and_errors_of_requests_are_errors() {
     };
     let failed = call("fail", json!({})).await;
     assert_eq!(failed["result"]["isError"], true);
-    assert_eq!(failed["result"]["content"][0]["text"], "NOT_FOUND: the shelf is empty Fill it.");
+    assert_eq!(failed["result"]["content"][0]["text"], "NOT_FOUND: the shelf is empty. Fill it.");
     assert_eq!(failed["result"]["_meta"]["toolpost/error"]["code"], "NOT_FOUND");
     let wrong = call("add", json!({ "a": "x", "b": 1 })).await;
     assert_eq!(wrong["result"]["_meta"]["toolpost/error"]["code"], "INVALID_INPUT");
