@@ -7,7 +7,7 @@ use crate::Pricing;
 use crate::run::Spent;
 use serde_json::Value;
 use toolpost_core::{
-    CallId, Clock as _, Content, Output, Partial, Reply, Status, SystemClock, ToolError, Usage,
+    CallId, Clock as _, Code, Content, Output, Partial, Reply, Status, SystemClock, ToolError, Usage,
 };
 use toolpost_llm::{ItemView, Media, MediaSource, Model, Part, RawJson, Response, ToolResult};
 
@@ -62,15 +62,24 @@ pub(crate) fn wanted(response: &Response) -> Vec<Wanted> {
         let (arguments, arguments_error) = match arguments.as_ref().map(RawJson::to_value) {
             Ok(Ok(value)) => (value, None),
             // The toolbox refuses what is not an object, and records it; the model sees what it wrote.
-            Ok(Err(error)) => (Value::Null, Some(error.to_string())),
+            Ok(Err(error)) => (Value::Null, Some(unreadable(&error))),
             Err(text) => {
                 let error = serde_json::from_str::<serde::de::IgnoredAny>(text).err();
-                (Value::String(text.clone()), Some(error.map_or_else(String::new, |error| error.to_string())))
+                (Value::String(text.clone()), Some(error.as_ref().map(unreadable).unwrap_or_default()))
             }
         };
         Wanted { id: id.clone(), name: name.clone(), arguments: Arc::new(arguments), arguments_error }
     });
     wanted.collect()
+}
+
+/// Why arguments cannot be read. The reader's own word for too many levels says nothing to a model.
+fn unreadable(error: &serde_json::Error) -> String {
+    let error = error.to_string();
+    match error.strip_prefix("recursion limit exceeded") {
+        Some(place) => format!("objects and lists are nested deeper than 127 levels{place}"),
+        None => error,
+    }
 }
 
 /// What the model is told of a call that was made. The payload stays behind.
@@ -122,7 +131,13 @@ fn head_and_tail(text: &str, size: usize, limit: usize) -> String {
 
 /// What the model is told of a call that failed or was not made.
 pub(crate) fn failure(wanted: &Wanted, error: &ToolError, call: CallId) -> ToolResult {
-    ToolResult { is_error: true, ..ToolResult::text(&wanted.id, &wanted.name, sentence(error, call)) }
+    let mut text = sentence(error, call);
+    let unread = wanted.arguments_error.as_deref().filter(|why| !why.is_empty());
+    if let Some(why) = unread.filter(|_| error.code() == Code::InvalidInput) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, ". What came is none: {why}");
+    }
+    ToolResult { is_error: true, ..ToolResult::text(&wanted.id, &wanted.name, text) }
 }
 
 /// An error as a model may read it, of bounded length.

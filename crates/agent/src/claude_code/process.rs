@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use toolpost_core::Secret;
 use toolpost_sandbox::{Cancel, Outcome, Program, Running, Sandbox, Verdict};
 
@@ -34,6 +34,8 @@ pub(super) struct Process {
     input: Option<mpsc::Sender<Vec<u8>>>,
     lines: mpsc::Receiver<Line>,
     errors: Arc<Mutex<Vec<u8>>>,
+    /// Ends when it writes nothing more to standard error.
+    silence: Option<oneshot::Receiver<()>>,
     secrets: Vec<Secret>,
     container: Option<String>,
 }
@@ -58,6 +60,7 @@ impl Process {
         let (sender, lines) = mpsc::channel(WAITING);
         let errors = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&errors);
+        let (speaking, silence) = oneshot::channel::<()>();
         // A thread each: pipes block, and these last as long as the program.
         thread("claude input", move || {
             while let Some(order) = orders.blocking_recv() {
@@ -76,6 +79,7 @@ impl Process {
             }
         })?;
         thread("claude errors", move || {
+            let _speaking = speaking;
             let mut piece = [0; 1 << 10];
             while let Ok(read @ 1..) = stderr.read(&mut piece) {
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,17 +88,18 @@ impl Process {
                 kept.drain(..excess);
             }
         })?;
-        let (running, input) = (Some(running), Some(input));
-        let process = Self { running, cancel, input, lines, errors, secrets, container };
+        let (running, input, silence) = (Some(running), Some(input), Some(silence));
+        let process = Self { running, cancel, input, lines, errors, silence, secrets, container };
         process.send(first).await?;
         Ok(process)
     }
 
-    /// Writes bytes to its input.
+    /// Writes bytes to its input. If it reads none any more, [`line`](Self::line) ends, and [`end`](Self::end) says why.
     pub(super) async fn send(&self, bytes: Vec<u8>) -> Result<(), Error> {
         let gone = || Error::new(ErrorKind::Killed, "Claude Code reads no input any more");
         let input = self.input.as_ref().ok_or_else(gone)?;
-        input.send(bytes).await.map_err(|_| gone())
+        let _ = input.send(bytes).await;
+        Ok(())
     }
 
     /// What it writes next; `None` when it writes nothing more. Nothing is lost if the future is dropped.
@@ -141,7 +146,12 @@ impl Process {
             late.thread().unpark();
             outcome
         });
-        match ended.await {
+        let ended = ended.await;
+        if let Some(silence) = self.silence.take() {
+            // What it said last says why, and may still be on its way. Others may hold the stream open.
+            let _ = tokio::time::timeout(PATIENCE, silence).await;
+        }
+        match ended {
             Ok(Some(Ok(outcome))) => self.died(&outcome),
             Ok(Some(Err(error))) => error.into(),
             _ => lost("nobody knows how it ended"),

@@ -216,3 +216,36 @@ async fn what_an_answer_says_beside_itself_is_told_once() {
     let of_tokens = told.iter().filter(|notice| notice.contains("how many tokens")).count();
     assert_eq!(of_tokens, 1, "{told:?}");
 }
+
+#[tokio::test]
+async fn a_call_that_waits_for_an_approval_at_the_provider_is_told_of() {
+    let body = json!({"id": "resp_1", "object": "response", "status": "completed", "model": "m",
+        "output": [{"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "tickets", "name": "close",
+            "arguments": "{}"}],
+        "usage": {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}});
+    let server = LoopbackProvider::start(vec![Reply::json(200, body.to_string())]).unwrap();
+    let outcome = agent_at(&server, "openai", "gpt-x").build().run("hi").await;
+    assert!(!outcome.record.success, "{:?}", outcome.stop);
+    let told = &outcome.record.notices;
+    let has = |part: &str| told.iter().any(|notice| notice.contains(part));
+    assert!(has("`close` of the MCP server `tickets`") && has("require_approval"), "{told:?}");
+}
+
+#[tokio::test]
+async fn arguments_of_too_many_levels_are_said_to_have_too_many() {
+    let arguments = format!("{{\"a\":{}{}}}", "[".repeat(200), "]".repeat(200));
+    let call = json!({"id": "resp_1", "object": "response", "status": "completed", "model": "m",
+        "output": [{"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add", "status": "completed",
+            "arguments": arguments}],
+        "usage": {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}});
+    let server = LoopbackProvider::start(vec![
+        Reply::json(200, call.to_string()),
+        Reply::json(400, r#"{"error":{"message":"enough"}}"#),
+    ])
+    .unwrap();
+    agent_at(&server, "openai", "gpt-x").build().run("hi").await;
+    let asked = server.requests();
+    let last = String::from_utf8_lossy(&asked.last().unwrap().body).into_owned();
+    assert_eq!(asked.len(), 2);
+    assert!(last.contains("nested deeper than 127 levels"), "{last}");
+}

@@ -11,14 +11,15 @@ use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderV
 use reqwest::{Method, Url};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use crate::fields::Members;
 use crate::http::client::{HttpClient, failure_of, later};
 use crate::http::retry::{Advice, advice_of, retry_after, retry_delay};
 use crate::http::sse::{Decoder, Malformed};
 use crate::wires::AnyFold;
 use crate::wires::codec::{Codec, Fold as _};
 use crate::{
-    Attempt, ErrorKind, ModelError, ModelEvent, ModelId, NetworkStage, Response, ResponseStream, Secret,
-    TimeoutStage, surrogates,
+    Attempt, ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, NetworkStage, Response,
+    ResponseStream, Secret, TimeoutStage, surrogates,
 };
 
 /// The longest body of an unsuccessful answer that is read, in bytes.
@@ -96,7 +97,7 @@ impl Exchange {
             match tries.respond_once().await {
                 Ok(mut response) => {
                     response.notices = tries.exchange.notices;
-                    response.notices.extend(uncounted(&response));
+                    response.notices.extend(told_of(&response));
                     return Ok(response);
                 }
                 Err(failure) => {
@@ -435,17 +436,33 @@ async fn open(tries: &mut Tries, queue: &mut VecDeque<ModelEvent>) -> Result<Opt
     Ok(None)
 }
 
-/// What is said of an answer whose tokens were not counted.
-fn uncounted(answer: &Response) -> Option<String> {
-    answer.usage.incomplete.then(|| {
+/// What is to be told of an answer that does not show in it.
+fn told_of(answer: &Response) -> Vec<String> {
+    let uncounted = answer.usage.incomplete.then(|| {
         "the provider did not say how many tokens the answer took, or not in whole numbers: what it cost is not known"
             .to_owned()
-    })
+    });
+    uncounted.into_iter().chain(answer.items.iter().filter_map(waits_for_approval)).collect()
+}
+
+/// What is said of a call that a server of the provider makes only once somebody has approved of it.
+fn waits_for_approval(item: &Item) -> Option<String> {
+    let ItemView::Other { kind } = item.view() else { return None };
+    if kind != "mcp_approval_request" {
+        return None;
+    }
+    let members: Members<'_> = serde_json::from_str(item.raw().get()).ok()?;
+    let text = |name: &str| members.read::<String>(name).unwrap_or_default();
+    let (tool, server) = (text("name"), text("server_label"));
+    Some(format!(
+        "the provider calls `{tool}` of the MCP server `{server}` only after an approval, which cannot be given here: \
+         say `\"require_approval\": \"never\"` where the server is named, or connect to the server itself"
+    ))
 }
 
 fn done(tries: &Tries, mut answer: Response, queue: &mut VecDeque<ModelEvent>) {
     answer.notices.clone_from(&tries.exchange.notices);
-    if let Some(notice) = uncounted(&answer) {
+    for notice in told_of(&answer) {
         answer.notices.push(notice.clone());
         queue.push_back(ModelEvent::Notice(notice));
     }
