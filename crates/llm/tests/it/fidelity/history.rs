@@ -26,6 +26,9 @@ pub(crate) struct Rule {
     /// Whether both may have it with different values, as redacted ids.
     #[serde(default)]
     pub(crate) differs: bool,
+    /// Whether it is the recorded client alone that may lack it.
+    #[serde(default)]
+    pub(crate) ours_alone: bool,
     /// Whether both may have it as texts that are the same JSON.
     #[serde(default)]
     pub(crate) same_json: bool,
@@ -104,7 +107,7 @@ pub(crate) fn reconcile(rules: &[&Rule], recorded: &mut Value, ours: &mut Value,
                 let fits = |found: &Value| rule.value.as_ref().is_none_or(|expected| expected == found);
                 match (recorded.get(&rule.member), ours.get(&rule.member)) {
                     (None, Some(found)) if !rule.same_json && fits(found) => ours.shift_remove(&rule.member),
-                    (Some(found), None) if !rule.same_json && fits(found) => {
+                    (Some(found), None) if !rule.same_json && !rule.ours_alone && fits(found) => {
                         recorded.shift_remove(&rule.member)
                     }
                     (Some(a), Some(b)) if a != b && rule.lets(a, b) => {
