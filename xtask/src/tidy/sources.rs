@@ -22,6 +22,7 @@ pub(super) fn check(workspace: &Workspace, sources: &[Source]) -> Vec<Complaint>
     for path in &workspace.files {
         if let Some(text) = workspace.text(path) {
             complaints.extend(machine_folders(path, &text));
+            complaints.extend(conflicts(path, &text));
         }
     }
     complaints
@@ -206,6 +207,18 @@ fn machine_folders(path: &str, text: &str) -> Vec<Complaint> {
         }
     }
     complaints
+}
+
+/// What a merge leaves where two sides changed the same lines.
+fn conflicts(path: &str, text: &str) -> Vec<Complaint> {
+    let is_mark = |line: &str| ["<<<<<<< ", ">>>>>>> "].iter().any(|mark| line.starts_with(mark));
+    let marks = text.lines().enumerate().filter(|(_, line)| is_mark(line));
+    let complaint = |(index, _)| {
+        let found = "the mark of a merge that nobody has finished".to_owned();
+        Complaint::of("merge", path, found, "keep what is right of both sides, and remove the marks")
+            .at(index)
+    };
+    marks.map(complaint).collect()
 }
 
 /// Whether an absolute path in `line` begins with `folder`. With `named`, a name must follow.

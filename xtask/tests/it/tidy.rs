@@ -317,6 +317,18 @@ fn no_file_names_a_folder_of_a_build_machine() {
 }
 
 #[test]
+fn no_file_has_the_marks_of_a_merge() {
+    for (mark, count) in [("<<<<<<< HEAD", 1), (">>>>>>> 1a2b3c (x)", 1), ("a <<<<<<< b", 0), ("=======", 0)]
+    {
+        let tree = MadeTree::new();
+        tree.write("docs/guide.md", &format!("# A guide\n\n{mark}\n"));
+        let found = tree.complaints();
+        assert_eq!(found.len(), count, "{mark}: {found:?}");
+        assert!(found.iter().all(|line| line.starts_with("docs/guide.md:3: [merge]")), "{found:?}");
+    }
+}
+
+#[test]
 fn the_program_that_stands_alone_needs_two_crates() {
     let tree = MadeTree::new();
     let manifest =
