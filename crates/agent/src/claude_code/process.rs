@@ -96,8 +96,9 @@ impl Process {
 
     /// Writes bytes to its input. If it reads none any more, [`line`](Self::line) ends, and [`end`](Self::end) says why.
     pub(super) async fn send(&self, bytes: Vec<u8>) -> Result<(), Error> {
-        let gone = || Error::new(ErrorKind::Killed, "Claude Code reads no input any more");
-        let input = self.input.as_ref().ok_or_else(gone)?;
+        let Some(input) = &self.input else {
+            return Err(Error::new(ErrorKind::Killed, "Claude Code reads no input any more"));
+        };
         let _ = input.send(bytes).await;
         Ok(())
     }

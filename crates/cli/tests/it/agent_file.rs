@@ -197,6 +197,7 @@ fn what_it_says_of_its_answers_is_in_the_request() {
         ("max_output_tokens = 77", "/max_tokens", json!(77)),
         ("effort = \"low\"", "/output_config/effort", json!("low")),
         ("thinking = \"adaptive\"", "/thinking/type", json!("adaptive")),
+        ("system_prompt = \"Say less.\"", "/system", json!("Say less.")),
         ("system_prompt_file = \"words.md\"", "/system", json!("Say little.")),
     ] {
         let model = Anthropic::start(vec![says("hello")]);
