@@ -102,6 +102,7 @@ mod media;
 mod outcome;
 mod pool;
 mod program;
+mod protected;
 mod ready;
 mod requirements;
 mod running;
@@ -137,6 +138,9 @@ pub use outcome::{Artifact, Captured, Changes, Event, Outcome};
 pub use platform::BuildCache;
 pub use pool::{Pool, PoolBuilder, PoolMetrics};
 pub use program::{Program, Source, Stdin, Workspace};
+pub use protected::{
+    ChangedTree, EntryKind, Mark, Protection, SingleChange, mark, names_git_driver, protection,
+};
 pub use ready::{Build, Ready};
 pub use requirements::Requirements;
 pub use running::{LiveStreams, Running};
