@@ -151,6 +151,14 @@ pub enum Error {
         /// What is wrong with it, and what was expected.
         reason: String,
     },
+    /// The changes of a run in a host directory cannot be applied, discarded or taken back.
+    #[error("changes of run `{id}`: {reason}")]
+    HeldRun {
+        /// The identifier that was given, or the run's.
+        id: String,
+        /// Why not.
+        reason: String,
+    },
     /// The folder that was given as workspace cannot be used.
     #[error("workspace `{}` cannot be used: {reason}", shown(path))]
     Workspace {

@@ -84,6 +84,7 @@
 //! (a run blocks its thread), reading the environment of the host (except the folder for temporary files), and a name for
 //! [`Level::Unconfined`]: only code can ask for it.
 
+mod apply;
 mod backend;
 mod cancel;
 mod detached;
@@ -117,6 +118,7 @@ mod platform;
 #[path = "other.rs"]
 mod platform;
 
+pub use apply::{Applied, ApplyMode, ApplyState, DenialReason, Denied, HeldRun, Marked};
 pub use backend::{Backend, Processes, Request};
 pub use cancel::Cancel;
 pub use detached::{Detached, start_detached};
@@ -139,7 +141,8 @@ pub use platform::BuildCache;
 pub use pool::{Pool, PoolBuilder, PoolMetrics};
 pub use program::{Program, Source, Stdin, Workspace};
 pub use protected::{
-    ChangedTree, EntryKind, Mark, Protection, SingleChange, mark, names_git_driver, protection,
+    ChangedTree, EntryKind, Mark, Protection, SingleChange, adds_git_driver, mark, names_git_driver,
+    protection,
 };
 pub use ready::{Build, Ready};
 pub use requirements::Requirements;

@@ -46,6 +46,10 @@ pub struct Limits {
     pub workspace_bytes: u64,
     /// Files and folders in the same places.
     pub workspace_inodes: u64,
+    /// Bytes that a run may write to the private layer of a host directory. The host measures them.
+    pub layer_bytes: u64,
+    /// Files and directories in the same layer.
+    pub layer_inodes: u64,
     /// Bytes of standard output that are kept: the first and the last half.
     pub stdout: usize,
     /// Bytes of standard error that are kept: the first and the last half.
@@ -103,6 +107,8 @@ impl Limits {
         with_file_size file_size: u64 => file_size;
         with_workspace_bytes workspace_bytes: u64 => workspace_bytes;
         with_workspace_inodes workspace_inodes: u64 => workspace_inodes;
+        with_layer_bytes layer_bytes: u64 => layer_bytes;
+        with_layer_inodes layer_inodes: u64 => layer_inodes;
         with_stdout stdout: usize => stdout;
         with_stderr stderr: usize => stderr;
         with_output_total output_total: u64 => output_total;
@@ -128,6 +134,8 @@ impl Limits {
             file_size: 100 * MEBIBYTE,
             workspace_bytes: 256 * MEBIBYTE,
             workspace_inodes: 16_384,
+            layer_bytes: 4 * GIBIBYTE,
+            layer_inodes: 500_000,
             stdout: MEBIBYTE as usize,
             stderr: MEBIBYTE as usize,
             output_total: GIBIBYTE,
@@ -164,6 +172,8 @@ impl Limits {
                 file_size: 16 * MEBIBYTE,
                 workspace_bytes: 32 * MEBIBYTE,
                 workspace_inodes: 1024,
+                layer_bytes: 256 * MEBIBYTE,
+                layer_inodes: 16_384,
                 stdout: 64 * KIBIBYTE as usize,
                 stderr: 64 * KIBIBYTE as usize,
                 output_total: 16 * MEBIBYTE,
@@ -217,6 +227,8 @@ impl Limits {
             file_size: self.file_size.min(other.file_size),
             workspace_bytes: self.workspace_bytes.min(other.workspace_bytes),
             workspace_inodes: self.workspace_inodes.min(other.workspace_inodes),
+            layer_bytes: self.layer_bytes.min(other.layer_bytes),
+            layer_inodes: self.layer_inodes.min(other.layer_inodes),
             stdout: self.stdout.min(other.stdout),
             stderr: self.stderr.min(other.stderr),
             output_total: self.output_total.min(other.output_total),
@@ -268,6 +280,7 @@ impl Limits {
         at_least("file_size", self.file_size, 1, "byte")?;
         at_least("workspace_bytes", self.workspace_bytes, 4096, "bytes")?;
         at_least("workspace_inodes", self.workspace_inodes, 16, "inodes")?;
+        at_least("layer_inodes", self.layer_inodes, 16, "inodes")?;
         at_least("stdout", self.stdout as u64, 1, "byte")?;
         at_least("stderr", self.stderr as u64, 1, "byte")?;
         at_least("output_total", self.output_total, 1, "byte")?;
@@ -360,7 +373,7 @@ mod tests {
     #[test]
     fn zero_limits_are_refused_by_name() {
         let limits = Limits::default;
-        let cases: [(Limits, &str); 20] = [
+        let cases: [(Limits, &str); 21] = [
             (limits().with_wall(Duration::ZERO), "wall"),
             (limits().with_idle(Duration::ZERO), "idle"),
             (limits().with_cpu(Duration::ZERO), "cpu"),
@@ -372,6 +385,7 @@ mod tests {
             (limits().with_file_size(0), "file_size"),
             (limits().with_workspace_bytes(0), "workspace_bytes"),
             (limits().with_workspace_inodes(0), "workspace_inodes"),
+            (limits().with_layer_inodes(0), "layer_inodes"),
             (limits().with_stdout(0), "stdout"),
             (limits().with_stderr(0), "stderr"),
             (limits().with_output_total(0), "output_total"),
@@ -465,7 +479,7 @@ mod tests {
         fn count(number: Option<u32>) -> String {
             number.map_or("–".into(), |number| grouped(number.into()))
         }
-        let rows: [Cell; 19] = [
+        let rows: [Cell; 21] = [
             ("wall", |limits| time(Some(limits.wall))),
             ("idle", |limits| time(limits.idle)),
             ("cpu", |limits| time(limits.cpu)),
@@ -476,6 +490,8 @@ mod tests {
             ("file_size", |limits| size(limits.file_size)),
             ("workspace_bytes", |limits| size(limits.workspace_bytes)),
             ("workspace_inodes", |limits| grouped(limits.workspace_inodes)),
+            ("layer_bytes", |limits| size(limits.layer_bytes)),
+            ("layer_inodes", |limits| grouped(limits.layer_inodes)),
             ("stdout", |limits| size(limits.stdout as u64)),
             ("stderr", |limits| size(limits.stderr as u64)),
             ("output_total", |limits| size(limits.output_total)),

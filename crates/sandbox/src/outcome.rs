@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
 use crate::sandbox::check_file_name;
-use crate::{Error, Report, Usage, Verdict};
+use crate::{Applied, Error, Report, Usage, Verdict};
 
 /// A piece of output, handed to the caller while the program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,6 +157,8 @@ pub struct Outcome {
     pub artifacts: Vec<Artifact>,
     /// What changed in the workspace.
     pub changes: Changes,
+    /// What became of the changes to a host directory. None where there was no private layer, or nothing in it.
+    pub applied: Option<Applied>,
     /// What the run used.
     pub usage: Usage,
     /// What confined the run.
@@ -174,6 +176,7 @@ impl Outcome {
             value: None,
             artifacts: Vec::new(),
             changes: Changes::default(),
+            applied: None,
             usage: Usage::default(),
             report,
         }

@@ -377,7 +377,9 @@ impl Pool {
         if matches!(sandbox.workspace, Workspace::ReadOnlyHost(_)) {
             return Some("the workspace is a folder of the host that is only read".into());
         }
-        if matches!(sandbox.workspace, Workspace::Host(_)) && !self.settings.host_folders {
+        if matches!(sandbox.workspace, Workspace::Host(_) | Workspace::LiveHost(_))
+            && !self.settings.host_folders
+        {
             return Some(
                 "the workspace is a folder of the host, which spares get with `PoolBuilder::host_folders`"
                     .into(),

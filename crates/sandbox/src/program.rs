@@ -68,9 +68,13 @@ pub enum Workspace {
     /// An empty folder of limited size that goes away with the outcome.
     #[default]
     Fresh,
-    /// An existing folder of the host, writable for the program. The protected paths ([`crate::PROTECTED_PATHS`])
-    /// are read-only, also those that do not exist yet.
+    /// An existing directory of the host. The program sees it through a private layer, which takes what it writes;
+    /// apply moves what may change to the host ([`crate::Outcome::applied`]). At level `minimal` there is no layer: the
+    /// program writes to the directory itself, and the report says so.
     Host(PathBuf),
+    /// An existing directory of the host, to which the program writes itself. The protected paths that exist are
+    /// read-only; what host programs execute or obey can be made where it is missing.
+    LiveHost(PathBuf),
     /// An existing folder of the host that the program can read and not write. Nothing in it is looked through before
     /// and after the run, so that its size costs nothing.
     ReadOnlyHost(PathBuf),

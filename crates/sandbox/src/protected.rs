@@ -6,7 +6,7 @@
 //! for a repository, whatever it is called.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
@@ -562,15 +562,24 @@ pub fn mark(path: &Path) -> Option<Mark> {
     is_build.then_some(Mark::Build)
 }
 
-/// Attributes of a `.gitattributes` that make git execute a driver.
+/// Whether a `.gitattributes` makes git execute a driver.
 pub fn names_git_driver(content: &[u8]) -> bool {
-    String::from_utf8_lossy(content).lines().any(|line| {
-        let line = line.trim_start();
-        !line.starts_with('#')
-            && line.split_whitespace().skip(1).any(|attribute| {
+    adds_git_driver(&[], content)
+}
+
+/// Whether new content of a `.gitattributes` makes git execute a driver where the old content does not.
+pub fn adds_git_driver(old: &[u8], new: &[u8]) -> bool {
+    let drivers = |content: &[u8]| -> HashSet<String> {
+        let text = String::from_utf8_lossy(content).into_owned();
+        let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+        let names_one = |line: &&str| {
+            line.split_whitespace().skip(1).any(|attribute| {
                 ["filter=", "diff=", "merge="].iter().any(|driver| attribute.starts_with(driver))
             })
-    })
+        };
+        lines.filter(names_one).map(ToOwned::to_owned).collect()
+    };
+    !drivers(new).is_subset(&drivers(old))
 }
 
 #[cfg(test)]
@@ -675,5 +684,6 @@ mod tests {
         assert_eq!(mark(Path::new("a/main.rs")), None);
         assert!(names_git_driver(b"*.png filter=evil\n"));
         assert!(!names_git_driver(b"# x filter=evil\n*.png binary -text\n"));
+        assert!(!adds_git_driver(b"*.bin filter=lfs", b"*.bin filter=lfs\n*.md text"));
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::level::shorten;
 use crate::{
-    Backend, Build, BuildCache, Cancel, Egress, Environment, Error, Event, Host, Installed, Level, Limits,
-    Outcome, Processes, Program, Request, Running, Source, Stdin, Workspace,
+    ApplyMode, Backend, Build, BuildCache, Cancel, Egress, Environment, Error, Event, Host, Installed, Level,
+    Limits, Outcome, Processes, Program, Request, Running, Source, Stdin, Workspace,
 };
 
 /// The folders in which programs are looked up unless [`Sandbox::search_path`] says otherwise, and `PATH` inside.
@@ -99,6 +99,9 @@ pub struct Sandbox {
     pub(crate) build_cache: Option<BuildCache>,
     pub(crate) egress: Option<Egress>,
     pub(crate) packages: Vec<Installed>,
+    pub(crate) apply: ApplyMode,
+    pub(crate) allowed: Vec<PathBuf>,
+    pub(crate) layers: Option<PathBuf>,
 }
 
 // A sandbox is only read; what a backend keeps of a run that panicked is the backend's own business.
@@ -152,6 +155,30 @@ impl Sandbox {
     #[must_use]
     pub fn workspace(mut self, workspace: Workspace) -> Self {
         self.workspace = workspace;
+        self
+    }
+
+    /// Sets when the changes of a run in [`Workspace::Host`] reach the host directory. Default [`ApplyMode::Now`].
+    #[must_use]
+    pub fn apply(mut self, mode: ApplyMode) -> Self {
+        self.apply = mode;
+        self
+    }
+
+    /// Admits protected paths of a host directory, relative to it, with everything beneath: apply changes them like any
+    /// other. Default none.
+    #[must_use]
+    pub fn allow_protected(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        self.allowed.extend(paths);
+        self
+    }
+
+    /// Sets the directory that holds the private layers of host directories; it is created if missing, for this user
+    /// alone. Default one in the directory for temporary files. A layer on the file system of its host directory is
+    /// applied by moving files.
+    #[must_use]
+    pub fn layers(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.layers = Some(directory.into());
         self
     }
 

@@ -179,8 +179,11 @@ pub enum Layer {
     CpuQuota,
     /// A limit on the size of the fresh workspace that the kernel holds.
     WorkspaceQuota,
-    /// Read-only masks over paths that other programs of the host would execute or obey.
+    /// Paths that other programs of the host would execute or obey do not change: apply leaves them out, and in a live
+    /// directory those that exist are read-only.
     ProtectedPaths,
+    /// The program never writes to the host directory: a private layer takes its changes, and apply checks them.
+    PrivateLayer,
     /// Everything that the program started dies with it, also when the host program is killed.
     TreeKill,
     /// The only way out of the network namespace is the run's own proxy, which holds the allowlist.

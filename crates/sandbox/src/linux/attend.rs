@@ -1,6 +1,7 @@
 //! The second half of a run: it is watched until everything is dead, and what it did becomes the outcome.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -8,14 +9,16 @@ use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use super::allowlist;
 use super::capture::value;
 use super::cgroup::Group;
-use super::files::{self, Folder, Over};
+use super::files::{self, Folder, Listing, Over};
 use super::launch;
+use super::layer::Admitted;
 use super::prepare::{Kept, Place, setup};
 use super::seccomp;
 use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
+use crate::apply::CANCELLED;
 use crate::{
-    Cancel, Changes, Error, Event, Layer, Level, Limits, MissingLayer, Outcome, Reached, Report, Sandbox,
-    Usage, Verdict,
+    Applied, ApplyState, Artifact, Cancel, Changes, Error, Event, Layer, Level, Limits, MissingLayer,
+    Outcome, Reached, Report, Sandbox, Usage, Verdict,
 };
 
 /// The longest time between two looks of the kernel at processor time.
@@ -42,7 +45,6 @@ pub(super) fn attend(
     let Kept {
         place,
         mut before,
-        placeholders,
         child_waits,
         owner,
         mut report,
@@ -56,6 +58,7 @@ pub(super) fn attend(
     let limits = &limits;
     let measured = match &place {
         Place::Temporary(folder) => measurable(folder.descriptor(), &mut report),
+        Place::Host(folder) => folder.layer().and_then(|layer| measurable(layer.upper(), &mut report)),
         _ => None,
     };
     let mut on_folder = |descriptor: BorrowedFd<'_>| {
@@ -125,33 +128,30 @@ pub(super) fn attend(
     if finished.stderr.dropped > 0 {
         report.reached.push(Reached::Stderr);
     }
-    let folder = match place {
-        _ if is_live => None,
-        Place::Plain(_) => None,
-        Place::Private => private_folder.map(|descriptor| Folder { descriptor, _temporary: None }),
-        Place::Temporary(temporary) => launch::duplicate(temporary.descriptor())
-            .ok()
-            .map(|descriptor| Folder { descriptor, _temporary: Some(temporary) }),
-        Place::Host(folder) if folder.is_read_only() => None,
-        Place::Host(folder) => launch::duplicate(folder.descriptor())
-            .ok()
-            .map(|descriptor| Folder { descriptor, _temporary: None }),
-        // `folder` is dropped here: the placeholders go before the listing is made.
-    };
+    let mut applied = None;
     let mut changes = Changes::default();
     let mut artifacts = Vec::new();
-    if let Some(folder) = folder {
-        let mut after = files::list(folder.descriptor.as_fd());
-        // Another run in the same folder may still need them.
-        after.leave_out(&placeholders);
-        changes = files::compare(&before, &after);
-        if after.has_file_of(limits.file_size, &changes) {
-            report.reached.push(Reached::FileSize);
-            // The signal alone proves nothing: a program can send it to itself.
-            if verdict == (Verdict::Signal { signal: libc::SIGXFSZ }) {
-                verdict = Verdict::FileSize { limit: limits.file_size };
+    let folder = match place {
+        Place::Host(folder) if folder.layer().is_some() => {
+            if let Some(layer) = folder.into_layer() {
+                let ending = Ending { sandbox, limits, before: &before, is_live };
+                (changes, artifacts, applied) = ending.of(layer, &mut verdict, &mut report)?;
             }
+            None
         }
+        _ if is_live => None,
+        Place::Plain(_) => None,
+        Place::Private => private_folder.map(Folder::new),
+        Place::Temporary(temporary) => launch::duplicate(temporary.descriptor())
+            .ok()
+            .map(|descriptor| Folder { _temporary: Some(temporary), ..Folder::new(descriptor) }),
+        Place::Host(folder) if folder.is_read_only() => None,
+        Place::Host(folder) => launch::duplicate(folder.descriptor()).ok().map(Folder::new),
+    };
+    if let Some(folder) = folder {
+        let after = files::list(folder.descriptor.as_fd());
+        changes = files::compare(&before, &after);
+        of_full_size(&after, &changes, limits, &mut verdict, &mut report);
         if let Some(reason) = after.left_out {
             report.reached.push(Reached::Changes);
             report.notes.push(format!("not every file is listed: {reason}"));
@@ -171,9 +171,71 @@ pub(super) fn attend(
         value,
         artifacts,
         changes,
+        applied,
         usage,
         report,
     })
+}
+
+/// Finds out whether a file has reached the limit of one.
+fn of_full_size(
+    after: &Listing,
+    changes: &Changes,
+    limits: &Limits,
+    verdict: &mut Verdict,
+    report: &mut Report,
+) {
+    if after.has_file_of(limits.file_size, changes) {
+        report.reached.push(Reached::FileSize);
+        // The signal alone proves nothing: a program can send it to itself.
+        if *verdict == (Verdict::Signal { signal: libc::SIGXFSZ }) {
+            *verdict = Verdict::FileSize { limit: limits.file_size };
+        }
+    }
+}
+
+/// The end of a run in a private layer.
+struct Ending<'a> {
+    sandbox: &'a Sandbox,
+    limits: &'a Limits,
+    /// What the host had put into the layer.
+    before: &'a Listing,
+    is_live: bool,
+}
+
+impl Ending<'_> {
+    /// Lists what the program changed, opens what it hands back, and applies it.
+    fn of(
+        &self,
+        mut layer: super::layer::Layer,
+        verdict: &mut Verdict,
+        report: &mut Report,
+    ) -> Result<(Changes, Vec<Artifact>, Option<Applied>), Error> {
+        let listed = layer.listed();
+        let mut changes = listed.changes;
+        changes.new.retain(|path| self.before.files.get(path) != listed.after.files.get(path));
+        if let Some(reason) = listed.after.left_out {
+            report.reached.push(Reached::Changes);
+            report.notes.push(format!("not every file is listed: {reason}"));
+        }
+        of_full_size(&listed.after, &changes, self.limits, verdict, report);
+        let folder = Arc::new(Folder {
+            applied: Some(launch::duplicate(layer.host()).map_err(setup("open workspace"))?),
+            ..Folder::new(launch::duplicate(layer.upper()).map_err(setup("open workspace"))?)
+        });
+        let artifacts = if self.is_live {
+            Vec::new()
+        } else {
+            files::collect_in(&folder, &changes, &listed.after, self.limits, report)
+        };
+        let admitted = Admitted::new([], &self.sandbox.allowed);
+        let held_because = (*verdict == Verdict::Cancelled).then_some(CANCELLED);
+        let applied = layer.end(self.sandbox.apply, held_because, &admitted)?;
+        // What was denied is read from the layer as long as the outcome lives.
+        folder.keep(layer);
+        let is_of_note = applied.state != ApplyState::Applied || applied.changed + applied.denied_count > 0;
+        Ok((changes, artifacts, is_of_note.then_some(applied)))
+    }
 }
 
 /// A workspace that the host can measure. What it cannot measure it does not take for full: the report says so.

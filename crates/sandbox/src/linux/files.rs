@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
@@ -14,13 +14,14 @@ use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use super::kernel::FileUser;
+use super::layer::Layer;
 use super::temporary::TemporaryFolder;
 use crate::outcome::Content;
 use crate::sandbox::check_file_name;
 use crate::{Artifact, Changes, Error, Limits, Reached, Report, Source};
 
 /// More entries than this are not listed.
-const MAXIMUM_ENTRIES: usize = 20_000;
+pub(super) const MAXIMUM_ENTRIES: usize = 20_000;
 /// Deeper folders are not listed.
 const MAXIMUM_DEPTH: usize = 48;
 
@@ -36,7 +37,9 @@ pub(super) fn open_beneath(
     flags: OFlags,
     mode: Mode,
 ) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
+    // With `O_PATH` nothing is opened that could become a terminal, and the kernel refuses the flag.
+    let terminal = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | terminal;
     loop {
         match rustix::fs::openat2(folder, path, flags, mode, beneath()) {
             // The kernel may ask for another attempt when something was renamed meanwhile.
@@ -96,6 +99,22 @@ pub(super) struct Folder {
     pub(super) descriptor: OwnedFd,
     /// Removed when the last artifact is gone.
     pub(super) _temporary: Option<TemporaryFolder>,
+    /// The host directory to which apply moves files of this one.
+    pub(super) applied: Option<OwnedFd>,
+    /// The layer that this is in, which ends with it.
+    pub(super) layer: Mutex<Option<Layer>>,
+}
+
+impl Folder {
+    /// A workspace that nothing goes away with.
+    pub(super) fn new(descriptor: OwnedFd) -> Self {
+        Self { descriptor, _temporary: None, applied: None, layer: Mutex::new(None) }
+    }
+
+    /// Lets a layer end when this does.
+    pub(super) fn keep(&self, layer: Layer) {
+        *self.layer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(layer);
+    }
 }
 
 /// Where the content of an artifact is.
@@ -249,11 +268,6 @@ impl Listing {
     pub(super) fn has_file_of(&self, size: u64, changes: &Changes) -> bool {
         let mut files = changes.new.iter().chain(&changes.changed).filter_map(|path| self.files.get(path));
         files.any(|entry| entry.is_regular && entry.size.unsigned_abs() >= size)
-    }
-
-    /// Takes files out that are nobody's.
-    pub(super) fn leave_out(&mut self, paths: &[&str]) {
-        self.files.retain(|path, _| !paths.iter().any(|nobodys| path == Path::new(nobodys)));
     }
 }
 
@@ -516,9 +530,12 @@ fn examine(folder: &Arc<Folder>, path: &Path, left: u64) -> Result<Artifact, Str
 
 /// Opens a regular file that has one name only: a second name may belong to a file of the host.
 pub(super) fn open_content(folder: &Folder, path: &Path) -> std::io::Result<std::fs::File> {
+    open_content_in(folder.descriptor.as_fd(), path)
+}
+
+fn open_content_in(folder: BorrowedFd<'_>, path: &Path) -> std::io::Result<std::fs::File> {
     use std::os::unix::fs::MetadataExt as _;
-    let file =
-        open_beneath(folder.descriptor.as_fd(), path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+    let file = open_beneath(folder, path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
     let file = std::fs::File::from(file);
     let metadata = file.metadata()?;
     if !metadata.is_file() {
@@ -563,12 +580,26 @@ fn file_error(action: &'static str, path: &Path, source: std::io::Error) -> Erro
 pub(crate) fn read_artifact(artifact: &Artifact, store: &Store) -> Result<Vec<u8>, Error> {
     let path = Path::new(&artifact.path);
     let fail = |source| file_error("read artifact", path, source);
-    let mut file = open_content(&store.0, path).map_err(fail)?;
-    let mut content = Vec::with_capacity(usize::try_from(artifact.size).unwrap_or(0));
-    let (sha256, _) =
-        digest(&mut file, artifact.size, &mut |block| content.extend_from_slice(block)).map_err(fail)?;
-    if sha256 == artifact.sha256 {
-        return Ok(content);
+    let places = store.0.applied.iter().chain([&store.0.descriptor]);
+    let mut missing = None;
+    for place in places {
+        let mut file = match open_content_in(place.as_fd(), path) {
+            Ok(file) => file,
+            Err(error) => {
+                missing = Some(error);
+                continue;
+            }
+        };
+        missing = None;
+        let mut content = Vec::with_capacity(usize::try_from(artifact.size).unwrap_or(0));
+        let (sha256, _) =
+            digest(&mut file, artifact.size, &mut |block| content.extend_from_slice(block)).map_err(fail)?;
+        if sha256 == artifact.sha256 {
+            return Ok(content);
+        }
+    }
+    if let Some(error) = missing {
+        return Err(fail(error));
     }
     Err(fail(std::io::Error::other("its content changed after the run")))
 }
@@ -709,7 +740,7 @@ mod tests {
         let changes = compare(&before, &after);
         assert_eq!(changes.new.len(), 9, "{changes:?}");
         let mut report = crate::Report::new("process", None, crate::Level::Strict);
-        let folder = Folder { descriptor: open(inside.path()), _temporary: None };
+        let folder = Folder::new(open(inside.path()));
         let artifacts = collect(folder, &changes, &after, &Limits::default(), &mut report);
         let names: Vec<_> = artifacts.iter().map(|artifact| artifact.path.as_str()).collect();
         assert_eq!(names, ["d/table.csv", "plot.png"], "{:?}", report.notes);

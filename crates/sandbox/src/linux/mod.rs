@@ -20,6 +20,7 @@ mod kernel_files;
 mod landlock;
 #[expect(unsafe_code, reason = "clone, and descriptors that the kernel has just made")]
 mod launch;
+mod layer;
 #[expect(unsafe_code, reason = "a thread enters a namespace")]
 mod network;
 mod plan;
@@ -49,6 +50,7 @@ pub(crate) use build_cache::private_folder;
 pub(crate) use detached::detached;
 pub(crate) use facts::Facts;
 pub(crate) use files::{Store, export, open_regular, read_artifact};
+pub(crate) use layer::{HeldLayer, all as held_layers, find as held_layer};
 pub(crate) use run::{Output, run};
 pub(crate) use session::{Calls, Handle, Interpreter};
 pub(crate) use supervise::Flag;

@@ -343,6 +343,14 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
 /// What a folder of the host as workspace amounts to.
 pub(super) fn describe(folder: &HostFolder, layers: &mut Vec<Layer>, missing: &mut Vec<MissingLayer>) {
     // What cannot be written at all is protected with everything in it.
+    if folder.layer().is_some() {
+        layers.extend([Layer::ProtectedPaths, Layer::PrivateLayer]);
+        missing.push(MissingLayer {
+            layer: Layer::WorkspaceQuota,
+            reason: "the host measures the private layer; the kernel does not limit it".into(),
+        });
+        return;
+    }
     match folder.missed() {
         None => layers.push(Layer::ProtectedPaths),
         Some(reason) => missing.push(MissingLayer {

@@ -95,6 +95,20 @@ pub(super) enum Place {
     Plain(PathBuf),
 }
 
+impl Place {
+    /// The limits of a run there: those of a layer stand in the place of those of a fresh workspace.
+    pub(super) fn limits(&self, limits: &Limits) -> Limits {
+        match self {
+            Self::Host(folder) if folder.layer().is_some() => Limits {
+                workspace_bytes: limits.layer_bytes,
+                workspace_inodes: limits.layer_inodes,
+                ..limits.clone()
+            },
+            _ => limits.clone(),
+        }
+    }
+}
+
 /// A run of which nothing has started yet.
 pub(super) struct Prepared {
     /// What the child will do.
@@ -114,8 +128,6 @@ pub(super) struct Kept {
     pub(super) place: Place,
     /// What the workspace had before the start.
     pub(super) before: Listing,
-    /// The files that stand for protected paths which do not exist.
-    pub(super) placeholders: Vec<&'static str>,
     /// Whether the child waits for the host to fill the workspace.
     pub(super) child_waits: bool,
     /// Who owns what the host makes for the program, if that is another user.
@@ -175,7 +187,6 @@ pub(super) fn prepare_with(
     // Files for a folder of the host are put there now; a private one exists only in the child.
     let owner = program_owner(facts, level);
     let mut before = Listing::default();
-    let mut placeholders = Vec::new();
     match &place {
         Place::Private | Place::Plain(_) => {}
         Place::Temporary(folder) => {
@@ -184,8 +195,8 @@ pub(super) fn prepare_with(
         }
         Place::Host(folder) if folder.is_read_only() => {}
         Place::Host(folder) => {
-            let owner = (confined && facts.is_root()).then(|| folder.owner());
-            (before, placeholders) = fill(folder, sandbox, limits, owner, !is_live)?;
+            let host_owner = (confined && facts.is_root()).then(|| folder.owner());
+            before = fill(folder, sandbox, limits, host_owner, owner, !is_live)?;
         }
     }
     let child_waits = matches!(place, Place::Private) && !sandbox.files.is_empty();
@@ -243,13 +254,18 @@ pub(super) fn prepare_with(
         scoped_signals,
         ..
     } = confinement;
-    let report = Report {
-        degraded,
-        layers,
-        missing,
-        notes: plan::notes(level, facts, limits),
-        ..Report::new("process", sandbox.level, level)
-    };
+    let mut notes = plan::notes(level, facts, limits);
+    if let Place::Host(folder) = &place {
+        match folder.layer() {
+            Some(layer) => layer.attend_to_others(sandbox.layers.as_deref(), &mut notes),
+            None if level == Level::Minimal => notes.push(
+                "level `minimal` has no private layer: the program writes to the host directory itself"
+                    .into(),
+            ),
+            None => {}
+        }
+    }
+    let report = Report { degraded, layers, missing, notes, ..Report::new("process", sandbox.level, level) };
 
     let control = stay.map(|stay| {
         ready.arguments = (stay.arguments)(&workspace);
@@ -269,36 +285,47 @@ pub(super) fn prepare_with(
     exec(environment, &ready, limits, mode, &mut steps);
     let plan = Plan { namespaces: flags, cgroup: group.take_born(), steps };
     let Ready { path: program, language, .. } = ready;
+    let limits = place.limits(limits);
     let kept = Kept {
         place,
         before,
-        placeholders,
         child_waits,
         owner,
         report,
         is_live,
         program,
         language,
-        limits: limits.clone(),
+        limits,
         egress,
         folder: None,
     };
     Ok(Prepared { plan, streams, pipes, kept, group, own_namespaces })
 }
 
-/// Puts the request's files into a folder of the host, and gives what is there then and which of it are placeholders.
+/// Puts the request's files into a directory of the host, or into its layer, and gives what is there then. As root the
+/// host's files belong to `host_owner`, and those of a layer to `program`.
 pub(super) fn fill(
     folder: &HostFolder,
     sandbox: &Sandbox,
     limits: &Limits,
-    owner: Option<Owner>,
+    host_owner: Option<Owner>,
+    program: Option<Owner>,
     lists: bool,
-) -> Result<(Listing, Vec<&'static str>), Error> {
-    files::upload(folder.descriptor(), &sandbox.files, limits, owner)?;
-    let mut before = if lists { files::list(folder.descriptor()) } else { Listing::default() };
-    let placeholders = folder.placeholders();
-    before.leave_out(&placeholders);
-    Ok((before, placeholders))
+) -> Result<Listing, Error> {
+    let Some(layer) = folder.layer() else {
+        files::upload(folder.descriptor(), &sandbox.files, limits, host_owner)?;
+        return Ok(if lists { files::list(folder.descriptor()) } else { Listing::default() });
+    };
+    for (name, _) in &sandbox.files {
+        let path = Path::new(name);
+        let flags = OFlags::PATH;
+        if files::open_beneath(folder.descriptor(), path, flags, Mode::empty()).is_ok() {
+            let source = std::io::ErrorKind::AlreadyExists.into();
+            return Err(Error::File { action: "create upload", path: path.to_owned(), source });
+        }
+    }
+    files::upload(layer.upper(), &sandbox.files, limits, program)?;
+    Ok(files::list(layer.upper()))
 }
 
 impl Prepared {
@@ -344,7 +371,7 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
         Workspace::Fresh if !level.is_boundary() => {
             Ok(Place::Temporary(TemporaryFolder::create(owner).map_err(setup("make workspace"))?))
         }
-        Workspace::Host(path) if level == Level::Unconfined => {
+        Workspace::Host(path) | Workspace::LiveHost(path) if level == Level::Unconfined => {
             let refuse = |reason: String| Error::Workspace { path: path.clone(), reason };
             let folder = path.canonicalize().map_err(|error| refuse(error.to_string()))?;
             if !folder.is_dir() {
@@ -358,18 +385,24 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
                 "at level `{level}` a program cannot be kept from writing there; name `standard` or above"
             ),
         }),
-        Workspace::Host(path) if !level.is_boundary() => Ok(Place::Host(HostFolder::open_shared(path)?)),
+        Workspace::Host(path) | Workspace::LiveHost(path) if !level.is_boundary() => {
+            Ok(Place::Host(HostFolder::open_shared(path)?))
+        }
         Workspace::Fresh if namespaces => Ok(Place::Private),
         Workspace::Fresh => {
             Ok(Place::Temporary(TemporaryFolder::create(owner).map_err(setup("make workspace"))?))
         }
-        Workspace::Host(_) if !namespaces && !sandbox.allow_degraded => Err(Error::LevelUnavailable {
-            level,
-            reason: "without mount namespaces the protected paths of a host folder cannot be made read-only"
+        Workspace::Host(path) if !namespaces => Err(Error::Workspace {
+            path: path.clone(),
+            reason: "this host refuses the namespaces that its private layer needs; allow them, or let the program \
+                     write to the directory itself (`--live`)"
                 .into(),
-            fix: "allow namespaces, use a fresh workspace, or allow a degraded level".into(),
         }),
-        Workspace::Host(path) => Ok(Place::Host(HostFolder::open(path, facts, namespaces)?)),
+        Workspace::Host(path) => {
+            let layers = sandbox.layers.as_deref();
+            Ok(Place::Host(HostFolder::open(path, facts, layers, owner)?))
+        }
+        Workspace::LiveHost(path) => Ok(Place::Host(HostFolder::open_live(path, facts, namespaces)?)),
         Workspace::ReadOnlyHost(path) => Ok(Place::Host(HostFolder::open_read_only(path, facts)?)),
     }
 }

@@ -1,36 +1,44 @@
 //! A folder of the host as workspace: how the program gets it, and what in it stays protected.
 
-use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, Timespec};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::files::{Owner, open_beneath};
+use super::files::Owner;
 use super::launch::c_string;
+use super::layer::Layer;
 use super::repositories::{self, Repositories};
+use super::root::path as c_path;
 use super::steps::{Step, attribute};
 use super::{Facts, identity};
-use crate::{Error, PROTECTED_PATHS};
+use crate::Error;
 
-/// Placeholders of this process, by folder: how many runs use each, and which files were made.
-static PLACEHOLDERS: Mutex<BTreeMap<(u64, u64), Placeholders>> = Mutex::new(BTreeMap::new());
-
-/// The time of every placeholder: 1 January 1980, with a fraction of a second that nobody else has.
-const MARK: Timespec = Timespec { tv_sec: 315_532_800, tv_nsec: 0x2C6F_6F6C };
+/// Paths of a live host directory, directly in it, that other programs of the host execute or obey: they are read-only
+/// inside where they exist. What does not exist can be made; only a private layer holds that.
+const LIVE_PROTECTED: [&str; 15] = [
+    ".git/hooks",
+    ".git/config",
+    ".git/config.worktree",
+    ".git/commondir",
+    ".git/modules",
+    ".claude",
+    ".codex",
+    ".vscode",
+    ".idea",
+    ".mcp.json",
+    ".bashrc",
+    ".envrc",
+    ".gitmodules",
+    "CLAUDE.md",
+    "AGENTS.md",
+];
 
 const NO_EXTRAS: u64 = attribute::NO_SETUID | attribute::NO_DEVICES;
-
-#[derive(Debug, Default)]
-struct Placeholders {
-    runs: usize,
-    /// The path, its inode, and whether it is a folder.
-    made: Vec<(&'static str, u64, bool)>,
-}
 
 /// A host folder that is open, checked, and protected while this lives.
 #[derive(Debug)]
@@ -39,12 +47,14 @@ pub(super) struct HostFolder {
     descriptor: OwnedFd,
     stat: Stat,
     tree: Option<OwnedFd>,
-    /// Protected paths that exist now: path and whether it is a folder.
+    /// Protected paths of a live directory that exist now: path and whether it is a folder.
     protected: Vec<(&'static str, bool)>,
     /// Repositories below the top.
     repositories: Repositories,
-    guard: bool,
     read_only: bool,
+    is_root: bool,
+    /// What takes the program's changes; none where the program writes to the directory itself.
+    layer: Option<Layer>,
 }
 
 fn refuse(path: &Path, reason: impl Into<String>) -> Error {
@@ -52,12 +62,33 @@ fn refuse(path: &Path, reason: impl Into<String>) -> Error {
 }
 
 impl HostFolder {
-    /// Opens and checks a folder. With `masks` the protected paths that are missing get placeholders.
-    pub(super) fn open(given: &Path, facts: &Facts, masks: bool) -> Result<Self, Error> {
+    /// Opens and checks a directory that the program sees through a private layer. `owner` is the program's user, if
+    /// that is another one.
+    pub(super) fn open(
+        given: &Path,
+        facts: &Facts,
+        layers: Option<&Path>,
+        owner: Option<Owner>,
+    ) -> Result<Self, Error> {
+        let mut folder = Self::find(given, facts, false)?;
+        let layer = Layer::create(folder.descriptor(), &folder.path, &folder.stat, layers, owner).map_err(
+            |error| {
+                refuse(
+                    given,
+                    format!("its private layer could not be made ({error}); `--live` does without one"),
+                )
+            },
+        )?;
+        folder.layer = Some(layer);
+        Ok(folder)
+    }
+
+    /// Opens and checks a directory that the program writes to itself. With `masks` the protected paths that exist are
+    /// read-only.
+    pub(super) fn open_live(given: &Path, facts: &Facts, masks: bool) -> Result<Self, Error> {
         let mut folder = Self::find(given, facts, false)?;
         if masks {
-            folder.remove_stale();
-            folder.make_placeholders().map_err(|reason| refuse(given, reason))?;
+            folder.find_protected().map_err(|reason| refuse(given, reason))?;
             folder.repositories = repositories::find(folder.descriptor());
         }
         Ok(folder)
@@ -101,8 +132,9 @@ impl HostFolder {
             tree: None,
             protected: Vec::new(),
             repositories: Repositories::default(),
-            guard: false,
             read_only,
+            is_root: rustix::process::geteuid().is_root(),
+            layer: None,
         })
     }
 
@@ -170,10 +202,6 @@ impl HostFolder {
         self.descriptor.as_fd()
     }
 
-    fn key(&self) -> (u64, u64) {
-        (self.stat.st_dev, self.stat.st_ino)
-    }
-
     fn kind(&self, path: &str) -> Result<Option<FileType>, String> {
         match rustix::fs::statat(&self.descriptor, path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
@@ -187,43 +215,9 @@ impl HostFolder {
         self.repositories.missed
     }
 
-    /// Removes placeholders of a host program that was killed. They are known by their time, which no other program
-    /// gives, and by being empty; and they are nobody's only if no other run uses the folder.
-    fn remove_stale(&self) {
-        if rustix::fs::flock(&self.descriptor, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return;
-        }
-        for path in PROTECTED_PATHS.into_iter().chain([".git"]) {
-            let Ok(stat) = rustix::fs::statat(&self.descriptor, path, AtFlags::SYMLINK_NOFOLLOW) else {
-                continue;
-            };
-            if (stat.st_mtime, u64::from(stat.st_mtime_nsec as u32)) != (MARK.tv_sec, MARK.tv_nsec as u64) {
-                continue;
-            }
-            let flags = match FileType::from_raw_mode(stat.st_mode) {
-                // One that is not empty stays.
-                FileType::Directory => AtFlags::REMOVEDIR,
-                FileType::RegularFile if stat.st_size <= 2 => AtFlags::empty(),
-                _ => continue,
-            };
-            let _ = rustix::fs::unlinkat(&self.descriptor, path, flags);
-        }
-        let _ = rustix::fs::flock(&self.descriptor, FlockOperation::Unlock);
-    }
-
-    fn make_placeholders(&mut self) -> Result<(), String> {
-        // Other processes that use the folder hold the same lock; the last one may remove placeholders.
-        let _ = rustix::fs::flock(&self.descriptor, FlockOperation::LockShared);
-        let mut all = PLACEHOLDERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let entry = all.entry(self.key()).or_default();
-        entry.runs += 1;
-        self.guard = true;
-        let git = self.kind(".git")?;
-        for path in PROTECTED_PATHS {
-            let in_git = path.starts_with(".git/");
-            if in_git && git != Some(FileType::Directory) {
-                continue;
-            }
+    /// Finds the protected paths that exist.
+    fn find_protected(&mut self) -> Result<(), String> {
+        for path in LIVE_PROTECTED {
             let is_folder = match self.kind(path)? {
                 Some(FileType::Directory) => true,
                 Some(FileType::RegularFile) => false,
@@ -233,47 +227,27 @@ impl HostFolder {
                     ));
                 }
                 Some(_) => return Err(format!("`{path}` is neither a file nor a folder")),
-                None => self.make(path, &mut entry.made)?,
+                None => continue,
             };
             self.protected.push((path, is_folder));
         }
-        match git {
-            Some(FileType::Directory) => {}
+        match self.kind(".git")? {
             // A file that points to a repository elsewhere.
             Some(FileType::RegularFile) => self.protected.push((".git", false)),
+            Some(FileType::Directory) | None => {}
             Some(_) => return Err("`.git` is neither a file nor a folder".into()),
-            None => {
-                self.make(".git", &mut entry.made)?;
-                self.protected.push((".git", true));
-            }
         }
         Ok(())
     }
 
-    /// Makes an empty placeholder and gives whether it is a folder.
-    fn make(&self, path: &'static str, made: &mut Vec<(&'static str, u64, bool)>) -> Result<bool, String> {
-        let is_folder = matches!(
-            path,
-            ".git" | ".git/hooks" | ".git/modules" | ".claude" | ".codex" | ".vscode" | ".idea"
-        );
-        let fail = |error: Errno| format!("placeholder `{path}`: {error}");
-        if is_folder {
-            rustix::fs::mkdirat(&self.descriptor, path, Mode::from_raw_mode(0o755)).map_err(fail)?;
-        } else {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-            let file = open_beneath(self.descriptor(), Path::new(path), flags, Mode::from_raw_mode(0o644))
-                .map_err(fail)?;
-            // Git takes this file for a pointer to the common folder; an empty one would be an error.
-            if path == ".git/commondir" {
-                rustix::io::write(&file, b".\n").map_err(fail)?;
-            }
-        }
-        let times = rustix::fs::Timestamps { last_access: MARK, last_modification: MARK };
-        // Where the file system cannot keep it, a placeholder that is left behind stays.
-        let _ = rustix::fs::utimensat(&self.descriptor, path, &times, AtFlags::SYMLINK_NOFOLLOW);
-        let stat = rustix::fs::statat(&self.descriptor, path, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
-        made.push((path, stat.st_ino, is_folder));
-        Ok(is_folder)
+    /// What takes the program's changes.
+    pub(super) fn layer(&self) -> Option<&Layer> {
+        self.layer.as_ref()
+    }
+
+    /// The same for good, with nothing left to protect.
+    pub(super) fn into_layer(self) -> Option<Layer> {
+        self.layer
     }
 
     /// Adds the steps that show the folder at a place of the private root, with its protected paths read-only.
@@ -284,7 +258,13 @@ impl HostFolder {
         steps: &mut Vec<Step>,
     ) {
         let place = |inner: &Path| c_string(inner.as_os_str().as_bytes());
-        match self.tree.take() {
+        let tree = self.tree.take();
+        if let Some(layer) = &self.layer {
+            let source = layer.mount(tree, &self.path, self.is_root, under_old, steps);
+            steps.push(Step::Bind { source, target: place(target), attributes: NO_EXTRAS });
+            return;
+        }
+        match tree {
             Some(tree) => steps.push(Step::Attach { tree, target: place(target) }),
             None => steps.push(Step::Bind {
                 source: under_old(&self.path),
@@ -302,7 +282,18 @@ impl HostFolder {
     /// Adds the steps of another process that show the folder in a mount namespace which it has the right to change.
     pub(super) fn plan_for(&mut self, mounts: OwnedFd, target: &Path, steps: &mut Vec<Step>) {
         let place = |inner: &Path| c_string(inner.as_os_str().as_bytes());
-        match self.tree.take() {
+        let tree = self.tree.take();
+        if let Some(layer) = &self.layer {
+            if self.is_root {
+                // A copy of the host's mounts, in which the layer is put together.
+                steps.push(Step::Unshare(libc::CLONE_NEWNS));
+            }
+            steps.push(Step::PrivateMounts);
+            let source = layer.mount(tree, &self.path, self.is_root, &|path| c_path(path), steps);
+            steps.push(Step::Carry { source, attributes: NO_EXTRAS, mounts, target: place(target) });
+            return;
+        }
+        match tree {
             Some(tree) => steps
                 .extend([Step::EnterMounts(Arc::new(mounts)), Step::Attach { tree, target: place(target) }]),
             None => steps.push(Step::Carry {
@@ -346,47 +337,6 @@ impl HostFolder {
                 target: inner,
                 attributes: no_extras | attribute::READ_ONLY,
             });
-        }
-    }
-}
-
-impl HostFolder {
-    /// The placeholder files that stand in the folder now: no file of anybody's, and no part of a listing.
-    pub(super) fn placeholders(&self) -> Vec<&'static str> {
-        let all = PLACEHOLDERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let made = all.get(&self.key()).map(|entry| entry.made.as_slice()).unwrap_or_default();
-        made.iter().filter(|(.., is_folder)| !is_folder).map(|(path, ..)| *path).collect()
-    }
-}
-
-impl Drop for HostFolder {
-    fn drop(&mut self) {
-        if !self.guard {
-            return;
-        }
-        let key = self.key();
-        let mut all = PLACEHOLDERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let Some(entry) = all.get_mut(&key) else { return };
-        entry.runs -= 1;
-        if entry.runs > 0 {
-            return;
-        }
-        // A run of another process may still rely on a placeholder; then it stays.
-        let alone = rustix::fs::flock(&self.descriptor, FlockOperation::NonBlockingLockExclusive).is_ok();
-        let made = all.remove(&key).map(|entry| entry.made).unwrap_or_default();
-        if !alone {
-            return;
-        }
-        for (path, inode, is_folder) in made.into_iter().rev() {
-            let Ok(stat) = rustix::fs::statat(&self.descriptor, path, AtFlags::SYMLINK_NOFOLLOW) else {
-                continue;
-            };
-            let untouched = stat.st_ino == inode && (is_folder || stat.st_size <= 2);
-            if untouched {
-                let flags = if is_folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-                // A folder that is not empty stays: somebody else put something there.
-                let _ = rustix::fs::unlinkat(&self.descriptor, path, flags);
-            }
         }
     }
 }

@@ -63,6 +63,8 @@ mod ladder;
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
 mod languages;
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
+mod layer;
 #[expect(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -68,6 +68,15 @@ pub(crate) fn bash(sandbox: &Sandbox, code: &str) -> Outcome {
     run(sandbox, &Program::code(Language::Bash, code)).unwrap()
 }
 
+/// Whether this host refuses the namespaces that a test needs, which is said aloud.
+pub(crate) fn skip_without_namespaces(test: &str) -> bool {
+    let has_none = !Host::probe().availability(Level::Strict).is_some_and(|entry| entry.available);
+    if has_none {
+        println!("SKIP {test}: this host gives no namespaces");
+    }
+    has_none
+}
+
 /// Whether a process of the host has this text in its command line.
 pub(crate) fn is_running(text: &str) -> bool {
     std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {

@@ -178,7 +178,7 @@ impl Keeper {
             Ok(None) => return Taken::Cold("the pool does not show all that the program needs".into()),
             Err(error) => return Taken::Run(Box::new(Err(error))),
         };
-        if matches!(sandbox.workspace, Workspace::Host(_)) && !base.attaches {
+        if matches!(sandbox.workspace, Workspace::Host(_) | Workspace::LiveHost(_)) && !base.attaches {
             let reason =
                 "at level `standard` a folder of the host stands at its own path, which spares do not have";
             return Taken::Cold(reason.into());

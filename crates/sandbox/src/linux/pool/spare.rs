@@ -317,11 +317,21 @@ impl Spare {
     ) -> Result<Started, Error> {
         let limits = sandbox.limits_at(base.level);
         let owner = base.owner();
-        let (mut before, mut placeholders) = (Listing::default(), Vec::new());
+        let mut before = Listing::default();
         let host = match &sandbox.workspace {
-            Workspace::Host(path) => Some(self.attach(base, path)?),
+            Workspace::Host(path) => {
+                let layers = sandbox.layers.as_deref();
+                let folder = HostFolder::open(path, &base.facts, layers, owner)?;
+                Some(self.attach(base, folder)?)
+            }
+            Workspace::LiveHost(path) => {
+                Some(self.attach(base, HostFolder::open_live(path, &base.facts, true)?)?)
+            }
             _ => None,
         };
+        if let Some(layer) = host.as_ref().and_then(HostFolder::layer) {
+            layer.attend_to_others(sandbox.layers.as_deref(), &mut self.report.notes);
+        }
         // What stands in a folder of the host for the run goes when the sandbox does, not before.
         let cleaner = host.is_none().then_some(cleaner);
         if let Told::Zygote { zygote, order } = &self.told
@@ -330,8 +340,8 @@ impl Spare {
             folder::lock(order, landlock)?;
         }
         if let Some(folder) = &host {
-            let owner = base.facts.is_root().then(|| folder.owner());
-            (before, placeholders) = fill(folder, sandbox, &limits, owner, true)?;
+            let host_owner = base.facts.is_root().then(|| folder.owner());
+            before = fill(folder, sandbox, &limits, host_owner, owner, true)?;
         } else {
             files::upload(self.folder.as_fd(), &sandbox.files, &limits, owner)?;
             if self.is_warm || !sandbox.files.is_empty() {
@@ -362,10 +372,11 @@ impl Spare {
         });
         report.requested = sandbox.level;
         let folder = host.is_none().then_some(folder);
+        let place = host.map_or(Place::Private, Place::Host);
+        let limits = place.limits(&limits);
         let kept = Kept {
-            place: host.map_or(Place::Private, Place::Host),
+            place,
             before,
-            placeholders,
             child_waits: false,
             owner,
             report,
@@ -380,8 +391,7 @@ impl Spare {
     }
 
     /// Makes a folder of the host its workspace, protected as in a cold run.
-    fn attach(&mut self, base: &Base, path: &Path) -> Result<HostFolder, Error> {
-        let mut folder = HostFolder::open(path, &base.facts, true)?;
+    fn attach(&mut self, base: &Base, mut folder: HostFolder) -> Result<HostFolder, Error> {
         let process = self.running.child.pidfd.as_fd();
         let owner = match &self.told {
             Told::Zygote { zygote, .. } => zygote.pidfd(),

@@ -229,7 +229,6 @@ struct Beginning {
     /// A workspace that was there before the child.
     folder: Option<(Folder, Listing)>,
     is_private: bool,
-    placeholders: Vec<&'static str>,
     pipes: Option<Pipes>,
     rules: Option<FileRules>,
 }
@@ -392,18 +391,7 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
     };
     let mut supervisor = Supervisor { handle: Some(supervisor), cancel };
     let beginning = begin(&news)?;
-    let Beginning {
-        pid,
-        group,
-        mut report,
-        workspace,
-        owner,
-        folder,
-        is_private,
-        placeholders,
-        pipes,
-        rules,
-    } = *beginning;
+    let Beginning { pid, group, mut report, workspace, owner, folder, is_private, pipes, rules } = *beginning;
     let folder = match folder {
         None if is_private => Some(first_folder(&news)?),
         other => other,
@@ -447,8 +435,8 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
     let (folder, before) =
         folder.map_or((None, Listing::default()), |(folder, before)| (Some(Arc::new(folder)), before));
     match lone {
-        Some((socket, pipes)) => Member::lone(&family, socket, pipes, folder, before, placeholders),
-        None => Member::first(&family, folder, before, placeholders),
+        Some((socket, pipes)) => Member::lone(&family, socket, pipes, folder, before),
+        None => Member::first(&family, folder, before),
     }
 }
 
@@ -493,7 +481,7 @@ fn begin(news: &Receiver<News>) -> Result<Box<Beginning>, Error> {
 
 fn first_folder(news: &Receiver<News>) -> Result<(Folder, Listing), Error> {
     match next(news)? {
-        News::Folder(descriptor, before) => Ok((Folder { descriptor, _temporary: None }, before)),
+        News::Folder(descriptor, before) => Ok((Folder::new(descriptor), before)),
         _ => Err(setup("start interpreter")(io::Error::other("it was not set up in order"))),
     }
 }
@@ -576,14 +564,12 @@ fn watch(
                 measured = Some(duplicate(temporary.descriptor())?);
             }
             let descriptor = duplicate(temporary.descriptor())?;
-            folder = Some((Folder { descriptor, _temporary: Some(temporary) }, kept.before));
+            folder = Some((Folder { _temporary: Some(temporary), ..Folder::new(descriptor) }, kept.before));
         }
         Place::Host(host) => {
             if !host.is_read_only() {
-                let mut before = files::list(host.descriptor());
-                before.leave_out(&kept.placeholders);
-                folder =
-                    Some((Folder { descriptor: duplicate(host.descriptor())?, _temporary: None }, before));
+                let before = files::list(host.descriptor());
+                folder = Some((Folder::new(duplicate(host.descriptor())?), before));
             }
             guard = Some(host);
         }
@@ -597,7 +583,6 @@ fn watch(
         owner: kept.owner,
         folder,
         is_private,
-        placeholders: kept.placeholders,
         pipes,
         rules,
     };

@@ -53,7 +53,6 @@ pub(super) struct Member {
     pub(super) root: Option<Root>,
     /// The workspace as it was after the last cell.
     pub(super) before: Listing,
-    placeholders: Vec<&'static str>,
     depth: usize,
     /// Whether the family has no origin, and so begins anew with it.
     is_lone: bool,
@@ -179,14 +178,13 @@ impl Member {
         family: &Arc<Family>,
         folder: Option<Arc<Folder>>,
         before: Listing,
-        placeholders: Vec<&'static str>,
     ) -> Result<Self, Error> {
         let seat = Seat::take(family)?;
         let born = {
             let origin = family.origin.lock().unwrap_or_else(PoisonError::into_inner);
             bear(family, &origin, None)?
         };
-        Ok(Self::new(born, seat, family, folder, None, before, placeholders, 1))
+        Ok(Self::new(born, seat, family, folder, None, before, 1))
     }
 
     /// The one member of a family that has no origin: its main program.
@@ -196,7 +194,6 @@ impl Member {
         pipes: Pipes,
         folder: Option<Arc<Folder>>,
         before: Listing,
-        placeholders: Vec<&'static str>,
     ) -> Result<Self, Error> {
         let seat = Seat::take(family)?;
         let fail = setup("start interpreter");
@@ -211,7 +208,7 @@ impl Member {
             rustix::io::ioctl_fionbio(stream, true).map_err(|error| fail(error.into()))?;
         }
         let born = Born { socket, pid, pidfd, stdout, stderr, time: Duration::ZERO };
-        let mut member = Self::new(born, seat, family, folder, None, before, placeholders, 1);
+        let mut member = Self::new(born, seat, family, folder, None, before, 1);
         member.is_lone = true;
         Ok(member)
     }
@@ -224,7 +221,6 @@ impl Member {
         folder: Option<Arc<Folder>>,
         root: Option<Root>,
         before: Listing,
-        placeholders: Vec<&'static str>,
         depth: usize,
     ) -> Self {
         let Born { socket, pid, pidfd, stdout, stderr, time } = born;
@@ -239,7 +235,6 @@ impl Member {
             folder,
             root,
             before,
-            placeholders,
             depth,
             is_lone: false,
             stopped: Stopped::No,
@@ -260,10 +255,10 @@ impl Member {
         let born = bear(&self.family, &self.socket, Some(&root))?;
         let descriptor =
             super::super::launch::duplicate(root.workspace.as_fd()).map_err(setup("keep workspace"))?;
-        let folder = Arc::new(Folder { descriptor, _temporary: None });
+        let folder = Arc::new(Folder::new(descriptor));
         let before = files::list(folder.descriptor.as_fd());
         let depth = self.depth + 1;
-        Ok(Self::new(born, seat, &self.family, Some(folder), Some(root), before, Vec::new(), depth))
+        Ok(Self::new(born, seat, &self.family, Some(folder), Some(root), before, depth))
     }
 
     /// Kills the interpreter with what it started, and puts a fresh one in its place.
@@ -315,7 +310,7 @@ impl Member {
         self.family.end();
         let next = super::family::start(&sandbox, *language, limits)?;
         if let (Some(from), Some(to)) = (&self.folder, &next.folder) {
-            let is_same = matches!(sandbox.workspace, Workspace::Host(_));
+            let is_same = matches!(sandbox.workspace, Workspace::Host(_) | Workspace::LiveHost(_));
             if is_same && fresh {
                 copy::empty(to.descriptor.as_fd());
             } else if !is_same && !fresh {
@@ -344,9 +339,7 @@ impl Member {
     /// The workspace as it is now.
     pub(super) fn list(&self) -> Listing {
         let Some(folder) = &self.folder else { return Listing::default() };
-        let mut listing = files::list(folder.descriptor.as_fd());
-        listing.leave_out(&self.placeholders);
-        listing
+        files::list(folder.descriptor.as_fd())
     }
 
     /// Whether the interpreter is dead.

@@ -1,0 +1,1060 @@
+//! Apply: moves the checked changes of a layer to the host directory.
+//!
+//! Each change is judged as the directory would stand after it, and an entry of the host is replaced or deleted only if
+//! it did not change since the program began to see it. On one file system the files of the layer are moved, elsewhere
+//! they are copied; either way each path changes in one step, and the version before stays in the layer. An interrupted
+//! apply can be repeated: what was moved is not in the layer any more, and what was copied is equal.
+
+use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Stat, Timespec, Uid};
+use rustix::io::Errno;
+
+use super::super::files::open_beneath;
+use super::changes::{self, Change, Kind};
+use super::held::{self, Done, Record, State, Was};
+use super::{Layer, OLD};
+use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION, MAX_DELETED};
+use crate::protected::{ChangedTree, EntryKind, Mark, Protection, adds_git_driver, mark, protection};
+use crate::{ApplyMode, Error};
+
+/// How long the end of another run's apply in the same directory is waited for.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+/// Changes that undo can take back.
+const MAX_UNDO: usize = 100_000;
+/// The largest old version that is copied to another file system for undo.
+const MAX_OLD_COPY: u64 = 16 << 20;
+/// The largest `.gitattributes` that is read.
+const MAX_ATTRIBUTES: u64 = 1 << 20;
+/// Directories of build products: deleting them is everyday work.
+const PRODUCTS: [&str; 12] = [
+    "node_modules",
+    "target",
+    ".venv",
+    "venv",
+    "__pycache__",
+    "dist",
+    "build",
+    ".next",
+    ".tox",
+    ".cache",
+    ".pytest_cache",
+    ".mypy_cache",
+];
+
+/// What the operator admits and pins.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Admitted {
+    /// Protected paths that may change, relative to the directory.
+    allowed: Vec<PathBuf>,
+    /// Host paths that may not change, absolute.
+    pinned: Vec<PathBuf>,
+}
+
+impl Admitted {
+    pub(crate) fn new(pinned: impl IntoIterator<Item = PathBuf>, allowed: &[PathBuf]) -> Self {
+        Self { allowed: allowed.to_vec(), pinned: pinned.into_iter().collect() }
+    }
+
+    pub(super) fn allow(&mut self, more: impl IntoIterator<Item = PathBuf>) {
+        self.allowed.extend(more);
+    }
+
+    fn admits(&self, path: &Path) -> bool {
+        self.allowed.iter().any(|allowed| path.starts_with(allowed))
+    }
+}
+
+impl Layer {
+    /// Ends the layer of a run that is over: its changes are applied, held or discarded.
+    pub(in super::super) fn end(
+        &mut self,
+        mode: ApplyMode,
+        held_because: Option<&'static str>,
+        admitted: &Admitted,
+    ) -> Result<Applied, Error> {
+        match mode {
+            ApplyMode::Discard => {
+                self.is_done = true;
+                Ok(Applied::new(self.id(), ApplyState::Discarded))
+            }
+            ApplyMode::Now if held_because.is_none() => self.apply(admitted, false),
+            _ if changes::is_empty(self.upper()) => {
+                self.is_done = true;
+                Ok(Applied::new(self.id(), ApplyState::Applied))
+            }
+            _ => self.hold(held_because, admitted),
+        }
+    }
+
+    fn fail(&self, reason: impl ToString) -> Error {
+        Error::HeldRun { id: self.record.id.clone(), reason: reason.to_string() }
+    }
+
+    fn hold(&mut self, because: Option<&'static str>, admitted: &Admitted) -> Result<Applied, Error> {
+        let bytes =
+            |paths: &[PathBuf]| paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
+        self.record.state = State::Held;
+        self.record.held_because = because.map(ToOwned::to_owned);
+        self.record.allowed = bytes(&admitted.allowed);
+        self.record.pinned = bytes(&admitted.pinned);
+        self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
+        Ok(Applied { held_because: because, ..Applied::new(self.id(), ApplyState::Held) })
+    }
+
+    /// Applies the changes. Unless `is_forced`, a mass deletion is held instead.
+    pub(super) fn apply(&mut self, admitted: &Admitted, is_forced: bool) -> Result<Applied, Error> {
+        let changes = changes::list(self.upper());
+        if changes.list.is_empty() {
+            self.is_done = true;
+            return Ok(Applied::new(self.id(), ApplyState::Applied));
+        }
+        let _lock = lock(self.host.as_fd()).map_err(|error| self.fail(error))?;
+        let mut engine = Engine::new(self, admitted).map_err(|error| self.fail(error))?;
+        if !is_forced && engine.deletes_much(&changes.list) {
+            return self.hold(Some(MASS_DELETION), admitted);
+        }
+        drop(engine);
+        self.record.state = State::Applying;
+        self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
+        let mut engine = Engine::new(self, admitted).map_err(|error| self.fail(error))?;
+        for change in &changes.list {
+            engine.change(change);
+        }
+        engine.finish();
+        let Engine { mut applied, done, .. } = engine;
+        if let Some(reason) = changes.left_out {
+            applied.deny(
+                Path::new("…"),
+                DenialReason::Failed(format!("not every change was applied: {reason}")),
+            );
+        }
+        applied.can_undo = !done.is_empty() && done.len() <= MAX_UNDO;
+        // What was denied stays readable as long as the outcome, and no longer.
+        self.is_done = !applied.can_undo;
+        if applied.can_undo {
+            for layer in held::of_directory(self.path.parent(), self.record.device, self.record.inode) {
+                if !layer.is_waiting() {
+                    let _ = layer.discard();
+                }
+            }
+            self.record.done = done;
+            self.record.state = State::Applied;
+            self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
+        }
+        Ok(applied)
+    }
+
+    /// Finishes or removes what earlier runs in the same directory left when they were killed, and says what waits.
+    pub(in super::super) fn attend_to_others(&self, chosen: Option<&Path>, notes: &mut Vec<String>) {
+        for layer in held::of_directory(chosen, self.record.device, self.record.inode) {
+            let id = layer.id().to_owned();
+            if layer.holds_nothing() {
+                let _ = layer.discard();
+            } else if layer.is_half_applied() {
+                match layer.apply(&[]) {
+                    Ok(applied) => notes.push(format!(
+                        "run {id} was killed while its changes were applied: the rest, {} entries, is applied now",
+                        applied.changed
+                    )),
+                    Err(error) => notes.push(format!("run {id} was killed while its changes were applied: {error}")),
+                }
+            } else if layer.is_waiting() {
+                notes.push(format!(
+                    "changes of run {id} in this directory wait: `toolpost apply {id}` or `toolpost discard {id}`"
+                ));
+            }
+        }
+    }
+}
+
+/// Applies of one directory run one after another, also those of other processes.
+fn lock(host: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // Of its own: a lock belongs to the open file, and threads of one process take turns as well.
+    let own = open_beneath(host, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    let end = Instant::now() + MAX_WAIT;
+    loop {
+        match rustix::fs::flock(&own, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(own),
+            Err(Errno::AGAIN) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            Err(Errno::AGAIN) => return Err(io::Error::other("another run applies its changes there")),
+            // A file system without locks has one writer.
+            Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(own),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// One apply.
+pub(super) struct Engine<'a> {
+    host: BorrowedFd<'a>,
+    root: PathBuf,
+    upper: BorrowedFd<'a>,
+    old: OwnedFd,
+    record: &'a Record,
+    admitted: &'a Admitted,
+    /// Whether files can be moved from the layer to the host.
+    is_one_device: bool,
+    is_root: bool,
+    applied: Applied,
+    done: Vec<Done>,
+    /// The directory that was opened last: changes of one directory follow each other.
+    last: Option<(PathBuf, OwnedFd)>,
+    /// A directory that was denied: nothing in it is applied.
+    blocked: Option<PathBuf>,
+    /// Modes of directories, which are set when everything is in them.
+    modes: Vec<(PathBuf, u32)>,
+    copies: usize,
+    /// The number of the next old version.
+    olds: u64,
+}
+
+/// What a step of apply came to.
+type Step = Result<(), DenialReason>;
+
+fn failed(error: impl Into<io::Error>) -> DenialReason {
+    DenialReason::Failed(error.into().to_string())
+}
+
+impl<'a> Engine<'a> {
+    fn new(layer: &'a Layer, admitted: &'a Admitted) -> io::Result<Self> {
+        let directory = layer.directory.as_fd();
+        match rustix::fs::mkdirat(directory, OLD, Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let old = rustix::fs::openat(directory, OLD, super::DIRECTORY, Mode::empty())?;
+        let is_one_device = rustix::fs::fstat(&old)?.st_dev == layer.record.device;
+        Ok(Self {
+            host: layer.host.as_fd(),
+            root: super::path_of(&layer.record.directory),
+            upper: layer.upper.as_fd(),
+            old,
+            record: &layer.record,
+            admitted,
+            is_one_device,
+            is_root: rustix::process::geteuid().is_root(),
+            applied: Applied::new(layer.id(), ApplyState::Applied),
+            done: Vec::new(),
+            last: None,
+            blocked: None,
+            modes: Vec::new(),
+            copies: 0,
+            olds: 0,
+        })
+    }
+
+    fn view(&self) -> View<'_> {
+        View { host: self.host, upper: self.upper }
+    }
+
+    /// Whether an entry of the host is not what the program saw.
+    fn is_changed(&self, stat: &Stat) -> bool {
+        (stat.st_ctime, stat.st_ctime_nsec as i64) > self.record.since
+    }
+
+    fn pinned(&self, path: &Path) -> bool {
+        !self.admitted.pinned.is_empty() && self.admitted.pinned.contains(&self.root.join(path))
+    }
+
+    /// Why a path must not change.
+    fn denial(&self, path: &Path) -> Option<DenialReason> {
+        if self.pinned(path) {
+            return Some(DenialReason::Protected(Protection::Trusted));
+        }
+        if self.admitted.admits(path) {
+            return None;
+        }
+        protection(path, &self.view()).map(DenialReason::Protected)
+    }
+
+    fn change(&mut self, change: &Change) {
+        let Change { path, kind, stat } = change;
+        if self.blocked.as_ref().is_some_and(|blocked| path.starts_with(blocked)) {
+            self.applied.denied_count += 1;
+            return;
+        }
+        let step = match self.denial(path) {
+            // What changed in it is judged by itself.
+            Some(_)
+                if *kind == (Kind::Directory { opaque: false })
+                    && self.view().before(path) == Some(EntryKind::Directory) =>
+            {
+                return;
+            }
+            Some(reason) => Err(reason),
+            None => match kind {
+                Kind::Directory { opaque } => self.directory(path, *opaque, stat),
+                Kind::File | Kind::Link => self.put(path, *kind, stat),
+                Kind::Deleted => self.delete(path),
+                Kind::Special => Err(DenialReason::Special),
+            },
+        };
+        match step {
+            Ok(()) => self.look_at(path, *kind, stat),
+            Err(reason) => {
+                if matches!(kind, Kind::Directory { .. }) {
+                    self.blocked = Some(path.clone());
+                }
+                self.applied.deny(path, reason);
+            }
+        }
+    }
+
+    /// Marks what other programs treat in a special way.
+    fn look_at(&mut self, path: &Path, kind: Kind, stat: &Stat) {
+        match kind {
+            Kind::File => {
+                let by_name = mark(path);
+                let executable = (stat.st_mode & 0o111 != 0).then_some(Mark::Executable);
+                if let Some(mark) = by_name.or(executable) {
+                    self.applied.mark(path, mark);
+                }
+            }
+            Kind::Link => {
+                let leads_outside = self
+                    .parent(path)
+                    .and_then(|(parent, name)| Ok(rustix::fs::readlinkat(parent, name, Vec::new())?))
+                    .is_ok_and(|target| {
+                        leads_outside(path, Path::new(std::ffi::OsStr::from_bytes(target.to_bytes())))
+                    });
+                if leads_outside {
+                    self.applied.mark(path, Mark::LeadsOutside);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The directory of the host that holds a path, and the last part of the path.
+    fn parent<'p>(&mut self, path: &'p Path) -> io::Result<(BorrowedFd<'_>, &'p std::ffi::OsStr)> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        if !matches!(&self.last, Some((known, _)) if known == directory) {
+            let place = if directory == Path::new("") { Path::new(".") } else { directory };
+            let opened = open_beneath(self.host, place, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+            self.last = Some((directory.to_owned(), opened));
+        }
+        match &self.last {
+            Some((_, opened)) => Ok((opened.as_fd(), name)),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn host_stat(&mut self, path: &Path) -> io::Result<Option<Stat>> {
+        let (parent, name) = match self.parent(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Notes what was done, with what stands there now.
+    fn note(&mut self, path: &Path, was: Was, old: Option<u64>) {
+        self.applied.changed += 1;
+        if self.done.len() > MAX_UNDO {
+            return;
+        }
+        let stat = self.host_stat(path).ok().flatten();
+        self.done.push(Done {
+            path: path.as_os_str().as_bytes().to_vec(),
+            now: stat.as_ref().map(identity),
+            was,
+            old,
+            is_directory: stat.is_some_and(|stat| is_directory(&stat)),
+        });
+    }
+
+    fn next_old(&mut self) -> u64 {
+        self.olds += 1;
+        self.olds
+    }
+
+    fn directory(&mut self, path: &Path, opaque: bool, stat: &Stat) -> Step {
+        let existing = self.host_stat(path).map_err(failed)?;
+        let mode = stat.st_mode & 0o777;
+        match existing {
+            Some(there) if is_directory(&there) => {
+                if opaque {
+                    self.delete_rest(path)?;
+                }
+                if there.st_mode & 0o777 != mode {
+                    self.modes.push((path.to_owned(), mode));
+                    self.applied.changed += 1;
+                }
+                return Ok(());
+            }
+            Some(_) => self.delete(path)?,
+            None => {}
+        }
+        let owner = self.owner_above(path);
+        let (parent, name) = self.parent(path).map_err(gone)?;
+        rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o700)).map_err(failed)?;
+        if let Some((user, group)) = owner {
+            rustix::fs::chownat(parent, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(failed)?;
+        }
+        self.modes.push((path.to_owned(), mode));
+        self.note(path, Was::Nothing, None);
+        Ok(())
+    }
+
+    /// As root: who owns what is new in a directory.
+    fn owner_above(&mut self, path: &Path) -> Option<(Uid, Gid)> {
+        if !self.is_root {
+            return None;
+        }
+        let (parent, _) = self.parent(path).ok()?;
+        let stat = rustix::fs::fstat(parent).ok()?;
+        Some((Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)))
+    }
+
+    /// Deletes what an opaque directory hides.
+    fn delete_rest(&mut self, path: &Path) -> Step {
+        let host =
+            open_beneath(self.host, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(gone)?;
+        for name in entries(&host) {
+            let inner = path.join(name_of(&name));
+            let covered = lstat(self.upper, &inner).is_some_and(|kind| kind != Stands::Whiteout);
+            if !covered && let Err(reason) = self.delete(&inner) {
+                self.applied.deny(&inner, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes an entry of the host with everything in it. What must stay stays, with the directories above it.
+    fn delete(&mut self, path: &Path) -> Step {
+        let Some(stat) = self.host_stat(path).map_err(failed)? else { return Ok(()) };
+        if let Some(reason) = self.denial(path) {
+            return Err(reason);
+        }
+        if !is_directory(&stat) {
+            if self.is_changed(&stat) {
+                return Err(DenialReason::Conflict);
+            }
+            return self.move_away(path, &stat);
+        }
+        if self.is_one_device && self.is_free(path) {
+            return self.move_away(path, &stat);
+        }
+        let host =
+            open_beneath(self.host, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(gone)?;
+        let mut is_empty = true;
+        for name in entries(&host) {
+            let inner = path.join(name_of(&name));
+            if let Err(reason) = self.delete(&inner) {
+                is_empty = false;
+                self.applied.deny(&inner, reason);
+            }
+        }
+        // The cache may hold the directory that goes.
+        self.last = None;
+        if is_empty {
+            let (parent, name) = self.parent(path).map_err(gone)?;
+            rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(failed)?;
+            self.note(path, Was::Directory, None);
+        }
+        Ok(())
+    }
+
+    /// Whether everything beneath a directory of the host may go.
+    fn is_free(&self, path: &Path) -> bool {
+        let mut waiting = vec![path.to_owned()];
+        while let Some(below) = waiting.pop() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let Ok(directory) = open_beneath(self.host, &below, flags, Mode::empty()) else { return false };
+            for name in entries(&directory) {
+                let inner = below.join(name_of(&name));
+                let Ok(stat) = rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW) else {
+                    return false;
+                };
+                if self.denial(&inner).is_some() {
+                    return false;
+                }
+                if is_directory(&stat) {
+                    waiting.push(inner);
+                } else if self.is_changed(&stat) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes an entry of the host away, into the layer where that is possible.
+    fn move_away(&mut self, path: &Path, stat: &Stat) -> Step {
+        let number = self.next_old();
+        let (old, is_one_device) =
+            (super::launch::duplicate(self.old.as_fd()).map_err(failed)?, self.is_one_device);
+        self.last = None;
+        let (parent, name) = self.parent(path).map_err(gone)?;
+        if is_one_device {
+            rustix::fs::renameat_with(parent, name, &old, &*number.to_string(), RenameFlags::NOREPLACE)
+                .map_err(failed)?;
+            let moved =
+                rustix::fs::statat(&old, &*number.to_string(), AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+            if moved.st_ino != stat.st_ino {
+                let _ = rustix::fs::renameat_with(
+                    &old,
+                    &*number.to_string(),
+                    parent,
+                    name,
+                    RenameFlags::NOREPLACE,
+                );
+                return Err(DenialReason::Conflict);
+            }
+            self.note(path, Was::Entry, Some(number));
+            return Ok(());
+        }
+        let has_old = copy_old(parent, name, stat, old.as_fd(), number);
+        rustix::fs::unlinkat(parent, name, AtFlags::empty()).map_err(failed)?;
+        self.note(path, Was::Entry, has_old.then_some(number));
+        Ok(())
+    }
+
+    /// Puts a file or a link of the layer in its place.
+    fn put(&mut self, path: &Path, kind: Kind, stat: &Stat) -> Step {
+        let above = path.parent().unwrap_or(Path::new(""));
+        let name = path.file_name().ok_or_else(|| failed(io::Error::from(io::ErrorKind::InvalidInput)))?;
+        let place = if above == Path::new("") { Path::new(".") } else { above };
+        let source = open_beneath(self.upper, place, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+            .map_err(failed)?;
+        let mode = stat.st_mode & 0o777;
+        let file = if kind == Kind::File {
+            if !self.is_root && mode & 0o600 != 0o600 {
+                rustix::fs::chmodat(&source, name, Mode::from_raw_mode(mode | 0o600), AtFlags::empty())
+                    .map_err(failed)?;
+            }
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+            Some(open_beneath(source.as_fd(), Path::new(name), flags, Mode::empty()).map_err(failed)?)
+        } else {
+            None
+        };
+        self.parent(path).map_err(gone)?;
+        let mut existing = self.host_stat(path).map_err(failed)?;
+        if crate::protected::fold(&name.to_string_lossy()) == ".gitattributes" && !self.admitted.admits(path)
+        {
+            self.judge_attributes(path, file.as_ref(), stat)?;
+        }
+        match &existing {
+            Some(there) if is_directory(there) => {
+                self.delete(path)?;
+                existing = self.host_stat(path).map_err(failed)?;
+                if existing.is_some() {
+                    return Err(DenialReason::Conflict);
+                }
+            }
+            Some(there) => {
+                if let Some(file) = &file
+                    && is_regular(there)
+                    && there.st_size == stat.st_size
+                    && self.is_same(path, file)
+                {
+                    return self.attributes(path, stat, there);
+                }
+                if self.is_changed(there) {
+                    return Err(DenialReason::Conflict);
+                }
+            }
+            None if file.as_ref().is_some_and(|file| changes::has_origin(file.as_fd())) => {
+                return Err(DenialReason::Conflict);
+            }
+            None => {}
+        }
+        let owner = match &existing {
+            Some(there) if self.is_root => Some((Uid::from_raw(there.st_uid), Gid::from_raw(there.st_gid))),
+            _ => self.owner_above(path),
+        };
+        if self.is_one_device {
+            if let Some(file) = &file {
+                changes::remove_attributes(file.as_fd()).map_err(failed)?;
+                if let Some((user, group)) = owner {
+                    rustix::fs::fchown(file, Some(user), Some(group)).map_err(failed)?;
+                }
+                rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(failed)?;
+            } else if let Some((user, group)) = owner {
+                rustix::fs::chownat(&source, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)
+                    .map_err(failed)?;
+            }
+            return self.swap(path, source.as_fd(), name, existing.as_ref());
+        }
+        self.copy(path, source.as_fd(), file, stat, owner, existing.as_ref())
+    }
+
+    /// Copies a file or a link beside its place, and then puts it there in one step.
+    fn copy(
+        &mut self,
+        path: &Path,
+        source: BorrowedFd<'_>,
+        file: Option<OwnedFd>,
+        stat: &Stat,
+        owner: Option<(Uid, Gid)>,
+        existing: Option<&Stat>,
+    ) -> Step {
+        self.copies += 1;
+        let beside = format!(".toolpost-{}-{}", self.record.id, self.copies);
+        let (parent, name) = self.parent(path).map_err(gone)?;
+        let parent = super::launch::duplicate(parent).map_err(failed)?;
+        let made = (|| -> io::Result<()> {
+            let Some(file) = file else {
+                let target = rustix::fs::readlinkat(source, name, Vec::new())?;
+                rustix::fs::symlinkat(&target, &parent, &*beside)?;
+                if let Some((user, group)) = owner {
+                    rustix::fs::chownat(
+                        &parent,
+                        &*beside,
+                        Some(user),
+                        Some(group),
+                        AtFlags::SYMLINK_NOFOLLOW,
+                    )?;
+                }
+                return Ok(());
+            };
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+            let target = open_beneath(parent.as_fd(), Path::new(&beside), flags, Mode::from_raw_mode(0o600))?;
+            let mut target = std::fs::File::from(target);
+            io::copy(&mut std::fs::File::from(file), &mut target)?;
+            if let Some((user, group)) = owner {
+                rustix::fs::fchown(&target, Some(user), Some(group))?;
+            }
+            rustix::fs::fchmod(&target, Mode::from_raw_mode(stat.st_mode & 0o777))?;
+            Ok(rustix::fs::futimens(&target, &times(stat))?)
+        })();
+        let step = match made {
+            Ok(()) => self.swap(path, parent.as_fd(), std::ffi::OsStr::new(&beside), existing),
+            Err(error) => Err(failed(error)),
+        };
+        if step.is_err() {
+            let _ = rustix::fs::unlinkat(&parent, &*beside, AtFlags::empty());
+        }
+        step
+    }
+
+    /// Puts an entry that is ready in its place, and the one that was there into the layer.
+    fn swap(
+        &mut self,
+        path: &Path,
+        from: BorrowedFd<'_>,
+        ready: &std::ffi::OsStr,
+        existing: Option<&Stat>,
+    ) -> Step {
+        let number = self.next_old();
+        let (old, is_one_device) =
+            (super::launch::duplicate(self.old.as_fd()).map_err(failed)?, self.is_one_device);
+        let (parent, name) = self.parent(path).map_err(gone)?;
+        let rename = |flags: RenameFlags| rustix::fs::renameat_with(from, ready, parent, name, flags);
+        let Some(existing) = existing else {
+            match rename(RenameFlags::NOREPLACE) {
+                Ok(()) => {}
+                Err(Errno::EXIST) => return Err(DenialReason::Conflict),
+                // A file system that knows no flags; it was looked at a moment ago.
+                Err(Errno::INVAL) => rename(RenameFlags::empty()).map_err(failed)?,
+                Err(error) => return Err(failed(error)),
+            }
+            self.note(path, Was::Nothing, None);
+            return Ok(());
+        };
+        match rename(RenameFlags::EXCHANGE) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Err(DenialReason::Conflict),
+            Err(Errno::INVAL) => {
+                rename(RenameFlags::empty()).map_err(failed)?;
+                self.note(path, Was::Entry, None);
+                return Ok(());
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        let replaced = rustix::fs::statat(from, ready, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+        if replaced.st_ino != existing.st_ino || replaced.st_size != existing.st_size {
+            // The host put something else there between the look and the exchange.
+            rename(RenameFlags::EXCHANGE).map_err(failed)?;
+            return Err(DenialReason::Conflict);
+        }
+        let has_old = if is_one_device {
+            rustix::fs::renameat(from, ready, &old, &*number.to_string()).is_ok()
+        } else {
+            let has_old = copy_old(from, ready, existing, old.as_fd(), number);
+            rustix::fs::unlinkat(from, ready, AtFlags::empty()).map_err(failed)?;
+            has_old
+        };
+        self.note(path, Was::Entry, has_old.then_some(number));
+        Ok(())
+    }
+
+    /// The content is the same: only mode and time may differ.
+    fn attributes(&mut self, path: &Path, stat: &Stat, there: &Stat) -> Step {
+        let mode = stat.st_mode & 0o777;
+        let (parent, name) = self.parent(path).map_err(gone)?;
+        let mut is_changed = false;
+        if there.st_mode & 0o777 != mode {
+            let file =
+                open_beneath(parent, Path::new(name), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
+            match file {
+                Ok(file) => rustix::fs::fchmod(&file, Mode::from_raw_mode(mode)).map_err(failed)?,
+                Err(error) => return Err(failed(error)),
+            }
+            is_changed = true;
+        }
+        if (there.st_mtime, there.st_mtime_nsec) != (stat.st_mtime, stat.st_mtime_nsec) {
+            rustix::fs::utimensat(parent, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+            is_changed = true;
+        }
+        self.applied.changed += usize::from(is_changed);
+        Ok(())
+    }
+
+    /// Whether the host's file has the same content.
+    fn is_same(&mut self, path: &Path, file: &OwnedFd) -> bool {
+        let Ok((parent, name)) = self.parent(path) else { return false };
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let Ok(there) = open_beneath(parent, Path::new(name), flags, Mode::empty()) else { return false };
+        let Ok(file) = super::launch::duplicate(file.as_fd()) else { return false };
+        let same = same_content(&mut std::fs::File::from(file), &mut std::fs::File::from(there));
+        same.unwrap_or(false)
+    }
+
+    /// A `.gitattributes` may name no driver that it did not name before.
+    fn judge_attributes(&mut self, path: &Path, file: Option<&OwnedFd>, stat: &Stat) -> Step {
+        let (Some(file), true) = (file, stat.st_size as u64 <= MAX_ATTRIBUTES) else {
+            return Err(DenialReason::GitDriver);
+        };
+        let read = |file: OwnedFd| {
+            let mut content = Vec::new();
+            std::fs::File::from(file).take(MAX_ATTRIBUTES).read_to_end(&mut content).map(|_| content)
+        };
+        let new = open_again(file.as_fd()).and_then(read).map_err(failed)?;
+        let (parent, name) = self.parent(path).map_err(gone)?;
+        let old = open_beneath(parent, Path::new(name), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
+            .map_err(io::Error::from)
+            .and_then(read)
+            .unwrap_or_default();
+        if adds_git_driver(&old, &new) { Err(DenialReason::GitDriver) } else { Ok(()) }
+    }
+
+    /// Sets the modes of directories, the deepest first.
+    fn finish(&mut self) {
+        for (path, mode) in std::mem::take(&mut self.modes).into_iter().rev() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let step = open_beneath(self.host, &path, flags, Mode::empty())
+                .and_then(|directory| rustix::fs::fchmod(&directory, Mode::from_raw_mode(mode)));
+            if let Err(error) = step {
+                self.applied.deny(&path, failed(error));
+            }
+        }
+        for done in &mut self.done {
+            if done.is_directory
+                && let Ok(Some(stat)) = stat_of(self.host, &super::path_of(&done.path))
+            {
+                done.now = Some(identity(&stat));
+            }
+        }
+    }
+
+    /// Whether the changes delete more than a person would expect.
+    fn deletes_much(&mut self, list: &[Change]) -> bool {
+        let is_product = |path: &Path| {
+            path.iter().any(|part| PRODUCTS.iter().any(|product| part == std::ffi::OsStr::new(product)))
+        };
+        let mut count = 0usize;
+        for change in list {
+            if is_product(&change.path) {
+                continue;
+            }
+            match change.kind {
+                Kind::Deleted => count += self.files_beneath(&change.path, false, &is_product),
+                Kind::Directory { opaque: true } => {
+                    count += self.files_beneath(&change.path, true, &is_product);
+                }
+                _ => {}
+            }
+            if count > MAX_DELETED {
+                return true;
+            }
+        }
+        let Ok(top) =
+            open_beneath(self.host, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+        else {
+            return false;
+        };
+        let deleted: std::collections::HashSet<&Path> = list
+            .iter()
+            .filter(|change| change.kind == Kind::Deleted)
+            .map(|change| change.path.as_path())
+            .collect();
+        let names: Vec<_> = entries(&top).into_iter().filter(|name| name.to_bytes() != b".git").collect();
+        names.len() > 2
+            && names
+                .iter()
+                .all(|name| deleted.contains(Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()))))
+    }
+
+    /// How many files of the host are beneath a path, and with `uncovered` not in the layer: at most one more than the
+    /// limit.
+    fn files_beneath(&self, path: &Path, uncovered: bool, is_product: &dyn Fn(&Path) -> bool) -> usize {
+        let mut count = 0;
+        let mut waiting = vec![path.to_owned()];
+        while let Some(below) = waiting.pop() {
+            if count > MAX_DELETED || is_product(&below) {
+                continue;
+            }
+            match stat_of(self.host, &below) {
+                Ok(Some(stat)) if is_directory(&stat) => {
+                    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+                    if let Ok(directory) = open_beneath(self.host, &below, flags, Mode::empty()) {
+                        waiting.extend(entries(&directory).iter().map(|name| below.join(name_of(name))));
+                    }
+                }
+                Ok(Some(_)) => {
+                    let covered =
+                        uncovered && lstat(self.upper, &below).is_some_and(|kind| kind != Stands::Whiteout);
+                    count += usize::from(!covered);
+                }
+                _ => {}
+            }
+        }
+        count
+    }
+}
+
+/// The host directory with the layer over it.
+struct View<'a> {
+    host: BorrowedFd<'a>,
+    upper: BorrowedFd<'a>,
+}
+
+/// What a layer has at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stands {
+    Entry(EntryKind),
+    /// The host's entry is hidden.
+    Whiteout,
+}
+
+impl ChangedTree for View<'_> {
+    fn before(&self, path: &Path) -> Option<EntryKind> {
+        stat_of(self.host, path).ok().flatten().map(|stat| kind_of(&stat))
+    }
+
+    fn after(&self, path: &Path) -> Option<EntryKind> {
+        let mut above = PathBuf::new();
+        for part in path {
+            above.push(part);
+            match lstat(self.upper, &above) {
+                Some(Stands::Whiteout) => return None,
+                Some(Stands::Entry(kind)) if above == path => return Some(kind),
+                Some(Stands::Entry(EntryKind::Directory)) => {
+                    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+                    let opened = open_beneath(self.upper, &above, flags, Mode::empty());
+                    if opened.is_ok_and(|opened| changes::is_opaque(&opened)) {
+                        return match lstat(self.upper, path) {
+                            Some(Stands::Entry(kind)) => Some(kind),
+                            _ => None,
+                        };
+                    }
+                }
+                Some(Stands::Entry(_)) => return None,
+                None => break,
+            }
+        }
+        self.before(path)
+    }
+}
+
+fn lstat(upper: BorrowedFd<'_>, path: &Path) -> Option<Stands> {
+    let stat = stat_of(upper, path).ok().flatten()?;
+    let is_whiteout = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0;
+    Some(if is_whiteout { Stands::Whiteout } else { Stands::Entry(kind_of(&stat)) })
+}
+
+/// What stands at a path beneath a directory, no link followed.
+fn stat_of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<Stat>> {
+    let Some(name) = path.file_name() else { return Ok(None) };
+    let above = path.parent().unwrap_or(Path::new(""));
+    let stat = if above == Path::new("") {
+        rustix::fs::statat(root, name, AtFlags::SYMLINK_NOFOLLOW)
+    } else {
+        open_beneath(root, above, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
+            .and_then(|parent| rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW))
+    };
+    match stat {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn kind_of(stat: &Stat) -> EntryKind {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => EntryKind::File,
+        FileType::Directory => EntryKind::Directory,
+        FileType::Symlink => EntryKind::Link,
+        _ => EntryKind::Special,
+    }
+}
+
+fn is_directory(stat: &Stat) -> bool {
+    kind_of(stat) == EntryKind::Directory
+}
+
+fn is_regular(stat: &Stat) -> bool {
+    kind_of(stat) == EntryKind::File
+}
+
+fn identity(stat: &Stat) -> (u64, i64, i64, i64) {
+    (stat.st_ino, stat.st_size, stat.st_ctime, stat.st_ctime_nsec as i64)
+}
+
+fn times(stat: &Stat) -> rustix::fs::Timestamps {
+    let at = |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as i64 };
+    rustix::fs::Timestamps {
+        last_access: at(stat.st_atime, stat.st_atime_nsec),
+        last_modification: at(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
+/// The directory of a change is not on the host any more, or is another.
+fn gone(error: impl Into<io::Error>) -> DenialReason {
+    let error = error.into();
+    let is_other = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()));
+    if is_other { DenialReason::Conflict } else { failed(error) }
+}
+
+/// Whether the target of a link lies outside the directory.
+fn leads_outside(path: &Path, target: &Path) -> bool {
+    use std::path::Component;
+    if target.is_absolute() {
+        return true;
+    }
+    let mut depth = path.components().count().saturating_sub(1) as i64;
+    target.components().any(|part| {
+        depth += match part {
+            Component::ParentDir => -1,
+            Component::Normal(_) => 1,
+            _ => 0,
+        };
+        depth < 0
+    })
+}
+
+fn name_of(name: &std::ffi::CStr) -> &Path {
+    Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()))
+}
+
+/// The names in a directory.
+fn entries(directory: &OwnedFd) -> Vec<std::ffi::CString> {
+    changes::names(directory, &mut Vec::with_capacity(32 << 10))
+}
+
+/// The same file, read from its beginning.
+fn open_again(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let own = super::launch::duplicate(file)?;
+    rustix::fs::seek(&own, rustix::fs::SeekFrom::Start(0))?;
+    Ok(own)
+}
+
+fn same_content(one: &mut std::fs::File, other: &mut std::fs::File) -> io::Result<bool> {
+    use std::io::{Seek as _, SeekFrom};
+    let (mut left, mut right) = (vec![0u8; 64 << 10], vec![0u8; 64 << 10]);
+    one.seek(SeekFrom::Start(0))?;
+    loop {
+        let count = one.read(&mut left)?;
+        if count == 0 {
+            one.seek(SeekFrom::Start(0))?;
+            return Ok(other.read(&mut right)? == 0);
+        }
+        let (Some(left), Some(right)) = (left.get(..count), right.get_mut(..count)) else { return Ok(false) };
+        if other.read_exact(right).is_err() || left != right {
+            one.seek(SeekFrom::Start(0))?;
+            return Ok(false);
+        }
+    }
+}
+
+/// Copies an old version into the layer, if it is a small regular file.
+fn copy_old(
+    from: BorrowedFd<'_>,
+    name: &std::ffi::OsStr,
+    stat: &Stat,
+    old: BorrowedFd<'_>,
+    number: u64,
+) -> bool {
+    if !is_regular(stat) || stat.st_size as u64 > MAX_OLD_COPY {
+        return false;
+    }
+    let copied = (|| -> io::Result<()> {
+        let file = open_beneath(from, Path::new(name), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o777);
+        let target = open_beneath(old, Path::new(&number.to_string()), flags, mode)?;
+        io::copy(&mut std::fs::File::from(file), &mut std::fs::File::from(target))?;
+        Ok(())
+    })();
+    copied.is_ok()
+}
+
+/// Takes back what was applied, the last change first.
+pub(super) fn undo(record: &Record, layer: BorrowedFd<'_>, host: BorrowedFd<'_>) -> Applied {
+    let mut applied = Applied::new(&record.id, ApplyState::Applied);
+    let Ok(old) = rustix::fs::openat(layer, OLD, super::DIRECTORY, Mode::empty()) else { return applied };
+    let Ok(_lock) = lock(host) else { return applied };
+    for done in record.done.iter().rev() {
+        let path = super::path_of(&done.path);
+        match undo_one(done, &path, old.as_fd(), host) {
+            Ok(()) => applied.changed += 1,
+            Err(reason) => applied.deny(&path, reason),
+        }
+    }
+    applied
+}
+
+fn undo_one(done: &Done, path: &Path, old: BorrowedFd<'_>, host: BorrowedFd<'_>) -> Step {
+    let name = path.file_name().ok_or(DenialReason::Conflict)?;
+    let above = path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
+    let parent =
+        open_beneath(host, above, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(gone)?;
+    let there = stat_of(host, path).map_err(failed)?;
+    // The time of a directory changes with what is in it.
+    let is_ours = match (&there, done.now) {
+        (Some(stat), Some(now)) if done.is_directory => stat.st_ino == now.0,
+        (Some(stat), Some(now)) => identity(stat) == now,
+        (None, None) => true,
+        _ => false,
+    };
+    if !is_ours {
+        return Err(DenialReason::Conflict);
+    }
+    let Some(number) = done.old.map(|number| number.to_string()) else {
+        return match (done.now, done.was) {
+            (Some(_), Was::Nothing) if done.is_directory => {
+                rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR).map_err(failed)
+            }
+            (Some(_), Was::Nothing) => rustix::fs::unlinkat(&parent, name, AtFlags::empty()).map_err(failed),
+            (None, Was::Directory) => {
+                rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)).map_err(failed)
+            }
+            _ => Err(DenialReason::Failed("its old version was not stored".into())),
+        };
+    };
+    match rustix::fs::renameat(old, &*number, &parent, name) {
+        Err(Errno::XDEV) => {}
+        other => return other.map_err(failed),
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let file = open_beneath(old, Path::new(&number), flags, Mode::empty()).map_err(failed)?;
+    let mut file = std::fs::File::from(file);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+    let target =
+        open_beneath(parent.as_fd(), Path::new(name), flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
+    io::copy(&mut file, &mut std::fs::File::from(target)).map(|_| ()).map_err(failed)
+}

@@ -1,0 +1,190 @@
+//! What a program wrote into its layer, as a list of changes of the host directory.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::super::files::open_beneath;
+
+/// More changes than this are not listed: what is beyond stays in the layer.
+const MAX_CHANGES: usize = 1_000_000;
+/// Entries in deeper directories are not listed.
+const MAX_DEPTH: usize = 256;
+
+/// The attributes in which the kernel notes what a layer is, for root and for others.
+const OPAQUE: [&CStr; 2] = [c"trusted.overlay.opaque", c"user.overlay.opaque"];
+const ORIGIN: [&CStr; 2] = [c"trusted.overlay.origin", c"user.overlay.origin"];
+
+/// What becomes of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A directory is there. If it is opaque, nothing of the host's one of that name remains in it.
+    Directory { opaque: bool },
+    /// A regular file has this content.
+    File,
+    /// A symbolic link has this target.
+    Link,
+    /// Nothing is there.
+    Deleted,
+    /// A socket, a FIFO or a device, which apply never makes.
+    Special,
+}
+
+/// A change that a layer holds.
+#[derive(Debug)]
+pub(super) struct Change {
+    /// Relative to the directory.
+    pub(super) path: PathBuf,
+    pub(super) kind: Kind,
+    pub(super) stat: Stat,
+}
+
+/// The changes of a layer, each directory before what is in it.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    pub(super) list: Vec<Change>,
+    /// Why some are not listed.
+    pub(super) left_out: Option<&'static str>,
+}
+
+/// Whether a layer holds nothing.
+pub(super) fn is_empty(upper: BorrowedFd<'_>) -> bool {
+    let Ok(directory) =
+        open_beneath(upper, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+    else {
+        return false;
+    };
+    let mut buffer = Vec::with_capacity(1 << 10);
+    names(&directory, &mut buffer).is_empty()
+}
+
+/// The names in a directory, in order.
+pub(super) fn names(directory: &OwnedFd, buffer: &mut Vec<u8>) -> Vec<CString> {
+    let mut names = Vec::new();
+    let mut entries = rustix::fs::RawDir::new(directory, buffer.spare_capacity_mut());
+    while let Some(Ok(entry)) = entries.next() {
+        let name = entry.file_name();
+        if name.to_bytes() != b"." && name.to_bytes() != b".." {
+            names.push(name.to_owned());
+        }
+        if names.len() > MAX_CHANGES {
+            break;
+        }
+    }
+    names.sort_unstable();
+    names
+}
+
+/// Lists what a layer holds.
+pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
+    let mut changes = Changes::default();
+    let mut buffer = Vec::with_capacity(32 << 10);
+    let Ok(root) = open_beneath(upper, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+    else {
+        changes.left_out = Some("the layer could not be opened");
+        return changes;
+    };
+    // One open directory a level: neither the length of a path nor its depth matters to the kernel.
+    let first = names(&root, &mut buffer).into_iter();
+    let mut open = vec![(PathBuf::new(), first, root)];
+    loop {
+        let depth = open.len();
+        let Some((below, rest, directory)) = open.last_mut() else { break };
+        let Some(name) = rest.next() else {
+            open.pop();
+            continue;
+        };
+        if changes.list.len() >= MAX_CHANGES {
+            changes.left_out = Some("there are more than 1,000,000");
+            break;
+        }
+        let path = below.join(OsStr::from_bytes(name.to_bytes()));
+        let Ok(stat) = rustix::fs::statat(&*directory, name.as_c_str(), AtFlags::SYMLINK_NOFOLLOW) else {
+            continue;
+        };
+        let mut inner = None;
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                let Ok(opened) = open_inner(directory.as_fd(), &name, &stat) else {
+                    changes.left_out = Some("a directory could not be opened");
+                    continue;
+                };
+                let opaque = is_opaque(&opened);
+                if depth < MAX_DEPTH {
+                    inner = Some(opened);
+                } else {
+                    changes.left_out = Some("directories are nested deeper than 256 levels");
+                }
+                Kind::Directory { opaque }
+            }
+            FileType::RegularFile => Kind::File,
+            FileType::Symlink => Kind::Link,
+            FileType::CharacterDevice if stat.st_rdev == 0 => Kind::Deleted,
+            _ => Kind::Special,
+        };
+        if let Some(inner) = inner {
+            let names = names(&inner, &mut buffer).into_iter();
+            open.push((path.clone(), names, inner));
+        }
+        changes.list.push(Change { path, kind, stat });
+    }
+    changes
+}
+
+/// Opens a directory of the layer. The program may have taken away its owner's rights, which come back when it is applied.
+fn open_inner(directory: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> Result<OwnedFd, Errno> {
+    let open = || rustix::fs::openat(directory, name, super::DIRECTORY, Mode::empty());
+    if stat.st_mode & 0o700 != 0o700 {
+        rustix::fs::chmodat(
+            directory,
+            name,
+            Mode::from_raw_mode(stat.st_mode & 0o777 | 0o700),
+            AtFlags::empty(),
+        )?;
+    }
+    open()
+}
+
+pub(super) fn is_opaque(directory: &OwnedFd) -> bool {
+    let mut value = [0u8; 8];
+    OPAQUE
+        .iter()
+        .any(|name| matches!(rustix::fs::fgetxattr(directory, *name, &mut value), Ok(1)) && value[0] == b'y')
+}
+
+/// Whether a regular file of a layer was one of the host before.
+pub(super) fn has_origin(file: BorrowedFd<'_>) -> bool {
+    let mut value = [0u8; 256];
+    ORIGIN.iter().any(|name| {
+        !matches!(
+            rustix::fs::fgetxattr(file, *name, &mut value),
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM)
+        )
+    })
+}
+
+/// Takes the kernel's notes, and what the program put into attributes, from a file that leaves the layer.
+pub(super) fn remove_attributes(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut list = vec![0u8; 64 << 10];
+    let length = match rustix::fs::flistxattr(file, &mut list) {
+        Ok(length) => length,
+        Err(Errno::OPNOTSUPP) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for name in list.get(..length).unwrap_or_default().split(|byte| *byte == 0) {
+        // Labels of the host's own security modules stay.
+        if (name.starts_with(b"user.")
+            || name.starts_with(b"trusted.")
+            || name.starts_with(b"system.posix_acl")
+            || name == b"security.capability")
+            && let Ok(name) = CString::new(name)
+        {
+            rustix::fs::fremovexattr(file, name.as_c_str())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! Layers that no run uses: their records, and what a person does with them.
+
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use super::super::files::open_beneath;
+use super::apply::{Admitted, undo};
+use super::changes::{self, Kind};
+use super::{Instant, Layer, UPPER, open_directory, parents, path_of, remove};
+use crate::apply::{Applied, ApplyState};
+use crate::{Changes, Error};
+
+const RECORD: &str = "layer.json";
+/// A larger record is none of ours.
+const MAX_RECORD: u64 = 64 << 20;
+/// The form of a record.
+const VERSION: u32 = 1;
+
+/// How far the run of a layer has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum State {
+    /// The program runs, or was killed together with the host program.
+    #[default]
+    Running,
+    /// Its changes wait.
+    Held,
+    /// Its changes are being applied; a host program that ends here leaves the rest to the next one.
+    Applying,
+    /// Its changes were applied; old versions lie in the layer.
+    Applied,
+}
+
+/// A path that apply changed, for undo.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Done {
+    pub(super) path: Vec<u8>,
+    /// The identity of what stands there now: inode, size, seconds and nanoseconds of its change. None: nothing does.
+    pub(super) now: Option<(u64, i64, i64, i64)>,
+    pub(super) was: Was,
+    /// The number of the old version in the layer, if it was stored.
+    pub(super) old: Option<u64>,
+    pub(super) is_directory: bool,
+}
+
+/// What stood at a path before apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Was {
+    Nothing,
+    /// A directory that was deleted after what was in it.
+    Directory,
+    Entry,
+}
+
+/// What a layer says of itself.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) v: u32,
+    pub(super) id: String,
+    /// The host directory, as bytes.
+    pub(super) directory: Vec<u8>,
+    pub(super) device: u64,
+    pub(super) inode: u64,
+    /// The time of the host directory's file system when the program began to see it.
+    pub(super) since: Instant,
+    /// Seconds since 1970.
+    pub(super) started: u64,
+    pub(super) state: State,
+    pub(super) held_because: Option<String>,
+    /// Protected paths that were admitted.
+    pub(super) allowed: Vec<Vec<u8>>,
+    /// Host paths that the operator's trust pins.
+    pub(super) pinned: Vec<Vec<u8>>,
+    pub(super) done: Vec<Done>,
+}
+
+impl Record {
+    /// Writes the record in one step.
+    pub(super) fn save(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
+        let mut record = self.clone();
+        record.v = VERSION;
+        if record.started == 0 {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            record.started = now.as_secs();
+        }
+        let text = serde_json::to_vec(&record)?;
+        let next = "layer.json.next";
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(directory, next, flags, Mode::from_raw_mode(0o600))?;
+        std::fs::File::from(file).write_all(&text)?;
+        rustix::fs::renameat(directory, next, directory, RECORD)?;
+        Ok(())
+    }
+
+    fn load(directory: BorrowedFd<'_>) -> io::Result<Self> {
+        let file = open_beneath(directory, Path::new(RECORD), OFlags::RDONLY, Mode::empty())?;
+        let mut text = Vec::new();
+        std::fs::File::from(file).take(MAX_RECORD).read_to_end(&mut text)?;
+        let record: Self = serde_json::from_slice(&text)?;
+        if record.v == VERSION { Ok(record) } else { Err(io::Error::other("the record has another version")) }
+    }
+}
+
+/// The name of a layer's directory: those of one host directory are found by their beginning.
+pub(super) fn name(device: u64, inode: u64, id: &str) -> String {
+    format!("{device:x}-{inode:x}-{id}")
+}
+
+/// A layer that this process has locked, and no run uses.
+#[derive(Debug)]
+pub(crate) struct HeldLayer {
+    path: PathBuf,
+    directory: OwnedFd,
+    record: Record,
+}
+
+fn fail(id: &str, reason: impl Into<String>) -> Error {
+    Error::HeldRun { id: id.to_owned(), reason: reason.into() }
+}
+
+/// Layers that no run uses, the newest first. Their own directories may be named by a caller.
+pub(crate) fn all(chosen: Option<&Path>) -> Result<Vec<HeldLayer>, Error> {
+    Ok(matching(chosen, ""))
+}
+
+/// Those of one host directory.
+pub(super) fn of_directory(chosen: Option<&Path>, device: u64, inode: u64) -> Vec<HeldLayer> {
+    matching(chosen, &name(device, inode, ""))
+}
+
+fn matching(chosen: Option<&Path>, prefix: &str) -> Vec<HeldLayer> {
+    let mut all = Vec::new();
+    for parent in parents(chosen) {
+        let Ok(entries) = std::fs::read_dir(parent) else { continue };
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(prefix)
+                && let Ok(layer) = HeldLayer::open(&entry.path())
+            {
+                all.push(layer);
+            }
+        }
+    }
+    all.sort_by_key(|layer| std::cmp::Reverse(layer.record.started));
+    all
+}
+
+/// The layer with this identifier, or its beginning.
+pub(crate) fn find(id: &str, chosen: Option<&Path>) -> Result<HeldLayer, Error> {
+    let mut found: Vec<_> =
+        all(chosen)?.into_iter().filter(|layer| !id.is_empty() && layer.id().starts_with(id)).collect();
+    match (found.pop(), found.len()) {
+        (Some(layer), 0) => Ok(layer),
+        (None, _) => Err(fail(id, "no such run has changes; `toolpost apply` lists those that have")),
+        _ => Err(fail(id, "several runs begin so; give more of the identifier")),
+    }
+}
+
+impl HeldLayer {
+    fn open(path: &Path) -> io::Result<Self> {
+        let directory = open_directory(path)?;
+        rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
+        let stat = rustix::fs::fstat(&directory)?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::other("it belongs to another user"));
+        }
+        let record = Record::load(directory.as_fd())?;
+        Ok(Self { path: path.to_owned(), directory, record })
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.record.id
+    }
+
+    pub(crate) fn host_directory(&self) -> PathBuf {
+        path_of(&self.record.directory)
+    }
+
+    pub(crate) fn started(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(self.record.started)
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.record.state != State::Applied
+    }
+
+    pub(super) fn is_half_applied(&self) -> bool {
+        self.record.state == State::Applying
+    }
+
+    /// Whether a run was killed that had changed nothing.
+    pub(super) fn holds_nothing(&self) -> bool {
+        self.record.state == State::Running
+            && self.upper().is_ok_and(|upper| changes::is_empty(upper.as_fd()))
+    }
+
+    fn upper(&self) -> io::Result<OwnedFd> {
+        Ok(rustix::fs::openat(&self.directory, UPPER, super::DIRECTORY, Mode::empty())?)
+    }
+
+    fn host(&self) -> Result<OwnedFd, Error> {
+        let path = self.host_directory();
+        let gone =
+            || fail(self.id(), format!("`{}` is not the directory of the run any more", path.display()));
+        let host = open_directory(&path).map_err(|_| gone())?;
+        let stat = rustix::fs::fstat(&host).map_err(|_| gone())?;
+        if (stat.st_dev, stat.st_ino) == (self.record.device, self.record.inode) {
+            Ok(host)
+        } else {
+            Err(gone())
+        }
+    }
+
+    pub(crate) fn changes(&self) -> Changes {
+        let mut changes = Changes::default();
+        let (Ok(upper), Ok(host)) = (self.upper(), self.host()) else { return changes };
+        for change in changes::list(upper.as_fd()).list {
+            let is_there = rustix::fs::statat(&host, &change.path, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+            match (change.kind, is_there) {
+                (Kind::Directory { .. } | Kind::Special, _) | (Kind::Deleted, false) => {}
+                (Kind::Deleted, true) => changes.deleted.push(change.path),
+                (_, true) => changes.changed.push(change.path),
+                (_, false) => changes.new.push(change.path),
+            }
+        }
+        changes
+    }
+
+    pub(crate) fn content(&self, path: &Path, limit: u64) -> Option<Vec<u8>> {
+        let upper = self.upper().ok()?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let file = std::fs::File::from(open_beneath(upper.as_fd(), path, flags, Mode::empty()).ok()?);
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let mut content = Vec::new();
+        file.take(limit).read_to_end(&mut content).ok()?;
+        Some(content)
+    }
+
+    pub(crate) fn apply(self, allowed: &[PathBuf]) -> Result<Applied, Error> {
+        if !self.is_waiting() {
+            return Err(fail(self.id(), "its changes were applied before"));
+        }
+        let host = self.host()?;
+        let id = self.record.id.clone();
+        let upper = self.upper().map_err(|error| fail(&id, error.to_string()))?;
+        let mut layer = Layer {
+            path: self.path,
+            directory: self.directory,
+            upper,
+            record: self.record,
+            host,
+            is_done: false,
+        };
+        let mut admitted = Admitted::new(layer.record.pinned.iter().map(|path| path_of(path)), &[]);
+        admitted.allow(layer.record.allowed.iter().map(|path| path_of(path)));
+        admitted.allow(allowed.iter().cloned());
+        layer.apply(&admitted, true)
+    }
+
+    pub(crate) fn discard(self) -> Result<(), Error> {
+        remove(&self.path, self.directory.as_fd());
+        Ok(())
+    }
+
+    pub(crate) fn undo(self) -> Result<Applied, Error> {
+        if self.record.state != State::Applied {
+            return Err(fail(self.id(), "its changes were not applied; `toolpost discard` removes them"));
+        }
+        let host = self.host()?;
+        let applied = undo(&self.record, self.directory.as_fd(), host.as_fd());
+        remove(&self.path, self.directory.as_fd());
+        Ok(Applied { state: ApplyState::Discarded, ..applied })
+    }
+}

@@ -1,0 +1,304 @@
+//! A private layer over a directory of the host: what code writes lies here until apply moves it.
+//!
+//! A layer is an overlay: the host directory below, only read, and a directory of the layer's own above, which takes
+//! everything that the program writes. It lies on disk, on the file system of the host directory where that is possible,
+//! so that apply moves files instead of copying them. While a run uses it, its directory is locked; a layer without
+//! a lock belongs to a run that was killed, and can be applied or discarded later.
+
+mod apply;
+mod changes;
+mod held;
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+
+use super::files::{Entry, Listing, MAXIMUM_ENTRIES, Owner};
+use super::launch::{self, c_string};
+use super::steps::{Step, attribute};
+use super::temporary;
+
+pub(crate) use self::apply::Admitted;
+use self::changes::Kind;
+pub(crate) use self::held::{HeldLayer, all, find};
+use self::held::{Record, State};
+use crate::Changes;
+
+/// What the program writes.
+const UPPER: &str = "upper";
+/// What the kernel needs beside it.
+const WORK: &str = "work";
+/// Where the host directory is mounted before the overlay.
+const LOWER: &str = "lower";
+/// Where the overlay is mounted before the program's root has it.
+const MERGED: &str = "merged";
+/// Old versions of what apply replaced or deleted.
+const OLD: &str = "old";
+
+/// A point in the time of a file system: seconds and nanoseconds.
+type Instant = (i64, i64);
+
+/// What a program changed in its layer.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    pub(super) changes: Changes,
+    /// The files and links of the layer.
+    pub(super) after: Listing,
+}
+
+/// A layer that this process uses.
+#[derive(Debug)]
+pub(super) struct Layer {
+    /// Its directory.
+    path: PathBuf,
+    /// The same, open and locked.
+    directory: OwnedFd,
+    upper: OwnedFd,
+    record: Record,
+    /// The host directory.
+    host: OwnedFd,
+    /// Whether what is left of it goes away with this value.
+    is_done: bool,
+}
+
+impl Layer {
+    /// Makes one for a host directory. `owner` is the user of the program, if that is another one.
+    pub(super) fn create(
+        host: BorrowedFd<'_>,
+        path: &Path,
+        stat: &Stat,
+        chosen: Option<&Path>,
+        owner: Option<Owner>,
+    ) -> io::Result<Self> {
+        let parent = parent(path, stat.st_dev, chosen)?;
+        let id = fresh_id()?;
+        let place = parent.join(held::name(stat.st_dev, stat.st_ino, &id));
+        rustix::fs::mkdir(&place, Mode::from_raw_mode(0o700))?;
+        let directory = open_directory(&place)?;
+        rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
+        let make = |name: &str, mode: u32| rustix::fs::mkdirat(&directory, name, Mode::from_raw_mode(mode));
+        for name in [WORK, LOWER, MERGED] {
+            make(name, 0o700)?;
+        }
+        make(UPPER, 0o700)?;
+        let upper = rustix::fs::openat(&directory, UPPER, DIRECTORY, Mode::empty())?;
+        if let Some(owner) = owner {
+            let (user, group) = (Uid::from_raw(owner.user), Gid::from_raw(owner.group));
+            rustix::fs::fchown(&upper, Some(user), Some(group))?;
+        }
+        // The root of what the program sees has the mode of this one.
+        rustix::fs::fchmod(&upper, Mode::from_raw_mode(stat.st_mode & 0o777))?;
+        let made = rustix::fs::fstat(&upper)?;
+        let record = Record {
+            id,
+            directory: path.as_os_str().as_bytes().to_vec(),
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            since: (made.st_ctime, made.st_ctime_nsec as i64),
+            state: State::Running,
+            ..Record::default()
+        };
+        record.save(directory.as_fd())?;
+        Ok(Self { path: place, directory, upper, record, host: launch::duplicate(host)?, is_done: false })
+    }
+
+    /// What the program has written so far.
+    pub(super) fn upper(&self) -> BorrowedFd<'_> {
+        self.upper.as_fd()
+    }
+
+    /// The host directory.
+    pub(super) fn host(&self) -> BorrowedFd<'_> {
+        self.host.as_fd()
+    }
+
+    /// What the program changed, as a run reports it.
+    pub(super) fn listed(&self) -> Listed {
+        let all = changes::list(self.upper());
+        let mut listed = Listed::default();
+        listed.after.left_out = all.left_out;
+        for change in all.list {
+            if listed.after.files.len() >= MAXIMUM_ENTRIES {
+                listed.after.left_out = Some("there are more than 20,000 files and folders");
+                break;
+            }
+            if matches!(change.kind, Kind::Directory { .. }) {
+                continue;
+            }
+            let is_there = rustix::fs::statat(&self.host, &change.path, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+            match (change.kind, is_there) {
+                (Kind::Deleted, false) => continue,
+                (Kind::Deleted, true) => {
+                    listed.changes.deleted.push(change.path);
+                    continue;
+                }
+                (_, true) => listed.changes.changed.push(change.path.clone()),
+                (_, false) => listed.changes.new.push(change.path.clone()),
+            }
+            listed.after.files.insert(change.path, Entry::of(&change.stat));
+        }
+        listed
+    }
+
+    /// By what a person names it.
+    pub(super) fn id(&self) -> &str {
+        &self.record.id
+    }
+
+    /// The steps that show the host directory through the layer. `source` shows the host directory at its place in the
+    /// layer, `within` is where the host's files are for the process that carries the steps out. Gives where the layer
+    /// is mounted then.
+    pub(super) fn mount(
+        &self,
+        tree: Option<OwnedFd>,
+        host: &Path,
+        as_root: bool,
+        within: &dyn Fn(&Path) -> CString,
+        steps: &mut Vec<Step>,
+    ) -> CString {
+        let at = |name: &str| within(&self.path.join(name));
+        let lower = at(LOWER);
+        match tree {
+            Some(tree) => steps.push(Step::Attach { tree, target: lower.clone() }),
+            None => steps.push(Step::Bind {
+                source: within(host),
+                target: lower.clone(),
+                attributes: attribute::READ_ONLY | attribute::NO_SETUID | attribute::NO_DEVICES,
+            }),
+        }
+        steps.push(Step::Verify {
+            path: lower.clone(),
+            device: self.record.device,
+            inode: self.record.inode,
+        });
+        let mut options = Vec::new();
+        for (name, path) in [("lowerdir", &lower), ("upperdir", &at(UPPER)), ("workdir", &at(WORK))] {
+            options.extend_from_slice(name.as_bytes());
+            options.push(b'=');
+            for byte in path.as_bytes() {
+                if matches!(byte, b',' | b':' | b'\\') {
+                    options.push(b'\\');
+                }
+                options.push(*byte);
+            }
+            options.push(b',');
+        }
+        // Renaming a directory of the host is refused (`EXDEV`, which programs answer by copying), and nothing that
+        // somebody else wrote into the attributes of the host directory is obeyed.
+        options.extend_from_slice(b"redirect_dir=nofollow,metacopy=off,index=off,xino=off");
+        if !as_root {
+            options.extend_from_slice(b",userxattr");
+        }
+        let merged = at(MERGED);
+        steps.push(Step::Mount {
+            kind: c"overlay",
+            target: merged.clone(),
+            options: c_string(options),
+            flags: MountFlags::NOSUID | MountFlags::NODEV,
+        });
+        merged
+    }
+}
+
+impl Drop for Layer {
+    fn drop(&mut self) {
+        if self.is_done || self.record.state == State::Running && changes::is_empty(self.upper()) {
+            remove(&self.path, self.directory.as_fd());
+        }
+    }
+}
+
+/// How the parts of a layer are opened.
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, DIRECTORY, Mode::empty())
+}
+
+/// Removes a layer with all that is in it.
+fn remove(path: &Path, directory: BorrowedFd<'_>) {
+    temporary::empty(directory);
+    let _ = std::fs::remove_dir(path);
+}
+
+/// An identifier that no other layer has: eight hexadecimal digits.
+fn fresh_id() -> io::Result<String> {
+    let mut random = [0u8; 4];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    Ok(format!("{:08x}", u32::from_ne_bytes(random)))
+}
+
+/// The directories that may hold layers, the best first.
+fn parents(chosen: Option<&Path>) -> Vec<PathBuf> {
+    let name = format!("toolpost-layers-{}", rustix::process::geteuid().as_raw());
+    let mut all: Vec<PathBuf> = chosen.map(Path::to_owned).into_iter().collect();
+    for parent in [std::env::temp_dir(), PathBuf::from("/var/tmp")] {
+        let place = parent.join(&name);
+        if !all.contains(&place) {
+            all.push(place);
+        }
+    }
+    all
+}
+
+/// Finds the directory for the layer of a host directory: on the same file system if there is one, on disk if not.
+fn parent(host: &Path, device: u64, chosen: Option<&Path>) -> io::Result<PathBuf> {
+    let mut second = None;
+    let mut failure = None;
+    for candidate in parents(chosen) {
+        let candidate = match own_directory(&candidate) {
+            Ok(candidate) => candidate,
+            Err(error) => {
+                failure = Some(error);
+                continue;
+            }
+        };
+        // A layer may not lie within what it covers.
+        if candidate.starts_with(host) {
+            continue;
+        }
+        if rustix::fs::stat(&candidate).is_ok_and(|stat| stat.st_dev == device) {
+            return Ok(candidate);
+        }
+        if second.is_none() && carries_a_layer(&candidate) {
+            second = Some(candidate);
+        }
+    }
+    second.ok_or_else(|| {
+        failure.unwrap_or_else(|| io::Error::other("no directory on disk can hold its private layer"))
+    })
+}
+
+/// Whether the file system is a disk's: one in memory would take the host's memory, and an overlay carries no other.
+fn carries_a_layer(path: &Path) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    const OVERLAY: i64 = 0x794c_7630;
+    rustix::fs::statfs(path).is_ok_and(|kind| ![TMPFS, OVERLAY].contains(&(kind.f_type as i64)))
+}
+
+/// A directory that belongs to this user alone, made if missing.
+fn own_directory(path: &Path) -> io::Result<PathBuf> {
+    use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+    match std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let metadata = std::fs::symlink_metadata(path)?;
+    let is_own = metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw();
+    if !is_own || metadata.mode() & 0o022 != 0 {
+        return Err(io::Error::other(format!("`{}` belongs to another user", path.display())));
+    }
+    path.canonicalize()
+}
+
+/// A path from the bytes of a record.
+fn path_of(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(std::ffi::OsString::from_vec(bytes.to_vec()))
+}

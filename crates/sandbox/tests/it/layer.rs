@@ -1,0 +1,399 @@
+//! The private layer of a host directory, and what apply brings back from it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use toolpost_sandbox::{
+    ApplyMode, ApplyState, Cancel, DenialReason, HeldRun, Layer, Level, Limits, Outcome, Program, Protection,
+    Reached, Sandbox, Verdict, Workspace,
+};
+
+use crate::support::{bash, skip_without_namespaces};
+
+fn host() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// A sandbox whose layers lie in a directory of the test's own.
+fn over(directory: &Path, layers: &Path) -> Sandbox {
+    Sandbox::new().workspace(Workspace::Host(directory.to_owned())).layers(layers)
+}
+
+fn run(directory: &Path, script: &str) -> Outcome {
+    let layers = host();
+    bash(&over(directory, layers.path()), script)
+}
+
+fn write(path: PathBuf, content: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+fn git(directory: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("git");
+    command.current_dir(directory).args(arguments).env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    command.env("HOME", directory).env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_TERMINAL_PROMPT", "0");
+    command.env("GIT_AUTHOR_NAME", "a").env("GIT_AUTHOR_EMAIL", "a@a");
+    command.env("GIT_COMMITTER_NAME", "a").env("GIT_COMMITTER_EMAIL", "a@a");
+    let output = command.output().unwrap();
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn denied(outcome: &Outcome) -> Vec<String> {
+    let applied = outcome.applied.as_ref();
+    applied.map_or(Vec::new(), |applied| {
+        applied.denied.iter().map(|denied| denied.path.display().to_string()).collect()
+    })
+}
+
+#[test]
+fn changes_reach_the_host_at_the_end_and_not_before() {
+    if skip_without_namespaces("changes_reach_the_host_at_the_end_and_not_before") {
+        return;
+    }
+    let directory = host();
+    let at = |name: &str| directory.path().join(name);
+    write(at("kept"), "kept");
+    write(at("changed"), "before");
+    write(at("deleted"), "x");
+    write(at("d/inner"), "x");
+    write(at("script.sh"), "#!/bin/sh\n");
+    fs::set_permissions(at("script.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    let kept = fs::metadata(at("kept")).unwrap();
+    let outcome = run(
+        directory.path(),
+        "echo after > changed; rm deleted; rm -r d; mkdir -p new/deep; echo 1 > new/deep/file; ln -s file new/deep/link
+         echo 'echo hi' >> script.sh; chmod 4755 new/deep/file 2> /dev/null || chmod 755 new/deep/file; touch -d '2001-02-03 04:05:06.123456789' new/deep/file",
+    );
+    assert_eq!(outcome.verdict, Verdict::Ok, "{}", outcome.stderr.text());
+    let applied = outcome.applied.unwrap();
+    assert_eq!((applied.state, applied.denied_count), (ApplyState::Applied, 0), "{applied:?}");
+    assert_eq!(fs::read_to_string(at("changed")).unwrap(), "after\n");
+    assert!(!at("deleted").exists() && !at("d").exists());
+    assert_eq!(fs::read_to_string(at("new/deep/link")).unwrap(), "1\n");
+    let file = fs::metadata(at("new/deep/file")).unwrap();
+    assert_eq!(
+        (file.mode() & 0o7777, file.mtime_nsec()),
+        (0o755, 123_456_789),
+        "set-user-id goes, the time stays"
+    );
+    assert_eq!(file.uid(), fs::metadata(directory.path()).unwrap().uid());
+    assert_eq!(fs::metadata(at("script.sh")).unwrap().mode() & 0o777, 0o755);
+    assert_eq!(fs::metadata(at("kept")).unwrap().ino(), kept.ino());
+    assert!(outcome.report.has(Layer::PrivateLayer) && outcome.report.has(Layer::ProtectedPaths));
+    let names = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    assert_eq!(names(&outcome.changes.changed), ["changed", "script.sh"]);
+    assert_eq!(names(&outcome.changes.deleted), ["d", "deleted"]);
+    assert_eq!(outcome.artifacts.len(), 3, "{:?}", outcome.artifacts);
+    for artifact in &outcome.artifacts {
+        assert_eq!(artifact.read().unwrap(), fs::read(at(&artifact.path)).unwrap(), "{}", artifact.path);
+    }
+}
+
+#[test]
+fn protected_paths_and_planted_repositories_do_not_reach_the_host() {
+    if skip_without_namespaces("protected_paths_and_planted_repositories_do_not_reach_the_host") {
+        return;
+    }
+    let plant = "git init -q --bare {D} 2>/dev/null || mkdir -p {D}/objects {D}/refs {D}/hooks; \
+                 printf 'ref: refs/heads/main\\n' > {D}/HEAD; \
+                 printf '[core]\\n repositoryformatversion = 0\\n bare = false\\n worktree = .\\n \
+                 fsmonitor = touch ran; false\\n' > {D}/config";
+    for (name, script, paths) in [
+        ("names", "for f in .bashrc .envrc .npmrc .mcp.json .gitconfig .profile; do echo 'touch ran' > $f; done
+                   mkdir -p .ssh .claude .vscode .cargo .husky sub/.vscode; echo k > .ssh/authorized_keys
+                   echo '{}' > .claude/settings.json; echo '{}' > .vscode/tasks.json; echo x > .cargo/config.toml
+                   echo x > sub/.vscode/tasks.json; echo x > .BashRC.; ln -s notes .zshrc; ln -s evil .git",
+         vec![".bashrc", ".envrc", ".npmrc", ".mcp.json", ".gitconfig", ".profile", ".ssh", ".claude", ".vscode",
+              ".cargo/config.toml", "sub/.vscode", ".husky", ".BashRC.", ".zshrc", ".git"]),
+        ("bare at the top", &plant.replace("{D}", "."), vec!["config", "HEAD"]),
+        ("bare in a subdirectory", &plant.replace("{D}", "lib"), vec!["lib/config", "lib/HEAD"]),
+        ("new repository", &plant.replace("{D}", "new/.git"), vec!["new/.git"]),
+        ("git as a file", "mkdir sub real; echo 'gitdir: ../real' > sub/.git", vec!["sub/.git"]),
+        ("65 decoys", "for i in $(seq 70); do mkdir -p r$i/.git; echo x > r$i/.git/config; done",
+         vec!["r1/.git", "r65/.git", "r70/.git"]),
+    ] {
+        let directory = host();
+        let outcome = run(directory.path(), &format!("echo ok > notes\n{script}"));
+        assert_eq!(outcome.verdict, Verdict::Ok, "{name}: {}", outcome.stderr.text());
+        for path in paths {
+            assert!(directory.path().join(path).symlink_metadata().is_err(), "{name}: {path}");
+        }
+        assert_eq!(fs::read_to_string(directory.path().join("notes")).unwrap(), "ok\n", "{name}: work goes on");
+        for place in [".", "lib", "new", "sub"] {
+            if directory.path().join(place).is_dir() {
+                git(&directory.path().join(place), &["status"]);
+                git(&directory.path().join(place), &["log"]);
+            }
+        }
+        assert!(!directory.path().join("ran").exists(), "{name}");
+        assert!(outcome.applied.unwrap().denied_count > 0, "{name}");
+    }
+}
+
+#[test]
+fn a_repository_is_not_planted_in_two_halves() {
+    if skip_without_namespaces("a_repository_is_not_planted_in_two_halves") {
+        return;
+    }
+    let directory = host();
+    run(directory.path(), "mkdir -p d/objects; echo 'ref: refs/heads/x' > d/HEAD; echo '[core]' > d/config");
+    let outcome = run(directory.path(), "mkdir -p d/refs/heads; echo ok > d/notes");
+    assert!(directory.path().join("d/HEAD").exists() && directory.path().join("d/notes").exists());
+    assert!(!directory.path().join("d/refs").exists(), "{:?}", outcome.applied);
+    assert_eq!(denied(&outcome), ["d/refs"]);
+}
+
+#[test]
+fn git_works_in_a_repository_that_existed() {
+    if skip_without_namespaces("git_works_in_a_repository_that_existed") {
+        return;
+    }
+    let directory = host();
+    git(directory.path(), &["init", "-q", "-b", "main"]);
+    write(directory.path().join("a"), "a\n");
+    git(directory.path(), &["add", "."]);
+    git(directory.path(), &["commit", "-q", "-m", "first"]);
+    let outcome = run(
+        directory.path(),
+        "export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x
+         git checkout -q -b side && echo b > b && git add b && git commit -q -m second &&
+         git checkout -q main && git merge -q side && git clone -q . copy
+         git config core.fsmonitor 'touch ran'; echo 'touch ran' > .git/hooks/pre-commit
+         chmod +x .git/hooks/pre-commit; mkdir .git/rebase-merge; echo 'exec touch ran' > .git/rebase-merge/git-rebase-todo
+         echo '* filter=evil' > .gitattributes",
+    );
+    assert_eq!(outcome.verdict, Verdict::Ok, "{}", outcome.stderr.text());
+    assert_eq!(
+        git(directory.path(), &["log", "--format=%s"]).lines().collect::<Vec<_>>(),
+        ["second", "first"]
+    );
+    let status = git(directory.path(), &["status", "--short"]);
+    assert_eq!(status, "?? copy/\n", "{:?}", outcome.applied);
+    git(directory.path(), &["rebase", "--continue"]);
+    git(directory.path(), &["commit", "--allow-empty", "-m", "third"]);
+    assert!(!directory.path().join("ran").exists());
+    assert!(directory.path().join("copy/b").exists() && !directory.path().join("copy/.git").exists());
+    let denied = denied(&outcome);
+    for path in [".git/config", ".git/hooks/pre-commit", ".git/rebase-merge", ".gitattributes", "copy/.git"] {
+        assert!(denied.iter().any(|denied| denied == path), "{path}: {denied:?}");
+    }
+}
+
+#[test]
+fn what_changed_on_the_host_meanwhile_is_a_conflict() {
+    if skip_without_namespaces("what_changed_on_the_host_meanwhile_is_a_conflict") {
+        return;
+    }
+    let (directory, layers) = (host(), host());
+    for name in ["edited", "replaced", "removed", "deleted", "untouched"] {
+        write(directory.path().join(name), "before");
+    }
+    let sandbox = over(directory.path(), layers.path());
+    let started = directory.path().to_owned();
+    let mut on_event = move |_: toolpost_sandbox::Event<'_>| {
+        fs::write(started.join("edited"), "by the host").unwrap();
+        fs::write(started.join("other"), "by the host").unwrap();
+        fs::rename(started.join("other"), started.join("replaced")).unwrap();
+        fs::remove_file(started.join("removed")).unwrap();
+        fs::write(started.join("deleted"), "by the host").unwrap();
+        fs::write(started.join("made"), "by the host").unwrap();
+    };
+    let script =
+        "cat edited replaced removed deleted > /dev/null; ls -l > /dev/null; echo x >> removed; echo go
+                  sleep 0.3; for f in edited replaced untouched made; do echo code > $f; done; rm deleted";
+    let outcome = sandbox.run(&Program::argv(["bash", "-c", script]), &Cancel::new(), &mut on_event).unwrap();
+    assert_eq!(outcome.verdict, Verdict::Ok, "{}", outcome.stderr.text());
+    let read = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap_or_default();
+    for name in ["edited", "replaced", "deleted", "made"] {
+        assert_eq!(read(name), "by the host", "{name}: {:?}", outcome.applied);
+    }
+    assert!(!directory.path().join("removed").exists());
+    assert_eq!(read("untouched"), "code\n");
+    let applied = outcome.applied.as_ref().unwrap();
+    assert!(applied.denied.iter().all(|denied| denied.reason == DenialReason::Conflict), "{applied:?}");
+    assert_eq!(applied.denied_count, 5);
+    let version = outcome.artifacts.iter().find(|artifact| artifact.path == "edited").unwrap();
+    assert_eq!(version.read().unwrap(), b"code\n", "the code's version is an artifact");
+}
+
+#[test]
+fn held_runs_are_applied_discarded_and_taken_back_later() {
+    if skip_without_namespaces("held_runs_are_applied_discarded_and_taken_back_later") {
+        return;
+    }
+    let (directory, layers) = (host(), host());
+    write(directory.path().join("file"), "before");
+    write(directory.path().join("gone"), "gone");
+    let script = "echo after > file; echo new > new; rm gone; mkdir d; echo x > d/x; echo x > .envrc";
+    let held = |mode: ApplyMode| {
+        let outcome = bash(&over(directory.path(), layers.path()).apply(mode), script);
+        outcome.applied
+    };
+    let read = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap_or_default();
+    assert_eq!(held(ApplyMode::Discard).unwrap().state, ApplyState::Discarded);
+    let id = held(ApplyMode::Hold).unwrap().id;
+    assert_eq!(read("file"), "before");
+    let run = HeldRun::find(&id, Some(layers.path())).unwrap();
+    assert!(run.is_waiting());
+    assert_eq!(run.content(Path::new("file"), 100).unwrap(), b"after\n");
+    assert_eq!(run.changes().new.len(), 3);
+    let applied = run.apply(&[]).unwrap();
+    assert_eq!((applied.state, applied.denied_count), (ApplyState::Applied, 1), "{applied:?}");
+    assert_eq!((read("file"), read("new"), read("d/x")), ("after\n".into(), "new\n".into(), "x\n".into()));
+    assert!(!directory.path().join("gone").exists() && !directory.path().join(".envrc").exists());
+    let run = HeldRun::find(&id, Some(layers.path())).unwrap();
+    assert!(!run.is_waiting());
+    let undone = run.undo().unwrap();
+    assert_eq!(undone.denied_count, 0, "{undone:?}");
+    assert_eq!((read("file"), read("gone")), ("before".into(), "gone".into()));
+    let names = fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(names, 2);
+    let id = held(ApplyMode::Hold).unwrap().id;
+    HeldRun::find(&id, Some(layers.path())).unwrap().discard().unwrap();
+    assert!(HeldRun::find(&id, Some(layers.path())).is_err());
+    assert_eq!(
+        HeldRun::all(Some(layers.path()))
+            .unwrap()
+            .iter()
+            .filter(|run| run.directory() == directory.path())
+            .count(),
+        0
+    );
+}
+
+#[test]
+fn an_admitted_path_is_applied() {
+    if skip_without_namespaces("an_admitted_path_is_applied") {
+        return;
+    }
+    let (directory, layers) = (host(), host());
+    let sandbox = over(directory.path(), layers.path()).allow_protected([".vscode".into()]);
+    let outcome = bash(&sandbox, "mkdir .vscode; echo x > .vscode/tasks.json; echo x > .envrc");
+    assert!(directory.path().join(".vscode/tasks.json").exists());
+    assert_eq!(denied(&outcome), [".envrc"]);
+    let reason = &outcome.applied.unwrap().denied[0].reason;
+    assert_eq!(*reason, DenialReason::Protected(Protection::StartFile));
+}
+
+#[test]
+fn mass_deletion_and_cancelled_runs_are_held() {
+    if skip_without_namespaces("mass_deletion_and_cancelled_runs_are_held") {
+        return;
+    }
+    let directory = host();
+    for number in 0..1100 {
+        write(directory.path().join(format!("d/{}/f{number}", number % 7)), "x");
+        write(directory.path().join(format!("node_modules/f{number}")), "x");
+    }
+    write(directory.path().join("e"), "x");
+    for (script, state) in [
+        ("rm -rf node_modules", ApplyState::Applied),
+        ("rm -rf d", ApplyState::Held),
+        ("rm -rf d; mkdir d", ApplyState::Held),
+        ("rm -rf *", ApplyState::Held),
+    ] {
+        let layers = host();
+        let outcome = bash(&over(directory.path(), layers.path()), script);
+        let applied = outcome.applied.unwrap();
+        assert_eq!(applied.state, state, "{script}: {applied:?}");
+        assert!(directory.path().join("d/1/f1").exists());
+    }
+    let layers = host();
+    let cancel = Cancel::new();
+    let handle = cancel.clone();
+    let outcome = over(directory.path(), layers.path())
+        .run(&Program::argv(["bash", "-c", "echo x > e; echo go; sleep 60"]), &cancel, &mut move |_| {
+            handle.cancel()
+        })
+        .unwrap();
+    assert_eq!(outcome.verdict, Verdict::Cancelled);
+    assert_eq!(outcome.applied.unwrap().state, ApplyState::Held);
+    assert_eq!(fs::read_to_string(directory.path().join("e")).unwrap(), "x");
+}
+
+#[test]
+fn sockets_and_special_files_stay_outside() {
+    if skip_without_namespaces("sockets_and_special_files_stay_outside") {
+        return;
+    }
+    let directory = host();
+    let _listener = std::os::unix::net::UnixListener::bind(directory.path().join("daemon.sock")).unwrap();
+    for level in [Level::Standard, Level::Strict, Level::Maximum] {
+        let layers = host();
+        let code = "import os, socket\ns = socket.socket(socket.AF_UNIX)\n\
+                    try:\n s.connect('daemon.sock'); r = 'connected'\nexcept OSError as e: r = e.strerror\n\
+                    os.mkfifo('pipe')\nr";
+        let sandbox = over(directory.path(), layers.path()).level(level);
+        let program = Program::code(toolpost_sandbox::Language::Python, code);
+        let outcome = sandbox.run(&program, &Cancel::new(), &mut |_| {}).unwrap();
+        assert_ne!(outcome.value, Some("connected".into()), "{level}");
+        assert!(directory.path().join("pipe").symlink_metadata().is_err());
+    }
+}
+
+#[test]
+fn a_layer_is_limited_and_leaves_nothing_behind() {
+    if skip_without_namespaces("a_layer_is_limited_and_leaves_nothing_behind") {
+        return;
+    }
+    let directory = host();
+    for (limits, script, verdict, reached) in [
+        (
+            Limits::default().with_layer_bytes(8 << 20),
+            "head -c 64M /dev/zero > big; sleep 5",
+            Verdict::Disk { limit: 8 << 20 },
+            Reached::Disk,
+        ),
+        (
+            Limits::default().with_layer_inodes(100),
+            "for i in $(seq 500); do : > f$i; done; sleep 5",
+            Verdict::Inodes { limit: 100 },
+            Reached::Inodes,
+        ),
+    ] {
+        let layers = host();
+        let outcome = bash(&over(directory.path(), layers.path()).limits(limits), script);
+        assert_eq!(outcome.verdict, verdict, "{}", outcome.stderr.text());
+        assert!(outcome.report.reached.contains(&reached));
+        assert_eq!(
+            outcome.applied.unwrap().state,
+            ApplyState::Applied,
+            "a run that a limit ended is applied"
+        );
+    }
+    let layers = host();
+    let outcome = bash(&over(directory.path(), layers.path()), "cat big > /dev/null; ls > /dev/null");
+    assert!(outcome.applied.is_none());
+    drop(outcome);
+    assert_eq!(fs::read_dir(layers.path()).unwrap().count(), 0);
+    for name in [".git", ".claude", ".bashrc"] {
+        assert!(directory.path().join(name).symlink_metadata().is_err(), "no placeholders: {name}");
+    }
+}
+
+#[test]
+fn links_do_not_lead_apply_elsewhere() {
+    if skip_without_namespaces("links_do_not_lead_apply_elsewhere") {
+        return;
+    }
+    let (directory, outside) = (host(), host());
+    write(outside.path().join("file"), "outside");
+    symlink(outside.path(), directory.path().join("link")).unwrap();
+    write(directory.path().join("d/file"), "x");
+    let swapped = directory.path().to_owned();
+    let (target, layers) = (outside.path().to_owned(), host());
+    let mut on_event = move |_: toolpost_sandbox::Event<'_>| {
+        fs::rename(swapped.join("d"), swapped.join("moved")).unwrap();
+        symlink(&target, swapped.join("d")).unwrap();
+    };
+    let script = "rm link; mkdir link; echo evil > link/file; echo evil > d/file; echo go; sleep 0.2";
+    let program = Program::argv(["bash", "-c", script]);
+    let outcome = over(directory.path(), layers.path()).run(&program, &Cancel::new(), &mut on_event).unwrap();
+    assert_eq!(fs::read_to_string(outside.path().join("file")).unwrap(), "outside");
+    assert!(directory.path().join("link").symlink_metadata().unwrap().is_dir());
+    assert!(denied(&outcome).contains(&"d".to_owned()) || denied(&outcome).contains(&"d/file".to_owned()));
+    assert_eq!(fs::read_to_string(directory.path().join("moved/file")).unwrap(), "x");
+}
