@@ -353,6 +353,7 @@ fn try_namespaces(facts: &Facts) -> Result<(), Refusal> {
         fresh: None,
         visible: Vec::new(),
         waits: false,
+        hands_over: false,
         group: &mut group,
         way_out: None,
         network: None,

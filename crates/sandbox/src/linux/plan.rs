@@ -42,6 +42,8 @@ pub(super) struct Request<'a> {
     pub(super) visible: Vec<Visible>,
     /// Whether the child must wait for the host to fill the workspace.
     pub(super) waits: bool,
+    /// Whether the host gets a private layer as the program sees it.
+    pub(super) hands_over: bool,
     pub(super) group: &'a mut Group,
     /// An empty network namespace that was made before.
     pub(super) network: Option<OwnedFd>,
@@ -161,6 +163,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         directory,
         visible,
         waits,
+        hands_over,
         group,
         network,
         way_out,
@@ -271,6 +274,9 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     match host {
         Some(folder) => {
             folder.plan(&workspace, &|inner| under_old(inner), &mut tree.steps);
+            if hands_over && folder.layer().is_some() {
+                tree.steps.push(Step::SendFolder(path(&workspace)));
+            }
             describe(folder, &mut layers, &mut missing);
         }
         None => {

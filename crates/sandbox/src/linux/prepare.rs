@@ -227,6 +227,7 @@ pub(super) fn prepare_with(
         },
         visible,
         waits: child_waits,
+        hands_over: stay.is_some(),
         group: &mut group,
         code: ready
             .payload

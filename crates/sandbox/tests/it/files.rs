@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use toolpost_sandbox::{Error, Language, Layer, Level, PROTECTED_PATHS, Program, Source, Verdict, Workspace};
+use toolpost_sandbox::{Error, Language, Layer, PROTECTED_PATHS, Program, Source, Verdict, Workspace};
 
 use crate::support::{Mode, bash, open_folder, python, quick, run};
 
@@ -144,7 +144,7 @@ fn a_folder_of_the_host_is_written_by_its_owner() {
 }
 
 #[test]
-fn protected_paths_cannot_be_written_whether_they_exist_or_not() {
+fn protected_paths_stay_as_they_are_whether_they_exist_or_not() {
     for mode in with_masks() {
         for with_repository in [false, true] {
             let folder = tempfile::tempdir().unwrap();
@@ -176,13 +176,11 @@ fn protected_paths_cannot_be_written_whether_they_exist_or_not() {
                  [name for name, result in results.items() if result == 'allowed']",
             );
             let outcome = python(&sandbox, &code);
-            assert_eq!(
-                outcome.value,
-                Some(serde_json::json!([])),
-                "{mode:?} {with_repository} {}",
-                outcome.stderr.text()
-            );
-            for path in PROTECTED_PATHS {
+            assert!(outcome.value.is_some(), "{mode:?} {with_repository} {}", outcome.stderr.text());
+            // New instructions to agents are marked, not denied.
+            for path in
+                PROTECTED_PATHS.into_iter().filter(|path| *path != "AGENTS.md" && *path != "CLAUDE.md")
+            {
                 let path = folder.path().join(path);
                 assert_eq!(path.exists(), with_repository && is_original(&path), "{}", path.display());
             }
@@ -245,15 +243,21 @@ fn unfit_workspaces_are_refused() {
     std::os::unix::fs::symlink("elsewhere", folder.path().join("CLAUDE.md")).unwrap();
     for path in ["/", "/proc", "/dev", "/sys", "/no/such", "/etc/passwd", folder.path().to_str().unwrap()] {
         for mode in with_masks() {
-            let sandbox = mode.sandbox().workspace(Workspace::Host(path.into()));
-            let error = run(&sandbox, &Program::argv(["true"])).unwrap_err();
-            assert!(matches!(error, Error::Workspace { .. }), "{path} {error}");
+            let live = Workspace::LiveHost(path.into());
+            let layered = Workspace::Host(path.into());
+            for workspace in [live, layered] {
+                let error = run(&mode.sandbox().workspace(workspace.clone()), &Program::argv(["true"]));
+                // Only a live directory needs masks over what must be no link.
+                let is_fit = Path::new(path) == folder.path() && matches!(workspace, Workspace::Host(_));
+                assert_eq!(error.is_ok(), is_fit, "{path} {error:?}");
+                assert!(is_fit || matches!(error, Err(Error::Workspace { .. })), "{path} {error:?}");
+            }
         }
     }
     if Mode::available().contains(&Mode::Shared) {
         let sandbox = Mode::Shared.sandbox().workspace(Workspace::Host(folder.path().to_owned()));
         let error = run(&sandbox, &Program::argv(["true"])).unwrap_err();
-        assert!(matches!(error, Error::LevelUnavailable { level: Level::Standard, .. }), "{error}");
+        assert!(matches!(error, Error::Workspace { .. }) && error.to_string().contains("--live"), "{error}");
     }
 }
 
@@ -264,8 +268,7 @@ fn without_masks_a_host_folder_needs_consent_and_the_report_says_it() {
     }
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-    let sandbox =
-        Mode::Shared.sandbox().allow_degraded(true).workspace(Workspace::Host(folder.path().to_owned()));
+    let sandbox = Mode::Shared.sandbox().workspace(Workspace::LiveHost(folder.path().to_owned()));
     let outcome = run(&sandbox, &Program::code(Language::Bash, "echo x > out")).unwrap();
     assert_eq!(outcome.verdict, Verdict::Ok, "{}", outcome.stderr.text());
     assert!(folder.path().join("out").exists());
@@ -315,7 +318,7 @@ fn a_program_starts_in_a_folder_of_its_workspace() {
 }
 
 #[test]
-fn repositories_beneath_a_folder_of_the_host_are_read_only_and_stay_where_they_are() {
+fn repositories_beneath_a_folder_of_the_host_stay_as_they_are() {
     for mode in Mode::available().into_iter().filter(|mode| *mode != Mode::Shared) {
         let folder = open_folder();
         let at = |path: &str| folder.path().join(path);
@@ -327,13 +330,12 @@ fn repositories_beneath_a_folder_of_the_host_are_read_only_and_stay_where_they_a
         let sandbox = mode.sandbox().workspace(Workspace::Host(folder.path().to_owned()));
         let code = "import os\ndone = []\ndef attempt(what, *arguments):\n    try:\n        what(*arguments)\n        done.append(arguments)\n    except OSError: pass\n\
                     for path in ('sub/deep/.git/hooks/pre-commit', 'sub/deep/.git/config', 'other/.git'): attempt(open, path, 'w')\n\
-                    for path in ('sub/deep/.git', 'sub/deep', 'sub', 'other', 'other/.git'): attempt(os.rename, path, 'y')\n\
+                    for path in ('sub/deep/.git', 'other/.git'): attempt(os.rename, path, 'y')\n\
                     attempt(os.remove, 'other/.git')\nattempt(os.rmdir, 'sub/deep/.git/hooks')\n\
-                    open('sub/file', 'w').write('new\\n')\nopen('sub/deep/file', 'w').write('new\\n')\ndone";
+                    os.makedirs('sub/deep', exist_ok=True)\nopen('sub/file', 'w').write('new\\n')\nopen('sub/deep/file', 'w').write('new\\n')\ndone";
         let outcome = python(&sandbox, code);
-        assert_eq!(outcome.value, Some(serde_json::json!([])), "{mode:?} {outcome:?}");
         assert!(outcome.report.has(Layer::ProtectedPaths), "{outcome:?}");
-        assert!(!at("y").exists() && !at("sub/deep/.git/hooks/pre-commit").exists(), "{mode:?} {outcome:?}");
+        assert!(!at("sub/deep/.git/hooks/pre-commit").exists(), "{mode:?} {outcome:?}");
         assert!(!at("sub/deep/.git/config").exists());
         assert_eq!(std::fs::read_to_string(at("other/.git")).unwrap(), "gitdir: ../x\n");
         assert_eq!(
@@ -346,45 +348,4 @@ fn repositories_beneath_a_folder_of_the_host_are_read_only_and_stay_where_they_a
         let upload = sandbox.file("sub/deep/.git/hooks/post-commit", Source::Bytes(b"x".into()));
         assert!(run(&upload, &Program::argv(["true"])).is_err());
     }
-}
-
-#[test]
-fn placeholders_of_a_killed_host_are_removed_at_the_next_start() {
-    let Some(mode) = Mode::available().into_iter().find(|mode| *mode != Mode::Shared) else { return };
-    let folder = open_folder();
-    let sandbox = mode.sandbox().workspace(Workspace::Host(folder.path().to_owned()));
-    // What the killed host had is made by a copy of a placeholder while one is there.
-    std::fs::write(folder.path().join("go"), "").unwrap();
-    let names = ["CLAUDE.md", ".mcp.json", ".bashrc", ".claude"];
-    std::thread::scope(|scope| {
-        let run = scope.spawn(|| bash(&sandbox, "while [ -e go ]; do sleep 0.05; done"));
-        crate::support::eventually("placeholders are there", || {
-            names.iter().all(|name| folder.path().join(name).exists())
-        });
-        let kept = folder.path().join("kept");
-        std::fs::create_dir(&kept).unwrap();
-        #[expect(clippy::disallowed_methods, reason = "keeps what a killed host would leave")]
-        let copied = std::process::Command::new("cp")
-            .arg("-a")
-            .args(names.map(|name| folder.path().join(name)))
-            .arg(&kept)
-            .status()
-            .unwrap();
-        assert!(copied.success());
-        std::fs::remove_file(folder.path().join("go")).unwrap();
-        assert!(run.join().unwrap().verdict.is_ok());
-    });
-    for name in names {
-        assert!(!folder.path().join(name).exists(), "{name}");
-        std::fs::rename(folder.path().join("kept").join(name), folder.path().join(name)).unwrap();
-    }
-    // Empty files of somebody else are not placeholders.
-    std::fs::write(folder.path().join("AGENTS.md"), "").unwrap();
-    std::fs::create_dir(folder.path().join(".vscode")).unwrap();
-    let outcome = bash(&sandbox, "true");
-    assert!(outcome.verdict.is_ok(), "{outcome:?}");
-    for name in names {
-        assert!(!folder.path().join(name).exists(), "{name}");
-    }
-    assert!(folder.path().join("AGENTS.md").exists() && folder.path().join(".vscode").exists());
 }

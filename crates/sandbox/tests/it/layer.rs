@@ -210,11 +210,11 @@ fn what_changed_on_the_host_meanwhile_is_a_conflict() {
     for name in ["edited", "replaced", "deleted", "made"] {
         assert_eq!(read(name), "by the host", "{name}: {:?}", outcome.applied);
     }
-    assert!(!directory.path().join("removed").exists());
+    assert_eq!(read("removed"), "beforex\n", "nothing stands there that could be lost");
     assert_eq!(read("untouched"), "code\n");
     let applied = outcome.applied.as_ref().unwrap();
     assert!(applied.denied.iter().all(|denied| denied.reason == DenialReason::Conflict), "{applied:?}");
-    assert_eq!(applied.denied_count, 5);
+    assert_eq!(applied.denied_count, 4);
     let version = outcome.artifacts.iter().find(|artifact| artifact.path == "edited").unwrap();
     assert_eq!(version.read().unwrap(), b"code\n", "the code's version is an artifact");
 }
@@ -396,4 +396,60 @@ fn links_do_not_lead_apply_elsewhere() {
     assert!(directory.path().join("link").symlink_metadata().unwrap().is_dir());
     assert!(denied(&outcome).contains(&"d".to_owned()) || denied(&outcome).contains(&"d/file".to_owned()));
     assert_eq!(fs::read_to_string(directory.path().join("moved/file")).unwrap(), "x");
+}
+
+#[test]
+fn a_session_and_the_host_see_what_the_other_does() {
+    if skip_without_namespaces("a_session_and_the_host_see_what_the_other_does") {
+        return;
+    }
+    use toolpost_sandbox::{CellLimits, Language, Session};
+    for language in [Language::Python, Language::JavaScript] {
+        let (directory, layers) = (host(), host());
+        let at = |name: &str| directory.path().join(name);
+        write(at("sub/given"), "first");
+        let session = Session::start(&over(directory.path(), layers.path()), language).unwrap();
+        let run = |python: &str, javascript: &str| {
+            let code = if language == Language::Python { python } else { javascript };
+            let limits = CellLimits::default();
+            let outcome = session.run(code, &limits, &Cancel::new(), &mut |_| {}).unwrap();
+            assert_eq!(outcome.verdict, Verdict::Ok, "{code}: {}", outcome.stderr.text());
+            outcome
+        };
+        // A look-up that misses, then the host's side, then an open; a working directory and a file held across applies.
+        run(
+            "import os\nassert not os.path.exists('later')\nos.chdir('sub')\nheld = open('log', 'a')\nheld.write('1')\nheld.flush()",
+            "var fs = require('fs'); fs.existsSync('later'); process.chdir('sub'); var held = fs.openSync('log', 'a'); fs.writeSync(held, '1')",
+        );
+        assert_eq!(fs::read_to_string(at("sub/log")).unwrap(), "1", "{language}");
+        write(at("later"), "by the host");
+        write(at("sub/given"), "second");
+        let outcome = run(
+            "held.write('2')\nheld.flush()\nopen('../later').read() + open('given').read()",
+            "fs.writeSync(held, '2'); fs.readFileSync('../later', 'utf8') + fs.readFileSync('given', 'utf8')",
+        );
+        assert_eq!(outcome.value, Some("by the hostsecond".into()), "{language}");
+        assert_eq!(fs::read_to_string(at("sub/log")).unwrap(), "12", "{language}");
+        // Edited by code, edited by the host, read; and the same for what is deleted.
+        run("open('given', 'w').write('code')", "fs.writeFileSync('given', 'code'); 0");
+        assert_eq!(fs::read_to_string(at("sub/given")).unwrap(), "code", "{language}");
+        fs::write(at("other"), "replaced").unwrap();
+        fs::rename(at("other"), at("sub/given")).unwrap();
+        fs::remove_file(at("later")).unwrap();
+        let outcome = run(
+            "open('given').read() + str(os.path.exists('../later'))",
+            "fs.readFileSync('given', 'utf8') + (fs.existsSync('../later') ? 'True' : 'False')",
+        );
+        assert_eq!(outcome.value, Some("replacedFalse".into()), "{language}");
+        let outcome = run(
+            "open('../.envrc', 'w').write('x')\nos.remove('given')",
+            "fs.writeFileSync('../.envrc', 'x'); fs.unlinkSync('given')",
+        );
+        assert_eq!(denied(&outcome), [".envrc"]);
+        assert!(!at(".envrc").exists() && !at("sub/given").exists());
+        drop(session);
+        assert!(!at(".envrc").exists());
+        assert_eq!(fs::read_to_string(at("sub/log")).unwrap(), "12");
+        assert_eq!(fs::read_dir(layers.path()).unwrap().count(), 0, "{language}");
+    }
 }

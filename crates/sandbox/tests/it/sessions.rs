@@ -438,12 +438,13 @@ fn a_host_folder_is_the_workspace_and_cannot_be_forked() {
         let outcome = run(&session, "open('made', 'w').write(open('given').read() + '!')");
         assert_eq!(outcome.changes.new, [std::path::PathBuf::from("made")], "{mode:?}");
         assert_eq!(std::fs::read_to_string(folder.path().join("made")).unwrap(), "g!");
-        assert!(run(&session, "open('CLAUDE.md', 'w')").stderr.text().contains("Error"));
+        let denied = run(&session, "open('.mcp.json', 'w').close()").applied.unwrap();
+        assert_eq!(denied.denied_count, 1, "{denied:?}");
         let error = session.fork(1).unwrap_err();
         assert!(matches!(error, Error::SessionRefused { .. }) && error.hint().is_some(), "{error}");
         assert!(error.to_string().contains("a folder of the host, which is not copied"), "{error}");
         drop(session);
-        assert!(!folder.path().join("CLAUDE.md").exists());
+        assert!(!folder.path().join(".mcp.json").exists());
     }
 }
 

@@ -91,7 +91,7 @@ impl Layer {
         }
     }
 
-    fn fail(&self, reason: impl ToString) -> Error {
+    pub(super) fn fail(&self, reason: impl ToString) -> Error {
         Error::HeldRun { id: self.record.id.clone(), reason: reason.to_string() }
     }
 
@@ -173,7 +173,7 @@ impl Layer {
 }
 
 /// Applies of one directory run one after another, also those of other processes.
-fn lock(host: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(super) fn lock(host: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // Of its own: a lock belongs to the open file, and threads of one process take turns as well.
     let own = open_beneath(host, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     let end = Instant::now() + MAX_WAIT;
@@ -221,7 +221,16 @@ fn failed(error: impl Into<io::Error>) -> DenialReason {
 }
 
 impl<'a> Engine<'a> {
-    fn new(layer: &'a Layer, admitted: &'a Admitted) -> io::Result<Self> {
+    /// Copies files, also where they could be moved.
+    pub(super) fn copies_only(&mut self) {
+        self.is_one_device = false;
+    }
+
+    pub(super) fn into_applied(self) -> Applied {
+        self.applied
+    }
+
+    pub(super) fn new(layer: &'a Layer, admitted: &'a Admitted) -> io::Result<Self> {
         let directory = layer.directory.as_fd();
         match rustix::fs::mkdirat(directory, OLD, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -272,7 +281,7 @@ impl<'a> Engine<'a> {
         protection(path, &self.view()).map(DenialReason::Protected)
     }
 
-    fn change(&mut self, change: &Change) {
+    pub(super) fn change(&mut self, change: &Change) {
         let Change { path, kind, stat } = change;
         if self.blocked.as_ref().is_some_and(|blocked| path.starts_with(blocked)) {
             self.applied.denied_count += 1;
@@ -565,9 +574,6 @@ impl<'a> Engine<'a> {
                     return Err(DenialReason::Conflict);
                 }
             }
-            None if file.as_ref().is_some_and(|file| changes::has_origin(file.as_fd())) => {
-                return Err(DenialReason::Conflict);
-            }
             None => {}
         }
         let owner = match &existing {
@@ -741,7 +747,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Sets the modes of directories, the deepest first.
-    fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         for (path, mode) in std::mem::take(&mut self.modes).into_iter().rev() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let step = open_beneath(self.host, &path, flags, Mode::empty())
@@ -760,7 +766,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Whether the changes delete more than a person would expect.
-    fn deletes_much(&mut self, list: &[Change]) -> bool {
+    pub(super) fn deletes_much(&mut self, list: &[Change]) -> bool {
         let is_product = |path: &Path| {
             path.iter().any(|part| PRODUCTS.iter().any(|product| part == std::ffi::OsStr::new(product)))
         };
@@ -876,7 +882,7 @@ fn lstat(upper: BorrowedFd<'_>, path: &Path) -> Option<Stands> {
 }
 
 /// What stands at a path beneath a directory, no link followed.
-fn stat_of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<Stat>> {
+pub(super) fn stat_of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<Stat>> {
     let Some(name) = path.file_name() else { return Ok(None) };
     let above = path.parent().unwrap_or(Path::new(""));
     let stat = if above == Path::new("") {
@@ -909,11 +915,11 @@ fn is_regular(stat: &Stat) -> bool {
     kind_of(stat) == EntryKind::File
 }
 
-fn identity(stat: &Stat) -> (u64, i64, i64, i64) {
+pub(super) fn identity(stat: &Stat) -> (u64, i64, i64, i64) {
     (stat.st_ino, stat.st_size, stat.st_ctime, stat.st_ctime_nsec as i64)
 }
 
-fn times(stat: &Stat) -> rustix::fs::Timestamps {
+pub(super) fn times(stat: &Stat) -> rustix::fs::Timestamps {
     let at = |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as i64 };
     rustix::fs::Timestamps {
         last_access: at(stat.st_atime, stat.st_atime_nsec),

@@ -15,9 +15,8 @@ const MAX_CHANGES: usize = 1_000_000;
 /// Entries in deeper directories are not listed.
 const MAX_DEPTH: usize = 256;
 
-/// The attributes in which the kernel notes what a layer is, for root and for others.
+/// The attributes by which the kernel notes that nothing of a host directory shows, for root and for others.
 const OPAQUE: [&CStr; 2] = [c"trusted.overlay.opaque", c"user.overlay.opaque"];
-const ORIGIN: [&CStr; 2] = [c"trusted.overlay.origin", c"user.overlay.origin"];
 
 /// What becomes of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,17 +153,6 @@ pub(super) fn is_opaque(directory: &OwnedFd) -> bool {
     OPAQUE
         .iter()
         .any(|name| matches!(rustix::fs::fgetxattr(directory, *name, &mut value), Ok(1)) && value[0] == b'y')
-}
-
-/// Whether a regular file of a layer was one of the host before.
-pub(super) fn has_origin(file: BorrowedFd<'_>) -> bool {
-    let mut value = [0u8; 256];
-    ORIGIN.iter().any(|name| {
-        !matches!(
-            rustix::fs::fgetxattr(file, *name, &mut value),
-            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM)
-        )
-    })
 }
 
 /// Takes the kernel's notes, and what the program put into attributes, from a file that leaves the layer.

@@ -15,7 +15,7 @@ use super::{Instant, Layer, UPPER, open_directory, parents, path_of, remove};
 use crate::apply::{Applied, ApplyState};
 use crate::{Changes, Error};
 
-const RECORD: &str = "layer.json";
+pub(super) const RECORD: &str = "layer.json";
 /// A larger record is none of ours.
 const MAX_RECORD: u64 = 64 << 20;
 /// The form of a record.

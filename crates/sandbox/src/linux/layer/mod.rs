@@ -8,6 +8,7 @@
 mod apply;
 mod changes;
 mod held;
+mod live;
 
 use std::ffi::CString;
 use std::io;
@@ -28,7 +29,8 @@ pub(crate) use self::apply::Admitted;
 use self::changes::Kind;
 pub(crate) use self::held::{HeldLayer, all, find};
 use self::held::{Record, State};
-use crate::Changes;
+pub(super) use self::live::LiveLayer;
+use crate::{Changes, Error};
 
 /// What the program writes.
 const UPPER: &str = "upper";
@@ -144,6 +146,16 @@ impl Layer {
             listed.after.files.insert(change.path, Entry::of(&change.stat));
         }
         listed
+    }
+
+    /// Notes that the program sees the host directory as it is now.
+    fn begin_again(&mut self) -> Result<(), Error> {
+        self.record.state = State::Running;
+        self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
+        let stat = rustix::fs::statat(&self.directory, held::RECORD, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|error| self.fail(std::io::Error::from(error)))?;
+        self.record.since = (stat.st_ctime, stat.st_ctime_nsec as i64);
+        Ok(())
     }
 
     /// By what a person names it.

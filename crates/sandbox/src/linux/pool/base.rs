@@ -132,6 +132,7 @@ impl Base {
             fresh: None,
             visible,
             waits: false,
+            hands_over: false,
             group,
             way_out: None,
             network: (is_ready && self.facts.is_root()).then(network::take).flatten(),

@@ -120,6 +120,7 @@ pub(super) fn run(
     if stale > 0 {
         report.notes.push(format!("{stale} bytes of output came between the cells and are in none"));
     }
+    member.refresh();
     // Packets that came between the cells belong to nobody.
     for _ in 0..frame::MAXIMUM_STRAY {
         if !matches!(receive(&member.socket, &mut buffer), Packet::From(..)) {
@@ -411,6 +412,15 @@ impl Cell<'_> {
             artifacts = files::collect_in(folder, &changes, &after, &limits, &mut report);
             self.member.before = after;
         }
+        let mut applied = None;
+        let mut layer = family.layer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(layer) = layer.as_mut() {
+            match layer.apply() {
+                Ok(done) => applied = done,
+                Err(error) => report.notes.push(format!("what the cell changed was not applied: {error}")),
+            }
+        }
+        drop(layer);
         let usage = Usage {
             wall,
             user: Duration::from_micros(used - system),
@@ -425,6 +435,7 @@ impl Cell<'_> {
             value,
             artifacts,
             changes,
+            applied,
             usage,
             ..Outcome::new(verdict, report)
         };

@@ -22,6 +22,7 @@ use rustix::net::{
 use super::super::attend::{Started, explain, measurable};
 use super::super::cgroup::Group;
 use super::super::files::{self, Folder, Listing, Owner};
+use super::super::layer::{Admitted, LiveLayer};
 use super::super::prepare::{Place, Stay, level, prepare_with, setup};
 use super::super::supervise::{Ended, Finished, Supervision, supervise};
 use super::super::{Facts, allowlist, launch, tree};
@@ -76,6 +77,7 @@ pub(super) struct Family {
     pub(super) rooms: Mutex<Vec<Arc<OwnedFd>>>,
     /// The way out, if there is one.
     way_out: WayOut,
+    pub(super) layer: SharedLayer,
     /// What it was started with, for one that is started in its place.
     pub(super) start: (Sandbox, Language, SessionLimits),
     /// Who makes members that have run nothing. Without forks the one member is in its place.
@@ -119,6 +121,11 @@ impl Family {
             // A thread that panicked has dropped, and so killed, what it watched.
             let _ = supervisor.join();
         }
+        let layer = self.layer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(layer) = layer {
+            // What fails to be applied stays in the layer, and the next run in the directory says so.
+            let _ = layer.end();
+        }
     }
 }
 
@@ -129,6 +136,8 @@ impl Drop for Family {
 }
 
 type WayOut = Arc<Mutex<Option<EgressProxy>>>;
+/// The private layer of the family's host directory, if it has one.
+type SharedLayer = Arc<Mutex<Option<LiveLayer>>>;
 
 impl Family {
     /// What went through the way out so far.
@@ -368,16 +377,18 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
     let cancel = Cancel::new();
     let remains = Arc::new(OnceLock::new());
     let way_out = WayOut::default();
+    let layer = SharedLayer::default();
     let (sender, news) = sync_channel(2);
     // The first process dies with the thread that made it: it gets one that lives as long as it does.
     let supervisor = {
-        let way_out = Arc::clone(&way_out);
+        let (way_out, layer) = (Arc::clone(&way_out), Arc::clone(&layer));
         let (sandbox, cancel, remains) = (adapted(sandbox, &of_all), cancel.clone(), Arc::clone(&remains));
         let (forkable, total) = (not_forkable.is_none(), limits.total);
         std::thread::Builder::new()
             .name("sandbox session".into())
             .spawn(move || {
-                let watched = watch(&sandbox, language, inside, forkable, total, &cancel, &sender, &way_out);
+                let watched =
+                    watch(&sandbox, language, inside, forkable, total, &cancel, &sender, &way_out, &layer);
                 let left = watched.unwrap_or_else(|error| {
                     let left = Remains { reason: error.to_string(), ..Remains::default() };
                     // Nobody waits for it if the session was already given away.
@@ -421,6 +432,7 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
         not_forkable,
         rooms: Mutex::default(),
         way_out,
+        layer,
         start: (sandbox.clone(), language, limits.clone()),
         origin: Mutex::new(control),
         origin_pid,
@@ -528,6 +540,7 @@ fn watch(
     cancel: &Cancel,
     sender: &SyncSender<News>,
     way_out: &WayOut,
+    shared_layer: &SharedLayer,
 ) -> Result<Remains, Error> {
     let since = Instant::now();
     let mut workspace = PathBuf::new();
@@ -556,7 +569,12 @@ fn watch(
     let duplicate =
         |descriptor: BorrowedFd<'_>| launch::duplicate(descriptor).map_err(setup("keep workspace"));
     let (mut measured, mut folder, mut guard) = (None, None, None);
-    let is_private = matches!(kept.place, Place::Private);
+    let is_private = match &kept.place {
+        Place::Private => true,
+        Place::Host(host) => host.layer().is_some(),
+        _ => false,
+    };
+    let mut layer = None;
     match kept.place {
         Place::Private | Place::Plain(_) => {}
         Place::Temporary(temporary) => {
@@ -565,6 +583,15 @@ fn watch(
             }
             let descriptor = duplicate(temporary.descriptor())?;
             folder = Some((Folder { _temporary: Some(temporary), ..Folder::new(descriptor) }, kept.before));
+        }
+        Place::Host(host) if host.layer().is_some() => {
+            if let Some(found) = host.into_layer() {
+                if measurable(found.upper(), &mut kept.report).is_some() {
+                    measured = Some(duplicate(found.upper())?);
+                }
+                let admitted = Admitted::new([], &sandbox.allowed);
+                layer = Some(LiveLayer::new(found, sandbox.apply, admitted));
+            }
         }
         Place::Host(host) => {
             if !host.is_read_only() {
@@ -586,13 +613,17 @@ fn watch(
         pipes,
         rules,
     };
+    let has_layer = layer.is_some();
+    *shared_layer.lock().unwrap_or_else(PoisonError::into_inner) = layer;
     // If nobody waits any more, the flag is set and the loop below ends at once.
     let _ = sender.send(News::Started(Box::new(beginning)));
     let own = kept.limits;
     let wall = total.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
     let limits = Limits { wall, ..own.clone() };
     let mut on_folder = |descriptor: BorrowedFd<'_>| {
-        files::upload(descriptor, &sandbox.files, &own, kept.owner)?;
+        if !has_layer {
+            files::upload(descriptor, &sandbox.files, &own, kept.owner)?;
+        }
         let _ = sender.send(News::Folder(duplicate(descriptor)?, files::list(descriptor)));
         Ok(())
     };

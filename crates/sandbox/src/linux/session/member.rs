@@ -336,6 +336,14 @@ impl Member {
         self.folder.as_ref()
     }
 
+    /// Shows the interpreter what others changed in a host directory since the last cell.
+    pub(super) fn refresh(&mut self) {
+        let mut layer = self.family.layer.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(layer), Some(folder)) = (layer.as_mut(), &self.folder) else { return };
+        layer.refresh(folder.descriptor.as_fd(), self.family.owner);
+        self.before = files::list(folder.descriptor.as_fd());
+    }
+
     /// The workspace as it is now.
     pub(super) fn list(&self) -> Listing {
         let Some(folder) = &self.folder else { return Listing::default() };

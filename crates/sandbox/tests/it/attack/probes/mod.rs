@@ -4,6 +4,7 @@ mod artefacts;
 mod backends;
 mod egress;
 mod files;
+mod handed_back;
 mod kernel;
 mod lifecycles;
 mod limits;
@@ -21,6 +22,7 @@ pub(crate) fn all() -> Vec<&'static Probe> {
         backends::PROBES,
         egress::PROBES,
         files::PROBES,
+        handed_back::PROBES,
         kernel::PROBES,
         lifecycles::PROBES,
         limits::PROBES,

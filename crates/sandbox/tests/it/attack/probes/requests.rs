@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use toolpost_sandbox::{Error, Language, PROTECTED_PATHS, Program, Sandbox, Source, Workspace};
+use toolpost_sandbox::{Error, Language, Program, Sandbox, Source, Workspace};
 
 use crate::attack::expected::{OK, all};
 use crate::attack::modes::{error_of, result_of};
 use crate::attack::{Place, Probe, Who, host};
 use crate::support::{open_folder, python, run};
 
-const NEEDS_MASKS: &str =
+pub(super) const NEEDS_MASKS: &str =
     "without a mount namespace a folder of the host is refused; see `a folder of the host without masks`";
 
 const NO_FOLDER: (Who, &str) = (Who::Backend("docker"), "a container is given a copy of the folder");
@@ -23,12 +23,7 @@ pub(crate) const PROBES: &[Probe] = &[
     host(54, "names of uploads", upload_names, all(OK)),
     host(54, "uploads onto a link of a host folder", upload_over_links, all(OK))
         .not_for(&[(Who::Shared, NEEDS_MASKS), NO_FOLDER]),
-    host(58, "protected paths of a host folder", protected, all(OK)).not_for(&[
-        (Who::Shared, NEEDS_MASKS),
-        (Who::Level("minimal"), "allowed there"),
-        NO_FOLDER,
-    ]),
-    host(58, "a folder of the host without masks", without_masks, all(&["error:LevelUnavailable"]))
+    host(58, "a folder of the host without masks", without_masks, all(&["error:Workspace"]))
         .not_for(&[(Who::ButShared, "there are masks here"), (Who::Level("minimal"), "allowed there")]),
     host(59, "working folder and variables widen nothing", widening, all(OK)),
     host(60, "variables that redirect programs", variables, all(OK)),
@@ -70,9 +65,7 @@ fn swapped(place: &Place<'_>) -> String {
     });
     // The operator's own path may lead to either folder, and each is shown whole; nothing else of the host is.
     let good = [vec!["mine"], vec!["datagrams", "secret", "socket"]];
-    let shown = |text: &str| -> Vec<String> {
-        text.lines().filter(|name| !PROTECTED_PATHS.contains(name)).map(str::to_owned).collect()
-    };
+    let shown = |text: &str| -> Vec<String> { text.lines().map(str::to_owned).collect() };
     match seen.iter().find(|(ok, text)| *ok && !good.iter().any(|names| *names == shown(text))) {
         None => "ok".into(),
         Some(found) => format!("{found:?}"),
@@ -139,29 +132,6 @@ fn upload_over_links(place: &Place<'_>) -> String {
         return "the host's file was written".into();
     }
     if place.world.folder().join("new").exists() { "a file was made on the host".into() } else { "ok".into() }
-}
-
-fn protected(place: &Place<'_>) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    let names = serde_json::to_string(&PROTECTED_PATHS).unwrap();
-    let code = format!(
-        "import os\nfound = []\ndef attempt(what, action):\n    try: action(); found.append(what)\n    except OSError: pass\n\
-         for name in {names}:\n    \
-         attempt('write ' + name, lambda: open(name, 'w').write('evil'))\n    \
-         attempt('inside ' + name, lambda: (os.makedirs(name, exist_ok=True), open(name + '/evil', 'w').close()))\n    \
-         attempt('rename ' + name, lambda: os.rename(name, 'moved'))\n    \
-         attempt('replace ' + name, lambda: (open('evil', 'w').close(), os.replace('evil', name)))\n    \
-         attempt('link ' + name, lambda: os.symlink('/etc/passwd', name))\n\
-         found"
-    );
-    let outcome = python(&place.sandbox().workspace(Workspace::Host(folder.path().to_owned())), &code);
-    if outcome.value != Some(serde_json::json!([])) {
-        return format!("{:?} {}", outcome.value, outcome.stderr.text());
-    }
-    match PROTECTED_PATHS.iter().find(|name| folder.path().join(name).symlink_metadata().is_ok()) {
-        None => "ok".into(),
-        Some(name) => format!("{name} is left on the host"),
-    }
 }
 
 fn without_masks(place: &Place<'_>) -> String {

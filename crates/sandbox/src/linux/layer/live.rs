@@ -1,0 +1,192 @@
+//! A layer under a program that stays: applied again and again, and brought up to date with the host in between.
+
+use std::collections::HashMap;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fd::{AsFd as _, BorrowedFd};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+
+use super::super::files::{self, Listing, Owner, open_beneath};
+use super::Layer;
+use super::apply::{Admitted, Engine, identity, lock, stat_of, times};
+use super::changes::{self, Kind};
+use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION};
+use crate::{ApplyMode, Error};
+
+/// Inode, size, seconds and nanoseconds of the last change.
+type Identity = (u64, i64, i64, i64);
+
+/// A layer whose program goes on after an apply.
+#[derive(Debug)]
+pub(in super::super) struct LiveLayer {
+    layer: Layer,
+    mode: ApplyMode,
+    admitted: Admitted,
+    /// The entries of the layer that were applied or denied, as they were then.
+    settled: HashMap<PathBuf, Identity>,
+    /// The host directory as the program can see it.
+    seen: Listing,
+}
+
+impl LiveLayer {
+    pub(in super::super) fn new(layer: Layer, mode: ApplyMode, admitted: Admitted) -> Self {
+        let seen = files::list(layer.host());
+        Self { layer, mode, admitted, settled: HashMap::new(), seen }
+    }
+
+    /// Applies what the program changed since the last time. None where nothing is to be applied now.
+    pub(in super::super) fn apply(&mut self) -> Result<Option<Applied>, Error> {
+        if self.mode != ApplyMode::Now {
+            return Ok(None);
+        }
+        let mut changes = changes::list(self.layer.upper());
+        let mut blocked: Option<PathBuf> = None;
+        changes.list.retain(|change| {
+            if blocked.as_ref().is_some_and(|blocked| change.path.starts_with(blocked)) {
+                return false;
+            }
+            let is_settled = self.settled.get(&change.path) == Some(&identity(&change.stat));
+            // A directory that was denied is settled with what is in it.
+            if is_settled && matches!(change.kind, Kind::Directory { .. }) {
+                blocked = Some(change.path.clone());
+            }
+            !is_settled
+        });
+        let changes = changes.list;
+        if changes.iter().all(|change| matches!(change.kind, Kind::Directory { opaque: false }))
+            && changes.iter().all(|change| self.exists(&change.path))
+        {
+            return Ok(None);
+        }
+        let applied = {
+            let _lock = lock(self.layer.host()).map_err(|error| self.layer.fail(error))?;
+            let mut engine =
+                Engine::new(&self.layer, &self.admitted).map_err(|error| self.layer.fail(error))?;
+            // The program may still hold its files open: what is on the host is a copy of them.
+            engine.copies_only();
+            if engine.deletes_much(&changes) {
+                let held = Applied::new(self.layer.id(), ApplyState::Held);
+                return Ok(Some(Applied { held_because: Some(MASS_DELETION), ..held }));
+            }
+            for change in &changes {
+                engine.change(change);
+            }
+            engine.finish();
+            engine.into_applied()
+        };
+        for change in &changes {
+            let is_denied = || {
+                applied
+                    .denied
+                    .iter()
+                    .any(|denied| denied.path == change.path && denied.reason != DenialReason::Conflict)
+            };
+            if !matches!(change.kind, Kind::Directory { .. }) || is_denied() {
+                self.settle(&change.path);
+            }
+        }
+        self.layer.begin_again()?;
+        self.seen = files::list(self.layer.host());
+        Ok(Some(applied))
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        stat_of(self.layer.host(), path).is_ok_and(|stat| stat.is_some())
+    }
+
+    fn settle(&mut self, path: &Path) {
+        match stat_of(self.layer.upper(), path) {
+            Ok(Some(stat)) => {
+                self.settled.insert(path.to_owned(), identity(&stat));
+            }
+            _ => {
+                self.settled.remove(path);
+            }
+        }
+    }
+
+    /// Shows the program what others changed on the host: by writing through `merged`, the directory as the program sees
+    /// it. What the program changed itself, and was not applied yet, stays.
+    pub(in super::super) fn refresh(&mut self, merged: BorrowedFd<'_>, owner: Option<Owner>) {
+        let now = files::list(self.layer.host());
+        let changes = files::compare(&self.seen, &now);
+        for path in changes.new.iter().chain(&changes.changed) {
+            if self.is_own(path) {
+                continue;
+            }
+            if show(self.layer.host(), merged, path, owner).is_ok() {
+                self.settle(path);
+            }
+        }
+        for path in &changes.deleted {
+            if !self.is_own(path) {
+                let _ = remove(merged, path);
+                self.settle(path);
+            }
+        }
+        if !changes.new.is_empty() || !changes.changed.is_empty() || !changes.deleted.is_empty() {
+            let _ = self.layer.begin_again();
+        }
+        self.seen = now;
+    }
+
+    /// Whether the program changed a path, and it was not applied yet.
+    fn is_own(&self, path: &Path) -> bool {
+        match stat_of(self.layer.upper(), path) {
+            Ok(Some(stat)) => self.settled.get(path) != Some(&identity(&stat)),
+            _ => false,
+        }
+    }
+
+    /// Ends the layer when the program is dead.
+    pub(in super::super) fn end(mut self) -> Result<Applied, Error> {
+        if self.mode == ApplyMode::Now {
+            self.apply()?;
+            self.layer.is_done = true;
+            return Ok(Applied::new(self.layer.id(), ApplyState::Applied));
+        }
+        self.layer.end(self.mode, None, &self.admitted)
+    }
+}
+
+/// Copies an entry of the host into the directory as the program sees it.
+fn show(host: BorrowedFd<'_>, merged: BorrowedFd<'_>, path: &Path, owner: Option<Owner>) -> io::Result<()> {
+    use rustix::fs::FileType;
+    let Some(stat) = stat_of(host, path)? else { return Ok(()) };
+    let _ = remove(merged, path);
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {
+            let source = open_beneath(host, path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+            let file = files::create(merged, path, owner)?;
+            let mut target = std::fs::File::from(file);
+            io::copy(&mut std::fs::File::from(source).take(stat.st_size as u64), &mut target)?;
+            rustix::fs::fchmod(&target, Mode::from_raw_mode(stat.st_mode & 0o777))?;
+            Ok(rustix::fs::futimens(&target, &times(&stat))?)
+        }
+        FileType::Symlink => {
+            let (from, name) = parent(host, path)?;
+            let target = rustix::fs::readlinkat(&from, name, Vec::new())?;
+            let (to, name) = parent(merged, path)?;
+            rustix::fs::symlinkat(&target, &to, &name)?;
+            if let Some(owner) = owner {
+                let (user, group) = (Uid::from_raw(owner.user), Gid::from_raw(owner.group));
+                rustix::fs::chownat(&to, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn parent(root: BorrowedFd<'_>, path: &Path) -> io::Result<(rustix::fd::OwnedFd, std::ffi::OsString)> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+    let above = path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
+    let opened = open_beneath(root, above, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    Ok((opened, name))
+}
+
+fn remove(merged: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let (directory, name) = parent(merged, path)?;
+    Ok(rustix::fs::unlinkat(directory.as_fd(), name, AtFlags::empty())?)
+}

@@ -1,0 +1,268 @@
+//! Row 58 on what a run leaves in a host directory: the host's side runs afterwards, and nothing of the code's may run
+//! with it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use toolpost_sandbox::{EntryKind, SingleChange};
+use toolpost_sandbox::{Workspace, protection};
+
+use super::requests::NEEDS_MASKS;
+use crate::attack::expected::{OK, all};
+use crate::attack::{Place, Probe, Who, host};
+use crate::support::{open_folder, python};
+
+/// A host directory is handed over as it is there.
+const NO_LAYER: &[(Who, &str)] = &[
+    (Who::Shared, NEEDS_MASKS),
+    (Who::Level("minimal"), "there is no private layer, and the report says so"),
+    (Who::Backend("docker"), "a container is given a copy; the tests of that backend hold what comes back"),
+];
+
+pub(crate) const PROBES: &[Probe] = &[
+    host(58, "start files and settings", start_files, all(OK)).not_for(NO_LAYER),
+    host(58, "a bare repository at the top", bare_at_the_top, all(OK)).not_for(NO_LAYER),
+    host(58, "a bare repository in a subdirectory", bare_below, all(OK)).not_for(NO_LAYER),
+    host(58, "a repository in two halves", halves, all(OK)).not_for(NO_LAYER),
+    host(58, "a new `.git`, as a directory and as a file", new_git, all(OK)).not_for(NO_LAYER),
+    host(58, "70 decoys of repositories", decoys, all(OK)).not_for(NO_LAYER),
+    host(58, "hooks, settings and a rebase in a repository", existing_git, all(OK)).not_for(NO_LAYER),
+    host(58, "names in other spellings, and links", spellings, all(OK)).not_for(NO_LAYER),
+    host(58, "whiteout of the whole tree", whiteout, all(OK)).not_for(NO_LAYER),
+    host(58, "attributes of an overlay in a host directory", forged, all(OK)).not_for(NO_LAYER),
+    host(31, "a Unix socket in the working directory", socket, all(OK)).not_for(NO_LAYER),
+];
+
+/// What the code writes when it runs where it must not.
+const CANARY: &str = "executed";
+
+/// Runs code in a directory, then what a person does there.
+fn attack(place: &Place<'_>, setup: &dyn Fn(&Path), codes: &[&str]) -> String {
+    let folder = open_folder();
+    setup(folder.path());
+    std::fs::write(folder.path().join("notes"), "before").unwrap();
+    for code in codes {
+        let code = format!(
+            "import os\nopen('notes', 'a').write('x')\ndef put(path, text='touch {CANARY}\\n'):\n    \
+             os.makedirs(os.path.dirname(path) or '.', exist_ok=True)\n    open(path, 'w').write(text)\n{code}\n0"
+        );
+        let outcome = python(&place.sandbox().workspace(Workspace::Host(folder.path().to_owned())), &code);
+        if !outcome.verdict.is_ok() {
+            return format!("{:?} {}", outcome.verdict, outcome.stderr.text());
+        }
+    }
+    if std::fs::read_to_string(folder.path().join("notes")).unwrap() == "before" {
+        return "the rest was not applied".into();
+    }
+    use_directory(folder.path());
+    let mut directories = vec![folder.path().to_owned()];
+    while let Some(next) = directories.pop() {
+        for entry in std::fs::read_dir(&next).unwrap().flatten() {
+            if entry.file_name() == CANARY {
+                return format!("code was executed in {}", next.display());
+            }
+            if entry.path().symlink_metadata().unwrap().is_dir() {
+                directories.push(entry.path());
+            }
+        }
+    }
+    "ok".into()
+}
+
+/// What people and their programs do in a directory without asking it to run anything.
+fn use_directory(top: &Path) {
+    let mut places: Vec<PathBuf> = vec![top.to_owned()];
+    places.extend(
+        std::fs::read_dir(top).unwrap().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()),
+    );
+    for place in places {
+        for arguments in [
+            &["git", "status"][..],
+            &["git", "log"],
+            &["git", "diff"],
+            &["git", "rebase", "--continue"],
+            &["git", "commit", "--allow-empty", "-m", "x"],
+            &["bash", "-lic", "true"],
+            &["npm", "config", "list"],
+            &["pip", "config", "list"],
+            &["cargo", "--version"],
+        ] {
+            let [program, rest @ ..] = arguments else { continue };
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "the host's side, which must stay free of the code"
+            )]
+            let mut command = Command::new(program);
+            command.args(rest).current_dir(&place).env("HOME", top).env("GIT_TERMINAL_PROMPT", "0");
+            command.env("GIT_AUTHOR_NAME", "a").env("GIT_AUTHOR_EMAIL", "a").env("GIT_EDITOR", "true");
+            command.env("GIT_COMMITTER_NAME", "a").env("GIT_COMMITTER_EMAIL", "a");
+            command.stdin(std::process::Stdio::null());
+            // What is not installed executes nothing.
+            let _ = command.output();
+        }
+    }
+}
+
+const NOTHING: &dyn Fn(&Path) = &|_| {};
+
+const REPOSITORY: &str = "
+def bare(d):
+    for inner in ('objects', 'refs', 'hooks'): os.makedirs(d + inner, exist_ok=True)
+    put(d + 'HEAD', 'ref: refs/heads/main\\n')
+    put(d + 'config', '[core]\\n\\trepositoryformatversion = 0\\n\\tbare = false\\n\\tworktree = .\\n\\tfsmonitor = touch executed; false\\n')
+";
+
+fn start_files(place: &Place<'_>) -> String {
+    attack(place, NOTHING, &["for name in ('.bashrc', '.bash_profile', '.profile', '.bash_login', '.inputrc', '.envrc',
+     '.npmrc', '.gitconfig', 'pip.conf', '.cargo/config.toml', 'rust-toolchain.toml', '.vscode/tasks.json', '.mcp.json',
+     '.claude/settings.json', '.husky/pre-commit', '.ssh/rc', '.config/git/config', '.config/pip/pip.conf', '.pdbrc'): put(name)
+put('.gitconfig', '[core]\\n\\tfsmonitor = touch executed; false\\n')
+put('sub/.bashrc')"])
+}
+
+fn bare_at_the_top(place: &Place<'_>) -> String {
+    attack(place, NOTHING, &[&format!("{REPOSITORY}bare('')")])
+}
+
+fn bare_below(place: &Place<'_>) -> String {
+    attack(place, NOTHING, &[&format!("{REPOSITORY}bare('lib/')\nbare('deep/er/')")])
+}
+
+fn halves(place: &Place<'_>) -> String {
+    let first = format!("{REPOSITORY}bare('d/')\nos.rmdir('d/refs')");
+    attack(
+        place,
+        NOTHING,
+        &[&first, "os.makedirs('d/refs', exist_ok=True)", "os.makedirs('d/refs/heads', exist_ok=True)"],
+    )
+}
+
+fn new_git(place: &Place<'_>) -> String {
+    attack(
+        place,
+        NOTHING,
+        &[&format!(
+            "{REPOSITORY}bare('new/.git/')\nbare('real/')\nput('sub/.git', 'gitdir: ../real\\n')\nbare('third/.GIT/')\n\
+         put('fourth/.git.', 'gitdir: ../real\\n')"
+        )],
+    )
+}
+
+fn decoys(place: &Place<'_>) -> String {
+    attack(place, NOTHING, &[&format!("{REPOSITORY}for number in range(70): bare('r%d/.git/' % number)")])
+}
+
+fn existing_git(place: &Place<'_>) -> String {
+    let setup = |directory: &Path| {
+        #[expect(clippy::disallowed_methods, reason = "the host's own repository")]
+        let made = Command::new("git").args(["init", "-q"]).current_dir(directory).status();
+        assert!(made.is_ok_and(|status| status.success()));
+    };
+    attack(place, &setup, &["put('.git/config', '[core]\\n\\tfsmonitor = touch executed; false\\n\\trepositoryformatversion = 0\\n')
+for hook in ('pre-commit', 'post-checkout', 'post-index-change', 'reference-transaction'):
+    put('.git/hooks/' + hook, '#!/bin/sh\\ntouch executed\\n'); os.chmod('.git/hooks/' + hook, 0o755)
+put('.git/rebase-merge/git-rebase-todo', 'exec touch executed\\n')
+for name in ('head-name', 'onto', 'orig-head', 'msgnum', 'end'): put('.git/rebase-merge/' + name, '1\\n')
+put('.git/info/attributes', '* filter=evil\\n')
+put('.git/commondir', '../common\\n')
+put('common/config', '[core]\\n\\tfsmonitor = touch executed; false\\n')
+put('.gitattributes', '* filter=evil\\n')
+os.makedirs('.git/modules/x', exist_ok=True)"])
+}
+
+/// Names are denied in each spelling that a file system or a program may take for the same.
+fn spellings(place: &Place<'_>) -> String {
+    let names = [
+        ".BashRC",
+        ".bashrc.",
+        ".bashrc ",
+        ".bash\u{200b}rc",
+        ".GIT/config",
+        "git~1/config",
+        ".ſsh/rc",
+        ".Vscode/tasks.json",
+    ];
+    let folder = open_folder();
+    let text = serde_json::to_string(&names).unwrap();
+    let code = format!(
+        "import os\nfor name in {text}:\n    os.makedirs(os.path.dirname(name) or '.', exist_ok=True)\n    open(name, 'w').write('x')\n\
+         os.makedirs('evil', exist_ok=True)\nopen('evil/config.toml', 'w').write('x')\nos.symlink('evil', '.cargo')\n\
+         os.symlink('/etc', '.ssh')\nos.symlink('evil', '.claude')\n0"
+    );
+    let outcome = python(&place.sandbox().workspace(Workspace::Host(folder.path().to_owned())), &code);
+    if !outcome.verdict.is_ok() {
+        return format!("{:?} {}", outcome.verdict, outcome.stderr.text());
+    }
+    let links = [".cargo", ".ssh", ".claude"];
+    match names.iter().chain(&links).find(|name| folder.path().join(name).symlink_metadata().is_ok()) {
+        None => "ok".into(),
+        Some(name) => format!("{name:?} is on the host"),
+    }
+}
+
+fn whiteout(place: &Place<'_>) -> String {
+    let folder = open_folder();
+    for number in 0..5 {
+        std::fs::create_dir_all(folder.path().join(format!("d{number}/e"))).unwrap();
+        std::fs::write(folder.path().join(format!("d{number}/e/file")), "x").unwrap();
+    }
+    let code = "import os, shutil\nfor name in os.listdir('.'): shutil.rmtree(name)\n0";
+    let outcome = python(&place.sandbox().workspace(Workspace::Host(folder.path().to_owned())), code);
+    if !outcome.verdict.is_ok() {
+        return format!("{:?} {}", outcome.verdict, outcome.stderr.text());
+    }
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    if left == 5 { "ok".into() } else { format!("{left} of 5 directories are left") }
+}
+
+/// What somebody wrote into the attributes of a host directory makes nothing else of it.
+fn forged(place: &Place<'_>) -> String {
+    let folder = open_folder();
+    std::fs::create_dir(folder.path().join("d")).unwrap();
+    std::fs::write(folder.path().join("d/file"), "x").unwrap();
+    let directory = std::fs::File::open(folder.path().join("d")).unwrap();
+    for (name, value) in [
+        ("user.overlay.opaque", &b"y"[..]),
+        ("user.overlay.redirect", b"/etc"),
+        ("user.overlay.origin", b"x"),
+    ] {
+        let _ = rustix::fs::fsetxattr(&directory, name, value, rustix::fs::XattrFlags::empty());
+    }
+    let code = "import os\nopen('d/new', 'w').write('n')\n\
+                try: os.setxattr('d', 'user.overlay.opaque', b'y')\nexcept OSError: pass\nsorted(os.listdir('d'))";
+    let outcome = python(&place.sandbox().workspace(Workspace::Host(folder.path().to_owned())), code);
+    if outcome.value.as_ref().is_none_or(|value| value.to_string().contains("passwd")) {
+        return format!("{:?} {}", outcome.value, outcome.stderr.text());
+    }
+    if std::fs::read_to_string(folder.path().join("d/file")).is_ok_and(|text| text == "x") {
+        return "ok".into();
+    }
+    "a file of the host is gone".into()
+}
+
+fn socket(place: &Place<'_>) -> String {
+    let folder = open_folder();
+    let _listener = std::os::unix::net::UnixListener::bind(folder.path().join("daemon.sock")).unwrap();
+    let code = "import socket\ntry:\n    socket.socket(socket.AF_UNIX).connect('daemon.sock'); found = 'connected'\n\
+                except OSError: found = 'ok'\nfound";
+    let outcome = python(&place.sandbox().workspace(Workspace::Host(folder.path().to_owned())), code);
+    match outcome.value {
+        Some(serde_json::Value::String(found)) => found,
+        // At level `maximum` a socket ends the program.
+        other if matches!(outcome.verdict, toolpost_sandbox::Verdict::Denied { .. }) => {
+            other.map_or("ok".into(), |_| "ok".into())
+        }
+        other => format!("{other:?} {:?}", outcome.verdict),
+    }
+}
+
+/// The table denies what these probes plant: a probe that plants nothing protected proves nothing.
+#[test]
+fn what_the_probes_plant_is_in_the_table() {
+    let nothing = |_: &Path| None;
+    for path in [".bashrc", ".git/config", "d/.git", ".cargo/config.toml"] {
+        let path = Path::new(path);
+        let change = SingleChange::new(path, Some(EntryKind::File), &nothing);
+        assert!(protection(path, &change).is_some(), "{}", path.display());
+    }
+}
