@@ -146,7 +146,7 @@ pub use protected::{
 };
 pub use ready::{Build, Ready};
 pub use requirements::Requirements;
-pub use running::{LiveStreams, Running};
+pub use running::{HostDirectory, LiveStreams, Running};
 pub use sandbox::{PROTECTED_PATHS, SYSTEM_SEARCH_PATH, Sandbox};
 pub use session::{CellLimits, Difference, Reset, Session, SessionLimits};
 pub use verdict::{Interruption, Layer, MissingLayer, Reached, Report, Usage, Verdict};

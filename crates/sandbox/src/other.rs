@@ -117,6 +117,72 @@ pub(crate) fn private_folder(action: &'static str, folder: &Path) -> Result<Path
     Err(unsupported(action, folder))
 }
 
+/// Nothing waits where nothing runs.
+pub(crate) fn held_layers(_layers: Option<&Path>) -> Result<Vec<HeldLayer>, Error> {
+    Ok(Vec::new())
+}
+
+/// Nothing waits where nothing runs.
+pub(crate) fn held_layer(id: &str, _layers: Option<&Path>) -> Result<HeldLayer, Error> {
+    Err(Error::HeldRun { id: id.to_owned(), reason: REASON.into() })
+}
+
+/// Changes that wait: there are none on this host.
+#[derive(Debug)]
+pub(crate) enum HeldLayer {}
+
+impl HeldLayer {
+    pub(crate) fn id(&self) -> &str {
+        match *self {}
+    }
+
+    pub(crate) fn host_directory(&self) -> PathBuf {
+        match *self {}
+    }
+
+    pub(crate) fn started(&self) -> std::time::SystemTime {
+        match *self {}
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn changes(&self) -> crate::Changes {
+        match *self {}
+    }
+
+    pub(crate) fn content(&self, _path: &Path, _limit: u64) -> Option<Vec<u8>> {
+        match *self {}
+    }
+
+    pub(crate) fn apply(self, _allowed: &[PathBuf]) -> Result<crate::Applied, Error> {
+        match self {}
+    }
+
+    pub(crate) fn discard(self) -> Result<(), Error> {
+        match self {}
+    }
+
+    pub(crate) fn undo(self) -> Result<crate::Applied, Error> {
+        match self {}
+    }
+}
+
+/// The host directory of a program that runs: none does here.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LiveDirectory;
+
+impl LiveDirectory {
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the form of the Linux side")]
+    pub(crate) fn apply(&self) -> Result<Option<crate::Applied>, Error> {
+        Ok(None)
+    }
+
+    #[expect(clippy::unused_self, reason = "the form of the Linux side")]
+    pub(crate) fn refresh(&self) {}
+}
+
 /// Nothing is found where nothing runs.
 pub(crate) fn detect(
     language: crate::Language,

@@ -4,7 +4,8 @@ use std::io::{PipeReader, PipeWriter};
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 
-use crate::{Cancel, Error, Outcome};
+use crate::platform::LiveDirectory;
+use crate::{Applied, Cancel, Error, Outcome};
 
 /// The caller's ends of a program's standard streams.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub(crate) struct Pipes {
     pub(crate) stderr: PipeReader,
     /// The container that the program runs in, if it runs in one.
     pub(crate) container: Option<String>,
+    /// The host directory of the program, if it sees one through a private layer.
+    pub(crate) directory: LiveDirectory,
 }
 
 /// Where a [`crate::Backend`] hands over the streams of a program that it has started.
@@ -32,7 +35,8 @@ impl LiveStreams<'_> {
         container: Option<String>,
     ) {
         // Nobody waits for them only if the caller is gone, and then the run is cancelled.
-        let _ = self.0.send(Pipes { stdin, stdout, stderr, container });
+        let directory = LiveDirectory::default();
+        let _ = self.0.send(Pipes { stdin, stdout, stderr, container, directory });
     }
 }
 
@@ -48,6 +52,7 @@ pub struct Running {
     pipes: Option<(PipeReader, PipeReader)>,
     stdin: Option<PipeWriter>,
     container: Option<String>,
+    directory: LiveDirectory,
     cancel: Cancel,
     supervisor: Option<JoinHandle<Result<Outcome, Error>>>,
 }
@@ -68,8 +73,10 @@ impl Running {
             })
             .map_err(|source| Error::Setup { step: "start a thread", source })?;
         let supervisor = Some(supervisor);
-        let mut running = Self { pipes: None, stdin: None, container: None, cancel, supervisor };
-        if let Ok(Pipes { stdin, stdout, stderr, container }) = receiver.recv() {
+        let directory = LiveDirectory::default();
+        let mut running = Self { pipes: None, stdin: None, container: None, directory, cancel, supervisor };
+        if let Ok(Pipes { stdin, stdout, stderr, container, directory }) = receiver.recv() {
+            running.directory = directory;
             running.stdin = stdin;
             running.container = container;
             running.pipes = Some((stdout, stderr));
@@ -98,6 +105,11 @@ impl Running {
         self.container.as_deref()
     }
 
+    /// A handle to the host directory that the program works in, from any thread.
+    pub fn host_directory(&self) -> HostDirectory {
+        HostDirectory(self.directory.clone())
+    }
+
     /// A handle that kills everything that the program started, from any thread.
     pub fn cancel(&self) -> Cancel {
         self.cancel.clone()
@@ -119,6 +131,24 @@ impl Running {
     fn join(&mut self) -> Result<Outcome, Error> {
         let supervisor = self.supervisor.take().ok_or_else(lost)?;
         supervisor.join().map_err(|_| lost())?
+    }
+}
+
+/// The host directory of a program that goes on running ([`crate::Workspace::Host`]): its changes are applied at the end
+/// of each request, and what others change is shown before the next. Without a private layer both do nothing.
+#[derive(Debug, Clone)]
+pub struct HostDirectory(LiveDirectory);
+
+impl HostDirectory {
+    /// Applies what the program changed since the last time. None where nothing changed, or changes are not applied now
+    /// ([`crate::ApplyMode`]).
+    pub fn apply(&self) -> Result<Option<Applied>, Error> {
+        self.0.apply()
+    }
+
+    /// Shows the program what others changed in the directory.
+    pub fn refresh(&self) {
+        self.0.refresh();
     }
 }
 

@@ -27,6 +27,15 @@ pub(super) enum Line {
     TooLong,
 }
 
+/// Whether a line is the result of a tool, or of the whole task.
+fn ends_tool_use(line: &Line) -> bool {
+    let Line::Whole(line) = line else { return true };
+    let start = line.get(..64).unwrap_or(line);
+    [&b"\"type\":\"user\""[..], b"\"type\":\"result\""]
+        .iter()
+        .any(|kind| start.windows(kind.len()).any(|window| window == *kind))
+}
+
 /// A program that runs. Dropped, it is killed with everything that it started.
 pub(super) struct Process {
     running: Option<Running>,
@@ -52,6 +61,7 @@ impl Process {
         let started = tokio::task::spawn_blocking(move || sandbox.start(&program)).await;
         let mut running = started.map_err(|error| lost(&error.to_string()))??;
         let (cancel, container) = (running.cancel(), running.container().map(str::to_owned));
+        let directory = running.host_directory();
         let (Some(mut stdin), Some((stdout, mut stderr))) = (running.take_stdin(), running.take_output())
         else {
             return Err(lost("it has no streams"));
@@ -73,6 +83,13 @@ impl Process {
         thread("claude output", move || {
             let mut reader = BufReader::with_capacity(64 << 10, stdout);
             while let Some(line) = next_line(&mut reader, MAX_LINE) {
+                // What its own tools changed is on the host before anybody hears of it, and what ours changed is shown.
+                if ends_tool_use(&line) {
+                    if let Err(error) = directory.apply() {
+                        tracing::warn!("changes of Claude Code were not applied: {error}");
+                    }
+                    directory.refresh();
+                }
                 if sender.blocking_send(line).is_err() {
                     return;
                 }

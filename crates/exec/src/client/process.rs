@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use toolpost_core::{ToolError, has_more_values_than};
-use toolpost_sandbox::{Cancel, Outcome, Program, Running, Sandbox};
+use toolpost_sandbox::{Cancel, HostDirectory, Outcome, Program, Running, Sandbox};
 
 use super::program::of_sandbox;
 use crate::protocol::dialect::Notice;
@@ -47,6 +47,7 @@ pub(super) struct Process {
     input: Option<PipeWriter>,
     writer: Option<SyncSender<Vec<u8>>>,
     running: Option<Running>,
+    directory: HostDirectory,
     cancel: Cancel,
     errors: Arc<Mutex<VecDeque<u8>>>,
     flooded: Arc<AtomicU64>,
@@ -98,7 +99,7 @@ impl Process {
         total: [u64; 2],
     ) -> Result<Self, ToolError> {
         let mut running = sandbox.start(program).map_err(of_sandbox)?;
-        let cancel = running.cancel();
+        let (cancel, directory) = (running.cancel(), running.host_directory());
         let flooded = Arc::new(AtomicU64::new(0));
         let errors = Arc::new(Mutex::new(VecDeque::new()));
         let (sender, heard) = mpsc::channel(AHEAD);
@@ -134,7 +135,17 @@ impl Process {
             thread("stderr", move || listen(stderr, &sender, &kept))?;
         }
         let input = running.take_stdin();
-        Ok(Self { heard, room, input, writer: None, running: Some(running), cancel, errors, flooded })
+        Ok(Self {
+            heard,
+            room,
+            input,
+            writer: None,
+            running: Some(running),
+            directory,
+            cancel,
+            errors,
+            flooded,
+        })
     }
 
     /// What it tells next; `None` when both of its streams have ended.
@@ -172,6 +183,18 @@ impl Process {
     /// Kills it.
     pub(super) fn kill(&self) {
         self.cancel.cancel();
+    }
+
+    /// Shows it what others changed in its host directory.
+    pub(super) async fn refresh(&self) {
+        let directory = self.directory.clone();
+        let _ = tokio::task::spawn_blocking(move || directory.refresh()).await;
+    }
+
+    /// Applies what it changed in its host directory.
+    pub(super) async fn apply(&self) -> Result<(), ToolError> {
+        let directory = self.directory.clone();
+        tokio::task::spawn_blocking(move || directory.apply()).await?.map(drop).map_err(of_sandbox)
     }
 
     /// Whether it is dead already.

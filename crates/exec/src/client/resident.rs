@@ -116,6 +116,7 @@ impl Residents {
         idle.next += 1;
         let process = &mut idle.process;
         let facts = facts(settings, call, wall);
+        process.refresh().await;
         let talked =
             tokio::time::timeout(wall, talk(process, id, bound, call, arguments, &facts, artifacts)).await;
         let answered = talked.map_err(|_| {
@@ -123,6 +124,7 @@ impl Residents {
         })?;
         match answered {
             Ok(outcome) => {
+                idle.process.apply().await?;
                 idle.since = Instant::now();
                 self.keep(key, idle);
                 let mut output = outcome.into_result()?;

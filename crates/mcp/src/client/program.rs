@@ -11,7 +11,7 @@ use rmcp::service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::sync::{mpsc, oneshot};
 use toolpost_core::{Secret, ToolError};
-use toolpost_sandbox::{Level, Limits, Program, Running, Sandbox, Workspace};
+use toolpost_sandbox::{HostDirectory, Level, Limits, Program, Running, Sandbox, Workspace};
 
 use super::flight::Arrival;
 use super::message::{Line, LineReader, read};
@@ -156,18 +156,25 @@ fn begin(sandbox: &Sandbox, program: &Program, limit: usize, errors: Errors) -> 
     let mut running = sandbox.start(program).map_err(of_sandbox)?;
     let (sender, incoming) = mpsc::channel(AHEAD);
     let (outgoing, lines) = mpsc::channel(AHEAD);
+    let directory = running.host_directory();
     if let Some((stdout, stderr)) = running.take_output() {
-        thread("mcp-stdout", move || listen(stdout, limit, &sender))?;
+        let directory = directory.clone();
+        thread("mcp-stdout", move || listen(stdout, limit, &sender, &directory))?;
         thread("mcp-stderr", move || collect(stderr, &errors))?;
     }
     if let Some(stdin) = running.take_stdin() {
-        thread("mcp-stdin", move || write(stdin, lines))?;
+        thread("mcp-stdin", move || write(stdin, lines, &directory))?;
     }
     Ok(Streams { incoming, outgoing: Some(outgoing), running: Some(running) })
 }
 
 /// Reads messages until the stream or the client ends, or nothing but garbage comes.
-fn listen(stdout: PipeReader, limit: usize, sender: &mpsc::Sender<ServerJsonRpcMessage>) {
+fn listen(
+    stdout: PipeReader,
+    limit: usize,
+    sender: &mpsc::Sender<ServerJsonRpcMessage>,
+    directory: &HostDirectory,
+) {
     let mut lines = LineReader::new(BufReader::with_capacity(64 << 10, stdout), limit);
     let mut garbage = 0;
     while let Ok(Some(line)) = lines.next_line() {
@@ -177,6 +184,10 @@ fn listen(stdout: PipeReader, limit: usize, sender: &mpsc::Sender<ServerJsonRpcM
         match read(&line) {
             Some(message) => {
                 garbage = 0;
+                // What a request changed is on the host when its answer is read.
+                if let Err(error) = directory.apply() {
+                    tracing::warn!("changes of a server were not applied: {error}");
+                }
                 if sender.blocking_send(message).is_err() {
                     return;
                 }
@@ -204,8 +215,9 @@ fn collect(mut stderr: PipeReader, errors: &Errors) {
     }
 }
 
-fn write(mut stdin: PipeWriter, mut lines: mpsc::Receiver<Outgoing>) {
+fn write(mut stdin: PipeWriter, mut lines: mpsc::Receiver<Outgoing>, directory: &HostDirectory) {
     while let Some((line, written)) = lines.blocking_recv() {
+        directory.refresh();
         let good = stdin.write_all(&line).is_ok();
         // Whoever waited may be gone.
         let _ = written.send(good);

@@ -11,7 +11,7 @@ use super::capture::value;
 use super::cgroup::Group;
 use super::files::{self, Folder, Listing, Over};
 use super::launch;
-use super::layer::Admitted;
+use super::layer::{Admitted, LiveLayer};
 use super::prepare::{Kept, Place, setup};
 use super::seccomp;
 use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
@@ -43,7 +43,7 @@ pub(super) fn attend(
 ) -> Result<Outcome, Error> {
     let Started { mut running, streams, names, kept } = started;
     let Kept {
-        place,
+        mut place,
         mut before,
         child_waits,
         owner,
@@ -53,15 +53,31 @@ pub(super) fn attend(
         language,
         limits,
         egress,
+        directory,
         folder: handed_over,
     } = kept;
     let limits = &limits;
+    let mut live_layer = match &mut place {
+        Place::Host(folder) if is_live => folder.take_layer(),
+        _ => None,
+    }
+    .map(|layer| LiveLayer::new(layer, sandbox.apply, Admitted::new([], &sandbox.allowed)));
+    let live_upper = live_layer.as_ref().map(LiveLayer::upper).transpose()?;
     let measured = match &place {
-        Place::Temporary(folder) => measurable(folder.descriptor(), &mut report),
-        Place::Host(folder) => folder.layer().and_then(|layer| measurable(layer.upper(), &mut report)),
+        Place::Temporary(folder) => Some(folder.descriptor()),
+        Place::Host(folder) => match &live_upper {
+            Some(upper) => Some(upper.as_fd()),
+            None => folder.layer().map(super::layer::Layer::upper),
+        },
         _ => None,
     };
+    let measured = measured.and_then(|folder| measurable(folder, &mut report));
     let mut on_folder = |descriptor: BorrowedFd<'_>| {
+        if let Some(layer) = live_layer.take() {
+            let merged = launch::duplicate(descriptor).map_err(setup("keep workspace"))?;
+            directory.begin(layer, merged, owner);
+            return Ok(());
+        }
         if sandbox.files.is_empty() {
             return Ok(());
         }
@@ -91,6 +107,7 @@ pub(super) fn attend(
         on_listener: &mut on_listener,
         measured,
     });
+    let live = directory.take().or(live_layer);
     let mut finished = match finished {
         Ok(finished) => finished,
         Err(failure) => return Err(explain(failure, &names, &program)),
@@ -131,6 +148,10 @@ pub(super) fn attend(
     let mut applied = None;
     let mut changes = Changes::default();
     let mut artifacts = Vec::new();
+    if let Some(layer) = live {
+        let ended = layer.end()?;
+        applied = Some(ended).filter(is_of_note);
+    }
     let folder = match place {
         Place::Host(folder) if folder.layer().is_some() => {
             if let Some(layer) = folder.into_layer() {
@@ -194,6 +215,11 @@ fn of_full_size(
     }
 }
 
+/// Whether there was anything to apply.
+fn is_of_note(applied: &Applied) -> bool {
+    applied.state != ApplyState::Applied || applied.changed + applied.denied_count > 0
+}
+
 /// The end of a run in a private layer.
 struct Ending<'a> {
     sandbox: &'a Sandbox,
@@ -233,8 +259,7 @@ impl Ending<'_> {
         let applied = layer.end(self.sandbox.apply, held_because, &admitted)?;
         // What was denied is read from the layer as long as the outcome lives.
         folder.keep(layer);
-        let is_of_note = applied.state != ApplyState::Applied || applied.changed + applied.denied_count > 0;
-        Ok((changes, artifacts, is_of_note.then_some(applied)))
+        Ok((changes, artifacts, Some(applied).filter(is_of_note)))
     }
 }
 

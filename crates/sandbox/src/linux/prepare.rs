@@ -14,6 +14,7 @@ use super::cgroup::Group;
 use super::files::{self, Listing, Owner};
 use super::interpreter::Reach;
 use super::launch::{self, Plan, c_string, high};
+use super::layer::LiveDirectory;
 use super::plan::{self, Request, Visible};
 use super::session::FileRules;
 use super::steps::{Pointers, Step};
@@ -144,6 +145,8 @@ pub(super) struct Kept {
     pub(super) limits: Limits,
     /// The proxy that waits for its socket, if the run has a way out.
     pub(super) egress: Option<Armed>,
+    /// Where the layer of a live run is for its caller.
+    pub(super) directory: LiveDirectory,
     /// The workspace, if the child had handed it over before the run began.
     pub(super) folder: Option<OwnedFd>,
 }
@@ -227,7 +230,7 @@ pub(super) fn prepare_with(
         },
         visible,
         waits: child_waits,
-        hands_over: stay.is_some(),
+        hands_over: stay.is_some() || is_live,
         group: &mut group,
         code: ready
             .payload
@@ -280,7 +283,11 @@ pub(super) fn prepare_with(
         (false, false, true) => c"sc",
         (false, false, false) => c"s",
     };
-    let (streams, pipes, ends) = streams(sandbox, ready.payload.as_ref(), is_live, control)?;
+    let directory = LiveDirectory::default();
+    let (streams, mut pipes, ends) = streams(sandbox, ready.payload.as_ref(), is_live, control)?;
+    if let Some(pipes) = &mut pipes {
+        pipes.directory = directory.clone();
+    }
     steps.push(descriptors_with(ends, kill)?);
     let environment = variables(sandbox, egress.as_ref(), &ready, &workspace, own_namespaces);
     exec(environment, &ready, limits, mode, &mut steps);
@@ -298,6 +305,7 @@ pub(super) fn prepare_with(
         language,
         limits,
         egress,
+        directory,
         folder: None,
     };
     Ok(Prepared { plan, streams, pipes, kept, group, own_namespaces })
@@ -528,8 +536,13 @@ pub(super) fn streams(
         code,
     };
     if is_live {
-        let pipes =
-            Pipes { stdin: live_stdin, stdout: stdout.into(), stderr: stderr.into(), container: None };
+        let pipes = Pipes {
+            stdin: live_stdin,
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+            container: None,
+            directory: LiveDirectory::default(),
+        };
         return Ok((Streams { stdout: None, stderr: None, value, stdin }, Some(pipes), ends));
     }
     Ok((Streams { stdout: Some(stdout), stderr: Some(stderr), value, stdin }, None, ends))

@@ -130,6 +130,8 @@ fn lift(inner: &OwnedFd, top: BorrowedFd<'_>, first: u64) -> u64 {
             kind => kind == FileType::Directory,
         };
         if is_folder {
+            // A folder without rights does not even move.
+            let _ = rustix::fs::chmodat(inner, name, Mode::from_raw_mode(0o700), AtFlags::empty());
             if rustix::fs::renameat(inner, name, top, format!(".toolpost-{}", first + moved)).is_ok() {
                 moved += 1;
             }

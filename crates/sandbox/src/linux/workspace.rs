@@ -245,6 +245,11 @@ impl HostFolder {
         self.layer.as_ref()
     }
 
+    /// The same for a program that goes on after an apply.
+    pub(super) fn take_layer(&mut self) -> Option<Layer> {
+        self.layer.take()
+    }
+
     /// The same for good, with nothing left to protect.
     pub(super) fn into_layer(self) -> Option<Layer> {
         self.layer

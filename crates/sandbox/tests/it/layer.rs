@@ -160,7 +160,7 @@ fn git_works_in_a_repository_that_existed() {
         directory.path(),
         "export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x
          git checkout -q -b side && echo b > b && git add b && git commit -q -m second &&
-         git checkout -q main && git merge -q side && git clone -q . copy
+         git checkout -q main && git merge -q side && git clone -q --no-hardlinks . copy
          git config core.fsmonitor 'touch ran'; echo 'touch ran' > .git/hooks/pre-commit
          chmod +x .git/hooks/pre-commit; mkdir .git/rebase-merge; echo 'exec touch ran' > .git/rebase-merge/git-rebase-todo
          echo '* filter=evil' > .gitattributes",

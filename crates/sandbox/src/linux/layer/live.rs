@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fd::{AsFd as _, BorrowedFd};
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
 use super::super::files::{self, Listing, Owner, open_beneath};
@@ -33,6 +34,11 @@ impl LiveLayer {
     pub(in super::super) fn new(layer: Layer, mode: ApplyMode, admitted: Admitted) -> Self {
         let seen = files::list(layer.host());
         Self { layer, mode, admitted, settled: HashMap::new(), seen }
+    }
+
+    /// What the program has written.
+    pub(in super::super) fn upper(&self) -> Result<OwnedFd, Error> {
+        super::launch::duplicate(self.layer.upper()).map_err(|error| self.layer.fail(error))
     }
 
     /// Applies what the program changed since the last time. None where nothing is to be applied now.
@@ -141,12 +147,58 @@ impl LiveLayer {
 
     /// Ends the layer when the program is dead.
     pub(in super::super) fn end(mut self) -> Result<Applied, Error> {
-        if self.mode == ApplyMode::Now {
-            self.apply()?;
-            self.layer.is_done = true;
-            return Ok(Applied::new(self.layer.id(), ApplyState::Applied));
+        if self.mode != ApplyMode::Now {
+            return self.layer.end(self.mode, None, &self.admitted);
         }
-        self.layer.end(self.mode, None, &self.admitted)
+        match self.apply()? {
+            Some(Applied { state: ApplyState::Held, held_because, .. }) => {
+                self.layer.end(ApplyMode::Hold, held_because, &self.admitted)
+            }
+            applied => {
+                self.layer.is_done = true;
+                Ok(applied.unwrap_or_else(|| Applied::new(self.layer.id(), ApplyState::Applied)))
+            }
+        }
+    }
+}
+
+/// The layer of a program with live streams, from when it is mounted to its end.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LiveDirectory(Arc<Mutex<Option<Mounted>>>);
+
+#[derive(Debug)]
+struct Mounted {
+    layer: LiveLayer,
+    /// The directory as the program sees it.
+    merged: OwnedFd,
+    owner: Option<Owner>,
+}
+
+impl LiveDirectory {
+    fn lock(&self) -> MutexGuard<'_, Option<Mounted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(in super::super) fn begin(&self, layer: LiveLayer, merged: OwnedFd, owner: Option<Owner>) {
+        *self.lock() = Some(Mounted { layer, merged, owner });
+    }
+
+    /// The layer, when the program is dead.
+    pub(in super::super) fn take(&self) -> Option<LiveLayer> {
+        self.lock().take().map(|mounted| mounted.layer)
+    }
+
+    pub(crate) fn apply(&self) -> Result<Option<Applied>, Error> {
+        match self.lock().as_mut() {
+            Some(mounted) => mounted.layer.apply(),
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) fn refresh(&self) {
+        if let Some(Mounted { layer, merged, owner }) = self.lock().as_mut() {
+            layer.refresh(merged.as_fd(), *owner);
+        }
     }
 }
 
@@ -179,7 +231,7 @@ fn show(host: BorrowedFd<'_>, merged: BorrowedFd<'_>, path: &Path, owner: Option
     }
 }
 
-fn parent(root: BorrowedFd<'_>, path: &Path) -> io::Result<(rustix::fd::OwnedFd, std::ffi::OsString)> {
+fn parent(root: BorrowedFd<'_>, path: &Path) -> io::Result<(OwnedFd, std::ffi::OsString)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     let above = path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
     let opened = open_beneath(root, above, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;

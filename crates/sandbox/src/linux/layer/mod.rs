@@ -29,6 +29,7 @@ pub(crate) use self::apply::Admitted;
 use self::changes::Kind;
 pub(crate) use self::held::{HeldLayer, all, find};
 use self::held::{Record, State};
+pub(crate) use self::live::LiveDirectory;
 pub(super) use self::live::LiveLayer;
 use crate::{Changes, Error};
 

@@ -16,6 +16,7 @@ use super::super::attend::Started;
 use super::super::cgroup::Group;
 use super::super::files::{self, Listing};
 use super::super::launch::{self, Child, Plan};
+use super::super::layer::LiveDirectory;
 use super::super::plan;
 use super::super::prepare::{
     Ends, Kept, Place, arguments, descriptors, fill, not_blocking, pipe, setup, streams, variables,
@@ -385,6 +386,7 @@ impl Spare {
             language: ready.language,
             limits,
             egress: None,
+            directory: LiveDirectory::default(),
             folder,
         };
         Ok(Started { running, streams, names, kept })
