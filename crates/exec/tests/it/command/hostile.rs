@@ -77,7 +77,7 @@ async fn a_path_stays_beneath_the_working_directory() {
         let run = Run::new(&file, json!({ "x": path })).folder(&root);
         assert_eq!(run.text().await, "in\n", "{path}");
     }
-    // What does not exist is the program's own matter.
+    // The program reports a missing file.
     for path in ["missing", "a/missing/more", "a/file/more"] {
         let error = Run::new(&file, json!({ "x": path })).folder(&root).error().await;
         assert_eq!(error.code(), Code::Dependency, "{path}: {error}");
@@ -91,7 +91,7 @@ async fn a_path_stays_beneath_the_working_directory() {
         assert!(error.message().starts_with("/x: expected a path beneath the working directory"), "{error}");
         assert!(!error.message().contains('\u{1b}'), "{error}");
     }
-    // A default is no exception, nor is a call without a working directory, nor a format in the place of a type.
+    // Defaults, calls without a working directory, and the format instead of the type are checked as well.
     let list = "type = \"array\"\nitems = { type = \"string\", format = \"file\" }";
     let list = text(list, "").replace("\"/etc/hostname\"", "[\"a\", \"/etc/hostname\"]");
     let none = text("type = \"file\"", "working_folder = \"none\"\n");
@@ -107,7 +107,7 @@ async fn a_path_stays_beneath_the_working_directory() {
         let found = (error.code(), error.context()["pointer"].as_str());
         assert_eq!(found, (Code::InvalidPath, Some(pointer)), "{error}");
     }
-    // Any other text is none of our matter.
+    // A plain string is not checked.
     let string = text("type = \"string\"", "").replace("/etc/hostname", "/usr/bin/../share/x");
     assert_eq!(Run::new(&string, json!({})).folder(&root).error().await.code(), Code::Dependency);
 }
