@@ -32,6 +32,12 @@
 //! A value can never become an option: one that begins with `-` is refused unless the entry stands after `--`, has an
 //! option before it (`--name={value}`), or the parameter says `allow_leading_dash = true`.
 //!
+//! # Paths
+//!
+//! A value of type `file` (or format `file`) stays beneath the working directory of the call. An absolute path outside, a
+//! part `..` and a symbolic link that leads out are rejected with `INVALID_PATH` before anything starts. A path of any
+//! other kind is a `string`.
+//!
 //! # Where it runs
 //!
 //! In the sandbox, at level `standard` unless more is asked for, without network, with a clean environment, in the
@@ -43,6 +49,7 @@ mod exit;
 mod line_log;
 mod output;
 mod parameter;
+mod paths;
 mod place;
 mod reader;
 mod run;

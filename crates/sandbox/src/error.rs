@@ -220,6 +220,11 @@ impl Error {
             Self::ProgramNotFound { .. } => {
                 Some("give an absolute path, or make the folder visible to the sandbox".into())
             }
+            Self::ProgramNotStarted { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Some(
+                "if the program exists, show its interpreter and libraries: `Sandbox::read_only`, or `readable` in \
+                 a description"
+                    .into(),
+            ),
             Self::NotExecutable { program } => Some(format!("make it executable: `chmod +x {program}`")),
             Self::LanguageMissing { hint, .. } | Self::SessionRefused { hint, .. } => Some((*hint).into()),
             Self::SessionEnded { .. } => {

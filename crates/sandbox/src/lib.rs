@@ -18,7 +18,7 @@
 //! |---|---|---|---|
 //! | what it promises | limits, and an end that takes everything along; no boundary | no file of a user, no other process, no network | the same, and nothing of the host exists inside but what is named here |
 //! | namespaces (user, mount, pid, ipc, uts, cgroup, net) | those that hold the run together | where the host gives them | required |
-//! | what exists | the host's files, for the host's user | `/usr`, `/bin`, `/lib*`, `/etc`, `/opt`, the workspace, what the caller shows | the same without `/opt`, with a generated `/etc` |
+//! | what exists | the host's files, for the host's user | `/usr`, `/bin`, `/lib*`, what programs read of `/etc`, the program's own package in `/opt`, the workspace, what the caller shows | the same with a generated `/etc`, without packages of `/opt` |
 //! | where a host workspace is | at its own path | at its own path | at `/workspace` |
 //! | Landlock | none for files | required where namespaces are missing | where the kernel has it |
 //! | network | the host's | none, but for [`Sandbox::egress`] where namespaces are given | none, but for [`Sandbox::egress`] |
@@ -30,9 +30,14 @@
 //! backend and a runtime such as `runsc`. `minimal` has to be named; it is never what a lower level falls back to. The
 //! limits of each level are a table of their own: [`Limits::for_level`].
 //!
+//! What programs read of `/etc` is the linker's cache, certificates, time zone, locales, fonts, terminals, media types, and
+//! the settings of Java, Perl and Python. Accounts, hosts and resolver are generated files. Accounts' passwords, private
+//! keys and settings of services do not exist inside. [`Sandbox::read_only`] shows more of `/etc` and `/opt`.
+//!
 //! Without namespaces `standard` runs in the host's root: Landlock leaves the system folders and the workspace, sockets
 //! are refused altogether, and a subreaper with Landlock's signal scope holds the processes together. What it cannot
-//! hide there is that a path exists: the size and times of files outside can be asked for, their content not. What is
+//! hide there is that a path exists: the size and times of files outside can be asked for, their content not. The host's
+//! own `/etc/passwd`, `group`, `hosts`, `nsswitch.conf` and `resolv.conf` are readable there. What is
 //! missing is in [`Report::missing`].
 //!
 //! # Running as root

@@ -213,7 +213,8 @@ impl Sandbox {
         self
     }
 
-    /// Makes a file or folder of the host readable at its own path, with everything beneath. It cannot be written.
+    /// Makes a file or folder of the host readable at its own path, with everything beneath. It cannot be written. Level
+    /// `standard` needs it for what is not shown of `/etc` and `/opt`.
     #[must_use]
     pub fn read_only(mut self, path: impl Into<PathBuf>) -> Self {
         self.read_only.push(path.into());

@@ -40,6 +40,8 @@ pub(super) struct Parameter {
     pub(super) is_required: bool,
     default: Option<Value>,
     pub(super) is_sensitive: bool,
+    /// A value, or each item of a list, is a path.
+    pub(super) is_path: bool,
     /// A value may begin with `-`.
     pub(super) allow_leading_dash: bool,
     /// A sensitive value may stand in the command line.
@@ -99,10 +101,12 @@ impl Parameter {
         if join.is_some() && kind != ParameterType::Array {
             return Err(table.error("`join` is for an `array`"));
         }
+        let is_path = [&schema["format"], &schema["items"]["format"]].contains(&&Value::from("file"));
         let parameter = Self {
             name,
             kind,
             schema,
+            is_path,
             is_required: default.is_none() && !is_optional,
             default,
             is_sensitive: table.switch("sensitive")?,

@@ -17,6 +17,7 @@ use super::description::{Command, Program, VersionNeed, WorkingFolder};
 use super::exit::{self, Meaning};
 use super::line_log::LineLog;
 use super::output::{Misfit, Parsed, Printed, Stream};
+use super::paths;
 use super::settings::CommandSettings;
 use super::template::plain;
 
@@ -57,6 +58,8 @@ impl Command {
             .suggest("Use the tool `http_request` for the web; no option gives a program the network yet."));
         }
         self.refuse_nul(args)?;
+        let directory = ctx.working_dir().filter(|_| self.working_folder != WorkingFolder::None);
+        paths::check(&self.parameters, args, directory)?;
         let line = self.command_line(args)?;
         let settings =
             ctx.inject::<CommandSettings>().map(|settings| (*settings).clone()).unwrap_or_default();

@@ -32,17 +32,23 @@ fn is_path(name: &OsStr) -> bool {
 }
 
 /// Whether a path lies in what every level shows.
-fn is_system(path: &Path, etc_and_opt: bool) -> bool {
+fn is_system(path: &Path) -> bool {
     let shown = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store"];
     shown.iter().any(|folder| path.starts_with(folder))
-        || (etc_and_opt && ["/etc", "/opt"].iter().any(|folder| path.starts_with(folder)))
+}
+
+/// The directory beneath `/opt` that a package has for itself.
+fn package(path: &Path) -> Option<PathBuf> {
+    let mut parts = path.strip_prefix("/opt").ok()?.components();
+    let own = Path::new("/opt").join(parts.next()?);
+    parts.next().is_some().then_some(own)
 }
 
 /// Who will run the program, as far as finding it is concerned.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reach {
-    /// Whether `/etc` and `/opt` are shown anyway.
-    pub(super) etc_and_opt: bool,
+    /// Whether a program beneath `/opt` is shown with its package.
+    pub(super) with_package: bool,
     /// Without a private root: folders must be open to everyone, because the program becomes another user.
     pub(super) as_stranger: bool,
 }
@@ -114,11 +120,12 @@ pub(super) fn program(name: &OsStr, search: Option<&OsStr>, reach: Reach) -> Res
 fn found(path: &Path, reach: Reach) -> Found {
     let mut needs = Vec::new();
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    if !is_system(&real, reach.etc_and_opt) {
-        needs.push(real.clone());
+    if !is_system(&real) {
+        let package = if reach.with_package { package(&real) } else { None };
+        needs.push(package.unwrap_or_else(|| real.clone()));
     }
     // A link outside the system folders does not exist inside; what it points to does.
-    let path = if is_system(path, reach.etc_and_opt) { path.to_owned() } else { real };
+    let path = if is_system(path) { path.to_owned() } else { real };
     Found::new(path, needs)
 }
 
@@ -165,9 +172,8 @@ fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
     let resolved = real.canonicalize().ok()?;
     // An installation is `PREFIX/bin/PROGRAM` with its libraries beside `bin`.
     let prefix = resolved.parent().filter(|folder| folder.ends_with("bin")).and_then(Path::parent);
-    let is_shown = is_system(&resolved, reach.etc_and_opt);
+    let is_shown = is_system(&resolved);
     let mut needs = match prefix {
-        _ if is_shown && reach.etc_and_opt => Vec::new(),
         Some(prefix) if is_shown => settings(prefix),
         None if is_shown => Vec::new(),
         Some(prefix) => vec![prefix.to_owned()],
@@ -183,7 +189,7 @@ fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
         needs.push(environment);
         return Some(Found::new(inside, needs));
     }
-    let is_kept = is_shown && is_system(candidate, reach.etc_and_opt);
+    let is_kept = is_shown && is_system(candidate);
     Some(Found::new(if is_kept { candidate.to_owned() } else { resolved }, needs))
 }
 
@@ -237,7 +243,7 @@ fn script(candidate: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Foun
     if !line.starts_with(b"#!") || !line.ends_with(b"node") {
         return None;
     }
-    let is_shown = is_system(&real, reach.etc_and_opt);
+    let is_shown = is_system(&real);
     let packages = real.ancestors().filter(|folder| folder.ends_with("node_modules")).last();
     if !is_shown && packages.is_none() {
         return None;
@@ -312,7 +318,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
 
-    const EVERYWHERE: Reach = Reach { etc_and_opt: false, as_stranger: false };
+    const EVERYWHERE: Reach = Reach { with_package: false, as_stranger: false };
 
     fn executable(path: &Path, content: &[u8]) {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -396,6 +402,20 @@ mod tests {
                 .unwrap_err();
         let text = error.to_string();
         assert!(text.contains("/nowhere") && text.contains("apt-get install"), "{text}");
+    }
+
+    #[test]
+    fn a_package_is_a_directory_beneath_opt() {
+        for (path, expected) in [
+            ("/opt/tool/bin/run", Some("/opt/tool")),
+            ("/opt/vendor/product/1.2/run", Some("/opt/vendor")),
+            ("/opt/run", None),
+            ("/opt", None),
+            ("/optional/tool/run", None),
+            ("/usr/opt/tool/run", None),
+        ] {
+            assert_eq!(package(Path::new(path)).as_deref(), expected.map(Path::new), "{path}");
+        }
     }
 
     #[test]

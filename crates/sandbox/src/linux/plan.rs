@@ -12,9 +12,7 @@ use super::cgroup::Group;
 use super::files::Owner;
 use super::landlock::{Access, Landlock, PathRule, SCOPES_SINCE, TCP_SINCE};
 use super::launch::c_string;
-use super::root::{
-    DEVICES, READ_ONLY, SCRATCH, SYSTEM, SYSTEM_STANDARD, Tree, is_shown, path, temporary, under_old,
-};
+use super::root::{DEVICES, READ_ONLY, SCRATCH, Tree, is_shown, path, readable_system, temporary, under_old};
 use super::seccomp::{self, Circumstances};
 use super::steps::Step;
 use super::template::TEMPLATE_SHOWS;
@@ -235,7 +233,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         tree.steps.push(temporary(Path::new(folder), scratch.0, scratch.1, no_execute));
     }
     if !is_from_template {
-        shown = tree.system(level);
+        shown = tree.system(level, &workspace);
     }
     for Visible { path: wanted, is_folder, device, inode, tree: detached } in visible {
         if is_shown(&shown, &wanted) {
@@ -450,8 +448,8 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
     }
     let rule = |place: &Path, access| PathRule { path: path(place), access, is_folder: place.is_dir() };
     let mut rules = Vec::new();
-    for folder in SYSTEM.iter().chain(&SYSTEM_STANDARD) {
-        if let Ok(real) = std::fs::canonicalize(folder) {
+    for entry in readable_system() {
+        if let Ok(real) = std::fs::canonicalize(entry) {
             rules.push(rule(&real, Access::Read));
         }
     }

@@ -80,7 +80,7 @@ pub(super) fn reach(sandbox: &Sandbox) -> Result<Reach, Error> {
 
 fn reach_at(level: Level, facts: &Facts) -> Reach {
     Reach {
-        etc_and_opt: level < Level::Strict,
+        with_package: level < Level::Strict,
         as_stranger: level.is_boundary() && facts.namespaces.is_err() && facts.is_root(),
     }
 }

@@ -1,6 +1,6 @@
 //! The private root: what a sandbox shows besides the workspace, and the steps that build it.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -17,8 +17,43 @@ const OLD: &str = "/.host";
 /// Folders of the system that a program may read, in every level.
 pub(super) const SYSTEM: [&str; 8] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32", "/nix/store"];
-/// Folders that level `standard` shows besides.
-pub(super) const SYSTEM_STANDARD: [&str; 2] = ["/etc", "/opt"];
+/// What level `standard` shows of `/etc` besides: data and settings that libraries and interpreters read. No accounts,
+/// keys or settings of services.
+const ETC_STANDARD: [&str; 28] = [
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    "/etc/fonts",
+    "/etc/java",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/locale.alias",
+    "/etc/locale.conf",
+    "/etc/localtime",
+    "/etc/magic",
+    "/etc/magic.mime",
+    "/etc/mime.types",
+    "/etc/os-release",
+    "/etc/perl",
+    "/etc/pki/ca-trust",
+    "/etc/pki/java",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/openssl.cnf",
+    "/etc/pki/tls/openssl.d",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    // NixOS: the links in `/etc` go through it.
+    "/etc/static",
+    "/etc/terminfo",
+    "/etc/timezone",
+];
+/// How entries of `/etc` begin that have a version in their names.
+const ETC_VERSIONED: [&str; 3] = ["java-", "ld-musl-", "python"];
+/// More entries of `/etc` than this are not searched for such names.
+const MAX_ETC_ENTRIES: usize = 4096;
 /// What level `strict` shows of `/etc`.
 pub(super) const ETC_STRICT: [&str; 2] = ["/etc/ld.so.cache", "/etc/alternatives"];
 /// Device nodes that do no harm.
@@ -30,13 +65,15 @@ const ROOT_OPTIONS: &str = "mode=755,size=1m,nr_inodes=512";
 
 pub(super) const READ_ONLY: u64 = attribute::READ_ONLY | attribute::NO_SETUID | attribute::NO_DEVICES;
 
-/// The small files of `/etc` at level `strict`.
-fn etc_files() -> [(&'static str, String); 5] {
+/// The small files of `/etc` in a private root; the workspace is the home directory.
+fn etc_files(workspace: &Path) -> [(&'static str, String); 5] {
+    // A colon or a line end would begin another field.
+    let home = workspace.to_str().filter(|home| !home.contains([':', '\n'])).unwrap_or("/");
     [
         (
             "/etc/passwd",
             format!(
-                "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:{INSIDE}:{INSIDE}:sandbox:{WORKSPACE}:/bin/bash\n\
+                "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:{INSIDE}:{INSIDE}:sandbox:{home}:/bin/bash\n\
                  nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
             ),
         ),
@@ -45,6 +82,28 @@ fn etc_files() -> [(&'static str, String); 5] {
         ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".to_owned()),
         ("/etc/resolv.conf", String::new()),
     ]
+}
+
+/// What level `standard` shows of `/etc`, as far as this host has it.
+fn etc_standard() -> impl Iterator<Item = PathBuf> {
+    let is_versioned =
+        |name: &OsStr| ETC_VERSIONED.iter().any(|prefix| name.as_bytes().starts_with(prefix.as_bytes()));
+    let entries = std::fs::read_dir("/etc").into_iter().flatten().take(MAX_ETC_ENTRIES).flatten();
+    let versioned = entries.filter(move |entry| is_versioned(&entry.file_name())).map(|entry| entry.path());
+    ETC_STRICT.into_iter().chain(ETC_STANDARD).map(PathBuf::from).chain(versioned)
+}
+
+/// The first directory above that is a symbolic link, which is shown instead: what it points to has entries of its own.
+fn first_link(entry: &Path) -> Option<PathBuf> {
+    let above: Vec<&Path> = entry.ancestors().skip(1).collect();
+    above.into_iter().rev().find(|folder| folder.is_symlink()).map(Path::to_owned)
+}
+
+/// What a program may read of the system in the host's own root: the same as in a private one, with the host's own
+/// small files in the place of generated ones.
+pub(super) fn readable_system() -> impl Iterator<Item = PathBuf> {
+    let files = etc_files(Path::new(WORKSPACE)).map(|(file, _)| PathBuf::from(file));
+    SYSTEM.into_iter().map(PathBuf::from).chain(files).chain(etc_standard())
 }
 
 /// What the C library must read before it uses large pages, with which a fork of much memory takes a hundredth of the
@@ -97,6 +156,9 @@ impl Tree {
     }
 
     pub(super) fn file(&mut self, file: &Path, content: Vec<u8>) {
+        if self.made.iter().any(|made| made == file) {
+            return;
+        }
         if let Some(parent) = file.parent() {
             self.folder(parent);
         }
@@ -163,19 +225,19 @@ impl Tree {
     }
 
     /// Shows the folders of the system that a level has, and gives what is shown with everything beneath.
-    pub(super) fn system(&mut self, level: Level) -> Vec<PathBuf> {
+    pub(super) fn system(&mut self, level: Level, workspace: &Path) -> Vec<PathBuf> {
         let mut shown = Vec::new();
         for folder in SYSTEM {
             self.show(&mut shown, Path::new(folder));
         }
+        for (file, content) in etc_files(workspace) {
+            self.file(Path::new(file), content.into_bytes());
+        }
         if level == Level::Standard {
-            for folder in SYSTEM_STANDARD {
-                self.show(&mut shown, Path::new(folder));
+            for entry in etc_standard() {
+                self.show(&mut shown, &first_link(&entry).unwrap_or(entry));
             }
         } else {
-            for (file, content) in etc_files() {
-                self.file(Path::new(file), content.into_bytes());
-            }
             for entry in ETC_STRICT {
                 self.show(&mut shown, Path::new(entry));
             }
@@ -221,5 +283,21 @@ impl Tree {
     pub(super) fn finish(&mut self) {
         self.steps.push(Step::DetachOld { old: c_string(OLD) });
         self.steps.push(Step::Attributes { path: c_string("/"), attributes: READ_ONLY });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_above_an_entry_is_shown_in_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        std::fs::create_dir_all(root.join("pki/certs")).unwrap();
+        std::os::unix::fs::symlink("pki", root.join("ssl")).unwrap();
+        assert_eq!(first_link(&root.join("ssl/certs")), Some(root.join("ssl")));
+        assert_eq!(first_link(&root.join("ssl")), None);
+        assert_eq!(first_link(&root.join("pki/certs")), None);
     }
 }

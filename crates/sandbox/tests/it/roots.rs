@@ -1,7 +1,7 @@
 //! The private root of level `strict`: the same however it is made, and nothing of one run in the next.
 
 use serde_json::{Value, json};
-use toolpost_sandbox::{Language, Program, Sandbox};
+use toolpost_sandbox::{Language, Program, Sandbox, Workspace};
 
 use crate::support::{Mode, open_folder, python, quick, run};
 
@@ -38,6 +38,144 @@ fn a_root_from_the_template_is_the_root_that_a_run_makes_itself() {
     assert_eq!(own[0], shared[0], "files");
     let text = shared.to_string();
     assert!(text.contains("/etc/passwd") && text.contains("/dev/urandom"), "{text}");
+}
+
+/// What level `standard` may show of `/etc`: names, and beginnings of names.
+const ETC: &str = "alternatives ca-certificates crypto-policies fonts group hosts java java-* ld-musl-* ld.so.cache \
+                   ld.so.conf ld.so.conf.d locale.alias locale.conf localtime magic magic.mime mime.types \
+                   nsswitch.conf os-release passwd perl pki protocols python* resolv.conf services ssl static \
+                   terminfo timezone";
+
+#[test]
+fn standard_shows_of_etc_what_programs_need_and_accounts_of_its_own() {
+    if !Mode::available().contains(&Mode::Standard) {
+        return;
+    }
+    let code = "import os, pwd, socket\n[os.listdir('/etc'), os.listdir('/etc/ssl'), [entry.pw_name for entry in pwd.getpwall()], \
+                pwd.getpwuid(os.getuid()).pw_name, socket.gethostbyname('localhost'), open('/etc/resolv.conf').read()]";
+    let outcome = python(&Mode::Standard.sandbox(), code);
+    let seen = outcome.value.unwrap_or_else(|| panic!("{}", outcome.stderr.text()));
+    let names = |value: &Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap() };
+    for name in names(&seen[0]) {
+        let is_listed = ETC.split_whitespace().any(|known| match known.strip_suffix('*') {
+            Some(start) => name.starts_with(start),
+            None => name == known,
+        });
+        assert!(is_listed, "{name}");
+    }
+    for name in names(&seen[1]) {
+        assert!(["certs", "cert.pem", "openssl.cnf"].contains(&name.as_str()), "{name}");
+    }
+    assert_eq!(seen[2], json!(["root", "sandbox", "nobody"]));
+    assert_eq!((&seen[3], &seen[4], &seen[5]), (&json!("sandbox"), &json!("127.0.0.1"), &json!("")));
+    let folder = open_folder();
+    let home = "import os, pwd\n[pwd.getpwuid(os.getuid()).pw_dir, os.environ['HOME'], os.getcwd()]";
+    for workspace in [Workspace::Fresh, Workspace::ReadOnlyHost(folder.path().to_owned())] {
+        let homes = python(&Mode::Standard.sandbox().workspace(workspace), home).value.unwrap();
+        assert!(homes[0] == homes[1] && homes[1] == homes[2], "{homes}");
+    }
+    // The caller shows more, also in the place of what is generated.
+    let more = Mode::Standard.sandbox().read_only("/etc/passwd").read_only("/etc/login.defs");
+    let outcome = run(&more, &Program::argv(["cat", "/etc/passwd", "/etc/login.defs"])).unwrap();
+    let expected =
+        ["/etc/passwd", "/etc/login.defs"].map(|file| std::fs::read_to_string(file).unwrap()).concat();
+    assert_eq!(outcome.stdout.text(), expected, "{outcome:?}");
+    let all = Mode::Standard.sandbox().read_only("/etc");
+    assert_eq!(run(&all, &Program::argv(["cat", "/etc/login.defs"])).unwrap().exit_code, Some(0));
+}
+
+#[test]
+fn a_program_in_opt_sees_its_own_package_alone() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    let Ok(package) = tempfile::Builder::new().prefix("toolpost-test-").tempdir_in("/opt") else {
+        println!("SKIP a_program_in_opt_sees_its_own_package_alone: this user cannot write to `/opt`");
+        return;
+    };
+    let other = tempfile::Builder::new().prefix("toolpost-other-").tempdir_in("/opt").unwrap();
+    let place = |name: &str| package.path().join(name);
+    std::fs::create_dir_all(place("1.0/libexec")).unwrap();
+    std::fs::write(place("data"), "own data\n").unwrap();
+    std::fs::write(place("1.0/libexec/tool"), "#!/bin/sh\ncat \"$(dirname \"$0\")/../../data\"\nls /opt\n")
+        .unwrap();
+    symlink("1.0", place("current")).unwrap();
+    for path in [package.path(), other.path(), &place("1.0/libexec/tool")] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let outside = open_folder();
+    symlink(place("current/libexec/tool"), outside.path().join("tool")).unwrap();
+    for mode in Mode::available() {
+        for program in [place("1.0/libexec/tool"), place("current/libexec/tool"), outside.path().join("tool")]
+        {
+            let outcome = run(&mode.sandbox(), &Program::argv([&program])).unwrap();
+            let own = format!("own data\n{}\n", package.path().file_name().unwrap().display());
+            let expected = match mode {
+                Mode::Standard => own.as_str(),
+                // Landlock leaves no listing of `/opt`.
+                Mode::Shared => "own data\n",
+                // Its own file and nothing else.
+                Mode::Strict => &own["own data\n".len()..],
+            };
+            assert_eq!(outcome.stdout.text(), expected, "{mode:?} {program:?} {outcome:?}");
+        }
+        if mode != Mode::Shared {
+            let shown = mode.sandbox().read_only("/opt");
+            let listed = run(&shown, &Program::argv(["ls", "/opt"])).unwrap().stdout.text();
+            let name = other.path().file_name().unwrap().to_string_lossy();
+            assert!(listed.lines().any(|line| line == name), "{mode:?} {listed}");
+        }
+    }
+}
+
+/// Programs with arguments that show that they work, and what they print.
+const PROGRAMS: [(&[&str], &str); 15] = [
+    (&["git", "init", "-q", "x"], ""),
+    (
+        &[
+            "python3",
+            "-c",
+            "import os, ssl; p = ssl.get_default_verify_paths(); print(bool(p.cafile or os.listdir(p.capath)))",
+        ],
+        "True",
+    ),
+    (&["node", "-e", "console.log(require('tls').rootCertificates.length > 0)"], "true"),
+    (&["npm", "--version"], "."),
+    (&["java", "-version"], "version"),
+    (&["perl", "-MPOSIX", "-e", "print POSIX::strftime('%Z', localtime), \"\\n\""], ""),
+    (
+        &[
+            "bash",
+            "-c",
+            "printf '#include <stdio.h>\nint main() { puts(\"made\"); }' > a.c && gcc a.c -o a && ./a",
+        ],
+        "made",
+    ),
+    (&["curl", "--version"], "https"),
+    (&["openssl", "version", "-d"], "OPENSSLDIR"),
+    (&["jq", "-n", "1 + 1"], "2"),
+    (&["sqlite3", ":memory:", "select 6 * 7"], "42"),
+    (&["file", "--mime-type", "/usr/bin/env"], "application/"),
+    (&["getent", "services", "https"], "443/tcp"),
+    (&["getent", "hosts", "localhost"], "localhost"),
+    (&["locale", "-a"], "POSIX"),
+];
+
+#[test]
+fn what_people_run_runs_at_standard() {
+    for mode in Mode::available().into_iter().filter(|mode| *mode != Mode::Strict) {
+        for (line, expected) in PROGRAMS {
+            let installed = toolpost_sandbox::SYSTEM_SEARCH_PATH
+                .split(':')
+                .any(|folder| std::path::Path::new(folder).join(line[0]).is_file());
+            if !installed {
+                println!("SKIP `{}` at standard: not installed", line[0]);
+                continue;
+            }
+            let sandbox = mode.sandbox().limits(quick().with_memory(2 << 30));
+            let outcome = run(&sandbox, &Program::argv(line)).unwrap();
+            let printed = outcome.stdout.text() + &outcome.stderr.text();
+            assert!(outcome.verdict.is_ok() && printed.contains(expected), "{mode:?} {line:?} {outcome:?}");
+        }
+    }
 }
 
 /// Puts a mark wherever it can, tries to change what is there, and looks for the marks of others first.

@@ -44,6 +44,75 @@ async fn arguments_that_cannot_be_handed_over_are_refused() {
 }
 
 #[tokio::test]
+async fn a_path_stays_beneath_the_working_directory() {
+    use std::os::unix::fs::symlink;
+    if !has_sandbox("a_path_stays_beneath_the_working_directory") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    std::fs::create_dir_all(root.join("a/b")).unwrap();
+    std::fs::write(root.join("a/file"), "in\n").unwrap();
+    for (target, link) in [
+        (root.join("a").as_path(), "absolute"),
+        ("a/b/../file".as_ref(), "inner"),
+        ("../a".as_ref(), "a/back"),
+        ("/workspace/a".as_ref(), "elsewhere"),
+    ] {
+        symlink(target, root.join(link)).unwrap();
+    }
+    let parameter = |kind: &str| {
+        format!("[tool.parameters.x]\n{kind}\ndescription = \"X.\"\ndefault = \"/etc/hostname\"\n")
+    };
+    let text = |kind: &str, keys: &str| {
+        description(
+            "cat",
+            "",
+            &format!("read_only = true\nargs = [\"--\", \"{{x}}\"]\n{keys}{}", parameter(kind)),
+        )
+    };
+    let file = text("type = \"file\"", "");
+    let absolute = root.join("a/file").display().to_string();
+    for path in ["a/file", "./a//file", &absolute, "absolute/file", "inner", "a/back/file"] {
+        let run = Run::new(&file, json!({ "x": path })).folder(&root);
+        assert_eq!(run.text().await, "in\n", "{path}");
+    }
+    // The program reports a missing file.
+    for path in ["missing", "a/missing/more", "a/file/more"] {
+        let error = Run::new(&file, json!({ "x": path })).folder(&root).error().await;
+        assert_eq!(error.code(), Code::Dependency, "{path}: {error}");
+    }
+    let beside = format!("{absolute}/../../../secret");
+    let sibling = format!("{}x/a", root.display());
+    for path in ["/etc/hostname", "elsewhere/file", "a/../a/file", &beside, &sibling, "../\u{1b}[2J"] {
+        let error = Run::new(&file, json!({ "x": path })).folder(&root).error().await;
+        let found = (error.code(), error.context()["pointer"].as_str());
+        assert_eq!(found, (Code::InvalidPath, Some("/x")), "{path}: {error}");
+        assert!(error.message().starts_with("/x: expected a path beneath the working directory"), "{error}");
+        assert!(!error.message().contains('\u{1b}'), "{error}");
+    }
+    // Defaults, calls without a working directory, and the format instead of the type are checked as well.
+    let list = "type = \"array\"\nitems = { type = \"string\", format = \"file\" }";
+    let list = text(list, "").replace("\"/etc/hostname\"", "[\"a\", \"/etc/hostname\"]");
+    let none = text("type = \"file\"", "working_folder = \"none\"\n");
+    for (run, pointer) in [
+        (Run::new(&file, json!({})).folder(&root), "/x"),
+        (Run::new(&file, json!({})), "/x"),
+        (Run::new(&file, json!({ "x": "../x" })), "/x"),
+        (Run::new(&none, json!({ "x": absolute })).folder(&root), "/x"),
+        (Run::new(&text("type = \"string\"\nformat = \"file\"", ""), json!({})).folder(&root), "/x"),
+        (Run::new(&list, json!({})).folder(&root), "/x/1"),
+    ] {
+        let error = run.error().await;
+        let found = (error.code(), error.context()["pointer"].as_str());
+        assert_eq!(found, (Code::InvalidPath, Some(pointer)), "{error}");
+    }
+    // A plain string is not checked.
+    let string = text("type = \"string\"", "").replace("/etc/hostname", "/usr/bin/../share/x");
+    assert_eq!(Run::new(&string, json!({})).folder(&root).error().await.code(), Code::Dependency);
+}
+
+#[tokio::test]
 async fn large_input_goes_through_standard_input_also_to_a_program_that_does_not_read_it() {
     if !has_sandbox("large_input_goes_through_standard_input_also_to_a_program_that_does_not_read_it") {
         return;

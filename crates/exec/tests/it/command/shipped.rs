@@ -134,12 +134,80 @@ fn no_value_becomes_an_option_of_a_shipped_tool() {
     }
 }
 
+/// Paths out of a working directory with the links of [`a_path_of_a_shipped_tool_stays_in_the_working_directory`].
+const OUTSIDE: [&str; 12] = [
+    "/etc/passwd",
+    "//etc/passwd",
+    "/",
+    "..",
+    "../secret",
+    "in/../../secret",
+    "./in/..",
+    "file_out",
+    "folder_out/secret",
+    "in/up/secret",
+    "dangling_out",
+    "loop",
+];
+
+#[tokio::test]
+async fn a_path_of_a_shipped_tool_stays_in_the_working_directory() {
+    use std::os::unix::fs::symlink;
+    let host = tempfile::tempdir().unwrap();
+    let folder = host.path().join("work");
+    std::fs::create_dir_all(folder.join("in")).unwrap();
+    std::fs::write(host.path().join("secret"), "canary").unwrap();
+    symlink("/etc/passwd", folder.join("file_out")).unwrap();
+    symlink(host.path(), folder.join("folder_out")).unwrap();
+    symlink("../..", folder.join("in/up")).unwrap();
+    symlink("missing/../../secret", folder.join("dangling_out")).unwrap();
+    symlink("loop", folder.join("loop")).unwrap();
+
+    let mut checked = 0;
+    for (program, _) in SHIPPED {
+        let tools = CommandTools::shipped(program).unwrap();
+        for spec in tools.specs() {
+            for (name, parameter) in spec.input_schema.as_value()["properties"].as_object().unwrap() {
+                let is_list = parameter["items"]["format"] == "file";
+                if !is_list && parameter["format"] != "file" {
+                    continue;
+                }
+                for path in OUTSIDE {
+                    let mut args = spec.examples[0].args.clone();
+                    args[name] = if is_list { json!(["in", path]) } else { json!(path) };
+                    let run = Run::of(tools.clone(), &spec.name, args).folder(&folder);
+                    let error = run.error().await;
+                    let pointer = if is_list { format!("/{name}/1") } else { format!("/{name}") };
+                    let found = (error.code(), error.context()["pointer"].as_str());
+                    assert_eq!(found, (Code::InvalidPath, Some(&*pointer)), "{} {path}: {error}", spec.name);
+                    checked += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(checked, 16 * OUTSIDE.len(), "a path parameter lost its type");
+}
+
+#[tokio::test]
+async fn revisions_are_no_paths() {
+    let Some(bench) = Bench::new("git") else { return };
+    bench.put("a", "canary-a\n");
+    bench.put("b", "canary-b\n");
+    for args in [json!({ "from": "a", "to": "b" }), json!({ "from": "a", "paths": ["b"] })] {
+        let error = bench.error("git_diff", args).await;
+        assert_eq!(error.code(), Code::Precondition, "{error}");
+        assert!(error.message().contains("not the top of a Git repository"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn git() {
     let Some(bench) = Bench::new("git") else { return };
-    let error = bench.error("git_log", json!({})).await;
-    assert_eq!(error.code(), Code::Precondition, "{error}");
-    assert!(error.message().contains("not the top of a Git repository"), "{error}");
+    for tool in ["git_log", "git_show", "git_diff", "git_status"] {
+        let error = bench.error(tool, json!({})).await;
+        assert_eq!(error.code(), Code::Precondition, "{tool} {error}");
+        assert!(error.message().contains("not the top of a Git repository"), "{tool} {error}");
+    }
 
     bench.host("git", &["init", "-q", "-b", "main"]);
     bench.host("git", &["config", "user.name", "Ada"]);
@@ -469,5 +537,11 @@ async fn date() {
     let oslo = bench.value("date", json!({ "when": "2026-07-01", "time_zone": "Europe/Oslo" })).await;
     assert_eq!(oslo["time"], "2026-07-01T00:00:00+02:00");
     assert_eq!(bench.error("date", json!({ "when": "no day at all" })).await.code(), Code::InvalidInput);
-    assert_eq!(bench.error("date", json!({ "time_zone": "x; id" })).await.code(), Code::InvalidInput);
+    for zone in ["x; id", "/etc/passwd", "../etc/passwd", ":/etc/passwd"] {
+        assert_eq!(
+            bench.error("date", json!({ "time_zone": zone })).await.code(),
+            Code::InvalidInput,
+            "{zone}"
+        );
+    }
 }

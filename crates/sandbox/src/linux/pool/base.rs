@@ -80,7 +80,7 @@ impl Base {
     }
 
     pub(super) fn reach(&self) -> Reach {
-        Reach { etc_and_opt: self.level < Level::Strict, as_stranger: false }
+        Reach { with_package: self.level < Level::Strict, as_stranger: false }
     }
 
     /// Whether the pool's spares show all that a program needs.

@@ -25,7 +25,7 @@ const fn row(number: u32, attack: &'static str, specified: [&'static str; 4]) ->
 }
 
 pub(crate) const ROWS: [Row; 70] = [
-    row(1, "read /etc/shadow (as root caller too)", ["A", "E", "I", "I"]),
+    row(1, "read /etc/shadow (as root caller too)", ["A", "I/E", "I", "I"]),
     row(2, "read ~/.ssh, ~/.aws, ~/.config, browser profiles", ["A", "E", "I", "I"]),
     row(3, "secrets in own env (API keys of the host process)", ["I", "I", "I", "I"]),
     row(4, "/proc/1/environ, /proc/PPID/environ, cmdline, maps", ["A", "E", "I", "I"]),

@@ -1,7 +1,10 @@
 //! Rows 1, 2, 46, 47, 49, 51, 53, 57, 58.
 
-use crate::attack::expected::{ANY, INVISIBLE, NO_WRITE, OK, REFUSED, all, of};
+use crate::attack::expected::{ANY, Answers, INVISIBLE, NO_WRITE, OK, REFUSED, all, of};
 use crate::attack::{Probe, Who, inside};
+
+/// Refused, or not on this host.
+const UNREADABLE: Answers = &["EPERM", "EACCES", "ENOENT"];
 
 pub(crate) const PROBES: &[Probe] = &[
     inside(
@@ -9,7 +12,26 @@ pub(crate) const PROBES: &[Probe] = &[
         "read /etc/shadow",
         "attempt(lambda: open('/etc/shadow'))",
         // The image has one of its own.
-        of(ANY, REFUSED, REFUSED, INVISIBLE).in_container(REFUSED),
+        of(ANY, INVISIBLE, REFUSED, INVISIBLE).in_container(REFUSED),
+    ),
+    inside(
+        1,
+        "read settings of the host in /etc",
+        "first(*[attempt(lambda: open(p)) for p in ('/etc/machine-id', '/etc/fstab', '/etc/login.defs', '/etc/pam.conf', '/etc/ssh/ssh_config', '/etc/gitconfig')])",
+        // The image has some of its own.
+        of(ANY, INVISIBLE, UNREADABLE, INVISIBLE).in_container(ANY),
+    ),
+    inside(
+        1,
+        "list folders of keys and services in /etc",
+        "first(*[attempt(lambda: os.listdir(p)) for p in ('/etc/ssl/private', '/etc/ssh', '/etc/cron.d', '/etc/sudoers.d', '/etc/NetworkManager', '/etc/skel')])",
+        of(ANY, INVISIBLE, UNREADABLE, INVISIBLE).in_container(ANY),
+    ),
+    inside(
+        2,
+        "list packages in /opt",
+        "def others():\n    own = sys.base_prefix.split('/')[1:3]\n    if not [n for n in os.listdir('/opt') if ['opt', n] != own]: raise FileNotFoundError(errno.ENOENT, 'none')\nattempt(others)",
+        of(ANY, INVISIBLE, UNREADABLE, INVISIBLE).in_container(ANY),
     ),
     inside(
         2,
@@ -46,7 +68,7 @@ pub(crate) const PROBES: &[Probe] = &[
         49,
         "root by another name",
         "first(attempt(lambda: open('/proc/self/root/etc/shadow')), attempt(lambda: open('/proc/1/root/etc/shadow')), attempt(lambda: open(f'/proc/self/root{HOST}/secret')))",
-        of(ANY, REFUSED, REFUSED, &["ENOENT", "EACCES"]),
+        of(ANY, INVISIBLE, REFUSED, &["ENOENT", "EACCES"]),
     ),
     inside(
         51,

@@ -1,0 +1,136 @@
+//! Path parameters: their values stay beneath the working directory.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::Value;
+use toolpost_core::{Args, ToolError, escape_pointer};
+
+use super::parameter::Parameter;
+
+/// Symbolic links that are followed in one path: the kernel's own maximum.
+const MAX_LINKS: usize = 40;
+/// Characters of a path that an error quotes.
+const MAX_QUOTE: usize = 120;
+
+/// Rejects a path that leads out of the working directory. Without one, every path is relative to an empty directory.
+///
+/// Symbolic links are followed as they are now: a process that changes them meanwhile is held by the sandbox alone.
+pub(super) fn check(
+    parameters: &[Parameter],
+    args: &Args,
+    directory: Option<&Path>,
+) -> Result<(), ToolError> {
+    let mut paths = parameters.iter().filter(|parameter| parameter.is_path).peekable();
+    if paths.peek().is_none() {
+        return Ok(());
+    }
+    let root = directory.map(Path::canonicalize).transpose().map_err(|error| {
+        let shown = directory.unwrap_or(Path::new(".")).display();
+        ToolError::precondition(format!("the working directory `{shown}` cannot be opened: {error}"))
+            .suggest("Create the directory, or give another one.")
+    })?;
+    for parameter in paths {
+        let pointer = format!("/{}", escape_pointer(&parameter.name));
+        match parameter.value(args).as_deref() {
+            Some(Value::String(path)) => check_path(path, &pointer, parameter, root.as_deref())?,
+            Some(Value::Array(items)) => {
+                for (index, item) in items.iter().enumerate() {
+                    if let Value::String(path) = item {
+                        check_path(path, &format!("{pointer}/{index}"), parameter, root.as_deref())?;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_path(
+    given: &str,
+    pointer: &str,
+    parameter: &Parameter,
+    root: Option<&Path>,
+) -> Result<(), ToolError> {
+    let reason = match beneath(Path::new(given), root) {
+        None => String::new(),
+        Some(path) => match root.map_or(Ok(true), |root| stays_beneath(root, &path)) {
+            Ok(true) => return Ok(()),
+            Ok(false) => ", where a symbolic link leads out".to_owned(),
+            Err(error) => format!(", where a symbolic link cannot be followed: {error}"),
+        },
+    };
+    let found = if parameter.is_sensitive { "[secret]".to_owned() } else { quote(given) };
+    Err(ToolError::invalid_path(format!(
+        "{pointer}: expected a path beneath the working directory, found `{found}`{reason}"
+    ))
+    .with("pointer", pointer)
+    .suggest("Give a path relative to the working directory, without `..`."))
+}
+
+/// The path relative to the root, or none if it lies outside or has a part `..`.
+fn beneath(given: &Path, root: Option<&Path>) -> Option<PathBuf> {
+    let path = if given.is_absolute() { given.strip_prefix(root?).ok()? } else { given };
+    let is_plain = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    is_plain.then(|| path.to_owned())
+}
+
+/// Whether a relative path stays beneath a canonical root when its symbolic links are followed. A part that does not
+/// exist counts as a directory, so that a link through it cannot lead out either.
+fn stays_beneath(root: &Path, path: &Path) -> io::Result<bool> {
+    let parts = |path: &Path| -> Vec<OsString> {
+        path.components()
+            .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir))
+            .map(|part| part.as_os_str().to_owned())
+            .rev()
+            .collect()
+    };
+    let mut left = parts(path);
+    let mut here = root.to_owned();
+    let mut links = 0;
+    while let Some(part) = left.pop() {
+        if part == ".." {
+            if here == root {
+                return Ok(false);
+            }
+            here.pop();
+            continue;
+        }
+        let next = here.join(part);
+        let is_link = match next.symlink_metadata() {
+            Ok(metadata) => metadata.is_symlink(),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                false
+            }
+            Err(error) => return Err(error),
+        };
+        if !is_link {
+            here = next;
+            continue;
+        }
+        links += 1;
+        if links > MAX_LINKS {
+            return Err(io::Error::other("there are too many"));
+        }
+        let target = next.read_link()?;
+        if target.is_absolute() {
+            let Ok(inner) = target.strip_prefix(root) else { return Ok(false) };
+            root.clone_into(&mut here);
+            left.extend(parts(inner));
+        } else {
+            left.extend(parts(&target));
+        }
+    }
+    Ok(true)
+}
+
+/// A path as an error shows it: escaped and truncated.
+fn quote(path: &str) -> String {
+    let mut short: String = path.chars().take(MAX_QUOTE).flat_map(char::escape_debug).collect();
+    if path.chars().nth(MAX_QUOTE).is_some() {
+        short.push('…');
+    }
+    short
+}
