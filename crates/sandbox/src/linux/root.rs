@@ -23,6 +23,10 @@ pub(super) const SYSTEM_STANDARD: [&str; 2] = ["/etc", "/opt"];
 pub(super) const ETC_STRICT: [&str; 2] = ["/etc/ld.so.cache", "/etc/alternatives"];
 /// Device nodes that do no harm.
 pub(super) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+/// An empty directory of the private root: the second layer that an overlay of one directory needs.
+const EMPTY: &str = "/.empty";
+/// The kind of mount that shows system directories.
+pub(super) const OVERLAY: &std::ffi::CStr = c"overlay";
 /// Folders for short-lived files, and whether nothing in them can be executed.
 pub(super) const SCRATCH: [(&str, bool); 2] = [("/tmp", false), ("/dev/shm", true)];
 /// Larger than any path of the private root's own files needs.
@@ -147,6 +151,18 @@ pub(super) fn temporary(target: &Path, size: u64, inodes: u64, no_execute: bool)
     }
 }
 
+/// The system directories that an overlay can cover: those beneath which nothing is mounted, which it would hide.
+pub(super) fn coverable() -> Vec<PathBuf> {
+    let Ok(table) = std::fs::read_to_string("/proc/self/mountinfo") else { return Vec::new() };
+    let has_mount_beneath = |folder: &Path| {
+        let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
+        points.into_iter().any(|point| point != folder && point.starts_with(folder))
+    };
+    let is_folder = |folder: &Path| std::fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir());
+    let places = SYSTEM.into_iter().chain(SYSTEM_STANDARD).map(PathBuf::from);
+    places.filter(|folder| is_folder(folder) && !has_mount_beneath(folder)).collect()
+}
+
 impl Tree {
     /// Enters an empty root of its own; the host's lies beneath until [`Tree::finish`].
     pub(super) fn begin(&mut self, mount_point: &Path) {
@@ -208,6 +224,23 @@ impl Tree {
     pub(super) fn scratch(&mut self) {
         for (folder, _) in SCRATCH {
             self.folder(Path::new(folder));
+        }
+        self.folder(Path::new(EMPTY));
+    }
+
+    /// Covers shown system directories with overlays. Files and directories of an overlay are objects of its own for
+    /// the kernel, so that locks and watches of code end there and neither see nor stop programs of the host.
+    pub(super) fn overlays(&mut self, level: Level, wanted: &[PathBuf]) {
+        for folder in wanted {
+            if level > Level::Standard && SYSTEM_STANDARD.iter().any(|place| folder.as_path() == Path::new(place)) {
+                continue;
+            }
+            self.steps.push(Step::Mount {
+                kind: OVERLAY,
+                target: path(folder),
+                options: c_string(format!("lowerdir={}:{EMPTY}", folder.display())),
+                flags: MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
+            });
         }
     }
 
