@@ -148,7 +148,8 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
                     .into(),
             );
         }
-        if !facts.quotas {
+        // Without user namespaces root's code is a user of its own, with quotas of its own.
+        if !facts.quotas && (facts.user_namespaces || !facts.is_root()) {
             notes.push(
                 "this host sets no quotas in the sandbox: code can take all `inotify` instances of the user".into(),
             );
@@ -265,6 +266,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         if is_shown(&shown, &wanted) {
             continue;
         }
+        tree.passage(&wanted);
         if is_folder {
             tree.folder(&wanted);
         } else {

@@ -89,6 +89,17 @@ pub(super) struct Tree {
 }
 
 impl Tree {
+    /// Makes the folders above what is shown. Their names belong to the host's user: they can be passed, not listed.
+    pub(super) fn passage(&mut self, shown: &Path) {
+        let Some(parent) = shown.parent().filter(|parent| *parent != Path::new("/")) else { return };
+        if self.made.iter().any(|made| made == parent) {
+            return;
+        }
+        self.passage(parent);
+        self.steps.push(Step::Folder { path: path(parent), mode: 0o111 });
+        self.made.push(parent.to_owned());
+    }
+
     pub(super) fn folder(&mut self, folder: &Path) {
         if folder == Path::new("/") || self.made.iter().any(|made| made == folder) {
             return;

@@ -277,7 +277,7 @@ impl Base {
             above.reverse();
             for folder in above {
                 if !made.iter().any(|made| made == folder) {
-                    steps.push(Step::Folder { path: root::path(folder), mode: 0o755 });
+                    steps.push(Step::Folder { path: root::path(folder), mode: 0o111 });
                     made.push(folder.to_owned());
                 }
             }

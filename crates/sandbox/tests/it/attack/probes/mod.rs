@@ -9,6 +9,7 @@ mod lifecycles;
 mod limits;
 mod network;
 mod processes;
+mod quotas;
 mod requests;
 mod streams;
 
@@ -26,6 +27,7 @@ pub(crate) fn all() -> Vec<&'static Probe> {
         limits::PROBES,
         network::PROBES,
         processes::PROBES,
+        quotas::PROBES,
         requests::PROBES,
         streams::PROBES,
     ]
