@@ -422,7 +422,8 @@ pub(super) const POLICY: &[Rule] = &[
         IGNORED,
         WATCHED,
         "the watch counts sockets by the default size of their buffers",
-    ),
+    )
+    .always(),
 ];
 
 /// Calls that only one machine has.

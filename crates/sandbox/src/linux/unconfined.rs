@@ -74,7 +74,7 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
     confinement.limits(facts, limits, group, counted);
     confinement.steps.push(Step::Session { dies_with_host: own_namespaces });
     if level == Level::Minimal {
-        confinement.minimal(facts);
+        confinement.minimal(facts, !group.limits_memory());
     }
     confinement.finish(facts, limits);
     confinement
@@ -102,7 +102,7 @@ impl Confinement {
     }
 
     /// What level `minimal` takes away.
-    fn minimal(&mut self, facts: &Facts) {
+    fn minimal(&mut self, facts: &Facts, watched_memory: bool) {
         self.lock_resources(facts);
         self.steps.push(Step::DropBounding);
         self.steps.push(Step::DropCapabilities);
@@ -113,7 +113,7 @@ impl Confinement {
             scoped_signals: true,
             tells: false,
             way_out: false,
-            watched_memory: false,
+            watched_memory,
         })));
         self.layers.extend([Layer::NoCapabilities, Layer::NoNewPrivileges, Layer::Seccomp]);
         if facts.user == 0 {
