@@ -3,13 +3,16 @@
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
+use rustix::fd::{AsFd as _, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
-use super::launch::c_string;
+use super::launch::{c_string, duplicate};
 use super::plan::{INSIDE, WORKSPACE};
 use super::steps::{Step, attribute};
+use super::template::has_changed;
 use crate::Level;
 
 /// Where the old root lies while the new one is filled.
@@ -162,16 +165,34 @@ pub(super) fn temporary(target: &Path, size: u64, inodes: u64, no_execute: bool)
     }
 }
 
-/// The system directories that an overlay can cover: those beneath which nothing is mounted, which it would hide.
+/// The system directories that an overlay can cover: those beneath which nothing is mounted, which it would hide. Found
+/// again when the host's table of mounts has changed.
 pub(super) fn coverable() -> Vec<PathBuf> {
-    let Ok(table) = std::fs::read_to_string("/proc/self/mountinfo") else { return Vec::new() };
+    /// The process that read the table, the table, which says once when it has changed, and what it gave.
+    static KEPT: Mutex<Option<(u32, OwnedFd, Vec<PathBuf>)>> = Mutex::new(None);
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if let Some((reader, mounts, found)) = kept.as_ref()
+        && *reader == process
+        && !has_changed(mounts)
+    {
+        return found.clone();
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(mounts) = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty()) else { return Vec::new() };
+    let found = read_coverable(&mounts).unwrap_or_default();
+    kept.insert((process, mounts, found)).2.clone()
+}
+
+fn read_coverable(mounts: &OwnedFd) -> std::io::Result<Vec<PathBuf>> {
+    let table = std::io::read_to_string(std::fs::File::from(duplicate(mounts.as_fd())?))?;
     let has_mount_beneath = |folder: &Path| {
         let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
         points.into_iter().any(|point| point != folder && point.starts_with(folder))
     };
     let is_folder = |folder: &Path| std::fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir());
     let places = SYSTEM.into_iter().chain(SYSTEM_STANDARD).map(PathBuf::from);
-    places.filter(|folder| is_folder(folder) && !has_mount_beneath(folder)).collect()
+    Ok(places.filter(|folder| is_folder(folder) && !has_mount_beneath(folder)).collect())
 }
 
 impl Tree {
@@ -242,7 +263,7 @@ impl Tree {
     /// Covers shown system directories with overlays. Files and directories of an overlay are objects of its own for
     /// the kernel, so that locks and watches of code end there and neither see nor stop programs of the host.
     pub(super) fn overlays(&mut self, level: Level, wanted: &[PathBuf]) {
-        for folder in wanted {
+        for folder in coverable().iter().filter(|folder| wanted.contains(folder)) {
             if level > Level::Standard && SYSTEM_STANDARD.iter().any(|place| folder.as_path() == Path::new(place)) {
                 continue;
             }

@@ -177,13 +177,13 @@ pub(super) fn memory(root: i32, own_network: bool) -> u64 {
     own.saturating_add(shared.max(nameless)).saturating_add(buffers)
 }
 
-/// The most that one socket holds: its send buffer, and one packet that begins while it has room.
+/// The most that one socket holds: its send buffer, and one packet of the same size that begins while there is room.
 fn socket_bytes() -> u64 {
     const USUAL: u64 = 212_992;
     static BYTES: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
     *BYTES.get_or_init(|| {
         let buffer = fs::read_to_string("/proc/sys/net/core/wmem_default").unwrap_or_default();
-        buffer.trim().parse().unwrap_or(USUAL).saturating_mul(3) / 2
+        buffer.trim().parse().unwrap_or(USUAL).saturating_mul(2)
     })
 }
 
