@@ -382,12 +382,20 @@ impl Session {
     }
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
+impl Session {
+    /// Ends the session now, as dropping it does: everything in it is dead and its control groups are removed when this
+    /// returns. Waits for a cell that runs. Ending it again does nothing.
+    pub fn end(&self) {
         *self.inner.bell.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.inner.bell.rung.notify_all();
         let mut state = self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.end("it was dropped".into());
+        state.end("the host program ended it".into());
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

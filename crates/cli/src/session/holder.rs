@@ -164,6 +164,10 @@ impl Holder {
         while lock(&self.work).0 > 0 && begun.elapsed() < LAST_ANSWERS {
             std::thread::sleep(Duration::from_millis(5));
         }
+        // This process ends without dropping what threads hold, and would leave control groups behind.
+        for member in &members {
+            member.session.end();
+        }
         runtime.shutdown_background();
         Ok(())
     }
@@ -211,6 +215,8 @@ impl Holder {
             Request::End => {
                 lock(&self.members).remove(&member.id);
                 member.end();
+                // The command returns when everything of the session is gone.
+                member.session.end();
             }
             Request::Fork { id } => {
                 if lock(&self.members).len() >= MOST {

@@ -1,6 +1,6 @@
 //! `toolpost exec --session`: an interpreter that stays from one command to the next.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -89,12 +89,29 @@ pub(crate) fn session() {
     assert_eq!(sessions.ids(), ["one", "two"]);
 }
 
+/// The control groups that a process has made, at any depth.
+fn groups(folder: &Path, process: u32) -> Vec<PathBuf> {
+    let own = format!("toolpost-{process}-");
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found = Vec::new();
+    for path in entries.map(|entry| entry.path()).filter(|path| path.is_dir() && !path.is_symlink()) {
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&own)) {
+            found.push(path);
+        } else {
+            found.extend(groups(&path, process));
+        }
+    }
+    found
+}
+
 #[test]
 pub(crate) fn end() {
     let Some(sessions) = Sessions::new("end") else { return };
     assert_eq!(sessions.value("one", "x = 1\nx"), 1);
-    assert_eq!(sessions.holders().len(), 1);
+    let holders = sessions.holders();
+    assert_eq!(holders.len(), 1);
     sessions.env.run(["exec", "--session", "one", "--end"]).ok();
+    assert_eq!(groups(Path::new("/sys/fs/cgroup"), holders[0]), Vec::<PathBuf>::new());
     assert_eq!(sessions.ids(), Vec::<String>::new());
     eventually("the holder ends", || sessions.holders().is_empty());
     let left: Vec<_> = std::fs::read_dir(sessions.env.path("../tmp")).unwrap().flatten().collect();

@@ -72,6 +72,7 @@ impl Facts {
         let is_value = |name: &str, wanted: &str| self.status(name) == Some(wanted);
         let no_user = self.status("Uid").is_some_and(|ids| !ids.split_whitespace().any(|id| id == "0"));
         has(Layer::UnprivilegedUser, no_user, "it runs as root");
+        has(Layer::PidNamespace, is_value("Pid", "1"), "its first process is not number 1");
         let bare = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"].iter().all(|name| {
             self.status(name).is_none_or(|set| set.bytes().all(|byte| byte == b'0')) || own_kernel
         }) && self.status("CapEff").is_some_and(|set| set.bytes().all(|byte| byte == b'0'));
@@ -113,16 +114,17 @@ impl Facts {
         if own_kernel && is_value("NoNewPrivs", "1") {
             report.layers.push(Layer::NoNewPrivileges);
         }
-        // A container is these namespaces, and the death of its first process is that of all others.
+        // The root that was seen is a mount namespace; a first process with number 1 is that of a process namespace, whose
+        // death is that of all others; and it sets the limits of the run itself.
         report.layers.extend([
             Layer::MountNamespace,
-            Layer::PidNamespace,
-            Layer::IpcNamespace,
-            Layer::UtsNamespace,
-            Layer::CgroupNamespace,
             Layer::ResourceLimits,
             Layer::TreeKill,
         ]);
+        report.missing.extend([Layer::IpcNamespace, Layer::UtsNamespace, Layer::CgroupNamespace].map(|layer| {
+            let reason = "asked of the daemon; the container does not show it".to_owned();
+            MissingLayer { layer, reason }
+        }));
         let mut limit = |layer: Layer, shown: Option<u64>, wanted: u64| match shown {
             Some(shown) if shown <= wanted => report.layers.push(layer),
             _ => report.missing.push(MissingLayer {
@@ -167,7 +169,7 @@ mod tests {
     use super::*;
     use crate::Limits;
 
-    const STATUS_TEXT: &str = "Name:\tinit\nUid:\t65534\t65534\t65534\t65534\nCapInh:\t0000000000000000\nCapPrm:\t0\n\
+    const STATUS_TEXT: &str = "Name:\tinit\nPid:\t1\nUid:\t65534\t65534\t65534\t65534\nCapInh:\t0000000000000000\nCapPrm:\t0\n\
         CapEff:\t0000000000000000\nCapBnd:\t0000000000000000\nCapAmb:\t0\nNoNewPrivs:\t1\nSeccomp:\t2\n";
     const MOUNTS_TEXT: &str = "1 0 0:1 / / ro,relatime - overlay overlay rw,lowerdir=x\n\
         2 1 0:2 / /workspace rw,nosuid,nodev - tmpfs tmpfs rw,size=1k,uid=65534\n";
@@ -209,6 +211,7 @@ mod tests {
         }
         for (index, from, to, reason) in [
             (STATUS, "Uid:\t65534", "Uid:\t0", "root"),
+            (STATUS, "Pid:\t1", "Pid:\t71", "number 1"),
             (STATUS, "CapEff:\t0000000000000000", "CapEff:\t00000000a80425fb", "capabilities"),
             (STATUS, "CapBnd:\t0000000000000000", "CapBnd:\t00000000a80425fb", "capabilities"),
             (STATUS, "NoNewPrivs:\t1", "NoNewPrivs:\t0", "gain rights"),
@@ -228,6 +231,9 @@ mod tests {
         texts[3].1 = "9223372036854771712".into();
         let report = judge(&facts(texts)).unwrap();
         assert!(!report.has(Layer::MemoryLimit), "a limit that is not there is not reported");
+        for layer in [Layer::IpcNamespace, Layer::UtsNamespace, Layer::CgroupNamespace] {
+            assert!(!report.has(layer), "{layer:?} cannot be seen from inside");
+        }
         assert!(report.missing.iter().any(|missing| missing.layer == Layer::MemoryLimit));
     }
 }

@@ -119,7 +119,9 @@ impl Kind {
             "PidsLimit": processes,
             "NanoCpus": self.cpu_quota.map_or(0, |quota| (f64::from(quota) * 1e9) as u64),
             "Ulimits": [
-                { "Name": "core", "Soft": 0, "Hard": 0 },
+                // 0 would not keep a helper of the host from taking core dumps by a pipe.
+                { "Name": "core", "Soft": 1, "Hard": 1 },
+                { "Name": "sigpending", "Soft": 1024, "Hard": 1024 },
                 { "Name": "memlock", "Soft": 65536, "Hard": 65536 },
                 { "Name": "msgqueue", "Soft": 65536, "Hard": 65536 },
                 { "Name": "nofile", "Soft": 4096, "Hard": 4096 },

@@ -123,8 +123,8 @@ const EVERYWHERE: &[Group] = &[
         },
     ),
     group(
-        Allow,
-        "waits for changes of files",
+        Answer(libc::ENOSYS),
+        "watches files, out of a small number that the user has; programs look again from time to time",
         calls! {
             SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch
         },
@@ -493,8 +493,8 @@ const MACHINE: &[Group] = &[
         },
     ),
     group(
-        Allow,
-        "waits for changes of files",
+        Answer(libc::ENOSYS),
+        "watches files, out of a small number that the user has; programs look again from time to time",
         calls! {
             SYS_inotify_init
         },

@@ -1,7 +1,7 @@
 //! What this host can give, found out once by making one empty sandbox.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fd::AsFd as _;
 
@@ -12,6 +12,7 @@ use super::kernel::{Calls, hard_limits, has_seccomp};
 use super::landlock::{Landlock, SCOPES_SINCE};
 use super::launch::{self, INIT, INIT_MISSING, Plan};
 use super::plan::{self, Request};
+use super::root;
 use super::steps::Step;
 use crate::host::{Capability, LevelAvailability};
 use crate::{Level, Limits};
@@ -68,6 +69,10 @@ pub(crate) struct Facts {
     pub(super) namespaces: Result<(), Refusal>,
     /// Whether a `/proc` of one's own can be mounted.
     pub(super) process_files: Result<(), Refusal>,
+    /// System directories that overlays cover.
+    pub(super) covered: Vec<PathBuf>,
+    /// Whether a user namespace can hold quotas of its own.
+    pub(super) quotas: bool,
     /// Calls of which there is a second way.
     pub(super) calls: Calls,
     pub(super) landlock: u32,
@@ -92,6 +97,8 @@ impl Facts {
             // Until it was tried, which needs a filter and a first process.
             namespaces: Err(Refusal { step: "not tried".into(), error: libc::ENOSYS }),
             process_files: Ok(()),
+            covered: root::coverable(),
+            quotas: false,
             calls: Calls::probe(),
             landlock: Landlock::kernel_version(),
             seccomp: has_seccomp(),
@@ -103,18 +110,33 @@ impl Facts {
                 let inside = Owner { user: plan::INSIDE, group: plan::INSIDE };
                 facts.user_namespaces = identity::namespace(inside, facts.unprivileged).is_ok();
             }
-            // The plan of what is tried is that of a host which can.
-            facts.namespaces = Ok(());
-            facts.namespaces = try_namespaces(&facts);
-            if let Err(refusal) = &facts.namespaces
-                && refusal.step == "mount /proc"
-            {
-                facts.process_files = Err(refusal.clone());
+            facts.quotas = identity::sets_quotas();
+            facts.try_level(Level::Strict);
+            if facts.namespaces.is_ok() {
+                // For the system directories that it shows besides.
+                facts.try_level(Level::Standard);
                 facts.namespaces = Ok(());
-                facts.namespaces = try_namespaces(&facts);
             }
         }
         facts
+    }
+
+    /// Tries a level, and again without what this host refuses.
+    fn try_level(&mut self, level: Level) {
+        loop {
+            // The plan of what is tried is that of a host which can.
+            self.namespaces = Ok(());
+            self.namespaces = try_namespaces(self, level);
+            let Err(refusal) = &self.namespaces else { return };
+            let refused = refusal.step.strip_prefix("mount ").map(PathBuf::from);
+            if self.process_files.is_ok() && refused.as_deref() == Some(Path::new("/proc")) {
+                self.process_files = Err(refusal.clone());
+            } else if let Some(place) = refused.filter(|place| self.covered.contains(place)) {
+                self.covered.retain(|covered| *covered != place);
+            } else {
+                return;
+            }
+        }
     }
 
     /// Whether code must run as another user, because this process has root's rights.
@@ -340,12 +362,12 @@ impl Identity {
     }
 }
 
-/// Makes an empty sandbox of level `strict` and says which step failed.
-fn try_namespaces(facts: &Facts) -> Result<(), Refusal> {
+/// Makes an empty sandbox of a level and says which step failed.
+fn try_namespaces(facts: &Facts, level: Level) -> Result<(), Refusal> {
     let limits = Limits::default();
     let mut group = Group::default();
     let request = Request {
-        level: Level::Strict,
+        level,
         limits: &limits,
         facts,
         host: None,

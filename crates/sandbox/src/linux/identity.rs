@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -12,6 +12,12 @@ use rustix::fs::{Mode, OFlags};
 use super::files::Owner;
 use super::launch::{self, Plan, high};
 use super::steps::{MountAttributes, Step, attribute, set_attributes};
+
+/// Quotas of a user that a user namespace holds in itself, and how much of each is for everything in it. The host's user
+/// usually has 128 instances and some 100,000 watches.
+const QUOTAS: [(&str, &str); 2] = [("max_inotify_instances", "32"), ("max_inotify_watches", "16384")];
+/// Where the kernel shows those of the reader's user namespace.
+pub(super) const QUOTA_PLACE: &str = "/proc/sys/user/";
 
 const EMPTY_PATH: i32 = 0x1000;
 const RECURSIVE: i32 = 0x8000;
@@ -59,11 +65,37 @@ pub(super) fn namespace(owner: Owner, program: u32) -> io::Result<OwnedFd> {
     Ok(copy)
 }
 
+/// The steps that set the quotas of the user namespace in which the child is, with the host's `/proc`.
+pub(super) fn quotas() -> impl Iterator<Item = Step> {
+    QUOTAS.into_iter().map(|(name, most)| Step::Write {
+        path: launch::c_string(format!("{QUOTA_PLACE}{name}")),
+        text: most.into(),
+    })
+}
+
+/// Whether this host sets quotas in a user namespace: in containers the files are read-only. Tried once.
+pub(super) fn sets_quotas() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let steps = quotas().chain([Step::Exit]).collect();
+        let plan = Plan { namespaces: libc::CLONE_NEWUSER as u64, cgroup: None, steps };
+        launch::start(&plan).is_ok_and(|child| launch::first_letter(&child).is_none())
+    })
+}
+
 /// The same, made anew: for a pool, whose zygote has rights over it that no run may have over another.
 pub(super) fn fresh_namespace(owner: Owner, program: u32) -> io::Result<OwnedFd> {
-    let plan =
-        Plan { namespaces: libc::CLONE_NEWUSER as u64, cgroup: None, steps: vec![Step::Await, Step::Exit] };
+    let mut steps = Vec::new();
+    if sets_quotas() {
+        steps.extend(quotas());
+    }
+    // The descriptor is of no use: the message says that the quotas are set.
+    steps.extend([Step::SendFolder(c"/".to_owned()), Step::Await, Step::Exit]);
+    let plan = Plan { namespaces: libc::CLONE_NEWUSER as u64, cgroup: None, steps };
     let child = launch::start(&plan)?;
+    if launch::first_letter(&child) != Some(b'W') {
+        return Err(io::Error::other("the user namespace could not be set up"));
+    }
     let own = format!("/proc/{}", child.pid);
     std::fs::write(format!("{own}/uid_map"), format!("{} {program} 1", owner.user))?;
     std::fs::write(format!("{own}/gid_map"), format!("{} {program} 1", owner.group))?;

@@ -94,6 +94,7 @@ pub(super) fn hard_limits() -> Vec<(u32, u64)> {
         libc::RLIMIT_FSIZE,
         libc::RLIMIT_NOFILE,
         libc::RLIMIT_CORE,
+        libc::RLIMIT_SIGPENDING,
         libc::RLIMIT_MEMLOCK,
         libc::RLIMIT_RTPRIO,
         libc::RLIMIT_NICE,

@@ -25,6 +25,9 @@ pub(super) const INSIDE: u32 = 1000;
 /// Where a fresh workspace, and at level `strict` every workspace, is.
 pub(super) const WORKSPACE: &str = "/workspace";
 
+/// Queued signals and timers of a run. The kernel counts them for the host's user too, who has many more.
+const MAX_PENDING_SIGNALS: u64 = 1024;
+
 /// What the plan is made from.
 pub(super) struct Request<'a> {
     pub(super) level: Level,
@@ -138,6 +141,27 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
             "this host refuses a `/proc` of one's own ({refusal}): there is none in the sandbox"
         ));
     }
+    if level.is_boundary() && facts.namespaces.is_ok() {
+        if facts.covered.is_empty() {
+            notes.push(
+                "this host mounts no overlays in the sandbox: code can watch and lock files of the system that it sees"
+                    .into(),
+            );
+        }
+        // Without user namespaces root's code is a user of its own, with quotas of its own.
+        if !facts.quotas && (facts.user_namespaces || !facts.is_root()) {
+            notes.push(
+                "this host sets no quotas in the sandbox: code can take all `inotify` instances of the user".into(),
+            );
+        }
+    }
+    if facts.hard_limit(libc::RLIMIT_CORE) < 1 {
+        notes.push(
+            "the hard limit of core dumps is 0 here, which does not keep a helper of the host from taking them by a \
+             pipe; 1 does"
+                .into(),
+        );
+    }
     for (is_there, what) in [
         (facts.calls.close_range, "descriptors are closed one by one: this host has no `close_range`"),
         (facts.calls.pidfd, "processes are signalled by number: this host has no `pidfd_send_signal`"),
@@ -196,6 +220,9 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         namespaces |= libc::CLONE_NEWUSER;
         let inside = Owner { user: INSIDE, group: INSIDE };
         tree.steps.extend(identity_map(inside, facts.user, facts.group));
+        if facts.quotas {
+            tree.steps.extend(identity::quotas());
+        }
         layers.push(Layer::UserNamespace);
     }
     match network {
@@ -235,10 +262,12 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     if !is_from_template {
         shown = tree.system(level, &workspace);
     }
+    tree.overlays(level, &facts.covered);
     for Visible { path: wanted, is_folder, device, inode, tree: detached } in visible {
         if is_shown(&shown, &wanted) {
             continue;
         }
+        tree.passage(&wanted);
         if is_folder {
             tree.folder(&wanted);
         } else {
@@ -542,6 +571,7 @@ impl Confinement {
             scoped_signals: self.scoped_signals,
             tells,
             way_out: self.way_out.is_some(),
+            watched_memory: !group.limits_memory(),
         });
         self.steps.push(if tells { Step::SeccompTelling(filter) } else { Step::Seccomp(filter) });
         self.layers.push(Layer::Seccomp);
@@ -558,7 +588,10 @@ impl Confinement {
             Step::Limit { resource, soft: most, hard: most }
         };
         self.steps.extend([
-            at_most(libc::RLIMIT_CORE, 0),
+            // Too small for a file, and the one value at which the kernel starts no helper that takes core dumps by a
+            // pipe: 0 does not keep it from that.
+            at_most(libc::RLIMIT_CORE, 1),
+            at_most(libc::RLIMIT_SIGPENDING, MAX_PENDING_SIGNALS),
             at_most(libc::RLIMIT_MEMLOCK, 64 << 10),
             at_most(libc::RLIMIT_RTPRIO, 0),
             at_most(libc::RLIMIT_NICE, 0),

@@ -27,6 +27,10 @@ pub(super) enum Test {
     MaskedIs(u32, u32, u32),
     /// The argument is this value, and another one, under a mask, is not what is allowed with it.
     IsUnless { argument: u32, value: u32, other: u32, mask: u32, allowed: u32 },
+    /// Two arguments are these values.
+    Both((u32, u32), (u32, u32)),
+    /// The argument, in all of its 64 bits, is larger than this.
+    Above(u32, u32),
 }
 
 /// Under which circumstances a rule is part of the filter.
@@ -42,6 +46,8 @@ pub(super) enum When {
     NoWayOut,
     /// The proxy listens in the run's own network namespace, where nothing else is.
     WayOut,
+    /// No cgroup limits memory: calls that take memory which the host's watch cannot count are denied.
+    WatchedMemory,
 }
 
 /// One line of the policy.
@@ -101,11 +107,20 @@ const HARMLESS_SETTINGS: &[u32] = &[
 
 /// The bits of a mode that give a program the rights of its file's owner or group.
 const SET_IDENTITY: u32 = libc::S_ISUID | libc::S_ISGID;
+/// Two commands of `fcntl` that libc's headers do not name everywhere.
+const F_NOTIFY: u32 = 1026;
+const F_SETPIPE_SZ: u32 = 1031;
+/// The largest System V shared memory segment of a run without a memory cgroup. The kernel has at most 4,096 segments in
+/// a namespace, and databases take a small one as a lock.
+const MAX_SEGMENT: u32 = 64 << 10;
 const LEAVES_RIGHTS: &str = "leaves a program with its owner's rights on the host";
 
 const EPERM: Action = Action::Fail(libc::EPERM);
 const EACCES: Action = Action::Fail(libc::EACCES);
 const ENOSYS: Action = Action::Fail(libc::ENOSYS);
+const ENOMEM: Action = Action::Fail(libc::ENOMEM);
+/// The call succeeds and does nothing, as where the kernel clamps a size.
+const IGNORED: Action = Action::Fail(0);
 
 const fn rule(call: c_long, test: Test, action: Action, when: When, reason: &'static str) -> Rule {
     Rule { call, test, action, when, since: Level::Standard, reason }
@@ -130,6 +145,7 @@ const fn refuse(call: c_long, action: Action, reason: &'static str) -> Rule {
 
 const SHARED: When = When::SharedNamespaces;
 const UNSCOPED: When = When::UnscopedSignals;
+const WATCHED: When = When::WatchedMemory;
 
 /// The policy of the levels up to `strict`: each rule holds from its level upward.
 pub(super) const POLICY: &[Rule] = &[
@@ -155,6 +171,17 @@ pub(super) const POLICY: &[Rule] = &[
     refuse(libc::SYS_quotactl, EPERM, "administers file systems").always(),
     refuse(libc::SYS_quotactl_fd, EPERM, "administers file systems").always(),
     refuse(libc::SYS_nfsservctl, ENOSYS, "obsolete"),
+    // Quotas that the run would share with its user or with the whole host.
+    refuse(libc::SYS_io_setup, ENOSYS, "takes from `fs.aio-max-nr`, which the whole host shares"),
+    rule(
+        libc::SYS_fcntl,
+        Test::Is(1, F_SETPIPE_SZ),
+        EPERM,
+        When::Always,
+        "takes from the pages that all pipes of the user share",
+    ),
+    rule(libc::SYS_fcntl, Test::Is(1, F_NOTIFY), EPERM, When::Always, "obsolete; watches directories"),
+    rule(libc::SYS_inotify_init1, Test::Any, ENOSYS, SHARED, "watches files of the host; takes the user's quota"),
     // Other processes.
     refuse(libc::SYS_ptrace, EPERM, "reads and changes other processes"),
     refuse(libc::SYS_process_vm_readv, EPERM, "reads other processes"),
@@ -384,6 +411,19 @@ pub(super) const POLICY: &[Rule] = &[
     rule(libc::SYS_fcntl, Test::Is(1, 15), EPERM, UNSCOPED, "F_SETOWN_EX makes the kernel send signals"),
     rule(libc::SYS_ioctl, Test::Is(1, 0x8901), EPERM, UNSCOPED, "FIOSETOWN makes the kernel send signals"),
     rule(libc::SYS_ioctl, Test::Is(1, 0x8902), EPERM, UNSCOPED, "SIOCSPGRP makes the kernel send signals"),
+    // What a memory cgroup would count.
+    rule(libc::SYS_memfd_create, Test::Any, ENOSYS, WATCHED, "memory that nothing counts while it is in flight"),
+    rule(libc::SYS_shmget, Test::Above(1, MAX_SEGMENT), ENOMEM, WATCHED, "memory that nothing counts while detached"),
+    rule(libc::SYS_semget, Test::Any, ENOSYS, WATCHED, "kernel memory that nothing counts"),
+    rule(libc::SYS_msgget, Test::Any, ENOSYS, WATCHED, "kernel memory that nothing counts"),
+    rule(
+        libc::SYS_setsockopt,
+        Test::Both((1, libc::SOL_SOCKET as u32), (2, libc::SO_SNDBUF as u32)),
+        IGNORED,
+        WATCHED,
+        "the watch counts sockets by the default size of their buffers",
+    )
+    .always(),
 ];
 
 /// Calls that only one machine has.
@@ -394,6 +434,7 @@ pub(super) const MACHINE: &[Rule] = &[
     rule(libc::SYS_open, Test::HasBits(2, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     rule(libc::SYS_mkdir, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     rule(libc::SYS_mknod, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
+    rule(libc::SYS_inotify_init, Test::Any, ENOSYS, SHARED, "watches files of the host; takes the user's quota"),
     refuse(libc::SYS_modify_ldt, EPERM, "segment descriptors; long history of exploits"),
     refuse(libc::SYS_iopl, EPERM, "input and output ports").always(),
     refuse(libc::SYS_ioperm, EPERM, "input and output ports").always(),

@@ -51,6 +51,8 @@ fn concerns(test: Test, block: Block) -> Option<bool> {
                 is_single.then_some(false)
             }
         }
+        // Rules of runs whose memory no cgroup limits, which no container is.
+        Test::Both(..) | Test::Above(..) => Some(true),
         // More is refused than the rule says: a profile has no rule about two arguments that refuses.
         Test::IsUnless { value, .. } => concerns(Test::Is(0, value), block),
         Test::MaskedIs(_, mask, wanted) => {
@@ -72,6 +74,8 @@ fn argument(test: Test) -> Option<u32> {
         | Test::Is(argument, _)
         | Test::IsNot(argument, _)
         | Test::IsUnless { argument, .. }
+        | Test::Both((argument, _), _)
+        | Test::Above(argument, _)
         | Test::MaskedIs(argument, ..) => Some(argument),
     }
 }
@@ -155,7 +159,7 @@ fn conditions(blocks: &[(usize, Block)]) -> Value {
 
 /// The circumstances of a container: its own namespaces, and a proxy in its network or none.
 fn circumstances(level: Level, way_out: bool) -> Circumstances {
-    Circumstances { level, own_namespaces: true, scoped_signals: true, tells: false, way_out }
+    Circumstances { level, own_namespaces: true, scoped_signals: true, tells: false, way_out, watched_memory: false }
 }
 
 /// The profile of a level, for a container with a way out of its network or without. At level `maximum` a call that no program has a use for ends the program.
@@ -298,6 +302,7 @@ mod tests {
                 }
                 Test::IsNot(argument, values) => !values.contains(&arguments[argument as usize]),
                 Test::MaskedIs(argument, mask, value) => arguments[argument as usize] & mask == value,
+                Test::Both(..) | Test::Above(..) => panic!("no container has this rule: {rule:?}"),
             };
             if refused {
                 let Action::Fail(error) = rule.action;

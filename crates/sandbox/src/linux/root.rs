@@ -3,13 +3,16 @@
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
+use rustix::fd::{AsFd as _, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
-use super::launch::c_string;
+use super::launch::{c_string, duplicate};
 use super::plan::{INSIDE, WORKSPACE};
 use super::steps::{Step, attribute};
+use super::template::has_changed;
 use crate::Level;
 
 /// Where the old root lies while the new one is filled.
@@ -58,6 +61,10 @@ const MAX_ETC_ENTRIES: usize = 4096;
 pub(super) const ETC_STRICT: [&str; 2] = ["/etc/ld.so.cache", "/etc/alternatives"];
 /// Device nodes that do no harm.
 pub(super) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+/// An empty directory of the private root: the second layer that an overlay of one directory needs.
+const EMPTY: &str = "/.empty";
+/// The kind of mount that shows system directories.
+pub(super) const OVERLAY: &std::ffi::CStr = c"overlay";
 /// Folders for short-lived files, and whether nothing in them can be executed.
 pub(super) const SCRATCH: [(&str, bool); 2] = [("/tmp", false), ("/dev/shm", true)];
 /// Larger than any path of the private root's own files needs.
@@ -144,6 +151,17 @@ pub(super) struct Tree {
 }
 
 impl Tree {
+    /// Makes the folders above what is shown. Their names belong to the host's user: they can be passed, not listed.
+    pub(super) fn passage(&mut self, shown: &Path) {
+        let Some(parent) = shown.parent().filter(|parent| *parent != Path::new("/")) else { return };
+        if self.made.iter().any(|made| made == parent) {
+            return;
+        }
+        self.passage(parent);
+        self.steps.push(Step::Folder { path: path(parent), mode: 0o111 });
+        self.made.push(parent.to_owned());
+    }
+
     pub(super) fn folder(&mut self, folder: &Path) {
         if folder == Path::new("/") || self.made.iter().any(|made| made == folder) {
             return;
@@ -209,6 +227,36 @@ pub(super) fn temporary(target: &Path, size: u64, inodes: u64, no_execute: bool)
     }
 }
 
+/// The system directories that an overlay can cover: those beneath which nothing is mounted, which it would hide. Found
+/// again when the host's table of mounts has changed.
+pub(super) fn coverable() -> Vec<PathBuf> {
+    /// The process that read the table, the table, which says once when it has changed, and what it gave.
+    static KEPT: Mutex<Option<(u32, OwnedFd, Vec<PathBuf>)>> = Mutex::new(None);
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if let Some((reader, mounts, found)) = kept.as_ref()
+        && *reader == process
+        && !has_changed(mounts)
+    {
+        return found.clone();
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(mounts) = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty()) else { return Vec::new() };
+    let found = read_coverable(&mounts).unwrap_or_default();
+    kept.insert((process, mounts, found)).2.clone()
+}
+
+fn read_coverable(mounts: &OwnedFd) -> std::io::Result<Vec<PathBuf>> {
+    let table = std::io::read_to_string(std::fs::File::from(duplicate(mounts.as_fd())?))?;
+    let has_mount_beneath = |folder: &Path| {
+        let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
+        points.into_iter().any(|point| point != folder && point.starts_with(folder))
+    };
+    let is_folder = |folder: &Path| std::fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir());
+    let places = SYSTEM.into_iter().chain(SYSTEM_STANDARD).map(PathBuf::from);
+    Ok(places.filter(|folder| is_folder(folder) && !has_mount_beneath(folder)).collect())
+}
+
 impl Tree {
     /// Enters an empty root of its own; the host's lies beneath until [`Tree::finish`].
     pub(super) fn begin(&mut self, mount_point: &Path) {
@@ -270,6 +318,23 @@ impl Tree {
     pub(super) fn scratch(&mut self) {
         for (folder, _) in SCRATCH {
             self.folder(Path::new(folder));
+        }
+        self.folder(Path::new(EMPTY));
+    }
+
+    /// Covers shown system directories with overlays. Files and directories of an overlay are objects of its own for
+    /// the kernel, so that locks and watches of code end there and neither see nor stop programs of the host.
+    pub(super) fn overlays(&mut self, level: Level, wanted: &[PathBuf]) {
+        for folder in coverable().iter().filter(|folder| wanted.contains(folder)) {
+            if level > Level::Standard && SYSTEM_STANDARD.iter().any(|place| folder.as_path() == Path::new(place)) {
+                continue;
+            }
+            self.steps.push(Step::Mount {
+                kind: OVERLAY,
+                target: path(folder),
+                options: c_string(format!("lowerdir={}:{EMPTY}", folder.display())),
+                flags: MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
+            });
         }
     }
 

@@ -53,6 +53,8 @@ pub(super) struct Circumstances {
     pub(super) tells: bool,
     /// The run has a proxy in its own network namespace.
     pub(super) way_out: bool,
+    /// No cgroup limits the memory of the run.
+    pub(super) watched_memory: bool,
 }
 
 const fn statement(code: u16, k: u32) -> sock_filter {
@@ -82,6 +84,7 @@ pub(super) fn can_tell() -> bool {
             scoped_signals: true,
             tells: true,
             way_out: false,
+            watched_memory: false,
         };
         let steps = vec![Step::NoNewPrivileges, Step::SeccompTelling(filter(told)), Step::Exit];
         let plan = Plan { namespaces: 0, cgroup: None, steps };
@@ -107,6 +110,7 @@ impl Rule {
                 When::UnscopedSignals => !circumstances.scoped_signals,
                 When::NoWayOut => !circumstances.way_out,
                 When::WayOut => circumstances.way_out,
+                When::WatchedMemory => circumstances.watched_memory,
             }
     }
 }
@@ -294,6 +298,24 @@ fn test(rule: &Rule, filter: &mut Vec<sock_filter>) {
                 refusal,
             ]);
         }
+        Test::Both((argument, value), (other, wanted)) => {
+            filter.extend([
+                load(argument),
+                branch(JUMP_IF_EQUAL, value, 0, 3),
+                load(other),
+                branch(JUMP_IF_EQUAL, wanted, 0, 1),
+                refusal,
+            ]);
+        }
+        Test::Above(argument, most) => {
+            filter.extend([
+                statement(LOAD, OFFSET_OF_ARGUMENTS + 8 * argument + 4),
+                branch(JUMP_IF_EQUAL, 0, 0, 2),
+                load(argument),
+                branch(JUMP_IF_AT_LEAST, most + 1, 0, 1),
+                refusal,
+            ]);
+        }
         Test::IsNot(argument, values) => {
             filter.push(load(argument));
             for (index, value) in values.iter().enumerate() {
@@ -320,7 +342,10 @@ mod tests {
                     accumulator = match line.k {
                         0 => number,
                         4 => machine,
-                        offset => arguments[(offset as usize - 16) / 8] as u32,
+                        offset => {
+                            let place = offset as usize - 16;
+                            (arguments[place / 8] >> (8 * (place % 8))) as u32
+                        }
                     }
                 }
                 AND => accumulator &= line.k,
@@ -351,10 +376,12 @@ mod tests {
                     scoped_signals,
                     tells,
                     way_out: false,
+                    watched_memory: false,
                 })
             })
             .flat_map(|circumstances| {
-                [circumstances, Circumstances { way_out: circumstances.own_namespaces, ..circumstances }]
+                let way_out = Circumstances { way_out: circumstances.own_namespaces, ..circumstances };
+                [circumstances, way_out, Circumstances { watched_memory: true, ..circumstances }]
             })
     }
 
@@ -376,6 +403,7 @@ mod tests {
                 When::UnscopedSignals => !circumstances.scoped_signals,
                 When::NoWayOut => !circumstances.way_out,
                 When::WayOut => circumstances.way_out,
+                When::WatchedMemory => circumstances.watched_memory,
             };
             let matches = match rule.test {
                 Test::Any => true,
@@ -387,6 +415,10 @@ mod tests {
                         && arguments[other as usize] as u32 & mask != allowed
                 }
                 Test::IsNot(argument, values) => !values.contains(&(arguments[argument as usize] as u32)),
+                Test::Both(one, other) => [one, other]
+                    .iter()
+                    .all(|(argument, value)| arguments[*argument as usize] as u32 == *value),
+                Test::Above(argument, most) => arguments[argument as usize] > u64::from(most),
             };
             if applies && rule.since <= circumstances.level && matches {
                 let Action::Fail(error) = rule.action;
@@ -404,6 +436,7 @@ mod tests {
             2,
             3,
             5,
+            7,
             8,
             10,
             15,
@@ -422,12 +455,16 @@ mod tests {
             0x1_0000_0000,
             0x7F01_5412,
             0x1_0000_5412,
+            0x1_0000,
+            0x1_0001,
+            1026,
+            1031,
             0x80001,
             0x80002,
         ];
         for circumstances in every_circumstance() {
             let filter = filter(circumstances);
-            let most = if circumstances.level == Level::Maximum { 600 } else { 300 };
+            let most = if circumstances.level == Level::Maximum { 600 } else { 340 };
             assert!(filter.len() < most, "a longer filter makes every start slower: {}", filter.len());
             for number in 0..600 {
                 // Without a rule no argument matters.
@@ -435,7 +472,11 @@ mod tests {
                 let values = if has_rule { &values[..] } else { &values[..2] };
                 for &first in values {
                     for &second in values {
-                        let third = if number == libc::SYS_socket as u32 { second * 3 } else { 0 };
+                        let third = match libc::c_long::from(number) {
+                            libc::SYS_socket => second * 3,
+                            libc::SYS_setsockopt => first,
+                            _ => 0,
+                        };
                         let arguments = [first, second, third, 0, 0, 0];
                         assert_eq!(
                             evaluate(&filter, MACHINE_NUMBER, number, arguments),

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
+use super::identity::QUOTA_PLACE;
 use super::kernel::check;
 use super::landlock::Landlock;
 
@@ -147,6 +148,7 @@ impl Step {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Join(_) => "join cgroup",
+            Self::Write { path, .. } if path.to_bytes().starts_with(QUOTA_PLACE.as_bytes()) => "set quotas",
             Self::Write { .. } => "map identities",
             Self::Unshare(_) => "unshare",
             Self::EnterNetwork(_) => "enter network namespace",

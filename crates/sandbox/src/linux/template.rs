@@ -73,7 +73,7 @@ fn key() -> Key {
 }
 
 /// Whether the table of mounts has changed since the last question.
-fn has_changed(mounts: &OwnedFd) -> bool {
+pub(super) fn has_changed(mounts: &OwnedFd) -> bool {
     let mut waiting = [PollFd::new(mounts, PollFlags::PRI)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut waiting, Some(&now)).is_err()

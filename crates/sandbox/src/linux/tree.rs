@@ -144,11 +144,16 @@ pub(super) fn deleted_bytes(root: i32, folder: BorrowedFd<'_>) -> u64 {
     bytes
 }
 
+/// Sockets that a run has without a charge: their buffers are rarely full.
+const FREE_SOCKETS: u64 = 64;
+
 /// The memory of all descendants of a process together, in bytes. Pages that several share are counted once, except for
-/// processes that cannot be looked into, of which everything is counted.
-pub(super) fn memory(root: i32) -> u64 {
+/// processes that cannot be looked into, of which everything is counted. Sockets are charged with full buffers, because
+/// the kernel shows their number alone: of the network namespace, those in flight included, or else as descriptors.
+pub(super) fn memory(root: i32, own_network: bool) -> u64 {
     let (mut own, mut shared, mut nameless) = (0u64, 0u64, 0u64);
     let mut counted = BTreeSet::new();
+    let mut sockets = BTreeSet::new();
     for pid in descendants(root) {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
         if rollup.is_empty() {
@@ -163,19 +168,52 @@ pub(super) fn memory(root: i32) -> u64 {
             own = own.saturating_add(kibibytes("Pss_Anon:"));
             shared = shared.saturating_add(kibibytes("Pss_Shmem:"));
         }
-        nameless = nameless.saturating_add(memory_files(pid, &mut counted));
+        own = own.saturating_add(page_tables(pid));
+        nameless = nameless.saturating_add(memory_files(pid, &mut counted, &mut sockets));
     }
+    let sockets = if own_network { sockets_of_namespace(root) } else { sockets.len() as u64 };
+    let buffers = sockets.saturating_sub(FREE_SOCKETS).saturating_mul(socket_bytes());
     // What is mapped of a file in memory stands in both.
-    own.saturating_add(shared.max(nameless))
+    own.saturating_add(shared.max(nameless)).saturating_add(buffers)
 }
 
-/// The bytes of the files in memory that a process has open, each counted once.
-fn memory_files(pid: i32, counted: &mut BTreeSet<u64>) -> u64 {
+/// The most that one socket holds: its send buffer, and one packet of the same size that begins while there is room.
+fn socket_bytes() -> u64 {
+    const USUAL: u64 = 212_992;
+    static BYTES: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let buffer = fs::read_to_string("/proc/sys/net/core/wmem_default").unwrap_or_default();
+        buffer.trim().parse().unwrap_or(USUAL).saturating_mul(2)
+    })
+}
+
+/// How many sockets there are in the network namespace of a process.
+fn sockets_of_namespace(pid: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/net/sockstat")).unwrap_or_default();
+    text.strip_prefix("sockets: used ")
+        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// The bytes of the tables that map the memory of a process. They grow without pages of its own, too.
+fn page_tables(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:")?.split_whitespace().next());
+    line.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1024)
+}
+
+/// The bytes of the files in memory that a process has open, each counted once. Its sockets are collected besides.
+fn memory_files(pid: i32, counted: &mut BTreeSet<u64>, sockets: &mut BTreeSet<std::ffi::OsString>) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let in_memory = entries.filter(|entry| {
-        fs::read_link(entry.path())
-            .is_ok_and(|link| link.as_os_str().as_encoded_bytes().starts_with(b"/memfd:"))
+        let Ok(link) = fs::read_link(entry.path()) else { return false };
+        let name = link.as_os_str().as_encoded_bytes();
+        if name.starts_with(b"socket:") {
+            sockets.insert(link.into_os_string());
+            return false;
+        }
+        name.starts_with(b"/memfd:")
     });
     let found = in_memory.filter_map(|entry| fs::metadata(entry.path()).ok());
     found

@@ -8,7 +8,7 @@ use super::plan::{Confinement, Request, identity_map, start};
 use super::root::path;
 use super::seccomp::{self, Circumstances};
 use super::steps::Step;
-use super::{Facts, kernel_files, tree};
+use super::{Facts, identity, kernel_files, tree};
 use crate::{Layer, Level, MissingLayer};
 
 /// Joins its groups, enters its folder and gets its limits; a process namespace holds it together where the host gives
@@ -49,6 +49,9 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
             flags |= libc::CLONE_NEWUSER;
             let itself = Owner { user: facts.user, group: facts.group };
             confinement.steps.extend(identity_map(itself, facts.user, facts.group));
+            if level == Level::Minimal && facts.quotas {
+                confinement.steps.extend(identity::quotas());
+            }
             confinement.layers.push(Layer::UserNamespace);
         }
     }
@@ -71,7 +74,7 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
     confinement.limits(facts, limits, group, counted);
     confinement.steps.push(Step::Session { dies_with_host: own_namespaces });
     if level == Level::Minimal {
-        confinement.minimal(facts);
+        confinement.minimal(facts, !group.limits_memory());
     }
     confinement.finish(facts, limits);
     confinement
@@ -99,7 +102,7 @@ impl Confinement {
     }
 
     /// What level `minimal` takes away.
-    fn minimal(&mut self, facts: &Facts) {
+    fn minimal(&mut self, facts: &Facts, watched_memory: bool) {
         self.lock_resources(facts);
         self.steps.push(Step::DropBounding);
         self.steps.push(Step::DropCapabilities);
@@ -110,6 +113,7 @@ impl Confinement {
             scoped_signals: true,
             tells: false,
             way_out: false,
+            watched_memory,
         })));
         self.layers.extend([Layer::NoCapabilities, Layer::NoNewPrivileges, Layer::Seccomp]);
         if facts.user == 0 {

@@ -51,6 +51,8 @@ pub(super) struct Watch<'a> {
     counters: Option<Look>,
     folder: Option<Look>,
     memory: Option<Look>,
+    /// Whether the run has a network namespace of its own.
+    own_network: bool,
     /// Whether a refused process ends the run.
     processes_end: bool,
     active: Instant,
@@ -80,6 +82,7 @@ impl<'a> Watch<'a> {
             ),
             folder: look(measured.is_some(), FOLDER),
             memory: look(level != Level::Unconfined && !running.group.limits_memory(), MEMORY),
+            own_network: running.own_namespaces && level.is_boundary(),
             processes_end: level == Level::Maximum,
             active: now,
             output: 0,
@@ -126,7 +129,7 @@ impl<'a> Watch<'a> {
             }
         }
         if is_due(&mut self.memory) {
-            let memory = tree::memory(running.child.pid);
+            let memory = tree::memory(running.child.pid, self.own_network);
             if let Some(look) = &mut self.memory {
                 look.every = MEMORY.max(now.elapsed() * 10);
             }

@@ -287,3 +287,16 @@ fn helper_thousand_runs() {
     }
     thousand_runs();
 }
+
+#[test]
+fn an_ended_session_leaves_nothing_while_it_is_still_held() {
+    for mode in Mode::available() {
+        let session = Session::start(&mode.sandbox(), Language::Python).unwrap();
+        session.end();
+        let mut groups = BTreeSet::new();
+        collect_groups(Path::new("/sys/fs/cgroup"), 0, &mut groups);
+        assert!(groups.is_empty(), "{mode:?} {groups:?}");
+        assert!(session.ended().is_some());
+        session.end();
+    }
+}

@@ -181,6 +181,28 @@ fn landlock_holds_in_a_session_that_can_be_forked_and_in_its_forks() {
 }
 
 #[test]
+fn a_reset_ends_programs_that_left_their_parent_beside_forks() {
+    for mode in Mode::available() {
+        let Some(session) = forkable(mode) else { continue };
+        let fork = session.fork(1).unwrap().pop().unwrap();
+        let (own, other) = (format!("66.{}1", std::process::id()), format!("66.{}2", std::process::id()));
+        let start = |marker: &str| {
+            format!("import subprocess\nsubprocess.run(['sh', '-c', 'setsid sleep {marker} > /dev/null 2>&1 &'])")
+        };
+        run(&session, &start(&own));
+        run(&fork, &start(&other));
+        let is_running = |marker: &str| crate::support::is_running(&format!("sleep {marker}"));
+        assert!(is_running(&own) && is_running(&other), "{mode:?}");
+        session.reset(Reset::KeepFiles).unwrap();
+        assert!(!is_running(&own), "{mode:?}");
+        assert!(is_running(&other), "{mode:?}: what a fork started is the fork's");
+        fork.reset(Reset::KeepFiles).unwrap();
+        assert!(!is_running(&other), "{mode:?}");
+        assert_eq!(value(&session, "1"), json!(1));
+    }
+}
+
+#[test]
 fn the_place_of_a_fork_that_ended_is_clean_for_the_next() {
     let Some(mode) = Mode::available().into_iter().find(|mode| forkable(*mode).is_some()) else { return };
     let settings = SessionLimits::default().with_forks(1);

@@ -8,7 +8,7 @@ use super::super::interpreter::Reach;
 use super::super::landlock::Landlock;
 use super::super::plan::{self, Confinement, INSIDE, Request, identity_map};
 use super::super::prepare::{choose, program_owner, setup, visible};
-use super::super::root::{self, SCRATCH};
+use super::super::root::{self, OVERLAY, SCRATCH};
 use super::super::steps::Step;
 use super::super::{Facts, identity, network, template, toolchain};
 use crate::pool::PoolSettings;
@@ -161,6 +161,8 @@ impl Base {
                     steps.push(Step::EnterUser(fresh));
                     is_own = true;
                 }
+                // Each of its children has overlays of its own, which know what the host has installed since.
+                Step::Mount { kind, .. } if kind == OVERLAY => {}
                 Step::SendFolder(_)
                 | Step::Landlock(_)
                 | Step::Seccomp(_)
@@ -212,6 +214,7 @@ impl Base {
                 | Step::Pivot { .. }
                 | Step::DetachOld { .. }
                 | Step::Identity { .. } => {}
+                Step::Mount { kind, .. } if kind == OVERLAY => steps.push(step),
                 Step::Mount { target, kind, options, flags } => {
                     if has_root && own.contains(&target.to_bytes()) {
                         if target.to_bytes() == b"/proc" {
@@ -275,7 +278,7 @@ impl Base {
             above.reverse();
             for folder in above {
                 if !made.iter().any(|made| made == folder) {
-                    steps.push(Step::Folder { path: root::path(folder), mode: 0o755 });
+                    steps.push(Step::Folder { path: root::path(folder), mode: 0o111 });
                     made.push(folder.to_owned());
                 }
             }

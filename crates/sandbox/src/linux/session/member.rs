@@ -406,6 +406,16 @@ impl Member {
             self.signal(Signal::KILL);
             wait_for(self.pidfd.as_fd(), PollFlags::IN, Duration::from_millis(500));
         }
+        kill_all(&|| self.orphans());
+    }
+
+    /// Processes that this member started and that lost their parent: they live in its workspace, and descend from no
+    /// other member.
+    fn orphans(&self) -> Vec<i32> {
+        let Some(folder) = &self.folder else { return Vec::new() };
+        let mut others = self.family.pids.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        others.extend([self.pid, self.family.origin_pid]);
+        roots::users(&self.family, folder.descriptor.as_fd(), &others)
     }
 
     pub(super) fn freeze(&mut self) {

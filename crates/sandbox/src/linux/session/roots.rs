@@ -6,6 +6,7 @@
 //! changes its root to one of them: what it reaches from there is its own, and no path leads to the files of another
 //! member. When it has ended, what it left is removed, and the next one gets the place.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -13,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rustix::event::PollFlags;
-use rustix::fd::{AsFd as _, OwnedFd};
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -54,14 +55,7 @@ impl Root {
 
     /// The processes of the family that have it as their root: their workspace is this one.
     fn users(&self) -> Vec<i32> {
-        let Ok(own) = rustix::fs::fstat(&self.workspace) else { return Vec::new() };
-        let inner = self.family.workspace.strip_prefix("/").unwrap_or(&self.family.workspace);
-        let mut found = tree::descendants(self.family.pid);
-        found.retain(|pid| {
-            let place = Path::new("/proc").join(pid.to_string()).join("root").join(inner);
-            rustix::fs::stat(&place).is_ok_and(|stat| stat.st_dev == own.st_dev)
-        });
-        found
+        users(&self.family, self.workspace.as_fd(), &BTreeSet::new())
     }
 
     /// Whether nothing of the last fork is left.
@@ -79,6 +73,18 @@ impl Root {
                 has_rights && files::list(folder.as_fd()).files.is_empty()
             })
     }
+}
+
+/// The processes of a family whose workspace is this one, without these processes and what descends from them.
+pub(super) fn users(family: &Family, workspace: BorrowedFd<'_>, without: &BTreeSet<i32>) -> Vec<i32> {
+    let Ok(own) = rustix::fs::fstat(workspace) else { return Vec::new() };
+    let inner = family.workspace.strip_prefix("/").unwrap_or(&family.workspace);
+    let mut found = tree::descendants_without(family.pid, without);
+    found.retain(|pid| {
+        let place = Path::new("/proc").join(pid.to_string()).join("root").join(inner);
+        rustix::fs::stat(&place).is_ok_and(|stat| stat.st_dev == own.st_dev)
+    });
+    found
 }
 
 impl Drop for Root {

@@ -1,4 +1,4 @@
-//! The seventy rows of the project's attack table: number, attack, and what each level must answer.
+//! The rows of the project's attack table: number, attack, and what each level must answer.
 //!
 //! `A` allowed and documented, `E` refused with an error, `I` invisible, `L` capped and reported, `K` killed with a
 //! reason, `ok` the host is not fooled, `-` the level promises nothing here; `*` needs `cgroup.kill` or a walk over the
@@ -24,7 +24,7 @@ const fn row(number: u32, attack: &'static str, specified: [&'static str; 4]) ->
     Row { number, attack, specified }
 }
 
-pub(crate) const ROWS: [Row; 70] = [
+pub(crate) const ROWS: [Row; 75] = [
     row(1, "read /etc/shadow (as root caller too)", ["A", "I/E", "I", "I"]),
     row(2, "read ~/.ssh, ~/.aws, ~/.config, browser profiles", ["A", "E", "I", "I"]),
     row(3, "secrets in own env (API keys of the host process)", ["I", "I", "I", "I"]),
@@ -239,4 +239,17 @@ pub(crate) const ROWS: [Row; 70] = [
         "degraded host (no userns, no Landlock, no cgroup): level refused or reported as degraded, never silently lower",
         ["ok", "ok", "ok", "ok"],
     ),
+    row(
+        71,
+        "kernel quotas of the user and the host: timers, inotify instances, pipe pages, descriptors in flight, asynchronous requests",
+        ["L/A", "L", "L", "L"],
+    ),
+    row(
+        72,
+        "memory that no process shows: socket buffers, memory files in flight, detached shared memory, page tables",
+        ["L", "L", "L", "L"],
+    ),
+    row(73, "watch and lock files of the host: inotify, dnotify, flock", ["A", "E/A", "I", "I"]),
+    row(74, "core dump helper of the host", ["E", "E", "E", "E"]),
+    row(75, "names of the host: directories above what is shown, table of mounts", ["A", "E", "E/A", "E/A"]),
 ];

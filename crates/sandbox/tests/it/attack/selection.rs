@@ -102,6 +102,16 @@ const CORE: &[(u32, &str, Extent)] = &[
     (67, "cancelled in the middle", Cold),
     (70, "a level that the host cannot give", Cold),
     (70, "what is reported as active is active", Everywhere),
+    (71, "timers of the user", Cold),
+    (71, "inotify instances of the user", Cold),
+    (71, "pages of the user's pipes", Cold),
+    (71, "asynchronous requests of the host", Cold),
+    (72, "memory files in flight", Cold),
+    (72, "shared memory that nobody has attached", Cold),
+    (73, "directory notices", Cold),
+    (73, "lock a file of the system", Everywhere),
+    (74, "core dumps", Everywhere),
+    (75, "directories above what is shown", Cold),
 ];
 
 /// The poor hosts of the core: without namespaces, with nothing at all, and what a container gives, which is a process

@@ -10,6 +10,7 @@ mod lifecycles;
 mod limits;
 mod network;
 mod processes;
+mod quotas;
 mod requests;
 mod streams;
 
@@ -28,6 +29,7 @@ pub(crate) fn all() -> Vec<&'static Probe> {
         limits::PROBES,
         network::PROBES,
         processes::PROBES,
+        quotas::PROBES,
         requests::PROBES,
         streams::PROBES,
     ]
