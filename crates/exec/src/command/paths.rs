@@ -8,6 +8,7 @@ use serde_json::Value;
 use toolpost_core::{Args, ToolError, escape_pointer};
 
 use super::parameter::Parameter;
+use super::template::Template;
 
 /// Symbolic links that are followed in one path: the kernel's own maximum.
 const MAX_LINKS: usize = 40;
@@ -15,15 +16,17 @@ const MAX_LINKS: usize = 40;
 const MAX_QUOTE: usize = 120;
 
 /// Rejects a path that leads out of the working directory. Without one, every path is relative to an empty directory.
+/// `start` is where the program starts, beneath it; the parameters of `start` are relative to the working directory.
 ///
 /// Symbolic links are followed as they are now: a process that changes them meanwhile is held by the sandbox alone.
 pub(super) fn check(
     parameters: &[Parameter],
     args: &Args,
     directory: Option<&Path>,
+    start: Option<&Template>,
 ) -> Result<(), ToolError> {
-    let mut paths = parameters.iter().filter(|parameter| parameter.is_path).peekable();
-    if paths.peek().is_none() {
+    let paths: Vec<&Parameter> = parameters.iter().filter(|parameter| parameter.is_path).collect();
+    if paths.is_empty() {
         return Ok(());
     }
     let root = directory.map(Path::canonicalize).transpose().map_err(|error| {
@@ -31,21 +34,36 @@ pub(super) fn check(
         ToolError::precondition(format!("the working directory `{shown}` cannot be opened: {error}"))
             .suggest("Create the directory, or give another one.")
     })?;
+    let is_of_start = |parameter: &Parameter| {
+        start.is_some_and(|start| start.parameters().any(|name| name == parameter.name))
+    };
+    for parameter in paths.iter().filter(|parameter| is_of_start(parameter)) {
+        check_value(parameter, args, root.as_deref(), Path::new(""))?;
+    }
+    let within =
+        start.and_then(|start| start.expand(parameters, args).into_iter().next()).unwrap_or_default();
     for parameter in paths {
-        let pointer = format!("/{}", escape_pointer(&parameter.name));
-        match parameter.value(args).as_deref() {
-            Some(Value::String(path)) => check_path(path, &pointer, parameter, root.as_deref())?,
-            Some(Value::Array(items)) => {
-                for (index, item) in items.iter().enumerate() {
-                    if let Value::String(path) = item {
-                        check_path(path, &format!("{pointer}/{index}"), parameter, root.as_deref())?;
-                    }
-                }
-            }
-            _ => {}
-        }
+        check_value(parameter, args, root.as_deref(), Path::new(&within))?;
     }
     Ok(())
+}
+
+/// Checks the paths of one parameter, relative to a base beneath the root.
+fn check_value(
+    parameter: &Parameter,
+    args: &Args,
+    root: Option<&Path>,
+    base: &Path,
+) -> Result<(), ToolError> {
+    let pointer = format!("/{}", escape_pointer(&parameter.name));
+    match parameter.value(args).as_deref() {
+        Some(Value::String(path)) => check_path(path, &pointer, parameter, root, base),
+        Some(Value::Array(items)) => items.iter().enumerate().try_for_each(|(index, item)| match item {
+            Value::String(path) => check_path(path, &format!("{pointer}/{index}"), parameter, root, base),
+            _ => Ok(()),
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn check_path(
@@ -53,14 +71,19 @@ fn check_path(
     pointer: &str,
     parameter: &Parameter,
     root: Option<&Path>,
+    base: &Path,
 ) -> Result<(), ToolError> {
+    let is_absolute = given.starts_with('/');
     let reason = match beneath(Path::new(given), root) {
         None => String::new(),
-        Some(path) => match root.map_or(Ok(true), |root| stays_beneath(root, &path)) {
-            Ok(true) => return Ok(()),
-            Ok(false) => ", where a symbolic link leads out".to_owned(),
-            Err(error) => format!(", where a symbolic link cannot be followed: {error}"),
-        },
+        Some(path) => {
+            let path = if is_absolute { path } else { base.join(path) };
+            match root.map_or(Ok(true), |root| stays_beneath(root, &path)) {
+                Ok(true) => return Ok(()),
+                Ok(false) => ", where a symbolic link leads out".to_owned(),
+                Err(error) => format!(", where a symbolic link cannot be followed: {error}"),
+            }
+        }
     };
     let found = if parameter.is_sensitive { "[secret]".to_owned() } else { quote(given) };
     Err(ToolError::invalid_path(format!(

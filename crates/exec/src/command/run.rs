@@ -59,7 +59,7 @@ impl Command {
         }
         self.refuse_nul(args)?;
         let directory = ctx.working_dir().filter(|_| self.working_folder != WorkingFolder::None);
-        paths::check(&self.parameters, args, directory)?;
+        paths::check(&self.parameters, args, directory, self.directory.as_ref())?;
         let line = self.command_line(args)?;
         let settings =
             ctx.inject::<CommandSettings>().map(|settings| (*settings).clone()).unwrap_or_default();

@@ -107,6 +107,21 @@ async fn a_path_stays_beneath_the_working_directory() {
         let found = (error.code(), error.context()["pointer"].as_str());
         assert_eq!(found, (Code::InvalidPath, Some(pointer)), "{error}");
     }
+    // A path is relative to the directory in which the program starts.
+    symlink("/etc/hostname", root.join("a/b/out")).unwrap();
+    let start = text("type = \"file\"", "directory = \"{where}\"\n")
+        + "[tool.parameters.where]\ntype = \"file\"\ndescription = \"W.\"\n";
+    let inside = Run::new(&start, json!({ "x": "file", "where": "a" })).folder(&root);
+    assert_eq!(inside.text().await, "in\n");
+    for (args, pointer) in [
+        (json!({ "x": "out", "where": "a/b" }), "/x"),
+        (json!({ "x": "file", "where": "../a" }), "/where"),
+        (json!({ "x": "file", "where": "elsewhere" }), "/where"),
+    ] {
+        let error = Run::new(&start, args.clone()).folder(&root).error().await;
+        let found = (error.code(), error.context()["pointer"].as_str());
+        assert_eq!(found, (Code::InvalidPath, Some(pointer)), "{args}: {error}");
+    }
     // A plain string is not checked.
     let string = text("type = \"string\"", "").replace("/etc/hostname", "/usr/bin/../share/x");
     assert_eq!(Run::new(&string, json!({})).folder(&root).error().await.code(), Code::Dependency);
