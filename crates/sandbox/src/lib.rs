@@ -109,6 +109,7 @@ mod running;
 mod sandbox;
 mod session;
 mod verdict;
+mod writer;
 
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 #[path = "linux/mod.rs"]
@@ -144,6 +145,9 @@ pub use protected::{
 pub use ready::{Build, Ready};
 pub use requirements::Requirements;
 pub use running::{LiveStreams, Running};
-pub use sandbox::{PROTECTED_PATHS, SYSTEM_SEARCH_PATH, Sandbox};
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+pub(crate) use sandbox::PROTECTED_PATHS;
+pub use sandbox::{SYSTEM_SEARCH_PATH, Sandbox};
 pub use session::{CellLimits, Difference, Reset, Session, SessionLimits};
 pub use verdict::{Interruption, Layer, MissingLayer, Reached, Report, Usage, Verdict};
+pub use writer::{Rejection, SafeDirectory, WriteError, adds_git_driver};

@@ -68,8 +68,8 @@ pub enum Workspace {
     /// An empty folder of limited size that goes away with the outcome.
     #[default]
     Fresh,
-    /// An existing folder of the host, writable for the program. The protected paths ([`crate::PROTECTED_PATHS`])
-    /// are read-only, also those that do not exist yet.
+    /// An existing folder of the host, writable for the program. Protected paths ([`crate::protection`]) stay as
+    /// they are.
     Host(PathBuf),
     /// An existing folder of the host that the program can read and not write. Nothing in it is looked through before
     /// and after the run, so that its size costs nothing.

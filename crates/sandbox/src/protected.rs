@@ -515,10 +515,10 @@ fn is_git_data(first: &Part<'_>, rest: &[Part<'_>]) -> bool {
     match first.folded.as_str() {
         // Where git looks for objects of other repositories.
         "objects" => {
-            !further.first().is_some_and(|name| *name == "info")
+            further.first().is_none_or(|name| *name != "info")
                 || matches!(
                     further.as_slice(),
-                    ["info"] | ["info", "packs" | "commit-graph", ..] | ["info", "commit-graphs", ..]
+                    ["info"] | ["info", "packs" | "commit-graph" | "commit-graphs", ..]
                 )
         }
         name => GIT_DATA.contains(&name) || name.starts_with("sharedindex."),
@@ -565,7 +565,8 @@ pub fn mark(path: &Path) -> Option<Mark> {
 /// Attributes of a `.gitattributes` that make git execute a driver.
 pub fn names_git_driver(content: &[u8]) -> bool {
     String::from_utf8_lossy(content).lines().any(|line| {
-        let line = line.trim_start();
+        // Git skips these before a comment, and no other blank.
+        let line = line.trim_start_matches([' ', '\t', '\r']);
         !line.starts_with('#')
             && line.split_whitespace().skip(1).any(|attribute| {
                 ["filter=", "diff=", "merge="].iter().any(|driver| attribute.starts_with(driver))
@@ -674,6 +675,7 @@ mod tests {
         assert_eq!(mark(Path::new("AGENTS.md")), Some(Mark::Instructions));
         assert_eq!(mark(Path::new("a/main.rs")), None);
         assert!(names_git_driver(b"*.png filter=evil\n"));
+        assert!(names_git_driver(b"\x0c#* filter=evil\n"));
         assert!(!names_git_driver(b"# x filter=evil\n*.png binary -text\n"));
     }
 }

@@ -48,7 +48,7 @@ pub use build_cache::BuildCache;
 pub(crate) use build_cache::private_folder;
 pub(crate) use detached::detached;
 pub(crate) use facts::Facts;
-pub(crate) use files::{Store, export, open_regular, read_artifact};
+pub(crate) use files::{Store, open_regular, read_artifact};
 pub(crate) use run::{Output, run};
 pub(crate) use session::{Calls, Handle, Interpreter};
 pub(crate) use supervise::Flag;

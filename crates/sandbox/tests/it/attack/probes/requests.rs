@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use toolpost_sandbox::{Error, Language, PROTECTED_PATHS, Program, Sandbox, Source, Workspace};
+use toolpost_sandbox::{Error, Language, Program, Sandbox, Source, Workspace};
 
 use crate::attack::expected::{OK, all};
 use crate::attack::modes::{error_of, result_of};
 use crate::attack::{Place, Probe, Who, host};
-use crate::support::{open_folder, python, run};
+use crate::support::{PROTECTED_PATHS, open_folder, python, run};
 
 const NEEDS_MASKS: &str =
     "without a mount namespace a folder of the host is refused; see `a folder of the host without masks`";
