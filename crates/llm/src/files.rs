@@ -242,7 +242,9 @@ impl ProviderFiles {
         self.sender.json(Method::DELETE, &path, &[], Payload::None).await.map(|_| ())
     }
 
-    /// Downloads a file into a file that the caller creates, under its own name as far as every host takes that.
+    /// Downloads a file into a new file of the caller.
+    ///
+    /// Its name is the provider's, as far as every host takes that.
     pub async fn save(&self, file: &FileRef, create: &CreateFile<'_>) -> Result<SavedFile, ModelError> {
         let (name, media_type) = match &file.name {
             Some(name) => (Some(name.clone()), None),

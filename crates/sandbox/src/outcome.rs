@@ -179,9 +179,9 @@ impl Outcome {
         }
     }
 
-    /// Copies the artifacts into a directory of the host with a [`SafeDirectory`]: nothing is overwritten, a taken name
-    /// gets a number (`plot-1.png`), and a protected path is rejected. Returns the paths in the order of
-    /// [`Outcome::artifacts`].
+    /// Copies the artifacts into a directory of the host, in their order.
+    ///
+    /// It is a [`SafeDirectory`]: nothing is overwritten, and a protected path is rejected.
     pub fn export(&self, directory: &Path) -> Result<Vec<Result<PathBuf, Rejection>>, Error> {
         let fail = |action, path: &Path, source| Error::File { action, path: path.to_owned(), source };
         let target = SafeDirectory::open(directory).map_err(|source| fail("export to", directory, source))?;

@@ -70,7 +70,9 @@ pub struct SafeDirectory {
 }
 
 impl SafeDirectory {
-    /// Opens a directory, which is created if missing. Its own path may contain links: the operator names it.
+    /// Opens a directory, and creates it if missing.
+    ///
+    /// The path itself may contain links: the operator names it.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         std::fs::create_dir_all(&path)?;
@@ -78,7 +80,7 @@ impl SafeDirectory {
         Ok(Self { path, root })
     }
 
-    /// Writes a file under a name, or under the name with a number. Returns the path of the file.
+    /// Writes a new file and returns its path.
     pub fn write(&self, name: &Path, content: &mut dyn Read) -> Result<PathBuf, WriteError> {
         if !is_attributes(name) {
             let (mut file, path) = self.create(name)?;
@@ -95,7 +97,9 @@ impl SafeDirectory {
         Ok(path)
     }
 
-    /// Creates an empty file for content that comes later. A `.gitattributes` is rejected: its content decides.
+    /// Creates an empty file for content that comes later.
+    ///
+    /// A `.gitattributes` is rejected, because its content decides.
     pub fn create(&self, name: &Path) -> Result<(File, PathBuf), WriteError> {
         if is_attributes(name) {
             return Err(Rejection::GitDriver.into());
@@ -131,7 +135,7 @@ fn is_attributes(path: &Path) -> bool {
     path.file_name().is_some_and(|name| fold(&name.to_string_lossy()) == ".gitattributes")
 }
 
-/// Whether a file would make git execute a driver that the file does not name yet.
+/// Whether new content makes git execute a driver that the file lacks now.
 ///
 /// Only a `.gitattributes` can. `before` returns its present content, empty if there is none.
 pub fn adds_git_driver(path: &Path, before: impl FnOnce() -> Vec<u8>, after: &[u8]) -> bool {

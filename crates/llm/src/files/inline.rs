@@ -136,7 +136,7 @@ mod tests {
         let items: Vec<Item> = parts.iter().map(item).collect();
         let files = inline_files(&items);
         let folder = tempfile::tempdir().unwrap();
-        let create = |name: &str| {
+        let create = |name: &str| -> std::io::Result<_> {
             let place = folder.path().join("new");
             std::fs::create_dir_all(&place)?;
             let taken = place.read_dir()?.count();

@@ -50,7 +50,9 @@ impl Drop for Unfinished {
     }
 }
 
-/// Creates a file under a name or the nearest free one, and returns the file and its path. The name has no separator.
+/// Creates a file under a name, or a free one like it, and returns its path.
+///
+/// The name has no separator and suits every host.
 pub type CreateFile<'a> = dyn Fn(&str) -> io::Result<(File, PathBuf)> + Sync + 'a;
 
 /// The name that a file gets: the last part of a path, without what a shell, a terminal or a file system of any host

@@ -389,8 +389,9 @@ async fn a_download_that_is_given_up_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let file = FileRef { id: "f".into(), name: Some("a.csv".into()), container: None };
     let entries = || std::fs::read_dir(folder.path()).unwrap().count();
+    let create = create_in(folder.path());
     tokio::select! {
-        saved = files.save(&file, &create_in(folder.path())) => panic!("{saved:?}"),
+        saved = files.save(&file, &create) => panic!("{saved:?}"),
         () = async { while server.requests().is_empty() || entries() == 0 { tokio::task::yield_now().await } } => {}
     }
     assert_eq!(entries(), 0);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use toolpost_sandbox::{Cancel, Error, Host, Language, Level, Limits, Outcome, Program, Sandbox};
 
 /// Paths directly in a host workspace that stay as they are.
-pub(crate) const PROTECTED_PATHS: [&str; 14] = [
+pub(crate) const PROTECTED_PATHS: [&str; 15] = [
     ".git/hooks",
     ".git/config",
     ".git/config.worktree",
@@ -20,6 +20,7 @@ pub(crate) const PROTECTED_PATHS: [&str; 14] = [
     ".envrc",
     ".gitmodules",
     "CLAUDE.md",
+    "AGENTS.md",
 ];
 
 /// A way in which the sandbox works on some host.

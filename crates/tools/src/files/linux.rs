@@ -208,7 +208,7 @@ pub(super) fn write(
     folder.check_writable(relative, given, &lookup)?;
     let path = Path::new(relative);
     if adds_git_driver(path, || attributes(&root, relative), writing.bytes) && !folder.admits(path) {
-        return Err(folder.rejected(Rejection::GitDriver, given));
+        return Err(Folder::rejected(Rejection::GitDriver, given));
     }
     let (parent, name) = relative.rsplit_once('/').unwrap_or((".", relative));
     if writing.create_directories && parent != "." {

@@ -25,12 +25,16 @@ pub struct FileRoot {
 }
 
 impl FileRoot {
-    /// A root that must exist when a tool is called. Protected paths ([`toolpost_sandbox::protection`]) are not written.
+    /// A root that must exist when a tool is called.
+    ///
+    /// Protected paths ([`toolpost_sandbox::protection`]) are not written.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), admitted: Vec::new() }
     }
 
-    /// Allows writing these protected paths and what is beneath them. Each is relative to the root.
+    /// Allows writing these protected paths and what is beneath them.
+    ///
+    /// Each is relative to the root.
     #[must_use]
     pub fn allow_protected<P: Into<PathBuf>>(mut self, paths: impl IntoIterator<Item = P>) -> Self {
         self.admitted.extend(paths.into_iter().map(Into::into));
@@ -180,7 +184,7 @@ impl Folder {
         let change = SingleChange::new(path, Some(EntryKind::File), lookup);
         match protection(path, &change).filter(|_| !self.admits(path)) {
             None => Ok(()),
-            Some(protection) => Err(self.rejected(Rejection::Protected(protection), given)),
+            Some(protection) => Err(Self::rejected(Rejection::Protected(protection), given)),
         }
     }
 
@@ -191,7 +195,7 @@ impl Folder {
     }
 
     /// The error of a protected path.
-    pub(super) fn rejected(&self, rejection: Rejection, given: &str) -> ToolError {
+    pub(super) fn rejected(rejection: Rejection, given: &str) -> ToolError {
         let message = format!("`{}` is not written: {rejection}", shown(given));
         at_path(ToolError::permission(message), given)
             .suggest("Write another file. The operator can allow this path with `FileRoot::allow_protected`.")

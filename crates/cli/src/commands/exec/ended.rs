@@ -71,7 +71,7 @@ impl Ended {
             let place = match self.files.get(index) {
                 // A note has it.
                 Some(None) => continue,
-                Some(Some(place)) => place,
+                Some(Some(place)) => place.as_str(),
                 None => path,
             };
             printer.note(&format!(
