@@ -14,6 +14,7 @@ use toolpost_core::{
 
 use self::prompt::Prompt;
 use crate::args::Permission;
+use crate::exit::Exit;
 use crate::print::Printer;
 use crate::terminal::Screen;
 use crate::workspace::Store;
@@ -114,7 +115,10 @@ impl Port for TerminalPort {
                 ArtifactData::Path(path) => store.put_file(&artifact.name, path),
                 ArtifactData::Absent => return Ok(()),
             };
-            stored.map(drop).map_err(|failure| ToolError::dependency(failure.message))
+            stored.map(drop).map_err(|failure| match failure.exit {
+                Exit::Denied => ToolError::permission(failure.message),
+                _ => ToolError::dependency(failure.message),
+            })
         })
     }
 

@@ -3,22 +3,25 @@
 mod fresh;
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+use toolpost_sandbox::{Outcome, Rejection, SafeDirectory, WriteError};
 
 use self::fresh::Fresh;
 pub(crate) use self::fresh::clear_stale;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::style::{label, one_line};
+use crate::style::one_line;
 
 /// How many files are attached, or put away, at most.
 const MAX_FILES: usize = 10_000;
 /// How many bytes are attached, or put away, at most.
 const MAX_BYTES: u64 = 1 << 30;
+/// How many rejected artifacts are listed, at most.
+const MAX_REASONS: usize = 20;
 /// How deep folders are walked.
 const MAX_DEPTH: usize = 32;
 
@@ -251,7 +254,7 @@ fn has_one_name(_metadata: &fs::Metadata) -> bool {
     true
 }
 
-/// The folder that takes what a run made. It is made when the first file comes, and nothing in it is overwritten.
+/// The directory that takes the files of a run. It is created with the first file; see [`SafeDirectory`].
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     folder: PathBuf,
@@ -262,10 +265,8 @@ impl Store {
         Self { folder: folder.into() }
     }
 
-    pub(crate) fn put_bytes(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, Failure> {
-        let (path, mut file) = self.create(Path::new(name))?;
-        file.write_all(bytes).map_err(|error| Failure::file("the artefact", &path, &error))?;
-        Ok(path)
+    pub(crate) fn put_bytes(&self, name: &str, mut bytes: &[u8]) -> Result<PathBuf, Failure> {
+        self.put(name, &mut bytes)
     }
 
     pub(crate) fn put_file(&self, name: &str, from: &Path) -> Result<PathBuf, Failure> {
@@ -277,102 +278,61 @@ impl Store {
         if metadata.len() > MAX_BYTES {
             return Err(wrong(io::Error::other("it is larger than 1 GiB")));
         }
-        let (path, mut file) = self.create(Path::new(name))?;
-        io::copy(&mut File::open(from).map_err(wrong)?.take(MAX_BYTES), &mut file).map_err(wrong)?;
-        Ok(path)
+        self.put(name, &mut File::open(from).map_err(wrong)?.take(MAX_BYTES))
     }
 
-    /// A new file of this name, or of the name with a number.
-    fn create(&self, name: &Path) -> Result<(PathBuf, File), Failure> {
-        let plain = name.components().all(|part| matches!(part, std::path::Component::Normal(_)));
-        if !plain || name.as_os_str().is_empty() {
-            return Err(Failure::usage(format!("`{}` is not a name for an artefact", name.display())));
-        }
+    /// A new file for a download, under the name or the name with a number.
+    pub(crate) fn create(&self, name: &str) -> io::Result<(File, PathBuf)> {
+        SafeDirectory::open(&self.folder)?.create(Path::new(name)).map_err(|error| match error {
+            WriteError::Io(error) => error,
+            rejection => io::Error::new(io::ErrorKind::PermissionDenied, rejection.to_string()),
+        })
+    }
+
+    fn put(&self, name: &str, content: &mut dyn Read) -> Result<PathBuf, Failure> {
         let wanted = self.folder.join(name);
-        let below = name.parent().unwrap_or(Path::new(""));
-        let place = Place::open(&self.folder, below)
-            .map_err(|error| Failure::file("the folder for artefacts", &self.folder.join(below), &error))?;
-        let stem = wanted.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let extension = wanted.extension().map(|extension| format!(".{}", extension.to_string_lossy()));
-        for number in 0..1000 {
-            let path = match number {
-                0 => wanted.clone(),
-                _ => wanted
-                    .with_file_name(format!("{stem}-{number}{}", extension.as_deref().unwrap_or_default())),
-            };
-            match place.create(path.file_name().unwrap_or_default()) {
-                Ok(file) => return Ok((path, file)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(Failure::file("the artefact", &path, &error)),
+        let directory = SafeDirectory::open(&self.folder)
+            .map_err(|error| Failure::file("the folder for artefacts", &self.folder, &error))?;
+        directory.write(Path::new(name), content).map_err(|error| match error {
+            WriteError::Io(error) => Failure::file("the artefact", &wanted, &error),
+            WriteError::Rejected(Rejection::Name) => {
+                Failure::usage(format!("`{}` is not a name for an artefact", one_line(name, 100)))
             }
-        }
-        Err(Failure::usage(format!("there are a thousand files named like `{}` already", wanted.display())))
+            rejection => Failure::new(Exit::Denied, "PROTECTED", rejected(name, &rejection)),
+        })
     }
 }
 
-/// The folder that a new file is made in. Below the folder that the operator names no link is followed: it may lead
-/// anywhere.
-#[cfg(unix)]
-struct Place(std::os::fd::OwnedFd);
-
-#[cfg(unix)]
-impl Place {
-    /// Opens the folder, which is made if it is not there, and those on the way.
-    fn open(folder: &Path, below: &Path) -> io::Result<Self> {
-        use rustix::fs::{Mode, OFlags, mkdirat, openat};
-        use rustix::io::Errno;
-        fs::create_dir_all(folder)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut place = std::os::fd::OwnedFd::from(File::open(folder)?);
-        for part in below {
-            match mkdirat(&place, part, Mode::from_raw_mode(0o777)) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-            place = openat(&place, part, flags, Mode::empty()).map_err(|errno| match errno {
-                Errno::LOOP | Errno::NOTDIR => io::Error::other(format!(
-                    "`{}` is a link or no folder, and what is made is not put beyond it",
-                    label(&part.to_string_lossy())
-                )),
-                errno => errno.into(),
-            })?;
-        }
-        Ok(Self(place))
-    }
-
-    /// Makes a file where nothing is yet.
-    fn create(&self, name: &OsStr) -> io::Result<File> {
-        use rustix::fs::{Mode, OFlags, openat};
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(openat(&self.0, name, flags, Mode::from_raw_mode(0o666))?.into())
-    }
+/// A sentence about an artifact that was not written.
+fn rejected(name: &str, reason: &dyn std::fmt::Display) -> String {
+    format!("`{}` was not written: {reason}", one_line(name, 100))
 }
 
-/// The folder that a new file is made in.
-#[cfg(not(unix))]
-struct Place(PathBuf);
+/// The failure of a run whose artifacts were all rejected.
+pub(crate) fn all_rejected(reasons: &[String]) -> Failure {
+    let failure = Failure::new(Exit::Denied, "PROTECTED", "every artifact was rejected")
+        .hint("Let the program write them under other names, or in another directory.");
+    reasons.iter().take(MAX_REASONS).fold(failure, Failure::cause)
+}
 
-#[cfg(not(unix))]
-impl Place {
-    /// Opens the folder, which is made if it is not there, and those on the way.
-    fn open(folder: &Path, below: &Path) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
-        let mut place = folder.to_owned();
-        for part in below {
-            place.push(part);
-            match fs::symlink_metadata(&place) {
-                Ok(metadata) if metadata.is_dir() => {}
-                Ok(_) => return Err(io::Error::other("it is a link or no folder")),
-                Err(_) => fs::create_dir(&place)?,
-            }
-        }
-        Ok(Self(place))
+/// Exports the artifacts of a run, and notes in its report which were rejected. Returns the path of each.
+pub(crate) fn export(outcome: &mut Outcome, directory: &Path) -> (Vec<Option<PathBuf>>, Option<Failure>) {
+    let exported = match outcome.export(directory) {
+        Ok(exported) => exported,
+        Err(error) => return (Vec::new(), Some(error.into())),
+    };
+    let results = outcome.artifacts.iter().zip(&exported);
+    let reasons: Vec<String> = results
+        .filter_map(|(artifact, result)| Some(rejected(&artifact.path, result.as_ref().err()?)))
+        .collect();
+    let is_nothing_left = !reasons.is_empty() && reasons.len() == exported.len();
+    let failure = is_nothing_left.then(|| all_rejected(&reasons));
+    let more = reasons.len().saturating_sub(MAX_REASONS);
+    outcome.report.notes.extend(reasons.into_iter().take(MAX_REASONS));
+    if more > 0 {
+        outcome.report.notes.push(format!("{more} more artifacts were not written"));
     }
-
-    /// Makes a file where nothing is yet.
-    fn create(&self, name: &OsStr) -> io::Result<File> {
-        OpenOptions::new().write(true).create_new(true).open(self.0.join(name))
-    }
+    (exported.into_iter().map(Result::ok).collect(), failure)
 }
 
 #[cfg(test)]
@@ -380,36 +340,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_overwritten_and_nothing_leaves_the_folder() {
+    fn artifacts_stay_in_their_directory_and_off_protected_paths() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(folder.path().join("out"));
         assert!(store.put_bytes("a/b.txt", b"1").unwrap().ends_with("out/a/b.txt"));
         assert!(store.put_bytes("a/b.txt", b"2").unwrap().ends_with("out/a/b-1.txt"));
         for name in ["../x", "/x", "a/../x", "", "."] {
-            assert!(store.put_bytes(name, b"").is_err(), "{name}");
+            assert_eq!(store.put_bytes(name, b"").unwrap_err().exit, Exit::Usage, "{name}");
         }
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn no_link_below_the_folder_is_followed() {
-        use std::os::unix::fs::symlink;
-        let root = tempfile::tempdir().unwrap();
-        let [out, outside] = ["out", "outside"].map(|name| root.path().join(name));
-        fs::create_dir(&out).unwrap();
-        fs::create_dir(&outside).unwrap();
-        symlink(&outside, out.join("d")).unwrap();
-        symlink(outside.join("f"), out.join("f")).unwrap();
-        symlink(&out, root.path().join("named")).unwrap();
-        // The folder itself may be a link: the operator has named it.
-        let store = Store::new(root.path().join("named"));
-        for name in ["d/g", "d/e/g"] {
-            let failure = store.put_bytes(name, b"x").unwrap_err();
-            assert!(failure.message.contains("`d` is a link"), "{failure:?}");
+        for name in [".git/config", ".bashrc", ".gitattributes"] {
+            let failure = store.put_bytes(name, b"* filter=evil").unwrap_err();
+            assert_eq!((failure.exit, &*failure.code), (Exit::Denied, "PROTECTED"), "{failure:?}");
+            assert!(failure.message.contains(name), "{failure:?}");
+            assert!(name == ".gitattributes" || store.create(name).is_err());
         }
-        assert!(store.put_bytes("f", b"x").unwrap().ends_with("f-1"));
-        assert!(store.put_bytes("e/g", b"x").unwrap().ends_with("e/g"));
-        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     }
 
     #[cfg(unix)]

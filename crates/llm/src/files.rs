@@ -6,7 +6,6 @@ mod save;
 mod send;
 
 use std::io::Write;
-use std::path::Path;
 
 use bytes::Bytes;
 use reqwest::Method;
@@ -21,7 +20,7 @@ use crate::{
 };
 
 pub use self::inline::{InlineFile, inline_files};
-pub use self::save::SavedFile;
+pub use self::save::{CreateFile, SavedFile};
 
 /// The largest file that is downloaded unless the caller says otherwise, in bytes.
 const LARGEST_DOWNLOAD: u64 = 512 * 1024 * 1024;
@@ -243,9 +242,10 @@ impl ProviderFiles {
         self.sender.json(Method::DELETE, &path, &[], Payload::None).await.map(|_| ())
     }
 
-    /// Downloads a file into a folder, under its own name as far as that can be a file's name there. A file that is
-    /// there already stays: the new one gets a number.
-    pub async fn save(&self, file: &FileRef, folder: &Path) -> Result<SavedFile, ModelError> {
+    /// Downloads a file into a new file of the caller.
+    ///
+    /// Its name is the provider's, as far as every host takes that.
+    pub async fn save(&self, file: &FileRef, create: &CreateFile<'_>) -> Result<SavedFile, ModelError> {
         let (name, media_type) = match &file.name {
             Some(name) => (Some(name.clone()), None),
             None => {
@@ -254,25 +254,24 @@ impl ProviderFiles {
             }
         };
         let broken = |error: std::io::Error| {
-            let message = format!("the folder `{}`: {error}", folder.display());
-            self.sender.error(ErrorKind::Configuration, message)
+            self.sender.error(ErrorKind::Configuration, format!("the download: {error}"))
         };
         let (mut target, saved_as) =
-            save::create(folder, name.as_deref().unwrap_or(&file.id)).map_err(broken)?;
+            create(&save::file_name(name.as_deref().unwrap_or(&file.id))).map_err(broken)?;
         let unfinished = save::Unfinished::new(saved_as);
         let size = self.download(file, &mut target).await?;
         Ok(SavedFile { id: file.id.clone(), name, path: unfinished.keep(), size, media_type })
     }
 
-    /// Downloads every file that the code of an answer has made into a folder; see [`output_files`].
+    /// Downloads every file that the code of an answer has made; see [`output_files`].
     pub async fn save_outputs(
         &self,
         items: &[Item],
-        folder: &Path,
+        create: &CreateFile<'_>,
     ) -> Vec<(FileRef, Result<SavedFile, ModelError>)> {
         let mut saved = Vec::new();
         for file in output_files(items) {
-            let result = self.save(&file, folder).await;
+            let result = self.save(&file, create).await;
             saved.push((file, result));
         }
         saved

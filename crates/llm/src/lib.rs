@@ -73,7 +73,8 @@ pub use error::{Attempt, ErrorDetails, ErrorKind, ModelError, NetworkStage, Time
 pub use event::{ModelEvent, ResponseStream};
 pub use fallback::FallbackModel;
 pub use files::{
-    FilePage, FileUpload, InlineFile, ProviderFiles, SavedFile, StoredFile, inline_files, output_files,
+    CreateFile, FilePage, FileUpload, InlineFile, ProviderFiles, SavedFile, StoredFile, inline_files,
+    output_files,
 };
 pub use hosted::HostedModel;
 pub use http::client::{HttpClient, HttpOptions};

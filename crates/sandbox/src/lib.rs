@@ -115,6 +115,7 @@ mod running;
 mod sandbox;
 mod session;
 mod verdict;
+mod writer;
 
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 #[path = "linux/mod.rs"]
@@ -146,12 +147,12 @@ pub use platform::BuildCache;
 pub use pool::{Pool, PoolBuilder, PoolMetrics};
 pub use program::{Program, Source, Stdin, Workspace};
 pub use protected::{
-    ChangedTree, EntryKind, Mark, Protection, SingleChange, adds_git_driver, mark, names_git_driver,
-    protection,
+    ChangedTree, EntryKind, Mark, Protection, SingleChange, mark, names_git_driver, protection,
 };
 pub use ready::{Build, Ready};
 pub use requirements::Requirements;
 pub use running::{HostDirectory, LiveStreams, Running};
-pub use sandbox::{PROTECTED_PATHS, SYSTEM_SEARCH_PATH, Sandbox};
+pub use sandbox::{SYSTEM_SEARCH_PATH, Sandbox};
 pub use session::{CellLimits, Difference, Reset, Session, SessionLimits};
 pub use verdict::{Interruption, Layer, MissingLayer, Reached, Report, Usage, Verdict};
+pub use writer::{Rejection, SafeDirectory, WriteError, adds_git_driver};

@@ -258,10 +258,6 @@ pub(crate) fn read_artifact(artifact: &Artifact, _store: &Store) -> Result<Vec<u
     Err(unsupported("read artifact", Path::new(&artifact.path)))
 }
 
-pub(crate) fn export(artifacts: &[Artifact], folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    if artifacts.is_empty() { Ok(Vec::new()) } else { Err(unsupported("export artifacts to", folder)) }
-}
-
 /// No interpreter stays where nothing runs.
 #[derive(Debug)]
 pub(crate) enum Interpreter {}

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
 use crate::sandbox::check_file_name;
-use crate::{Applied, Error, Report, Usage, Verdict};
+use crate::{Applied, Error, Rejection, Report, SafeDirectory, Usage, Verdict, WriteError};
 
 /// A piece of output, handed to the caller while the program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,10 +182,22 @@ impl Outcome {
         }
     }
 
-    /// Copies the artifacts into a folder of the host, created if missing. Nothing is overwritten: when a name is
-    /// taken, the file gets a number (`plot-1.png`). Gives the paths in the order of [`Outcome::artifacts`].
-    pub fn export(&self, folder: &Path) -> Result<Vec<PathBuf>, Error> {
-        crate::platform::export(&self.artifacts, folder)
+    /// Copies the artifacts into a directory of the host, in their order.
+    ///
+    /// It is a [`SafeDirectory`]: nothing is overwritten, and a protected path is rejected.
+    pub fn export(&self, directory: &Path) -> Result<Vec<Result<PathBuf, Rejection>>, Error> {
+        let fail = |action, path: &Path, source| Error::File { action, path: path.to_owned(), source };
+        let target = SafeDirectory::open(directory).map_err(|source| fail("export to", directory, source))?;
+        let export = |artifact: &Artifact| match target
+            .write(Path::new(&artifact.path), &mut artifact.read()?.as_slice())
+        {
+            Ok(path) => Ok(Ok(path)),
+            Err(WriteError::Rejected(rejection)) => Ok(Err(rejection)),
+            Err(WriteError::Io(source)) => {
+                Err(fail("write artifact", &directory.join(&artifact.path), source))
+            }
+        };
+        self.artifacts.iter().map(export).collect()
     }
 }
 

@@ -6,7 +6,7 @@
 //! for a repository, whatever it is called.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
@@ -515,10 +515,10 @@ fn is_git_data(first: &Part<'_>, rest: &[Part<'_>]) -> bool {
     match first.folded.as_str() {
         // Where git looks for objects of other repositories.
         "objects" => {
-            !further.first().is_some_and(|name| *name == "info")
+            further.first().is_none_or(|name| *name != "info")
                 || matches!(
                     further.as_slice(),
-                    ["info"] | ["info", "packs" | "commit-graph", ..] | ["info", "commit-graphs", ..]
+                    ["info"] | ["info", "packs" | "commit-graph" | "commit-graphs", ..]
                 )
         }
         name => GIT_DATA.contains(&name) || name.starts_with("sharedindex."),
@@ -564,22 +564,14 @@ pub fn mark(path: &Path) -> Option<Mark> {
 
 /// Whether a `.gitattributes` makes git execute a driver.
 pub fn names_git_driver(content: &[u8]) -> bool {
-    adds_git_driver(&[], content)
-}
-
-/// Whether new content of a `.gitattributes` makes git execute a driver where the old content does not.
-pub fn adds_git_driver(old: &[u8], new: &[u8]) -> bool {
-    let drivers = |content: &[u8]| -> HashSet<String> {
-        let text = String::from_utf8_lossy(content).into_owned();
-        let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
-        let names_one = |line: &&str| {
-            line.split_whitespace().skip(1).any(|attribute| {
+    String::from_utf8_lossy(content).lines().any(|line| {
+        // Git skips these before a comment, and no other blank.
+        let line = line.trim_start_matches([' ', '\t', '\r']);
+        !line.starts_with('#')
+            && line.split_whitespace().skip(1).any(|attribute| {
                 ["filter=", "diff=", "merge="].iter().any(|driver| attribute.starts_with(driver))
             })
-        };
-        lines.filter(names_one).map(ToOwned::to_owned).collect()
-    };
-    !drivers(new).is_subset(&drivers(old))
+    })
 }
 
 #[cfg(test)]
@@ -683,7 +675,7 @@ mod tests {
         assert_eq!(mark(Path::new("AGENTS.md")), Some(Mark::Instructions));
         assert_eq!(mark(Path::new("a/main.rs")), None);
         assert!(names_git_driver(b"*.png filter=evil\n"));
+        assert!(names_git_driver(b"\x0c#* filter=evil\n"));
         assert!(!names_git_driver(b"# x filter=evil\n*.png binary -text\n"));
-        assert!(!adds_git_driver(b"*.bin filter=lfs", b"*.bin filter=lfs\n*.md text"));
     }
 }

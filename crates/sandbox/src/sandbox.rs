@@ -1,39 +1,19 @@
 //! The request: a level, limits, files and an environment, and the one call that runs a program under them.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::level::shorten;
+use crate::writer::{ChangeSet, lookup_beneath};
 use crate::{
-    ApplyMode, Backend, Build, BuildCache, Cancel, Egress, Environment, Error, Event, Host, Installed, Level,
-    Limits, Outcome, Processes, Program, Request, Running, Source, Stdin, Workspace,
+    ApplyMode, Backend, Build, BuildCache, Cancel, Egress, EntryKind, Environment, Error, Event, Host,
+    Installed, Level, Limits, Outcome, Processes, Program, Request, Running, Source, Stdin, Workspace,
+    adds_git_driver, protection,
 };
 
 /// The folders in which programs are looked up unless [`Sandbox::search_path`] says otherwise, and `PATH` inside.
 pub const SYSTEM_SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
-
-/// Paths of a host workspace, directly in it, that other programs of the host execute or obey. They are read-only inside, also when
-/// they do not exist yet: then an empty placeholder stands there during the run. An existing `.git` cannot be
-/// renamed; where there is none, none can be made. Repositories beneath, as far as a bounded search finds them, are
-/// read-only as a whole.
-pub const PROTECTED_PATHS: [&str; 15] = [
-    ".git/hooks",
-    ".git/config",
-    ".git/config.worktree",
-    ".git/commondir",
-    ".git/modules",
-    ".claude",
-    ".codex",
-    ".vscode",
-    ".idea",
-    ".mcp.json",
-    ".bashrc",
-    ".envrc",
-    ".gitmodules",
-    "CLAUDE.md",
-    "AGENTS.md",
-];
 
 /// Code larger than this is refused: it should be a file of the workspace.
 pub(crate) const MAXIMUM_CODE: u64 = 8 << 20;
@@ -394,16 +374,34 @@ impl Sandbox {
         for (index, (name, _)) in self.files.iter().enumerate() {
             check_file_name(name)?;
             let folded = name.to_lowercase();
-            // A name may come from a model; what the program may not write, an upload may not either.
-            if matches!(self.workspace, Workspace::Host(_)) && is_protected(&folded) {
-                return Err(refused("file name", name, "it is a protected path of the host folder"));
-            }
             if self.files[..index].iter().any(|(other, _)| other.to_lowercase() == folded) {
                 return Err(refused(
                     "file name",
                     name,
                     "two uploads have this name, at most differing in case",
                 ));
+            }
+        }
+        self.check_protected()
+    }
+
+    /// Rejects uploads into a host directory that its programs would obey: a name may come from a model.
+    fn check_protected(&self) -> Result<(), Error> {
+        let Workspace::Host(directory) = &self.workspace else { return Ok(()) };
+        let lookup = |path: &Path| lookup_beneath(directory, path);
+        let uploads = self.files.iter().map(|(name, _)| (PathBuf::from(name), Some(EntryKind::File)));
+        let changes = ChangeSet::new(&lookup, uploads);
+        for (name, source) in &self.files {
+            if let Some(protection) = protection(Path::new(name), &changes) {
+                return Err(refused("file name", name, &format!("the path is protected, {protection}")));
+            }
+            let adds_driver = match source {
+                Source::Bytes(bytes) => adds_git_driver(Path::new(name), Vec::new, bytes),
+                // The operator's own file.
+                Source::Path(_) => false,
+            };
+            if adds_driver {
+                return Err(refused("file name", name, "git executes the driver that the file names"));
             }
         }
         Ok(())
@@ -447,15 +445,6 @@ pub(crate) fn check_variable(name: &str) -> Result<(), Error> {
         return Err(refused("variable", name, "it can make a program run other code than was asked for"));
     }
     Ok(())
-}
-
-/// Whether a path, in lower case, is protected, or lies in a folder that is, or above one.
-pub(crate) fn is_protected(folded: &str) -> bool {
-    folded.split('/').any(|part| part == ".git")
-        || PROTECTED_PATHS.iter().any(|path| {
-            let path = path.to_lowercase();
-            folded == path || folded.strip_prefix(&path).is_some_and(|rest| rest.starts_with('/'))
-        })
 }
 
 fn has_dots(folder: &[u8]) -> bool {

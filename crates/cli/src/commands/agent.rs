@@ -14,10 +14,11 @@ use super::hosted::{Hosted, Place};
 use super::model::{Tape, catalog, open_model};
 use crate::args::{AgentArgs, CompactionKind};
 use crate::config::{Config, Origin};
+use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::target::{self, CODE_EXECUTION};
-use crate::workspace::{Store, Workspace, names_of};
+use crate::workspace::{Store, Workspace, all_rejected, names_of};
 
 /// The tools when nobody names any.
 const DEFAULT_TOOLS: &str = "read_file,list_directory,calculate,write_file,run_code";
@@ -326,19 +327,43 @@ fn limits(args: &AgentArgs, config: &Config) -> Result<Limits, Failure> {
     Ok(limits)
 }
 
-/// Puts the files that were made in a fresh folder away, before it goes, and says where they are; what is no file of one
-/// name stays there.
+/// The files of a fresh folder that were not put away.
+#[derive(Debug, Default)]
+pub(super) struct NotPutAway {
+    /// Links, pipes and files with several names.
+    left: Vec<PathBuf>,
+    /// A sentence about each protected path.
+    rejected: Vec<String>,
+}
+
+impl NotPutAway {
+    /// Fails where everything that was made was rejected.
+    pub(super) fn check(&self, artifacts: &[Artifact]) -> Result<(), Failure> {
+        let is_nothing_left = !self.rejected.is_empty() && artifacts.is_empty();
+        if is_nothing_left { Err(all_rejected(&self.rejected)) } else { Ok(()) }
+    }
+}
+
+/// Puts the files that were made in a fresh folder away, before it goes, and says where they are.
 pub(super) fn put_away(
     workspace: &Workspace,
     store: &Store,
     artifacts: &mut Vec<Artifact>,
-) -> Result<Vec<PathBuf>, Failure> {
-    let (names, left_out) = workspace.made()?;
+) -> Result<NotPutAway, Failure> {
+    let (names, left) = workspace.made()?;
+    let mut rejected = Vec::new();
     // A call says what it made by a name in the folder; that is where the file is no more.
     artifacts.retain(|artifact| !names.iter().any(|name| name.as_os_str() == artifact.name.as_str()));
     for name in names {
         let text = name.to_string_lossy().into_owned();
-        let path: PathBuf = store.put_file(&text, &workspace.path().join(&name))?;
+        let path = match store.put_file(&text, &workspace.path().join(&name)) {
+            Ok(path) => path,
+            Err(failure) if failure.exit == Exit::Denied => {
+                rejected.push(failure.message);
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
         let size = path.metadata().map_or(0, |metadata| metadata.len());
         artifacts.push(Artifact {
             name: path.display().to_string(),
@@ -348,12 +373,12 @@ pub(super) fn put_away(
             data: ArtifactData::Path(path),
         });
     }
-    Ok(left_out)
+    Ok(NotPutAway { left, rejected })
 }
 
 /// What a person is told of what was made and is nowhere: what sandboxes did not hand back, and what stayed in the folder
 /// that goes away.
-pub(super) fn stayed(calls: &[Arc<CallRecord>], left: &[PathBuf]) -> Vec<String> {
+pub(super) fn stayed(calls: &[Arc<CallRecord>], files: &NotPutAway) -> Vec<String> {
     let notes = |call: &Arc<CallRecord>| call.sandbox.as_ref()?.pointer("/report/notes")?.as_array().cloned();
     let notes = calls.iter().filter_map(notes).flatten();
     let mut told: Vec<String> = Vec::new();
@@ -363,12 +388,13 @@ pub(super) fn stayed(calls: &[Arc<CallRecord>], left: &[PathBuf]) -> Vec<String>
         }
     }
     let is_told = |path: &PathBuf| told.iter().any(|note| note.starts_with(&format!("`{}`", path.display())));
-    let left: Vec<PathBuf> = left.iter().filter(|path| !is_told(path)).cloned().collect();
+    let left: Vec<PathBuf> = files.left.iter().filter(|path| !is_told(path)).cloned().collect();
     told.extend(names_of(&left).map(|names| {
         format!(
             "what was made leaves out {names}: links, pipes and files with several names are not put away"
         )
     }));
+    told.extend(files.rejected.iter().cloned());
     at_most(told, "notices of this kind")
 }
 
@@ -402,5 +428,39 @@ pub(super) fn media_type(name: &Path) -> &'static str {
         Some("xml") => "application/xml",
         Some("zip") => "application/zip",
         _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protected_files_are_listed_and_not_put_away() {
+        for (made, put, is_ok) in [
+            (&[".bashrc", "good"][..], &["good"][..], true),
+            (&[".git/config", ".npmrc"], &[], false),
+            (&[], &[], true),
+        ] {
+            let workspace = Workspace::open(None, &[]).unwrap();
+            for name in made {
+                let path = workspace.path().join(name);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, "x").unwrap();
+            }
+            let out = tempfile::tempdir().unwrap();
+            let mut artifacts = Vec::new();
+            let files = put_away(&workspace, &Store::new(out.path()), &mut artifacts).unwrap();
+            let names: Vec<_> = artifacts.iter().map(|artifact| out.path().join(&artifact.name)).collect();
+            assert_eq!(names, put.iter().map(|name| out.path().join(name)).collect::<Vec<_>>());
+            assert_eq!(
+                files.check(&artifacts).map_err(|failure| failure.exit),
+                if is_ok { Ok(()) } else { Err(Exit::Denied) }
+            );
+            let notices = stayed(&[], &files).join("\n");
+            for name in made.iter().filter(|name| !put.contains(name)) {
+                assert!(notices.contains(&format!("`{name}` was not written")), "{notices}");
+            }
+        }
     }
 }

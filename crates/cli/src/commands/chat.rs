@@ -19,7 +19,7 @@ use toolpost_llm::{Model, ModelSpec, Part, Turn};
 use toolpost_sandbox::Level;
 
 use self::input::{Input, Said};
-use super::agent::{Parts, artifacts, put_away, stayed, store, tags};
+use super::agent::{NotPutAway, Parts, artifacts, put_away, stayed, store, tags};
 use super::hosted::{self, Given, Place};
 use super::memory::Memory;
 use super::model::{Tape, model};
@@ -144,9 +144,9 @@ pub(super) fn talk(
     }
     super::end(runtime);
     let mut made = Vec::new();
-    let put = store.map_or(Ok(Vec::new()), |store| put_away(&workspace, &store, &mut made));
+    let put = store.map_or(Ok(NotPutAway::default()), |store| put_away(&workspace, &store, &mut made));
     show_files(&made, printer);
-    for notice in stayed(&[], put.as_deref().unwrap_or_default()) {
+    for notice in stayed(&[], put.as_ref().unwrap_or(&NotPutAway::default())) {
         printer.warn(&notice);
     }
     crate::workspace::clear_stale();

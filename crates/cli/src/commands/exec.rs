@@ -41,16 +41,15 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
         sandbox = sandbox.file(name, Source::Path(path));
     }
     let mut live = Live::new(printer);
-    let outcome = supervised(&sandbox, &program, &mut live)?;
+    let mut outcome = supervised(&sandbox, &program, &mut live)?;
     if live.is_closed() {
         return Ok(Exit::Ok);
     }
-    let (files, trouble) = match args.artifacts.as_deref().map(|folder| outcome.export(folder)) {
+    let (files, trouble) = match &args.artifacts {
         None => (Vec::new(), None),
-        Some(Ok(files)) => (files, None),
-        Some(Err(error)) => (Vec::new(), Some(error)),
+        Some(directory) => crate::workspace::export(&mut outcome, directory),
     };
-    Ended::new(&outcome, &files)?.close(live, trouble.map(Failure::from), printer)
+    Ended::new(&outcome, &files)?.close(live, trouble, printer)
 }
 
 /// The files that are put into the workspace: their names there, and where they are.

@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::print::Printer;
 use crate::style::{FAINT, GOOD, HINT, WARN, harmless, one_line, paint};
+use crate::workspace::Store;
 
 pub(crate) fn run(command: &FilesCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let (FilesCommand::Put { account, .. }
@@ -108,7 +109,8 @@ impl Account<'_> {
                 json!({ "id": id, "path": path, "size": size })
             }
             None => {
-                let saved = self.files.save(&file, Path::new(".")).await;
+                let here = Store::new(".");
+                let saved = self.files.save(&file, &|name| here.create(name)).await;
                 json!(saved.map_err(|error| self.not_given(error, id))?)
             }
         };

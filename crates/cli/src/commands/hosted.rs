@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::print::Printer;
 use crate::style::{GOOD, HINT, harmless, one_line, paint};
 use crate::target::{CODE_EXECUTION, split};
-use crate::workspace::Workspace;
+use crate::workspace::{Store, Workspace};
 
 /// The most files that are uploaded for a run.
 const MOST_UPLOADS: usize = 100;
@@ -235,12 +235,14 @@ impl Made {
 
     /// Writes the file into a folder, over nothing.
     async fn save(&self, folder: &Path, config: &Config) -> Result<SavedFile, String> {
+        let store = Store::new(folder);
+        let create = |name: &str| store.create(name);
         let saved = match &self.content {
             Content::Stored(file) => {
                 let files = provider_files(&self.provider, config).map_err(|failure| failure.message)?;
-                files.save(file, folder).await
+                files.save(file, &create).await
             }
-            Content::Inline(file) => file.save(folder),
+            Content::Inline(file) => file.save(&create),
         };
         saved.map_err(|error| error.to_string())
     }

@@ -12,7 +12,7 @@ use toolpost_agent::{Outcome, StopReason};
 use toolpost_core::{Artifact, Event, RunId, RunRecord, Schema, Scope, Usage, format_duration};
 use toolpost_llm::{ModelError, ModelSpec, Part, Turn};
 
-use super::agent::{Parts, artifacts, put_away, stayed, store, tags};
+use super::agent::{NotPutAway, Parts, artifacts, put_away, stayed, store, tags};
 use super::memory::Memory;
 use super::model::{Tape, model};
 use super::{agent_tool, hosted};
@@ -116,11 +116,12 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let mut record = RunRecord::clone(&outcome.record);
     let put = match &store {
         Some(store) => put_away(&workspace, store, &mut record.artifacts),
-        None => Ok(Vec::new()),
+        None => Ok(NotPutAway::default()),
     };
-    let left = put.as_deref().unwrap_or_default();
+    let none = NotPutAway::default();
+    let files = put.as_ref().unwrap_or(&none);
     record.artifacts.extend(fetched.artifacts);
-    let told: Vec<String> = fetched.notices.into_iter().chain(stayed(&record.tool_calls, left)).collect();
+    let told: Vec<String> = fetched.notices.into_iter().chain(stayed(&record.tool_calls, files)).collect();
     for notice in &told {
         printer.warn(notice);
     }
@@ -133,6 +134,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         super::end(runtime);
     }
     show_files(&record.artifacts, printer);
+    let rejected = files.check(&record.artifacts);
     let written = match &args.output {
         Some(path) if outcome.stop.is_answer() => {
             write_answer(path, &env::scrubber().scrub(record.response.clone()), printer)
@@ -154,7 +156,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         Err(failure) => {
             Err(failure.hint(format!("The files are still in `{}`.", workspace.keep().display())))
         }
-        Ok(_) => ended,
+        Ok(_) => ended.and_then(|exit| rejected.map(|()| exit)),
     }
 }
 

@@ -293,17 +293,16 @@ impl Member {
         });
         is_running.store(false, Ordering::SeqCst);
         let _ = stream.shutdown(Shutdown::Read);
-        let outcome = outcome?;
-        let (files, trouble) = match artifacts.map(|folder| outcome.export(folder)) {
+        let mut outcome = outcome?;
+        let (files, trouble) = match artifacts {
             None => (Vec::new(), None),
-            Some(Ok(files)) => (files, None),
-            Some(Err(error)) => (Vec::new(), Some(Failure::from(error).into())),
+            Some(directory) => crate::workspace::export(&mut outcome, directory),
         };
         Ok(Answer::Ended {
             outcome: serde_json::to_value(&outcome)
                 .map_err(|error| Failure::of_machine("the outcome", &error.into()))?,
-            files: files.iter().map(|path| path.display().to_string()).collect(),
-            trouble,
+            files: files.iter().map(|path| Some(path.as_ref()?.display().to_string())).collect(),
+            trouble: trouble.map(Into::into),
         })
     }
 }

@@ -62,8 +62,8 @@ pub(crate) enum Answer {
     Ended {
         /// The outcome.
         outcome: Value,
-        /// Where its files were put.
-        files: Vec<String>,
+        /// Where each of its files was put; none for a rejected one.
+        files: Vec<Option<String>>,
         /// Why they were not.
         trouble: Option<Told>,
     },

@@ -103,6 +103,58 @@ pub(crate) fn artifacts() {
     assert!(!env.path("out").exists());
 }
 
+/// Each row is one run into the same directory: what it writes, and which of that is rejected.
+#[test]
+fn artifacts_that_host_programs_obey_are_rejected_and_listed() {
+    let env = TestEnv::new();
+    let config = format!(
+        "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = ..\n\tfsmonitor = \"touch {}; false\"\n",
+        env.path("canary").display()
+    );
+    env.write("config.in", &config);
+    for (written, rejected) in [
+        (
+            &[][..],
+            &[".git/HEAD", ".git/config", ".git/hooks/post-checkout", ".git/objects/x", ".git/refs/x"][..],
+        ),
+        (&[], &[".ssh/authorized_keys", ".bashrc", ".claude/settings.json", ".mcp.json", "sub/.git"]),
+        (&["good"], &[".vscode/tasks.json"]),
+        (&["HEAD", "config", "objects/x"], &["refs/x"]),
+        (&[], &["refs/heads/main", "commondir"]),
+    ] {
+        let script = written.iter().chain(rejected).fold(String::new(), |script, name| {
+            let content = match name.rsplit('/').next().unwrap() {
+                "HEAD" => "echo ref: refs/heads/main",
+                "config" => "cat config.in",
+                _ => "echo evil",
+            };
+            format!("{script}mkdir -p $(dirname {name}); {content} > {name}\n")
+        });
+        let words = ["exec", "--attach", "config.in", "--artifacts", "out", "--", "sh", "-c", &script];
+        let finished = env.run(words);
+        let exit = if written.is_empty() { 5 } else { 0 };
+        assert_eq!(finished.status.code(), Some(exit), "{finished}");
+        assert_eq!(finished.err.contains("every artifact was rejected"), exit == 5, "{finished}");
+        for name in written {
+            assert!(finished.err.contains(&format!("made out/{name} ")), "{name}: {finished}");
+        }
+        for name in rejected {
+            let reason = format!("`{name}` was not written: the path is protected");
+            assert!(finished.err.contains(&reason), "{name}: {finished}");
+            assert!(!env.path("out").join(name).exists(), "{name}");
+        }
+        // The host's side.
+        for word in ["status", "log", "diff"] {
+            #[expect(clippy::disallowed_methods, reason = "the host's side of the row")]
+            let mut git = std::process::Command::new("git");
+            match git.arg(word).current_dir(env.path("out")).output() {
+                Ok(_) => assert!(!env.path("canary").exists(), "{word} after {written:?}"),
+                Err(error) => println!("SKIP git {word}: {error}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn an_outcome_is_told_although_its_files_cannot_be_put_away() {
     let env = TestEnv::new();

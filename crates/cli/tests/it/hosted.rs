@@ -209,8 +209,8 @@ fn files_of_hosted_code_come_back_and_its_container_is_gone_on_in() {
     let finished = env.run(words.iter().chain(&["--artifacts", "out"])).ok();
     assert_eq!(finished.out, "Here it is.\n");
     assert_eq!(env.read("out/plot.png"), "content of f1");
-    assert_eq!(env.read("out/plot (2).png"), "content of f2");
-    for part in ["out/plot.png", "out/plot (2).png", "`f3` was not downloaded", "files get f3", "5 min"] {
+    assert_eq!(env.read("out/plot-1.png"), "content of f2");
+    for part in ["out/plot.png", "out/plot-1.png", "`f3` was not downloaded", "files get f3", "5 min"] {
         assert!(finished.err.contains(part), "{part}: {finished}");
     }
     // What is kept of the run has the files too, and what is missing.
@@ -218,10 +218,10 @@ fn files_of_hosted_code_come_back_and_its_container_is_gone_on_in() {
     let shown = env.run(["runs", "show", &ran, "--json"]).ok().json();
     let names: Vec<&Value> =
         shown["record"]["artifacts"].as_array().unwrap().iter().map(|file| &file["name"]).collect();
-    assert_eq!(names, ["out/plot.png", "out/plot (2).png"]);
+    assert_eq!(names, ["out/plot.png", "out/plot-1.png"]);
     assert!(shown["record"]["notices"].to_string().contains("`f3` was not downloaded"), "{shown}");
     let page = env.run(["runs", "show", &ran]).ok().out;
-    assert!(page.contains("made out/plot (2).png (13 bytes)"), "{page}");
+    assert!(page.contains("made out/plot-1.png (13 bytes)"), "{page}");
     // The next command is another process: it knows the container, what came of it, and what is paid of it.
     let record = env.run(words.iter().chain(&["--continue", "--json"])).ok().json();
     fits("run-record", &record);
@@ -309,9 +309,9 @@ fn pictures_that_stand_in_an_answer_are_saved() {
     env.write("out/image.png", "mine");
     let finished = env.run(["run", "-p", "Plot it."].iter().chain(&words)).ok();
     assert_eq!(env.read("out/image.png"), "mine");
-    assert_eq!(env.read("out/image (2).png"), "png 1");
+    assert_eq!(env.read("out/image-1.png"), "png 1");
     assert_eq!(env.read("out/image (3).png"), "png 2");
-    assert!(finished.err.contains("made") && finished.err.contains("out/image (2).png"), "{finished}");
+    assert!(finished.err.contains("made") && finished.err.contains("out/image-1.png"), "{finished}");
     let record = env.run(["run", "-p", "Again.", "--continue", "--json"].iter().chain(&words)).ok().json();
     fits("run-record", &record);
     assert!(record["artifacts"].as_array().is_none_or(Vec::is_empty), "{record}");

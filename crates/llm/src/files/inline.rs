@@ -1,12 +1,11 @@
 //! Files that stand in an answer itself, instead of being kept by the provider.
 
 use std::io::Write as _;
-use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 
-use super::save::{self, SavedFile};
+use super::save::{self, CreateFile, SavedFile};
 use crate::fields::Members;
 use crate::{ErrorKind, Item, ItemView, ModelError};
 
@@ -45,22 +44,19 @@ pub struct InlineFile {
 }
 
 impl InlineFile {
-    /// Writes the file into a folder, which is made if it is not there. It is called for what it is, such as `image.png`;
-    /// a file that is there already stays: the new one gets a number.
+    /// Writes the content into a file that the caller creates, named for its media type, such as `image.png`.
     ///
     /// # Errors
-    /// [`ErrorKind::Protocol`] if the content is not base64, [`ErrorKind::Configuration`] if the folder takes no file.
-    pub fn save(&self, folder: &Path) -> Result<SavedFile, ModelError> {
+    /// [`ErrorKind::Protocol`] if the content is not base64, [`ErrorKind::Configuration`] if there is no file.
+    pub fn save(&self, create: &CreateFile<'_>) -> Result<SavedFile, ModelError> {
         let decoded = STANDARD.decode(&self.data).or_else(|_| URL_SAFE.decode(&self.data));
         let bytes = decoded.map_err(|error| {
             ModelError::new(ErrorKind::Protocol, format!("a file in the answer is not base64: {error}"))
         })?;
-        let broken = |error: std::io::Error| {
-            let message = format!("the folder `{}`: {error}", folder.display());
-            ModelError::new(ErrorKind::Configuration, message)
-        };
+        let broken =
+            |error: std::io::Error| ModelError::new(ErrorKind::Configuration, format!("the file: {error}"));
         let name = self.name();
-        let (mut target, path) = save::create(folder, &name).map_err(broken)?;
+        let (mut target, path) = create(&name).map_err(broken)?;
         let unfinished = save::Unfinished::new(path);
         target.write_all(&bytes).map_err(broken)?;
         Ok(SavedFile {
@@ -140,10 +136,17 @@ mod tests {
         let items: Vec<Item> = parts.iter().map(item).collect();
         let files = inline_files(&items);
         let folder = tempfile::tempdir().unwrap();
-        let saved: Vec<_> = files.iter().map(|file| file.save(&folder.path().join("new"))).collect();
+        let create = |name: &str| -> std::io::Result<_> {
+            let place = folder.path().join("new");
+            std::fs::create_dir_all(&place)?;
+            let taken = place.read_dir()?.count();
+            let path = place.join(if taken == 0 { name.to_owned() } else { format!("{taken}-{name}") });
+            Ok((std::fs::File::create_new(&path)?, path))
+        };
+        let saved: Vec<_> = files.iter().map(|file| file.save(&create)).collect();
         let [Ok(first), Ok(second), Err(third)] = saved.as_slice() else { panic!("{saved:?}") };
         assert_eq!(first.path, folder.path().join("new/image.png"));
-        assert_eq!(second.path, folder.path().join("new/image (2).png"));
+        assert_eq!(second.path, folder.path().join("new/1-image.png"));
         assert_eq!(std::fs::read(&first.path).unwrap(), b"a");
         assert_eq!(std::fs::read(&second.path).unwrap(), b"\xff\xef");
         assert_eq!((first.size, first.media_type.as_deref()), (1, Some("image/png")));

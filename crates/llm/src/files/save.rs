@@ -1,16 +1,13 @@
-//! Where a downloaded file goes: into the folder that it was meant for, under a name of its own, over nothing.
+//! Where a downloaded file goes: the caller creates the file, under a name that every host takes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 /// The longest name, in bytes: every file system takes it, with a number.
 const LONGEST_NAME: usize = 200;
-
-/// The most files of one name in a folder.
-const MOST_OF_A_NAME: u32 = 10_000;
 
 /// A file that was downloaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,30 +50,14 @@ impl Drop for Unfinished {
     }
 }
 
-/// A new file in a folder, which is made if it is not there, under the nearest to this name that is free.
-pub(super) fn create(folder: &Path, name: &str) -> io::Result<(File, PathBuf)> {
-    std::fs::create_dir_all(folder)?;
-    let name = file_name(name);
-    let (stem, extension) = match name.rsplit_once('.') {
-        Some((stem, extension)) if !stem.is_empty() => (stem, format!(".{extension}")),
-        _ => (name.as_str(), String::new()),
-    };
-    for number in 1..=MOST_OF_A_NAME {
-        let name = if number == 1 { name.clone() } else { format!("{stem} ({number}){extension}") };
-        let path = folder.join(name);
-        // A link of that name is not followed either: it is there already.
-        match OpenOptions::new().write(true).create_new(true).open(&path) {
-            Ok(file) => return Ok((file, path)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{MOST_OF_A_NAME} files are called `{name}`")))
-}
+/// Creates a file under a name, or a free one like it, and returns its path.
+///
+/// The name has no separator and suits every host.
+pub type CreateFile<'a> = dyn Fn(&str) -> io::Result<(File, PathBuf)> + Sync + 'a;
 
 /// The name that a file gets: the last part of a path, without what a shell, a terminal or a file system of any host
 /// takes for something else.
-fn file_name(name: &str) -> String {
+pub(super) fn file_name(name: &str) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let mut clean = String::new();
     for character in last.chars() {
@@ -134,23 +115,5 @@ mod tests {
             assert_eq!(file_name(name), expected, "{name:?}");
         }
         assert!(file_name(&"ü".repeat(500)).len() <= LONGEST_NAME);
-    }
-
-    #[test]
-    fn nothing_is_overwritten_and_no_link_is_followed() {
-        let outer = tempfile::tempdir().unwrap();
-        let folder = outer.path().join("new/artifacts");
-        let (_, first) = create(&folder, "a.txt").unwrap();
-        let (_, second) = create(&folder, "x/a.txt").unwrap();
-        assert_eq!(first, folder.join("a.txt"));
-        assert_eq!(second, folder.join("a (2).txt"));
-        #[cfg(unix)]
-        {
-            let victim = outer.path().join("victim");
-            std::os::unix::fs::symlink(&victim, folder.join("link")).unwrap();
-            let (_, path) = create(&folder, "link").unwrap();
-            assert_eq!(path, folder.join("link (2)"));
-            assert!(!victim.exists());
-        }
     }
 }

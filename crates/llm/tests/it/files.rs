@@ -1,5 +1,8 @@
 //! Files that providers keep, against a loopback server and as recorded.
 
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -18,6 +21,16 @@ fn options() -> HttpOptions {
         event_timeout: Duration::from_secs(5),
         retry: RetryPolicy { first_wait: Duration::from_millis(2), ..RetryPolicy::default() },
         ..HttpOptions::default()
+    }
+}
+
+/// Creates files in a directory; a taken name gets a number.
+fn create_in(directory: &Path) -> impl Fn(&str) -> io::Result<(File, PathBuf)> + Sync {
+    move |name| {
+        std::fs::create_dir_all(directory)?;
+        let taken = directory.join(name).exists().then(|| directory.read_dir().unwrap().count());
+        let path = directory.join(taken.map_or_else(|| name.to_owned(), |count| format!("{count}-{name}")));
+        Ok((File::create_new(&path)?, path))
     }
 }
 
@@ -212,7 +225,7 @@ async fn what_code_has_made_lands_in_the_folder_and_nowhere_else() {
     .unwrap();
     let outer = tempfile::tempdir().unwrap();
     let folder = outer.path().join("a/b");
-    let saved = files_at("anthropic", server.base_url()).save_outputs(&items, &folder).await;
+    let saved = files_at("anthropic", server.base_url()).save_outputs(&items, &create_in(&folder)).await;
     let paths: Vec<String> = saved
         .iter()
         .map(|(_, result)| match result {
@@ -220,8 +233,8 @@ async fn what_code_has_made_lands_in_the_folder_and_nowhere_else() {
             Err(error) => error.kind.as_str().to_owned(),
         })
         .collect();
-    assert_eq!(paths, ["outside.txt", "plot.png", "plot (2).png", "not_found"]);
-    assert_eq!(std::fs::read_to_string(folder.join("plot (2).png")).unwrap(), "content of f3");
+    assert_eq!(paths, ["outside.txt", "plot.png", "2-plot.png", "not_found"]);
+    assert_eq!(std::fs::read_to_string(folder.join("2-plot.png")).unwrap(), "content of f3");
     assert_eq!(saved[0].1.as_ref().unwrap().name.as_deref(), Some("../../outside.txt"));
     assert_eq!(std::fs::read_dir(outer.path()).unwrap().count(), 1, "nothing beside the folder");
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3, "and no half file in it");
@@ -361,7 +374,8 @@ async fn files_of_a_container_are_downloaded_from_it() {
     })
     .unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let saved = files_at("openai", server.base_url()).save_outputs(&response.items, folder.path()).await;
+    let saved =
+        files_at("openai", server.base_url()).save_outputs(&response.items, &create_in(folder.path())).await;
     let [(file, Ok(saved))] = &saved[..] else { panic!("{saved:?}") };
     assert_eq!((file.id.as_str(), file.container.as_deref()), ("cfile_1", Some("cntr_1")));
     assert_eq!((saved.path.as_path(), saved.size), (&*folder.path().join("plot.png"), 3));
@@ -375,8 +389,9 @@ async fn a_download_that_is_given_up_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let file = FileRef { id: "f".into(), name: Some("a.csv".into()), container: None };
     let entries = || std::fs::read_dir(folder.path()).unwrap().count();
+    let create = create_in(folder.path());
     tokio::select! {
-        saved = files.save(&file, folder.path()) => panic!("{saved:?}"),
+        saved = files.save(&file, &create) => panic!("{saved:?}"),
         () = async { while server.requests().is_empty() || entries() == 0 { tokio::task::yield_now().await } } => {}
     }
     assert_eq!(entries(), 0);

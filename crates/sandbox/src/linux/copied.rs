@@ -1,18 +1,19 @@
 //! A folder of the host that is copied to where code runs, and that gets back what changed there.
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fd::{AsFd as _, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::files::{Entry, Listing, create, list, open_beneath};
 use super::workspace::HostFolder;
-use crate::Error;
-use crate::sandbox::{check_file_name, is_protected};
+use crate::sandbox::check_file_name;
+use crate::writer::MAX_ATTRIBUTES;
+use crate::{EntryKind, Error, Rejection, adds_git_driver};
 
 /// The folder, and what was in it when it was opened.
 #[derive(Debug)]
@@ -61,11 +62,27 @@ impl CopiedFolder {
         Ok((file, metadata.mode() & 0o100 != 0))
     }
 
+    /// What stands at a path of the host now. No link is followed.
+    pub(crate) fn lookup(&self, path: &Path) -> Option<EntryKind> {
+        let parent = self.parent(path).ok()?;
+        let stat = rustix::fs::statat(&parent, path.file_name()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => EntryKind::File,
+            FileType::Directory => EntryKind::Directory,
+            FileType::Symlink => EntryKind::Link,
+            _ => EntryKind::Special,
+        })
+    }
+
     /// Puts a file into the folder, in place of one that was there or as a new one; it belongs to the folder's owner.
+    /// The caller has asked [`crate::protection`] for the path.
     ///
     /// # Errors
-    /// Why it is not put there: its name, its protection, or a change by somebody else meanwhile.
+    /// Why it is not put there: its name, a git driver that it names, or a change by somebody else meanwhile.
     pub(crate) fn write(&self, path: &Path, content: &[u8], is_executable: bool) -> Result<(), String> {
+        if adds_git_driver(path, || self.attributes(path), content) {
+            return Err(Rejection::GitDriver.to_string());
+        }
         let mode = self.check(path)?.unwrap_or(if is_executable { 0o755 } else { 0o644 });
         let told = |error: Errno| error.to_string();
         let mut random = [0u8; 8];
@@ -102,6 +119,15 @@ impl CopiedFolder {
         rustix::fs::unlinkat(&parent, name, AtFlags::empty()).map_err(|error| error.to_string())
     }
 
+    /// The present content of a `.gitattributes`; empty if there is none that can be read.
+    fn attributes(&self, path: &Path) -> Vec<u8> {
+        let mut content = Vec::new();
+        if let Ok((file, _)) = self.read(path) {
+            let _ = file.take(MAX_ATTRIBUTES).read_to_end(&mut content);
+        }
+        content
+    }
+
     fn parent(&self, path: &Path) -> Result<OwnedFd, Errno> {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         open_beneath(self.folder.descriptor(), parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
@@ -111,9 +137,6 @@ impl CopiedFolder {
     fn check(&self, path: &Path) -> Result<Option<u32>, String> {
         let name = path.to_str().ok_or("its name is not valid UTF-8")?;
         check_file_name(name).map_err(|error| error.to_string())?;
-        if is_protected(&name.to_lowercase()) {
-            return Err("it is protected: programs of the host would run or believe what stands in it".into());
-        }
         let found = match self.parent(path) {
             Ok(parent) => {
                 let last = path.file_name().unwrap_or_default();
@@ -173,18 +196,7 @@ mod tests {
         std::fs::write(at("raced"), "by somebody else").unwrap();
         std::fs::write(at("appeared"), "by somebody else").unwrap();
         symlink(outside.path(), at("way-out")).unwrap();
-        for name in [
-            "raced",
-            "appeared",
-            "link",
-            "a/.git/config",
-            ".git/hooks/pre-commit",
-            "CLAUDE.md",
-            ".claude/x",
-            "../x",
-            "way-out/secret",
-            "-rf",
-        ] {
+        for name in ["raced", "appeared", "link", "../x", "way-out/secret", "-rf"] {
             assert!(write(name, false).is_err(), "{name}");
             assert!(folder.remove(Path::new(name)).is_err(), "{name}");
         }

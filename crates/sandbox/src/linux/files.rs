@@ -604,50 +604,6 @@ pub(crate) fn read_artifact(artifact: &Artifact, store: &Store) -> Result<Vec<u8
     Err(fail(std::io::Error::other("its content changed after the run")))
 }
 
-pub(crate) fn export(artifacts: &[Artifact], folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    let fail = |source| file_error("export to", folder, source);
-    std::fs::create_dir_all(folder).map_err(fail)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let target = rustix::fs::open(folder, flags, Mode::empty()).map_err(|error| fail(error.into()))?;
-    let mut paths = Vec::new();
-    for artifact in artifacts {
-        let content = artifact.read()?;
-        let (file, name) = create_new(target.as_fd(), &artifact.path)
-            .map_err(|error| file_error("create artifact", &folder.join(&artifact.path), error.into()))?;
-        let path = folder.join(name);
-        std::fs::File::from(file)
-            .write_all(&content)
-            .map_err(|error| file_error("write artifact", &path, error))?;
-        paths.push(path);
-    }
-    Ok(paths)
-}
-
-/// Makes a file under a name, or under the name with a number when that is taken.
-fn create_new(folder: BorrowedFd<'_>, name: &str) -> Result<(OwnedFd, String), Errno> {
-    for number in 0..1000 {
-        let candidate = numbered(name, number);
-        match create(folder, Path::new(&candidate), None) {
-            Err(Errno::EXIST) => {}
-            other => return other.map(|file| (file, candidate)),
-        }
-    }
-    Err(Errno::EXIST)
-}
-
-fn numbered(name: &str, number: u32) -> String {
-    if number == 0 {
-        return name.to_owned();
-    }
-    let (folder, file) = name.rsplit_once('/').map_or(("", name), |(folder, file)| (folder, file));
-    let (stem, extension) = match file.rsplit_once('.') {
-        Some((stem, extension)) if !stem.is_empty() => (stem, format!(".{extension}")),
-        _ => (file, String::new()),
-    };
-    let separator = if folder.is_empty() { "" } else { "/" };
-    format!("{folder}{separator}{stem}-{number}{extension}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -750,12 +706,6 @@ mod tests {
         assert_eq!(report.notes.len(), 7, "{:?}", report.notes);
         assert_eq!(report.reached, [Reached::Artifacts]);
 
-        let target = tempfile::tempdir().unwrap();
-        let first = export(&artifacts, target.path()).unwrap();
-        let second = export(&artifacts, target.path()).unwrap();
-        assert_eq!(first[1], target.path().join("plot.png"));
-        assert_eq!(second[1], target.path().join("plot-1.png"));
-        assert_eq!(second[0], target.path().join("d/table-1.csv"));
         std::fs::write(place("plot.png"), "changed").unwrap();
         assert!(artifacts[1].read().is_err());
     }
@@ -793,12 +743,5 @@ mod tests {
         assert_eq!(over(open(folder.path()).as_fd(), &small, 0), Some(Over::Bytes));
         let few = Limits::default().with_workspace_inodes(100);
         assert_eq!(over(open(folder.path()).as_fd(), &few, 0), Some(Over::Inodes));
-    }
-
-    #[test]
-    fn numbers_go_before_the_extension() {
-        assert_eq!(numbered("a/b.tar.gz", 2), "a/b.tar-2.gz");
-        assert_eq!(numbered(".hidden", 1), ".hidden-1");
-        assert_eq!(numbered("plain", 0), "plain");
     }
 }

@@ -151,7 +151,8 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
         // Without user namespaces root's code is a user of its own, with quotas of its own.
         if !facts.quotas && (facts.user_namespaces || !facts.is_root()) {
             notes.push(
-                "this host sets no quotas in the sandbox: code can take all `inotify` instances of the user".into(),
+                "this host sets no quotas in the sandbox: code can take all `inotify` instances of the user"
+                    .into(),
             );
         }
     }
@@ -262,7 +263,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     if !is_from_template {
         shown = tree.system(level, &workspace);
     }
-    tree.overlays(level, &facts.covered);
+    tree.overlays(&facts.covered);
     for Visible { path: wanted, is_folder, device, inode, tree: detached } in visible {
         if is_shown(&shown, &wanted) {
             continue;

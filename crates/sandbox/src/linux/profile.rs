@@ -159,7 +159,14 @@ fn conditions(blocks: &[(usize, Block)]) -> Value {
 
 /// The circumstances of a container: its own namespaces, and a proxy in its network or none.
 fn circumstances(level: Level, way_out: bool) -> Circumstances {
-    Circumstances { level, own_namespaces: true, scoped_signals: true, tells: false, way_out, watched_memory: false }
+    Circumstances {
+        level,
+        own_namespaces: true,
+        scoped_signals: true,
+        tells: false,
+        way_out,
+        watched_memory: false,
+    }
 }
 
 /// The profile of a level, for a container with a way out of its network or without. At level `maximum` a call that no program has a use for ends the program.

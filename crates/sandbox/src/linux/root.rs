@@ -241,7 +241,9 @@ pub(super) fn coverable() -> Vec<PathBuf> {
         return found.clone();
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(mounts) = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty()) else { return Vec::new() };
+    let Ok(mounts) = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty()) else {
+        return Vec::new();
+    };
     let found = read_coverable(&mounts).unwrap_or_default();
     kept.insert((process, mounts, found)).2.clone()
 }
@@ -253,7 +255,7 @@ fn read_coverable(mounts: &OwnedFd) -> std::io::Result<Vec<PathBuf>> {
         points.into_iter().any(|point| point != folder && point.starts_with(folder))
     };
     let is_folder = |folder: &Path| std::fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir());
-    let places = SYSTEM.into_iter().chain(SYSTEM_STANDARD).map(PathBuf::from);
+    let places = SYSTEM.into_iter().map(PathBuf::from);
     Ok(places.filter(|folder| is_folder(folder) && !has_mount_beneath(folder)).collect())
 }
 
@@ -324,11 +326,8 @@ impl Tree {
 
     /// Covers shown system directories with overlays. Files and directories of an overlay are objects of its own for
     /// the kernel, so that locks and watches of code end there and neither see nor stop programs of the host.
-    pub(super) fn overlays(&mut self, level: Level, wanted: &[PathBuf]) {
+    pub(super) fn overlays(&mut self, wanted: &[PathBuf]) {
         for folder in coverable().iter().filter(|folder| wanted.contains(folder)) {
-            if level > Level::Standard && SYSTEM_STANDARD.iter().any(|place| folder.as_path() == Path::new(place)) {
-                continue;
-            }
             self.steps.push(Step::Mount {
                 kind: OVERLAY,
                 target: path(folder),

@@ -1,7 +1,7 @@
 //! A session in a folder: its files, and the log of what was done.
 //!
-//! The folder has `session.json` (written last, so that a part of a saved session is none), `files/` with the workspace,
-//! and `uploads/` with what was uploaded, by number.
+//! The folder has `session.json` (written last, so that a part of a saved session is none), `files/` with the workspace
+//! and `uploads/` with what was uploaded. Both are by number: programs of the host would obey some of the code's names.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -18,7 +18,7 @@ use crate::sandbox::check_file_name;
 use crate::{Cancel, Error, Language, Sandbox, Source, Verdict};
 
 /// The version of the format. Another one is refused.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const RECORD: &str = "session.json";
 /// A record that is larger is refused.
 const MAXIMUM_RECORD: u64 = 256 << 20;
@@ -110,7 +110,7 @@ impl Session {
         for (path, _) in files {
             match interpreter.download(&path, MAXIMUM_FILE) {
                 Ok(content) => {
-                    write(&folder.join("files").join(&path), &content)?;
+                    write(&folder.join("files").join(kept.len().to_string()), &content)?;
                     kept.push(Kept { path, sha256: sha256(&content) });
                 }
                 Err(_) => missing.push(shorten(&path)),
@@ -219,7 +219,7 @@ impl Session {
             differs(path, "none", "a file");
             interpreter.remove(path)?;
         }
-        for kept in saved {
+        for (number, kept) in saved.iter().enumerate() {
             let found = interpreter
                 .download(&kept.path, MAXIMUM_FILE)
                 .map_or_else(|_| "none".to_owned(), |content| sha256(&content));
@@ -227,7 +227,7 @@ impl Session {
                 continue;
             }
             differs(&kept.path, &kept.sha256, &found);
-            let path = folder.join("files").join(&kept.path);
+            let path = folder.join("files").join(number.to_string());
             let content = read(&path, MAXIMUM_FILE)?;
             if sha256(&content) != kept.sha256 {
                 return Err(bad(&path, "its content is not what was saved"));

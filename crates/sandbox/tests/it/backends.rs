@@ -69,7 +69,7 @@ fn a_backend_outside_the_crate_gives_whole_outcomes() {
     assert_eq!(artifact.read().unwrap(), b"\x89PNG\r\n\x1a\nrest");
     let folder = tempfile::tempdir().unwrap();
     let paths = outcome.export(folder.path()).unwrap();
-    assert_eq!(std::fs::read(&paths[0]).unwrap(), b"\x89PNG\r\n\x1a\nrest");
+    assert_eq!(std::fs::read(paths[0].as_ref().unwrap()).unwrap(), b"\x89PNG\r\n\x1a\nrest");
 }
 
 #[test]

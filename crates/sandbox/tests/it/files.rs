@@ -3,9 +3,9 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use toolpost_sandbox::{Error, Language, Layer, PROTECTED_PATHS, Program, Source, Verdict, Workspace};
+use toolpost_sandbox::{Error, Language, Layer, Program, Source, Verdict, Workspace};
 
-use crate::support::{Mode, bash, open_folder, python, quick, run};
+use crate::support::{Mode, PROTECTED_PATHS, bash, open_folder, python, quick, run};
 
 fn names(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
@@ -33,9 +33,12 @@ fn uploads_are_there_and_changes_come_back() {
         assert_eq!((json.media_type, json.size), ("application/json", 3));
         assert_eq!(json.read().unwrap(), b"{}\n");
         let target = tempfile::tempdir().unwrap();
-        let first = outcome.export(target.path()).unwrap();
+        let export = || -> Vec<PathBuf> {
+            outcome.export(target.path()).unwrap().into_iter().map(Result::unwrap).collect()
+        };
+        let first = export();
         assert_eq!(first.len(), 4);
-        let second = outcome.export(target.path()).unwrap();
+        let second = export();
         assert!(second.iter().all(|path| !first.contains(path) && path.exists()));
         assert!(first.iter().all(|path| path.metadata().unwrap().mode() & 0o111 == 0));
     }

@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use serde_json::json;
 use toolpost_sandbox::{
-    Error, Host, Language, Layer, Level, Outcome, PROTECTED_PATHS, Pool, Program, Reached, Sandbox, Source,
-    Workspace,
+    Error, Host, Language, Layer, Level, Outcome, Pool, Program, Reached, Sandbox, Source, Workspace,
 };
 
 use crate::attack::hosts::{How, PoorHost, command};
 use crate::pools::{PYTHON, behind, essence, python, ready, served, strict};
-use crate::support::{HELPER, eventually, is_helper, open_folder, run};
+use crate::support::{HELPER, PROTECTED_PATHS, eventually, is_helper, open_folder, run};
 
 /// A folder with some files, all of them for their owner alone.
 fn folder() -> tempfile::TempDir {

@@ -187,7 +187,9 @@ fn a_reset_ends_programs_that_left_their_parent_beside_forks() {
         let fork = session.fork(1).unwrap().pop().unwrap();
         let (own, other) = (format!("66.{}1", std::process::id()), format!("66.{}2", std::process::id()));
         let start = |marker: &str| {
-            format!("import subprocess\nsubprocess.run(['sh', '-c', 'setsid sleep {marker} > /dev/null 2>&1 &'])")
+            format!(
+                "import subprocess\nsubprocess.run(['sh', '-c', 'setsid sleep {marker} > /dev/null 2>&1 &'])"
+            )
         };
         run(&session, &start(&own));
         run(&fork, &start(&other));
@@ -334,7 +336,7 @@ fn a_saved_session_is_restored_and_says_what_differs() {
         session.upload("data/in.csv", &Source::Bytes(b"1,2".to_vec())).unwrap();
         run(
             &session,
-            "import time\nrows = open('data/in.csv').read().split(',')\nopen('out', 'w').write('+'.join(rows))\nlen(rows)",
+            "import time\nrows = open('data/in.csv').read().split(',')\nopen('out', 'w').write('+'.join(rows))\nopen('.bashrc', 'w').close()\nlen(rows)",
         );
         run(&session, "stamp = time.time_ns()\nopen('stamp', 'w').write(str(stamp))\nstamp");
         run(&session, "1 / 0");
@@ -344,6 +346,9 @@ fn a_saved_session_is_restored_and_says_what_differs() {
         assert_eq!(session.save(&folder).unwrap(), Vec::<String>::new());
         assert!(session.save(&folder).unwrap_err().to_string().contains("not empty"));
         drop(session);
+        let names = std::fs::read_dir(folder.join("files")).unwrap().flatten().map(|entry| entry.file_name());
+        let names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        assert!(names.len() == 4 && names.iter().all(|name| name.parse::<usize>().is_ok()), "{names:?}");
 
         let restore =
             || Session::restore(&mode.sandbox(), &SessionLimits::default(), &folder, &Cancel::new());
@@ -364,9 +369,9 @@ fn a_saved_session_is_restored_and_says_what_differs() {
         // Another version, a damaged record and hostile names are refused.
         let record = folder.join("session.json");
         let text = std::fs::read_to_string(&record).unwrap();
-        assert!(text.starts_with("{\"v\":1,"), "{text}");
+        assert!(text.starts_with("{\"v\":2,"), "{text}");
         for (from, to, part) in [
-            ("\"v\":1", "\"v\":2", "expected version 1, found 2"),
+            ("\"v\":2", "\"v\":1", "expected version 2, found 1"),
             ("\"log\"", "\"other\"", "other"),
             ("\"path\":\"out\"", "\"path\":\"../out\"", "`..`"),
             ("{\"v\"", "{\"v", "saved session"),
@@ -376,7 +381,9 @@ fn a_saved_session_is_restored_and_says_what_differs() {
             assert!(error.contains(part), "{error}");
         }
         std::fs::write(&record, &text).unwrap();
-        std::fs::write(folder.join("files/stamp"), "damaged").unwrap();
+        for name in &names {
+            std::fs::write(folder.join("files").join(name), "damaged").unwrap();
+        }
         assert!(restore().map(|_| ()).unwrap_err().to_string().contains("not what was saved"));
     }
 }

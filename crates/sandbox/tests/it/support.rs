@@ -4,6 +4,25 @@ use std::time::{Duration, Instant};
 
 use toolpost_sandbox::{Cancel, Error, Host, Language, Level, Limits, Outcome, Program, Sandbox};
 
+/// Paths directly in a host workspace that stay as they are.
+pub(crate) const PROTECTED_PATHS: [&str; 15] = [
+    ".git/hooks",
+    ".git/config",
+    ".git/config.worktree",
+    ".git/commondir",
+    ".git/modules",
+    ".claude",
+    ".codex",
+    ".vscode",
+    ".idea",
+    ".mcp.json",
+    ".bashrc",
+    ".envrc",
+    ".gitmodules",
+    "CLAUDE.md",
+    "AGENTS.md",
+];
+
 /// A way in which the sandbox works on some host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {

@@ -3,12 +3,15 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 use toolpost::{Timestamp, ToolError, did_you_mean};
+use toolpost_sandbox::{EntryKind as Standing, Rejection, adds_git_driver};
 
 use super::{Asked, EntryKind, Folder, Found, ListingEntry, Writing, Written, at_path, megabytes, shown};
 
@@ -24,6 +27,11 @@ const MAX_NAMES: usize = 200_000;
 const MAX_COMPARED: usize = 1000;
 /// The most copies of earlier files that lie beside one file.
 const MAX_BACKUPS: u32 = 1000;
+/// The most of a `.gitattributes` that is read for its drivers, in bytes.
+const MAX_ATTRIBUTES: u64 = 1 << 20;
+
+/// Who creates a file.
+static TURN: Mutex<()> = Mutex::new(());
 
 fn openat2(
     folder: impl AsFd,
@@ -193,6 +201,15 @@ pub(super) fn write(
     writing: &Writing<'_>,
 ) -> Result<Written, ToolError> {
     let root = open_folder(folder)?;
+    let lookup = |path: &Path| lookup(&root, path);
+    // One file is created at a time: two halves of a repository must not pass side by side.
+    let is_new = lookup(Path::new(relative)).is_none();
+    let _turn = is_new.then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
+    folder.check_writable(relative, given, &lookup)?;
+    let path = Path::new(relative);
+    if adds_git_driver(path, || attributes(&root, relative), writing.bytes) && !folder.admits(path) {
+        return Err(Folder::rejected(Rejection::GitDriver, given));
+    }
     let (parent, name) = relative.rsplit_once('/').unwrap_or((".", relative));
     if writing.create_directories && parent != "." {
         create_directories(&root, parent, given)?;
@@ -228,6 +245,27 @@ pub(super) fn write(
     // The name itself must survive a crash, too.
     rustix::fs::fsync(&parent).map_err(fail)?;
     Ok(Written { created: existing.is_none(), backup })
+}
+
+/// What stands at a path beneath the root. No link is followed, as for writing.
+fn lookup(root: &OwnedFd, path: &Path) -> Option<Standing> {
+    let look = openat2(root, path.to_str()?, OFlags::PATH | OFlags::NOFOLLOW, 0, WRITING).ok()?;
+    Some(match kind_of(&rustix::fs::fstat(&look).ok()?) {
+        FileType::RegularFile => Standing::File,
+        FileType::Directory => Standing::Directory,
+        FileType::Symlink => Standing::Link,
+        _ => Standing::Special,
+    })
+}
+
+/// The present content of a `.gitattributes`; empty if there is none that can be read.
+fn attributes(root: &OwnedFd, relative: &str) -> Vec<u8> {
+    let mut content = Vec::new();
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    if let Ok(file) = openat2(root, relative, flags, 0, WRITING) {
+        let _ = File::from(file).take(MAX_ATTRIBUTES).read_to_end(&mut content);
+    }
+    content
 }
 
 fn create_directories(root: &OwnedFd, path: &str, given: &str) -> Result<(), ToolError> {

@@ -104,7 +104,7 @@ pub struct PermittedFiles {
 
 impl FileSystemTool {
     /// Files beneath a root, which must exist when a tool is called, with rules from the most general to the most
-    /// special. [`PROTECTED_PATHS`](super::PROTECTED_PATHS) are not written, whatever the rules say.
+    /// special. Protected paths ([`toolpost_sandbox::protection`]) are not written, whatever the rules say.
     ///
     /// # Errors
     /// `INVALID_INPUT` if a pattern cannot be read.
@@ -115,7 +115,7 @@ impl FileSystemTool {
         Self::with_root(FileRoot::new(root), rules)
     }
 
-    /// The same with a root whose protected paths the operator has chosen.
+    /// The same with a root for which the operator allows some protected paths.
     ///
     /// # Errors
     /// `INVALID_INPUT` if a pattern cannot be read.
@@ -178,7 +178,6 @@ impl FileSystemTool {
             let message = format!("`{}` is a folder: expected the path of a file", shown(path));
             return Err(at_path(ToolError::invalid_path(message), path).suggest("Add the name of the file."));
         }
-        folder.check_writable(relative, path)?;
         let writing =
             Writing { bytes: content.as_bytes(), backup: false, atomic: true, create_directories: true };
         Ok(platform::write(folder, relative, path, &writing)?.created)

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use toolpost::{Ctx, ToolError};
+use toolpost_sandbox::{EntryKind, Rejection, SingleChange, protection};
 
 use super::at_path;
 
@@ -13,32 +14,6 @@ const MAX_NAME: usize = 255;
 /// Where sandboxed code sees its working folder at level `strict`.
 const WORKSPACE_INSIDE: &str = "/workspace";
 
-/// Paths that `write_file` refuses unless [`FileRoot::protected`] says otherwise: what other programs execute or obey.
-/// They count at any depth, with everything beneath, and whatever their case.
-pub const PROTECTED_PATHS: [&str; 21] = [
-    ".git/hooks",
-    ".git/config",
-    ".git/config.worktree",
-    ".git/commondir",
-    ".git/modules",
-    ".gitmodules",
-    ".claude",
-    ".codex",
-    ".vscode",
-    ".idea",
-    ".mcp.json",
-    ".envrc",
-    ".bashrc",
-    ".bash_profile",
-    ".profile",
-    ".zshrc",
-    ".ssh",
-    "CLAUDE.md",
-    "CLAUDE.local.md",
-    "AGENTS.md",
-    "GEMINI.md",
-];
-
 /// The folder that file and code tools are confined to, given by the operator: `Toolbox::builder().provide(…)`.
 ///
 /// Without one, the call's or the scope's working folder is the root. With both, the working folder must lie beneath
@@ -46,20 +21,23 @@ pub const PROTECTED_PATHS: [&str; 21] = [
 #[derive(Clone, Debug)]
 pub struct FileRoot {
     path: PathBuf,
-    protected: Vec<String>,
+    admitted: Vec<PathBuf>,
 }
 
 impl FileRoot {
-    /// A root that must exist when a tool is called. [`PROTECTED_PATHS`] are not written.
+    /// A root that must exist when a tool is called.
+    ///
+    /// Protected paths ([`toolpost_sandbox::protection`]) are not written.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), protected: PROTECTED_PATHS.map(Into::into).to_vec() }
+        Self { path: path.into(), admitted: Vec::new() }
     }
 
-    /// Replaces the list of paths that `write_file` refuses, each with `/` between its parts. An empty list allows
-    /// everything beneath the root.
+    /// Allows writing these protected paths and what is beneath them.
+    ///
+    /// Each is relative to the root.
     #[must_use]
-    pub fn protected<P: Into<String>>(mut self, paths: impl IntoIterator<Item = P>) -> Self {
-        self.protected = paths.into_iter().map(Into::into).collect();
+    pub fn allow_protected<P: Into<PathBuf>>(mut self, paths: impl IntoIterator<Item = P>) -> Self {
+        self.admitted.extend(paths.into_iter().map(Into::into));
         self
     }
 
@@ -78,7 +56,8 @@ pub(crate) struct Folder {
     pub(super) beneath: PathBuf,
     /// Whether reading follows links that stay inside.
     pub(super) follows_links: bool,
-    protected: Vec<String>,
+    /// Protected paths that may be written, relative to the root.
+    admitted: Vec<PathBuf>,
 }
 
 impl Folder {
@@ -102,7 +81,7 @@ impl Folder {
                 .suggest("Call with a working folder beneath the root, or provide another `FileRoot`.")
             })?,
         };
-        Ok(Some(Self { root: path, beneath, follows_links: true, protected: root.protected }))
+        Ok(Some(Self { root: path, beneath, follows_links: true, admitted: root.admitted }))
     }
 
     /// A root itself, in which no link is followed.
@@ -111,7 +90,7 @@ impl Folder {
             root: real(&root.path)?,
             beneath: PathBuf::new(),
             follows_links: false,
-            protected: root.protected.clone(),
+            admitted: root.admitted.clone(),
         })
     }
 
@@ -189,33 +168,37 @@ impl Folder {
         })
     }
 
-    /// Refuses a relative path that other programs would execute or obey.
-    pub(super) fn check_writable(&self, relative: &str, given: &str) -> Result<(), ToolError> {
+    /// Rejects a relative path that other programs would execute or obey. `lookup` returns what stands at a path now.
+    pub(super) fn check_writable(
+        &self,
+        relative: &str,
+        given: &str,
+        lookup: &dyn Fn(&Path) -> Option<EntryKind>,
+    ) -> Result<(), ToolError> {
         if relative.chars().any(char::is_control) {
             let message = format!("the path `{}` has a control character", shown(given));
             return Err(at_path(ToolError::invalid_path(message), given)
                 .suggest("Choose a name of printable characters."));
         }
-        let parts: Vec<&str> = relative.split('/').collect();
-        let rule = self.protected.iter().find(|rule| {
-            let rule: Vec<&str> = rule.split('/').filter(|part| !part.is_empty()).collect();
-            !rule.is_empty()
-                && parts.windows(rule.len()).any(|window| {
-                    window.iter().zip(&rule).all(|(part, name)| part.to_lowercase() == name.to_lowercase())
-                })
-        });
-        match rule {
+        let path = Path::new(relative);
+        let change = SingleChange::new(path, Some(EntryKind::File), lookup);
+        match protection(path, &change).filter(|_| !self.admits(path)) {
             None => Ok(()),
-            Some(rule) => {
-                let message = format!(
-                    "`{}` is not written: `{rule}` is a protected path, because other programs execute or obey it",
-                    shown(given)
-                );
-                Err(at_path(ToolError::permission(message), given).with("rule", rule.clone()).suggest(
-                    "Write another file; the operator can allow this one with `FileRoot::protected`.",
-                ))
-            }
+            Some(protection) => Err(Self::rejected(Rejection::Protected(protection), given)),
         }
+    }
+
+    /// Whether the operator admits a protected path.
+    pub(super) fn admits(&self, relative: &Path) -> bool {
+        let path = self.beneath.join(relative);
+        self.admitted.iter().any(|admitted| path.starts_with(admitted))
+    }
+
+    /// The error of a protected path.
+    pub(super) fn rejected(rejection: Rejection, given: &str) -> ToolError {
+        let message = format!("`{}` is not written: {rejection}", shown(given));
+        at_path(ToolError::permission(message), given)
+            .suggest("Write another file. The operator can allow this path with `FileRoot::allow_protected`.")
     }
 }
 
@@ -243,18 +226,13 @@ pub(crate) fn shown(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn folder(protected: &[&str]) -> Folder {
-        Folder {
-            root: "/srv/data".into(),
-            beneath: "run".into(),
-            follows_links: true,
-            protected: protected.iter().map(ToString::to_string).collect(),
-        }
+    fn folder() -> Folder {
+        Folder { root: "/srv/data".into(), beneath: "run".into(), follows_links: true, admitted: Vec::new() }
     }
 
     #[test]
     fn paths_become_relative_or_are_refused() {
-        let folder = folder(&[]);
+        let folder = folder();
         for (given, relative) in [
             ("a.txt", "a.txt"),
             ("./a//b/", "a/b"),
@@ -284,18 +262,5 @@ mod tests {
         }
         let error = folder.relative("/workspace/plots/a.png").unwrap_err();
         assert!(error.suggestion().unwrap().contains("`plots/a.png`"), "{error}");
-    }
-
-    #[test]
-    fn protected_paths_count_at_any_depth_and_in_any_case() {
-        let folder = folder(&PROTECTED_PATHS);
-        for path in
-            [".git/hooks/pre-commit", "sub/.GIT/Config", "CLAUDE.md", "deep/.claude/x", ".bashrc", "a\nb"]
-        {
-            assert!(folder.check_writable(path, path).is_err(), "{path}");
-        }
-        for path in ["git/hooks", ".git/description", "claude.md.txt", "hooks"] {
-            folder.check_writable(path, path).unwrap();
-        }
     }
 }

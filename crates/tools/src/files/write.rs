@@ -58,7 +58,6 @@ pub fn write_file(
         let message = format!("`{}` is a folder: expected the path of a file", shown(&path));
         return Err(at_path(ToolError::invalid_path(message), &path).suggest("Add the name of the file."));
     }
-    folder.check_writable(&relative, &path)?;
     let writing = Writing { bytes: &bytes, backup: create_backup, atomic, create_directories };
     let written = platform::write(&folder, &relative, &path, &writing)?;
     let backup = written.backup.map(|name| match relative.rsplit_once('/') {

@@ -3,8 +3,8 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use serde_json::json;
-use toolpost_core::Code;
-use toolpost_tools::{FileRoot, PROTECTED_PATHS};
+use toolpost_core::{Code, ToolError};
+use toolpost_tools::FileRoot;
 
 use crate::support::{Bench, names_in};
 
@@ -115,22 +115,116 @@ async fn what_cannot_be_written_leaves_nothing_behind() {
     assert_eq!((bench.names(), names_in(&bench.path("folder"))), (vec!["folder".to_owned()], Vec::new()));
 }
 
+async fn write(bench: &Bench, path: &str, content: &str) -> Result<(), ToolError> {
+    let arguments = json!({"path": path, "content": content, "create_directories": true});
+    bench.run("write_file", arguments).await.map(drop)
+}
+
+/// Each row: what the host has, the files that are written one after another, and those of them that are rejected.
 #[tokio::test]
-async fn protected_paths_are_refused_by_their_rule() {
-    let bench = Bench::new();
-    let ours = PROTECTED_PATHS.iter().chain(&toolpost_sandbox::PROTECTED_PATHS);
-    for rule in ours {
-        for path in [(*rule).to_owned(), format!("sub/{rule}/x"), rule.to_uppercase()] {
-            let arguments = json!({"path": path, "content": "x", "create_directories": true});
-            let error = bench.error("write_file", arguments).await;
-            assert_eq!(error.code(), Code::Permission, "{path}");
-            assert!(error.suggestion().unwrap().contains("FileRoot::protected"), "{error}");
+async fn protected_paths_and_shapes_are_rejected() {
+    for (before, written, rejected) in [
+        (&[][..], &[".git/config", ".git", "new/.git", "new/.GIT/HEAD", "GIT~1/config"][..], "....."),
+        (
+            &[],
+            &[".ssh/authorized_keys", "sub/.BashRC", ".claude/x", ".mcp.json.", ".husky/pre-commit"],
+            ".....",
+        ),
+        (&[], &["HEAD", "config", "objects/x", "refs/heads/x", "hooks/update"], "+++.+"),
+        (&["HEAD", "objects/x"], &["refs/x", "commondir", "notes"], "..+"),
+        (&["a/HEAD"], &["a/refs/x", "a/objects/x", "a/commondir"], "+.."),
+        (&["a/HEAD", "a/objects/x", "a/refs/x"], &["a/config", "a/hooks/update", "a/refs/y"], "..+"),
+        (
+            &[".git/HEAD"],
+            &[".git/config", ".git/hooks/x", ".git/rebase-merge/git-rebase-todo", ".git/index"],
+            "...+",
+        ),
+        (&["AGENTS.md"], &["AGENTS.md", "agents.md", "sub/AGENTS.md", "CLAUDE.md", "GEMINI.md"], ".++++"),
+        (&["CLAUDE.md", "GEMINI.md"], &["CLAUDE.md", "GEMINI.md"], ".."),
+    ] {
+        let bench = Bench::new();
+        for name in before {
+            bench.put(name, "host");
+        }
+        for (path, expected) in written.iter().zip(rejected.chars()) {
+            match write(&bench, path, "x").await {
+                Ok(()) => assert_eq!(expected, '+', "{path} after {before:?}"),
+                Err(error) => {
+                    assert_eq!((error.code(), expected), (Code::Permission, '.'), "{path}: {error}");
+                    assert!(error.suggestion().unwrap().contains("FileRoot::allow_protected"), "{error}");
+                }
+            }
+        }
+        for name in before.iter().filter(|name| !written.contains(name)) {
+            assert_eq!(bench.read(name).await, "host", "{name}");
         }
     }
-    assert!(bench.names().is_empty());
+}
+
+#[tokio::test]
+async fn git_drivers_are_rejected_unless_they_stand_there_already() {
+    let bench = Bench::new();
+    bench.put("lfs/.gitattributes", "*.bin filter=lfs\n");
+    for (path, content, is_written) in [
+        (".gitattributes", "* filter=evil\n", false),
+        ("a/.GitAttributes", "*.c diff=evil", false),
+        (".gitattributes", "*.png binary\n", true),
+        ("lfs/.gitattributes", "*.bin filter=lfs\n* merge=evil\n", false),
+        ("lfs/.gitattributes", "*.bin filter=lfs\n*.png binary\n", true),
+    ] {
+        let result = write(&bench, path, content).await;
+        assert_eq!(result.is_ok(), is_written, "{path} {content} {result:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_operator_admits_protected_paths() {
     let root = tempfile::tempdir().unwrap();
-    let free = Bench::with(|builder| builder.provide(FileRoot::new(root.path()).protected(["secrets"])));
-    let write = async |path| free.toolbox.run("write_file", json!({"path": path, "content": "x"})).await;
-    assert!(write("CLAUDE.md").await.is_ok());
-    assert_eq!(write("secrets").await.unwrap_err().context()["rule"], "secrets");
+    let admitted = FileRoot::new(root.path()).allow_protected([".vscode", "sub/.npmrc"]);
+    let bench = Bench::with(|builder| builder.provide(admitted));
+    std::fs::create_dir(root.path().join("sub")).unwrap();
+    for (path, is_written) in [
+        (".vscode", true),
+        ("sub/.npmrc", true),
+        (".npmrc", false),
+        ("sub/.vscode", false),
+        (".vscode2", true),
+    ] {
+        let result = bench.toolbox.run("write_file", json!({"path": path, "content": "x"})).await;
+        assert_eq!(result.is_ok(), is_written, "{path} {result:?}");
+    }
+}
+
+/// The host's side: git reads what was written, and executes nothing of it.
+#[tokio::test]
+async fn git_executes_nothing_that_write_file_has_written() {
+    let bench = Bench::new();
+    let canary = bench.path("canary");
+    let config = format!(
+        "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = {}\n\tfsmonitor = \"touch {}; false\"\n",
+        bench.folder.path().display(),
+        canary.display()
+    );
+    for prefix in ["", ".git/"] {
+        for (name, content) in [
+            ("HEAD", "ref: refs/heads/main\n"),
+            ("config", config.as_str()),
+            ("objects/x", ""),
+            ("refs/x", ""),
+            ("index", ""),
+        ] {
+            // Some of them are rejected, which ones is for the rows above.
+            let _ = write(&bench, &format!("{prefix}{name}"), content).await;
+        }
+    }
+    for words in [&["status"][..], &["log"], &["diff"]] {
+        #[expect(clippy::disallowed_methods, reason = "the host's side of the row")]
+        let mut git = std::process::Command::new("git");
+        let place = bench.folder.path();
+        let parent = place.parent().unwrap();
+        match git.args(words).current_dir(place).env("GIT_CEILING_DIRECTORIES", parent).output() {
+            Ok(output) => assert!(!output.status.success() && !canary.exists(), "{words:?} {output:?}"),
+            Err(error) => println!("SKIP git_executes_nothing_that_write_file_has_written: {error}"),
+        }
+    }
 }

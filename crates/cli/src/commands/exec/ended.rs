@@ -21,19 +21,19 @@ pub(super) struct Ended {
     report: Report,
     usage: Usage,
     outcome: Value,
-    /// Where the artefacts were put, if they were.
-    files: Vec<String>,
+    /// Where each artefact was put, if they were; none for a rejected one.
+    files: Vec<Option<String>>,
 }
 
 impl Ended {
-    pub(super) fn new(outcome: &Outcome, files: &[PathBuf]) -> Result<Self, Failure> {
-        let files = files.iter().map(|path| path.display().to_string()).collect();
+    pub(super) fn new(outcome: &Outcome, files: &[Option<PathBuf>]) -> Result<Self, Failure> {
+        let files = files.iter().map(|path| Some(path.as_ref()?.display().to_string())).collect();
         let outcome = serde_json::to_value(outcome);
         Self::read(outcome.map_err(|error| defect(&error))?, files)
     }
 
     /// From the JSON of an outcome.
-    pub(super) fn read(outcome: Value, files: Vec<String>) -> Result<Self, Failure> {
+    pub(super) fn read(outcome: Value, files: Vec<Option<String>>) -> Result<Self, Failure> {
         let verdict = Verdict::deserialize(&outcome["verdict"]).map_err(|error| defect(&error))?;
         let report = Report::deserialize(&outcome["report"]).map_err(|error| defect(&error))?;
         let usage = Usage::deserialize(&outcome["usage"]).map_err(|error| defect(&error))?;
@@ -68,7 +68,12 @@ impl Ended {
         }
         for (index, artifact) in self.outcome["artifacts"].as_array().into_iter().flatten().enumerate() {
             let path = artifact["path"].as_str().unwrap_or_default();
-            let place = self.files.get(index).map_or(path, String::as_str);
+            let place = match self.files.get(index) {
+                // A note has it.
+                Some(None) => continue,
+                Some(Some(place)) => place.as_str(),
+                None => path,
+            };
             printer.note(&format!(
                 "{} {} ({} bytes)",
                 paint(GOOD, "made"),

@@ -83,7 +83,7 @@ impl Live {
     }
 
     /// Tells the files and the end. `files` are where the files were put, if they were.
-    pub(super) fn end(mut self, outcome: &Value, files: &[String]) -> Result<(), Failure> {
+    pub(super) fn end(mut self, outcome: &Value, files: &[Option<String>]) -> Result<(), Failure> {
         if self.format != Format::Jsonl {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl Live {
         for (index, artifact) in artifacts.enumerate() {
             let mut line = artifact.clone();
             line["type"] = "artifact".into();
-            if let Some(file) = files.get(index) {
+            if let Some(Some(file)) = files.get(index) {
                 line["file"] = file.as_str().into();
             }
             print::line(&line)?;

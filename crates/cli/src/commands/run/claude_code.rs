@@ -7,7 +7,7 @@ use toolpost_agent::Agent;
 use toolpost_agent::claude_code::{Credential, Error, ErrorKind, Executor, Outcome, Turn};
 use toolpost_core::{RunId, RunRecord, Secret};
 
-use super::super::agent::{effort, put_away, stayed, store, targets};
+use super::super::agent::{NotPutAway, effort, put_away, stayed, store, targets};
 use super::{prompt, show, show_files};
 use crate::args::{ExecutorKind, LoopArgs, RunArgs, TuningArgs};
 use crate::config::Config;
@@ -111,22 +111,25 @@ fn finish(
     printer: &Printer,
 ) -> Result<Exit, Failure> {
     let mut record = RunRecord::clone(&outcome.record);
-    let put = store.map_or(Ok(Vec::new()), |store| put_away(workspace, store, &mut record.artifacts));
-    let left = put.as_deref().unwrap_or_default();
+    let put =
+        store.map_or(Ok(NotPutAway::default()), |store| put_away(workspace, store, &mut record.artifacts));
+    let none = NotPutAway::default();
+    let files = put.as_ref().unwrap_or(&none);
     let told: Vec<String> =
-        workspace.left_out().into_iter().chain(stayed(&record.tool_calls, left)).collect();
+        workspace.left_out().into_iter().chain(stayed(&record.tool_calls, files)).collect();
     for notice in &told {
         printer.warn(notice);
     }
     record.notices.extend(told);
     show_files(&record.artifacts, printer);
+    let rejected = files.check(&record.artifacts);
     let is_result = outcome.stop.is_answer() || has_last_words(&record);
     show(record, is_result, None, None, printer)?;
     crate::workspace::clear_stale();
     match (outcome.error, put) {
         (Some(error), _) => Err(error.into()),
         (None, Err(failure)) => Err(failure),
-        (None, Ok(_)) => Ok(Exit::Ok),
+        (None, Ok(_)) => rejected.map(|()| Exit::Ok),
     }
 }
 

@@ -1,11 +1,13 @@
 //! A folder of the host as workspace: its files are copied in before, and what changed is copied back after.
 
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Listing, Read as _, Run};
 use crate::level::shorten;
-use crate::{Changes, Error, Report, Workspace};
+use crate::writer::ChangeSet;
+use crate::{Changes, EntryKind, Error, Rejection, Report, Workspace, protection};
 
 /// Notes of one kind; what is more is counted.
 const MOST_NOTES: usize = 20;
@@ -60,12 +62,31 @@ impl Run<'_> {
         let Some(folder) = self.folder.take() else { return Ok(()) };
         let mut refused = Notes::default();
         let mut left = self.limits.workspace_bytes;
-        for (path, entry) in &after.files {
-            let is_new = changes.new.contains(path) || changes.changed.contains(path) || !folder.had(path);
-            if !is_new {
-                continue;
-            }
-            if !entry.is_regular() || entry.names() != 1 {
+        let is_written = |path: &PathBuf| {
+            changes.new.contains(path) || changes.changed.contains(path) || !folder.had(path)
+        };
+        let written: Vec<_> = after.files.iter().filter(|(path, _)| is_written(path)).collect();
+        let deleted: Vec<_> = changes.deleted.iter().filter(|path| folder.had(path)).collect();
+        // Judged as the directory would stand with all changes: a repository may come in parts.
+        let files = written.iter().map(|(path, entry)| {
+            (
+                PathBuf::clone(path),
+                Some(if entry.is_regular() { EntryKind::File } else { EntryKind::Special }),
+            )
+        });
+        let lookup = |path: &Path| folder.lookup(path);
+        let tree =
+            ChangeSet::new(&lookup, files.chain(deleted.iter().map(|path| (PathBuf::clone(path), None))));
+        let judged: BTreeMap<_, _> = written
+            .iter()
+            .map(|(path, _)| *path)
+            .chain(deleted.iter().copied())
+            .filter_map(|path| Some((path, protection(path, &tree)?)))
+            .collect();
+        for (path, entry) in written {
+            if let Some(protection) = judged.get(path) {
+                refused.add(path, &Rejection::Protected(*protection).to_string());
+            } else if !entry.is_regular() || entry.names() != 1 {
                 refused.add(path, "it is not a regular file with one name");
             } else if entry.size() > left {
                 // A sparse file may say more than the workspace has.
@@ -81,8 +102,10 @@ impl Run<'_> {
                 }
             }
         }
-        for path in changes.deleted.iter().filter(|path| folder.had(path)) {
-            if let Err(reason) = folder.remove(path) {
+        for path in deleted {
+            if let Some(protection) = judged.get(path) {
+                refused.add(path, &Rejection::Protected(*protection).to_string());
+            } else if let Err(reason) = folder.remove(path) {
                 refused.add(path, &reason);
             }
         }

@@ -19,8 +19,8 @@ use super::changes::{self, Change, Kind};
 use super::held::{self, Done, Record, State, Was};
 use super::{Layer, OLD};
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION, MAX_DELETED};
-use crate::protected::{ChangedTree, EntryKind, Mark, Protection, adds_git_driver, mark, protection};
-use crate::{ApplyMode, Error};
+use crate::protected::{ChangedTree, EntryKind, Mark, Protection, mark, protection};
+use crate::{ApplyMode, Error, adds_git_driver};
 
 /// How long the end of another run's apply in the same directory is waited for.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -743,7 +743,7 @@ impl<'a> Engine<'a> {
             .map_err(io::Error::from)
             .and_then(read)
             .unwrap_or_default();
-        if adds_git_driver(&old, &new) { Err(DenialReason::GitDriver) } else { Ok(()) }
+        if adds_git_driver(path, || old, &new) { Err(DenialReason::GitDriver) } else { Ok(()) }
     }
 
     /// Sets the modes of directories, the deepest first.

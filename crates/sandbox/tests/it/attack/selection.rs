@@ -91,6 +91,7 @@ const CORE: &[(u32, &str, Extent)] = &[
     (56, "set-user-id bits", Cold),
     (57, "shared temporary folder", Cold),
     (57, "temporary names cannot be guessed or prepared", Cold),
+    (58, "artifacts that programs of the host obey", Cold),
     (58, "protected paths of a host folder", Cold),
     (58, "a folder of the host without masks", Cold),
     (59, "working folder and variables widen nothing", Cold),

@@ -30,10 +30,17 @@ fn a_folder_is_copied_in_and_what_changed_comes_back() {
     let place = tempfile::tempdir().unwrap();
     let at = |name: &str| place.path().join(name);
     std::fs::create_dir_all(at("in/.git")).unwrap();
+    // Empty directories are not copied, and count.
+    std::fs::create_dir_all(at("half/objects")).unwrap();
     let tool = "#!/bin/sh\necho tool ran\n";
-    for (name, content) in
-        [("in/data", "one\n"), ("gone", "x"), ("kept", "k"), ("tool", tool), ("in/.git/config", "safe")]
-    {
+    for (name, content) in [
+        ("in/data", "one\n"),
+        ("gone", "x"),
+        ("kept", "k"),
+        ("tool", tool),
+        ("in/.git/config", "safe"),
+        ("half/HEAD", "h"),
+    ] {
         std::fs::write(at(name), content).unwrap();
     }
     std::fs::set_permissions(at("tool"), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -43,11 +50,13 @@ fn a_folder_is_copied_in_and_what_changed_comes_back() {
         .file("uploaded", Source::Bytes(b"u".to_vec()));
     let code = "ls -A; ./tool; cat in/data; echo two >> in/data; rm gone; mkdir -p out; echo new > out/made
         printf '#!/bin/sh\\n' > out/script; chmod +x out/script; ln -s /etc/shadow out/link; echo evil > in/.git/config
-        echo evil > CLAUDE.md; mkdir .git; mkdir .git/hooks; echo evil > .git/hooks/post-commit; exit 3";
+        echo evil > .bashrc; echo new > CLAUDE.md; mkdir .git; mkdir .git/hooks; echo evil > .git/hooks/post-commit
+        mkdir -p bare/objects bare/refs half/refs in/.git/objects/ab; echo x | tee bare/HEAD bare/config bare/objects/x bare/refs/x half/refs/x > /dev/null
+        echo n > bare/notes; echo o > in/.git/objects/ab/cd; echo '* filter=evil' > .gitattributes; exit 3";
     let outcome = shell(&sandbox, code).unwrap();
     assert_eq!(outcome.verdict, Verdict::Exit { code: 3 });
     let text = outcome.stdout.text();
-    assert_eq!(text, "gone\nin\nkept\ntool\nuploaded\ntool ran\none\n", "{}", outcome.stderr.text());
+    assert_eq!(text, "gone\nhalf\nin\nkept\ntool\nuploaded\ntool ran\none\n", "{}", outcome.stderr.text());
     let content = |name: &str| std::fs::read_to_string(at(name)).ok();
     for (name, expected) in [
         ("in/data", Some("one\ntwo\n")),
@@ -57,7 +66,17 @@ fn a_folder_is_copied_in_and_what_changed_comes_back() {
         ("out/made", Some("new\n")),
         ("out/link", None),
         ("in/.git/config", Some("safe")),
-        ("CLAUDE.md", None),
+        (".bashrc", None),
+        ("CLAUDE.md", Some("new\n")),
+        ("bare/notes", Some("n\n")),
+        ("bare/HEAD", None),
+        ("bare/config", None),
+        ("bare/objects/x", None),
+        ("bare/refs/x", None),
+        ("half/HEAD", Some("h")),
+        ("half/refs/x", None),
+        ("in/.git/objects/ab/cd", Some("o\n")),
+        (".gitattributes", None),
         (".git/hooks/post-commit", None),
     ] {
         assert_eq!(content(name).as_deref(), expected, "{name}: {:?}", outcome.report.notes);
@@ -65,7 +84,12 @@ fn a_folder_is_copied_in_and_what_changed_comes_back() {
     let made = std::fs::metadata(at("out/script")).unwrap();
     assert_eq!((made.uid(), made.mode() & 0o777), (std::fs::metadata(place.path()).unwrap().uid(), 0o755));
     let notes = outcome.report.notes.join("\n");
-    for said in ["is a copy of the folder", "`CLAUDE.md` is not copied back: it is protected", "1 links"] {
+    for said in [
+        "is a copy of the folder",
+        "`.bashrc` is not copied back: the path is protected",
+        "`.gitattributes` is not copied back: git executes",
+        "1 links",
+    ] {
         assert!(notes.contains(said), "{said}: {notes}");
     }
     assert!(outcome.report.has(Layer::WorkspaceQuota), "the limit counts for the copy");

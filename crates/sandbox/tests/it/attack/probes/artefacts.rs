@@ -1,4 +1,4 @@
-//! Rows 12, 52, 53, 55, 56, 57: files that come back, and what they could do to the host.
+//! Rows 12, 52, 53, 55, 56, 57, 58: files that come back, and what they could do to the host.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
@@ -25,6 +25,7 @@ pub(crate) const PROBES: &[Probe] = &[
         (Who::Level("minimal"), "no boundary is promised for files"),
         (Who::Backend("docker"), "a container is given a copy of the folder"),
     ]),
+    host(58, "artifacts that programs of the host obey", obeyed, all(OK)).cells(),
     host(57, "temporary names cannot be guessed or prepared", temporary, all(OK))
         .not_for(&[(Who::PrivateRoot, NAMELESS), (Who::Backend("docker"), NAMELESS)]),
 ];
@@ -79,6 +80,16 @@ fn links(place: &Place<'_>) -> String {
         return "the host's file was written".into();
     }
     answer
+}
+
+fn obeyed(place: &Place<'_>) -> String {
+    only_good(&place.attack(
+        "for path in ('.git/config', '.git/hooks/post-checkout', '.ssh/authorized_keys', '.bashrc', '.mcp.json',\n        \
+             '.claude/settings.json', '.vscode/tasks.json', '.npmrc', '.envrc', 'new/.git', 'new/.GIT/config'):\n    \
+         os.makedirs(os.path.dirname(path) or '.', exist_ok=True)\n    \
+         open(path, 'w').write('evil')\n\
+         open('good', 'w').write('good')",
+    ))
 }
 
 /// The folder of the export is the operator's; what is there already is neither followed nor overwritten.
