@@ -47,12 +47,13 @@ pub const PROTECTED_PATHS: [&str; 21] = [
 pub struct FileRoot {
     path: PathBuf,
     protected: Vec<String>,
+    host: Vec<PathBuf>,
 }
 
 impl FileRoot {
     /// A root that must exist when a tool is called. [`PROTECTED_PATHS`] are not written.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), protected: PROTECTED_PATHS.map(Into::into).to_vec() }
+        Self { path: path.into(), protected: PROTECTED_PATHS.map(Into::into).to_vec(), host: Vec::new() }
     }
 
     /// Replaces the list of paths that `write_file` refuses, each with `/` between its parts. An empty list allows
@@ -60,6 +61,18 @@ impl FileRoot {
     #[must_use]
     pub fn protected<P: Into<String>>(mut self, paths: impl IntoIterator<Item = P>) -> Self {
         self.protected = paths.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Protects files and directories of the host, each with everything beneath, under every name that leads to them:
+    /// no file tool writes, replaces or makes one. The paths are absolute; one that is missing is protected too.
+    #[must_use]
+    pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        for path in paths {
+            // A link and the file that it leads to are both protected.
+            self.host.extend(path.canonicalize().ok().filter(|real| *real != path));
+            self.host.push(path);
+        }
         self
     }
 
@@ -79,6 +92,8 @@ pub(crate) struct Folder {
     /// Whether reading follows links that stay inside.
     pub(super) follows_links: bool,
     protected: Vec<String>,
+    /// Files and directories of the host that are not written, by their absolute paths.
+    pub(super) host: Vec<PathBuf>,
 }
 
 impl Folder {
@@ -102,7 +117,7 @@ impl Folder {
                 .suggest("Call with a working folder beneath the root, or provide another `FileRoot`.")
             })?,
         };
-        Ok(Some(Self { root: path, beneath, follows_links: true, protected: root.protected }))
+        Ok(Some(Self { root: path, beneath, follows_links: true, protected: root.protected, host: root.host }))
     }
 
     /// A root itself, in which no link is followed.
@@ -112,6 +127,7 @@ impl Folder {
             beneath: PathBuf::new(),
             follows_links: false,
             protected: root.protected.clone(),
+            host: root.host.clone(),
         })
     }
 
@@ -205,7 +221,7 @@ impl Folder {
                 })
         });
         match rule {
-            None => Ok(()),
+            None => self.check_host(relative, given),
             Some(rule) => {
                 let message = format!(
                     "`{}` is not written: `{rule}` is a protected path, because other programs execute or obey it",
@@ -217,6 +233,35 @@ impl Folder {
             }
         }
     }
+}
+
+impl Folder {
+    /// Rejects a relative path that is a protected path of the host by its name, lies beneath one, or above one that is
+    /// missing, where a directory would be made.
+    fn check_host(&self, relative: &str, given: &str) -> Result<(), ToolError> {
+        let wanted = folded(&self.path().join(relative));
+        let is_protected = |path: &PathBuf| {
+            let path = folded(path);
+            wanted.starts_with(&path) || path.starts_with(&wanted)
+        };
+        match self.host.iter().find(|path| is_protected(path)) {
+            None => Ok(()),
+            Some(_) => Err(is_trusted(given)),
+        }
+    }
+}
+
+/// A path by which names that differ only in case, or in dots and spaces at their end, are the same.
+fn folded(path: &Path) -> PathBuf {
+    let part = |part: &std::ffi::OsStr| part.to_string_lossy().trim_end_matches(['.', ' ']).to_lowercase();
+    path.iter().map(part).collect()
+}
+
+/// Why a path that the operator trusts is not written.
+pub(super) fn is_trusted(given: &str) -> ToolError {
+    let message = format!("`{}` is not written: the operator protects this path", shown(given));
+    at_path(ToolError::permission(message), given)
+        .suggest("Write another file; only the operator changes files that decide what runs.")
 }
 
 /// A folder of the operator's, without symbolic links.
@@ -249,6 +294,7 @@ mod tests {
             beneath: "run".into(),
             follows_links: true,
             protected: protected.iter().map(ToString::to_string).collect(),
+            host: Vec::new(),
         }
     }
 
