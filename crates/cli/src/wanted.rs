@@ -140,7 +140,8 @@ impl Wanted {
         };
         sandbox = sandbox.limits(self.limits(timeout));
         if let Some(folder) = &self.workdir {
-            sandbox = sandbox.workspace(Workspace::Host(folder.clone())).protect(self.protected.iter().cloned());
+            sandbox =
+                sandbox.workspace(Workspace::Host(folder.clone())).protect(self.protected.iter().cloned());
         }
         if let Some(out) = self.egress()? {
             sandbox = sandbox.egress(out);
@@ -215,7 +216,9 @@ impl Wanted {
         let own = fields(self);
         let differs = |(name, value): &(String, Value)| {
             // Where packages came from does not matter once they are there, and no option says what is protected.
-            !value.is_null() && !["sources", "protected"].contains(&name.as_str()) && own.get(name).unwrap_or(&Value::Null) != value
+            !value.is_null()
+                && !["sources", "protected"].contains(&name.as_str())
+                && own.get(name).unwrap_or(&Value::Null) != value
         };
         let Some((name, _)) = fields(other).into_iter().find(differs) else { return Ok(()) };
         let option = format!("--{}", name.replace('_', "-"));

@@ -278,7 +278,6 @@ fn own_directories(path: &Path) -> Vec<PathBuf> {
     own(path).into_iter().chain(real.and_then(|real| own(&real))).collect()
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -177,7 +177,8 @@ impl Pins {
             if roots.any(|(root, pin)| pin.digest(root, &path) == Some(now.as_str())) {
                 continue;
             }
-            let message = format!("`{}` has changed since it was trusted, and is not started", path.display());
+            let message =
+                format!("`{}` has changed since it was trusted, and is not started", path.display());
             let trust = first.unwrap_or(path);
             return Err(Failure::new(Exit::Denied, "PERMISSION", message)
                 .hint(format!("Read it; then `toolpost trust {}`.", trust.display())));
@@ -213,7 +214,8 @@ impl Pins {
 
     /// Every path that is pinned.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.iter().flat_map(|(path, pin)| std::iter::once(path).chain(pin.references().map(|(path, _)| path)))
+        self.iter()
+            .flat_map(|(path, pin)| std::iter::once(path).chain(pin.references().map(|(path, _)| path)))
     }
 
     /// Stores them, in one step.

@@ -132,7 +132,9 @@ fn a_file_stands_with_everything_that_it_references() {
         row("c.toml", &format!("{COMMAND}program = \"DIR/tool\"\n{tool}"), &[("tool", "a")], "tool", "tool"),
         row(
             "c.toml",
-            &format!("{COMMAND}program = \"python3\"\n{tool}args = [\"DIR/srv/main.py\"]\nenv = {{ KEY = \"x\" }}\n"),
+            &format!(
+                "{COMMAND}program = \"python3\"\n{tool}args = [\"DIR/srv/main.py\"]\nenv = {{ KEY = \"x\" }}\n"
+            ),
             &[("srv/main.py", "a")],
             "srv/helper.py",
             "srv",
@@ -228,8 +230,10 @@ fn a_list_of_format_1_is_read_and_files_with_references_are_trusted_again() {
     env.write("words.md", "Say little.");
     let now = env.run(["trust", "plain.toml", "a.toml", "--json"]).ok().json();
     let files = now["files"].as_array().unwrap();
-    let old: serde_json::Map<String, Value> =
-        files.iter().map(|file| (file["path"].as_str().unwrap().to_owned(), file["sha256"].clone())).collect();
+    let old: serde_json::Map<String, Value> = files
+        .iter()
+        .map(|file| (file["path"].as_str().unwrap().to_owned(), file["sha256"].clone()))
+        .collect();
     let list = "../home/.local/state/toolpost/trust.json";
     assert_eq!(serde_json::from_str::<Value>(&env.read(list)).unwrap()["v"], 2);
     env.write(list, json!({ "v": 1, "files": old }).to_string());
@@ -314,12 +318,20 @@ fn file_tools_do_not_write_what_is_trusted_and_what_would_be() {
     env.run(["trust", "toolpost.toml"]).ok();
     let write = |path: &str, more: &[&str]| {
         let path = format!("path={path}");
-        let words = ["call", "write_file", &path, "content=x", "create_directories=true", "create_backup=false"];
+        let words =
+            ["call", "write_file", &path, "content=x", "create_directories=true", "create_backup=false"];
         env.run(words.iter().chain(more)).status.code()
     };
-    for path in
-        ["toolpost.toml", "Toolpost.toml", ".env", ".env/x", ".mcp.json", "deep/way.toml", "deep//way.toml", "weather"]
-    {
+    for path in [
+        "toolpost.toml",
+        "Toolpost.toml",
+        ".env",
+        ".env/x",
+        ".mcp.json",
+        "deep/way.toml",
+        "deep//way.toml",
+        "weather",
+    ] {
         assert_eq!(write(path, &[]), Some(5), "{path}");
     }
     assert_eq!(env.read("deep/way.toml"), "");
@@ -374,7 +386,8 @@ fn a_program_directory_beyond_its_bounds_is_rejected_with_the_fix() {
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o644)).unwrap();
     let large = std::fs::File::create(env.path("srv/large")).unwrap();
     large.set_len((256 << 20) + 1).unwrap();
-    let servers = json!({ "mcpServers": { "a": { "command": "python3", "args": [script], "env": { "K": "x" } } } });
+    let servers =
+        json!({ "mcpServers": { "a": { "command": "python3", "args": [script], "env": { "K": "x" } } } });
     env.write(".mcp.json", servers.to_string());
     let refused = env.run(["trust", ".mcp.json"]).exit(6);
     assert!(refused.err.contains("256 MiB") && refused.err.contains("directory of its own"), "{refused}");

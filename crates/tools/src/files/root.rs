@@ -117,7 +117,13 @@ impl Folder {
                 .suggest("Call with a working folder beneath the root, or provide another `FileRoot`.")
             })?,
         };
-        Ok(Some(Self { root: path, beneath, follows_links: true, protected: root.protected, host: root.host }))
+        Ok(Some(Self {
+            root: path,
+            beneath,
+            follows_links: true,
+            protected: root.protected,
+            host: root.host,
+        }))
     }
 
     /// A root itself, in which no link is followed.

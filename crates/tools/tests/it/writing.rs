@@ -151,8 +151,7 @@ async fn what_the_operator_protects_is_not_written_under_any_name() {
     let write = async |folder: &std::path::Path, path: &str, atomic: bool| {
         let file_root = FileRoot::new(folder).protect(protected.clone());
         let bench = Bench::with(|builder| builder.provide(file_root));
-        let arguments =
-            json!({"path": path, "content": "x", "atomic": atomic, "create_directories": true, "create_backup": false});
+        let arguments = json!({"path": path, "content": "x", "atomic": atomic, "create_directories": true, "create_backup": false});
         bench.toolbox.run("write_file", arguments).await
     };
     let again = place.path().join("again");
