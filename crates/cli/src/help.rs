@@ -373,8 +373,9 @@ max_tokens, max_time, max_cost and no_wrap_up are the settings of these names. W
 the limits is as in the settings; what those say of answers is for `run`, and does not count here.
 
 `kind`, `v`, `name` and `description` must be there. Paths are relative to the file. YAML and JSON
-have the same names. `toolpost trust` pins the file with the agents and the prompt that it names; no
-secret stands in it. A file that leads back to itself is refused, and so is a way of more than 8 files.
+have the same names. `toolpost trust` pins the file with the agents and the prompt that it names.
+No secret stands in it. A file that leads back to itself is rejected, and so are more than 8 files
+that lead from one to the next.
 
 Called in a run, it counts towards the limits of the run and is kept with it. Called by `call` or a
 client of `serve`, it is a run of its own: `toolpost runs ls` lists it with what it cost, and at a

@@ -74,8 +74,11 @@ impl Wanted {
         }
         let policy = args.egress_policy.as_deref();
         let workdir = args.workdir.as_ref().map(absolute).transpose()?;
-        let mut protected = config.protected(workdir.as_deref())?;
-        protected.extend(policy.map(closure::settled));
+        let mut protected = Vec::new();
+        if let Some(folder) = &workdir {
+            protected = config.protected(Some(folder))?;
+            protected.extend(policy.map(closure::settled));
+        }
         Ok(Self {
             lang,
             level: args.level.or_else(|| config.choice("level")),
