@@ -13,10 +13,10 @@ use toolpost_core::{BoxFuture, Schema, ToolSpec, check_tool_name, did_you_mean};
 use toolpost_llm::ModelSpec;
 use toolpost_sandbox::Level;
 
+use crate::config::closure::{self, Reference};
 use crate::config::keys::{Key, find};
 use crate::config::{Config, Origin, toml_entries};
 use crate::failure::Failure;
-use crate::mcp;
 use crate::target::{self, Opened, Trail};
 
 /// The version of the format.
@@ -83,6 +83,62 @@ pub(crate) fn kind(path: &Path, text: &str) -> Option<String> {
     let entries = entries(path, text).ok()?;
     let kind = entries.into_iter().find(|entry| entry.name == "kind")?;
     kind.value.as_str().map(str::to_owned)
+}
+
+/// The files that a description references: of an agent its tools and its prompt, of a gateway its upstreams, of a
+/// program that program and its scripts.
+pub(crate) fn references(path: &Path, text: &str) -> Vec<Reference> {
+    let Ok(entries) = entries(path, text) else { return Vec::new() };
+    let value = |name: &str| entries.iter().find(|entry| entry.name == name).map(|entry| &entry.value);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let texts = |list: Option<&Value>| -> Vec<String> {
+        let items = list.and_then(Value::as_array).into_iter().flatten();
+        items.filter_map(Value::as_str).map(|word| target::all_below(folder, word)).collect()
+    };
+    match value("kind").and_then(Value::as_str) {
+        Some("agent") => {
+            let tools = texts(value("tools"));
+            let prompt = value("system_prompt_file").and_then(Value::as_str);
+            let prompt = prompt.map(|file| Reference::File(folder.join(file)));
+            tools.iter().flat_map(|word| closure::of_targets(word)).chain(prompt).collect()
+        }
+        Some("gateway") => {
+            let upstreams = value("upstreams").and_then(Value::as_array).into_iter().flatten();
+            let targets = upstreams.filter_map(|upstream| upstream.get("target")?.as_str());
+            let targets = targets.map(|target| target::all_below(folder, target));
+            targets.flat_map(|word| closure::of_targets(&word)).collect()
+        }
+        Some("command") | None => of_program(&value),
+        Some(_) => Vec::new(),
+    }
+}
+
+/// The files of a described program: itself, and those that its fixed arguments name.
+fn of_program<'a>(value: &impl Fn(&str) -> Option<&'a Value>) -> Vec<Reference> {
+    fn fixed(list: Option<&Value>, words: &mut Vec<String>) {
+        for item in list.and_then(Value::as_array).into_iter().flatten() {
+            match item.as_str() {
+                Some(word) if !word.contains('{') => words.push(word.to_owned()),
+                Some(_) => {}
+                None => {
+                    fixed(item.get("args"), words);
+                    fixed(item.get("otherwise"), words);
+                }
+            }
+        }
+    }
+    let Some(program) = value("program").and_then(Value::as_str) else { return Vec::new() };
+    let tools: Vec<&Value> = value("tool").and_then(Value::as_array).into_iter().flatten().collect();
+    let own = tools.iter().filter_map(|tool| tool.get("env")).chain(value("env"));
+    let has_grants = own.filter_map(Value::as_object).any(|variables| !variables.is_empty());
+    let mut shared = vec![program.to_owned()];
+    fixed(value("args"), &mut shared);
+    let line = |tool: &&Value| {
+        let mut words = shared.clone();
+        fixed(tool.get("args"), &mut words);
+        closure::of_command(&words, None, has_grants)
+    };
+    tools.iter().flat_map(line).collect()
 }
 
 /// Reads a description whose text is trusted, and opens what it names. Paths in it are relative to its folder.
@@ -193,11 +249,7 @@ fn prompt(path: &Path) -> Result<String, Failure> {
 
 /// A target as it is called from where the command runs.
 fn below(folder: &Path, target: &str, config: &Config) -> String {
-    let is_path = target.contains('/') || target::is_description(target);
-    if mcp::is_address(target) || config.target(target).is_some() || !is_path {
-        return target.to_owned();
-    }
-    folder.join(target.trim_start_matches("./")).display().to_string()
+    if config.target(target).is_some() { target.to_owned() } else { target::below(folder, target) }
 }
 
 /// The same for a model that is a file.

@@ -64,15 +64,18 @@ async fn toolbox(
         let agent = AgentFileTool::new(file.spec, file.config, file.names_model, tools, Arc::clone(&events))?;
         opened.tools.push(Arc::new(agent));
     }
+    let protected = config.protected(Some(folder))?;
     let mut settings = CodeSettings::default();
+    settings.protected.clone_from(&protected);
     settings.level = permission.level.or_else(|| config.choice("level"));
     if let Some(path) = config.path("egress_policy") {
-        settings.egress = Some(egress::open(&egress::read(&path)?, config.flag("no_network"))?);
+        settings.egress = Some(egress::open(&egress::read(&path, config)?, config.flag("no_network"))?);
     }
     settings.search_path = env::get_os("PATH");
     let mut commands = CommandSettings::default();
     commands.level = settings.level;
     commands.search_path.clone_from(&settings.search_path);
+    commands.protected.clone_from(&protected);
     if names.iter().any(|name| ["run_code", "code_execution"].contains(&name.as_str())) {
         // Without a place everything is built each time, which is no reason to fail.
         settings.build_cache = packages::build_cache().unwrap_or_default();
@@ -82,7 +85,7 @@ async fn toolbox(
         }
     }
     let mut builder: Builder = Toolbox::builder()
-        .provide(FileRoot::new(folder))
+        .provide(FileRoot::new(folder).protect(protected))
         .provide(settings)
         .provide(commands)
         .provide(http(config))

@@ -1,10 +1,13 @@
 //! Settings: built in, of the machine, of the user, of the project, of the environment, of the command line. The later
 //! counts more, and each value knows where it is from.
 
+pub(crate) mod closure;
+mod digest;
 pub(crate) mod dotenv;
 mod file;
 pub(crate) use file::{toml_entries, toml_value};
 pub(crate) mod keys;
+mod pinned;
 pub(crate) mod places;
 pub(crate) mod trust;
 
@@ -59,6 +62,8 @@ pub(crate) struct Layer {
 pub(crate) struct Config {
     values: BTreeMap<&'static str, (Value, Origin)>,
     targets: BTreeMap<String, (String, Origin)>,
+    /// The digests of what the trusted project files in force reference, by path.
+    closure: BTreeMap<PathBuf, String>,
     pub(crate) layers: Vec<Layer>,
     /// What a person should know; told once.
     pub(crate) warnings: Vec<String>,
@@ -91,7 +96,9 @@ impl Config {
         let content = path.as_deref().map(file::content).transpose()?.flatten();
         let standing = match (&content, &path) {
             (Some(content), Some(path)) if strange => {
-                Some(Pins::load()?.standing_of(path, content.as_bytes()))
+                let (standing, closure) = Pins::load()?.judge(path, content.as_bytes());
+                self.closure.extend(closure);
+                Some(standing)
             }
             _ => None,
         };
@@ -99,7 +106,7 @@ impl Config {
             (Some(content), Some(path)) => match file::parse(&content, path) {
                 Ok(entries) => Some(entries),
                 // Whoever can write into a folder above must not be able to stop every command below it.
-                Err(failure) if standing.is_some_and(|standing| standing != Standing::Trusted) => {
+                Err(failure) if standing.as_ref().is_some_and(|standing| *standing != Standing::Trusted) => {
                     self.warnings.push(failure.message);
                     None
                 }
@@ -107,13 +114,13 @@ impl Config {
             },
             _ => None,
         };
-        let layer = Layer { name, exists: entries.is_some(), path, standing };
+        let layer = Layer { name, exists: entries.is_some(), path, standing: standing.clone() };
         if let (Some(entries), Some(path)) = (entries, &layer.path) {
-            let trusted = standing.is_none_or(|standing| standing == Standing::Trusted);
+            let trusted = standing.as_ref().is_none_or(|standing| *standing == Standing::Trusted);
             self.warnings.extend(entries.warnings);
             let mut waiting: Vec<String> = Vec::new();
             for (key, value, line) in entries.settings {
-                if trusted || key.acts_untrusted(&value) {
+                if trusted || key.acts_untrusted(&value, self.values.get(key.name).map(|(value, _)| value)) {
                     self.values.insert(key.name, (value, Origin::File { path: path.clone(), line }));
                 } else {
                     waiting.push(key.name.to_owned());
@@ -127,7 +134,7 @@ impl Config {
                 }
             }
             if !waiting.is_empty() {
-                self.warnings.push(untrusted(path, standing, &waiting.join(", ")));
+                self.warnings.push(untrusted(path, standing.as_ref(), &waiting.join(", ")));
             }
         }
         self.layers.push(layer);
@@ -148,9 +155,12 @@ impl Config {
         if here.is_file() {
             // Read once: what is judged is what is used.
             match dotenv::content(here) {
-                Ok(text) => match Pins::load()?.standing_of(here, text.as_bytes()) {
-                    Standing::Trusted => variables.extend(parse(here, &text)?),
-                    standing => self.warnings.push(untrusted(here, Some(standing), "its variables")),
+                Ok(text) => match Pins::load()?.judge(here, text.as_bytes()) {
+                    (Standing::Trusted, closure) => {
+                        self.closure.extend(closure);
+                        variables.extend(parse(here, &text)?);
+                    }
+                    (standing, _) => self.warnings.push(untrusted(here, Some(&standing), "its variables")),
                 },
                 // What cannot be read is not what somebody has trusted, and must not stop every command here.
                 Err(error) => {
@@ -287,12 +297,8 @@ pub(crate) fn known(name: &str) -> Result<&'static Key, Failure> {
     })
 }
 
-fn untrusted(path: &Path, standing: Option<Standing>, what: &str) -> String {
-    let why = if standing == Some(Standing::Changed) {
-        "has changed since it was trusted"
-    } else {
-        "is not trusted"
-    };
+fn untrusted(path: &Path, standing: Option<&Standing>, what: &str) -> String {
+    let why = standing.unwrap_or(&Standing::Unknown).reason(path);
     format!(
         "`{}` {why}: ignored are {what}. Read it; then `toolpost trust {}` makes it count.",
         path.display(),

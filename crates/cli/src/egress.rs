@@ -1,24 +1,21 @@
 //! A file with an allowlist of hosts: JSON or TOML, read strictly.
 
-use std::io;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 use toolpost_core::did_you_mean;
 use toolpost_sandbox::{Egress, EgressPolicy};
 
-use crate::config::toml_value;
+use crate::config::{Config, toml_value};
 use crate::env;
 use crate::failure::Failure;
-use crate::regular_file;
 
 /// The largest file that is read, in bytes.
 const MAX_SIZE: u64 = 1 << 20;
 
 /// Reads the policy of a file; its name says the form: `.toml` or `.json`.
-pub(crate) fn read(path: &Path) -> Result<EgressPolicy, Failure> {
-    let wrong = |error: &io::Error| Failure::file("the policy", path, error);
-    let text = regular_file::read_text(path, MAX_SIZE).map_err(|error| wrong(&error))?;
+pub(crate) fn read(path: &Path, config: &Config) -> Result<EgressPolicy, Failure> {
+    let text = config.read_text("the policy", path, MAX_SIZE)?;
     let form = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let value = match form {
         "json" => serde_json::from_str(&text).map_err(|error| error.to_string()),

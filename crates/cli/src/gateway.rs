@@ -46,11 +46,9 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<GatewaySettings, Failure>
     let mut settings: GatewaySettings =
         serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
     settings.check().map_err(|error| wrong(error.message().to_owned()))?;
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     for upstream in &mut settings.upstreams {
-        if upstream.target.starts_with("./") || upstream.target.starts_with("../") {
-            upstream.target = folder.join(&upstream.target).display().to_string();
-        }
+        upstream.target = target::all_below(folder, &upstream.target);
     }
     Ok(settings)
 }

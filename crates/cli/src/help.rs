@@ -210,8 +210,13 @@ Examples:
   toolpost trust --remove git.toml
   toolpost trust gateway.toml --tool calc/add
 
-A file is trusted with the content that it has now. When it changes, it counts no more until it is
-trusted again. Read it first: it may name programs, allow tools and choose where your data goes.";
+A file is trusted with the content that it has now, together with the files that it references:
+policies, descriptions, prompts, programs and scripts named by path. All of them are listed. When
+one of them changes, the file counts no more until it is trusted again. A server that is given
+variables is pinned with the whole directory of its program: at most 10,000 files and 256 MiB.
+
+Read the files first: they may name programs, allow tools and choose where your data goes. File
+tools never write a trusted file, nor `toolpost.toml`, `.env` and `.mcp.json` of this directory.";
 
 pub(crate) const LOGIN: &str = "\
 Examples:
@@ -368,8 +373,9 @@ max_tokens, max_time, max_cost and no_wrap_up are the settings of these names. W
 the limits is as in the settings; what those say of answers is for `run`, and does not count here.
 
 `kind`, `v`, `name` and `description` must be there. Paths are relative to the file. YAML and JSON
-have the same names. The file, the agents and the prompt that it names must be trusted; no secret
-stands in it. A file that leads back to itself is refused, and so is a way of more than 8 files.
+have the same names. `toolpost trust` pins the file with the agents and the prompt that it names.
+No secret stands in it. A file that leads back to itself is rejected, and so are more than 8 files
+that lead from one to the next.
 
 Called in a run, it counts towards the limits of the run and is kept with it. Called by `call` or a
 client of `serve`, it is a run of its own: `toolpost runs ls` lists it with what it cost, and at a
@@ -461,10 +467,10 @@ Each of these counts more than the one before:
   5. TOOLPOST_NAME of the environment
   6. `--config NAME=VALUE`, and the options of a command
 
-A toolpost.toml that is not trusted may set how things look, and forbid things with `ask`,
-`no_network` and `no_save`; the rest of it waits for `toolpost trust`. The same holds for a `.env`
-beside it, whose variables, like those of `--env-file`, fill what the environment leaves unset. They
-override nothing and reach no sandbox.";
+A toolpost.toml that is not trusted sets how output looks, and otherwise only tightens: `ask`,
+`no_network` and `no_wrap_up`, smaller limits, a stricter level, fewer allowed tools and hosts. The
+rest of it waits for `toolpost trust`, and so does a `.env` beside it, whose variables, like those
+of `--env-file`, fill what the environment leaves unset. They override nothing and reach no sandbox.";
 
 #[cfg(test)]
 mod tests {

@@ -9,11 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use toolpost_core::{Code, Secret, ToolError};
+use toolpost_core::{Code, Secret, StartCheck, ToolError};
 use toolpost_mcp::client::{Client, Endpoint, OAuth, TokenStore};
 use toolpost_sandbox::Level;
 
 use crate::args::ServerArgs;
+use crate::config::closure::{self, Reference};
 use crate::config::{Config, places};
 use crate::env;
 use crate::exit::Exit;
@@ -33,11 +34,19 @@ pub(crate) struct Server {
     pub(crate) endpoint: Endpoint,
     /// The image that the program is in; its arguments are the endpoint's command.
     pub(crate) image: Option<String>,
+    /// What must hold directly before each start of the program.
+    pub(crate) check: Option<StartCheck>,
 }
 
 /// Whether a target is the address or the command of a server. What it says is then one target, commas and all.
 pub(crate) fn is_address(target: &str) -> bool {
     PREFIXES.iter().any(|prefix| target.starts_with(prefix))
+}
+
+/// The files of this host that the command of a server names.
+pub(crate) fn references(target: &str) -> Vec<Reference> {
+    let words = target.strip_prefix("stdio:").and_then(|command| words(command).ok());
+    words.map_or(Vec::new(), |words| closure::of_command(&words, None, false))
 }
 
 /// Whether a token can be given to it.
@@ -55,7 +64,7 @@ pub(crate) fn of_address(target: &str, token: Option<&Secret>, level: Level) -> 
         };
         let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
         let endpoint = Endpoint::Program { argv, env: Vec::new(), dir: None, level };
-        return Ok(Server { name, endpoint, image: None });
+        return Ok(Server { name, endpoint, image: None, check: None });
     }
     if let Some(command) = target.strip_prefix(CONTAINER) {
         let mut words = words(command)?.into_iter();
@@ -67,7 +76,7 @@ pub(crate) fn of_address(target: &str, token: Option<&Secret>, level: Level) -> 
         let name = last.split([':', '@']).next().unwrap_or(last).to_owned();
         let argv = words.map(OsString::from).collect();
         let endpoint = Endpoint::Program { argv, env: Vec::new(), dir: None, level };
-        return Ok(Server { name, endpoint, image: Some(image) });
+        return Ok(Server { name, endpoint, image: Some(image), check: None });
     }
     let headers = match token {
         None => Vec::new(),
@@ -89,7 +98,7 @@ pub(crate) fn of_address(target: &str, token: Option<&Secret>, level: Level) -> 
     } else {
         Endpoint::Http { url, headers }
     };
-    Ok(Server { name: host.to_owned(), endpoint, image: None })
+    Ok(Server { name: host.to_owned(), endpoint, image: None, check: None })
 }
 
 fn is_this_machine(host: &str) -> bool {
@@ -129,7 +138,7 @@ pub(crate) fn token(args: &ServerArgs) -> Result<Option<Secret>, Failure> {
 
 /// Connects to a server, or starts it.
 pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Client>, Failure> {
-    let Server { name, mut endpoint, image } = server;
+    let Server { name, mut endpoint, image, check } = server;
     let level = match &endpoint {
         Endpoint::Program { level, .. } if image.is_none() => Some(*level),
         _ => None,
@@ -145,6 +154,10 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
         backend = Some(made.backend);
     }
     let mut builder = Client::builder(endpoint).name(&name).no_network(config.flag("no_network"));
+    builder = builder.protect(config.protected(None)?);
+    if let Some(check) = check {
+        builder = builder.start_check(check);
+    }
     if let Some(backend) = backend {
         builder = builder.backend(backend);
     } else if let Some(path) = env::get_os("PATH") {

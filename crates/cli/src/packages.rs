@@ -31,8 +31,10 @@ impl Sources {
     pub(crate) fn read(config: &Config) -> Result<Self, Failure> {
         let path = |setting, variable, what: &str| {
             let named = config.path(setting).or_else(|| env::get_os(variable).map(PathBuf::from));
-            let real =
-                named.map(|path| path.canonicalize().map_err(|error| Failure::file(what, &path, &error)));
+            let real = named.map(|path| {
+                let real = path.canonicalize().map_err(|error| Failure::file(what, &path, &error))?;
+                config.check_pinned(what, &real).map(|()| real)
+            });
             real.transpose()
         };
         Ok(Self {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toolpost_core::{Secret, Tool, ToolGroup as _, ToolSource, ToolSpec, did_you_mean};
+use toolpost_core::{Secret, StartCheck, Tool, ToolGroup as _, ToolSource, ToolSpec, did_you_mean};
 use toolpost_exec::client::Executables;
 use toolpost_exec::command::{CommandTools, SHIPPED};
 use toolpost_mcp::client::Client;
@@ -13,7 +13,8 @@ use toolpost_toolbox::sources::Gateway;
 use toolpost_toolbox::{Builder, Toolbox};
 
 use crate::agent_file::{self, AgentFile};
-use crate::config::trust::{Pins, Standing};
+use crate::config::closure::{self, Reference};
+use crate::config::trust::{Pins, Standing, start_check};
 use crate::config::{Config, places};
 use crate::env;
 use crate::exit::Exit;
@@ -127,6 +128,11 @@ impl Opened {
 pub(crate) struct Trail(Vec<(PathBuf, String)>);
 
 impl Trail {
+    /// Whether no description led to the target.
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The same with one more.
     ///
     /// # Errors
@@ -215,7 +221,9 @@ async fn open_all(
             CommandTools::shipped(name)?.into_tools().into_iter().for_each(|tool| opened.add(tool));
         } else if mcp::is_address(target) {
             let token = token.as_ref().filter(|_| mcp::takes_token(target));
-            servers.push(mcp::of_address(target, token, server_level)?);
+            let mut server = mcp::of_address(target, token, server_level)?;
+            server.check = check_of(mcp::references(target), config, trail)?;
+            servers.push(server);
         } else if is_description(target) {
             let path = Path::new(target);
             let text = trusted(path)?;
@@ -242,7 +250,7 @@ async fn open_all(
         }
     }
     if !paths.is_empty() {
-        programs(&mut opened, paths, config, level, sampling).await?;
+        programs(&mut opened, paths, config, level, sampling, trail).await?;
     }
     for server in servers {
         let client = mcp::connect(server, config).await?;
@@ -257,6 +265,21 @@ async fn open_all(
 /// The targets of a word: several, separated by commas, unless it is an address or a command.
 pub(crate) fn split(word: &str) -> Vec<&str> {
     if mcp::is_address(word.trim()) { vec![word.trim()] } else { word.split(',').map(str::trim).collect() }
+}
+
+/// A target that a file names, as it is called from where the command runs: a path is relative to the directory of the
+/// file.
+pub(crate) fn below(folder: &Path, target: &str) -> String {
+    let is_path = target.contains('/') || is_description(target);
+    if mcp::is_address(target) || !is_path {
+        return target.to_owned();
+    }
+    folder.join(target.trim_start_matches("./")).display().to_string()
+}
+
+/// The same for a word that names one target or several.
+pub(crate) fn all_below(folder: &Path, word: &str) -> String {
+    split(word).into_iter().map(|target| below(folder, target)).collect::<Vec<_>>().join(",")
 }
 
 /// Whether a target names tools that come with this program: nobody else can have their names.
@@ -297,11 +320,7 @@ pub(crate) fn trusted_as(what: &str, reason: &str, path: &Path) -> Result<String
     match Pins::load()?.standing_of(path, text.as_bytes()) {
         Standing::Trusted => Ok(text),
         standing => {
-            let why = if standing == Standing::Changed {
-                "has changed since it was trusted"
-            } else {
-                "is not trusted"
-            };
+            let why = standing.reason(path);
             Err(Failure::new(Exit::Denied, "PERMISSION", format!("{what} `{}` {why}", path.display()))
                 .hint(format!("{reason} Read it; then `toolpost trust {}`.", path.display())))
         }
@@ -310,9 +329,12 @@ pub(crate) fn trusted_as(what: &str, reason: &str, path: &Path) -> Result<String
 
 /// The tools of a description.
 fn described(path: &Path, text: &str) -> Result<Vec<Arc<dyn Tool>>, Failure> {
-    let tools = CommandTools::from_toml(text, path.display().to_string())
-        .map_err(|error| Failure::usage(error.to_string()))?;
-    Ok(tools.into_tools())
+    let origin = path.display().to_string();
+    let tools = match start_check(closure::references(path, text.as_bytes())) {
+        Some(check) => CommandTools::from_toml_checked(text, origin, check),
+        None => CommandTools::from_toml(text, origin),
+    };
+    Ok(tools.map_err(|error| Failure::usage(error.to_string()))?.into_tools())
 }
 
 fn unknown_kind(path: &Path, kind: Option<&str>) -> Failure {
@@ -329,15 +351,31 @@ fn unknown_kind(path: &Path, kind: Option<&str>) -> Failure {
     )
 }
 
+/// The check of what trusted files name. What the operator names, on the command line or in settings of the user, is the
+/// operator's own word.
+fn check_of(
+    references: Vec<Reference>,
+    config: &Config,
+    trail: &Trail,
+) -> Result<Option<StartCheck>, Failure> {
+    let pins = if trail.is_empty() { Pins::default() } else { Pins::load()? };
+    let is_pinned = |path: &Path| config.pins(path) || pins.paths().any(|pinned| pinned == path);
+    Ok(start_check(references.into_iter().filter(|reference| is_pinned(&reference.path())).collect()))
+}
+
 async fn programs(
     opened: &mut Opened,
     paths: Vec<PathBuf>,
     config: &Config,
     level: Option<Level>,
     sampling: bool,
+    trail: &Trail,
 ) -> Result<(), Failure> {
-    let mut builder = Executables::builder().sampling(sampling);
+    let mut builder = Executables::builder().sampling(sampling).protect(config.protected(None)?);
     let only = paths.len() == 1 && opened.tools.is_empty();
+    if let Some(check) = check_of(paths.iter().cloned().map(Reference::File).collect(), config, trail)? {
+        builder = builder.start_check(check);
+    }
     for path in paths {
         builder = builder.path(path);
     }

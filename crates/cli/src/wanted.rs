@@ -13,7 +13,7 @@ use toolpost_sandbox::{Egress, EgressPolicy, HostPattern, Language, Level, Limit
 
 use crate::args::{Backend, ExecArgs, Pull};
 use crate::commands::pair;
-use crate::config::Config;
+use crate::config::{Config, closure};
 use crate::container;
 use crate::egress;
 use crate::exit::Exit;
@@ -39,6 +39,9 @@ pub(crate) struct Wanted {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) workdir: Option<PathBuf>,
+    /// What a run never changes in a working directory of the host.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) protected: Vec<PathBuf>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) allow_host: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -69,6 +72,13 @@ impl Wanted {
             let (name, value) = pair("--env", text)?;
             env.insert(name.to_owned(), value.to_owned());
         }
+        let policy = args.egress_policy.as_deref();
+        let workdir = args.workdir.as_ref().map(absolute).transpose()?;
+        let mut protected = Vec::new();
+        if let Some(folder) = &workdir {
+            protected = config.protected(Some(folder))?;
+            protected.extend(policy.map(closure::settled));
+        }
         Ok(Self {
             lang,
             level: args.level.or_else(|| config.choice("level")),
@@ -82,10 +92,11 @@ impl Wanted {
             max_total_output: args.max_total_output,
             max_file: args.max_file,
             env,
-            workdir: args.workdir.as_ref().map(absolute).transpose()?,
+            workdir,
+            protected,
             allow_host: args.allow_host.clone(),
             allow_address: args.allow_address.clone(),
-            egress_policy: args.egress_policy.as_deref().map(egress::read).transpose()?,
+            egress_policy: policy.map(|path| egress::read(path, config)).transpose()?,
             backend: args.backend,
             runtime: args.runtime.clone(),
             image: args.image.clone(),
@@ -132,7 +143,8 @@ impl Wanted {
         };
         sandbox = sandbox.limits(self.limits(timeout));
         if let Some(folder) = &self.workdir {
-            sandbox = sandbox.workspace(Workspace::Host(folder.clone()));
+            sandbox =
+                sandbox.workspace(Workspace::Host(folder.clone())).protect(self.protected.iter().cloned());
         }
         if let Some(out) = self.egress()? {
             sandbox = sandbox.egress(out);
@@ -206,8 +218,10 @@ impl Wanted {
         };
         let own = fields(self);
         let differs = |(name, value): &(String, Value)| {
-            // Where packages came from does not matter once they are there.
-            !value.is_null() && name != "sources" && own.get(name).unwrap_or(&Value::Null) != value
+            // Where packages came from does not matter once they are there, and no option says what is protected.
+            !value.is_null()
+                && !["sources", "protected"].contains(&name.as_str())
+                && own.get(name).unwrap_or(&Value::Null) != value
         };
         let Some((name, _)) = fields(other).into_iter().find(differs) else { return Ok(()) };
         let option = format!("--{}", name.replace('_', "-"));

@@ -45,6 +45,7 @@ mod schema;
 mod scope;
 mod secret;
 mod spec;
+mod start_check;
 mod state;
 mod status;
 mod suggest;
@@ -84,6 +85,7 @@ pub use self::schema::{Problem, Schema};
 pub use self::scope::Scope;
 pub use self::secret::Secret;
 pub use self::spec::{Annotations, Example, Mode, SpecError, ToolSpec, check_tool_name};
+pub use self::start_check::StartCheck;
 pub use self::state::{
     Change, Commit, Committed, DocStore, Document, OnConflict, Patch, Sleep, StateAddress, StateConflict,
     StateDoc, StateSpec, StateValue, StateView, Write, check_document_id, check_pointer, escape_pointer,

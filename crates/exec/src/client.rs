@@ -62,8 +62,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use toolpost_core::{
-    BoxFuture, Call, CallRecord, Clock as _, Output, PromptSpec, Reply, ResourceSpec, Status, SystemClock,
-    ToolError, ToolSource, ToolSpec, did_you_mean,
+    BoxFuture, Call, CallRecord, Clock as _, Output, PromptSpec, Reply, ResourceSpec, StartCheck, Status,
+    SystemClock, ToolError, ToolSource, ToolSpec, did_you_mean,
 };
 use toolpost_sandbox::Workspace;
 
@@ -217,6 +217,9 @@ impl Executables {
         if Stamp::of(&bound.program.path)? == bound.program.known.stamp {
             return Ok(bound.clone());
         }
+        // A program that may not start is not asked, and its tools stay known for when it may.
+        let check = self.settings.start_check.clone();
+        tokio::task::spawn_blocking(move || check.as_ref().map_or(Ok(()), StartCheck::check)).await??;
         self.refresh().await;
         let path = bound.program.origin.path.display();
         let catalog = self.catalog();

@@ -62,7 +62,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
-use toolpost_core::{Args, Tool, ToolError, ToolGroup, ToolSpec, did_you_mean, hex};
+use toolpost_core::{Args, StartCheck, Tool, ToolError, ToolGroup, ToolSpec, did_you_mean, hex};
 
 pub use self::place::DescriptionError;
 pub use self::settings::CommandSettings;
@@ -84,8 +84,23 @@ impl CommandTools {
     /// # Errors
     /// What is wrong first, with its line.
     pub fn from_toml(text: &str, origin: impl Into<String>) -> Result<Self, DescriptionError> {
-        let origin = origin.into();
-        let commands = description::read(text, &origin)?.into_iter().map(Arc::new).collect();
+        Self::read(text, origin.into(), None)
+    }
+
+    /// Like [`CommandTools::from_toml`], with a check that runs directly before each start of the program.
+    ///
+    /// # Errors
+    /// What is wrong first, with its line.
+    pub fn from_toml_checked(
+        text: &str,
+        origin: impl Into<String>,
+        check: StartCheck,
+    ) -> Result<Self, DescriptionError> {
+        Self::read(text, origin.into(), Some(check))
+    }
+
+    fn read(text: &str, origin: String, check: Option<StartCheck>) -> Result<Self, DescriptionError> {
+        let commands = description::read(text, &origin, check)?.into_iter().map(Arc::new).collect();
         let digest = hex(Sha256::digest(text.as_bytes()));
         Ok(Self { origin, digest, commands })
     }

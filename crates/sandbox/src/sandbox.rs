@@ -82,6 +82,8 @@ pub struct Sandbox {
     pub(crate) apply: ApplyMode,
     pub(crate) allowed: Vec<PathBuf>,
     pub(crate) layers: Option<PathBuf>,
+    /// Host paths that apply never changes, with everything beneath: absolute, without symbolic links.
+    pub(crate) protected: Vec<PathBuf>,
 }
 
 // A sandbox is only read; what a backend keeps of a run that panicked is the backend's own business.
@@ -198,6 +200,14 @@ impl Sandbox {
     #[must_use]
     pub fn read_only(mut self, path: impl Into<PathBuf>) -> Self {
         self.read_only.push(path.into());
+        self
+    }
+
+    /// Protects files and directories of the host, each with everything beneath: no upload and nothing that a run hands
+    /// back replaces one. The paths are absolute and without symbolic links; one that is missing is protected too.
+    #[must_use]
+    pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        self.protected.extend(paths);
         self
     }
 
@@ -374,6 +384,12 @@ impl Sandbox {
         for (index, (name, _)) in self.files.iter().enumerate() {
             check_file_name(name)?;
             let folded = name.to_lowercase();
+            // A name may come from a model; what the program may not write, an upload may not either.
+            if let Workspace::Host(host) | Workspace::LiveHost(host) = &self.workspace
+                && self.protects(host, &folded)
+            {
+                return Err(refused("file name", name, "it is a protected path of the host directory"));
+            }
             if self.files[..index].iter().any(|(other, _)| other.to_lowercase() == folded) {
                 return Err(refused(
                     "file name",
@@ -405,6 +421,16 @@ impl Sandbox {
             }
         }
         Ok(())
+    }
+
+    /// Whether an upload, named in lower case, would land at a path of [`Sandbox::protect`] or beneath one.
+    fn protects(&self, host: &Path, folded: &str) -> bool {
+        // A working directory that does not exist is an error of its own.
+        let host = host.canonicalize().unwrap_or_else(|_| host.to_owned());
+        self.protected.iter().filter_map(|path| path.strip_prefix(&host).ok()).any(|path| {
+            let path = path.to_string_lossy().to_lowercase();
+            Path::new(folded).starts_with(&path) || Path::new(&path).starts_with(folded)
+        })
     }
 
     fn check_environment(&self) -> Result<(), Error> {
@@ -636,6 +662,26 @@ mod tests {
             .file(".github/x", Source::Bytes(vec![]))
             .check_files()
             .unwrap();
+    }
+
+    #[test]
+    fn uploads_may_not_reach_what_the_caller_protects() {
+        let protected = ["/x/way.toml", "/x/server", "/other"].map(PathBuf::from);
+        let sandbox = Sandbox::new().workspace(Workspace::Host("/x".into())).protect(protected);
+        for (name, is_accepted) in [
+            ("way.toml", false),
+            ("Way.TOML", false),
+            ("way.toml/a", false),
+            ("server", false),
+            ("server/lib/a.py", false),
+            ("way.toml.txt", true),
+            ("servers/a.py", true),
+            ("other", true),
+        ] {
+            let upload = sandbox.clone().file(name, Source::Bytes(vec![]));
+            assert_eq!(upload.check_files().is_ok(), is_accepted, "{name}");
+            upload.workspace(Workspace::Fresh).check_files().unwrap();
+        }
     }
 
     #[test]

@@ -158,6 +158,7 @@ impl Session {
             servers: addresses.collect::<Result<_, Error>>()?,
             limits: &settings.limits,
         })?;
+        let sandbox = sandbox.protect(settings.protected.iter().cloned());
         let secrets: Vec<Secret> = settings
             .secrets()
             .into_iter()

@@ -134,6 +134,7 @@ pub(super) struct Settings {
     pub(super) mode: PermissionMode,
     pub(super) limits: Limits,
     pub(super) folder: Option<PathBuf>,
+    pub(super) protected: Vec<PathBuf>,
     pub(super) verbose: bool,
     pub(super) hooks: Option<Arc<dyn Hooks>>,
     pub(super) port: Option<Arc<dyn Port>>,
@@ -184,6 +185,7 @@ impl Builder {
             mode: PermissionMode::default(),
             limits: Limits::default(),
             folder: None,
+            protected: Vec::new(),
             verbose: false,
             hooks: None,
             port: None,
@@ -283,6 +285,13 @@ impl Builder {
     /// session.
     pub fn working_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.0.folder = Some(folder.into());
+        self
+    }
+
+    /// Protects files and directories of the host, each with everything beneath, from what Claude Code writes in its
+    /// working directory ([`toolpost_sandbox::Sandbox::protect`]).
+    pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        self.0.protected.extend(paths);
         self
     }
 

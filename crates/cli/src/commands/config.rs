@@ -175,11 +175,11 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 fn paths(config: &Config, printer: &Printer) -> Result<(), Failure> {
-    let state = |layer: &crate::config::Layer| match (layer.exists, layer.standing) {
+    let state = |layer: &crate::config::Layer| match (layer.exists, &layer.standing) {
         (false, _) => "absent",
         (true, None) => "read",
         (true, Some(Standing::Trusted)) => "read, trusted",
-        (true, Some(Standing::Changed)) => "changed since it was trusted",
+        (true, Some(Standing::Changed(_))) => "changed since it was trusted",
         (true, Some(Standing::Unknown)) => "not trusted",
     };
     if printer.format != Format::Text {

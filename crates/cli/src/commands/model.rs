@@ -15,7 +15,6 @@ use crate::config::Config;
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::regular_file;
 
 /// The largest file with facts of models, in bytes.
 const MAX_MODELS: u64 = 16 << 20;
@@ -70,8 +69,7 @@ pub(super) fn provider_files(provider: &str, config: &Config) -> Result<Provider
 pub(crate) fn catalog(config: &Config) -> Result<Arc<Catalog>, Failure> {
     let built_in = Catalog::built_in();
     let Some(path) = config.path("models.file") else { return Ok(Arc::clone(built_in)) };
-    let text = regular_file::read_text(&path, MAX_MODELS)
-        .map_err(|error| Failure::file("the models", &path, &error))?;
+    let text = config.read_text("the models", &path, MAX_MODELS)?;
     Ok(Arc::new(built_in.with_file(&path.display().to_string(), &text)?))
 }
 
@@ -82,12 +80,14 @@ pub(crate) fn key(provider: &Provider) -> Option<Secret> {
 
 fn router(config: &Config) -> Result<Router, Failure> {
     let usual = HttpOptions::default();
+    let ca_file = config.path("models.ca_file");
+    ca_file.iter().try_for_each(|path| config.check_pinned("the file of certificates", path))?;
     let time = |name: &'static str, usual: std::time::Duration| config.duration(name).unwrap_or(usual);
     let http = HttpOptions {
         no_network: config.flag("no_network"),
         proxy: env::get("HTTPS_PROXY").map(Secret::new),
         no_proxy: env::get("NO_PROXY").unwrap_or_default(),
-        ca_files: config.path("models.ca_file").into_iter().collect(),
+        ca_files: ca_file.into_iter().collect(),
         connect_timeout: time("models.connect_timeout", usual.connect_timeout),
         first_byte_timeout: time("models.first_byte_timeout", usual.first_byte_timeout),
         event_timeout: time("models.event_timeout", usual.event_timeout),

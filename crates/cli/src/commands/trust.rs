@@ -8,13 +8,13 @@ use toolpost_core::Code;
 use toolpost_toolbox::sources::{Standing, Verdict};
 
 use crate::args::TrustArgs;
-use crate::config::trust::{Pins, Standing as FileStanding};
+use crate::config::trust::{Pin, Pins, Standing as FileStanding};
 use crate::config::{Config, places};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::mcp::files as files_of_servers;
 use crate::print::Printer;
-use crate::style::{FAINT, GOOD, HINT, WARN, harmless, paint};
+use crate::style::{FAINT, GOOD, HINT, WARN, harmless, label, paint};
 use crate::{gateway, target};
 
 pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
@@ -43,23 +43,23 @@ pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Resul
         added.push(pins.add(&path)?);
     }
     pins.save()?;
-    for (path, hash) in &added {
+    for (path, pin, content) in &added {
         // What may be started from now on.
-        let content = std::fs::read(path).unwrap_or_default();
-        for server in files_of_servers::described(path, &content) {
+        for server in files_of_servers::described(path, content) {
             printer.note(&format!("  {}", harmless(&server)));
         }
-        let short = hash.get(..12).unwrap_or(hash);
-        printer.note(&format!(
-            "{} {} {}",
-            paint(GOOD, "trusted"),
-            paint(HINT, path.display()),
-            paint(FAINT, short)
-        ));
+        let line = |path: &Path, digest: &str| {
+            let digest = digest.strip_prefix("tree:").unwrap_or(digest);
+            let path = label(&path.display().to_string());
+            format!("{} {}", paint(HINT, path), paint(FAINT, digest.get(..12).unwrap_or(digest)))
+        };
+        printer.note(&format!("{} {}", paint(GOOD, "trusted"), line(path, &pin.sha256)));
+        for (path, digest) in pin.references() {
+            printer.note(&format!("  {} {}", paint(GOOD, "with"), line(path, digest)));
+        }
     }
     if !printer.is_text() {
-        let files: Vec<Value> =
-            added.iter().map(|(path, hash)| json!({ "path": path, "sha256": hash })).collect();
+        let files: Vec<Value> = added.iter().map(|(path, pin, _)| entry(path, pin)).collect();
         printer.json(&json!({ "files": files }))?;
     }
     Ok(Exit::Ok)
@@ -166,25 +166,38 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
+/// A trusted file with what it references, for a program.
+fn entry(path: &Path, pin: &Pin) -> Value {
+    let references: Vec<Value> =
+        pin.references().map(|(path, digest)| json!({ "path": path, "digest": digest })).collect();
+    json!({ "path": path, "sha256": pin.sha256, "references": references })
+}
+
 fn list(pins: &Pins, printer: &Printer) -> Result<(), Failure> {
     let state = |path: &Path| match pins.standing(path) {
-        FileStanding::Trusted => "trusted",
-        FileStanding::Changed => "changed since",
-        FileStanding::Unknown => "gone",
+        FileStanding::Trusted => ("trusted", None),
+        FileStanding::Changed(changed) => ("changed since", Some(changed).filter(|changed| changed != path)),
+        FileStanding::Unknown => ("gone", None),
     };
     if !printer.is_text() {
-        let files: Vec<Value> = pins
-            .iter()
-            .map(|(path, hash)| json!({ "path": path, "sha256": hash, "state": state(path) }))
-            .collect();
-        return printer.json(&json!({ "files": files }));
+        let file = |(path, pin): (&Path, &Pin)| {
+            let (state, changed) = state(path);
+            let mut entry = entry(path, pin);
+            entry["state"] = state.into();
+            if let Some(changed) = changed {
+                entry["changed"] = changed.display().to_string().into();
+            }
+            entry
+        };
+        return printer.json(&json!({ "files": pins.iter().map(file).collect::<Vec<_>>() }));
     }
     let lines: Vec<String> = pins
         .iter()
         .map(|(path, _)| {
-            let state = state(path);
+            let (state, changed) = state(path);
             let style = if state == "trusted" { FAINT } else { WARN };
-            format!("{} {}", paint(HINT, path.display()), paint(style, format!("({state})")))
+            let changed = changed.map_or(String::new(), |changed| format!(": `{}`", changed.display()));
+            format!("{} {}", paint(HINT, path.display()), paint(style, format!("({state}{changed})")))
         })
         .collect();
     if lines.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 use toml_edit::{Document, Item, TableLike};
@@ -10,7 +10,7 @@ use toolpost_core::did_you_mean;
 
 use super::keys::{KEYS, Key, Kind, find};
 use crate::failure::Failure;
-use crate::regular_file;
+use crate::{regular_file, target};
 
 /// The largest file that is read, in bytes.
 const MAX_SIZE: u64 = 1 << 20;
@@ -90,11 +90,7 @@ impl Reader<'_> {
             let target = item
                 .as_str()
                 .ok_or_else(|| self.wrong(line, &place, "expected a target, such as \"./weather\""))?;
-            let target = if target.starts_with("./") || target.starts_with("../") {
-                self.below(target).display().to_string()
-            } else {
-                target.to_owned()
-            };
+            let target = target::all_below(self.folder(), target);
             entries.targets.insert(name.to_owned(), (target, line));
         }
         Ok(())
@@ -111,14 +107,19 @@ impl Reader<'_> {
     /// A path of a file is relative to its folder, not to where the command happens to run.
     fn absolute(&self, key: &Key, value: Value) -> Value {
         match (key.kind, &value) {
-            (Kind::Path, Value::String(path)) => self.below(path).display().to_string().into(),
+            (Kind::Path, Value::String(path)) => {
+                self.folder().join(path.trim_start_matches("./")).display().to_string().into()
+            }
+            (Kind::Texts, Value::Array(words)) if key.name == "tools" => {
+                let words = words.iter().filter_map(Value::as_str);
+                words.map(|word| target::all_below(self.folder(), word)).collect()
+            }
             _ => value,
         }
     }
 
-    fn below(&self, path: &str) -> PathBuf {
-        let folder = self.path.parent().unwrap_or(Path::new(""));
-        folder.join(path.trim_start_matches("./"))
+    fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
     }
 }
 

@@ -1,9 +1,9 @@
-//! Every setting, in one table: what it is called, what it takes, and whether a stranger's folder may set it.
+//! Every setting, in one table: what it is called, what it takes, and what an untrusted project file may set.
 
-use crate::args::duration;
 use serde_json::Value;
+use toolpost_core::parse_duration;
 
-use crate::args::CACHING;
+use crate::args::{CACHING, duration};
 
 /// What a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +36,20 @@ pub(crate) enum Kind {
     Choice(&'static [&'static str]),
 }
 
-/// Whether a project file that nobody trusts may set it.
+/// What an untrusted project file may set: how output looks, and what is tighter than the value in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Untrusted {
-    /// Yes: it changes how things look.
+    /// Every value: it changes how output looks.
     Acts,
-    /// Only to true, which forbids something.
-    ActsIfTrue,
-    /// No: it could start, allow, spend or send something.
+    /// Only true, which forbids something.
+    IfTrue,
+    /// Only a value below the one in force. Without one there is no limit, and each value is below.
+    IfSmaller,
+    /// Only a sandbox level above the one in force; without one, the highest.
+    IfStricter,
+    /// Only entries of the list in force.
+    IfFewer,
+    /// Nothing: it could start, allow, hide, spend or send something.
     Waits,
 }
 
@@ -56,7 +62,7 @@ pub(crate) struct Key {
     pub(crate) kind: Kind,
     /// The variable of the environment that sets it.
     pub(crate) variable: &'static str,
-    /// Whether a stranger's folder may set it.
+    /// What an untrusted project file may set.
     pub(crate) untrusted: Untrusted,
     /// Its value when nobody sets it; empty if there is none.
     pub(crate) default: &'static str,
@@ -83,7 +89,7 @@ const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh", "max"];
 use Kind::{
     Amount, Choice, Count, Flag, Number, Object, Path, Probability, Spares, Temperature, Text, Texts,
 };
-use Untrusted::{Acts, ActsIfTrue, Waits};
+use Untrusted::{Acts, IfFewer, IfSmaller, IfStricter, IfTrue, Waits};
 
 /// The settings. A row with the kind, a reader and a test each: see `tests/it/config.rs`.
 pub(crate) const KEYS: &[Key] = &[
@@ -164,7 +170,7 @@ pub(crate) const KEYS: &[Key] = &[
         "models.retries",
         Number,
         "TOOLPOST_MODELS_RETRIES",
-        Waits,
+        IfSmaller,
         "3",
         "how often a request is tried again",
     ),
@@ -180,7 +186,7 @@ pub(crate) const KEYS: &[Key] = &[
         "models.connect_timeout",
         Kind::Duration,
         "TOOLPOST_MODELS_CONNECT_TIMEOUT",
-        Waits,
+        IfSmaller,
         "10s",
         "how long making a connection to a provider takes",
     ),
@@ -188,7 +194,7 @@ pub(crate) const KEYS: &[Key] = &[
         "models.first_byte_timeout",
         Kind::Duration,
         "TOOLPOST_MODELS_FIRST_BYTE_TIMEOUT",
-        Waits,
+        IfSmaller,
         "3m",
         "how long an answer takes to begin",
     ),
@@ -196,7 +202,7 @@ pub(crate) const KEYS: &[Key] = &[
         "models.event_timeout",
         Kind::Duration,
         "TOOLPOST_MODELS_EVENT_TIMEOUT",
-        Waits,
+        IfSmaller,
         "1m",
         "how long an answer may be silent",
     ),
@@ -204,7 +210,7 @@ pub(crate) const KEYS: &[Key] = &[
         "models.total_timeout",
         Kind::Duration,
         "TOOLPOST_MODELS_TOTAL_TIMEOUT",
-        Waits,
+        IfSmaller,
         "30m",
         "how long an answer takes in all",
     ),
@@ -220,7 +226,7 @@ pub(crate) const KEYS: &[Key] = &[
         "models.requests_per_minute",
         Count,
         "TOOLPOST_MODELS_REQUESTS_PER_MINUTE",
-        Waits,
+        IfSmaller,
         "",
         "how often a provider is asked in a minute",
     ),
@@ -228,7 +234,7 @@ pub(crate) const KEYS: &[Key] = &[
         "models.tokens_per_minute",
         Count,
         "TOOLPOST_MODELS_TOKENS_PER_MINUTE",
-        Waits,
+        IfSmaller,
         "",
         "how many tokens a provider is given and asked for in a minute",
     ),
@@ -236,7 +242,7 @@ pub(crate) const KEYS: &[Key] = &[
         "models.concurrency",
         Count,
         "TOOLPOST_MODELS_CONCURRENCY",
-        Waits,
+        IfSmaller,
         "",
         "how many requests a provider gets at once",
     ),
@@ -257,23 +263,30 @@ pub(crate) const KEYS: &[Key] = &[
         "false",
         "whether the provider keeps the arguments of tools to their schemas, where it can",
     ),
-    key("allow", Texts, "TOOLPOST_ALLOW", Waits, "", "tools that need no approval"),
-    key("ask", Flag, "TOOLPOST_ASK", ActsIfTrue, "false", "ask before each call of every tool"),
-    key("level", Choice(LEVELS), "TOOLPOST_LEVEL", Waits, "", "the sandbox level"),
+    key("allow", Texts, "TOOLPOST_ALLOW", IfFewer, "", "tools that need no approval"),
+    key("ask", Flag, "TOOLPOST_ASK", IfTrue, "false", "ask before each call of every tool"),
+    key("level", Choice(LEVELS), "TOOLPOST_LEVEL", IfStricter, "", "the sandbox level"),
     key("artifacts", Path, "TOOLPOST_ARTIFACTS", Waits, "", "where `run` puts files that were made"),
-    key("no_save", Flag, "TOOLPOST_NO_SAVE", ActsIfTrue, "false", "keep neither conversations nor runs"),
+    key("no_save", Flag, "TOOLPOST_NO_SAVE", Waits, "false", "keep neither conversations nor runs"),
     key("store", Path, "TOOLPOST_STORE", Waits, "", "the file that keeps the state of tools"),
-    key("max_iterations", Count, "TOOLPOST_MAX_ITERATIONS", Waits, "25", "how often a run asks its model"),
-    key("max_tool_calls", Count, "TOOLPOST_MAX_TOOL_CALLS", Waits, "", "how many tools a run calls"),
-    key("max_tokens", Count, "TOOLPOST_MAX_TOKENS", Waits, "", "how many tokens a run reads and writes"),
+    key(
+        "max_iterations",
+        Count,
+        "TOOLPOST_MAX_ITERATIONS",
+        IfSmaller,
+        "25",
+        "how often a run asks its model",
+    ),
+    key("max_tool_calls", Count, "TOOLPOST_MAX_TOOL_CALLS", IfSmaller, "", "how many tools a run calls"),
+    key("max_tokens", Count, "TOOLPOST_MAX_TOKENS", IfSmaller, "", "how many tokens a run reads and writes"),
     key("max_output_tokens", Count, "TOOLPOST_MAX_OUTPUT_TOKENS", Waits, "", "the longest answer of a model"),
-    key("max_time", Kind::Duration, "TOOLPOST_MAX_TIME", Waits, "", "how long a run takes"),
-    key("max_cost", Amount, "TOOLPOST_MAX_COST", Waits, "", "how many US dollars a run costs"),
+    key("max_time", Kind::Duration, "TOOLPOST_MAX_TIME", IfSmaller, "", "how long a run takes"),
+    key("max_cost", Amount, "TOOLPOST_MAX_COST", IfSmaller, "", "how many US dollars a run costs"),
     key(
         "parallel_tools",
         Count,
         "TOOLPOST_PARALLEL_TOOLS",
-        Waits,
+        IfSmaller,
         "8",
         "how many tools of a run work at once",
     ),
@@ -305,7 +318,7 @@ pub(crate) const KEYS: &[Key] = &[
         "repairs",
         Number,
         "TOOLPOST_REPAIRS",
-        Waits,
+        IfSmaller,
         "2",
         "how often a model is told that its answer does not fit its schema",
     ),
@@ -313,7 +326,7 @@ pub(crate) const KEYS: &[Key] = &[
         "no_wrap_up",
         Flag,
         "TOOLPOST_NO_WRAP_UP",
-        ActsIfTrue,
+        IfTrue,
         "false",
         "a run ends at a limit without summing up",
     ),
@@ -337,7 +350,7 @@ pub(crate) const KEYS: &[Key] = &[
         "no_network",
         Flag,
         "TOOLPOST_NO_NETWORK",
-        ActsIfTrue,
+        IfTrue,
         "false",
         "no connection leaves this machine; any text but `0` and `false` means it",
     ),
@@ -377,7 +390,7 @@ pub(crate) const KEYS: &[Key] = &[
         "http.allow_hosts",
         Texts,
         "TOOLPOST_HTTP_ALLOW_HOSTS",
-        Waits,
+        IfFewer,
         "",
         "hosts that `http_request` may ask, and logins may go to, although they are not public",
     ),
@@ -465,7 +478,7 @@ pub(crate) const KEYS: &[Key] = &[
         "log",
         Text,
         "TOOLPOST_LOG",
-        Acts,
+        Waits,
         "",
         "what is logged, such as `debug` or `toolpost::call=debug,warn`",
     ),
@@ -553,15 +566,32 @@ impl Key {
         }
     }
 
-    /// Whether a file that nobody trusts may set this value.
-    pub(crate) fn acts_untrusted(&self, value: &Value) -> bool {
+    /// Whether an untrusted file may set this value, where another one may be in force.
+    pub(crate) fn acts_untrusted(&self, value: &Value, current: Option<&Value>) -> bool {
+        let amount = |value: &Value| match self.kind {
+            Kind::Duration => Some(parse_duration(value.as_str()?).ok()?.as_secs_f64()),
+            _ => value.as_f64(),
+        };
+        let rank = |value: &Value| LEVELS.iter().position(|level| value == level);
         match self.untrusted {
             Untrusted::Acts => true,
-            Untrusted::ActsIfTrue => *value == Value::Bool(true),
+            Untrusted::IfTrue => *value == Value::Bool(true),
+            Untrusted::IfSmaller => current.is_none_or(|current| amount(value) <= amount(current)),
+            Untrusted::IfStricter => match current {
+                Some(current) => rank(value) >= rank(current),
+                None => rank(value) == Some(LEVELS.len() - 1),
+            },
+            Untrusted::IfFewer => {
+                let known = current.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+                value.as_array().is_some_and(|values| values.iter().all(|value| known.contains(value)))
+            }
             Untrusted::Waits => false,
         }
     }
 }
+
+#[cfg(test)]
+mod untrusted;
 
 #[cfg(test)]
 mod tests {

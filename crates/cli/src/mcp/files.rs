@@ -10,7 +10,8 @@ use toolpost_mcp::client::Endpoint;
 use toolpost_sandbox::Level;
 
 use super::Server;
-use crate::config::trust::{Pins, Standing};
+use crate::config::closure::{self, Reference};
+use crate::config::trust::{Pins, Standing, start_check};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -46,10 +47,14 @@ struct Found {
     servers: Map<String, Value>,
 }
 
+/// Whether a file is one of another client, by its name.
+pub(crate) fn is_known(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| NAMES.contains(&name))
+}
+
 /// What of a file's content is trusted: the servers alone, as some of these files change with each use of their client.
 pub(crate) fn pinned<'a>(path: &Path, content: &'a [u8]) -> Cow<'a, [u8]> {
-    let is_known = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| NAMES.contains(&name));
-    let value = if is_known { serde_json::from_slice::<Value>(content).ok() } else { None };
+    let value = if is_known(path) { serde_json::from_slice::<Value>(content).ok() } else { None };
     match value {
         Some(value) => Cow::Owned(all_of(&value).to_string().into_bytes()),
         None => Cow::Borrowed(content),
@@ -78,16 +83,42 @@ fn all_of(value: &Value) -> Value {
 
 /// Each server of a file, with what would be started or connected to, for whoever is to trust it.
 pub(crate) fn described(path: &Path, content: &[u8]) -> Vec<String> {
-    let is_known = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| NAMES.contains(&name));
-    let value = if is_known { serde_json::from_slice::<Value>(content).ok() } else { None };
+    let value = if is_known(path) { serde_json::from_slice::<Value>(content).ok() } else { None };
     let Some(value) = value else { return Vec::new() };
+    servers(&value).map(|(name, entry)| format!("{name}: {}", summary(entry))).collect()
+}
+
+/// The servers of a file: for everybody, and by project.
+fn servers(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     let projects = value.get("projects").and_then(Value::as_object).into_iter().flatten();
-    std::iter::once(&value)
+    std::iter::once(value)
         .chain(projects.map(|(_, project)| project))
         .flat_map(|section| KEYS.iter().filter_map(|key| section.get(*key)?.as_object()))
         .flatten()
-        .map(|(name, entry)| format!("{name}: {}", summary(entry)))
-        .collect()
+}
+
+/// The files that the servers of a file reference.
+pub(crate) fn references(content: &[u8]) -> Vec<Reference> {
+    let Ok(value) = serde_json::from_slice::<Value>(content) else { return Vec::new() };
+    let entries = servers(&value).filter_map(|(_, entry)| serde_json::from_value(entry.clone()).ok());
+    entries.flat_map(|entry: Entry| entry.references()).collect()
+}
+
+impl Entry {
+    /// The files that the command names. A server that is given variables has grants.
+    fn references(&self) -> Vec<Reference> {
+        let Some(command) = &self.command else { return Vec::new() };
+        let has_grants = self.has_grants();
+        let words = std::iter::once(command).chain(&self.args);
+        // A variable that is not set is an error where the server is started.
+        let words: Vec<String> = words.map(|word| expand(word).unwrap_or_else(|_| word.clone())).collect();
+        let start = self.cwd.as_deref().map(|cwd| expand(cwd).unwrap_or_else(|_| cwd.to_owned()));
+        closure::of_command(&words, start.as_deref().map(Path::new), has_grants)
+    }
+
+    fn has_grants(&self) -> bool {
+        !self.env.is_empty() || self.command.iter().chain(&self.args).any(|word| word.contains("${"))
+    }
 }
 
 /// What an entry would start or connect to, as it stands there: the words, the folder, and what else is handed over, of
@@ -178,14 +209,12 @@ pub(crate) fn named(name: &str, level: Level) -> Result<Option<Server>, Failure>
     for Found { path, content, servers } in found() {
         let Some(entry) = servers.get(name) else { continue };
         let shown = path.display();
-        match Pins::load()?.standing_of(&path, &content) {
+        let parsed = serde_json::from_value::<Entry>(entry.clone());
+        let used = parsed.as_ref().map(Entry::references).unwrap_or_default();
+        match Pins::load()?.standing_for(&path, &content, &used) {
             Standing::Trusted => {}
             standing => {
-                let why = if standing == Standing::Changed {
-                    "has changed since it was trusted"
-                } else {
-                    "is not trusted"
-                };
+                let why = standing.reason(&path);
                 return Err(Failure::new(
                     Exit::Denied,
                     "PERMISSION",
@@ -195,10 +224,14 @@ pub(crate) fn named(name: &str, level: Level) -> Result<Option<Server>, Failure>
             }
         }
         let wrong = |why: &str| Failure::usage(format!("the server `{name}` of `{shown}`: {why}"));
-        let entry: Entry =
-            serde_json::from_value(entry.clone()).map_err(|error| wrong(&error.to_string()))?;
+        let mut entry = parsed.map_err(|error| wrong(&error.to_string()))?;
+        if entry.has_grants() && entry.command.is_some() {
+            // A compiled cache that it wrote would be a change of its directory.
+            entry.env.entry("PYTHONDONTWRITEBYTECODE").or_insert_with(|| "1".into());
+        }
+        let check = start_check(used);
         return endpoint(entry, level)
-            .map(|endpoint| Some(Server { name: name.to_owned(), endpoint, image: None }))
+            .map(|endpoint| Some(Server { name: name.to_owned(), endpoint, image: None, check }))
             .map_err(|why| wrong(&why));
     }
     Ok(None)

@@ -246,6 +246,8 @@ fn its_tools_are_relative_to_the_file_and_may_be_agents_in_yaml_and_json() {
     trust(&env, "agents/deep/adder.yaml", yaml);
     let other = json!({ "kind": "agent", "v": 1, "name": "other", "description": "Does it." });
     trust(&env, "agents/deep/other.json", &other.to_string());
+    // It was trusted before there was what it references.
+    env.run(["trust", "agents/a.toml"]).ok();
     assert_eq!(call(&env, &[]).ok().out, "It is 5.\n");
     // Who asks for everything is asked for the tools of agents too, and names them like all others.
     call(&env, &["--ask", "--no-input"]).exit(5);
@@ -261,18 +263,21 @@ fn a_file_that_leads_back_to_itself_is_refused_with_the_way() {
     trust(&env, "self.toml", &agent("tools = [\"./self.toml\"]\n"));
     let refused = env.run(["tools", "self.toml"]).exit(2);
     assert!(refused.err.contains("self.toml → ./self.toml"), "{refused}");
-    trust(&env, "a.toml", &agent("tools = [\"b.toml\"]\n"));
+    env.write("a.toml", agent("tools = [\"b.toml\"]\n"));
     trust(&env, "b.toml", &agent("tools = [\"c\"]\n"));
+    env.run(["trust", "a.toml"]).ok();
     let refused = env.run(["tools", "a.toml", "--config", "targets.c=a.toml"]).exit(2);
     assert!(refused.err.contains("leads back to itself: a.toml → ./b.toml → a.toml"), "{refused}");
     // By way of a gateway.
-    trust(&env, "g.toml", "kind = \"gateway\"\n[[upstreams]]\nname = \"up\"\ntarget = \"./d.toml\"\n");
-    trust(&env, "d.toml", &agent("tools = [\"g.toml\"]\n"));
+    env.write("g.toml", "kind = \"gateway\"\n[[upstreams]]\nname = \"up\"\ntarget = \"./d.toml\"\n");
+    env.write("d.toml", agent("tools = [\"g.toml\"]\n"));
+    env.run(["trust", "g.toml"]).ok();
     let away = env.run(["tools", "g.toml"]);
     assert!(away.err.contains("leads back to itself"), "{away}");
     for number in 0..9 {
-        trust(&env, &format!("{number}.toml"), &agent(&format!("tools = [\"{}.toml\"]\n", number + 1)));
+        env.write(&format!("{number}.toml"), agent(&format!("tools = [\"{}.toml\"]\n", number + 1)));
     }
+    env.run(["trust", "0.toml"]).ok();
     let refused = env.run(["tools", "0.toml"]).exit(2);
     assert!(refused.err.contains("at most 8"), "{refused}");
 }
@@ -322,11 +327,11 @@ fn what_is_wrong_in_a_file_is_told_with_its_place() {
     assert!(env.run(["tools", "b.yaml"]).exit(2).err.contains("which is written in TOML"));
     trust(&env, "c.json", "{\"v\": 1}");
     assert!(env.run(["tools", "c.json"]).exit(2).err.contains("does not say of which `kind` it is"));
-    // Instructions of a stranger are not followed.
-    env.write("words.md", "Obey.");
+    // Instructions that nobody has trusted are not followed.
     trust(&env, "a.toml", &agent("system_prompt_file = \"words.md\"\n"));
+    env.write("words.md", "Obey.");
     let refused = env.run(["tools", "a.toml"]).exit(5);
-    assert!(refused.err.contains("the system prompt") && refused.err.contains("words.md"), "{refused}");
+    assert!(refused.err.contains("references") && refused.err.contains("words.md"), "{refused}");
 }
 
 #[test]

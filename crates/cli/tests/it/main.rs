@@ -45,5 +45,6 @@ mod several;
 mod state;
 mod support;
 mod targets;
+mod trust;
 mod tuning;
 mod weather;

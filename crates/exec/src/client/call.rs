@@ -177,7 +177,7 @@ async fn talk(
     }
     let program = command_line(settings, &bound.program.path, arguments.iter().map(String::as_str));
     let most = [MAX_PRINTED, MAX_ERRORS].map(|most| settings.limits.output_total.min(most));
-    let mut process = Process::start(sandbox, program, MAX_LINE, most).await?;
+    let mut process = Process::start(sandbox, program, MAX_LINE, most, settings.start_check.clone()).await?;
     if !is_open {
         process.close_input();
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use toolpost_core::{ToolError, format_duration};
+use toolpost_core::{StartCheck, ToolError, format_duration};
 use toolpost_sandbox::{Cancel, Verdict, Workspace};
 
 use super::program::{self, Dialect, Known, Stamp, command_line, excerpt, of_sandbox, of_verdict};
@@ -46,9 +46,14 @@ async fn printed(
     let program = command_line(settings, path, arguments.iter().copied());
     let cancel = Cancel::new();
     let guard = CancelOnDrop(cancel.clone());
-    let outcome = tokio::task::spawn_blocking(move || sandbox.run(&program, &cancel, &mut |_| {})).await?;
+    let check = settings.start_check.clone();
+    let run = move || {
+        check.as_ref().map_or(Ok(()), StartCheck::check)?;
+        sandbox.run(&program, &cancel, &mut |_| {}).map_err(of_sandbox)
+    };
+    let outcome = tokio::task::spawn_blocking(run).await?;
     drop(guard);
-    let outcome = outcome.map_err(of_sandbox)?;
+    let outcome = outcome?;
     let what = format!("`{} {}`", path.display(), arguments.join(" "));
     let too_long = || ToolError::limit(format!("{what} printed more than {} MiB", MAX_ANSWER >> 20));
     if outcome.stdout.dropped > 0

@@ -7,7 +7,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use toolpost_core::{ToolError, has_more_values_than};
+use toolpost_core::{StartCheck, ToolError, has_more_values_than};
 use toolpost_sandbox::{Cancel, HostDirectory, Outcome, Program, Running, Sandbox};
 
 use super::program::of_sandbox;
@@ -87,9 +87,11 @@ impl Process {
         program: Program,
         line: usize,
         total: [u64; 2],
+        check: Option<StartCheck>,
     ) -> Result<Self, ToolError> {
         // Making a sandbox blocks for a millisecond.
-        tokio::task::spawn_blocking(move || Self::start_blocking(&sandbox, &program, line, total)).await?
+        let start = move || Self::start_blocking(&sandbox, &program, line, total, check.as_ref());
+        tokio::task::spawn_blocking(start).await?
     }
 
     fn start_blocking(
@@ -97,7 +99,9 @@ impl Process {
         program: &Program,
         line: usize,
         total: [u64; 2],
+        check: Option<&StartCheck>,
     ) -> Result<Self, ToolError> {
+        check.map_or(Ok(()), StartCheck::check)?;
         let mut running = sandbox.start(program).map_err(of_sandbox)?;
         let (cancel, directory) = (running.cancel(), running.host_directory());
         let flooded = Arc::new(AtomicU64::new(0));

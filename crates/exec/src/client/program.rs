@@ -141,7 +141,7 @@ pub(super) fn sandbox(settings: &Settings, path: &Path, wall: Duration, workspac
     for (name, value) in &settings.environment {
         sandbox = sandbox.env(name, value.clone());
     }
-    sandbox
+    sandbox.protect(settings.protected.iter().cloned())
 }
 
 /// Why a program could not be started.

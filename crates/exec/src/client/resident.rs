@@ -157,7 +157,8 @@ async fn start(settings: &Settings, bound: &Bound, key: &Key) -> Result<Idle, To
     let workspace = key.folder.clone().map_or(Workspace::Fresh, Workspace::Host);
     let sandbox = program::sandbox(settings, &key.path, LIFETIME, workspace).level(key.level);
     let line = command_line(settings, &key.path, ["--resident"]);
-    let mut process = Process::start(sandbox, line, MAX_LINE, [u64::MAX; 2]).await?;
+    let mut process =
+        Process::start(sandbox, line, MAX_LINE, [u64::MAX; 2], settings.start_check.clone()).await?;
     let limit = settings.discovery_timeout;
     let hello = tokio::time::timeout(limit, hello(&mut process)).await.map_err(|_| {
         ToolError::timeout(format!(

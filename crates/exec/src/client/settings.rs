@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use toolpost_core::StartCheck;
 use toolpost_sandbox::{Level, Limits};
 
 use super::Executables;
@@ -47,6 +48,8 @@ pub(super) struct Settings {
     pub(super) readable: Vec<PathBuf>,
     pub(super) environment: Vec<(String, OsString)>,
     pub(super) cache: Option<PathBuf>,
+    pub(super) protected: Vec<PathBuf>,
+    pub(super) start_check: Option<StartCheck>,
 }
 
 impl std::fmt::Debug for Settings {
@@ -86,6 +89,8 @@ impl ExecutablesBuilder {
             readable: Vec::new(),
             environment: Vec::new(),
             cache: None,
+            protected: Vec::new(),
+            start_check: None,
         })
     }
 
@@ -234,6 +239,21 @@ impl ExecutablesBuilder {
     #[must_use]
     pub fn cache(mut self, folder: impl Into<PathBuf>) -> Self {
         self.0.cache = Some(folder.into());
+        self
+    }
+
+    /// Protects files and directories of the host, each with everything beneath, from what runs hand back
+    /// ([`toolpost_sandbox::Sandbox::protect`]).
+    #[must_use]
+    pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        self.0.protected.extend(paths);
+        self
+    }
+
+    /// Sets a check that runs directly before each start of a program, for discovery too. Default none.
+    #[must_use]
+    pub fn start_check(mut self, check: StartCheck) -> Self {
+        self.0.start_check = Some(check);
         self
     }
 

@@ -9,7 +9,7 @@ use regex::Regex;
 use serde_json::Value;
 use toml::de::DeTable;
 use toolpost_core::{
-    Annotations, Approval, Example, Placement, Policy, Retry, Timeout, ToolSpec, parse_duration,
+    Annotations, Approval, Example, Placement, Policy, Retry, StartCheck, Timeout, ToolSpec, parse_duration,
 };
 use toolpost_sandbox::{Level, Sandbox};
 
@@ -37,6 +37,8 @@ pub(super) struct Program {
     pub(super) needs_network: bool,
     pub(super) readable: Vec<PathBuf>,
     pub(super) memory: Option<u64>,
+    /// What must hold directly before each start.
+    pub(super) start_check: Option<StartCheck>,
 }
 
 /// The version that a program must have.
@@ -95,7 +97,7 @@ struct Shared {
 }
 
 /// Reads a description.
-pub(super) fn read(text: &str, origin: &str) -> Result<Vec<Command>> {
+pub(super) fn read(text: &str, origin: &str, check: Option<StartCheck>) -> Result<Vec<Command>> {
     let source = Source { origin, text };
     if text.len() > MAX_TEXT {
         let message = format!("the description has {} bytes, expected at most {MAX_TEXT}", text.len());
@@ -119,7 +121,7 @@ pub(super) fn read(text: &str, origin: &str) -> Result<Vec<Command>> {
             version.integer()?
         )));
     }
-    let shared = shared(&mut file)?;
+    let shared = shared(&mut file, check)?;
     let tables = file.tables("tool")?;
     if tables.is_empty() {
         return Err(file.error("there is no tool: expected at least one `[[tool]]`"));
@@ -139,7 +141,7 @@ pub(super) fn read(text: &str, origin: &str) -> Result<Vec<Command>> {
     Ok(commands)
 }
 
-fn shared(file: &mut Section<'_>) -> Result<Shared> {
+fn shared(file: &mut Section<'_>, start_check: Option<StartCheck>) -> Result<Shared> {
     let program = file.need("program")?;
     let name = program.filled_text()?;
     if name.contains('/') && !name.starts_with('/') {
@@ -155,6 +157,7 @@ fn shared(file: &mut Section<'_>) -> Result<Shared> {
         needs_network: false,
         readable: Vec::new(),
         memory: None,
+        start_check,
     };
     if let Some(item) = file.take("sandbox") {
         sandbox(item.table()?, &mut program)?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_core::{
-    Args, Artifact, BoxFuture, Ctx, Evidence, Output, Secret, Timeout, Tool, ToolError, ToolSpec,
+    Args, Artifact, BoxFuture, Ctx, Evidence, Output, Secret, StartCheck, Timeout, Tool, ToolError, ToolSpec,
     format_duration,
 };
 use toolpost_sandbox::{Cancel, Error, Event, Level, Outcome, Sandbox, Stdin, Verdict, Workspace};
@@ -80,6 +80,7 @@ impl Command {
         let secrets = self.secrets(args);
         let mut log = LineLog::new(ctx, &secrets);
         let (mut bytes, mut records, mut has_enough) = (0, 0, false);
+        self.program.check_start()?;
         let outcome = sandbox
             .run(&toolpost_sandbox::Program::argv(line), &cancel, &mut |event| {
                 log.take(event);
@@ -149,6 +150,7 @@ impl Command {
         if let Some(path) = &settings.search_path {
             sandbox = sandbox.search_path(path);
         }
+        sandbox = sandbox.protect(settings.protected.iter().cloned());
         Ok(self.program.readable.iter().chain(&settings.readable).fold(sandbox, Sandbox::read_only))
     }
 
@@ -363,12 +365,18 @@ impl Program {
     }
 
     /// Asks the program for its version, once.
+    /// Whether the program may start now.
+    fn check_start(&self) -> Result<(), ToolError> {
+        self.start_check.as_ref().map_or(Ok(()), StartCheck::check)
+    }
+
     fn check_version(&self, need: &VersionNeed, base: &Sandbox) -> Result<(), ToolError> {
         if need.is_met.get().is_some() {
             return Ok(());
         }
         let line = std::iter::once(&self.name).chain(&need.args).cloned();
         let limits = toolpost_sandbox::Limits::default().with_wall(VERSION_WALL).with_stdout(STDERR_BYTES);
+        self.check_start()?;
         let outcome = base
             .clone()
             .limits(limits)

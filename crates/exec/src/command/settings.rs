@@ -24,4 +24,7 @@ pub struct CommandSettings {
     /// Files and folders of the host that programs may read at their own paths, besides those that the description
     /// names. Default none.
     pub readable: Vec<PathBuf>,
+    /// Files and directories of the host that no run changes, each with everything beneath
+    /// ([`toolpost_sandbox::Sandbox::protect`]). Default none.
+    pub protected: Vec<PathBuf>,
 }

@@ -10,7 +10,7 @@ use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::sync::{mpsc, oneshot};
-use toolpost_core::{Secret, ToolError};
+use toolpost_core::{Secret, StartCheck, ToolError};
 use toolpost_sandbox::{HostDirectory, Level, Limits, Program, Running, Sandbox, Workspace};
 
 use super::flight::Arrival;
@@ -117,6 +117,7 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
     limits.wall = limits.wall.max(LIFETIME);
     let workspace = start.dir.map_or(Workspace::Fresh, |dir| Workspace::Host(dir.to_owned()));
     let mut sandbox = Sandbox::new().level(start.level).limits(limits).workspace(workspace);
+    sandbox = sandbox.protect(settings.protected.iter().cloned());
     if let Some(backend) = &settings.backend {
         sandbox = sandbox.backend(Arc::clone(backend));
     } else {
@@ -141,7 +142,12 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
     let (program, limit) = (Program::argv(argv), settings.limits.message_bytes);
     let theirs = errors.clone();
     // Making a sandbox blocks for a millisecond.
-    let streams = tokio::task::spawn_blocking(move || begin(&sandbox, &program, limit, theirs)).await??;
+    let check = settings.start_check.clone();
+    let start = move || {
+        check.as_ref().map_or(Ok(()), StartCheck::check)?;
+        begin(&sandbox, &program, limit, theirs)
+    };
+    let streams = tokio::task::spawn_blocking(start).await??;
     Ok((streams, errors))
 }
 

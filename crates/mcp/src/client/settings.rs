@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolpost_core::{LogLevel, NoPort, Port, ToolError};
+use toolpost_core::{LogLevel, NoPort, Port, StartCheck, ToolError};
 use toolpost_sandbox::Backend;
 
 use super::oauth::{OAuth, Session};
@@ -65,6 +65,8 @@ pub(super) struct Settings {
     pub(super) sandbox_limits: Option<toolpost_sandbox::Limits>,
     pub(super) backend: Option<Arc<dyn Backend>>,
     pub(super) tasks: bool,
+    pub(super) protected: Vec<PathBuf>,
+    pub(super) start_check: Option<StartCheck>,
     /// Who asks, if the server wants to know.
     pub(super) session: Option<Arc<Session>>,
 }
@@ -100,6 +102,8 @@ impl ClientBuilder {
             sandbox_limits: None,
             backend: None,
             tasks: true,
+            protected: Vec::new(),
+            start_check: None,
             session: None,
         };
         Self(settings, None)
@@ -121,6 +125,19 @@ impl ClientBuilder {
     /// Adds a folder that the server is told to work in. Default none. It is a word to the server, not a permission.
     pub fn root(mut self, folder: impl Into<PathBuf>) -> Self {
         self.0.roots.push(folder.into());
+        self
+    }
+
+    /// Protects files and directories of the host, each with everything beneath, from what a program writes in its
+    /// working directory ([`toolpost_sandbox::Sandbox::protect`]).
+    pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        self.0.protected.extend(paths);
+        self
+    }
+
+    /// Sets a check that runs directly before each start of a program, restarts included. Default none.
+    pub fn start_check(mut self, check: StartCheck) -> Self {
+        self.0.start_check = Some(check);
         self
     }
 

@@ -61,7 +61,7 @@ pub(super) fn attend(
         Place::Host(folder) if is_live => folder.take_layer(),
         _ => None,
     }
-    .map(|layer| LiveLayer::new(layer, sandbox.apply, Admitted::new([], &sandbox.allowed)));
+    .map(|layer| LiveLayer::new(layer, sandbox.apply, Admitted::of(sandbox)));
     let live_upper = live_layer.as_ref().map(LiveLayer::upper).transpose()?;
     let measured = match &place {
         Place::Temporary(folder) => Some(folder.descriptor()),
@@ -254,7 +254,7 @@ impl Ending<'_> {
         } else {
             files::collect_in(&folder, &changes, &listed.after, self.limits, report)
         };
-        let admitted = Admitted::new([], &self.sandbox.allowed);
+        let admitted = Admitted::of(self.sandbox);
         let held_because = (*verdict == Verdict::Cancelled).then_some(CANCELLED);
         let applied = layer.end(self.sandbox.apply, held_because, &admitted)?;
         // What was denied is read from the layer as long as the outcome lives.

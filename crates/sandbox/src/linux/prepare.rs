@@ -411,7 +411,20 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
             let layers = sandbox.layers.as_deref();
             Ok(Place::Host(HostFolder::open(path, facts, layers, owner)?))
         }
-        Workspace::LiveHost(path) => Ok(Place::Host(HostFolder::open_live(path, facts, namespaces)?)),
+        Workspace::LiveHost(path) => {
+            let folder = HostFolder::open_live(path, facts, namespaces)?;
+            if let Some(pinned) = sandbox.protected.iter().find(|pinned| pinned.starts_with(folder.path())) {
+                return Err(Error::Workspace {
+                    path: path.clone(),
+                    reason: format!(
+                        "the operator's trust pins `{}` in it, which a program with `--live` could change; leave out \
+                         `--live`",
+                        pinned.display()
+                    ),
+                });
+            }
+            Ok(Place::Host(folder))
+        }
         Workspace::ReadOnlyHost(path) => Ok(Place::Host(HostFolder::open_read_only(path, facts)?)),
     }
 }

@@ -31,6 +31,9 @@ pub struct CodeSettings {
     pub search_path: Option<OsString>,
     /// Files and folders of the host that code may read at their own paths. Default none beyond what the level shows.
     pub read_only: Vec<PathBuf>,
+    /// Files and directories of the host that no run changes, each with everything beneath
+    /// ([`Sandbox::protect`]). Default none.
+    pub protected: Vec<PathBuf>,
     /// Variables of the otherwise clean environment. Default none. Those that make a program run other code are refused.
     pub environment: Vec<(String, OsString)>,
     /// The hosts that code may reach. Default none: there is no network.
@@ -56,6 +59,7 @@ impl Default for CodeSettings {
             longest_timeout: Duration::from_mins(5),
             search_path: None,
             read_only: Vec::new(),
+            protected: Vec::new(),
             environment: Vec::new(),
             egress: None,
             backend: None,
@@ -143,6 +147,7 @@ impl CodeSettings {
         if let Some(path) = &self.search_path {
             sandbox = sandbox.search_path(path);
         }
+        sandbox = sandbox.protect(self.protected.iter().cloned());
         self.read_only.iter().fold(sandbox, Sandbox::read_only)
     }
 
@@ -248,6 +253,7 @@ mod tests {
             longest_timeout: minute,
             search_path: Some("/opt/bin".into()),
             read_only: vec!["/srv/data".into()],
+            protected: vec!["/srv/way.toml".into()],
             environment: vec![("MODE".into(), "test".into())],
             egress: Some(Egress::new().allow(HostPattern::new("example.org").unwrap())),
             backend: Some(Arc::new(Processes)),
@@ -263,6 +269,7 @@ mod tests {
             "wall: 1.5s",
             "search_path: Some(\"/opt/bin\")",
             "read_only: [\"/srv/data\"]",
+            "protected: [\"/srv/way.toml\"]",
             "environment: [(\"MODE\", \"test\")]",
             "example.org",
             "backend: Some(Processes)",

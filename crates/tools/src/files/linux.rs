@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use rustix::rand::GetRandomFlags;
 use toolpost::{Timestamp, ToolError, did_you_mean};
 use toolpost_sandbox::{EntryKind as Standing, Rejection, adds_git_driver};
 
+use super::root::is_trusted;
 use super::{Asked, EntryKind, Folder, Found, ListingEntry, Writing, Written, at_path, megabytes, shown};
 
 /// Links inside the root are followed for reading; none out of it, and none of the kernel's own kind.
@@ -25,6 +26,8 @@ const MAX_ATTEMPTS: u32 = 128;
 const MAX_NAMES: usize = 200_000;
 /// The most names that are compared for a suggestion.
 const MAX_COMPARED: usize = 1000;
+/// The most directories that lie above a file: a path has at most 4,096 bytes, and a mount can add to it.
+const MAX_DIRECTORIES: usize = 8192;
 /// The most copies of earlier files that lie beside one file.
 const MAX_BACKUPS: u32 = 1000;
 /// The most of a `.gitattributes` that is read for its drivers, in bytes.
@@ -225,6 +228,9 @@ pub(super) fn write(
             .suggest(format!("Set `create_directories` to make it. {hint}").trim().to_owned())
     })?;
     let fail = |errno| explain(errno, given);
+    if is_protected(&folder.host, &parent, name).map_err(fail)? {
+        return Err(is_trusted(given));
+    }
     let existing = match rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Some(stat),
         Err(Errno::NOENT) => None,
@@ -266,6 +272,50 @@ fn attributes(root: &OwnedFd, relative: &str) -> Vec<u8> {
         let _ = File::from(file).take(MAX_ATTRIBUTES).read_to_end(&mut content);
     }
     content
+}
+
+/// Whether a name in a directory is one of the host's protected paths, or lies beneath one. Files and directories are
+/// compared, not their names: another spelling, a hard link, a mount or a parent that was renamed changes nothing.
+fn is_protected(protected: &[PathBuf], parent: &OwnedFd, name: &str) -> Result<bool, Errno> {
+    if protected.is_empty() {
+        return Ok(false);
+    }
+    let same = |one: &Stat, other: &Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
+    let found: Vec<Stat> = protected.iter().filter_map(|path| rustix::fs::stat(path).ok()).collect();
+    let target = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok();
+    if target.is_some_and(|target| found.iter().any(|one| same(one, &target))) {
+        return Ok(true);
+    }
+    let mut here = rustix::fs::fstat(parent)?;
+    // A file that is missing, or that a link stands for, is known by its directory and its name.
+    let is_named = |path: &PathBuf| {
+        let is_name = path.file_name().is_some_and(|own| own.to_string_lossy().eq_ignore_ascii_case(name));
+        let directory = path.parent().filter(|_| is_name).and_then(|parent| rustix::fs::stat(parent).ok());
+        directory.is_some_and(|directory| same(&directory, &here))
+    };
+    if protected.iter().any(is_named) {
+        return Ok(true);
+    }
+    let mut above = openat2(parent, ".", OFlags::PATH | OFlags::DIRECTORY, 0, WRITING)?;
+    for _ in 0..MAX_DIRECTORIES {
+        if found.iter().any(|one| same(one, &here)) {
+            return Ok(true);
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        above = match rustix::fs::openat(&above, "..", flags, Mode::empty()) {
+            Ok(above) => above,
+            // What lies above a directory that cannot be entered was not found by its path either.
+            Err(Errno::ACCESS) => return Ok(false),
+            Err(errno) => return Err(errno),
+        };
+        let next = rustix::fs::fstat(&above)?;
+        // The root is above itself.
+        if same(&next, &here) {
+            return Ok(false);
+        }
+        here = next;
+    }
+    Ok(true)
 }
 
 fn create_directories(root: &OwnedFd, path: &str, given: &str) -> Result<(), ToolError> {

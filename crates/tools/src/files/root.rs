@@ -22,6 +22,7 @@ const WORKSPACE_INSIDE: &str = "/workspace";
 pub struct FileRoot {
     path: PathBuf,
     admitted: Vec<PathBuf>,
+    host: Vec<PathBuf>,
 }
 
 impl FileRoot {
@@ -29,7 +30,7 @@ impl FileRoot {
     ///
     /// Protected paths ([`toolpost_sandbox::protection`]) are not written.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), admitted: Vec::new() }
+        Self { path: path.into(), admitted: Vec::new(), host: Vec::new() }
     }
 
     /// Allows writing these protected paths and what is beneath them.
@@ -38,6 +39,18 @@ impl FileRoot {
     #[must_use]
     pub fn allow_protected<P: Into<PathBuf>>(mut self, paths: impl IntoIterator<Item = P>) -> Self {
         self.admitted.extend(paths.into_iter().map(Into::into));
+        self
+    }
+
+    /// Protects files and directories of the host, each with everything beneath, under every name that leads to them:
+    /// no file tool writes, replaces or makes one. The paths are absolute; one that is missing is protected too.
+    #[must_use]
+    pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        for path in paths {
+            // A link and the file that it leads to are both protected.
+            self.host.extend(path.canonicalize().ok().filter(|real| *real != path));
+            self.host.push(path);
+        }
         self
     }
 
@@ -58,6 +71,8 @@ pub(crate) struct Folder {
     pub(super) follows_links: bool,
     /// Protected paths that may be written, relative to the root.
     admitted: Vec<PathBuf>,
+    /// Files and directories of the host that are not written, by their absolute paths.
+    pub(super) host: Vec<PathBuf>,
 }
 
 impl Folder {
@@ -81,7 +96,7 @@ impl Folder {
                 .suggest("Call with a working folder beneath the root, or provide another `FileRoot`.")
             })?,
         };
-        Ok(Some(Self { root: path, beneath, follows_links: true, admitted: root.admitted }))
+        Ok(Some(Self { root: path, beneath, follows_links: true, admitted: root.admitted, host: root.host }))
     }
 
     /// A root itself, in which no link is followed.
@@ -91,6 +106,7 @@ impl Folder {
             beneath: PathBuf::new(),
             follows_links: false,
             admitted: root.admitted.clone(),
+            host: root.host.clone(),
         })
     }
 
@@ -183,7 +199,7 @@ impl Folder {
         let path = Path::new(relative);
         let change = SingleChange::new(path, Some(EntryKind::File), lookup);
         match protection(path, &change).filter(|_| !self.admits(path)) {
-            None => Ok(()),
+            None => self.check_host(relative, given),
             Some(protection) => Err(Self::rejected(Rejection::Protected(protection), given)),
         }
     }
@@ -200,6 +216,35 @@ impl Folder {
         at_path(ToolError::permission(message), given)
             .suggest("Write another file. The operator can allow this path with `FileRoot::allow_protected`.")
     }
+}
+
+impl Folder {
+    /// Rejects a relative path that is a protected path of the host by its name, lies beneath one, or above one that is
+    /// missing, where a directory would be made.
+    fn check_host(&self, relative: &str, given: &str) -> Result<(), ToolError> {
+        let wanted = folded(&self.path().join(relative));
+        let is_protected = |path: &PathBuf| {
+            let path = folded(path);
+            wanted.starts_with(&path) || path.starts_with(&wanted)
+        };
+        match self.host.iter().find(|path| is_protected(path)) {
+            None => Ok(()),
+            Some(_) => Err(is_trusted(given)),
+        }
+    }
+}
+
+/// A path by which names that differ only in case, or in dots and spaces at their end, are the same.
+fn folded(path: &Path) -> PathBuf {
+    let part = |part: &std::ffi::OsStr| part.to_string_lossy().trim_end_matches(['.', ' ']).to_lowercase();
+    path.iter().map(part).collect()
+}
+
+/// Why a path that the operator trusts is not written.
+pub(super) fn is_trusted(given: &str) -> ToolError {
+    let message = format!("`{}` is not written: the operator protects this path", shown(given));
+    at_path(ToolError::permission(message), given)
+        .suggest("Write another file; only the operator changes files that decide what runs.")
 }
 
 /// A folder of the operator's, without symbolic links.
@@ -227,7 +272,13 @@ mod tests {
     use super::*;
 
     fn folder() -> Folder {
-        Folder { root: "/srv/data".into(), beneath: "run".into(), follows_links: true, admitted: Vec::new() }
+        Folder {
+            root: "/srv/data".into(),
+            beneath: "run".into(),
+            follows_links: true,
+            admitted: Vec::new(),
+            host: Vec::new(),
+        }
     }
 
     #[test]

@@ -228,3 +228,57 @@ async fn git_executes_nothing_that_write_file_has_written() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_the_operator_protects_is_not_written_under_any_name() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("root");
+    std::fs::create_dir_all(root.join("server/lib")).unwrap();
+    std::fs::create_dir(root.join("docs")).unwrap();
+    for file in ["way.toml", "server/main.py", "outside.toml"] {
+        std::fs::write(root.join(file), "trusted").unwrap();
+    }
+    std::os::unix::fs::symlink(root.join("way.toml"), place.path().join("named")).unwrap();
+    std::os::unix::fs::symlink(&root, place.path().join("again")).unwrap();
+    std::fs::hard_link(root.join("way.toml"), root.join("twin.toml")).unwrap();
+    let protected = [place.path().join("named"), root.join("server"), root.join("missing/.env")];
+    let write = async |folder: &std::path::Path, path: &str, atomic: bool| {
+        let file_root = FileRoot::new(folder).protect(protected.clone());
+        let bench = Bench::with(|builder| builder.provide(file_root));
+        let arguments = json!({"path": path, "content": "x", "atomic": atomic, "create_directories": true, "create_backup": false});
+        bench.toolbox.run("write_file", arguments).await
+    };
+    let again = place.path().join("again");
+    for (folder, path, is_written) in [
+        (&root, "way.toml", false),
+        (&root, "./way.toml", false),
+        (&root, "WAY.toml", false),
+        (&root, "twin.toml", false),
+        (&again, "way.toml", false),
+        (&again, "server/main.py", false),
+        (&root, "server/new.py", false),
+        (&root, "server/lib/new.py", false),
+        (&root, "server", false),
+        (&root, "missing", false),
+        (&root, "missing/.env", false),
+        (&root, "missing/.env/x", false),
+        (&root.join("server/lib"), "new.py", false),
+        (&root, "missing/other", true),
+        (&root, "missing/.ENV", false),
+        (&root, "docs/way.toml", true),
+        (&root, "servers/a.py", true),
+        (&root, "outside.toml", true),
+    ] {
+        for atomic in [true, false] {
+            let done = write(folder, path, atomic).await;
+            assert_eq!(done.is_ok(), is_written, "{}: {path}: {done:?}", folder.display());
+            if let Err(error) = done {
+                assert_eq!(error.code(), Code::Permission, "{path}: {error}");
+            }
+        }
+    }
+    for file in ["way.toml", "server/main.py"] {
+        assert_eq!(std::fs::read_to_string(root.join(file)).unwrap(), "trusted");
+    }
+    assert!(!root.join("missing/.env").exists() && !root.join("server/new.py").exists());
+}

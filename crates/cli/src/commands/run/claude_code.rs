@@ -57,6 +57,7 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         .connect(SERVER, Arc::new(toolbox))
         .no_network(config.flag("no_network"))
         .working_dir(workspace.path())
+        .protect(config.protected(Some(workspace.path()))?)
         .permission_mode(own.permission_mode.unwrap_or_default())
         .verbose(printer.verbose > 0)
         .caller(super::super::caller())

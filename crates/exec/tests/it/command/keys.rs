@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{Approval, Code, Placement, Timeout};
+use toolpost_core::{Approval, Code, Placement, StartCheck, Timeout, ToolError};
+use toolpost_exec::command::CommandTools;
 use toolpost_sandbox::Level;
 
 use crate::command::support::{Run, description, has_sandbox, read, spec};
@@ -574,4 +575,26 @@ async fn the_folder_of_a_call_tells_nothing_of_the_host() {
         assert_eq!(error.code(), Code::InvalidPath, "{place}: {error}");
         assert_eq!(error.message(), format!("`{place}` is no folder beneath the working folder"));
     }
+}
+
+#[tokio::test]
+async fn a_check_runs_before_each_start_and_can_reject_it() {
+    if !has_sandbox("a_check_runs_before_each_start_and_can_reject_it") {
+        return;
+    }
+    let version = "[version]\nminimum = \"1\"\npattern = 'version (\\d+)'\n";
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let count = std::sync::Arc::clone(&asked);
+    let check = StartCheck::new(move || match count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+        0..3 => Ok(()),
+        _ => Err(ToolError::permission("it has changed")),
+    });
+    let tools = CommandTools::from_toml_checked(&bash("echo done", version, ""), "t.toml", check).unwrap();
+    // The question for the version is a start as well.
+    for checks in [2, 3] {
+        assert_eq!(Run::of(tools.clone(), "t", json!({})).text().await, "done");
+        assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), checks);
+    }
+    let error = Run::of(tools, "t", json!({})).error().await;
+    assert_eq!((error.code(), error.message()), (Code::Permission, "it has changed"));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use toolpost_core::{Answer, ToolSource as _};
+use toolpost_core::{Answer, StartCheck, ToolError, ToolSource as _};
 use toolpost_mcp::client::{Client, ClientBuilder, Endpoint};
 use toolpost_sandbox::{Level, Limits};
 use toolpost_testkit::MemoryPort;
@@ -99,6 +99,24 @@ async fn the_server_is_told_the_folders_of_the_operator() {
     assert_eq!(said(&client, "roots", json!({})).await, r#"["file:///srv/one/", "file:///srv/two/"]"#);
     let Some(client) = connect(false, "None", |builder| builder).await else { return };
     assert_eq!(said(&client, "roots", json!({})).await, "[]");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_runs_before_the_start_and_can_reject_it() {
+    let asked = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let count = Arc::clone(&asked);
+    let check = StartCheck::new(move || {
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    });
+    if connect(false, "None", |builder| builder.start_check(check)).await.is_none() {
+        return;
+    }
+    assert!(asked.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    let check = StartCheck::new(|| Err(ToolError::permission("it has changed")));
+    let missing = Endpoint::program(["no-such-program-anywhere"]);
+    let error = Client::builder(missing).start_check(check).connect().await.unwrap_err();
+    assert_eq!((error.code(), error.message()), (Code::Permission, "it has changed"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,7 +20,7 @@ use super::held::{self, Done, Record, State, Was};
 use super::{Layer, OLD};
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION, MAX_DELETED};
 use crate::protected::{ChangedTree, EntryKind, Mark, Protection, mark, protection};
-use crate::{ApplyMode, Error, adds_git_driver};
+use crate::{ApplyMode, Error, Sandbox, adds_git_driver};
 
 /// How long the end of another run's apply in the same directory is waited for.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -56,6 +56,10 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
+    pub(in super::super) fn of(sandbox: &Sandbox) -> Self {
+        Self::new(sandbox.protected.iter().cloned(), &sandbox.allowed)
+    }
+
     pub(crate) fn new(pinned: impl IntoIterator<Item = PathBuf>, allowed: &[PathBuf]) -> Self {
         Self { allowed: allowed.to_vec(), pinned: pinned.into_iter().collect() }
     }
@@ -267,7 +271,11 @@ impl<'a> Engine<'a> {
     }
 
     fn pinned(&self, path: &Path) -> bool {
-        !self.admitted.pinned.is_empty() && self.admitted.pinned.contains(&self.root.join(path))
+        let pinned = &self.admitted.pinned;
+        !pinned.is_empty() && {
+            let absolute = self.root.join(path);
+            pinned.iter().any(|pinned| absolute.starts_with(pinned))
+        }
     }
 
     /// Why a path must not change.

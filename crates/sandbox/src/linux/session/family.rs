@@ -589,7 +589,7 @@ fn watch(
                 if measurable(found.upper(), &mut kept.report).is_some() {
                     measured = Some(duplicate(found.upper())?);
                 }
-                let admitted = Admitted::new([], &sandbox.allowed);
+                let admitted = Admitted::of(sandbox);
                 layer = Some(LiveLayer::new(found, sandbox.apply, admitted));
             }
         }
