@@ -1,10 +1,12 @@
 //! Which folder the file tools may see, and what a path in it may look like.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use toolpost::{Ctx, ToolError};
 
 use super::at_path;
+use super::budget::{Budget, Room};
 
 /// The longest path that is taken, in bytes: the kernel's `PATH_MAX`.
 const MAX_PATH: usize = 4096;
@@ -47,12 +49,30 @@ pub const PROTECTED_PATHS: [&str; 21] = [
 pub struct FileRoot {
     path: PathBuf,
     protected: Vec<String>,
+    budget: Arc<Budget>,
 }
 
 impl FileRoot {
+    /// How many bytes tools write, unless [`FileRoot::limits`] says otherwise: 4 GiB.
+    pub const DEFAULT_BYTES: u64 = 4 << 30;
+    /// How many files and folders tools create, unless [`FileRoot::limits`] says otherwise.
+    pub const DEFAULT_ENTRIES: u64 = 500_000;
+
     /// A root that must exist when a tool is called. [`PROTECTED_PATHS`] are not written.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), protected: PROTECTED_PATHS.map(Into::into).to_vec() }
+        Self {
+            path: path.into(),
+            protected: PROTECTED_PATHS.map(Into::into).to_vec(),
+            budget: budget(Self::DEFAULT_BYTES, Self::DEFAULT_ENTRIES),
+        }
+    }
+
+    /// Limits the bytes that tools write and the files and folders that they create; clones of the root share the count.
+    /// Beyond, the folder is measured: a write fails with `LIMIT` if the folder would hold more than that.
+    #[must_use]
+    pub fn limits(mut self, bytes: u64, entries: u64) -> Self {
+        self.budget = budget(bytes, entries);
+        self
     }
 
     /// Replaces the list of paths that `write_file` refuses, each with `/` between its parts. An empty list allows
@@ -69,6 +89,10 @@ impl FileRoot {
     }
 }
 
+fn budget(bytes: u64, entries: u64) -> Arc<Budget> {
+    Arc::new(Budget::new(Room { bytes, entries }))
+}
+
 /// The folder of one call.
 #[derive(Debug)]
 pub(crate) struct Folder {
@@ -79,6 +103,7 @@ pub(crate) struct Folder {
     /// Whether reading follows links that stay inside.
     pub(super) follows_links: bool,
     protected: Vec<String>,
+    budget: Arc<Budget>,
 }
 
 impl Folder {
@@ -102,7 +127,8 @@ impl Folder {
                 .suggest("Call with a working folder beneath the root, or provide another `FileRoot`.")
             })?,
         };
-        Ok(Some(Self { root: path, beneath, follows_links: true, protected: root.protected }))
+        let FileRoot { protected, budget, .. } = root;
+        Ok(Some(Self { root: path, beneath, follows_links: true, protected, budget }))
     }
 
     /// A root itself, in which no link is followed.
@@ -112,6 +138,7 @@ impl Folder {
             beneath: PathBuf::new(),
             follows_links: false,
             protected: root.protected.clone(),
+            budget: Arc::clone(&root.budget),
         })
     }
 
@@ -189,6 +216,11 @@ impl Folder {
         })
     }
 
+    /// Takes room for bytes, and for a number of new files and folders, before they are written.
+    pub(super) fn take_room(&self, given: &str, bytes: u64, entries: u64) -> Result<(), ToolError> {
+        self.budget.take(&self.root, given, Room { bytes, entries })
+    }
+
     /// Refuses a relative path that other programs would execute or obey.
     pub(super) fn check_writable(&self, relative: &str, given: &str) -> Result<(), ToolError> {
         if relative.chars().any(char::is_control) {
@@ -248,6 +280,7 @@ mod tests {
             root: "/srv/data".into(),
             beneath: "run".into(),
             follows_links: true,
+            budget: budget(0, 0),
             protected: protected.iter().map(ToString::to_string).collect(),
         }
     }

@@ -33,9 +33,11 @@ async fn a_session_is_its_owners_and_its_name_cannot_be_guessed() {
     let session = begin_session(address, json!({}), &ada).await;
     assert!(session.len() == 64 && session.bytes().all(|byte| byte.is_ascii_hexdigit()), "{session}");
     assert_eq!(post_legacy(address, Some(&session), &list(), &eve).await.status, 404);
-    for (id, token, expected) in
-        [(session.as_str(), "Bearer eve", 404), ("unknown", "Bearer eve", 404), (session.as_str(), "Bearer no", 401)]
-    {
+    for (id, token, expected) in [
+        (session.as_str(), "Bearer eve", 404),
+        ("unknown", "Bearer eve", 404),
+        (session.as_str(), "Bearer no", 401),
+    ] {
         let headers = [("Mcp-Session-Id", id), ("Authorization", token)];
         assert_eq!(request(address, "DELETE", "/mcp", &headers, "").await.status, expected, "{id} {token}");
     }
