@@ -263,7 +263,7 @@ impl Store {
     }
 
     pub(crate) fn put_bytes(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, Failure> {
-        let (path, mut file) = self.create(Path::new(name))?;
+        let (path, mut file) = self.create(name)?;
         file.write_all(bytes).map_err(|error| Failure::file("the artefact", &path, &error))?;
         Ok(path)
     }
@@ -277,13 +277,15 @@ impl Store {
         if metadata.len() > MAX_BYTES {
             return Err(wrong(io::Error::other("it is larger than 1 GiB")));
         }
-        let (path, mut file) = self.create(Path::new(name))?;
+        let (path, mut file) = self.create(name)?;
         io::copy(&mut File::open(from).map_err(wrong)?.take(MAX_BYTES), &mut file).map_err(wrong)?;
         Ok(path)
     }
 
     /// A new file of this name, or of the name with a number.
-    fn create(&self, name: &Path) -> Result<(PathBuf, File), Failure> {
+    fn create(&self, name: &str) -> Result<(PathBuf, File), Failure> {
+        let name = visible_name(name);
+        let name = Path::new(&name);
         let plain = name.components().all(|part| matches!(part, std::path::Component::Normal(_)));
         if !plain || name.as_os_str().is_empty() {
             return Err(Failure::usage(format!("`{}` is not a name for an artefact", name.display())));
@@ -308,6 +310,11 @@ impl Store {
         }
         Err(Failure::usage(format!("there are a thousand files named like `{}` already", wanted.display())))
     }
+}
+
+/// A file name in which a terminal obeys nothing and a person sees everything: `_` stands for other characters.
+fn visible_name(name: &str) -> String {
+    name.chars().zip(label(name).chars()).map(|(own, shown)| if own == shown { own } else { '_' }).collect()
 }
 
 /// The folder that a new file is made in. Below the folder that the operator names no link is followed: it may lead
