@@ -393,9 +393,12 @@ pub(crate) struct ServeArgs {
     /// A web page that may call it, such as `https://app.example`. May be repeated.
     #[arg(long, value_name = "ORIGIN", help_heading = "Address", requires = "address")]
     pub(crate) origin: Vec<String>,
-    /// A file with the tokens of clients, one a line; without it, `TOOLPOST_SERVE_TOKEN` counts.
+    /// A file with the tokens of clients, one a line. Defaults to `TOOLPOST_SERVE_TOKEN`, then to a generated token.
     #[arg(long, value_name = "FILE", help_heading = "Permission", requires = "address")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Serve every user of this machine, without a token.
+    #[arg(long, help_heading = "Permission", requires = "address", conflicts_with_all = ["token_file", "oauth_issuer"])]
+    pub(crate) no_token: bool,
     /// Offer only these tools: names, in which `*` stands for anything. May be repeated.
     #[arg(long, value_name = "TOOL", help_heading = "Permission")]
     pub(crate) allow: Vec<String>,

@@ -45,8 +45,20 @@ use crate::{egress, env, interrupt, packages};
 
 /// The toolbox of a command: its tools, whom they may touch, and what is allowed without asking.
 async fn toolbox(
-    mut opened: Opened,
+    opened: Opened,
     folder: &Path,
+    permission: &Permission,
+    config: &Config,
+    pool: Option<CodePool>,
+    events: EventSink,
+) -> Result<Toolbox, Failure> {
+    toolbox_in(opened, FileRoot::new(folder), permission, config, pool, events).await
+}
+
+/// The same in a folder whose room it shares with other toolboxes.
+async fn toolbox_in(
+    mut opened: Opened,
+    root: FileRoot,
     permission: &Permission,
     config: &Config,
     pool: Option<CodePool>,
@@ -60,11 +72,12 @@ async fn toolbox(
         let allow = permission.allow.iter().filter(|name| own.contains(name)).cloned().collect();
         let permission = Permission { allow, ..permission.clone() };
         let (pool, sink) = (pool.clone(), Arc::clone(&events));
-        let tools = Box::pin(toolbox(file.opened, folder, &permission, &file.config, pool, sink)).await?;
+        let tools = toolbox_in(file.opened, root.clone(), &permission, &file.config, pool, sink);
+        let tools = Box::pin(tools).await?;
         let agent = AgentFileTool::new(file.spec, file.config, file.names_model, tools, Arc::clone(&events))?;
         opened.tools.push(Arc::new(agent));
     }
-    let protected = config.protected(Some(folder))?;
+    let protected = config.protected(Some(root.path()))?;
     let mut settings = CodeSettings::default();
     settings.protected.clone_from(&protected);
     settings.level = permission.level.or_else(|| config.choice("level"));
@@ -85,7 +98,7 @@ async fn toolbox(
         }
     }
     let mut builder: Builder = Toolbox::builder()
-        .provide(FileRoot::new(folder).protect(protected))
+        .provide(root.protect(protected))
         .provide(settings)
         .provide(commands)
         .provide(http(config))

@@ -40,7 +40,7 @@ pub(crate) const TABLE: [(&str, &str); 30] = [
     ("PIP_CERT", "a file with the certificates that this index is known by"),
     ("PIP_FIND_LINKS", "a folder with Python packages, besides the index"),
     ("npm_config_registry", "where npm packages are from, instead of https://registry.npmjs.org"),
-    ("TOOLPOST_SERVE_TOKEN", "the token that clients of `serve` over HTTP must bring"),
+    ("TOOLPOST_SERVE_TOKEN", "the token of `serve` over HTTP, instead of a generated one"),
     ("PATH", "where interpreters for sandboxed code, and `claude`, are looked up"),
     ("TMPDIR", "where fresh working folders are made"),
     ("USER", "whom a run works for, in its records"),

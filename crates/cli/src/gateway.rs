@@ -1,5 +1,6 @@
 //! Many targets behind one: a description with `kind = "gateway"`, or several targets of a command.
 
+mod distinct;
 mod several;
 mod stores;
 
@@ -16,6 +17,7 @@ use toolpost_toolbox::sources::{
     UpstreamSettings,
 };
 
+pub(crate) use self::distinct::Distinct;
 pub(crate) use self::several::Several;
 use self::stores::{FileManifests, FilePins};
 use crate::config::trust::{Pins, Standing};

@@ -110,7 +110,15 @@ definition changes meanwhile is in quarantine until the command begins again; a 
 what a person has approved, see `toolpost help gateway`.
 
 GET /health answers OK, GET /status says what it is doing and how each source is. Requests that name
-another Host, or come from a web page, are refused. Without a token only this machine is served.";
+another Host, or come from a web page, are rejected.
+
+Clients that connect need a token. Without `--token-file`, TOOLPOST_SERVE_TOKEN and OAuth, `serve`
+generates one, prints it once, and stores it for the same name and address in a file of mode 0600 in
+~/.local/state/toolpost/serve-tokens. `toolpost call URL --token-file FILE` reads the token there.
+Other clients send it in a header. Claude Code and toolpost read it from a variable, in `.mcp.json`:
+
+{ \"mcpServers\": { \"tools\": { \"type\": \"http\", \"url\": \"http://127.0.0.1:8080/mcp\",
+\"headers\": { \"Authorization\": \"Bearer ${TOOLPOST_SERVE_TOKEN}\" } } } }";
 
 pub(crate) const EXEC: &str = "\
 Examples:

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use toolpost_core::{Secret, StartCheck, Tool, ToolGroup as _, ToolSource, ToolSpec, did_you_mean};
 use toolpost_exec::client::Executables;
 use toolpost_exec::command::{CommandTools, SHIPPED};
-use toolpost_mcp::client::Client;
 use toolpost_sandbox::Level;
 use toolpost_toolbox::sources::Gateway;
 use toolpost_toolbox::{Builder, Toolbox};
@@ -19,7 +18,7 @@ use crate::config::{Config, places};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::gateway;
+use crate::gateway::{self, Distinct};
 use crate::mcp::{self, Server};
 
 /// The largest description that is read, in bytes.
@@ -36,13 +35,9 @@ pub(crate) struct Opened {
     pub(crate) tools: Vec<Arc<dyn Tool>>,
     /// The agents of files: they become tools where it is known what theirs may do.
     pub(crate) agents: Vec<AgentFile>,
-    /// The programs, if there are some.
-    pub(crate) programs: Option<Arc<Executables>>,
-    /// The servers of the Model Context Protocol.
-    pub(crate) servers: Vec<Arc<Client>>,
-    /// The gateways, each with many targets behind it.
-    gateways: Vec<Arc<Gateway>>,
-    /// What programs, servers and gateways have.
+    /// The programs, the servers of the Model Context Protocol, and the gateways.
+    sources: Vec<Arc<dyn ToolSource>>,
+    /// What the sources have.
     listed: Vec<Arc<ToolSpec>>,
     /// What is wrong with some of them.
     pub(crate) warnings: Vec<String>,
@@ -51,9 +46,7 @@ pub(crate) struct Opened {
 impl Opened {
     /// What has resources and prompts of its own.
     pub(crate) fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
-        let programs = self.programs.iter().map(|programs| Arc::clone(programs) as Arc<dyn ToolSource>);
-        let servers = self.servers.iter().map(|server| Arc::clone(server) as Arc<dyn ToolSource>);
-        programs.chain(servers).chain(self.gateways.iter().map(|gateway| gateway.source())).collect()
+        self.sources.clone()
     }
 
     /// What is known of the tools, in the order of the targets; agents, and then those of programs, servers and gateways
@@ -81,12 +74,11 @@ impl Opened {
 
     /// A toolbox of them.
     pub(crate) async fn into_toolbox(self, mut builder: Builder) -> Result<Toolbox, Failure> {
-        let sources = self.sources();
         for tool in self.tools {
             builder = builder.tool(tool);
         }
         let toolbox = builder.build().map_err(|error| Failure::usage(error.to_string()))?;
-        for source in sources {
+        for source in self.sources {
             toolbox.add_source(source).await?;
         }
         Ok(toolbox)
@@ -94,16 +86,26 @@ impl Opened {
 
     /// The source, if there is one and nothing else.
     pub(crate) fn only_source(&self) -> Option<Arc<dyn ToolSource>> {
-        let mut sources = self.sources();
-        let only = sources.pop()?;
-        (self.tools.is_empty() && self.agents.is_empty() && sources.is_empty()).then_some(only)
+        let [only] = self.sources.as_slice() else { return None };
+        (self.tools.is_empty() && self.agents.is_empty()).then(|| Arc::clone(only))
+    }
+
+    /// Adds a source. A tool of it whose name is taken stands under the namespace of this name.
+    async fn add_source(&mut self, source: Arc<dyn ToolSource>, name: &str) -> Result<(), Failure> {
+        let taken = self.names().into_iter().collect();
+        let distinct = Distinct::of(source, name, &taken).await?;
+        self.listed.extend(distinct.listed);
+        self.warnings.extend(distinct.warnings);
+        self.sources.push(distinct.source);
+        Ok(())
     }
 
     /// Adds a gateway, and says which of its upstreams are away.
     pub(crate) async fn join(&mut self, gateway: Arc<Gateway>) -> Result<(), Failure> {
-        self.listed.extend(gateway.source().list().await?);
+        let source = gateway.source();
+        let name = source.name().to_owned();
+        self.add_source(source, &name).await?;
         self.warnings.extend(gateway.status().iter().filter_map(gateway::warning));
-        self.gateways.push(gateway);
         Ok(())
     }
 
@@ -201,6 +203,7 @@ async fn open_all(
     let mut opened = Opened::default();
     let mut paths: Vec<PathBuf> = Vec::new();
     let mut servers: Vec<Server> = Vec::new();
+    let mut gateways: Vec<Arc<Gateway>> = Vec::new();
     let targets: Vec<&str> = targets.iter().flat_map(|targets| split(targets)).collect();
     let targets: Vec<&str> =
         targets.into_iter().map(|target| config.target(target).unwrap_or(target)).collect();
@@ -233,7 +236,7 @@ async fn open_all(
                     opened.add_agent(agent_file::open(path, &text, config, level, trail).await?);
                 }
                 Some("gateway") if is_toml => {
-                    opened.join(gateway::followed(path, &text, config, level, trail).await?).await?;
+                    gateways.push(gateway::followed(path, &text, config, level, trail).await?);
                 }
                 Some("command") | None if is_toml => {
                     described(path, &text)?.into_iter().for_each(|tool| opened.add(tool));
@@ -256,8 +259,11 @@ async fn open_all(
         let client = mcp::connect(server, config).await?;
         let name = client.name();
         opened.warnings.extend(client.problems().into_iter().map(|problem| format!("{name}: {problem}")));
-        opened.listed.extend(client.list().await?);
-        opened.servers.push(client);
+        let name = name.to_owned();
+        opened.add_source(client, &name).await?;
+    }
+    for gateway in gateways {
+        opened.join(gateway).await?;
     }
     Ok(opened)
 }
@@ -376,6 +382,10 @@ async fn programs(
     if let Some(check) = check_of(paths.iter().cloned().map(Reference::File).collect(), config, trail)? {
         builder = builder.start_check(check);
     }
+    let name = match paths.as_slice() {
+        [path] => path.display().to_string(),
+        _ => "programs".to_owned(),
+    };
     for path in paths {
         builder = builder.path(path);
     }
@@ -389,15 +399,14 @@ async fn programs(
         builder = builder.cache(folder);
     }
     let programs = Arc::new(builder.discover().await);
-    opened.listed = programs.list().await?;
-    opened.warnings = programs.diagnostics().iter().map(ToString::to_string).collect();
-    if opened.listed.is_empty() && only {
+    let is_empty = programs.list().await?.is_empty();
+    opened.warnings.extend(programs.diagnostics().iter().map(ToString::to_string));
+    if is_empty && only {
         let failure = Failure::new(Exit::Unreachable, "DEPENDENCY", "the program gave no tools");
         return Err(opened.warnings.iter().fold(failure, Failure::cause)
             .hint("A tool program answers `--discover`; for any other program write a description, see `toolpost help targets`."));
     }
-    opened.programs = Some(programs);
-    Ok(())
+    opened.add_source(programs, &name).await
 }
 
 fn unknown(target: &str, builtin: &[Arc<dyn Tool>], config: &Config) -> Failure {

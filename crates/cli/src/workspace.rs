@@ -283,13 +283,15 @@ impl Store {
 
     /// A new file for a download, under the name or the name with a number.
     pub(crate) fn create(&self, name: &str) -> io::Result<(File, PathBuf)> {
-        SafeDirectory::open(&self.folder)?.create(Path::new(name)).map_err(|error| match error {
+        let name = visible_name(name);
+        SafeDirectory::open(&self.folder)?.create(Path::new(&name)).map_err(|error| match error {
             WriteError::Io(error) => error,
             rejection => io::Error::new(io::ErrorKind::PermissionDenied, rejection.to_string()),
         })
     }
 
     fn put(&self, name: &str, content: &mut dyn Read) -> Result<PathBuf, Failure> {
+        let name = &*visible_name(name);
         let wanted = self.folder.join(name);
         let directory = SafeDirectory::open(&self.folder)
             .map_err(|error| Failure::file("the folder for artefacts", &self.folder, &error))?;
@@ -301,6 +303,11 @@ impl Store {
             rejection => Failure::new(Exit::Denied, "PROTECTED", rejected(name, &rejection)),
         })
     }
+}
+
+/// A file name in which a terminal obeys nothing and a person sees everything: `_` stands for other characters.
+fn visible_name(name: &str) -> String {
+    name.chars().zip(label(name).chars()).map(|(own, shown)| if own == shown { own } else { '_' }).collect()
 }
 
 /// A sentence about an artifact that was not written.

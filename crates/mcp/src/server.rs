@@ -59,5 +59,5 @@ pub use self::streams::UnixRunning;
 pub use self::tls::Certificate;
 
 /// Whom a request speaks for, when it was authenticated.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Principal(Option<Arc<str>>);

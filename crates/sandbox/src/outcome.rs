@@ -68,16 +68,24 @@ impl Serialize for Captured {
     }
 }
 
-/// Which files of the workspace a run created, changed and deleted. Paths are relative to the workspace.
+/// Which files of the workspace a run created, changed and deleted. Paths are relative to the workspace. As JSON they are
+/// text, in which U+FFFD stands for what is not UTF-8.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Changes {
     /// Files that were not there before.
+    #[serde(serialize_with = "serialize_paths")]
     pub new: Vec<PathBuf>,
     /// Files whose content, size or time differs.
+    #[serde(serialize_with = "serialize_paths")]
     pub changed: Vec<PathBuf>,
     /// Files that are gone.
+    #[serde(serialize_with = "serialize_paths")]
     pub deleted: Vec<PathBuf>,
+}
+
+fn serialize_paths<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }
 
 /// A file that the program left in its workspace.

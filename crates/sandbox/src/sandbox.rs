@@ -515,7 +515,13 @@ pub(crate) fn check_file_name(name: &str) -> Result<(), Error> {
 
 /// Characters that make two different names look the same or reverse their reading direction.
 pub(crate) fn is_invisible(letter: char) -> bool {
-    matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    matches!(letter,
+        // The soft hyphen, fillers, and a separator of vowels.
+        '\u{ad}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{3164}' | '\u{ffa0}'
+        // Marks without a width, separators of lines, and what directs reading.
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        // Tags: a whole text can be written with them.
+        | '\u{e0000}'..='\u{e007f}')
 }
 
 fn is_device(part: &str) -> bool {
@@ -598,6 +604,8 @@ mod tests {
             "lpt1",
             "a\\b",
             "x\u{202e}gnp.exe",
+            "x\u{2028}y",
+            "x\u{e0041}",
             "\u{1b}[2J",
             &long,
             &deep,

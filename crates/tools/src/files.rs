@@ -4,6 +4,7 @@
     expect(dead_code, reason = "what is asked for is only looked at where it can be done")
 )]
 
+mod budget;
 mod list;
 mod pattern;
 mod permitted;

@@ -1,5 +1,7 @@
 //! `toolpost serve`
 
+mod tokens;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,13 +12,14 @@ use toolpost_store::TaskFile;
 use toolpost_toolbox::Catalog;
 use toolpost_toolbox::sources::{Filter, Filtered, Glob, Searched};
 
+use self::tokens::Tokens;
 use crate::args::{Format, Permission, SearchFor, ServeArgs};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::gateway::Several;
 use crate::print::Printer;
-use crate::{env, interrupt, logs, target};
+use crate::{interrupt, logs, target};
 
 /// The programs that find tools by themselves, by the names that they give themselves.
 const FINDERS: [&str; 1] = ["claude-code"];
@@ -52,7 +55,8 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
     let toolbox: Arc<dyn ToolSource> = Arc::new(toolbox);
     let source = if filter.is_empty() { toolbox } else { Arc::new(Filtered::new(toolbox, filter)) };
     let source = searched(args, source, catalog)?;
-    let server = server(args, Arc::clone(&source))?;
+    let tokens = Tokens::of(args)?;
+    let server = server(args, Arc::clone(&source), &tokens)?;
     let ended = runtime.block_on(async {
         let asked = interrupt::watch()?;
         match args.address() {
@@ -62,10 +66,9 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
             },
             Some(address) => {
                 let running = server.http(address).await.map_err(|error| match error.code() {
-                    Code::Permission => Failure::from(error).hint(
-                        "Here that is `--token-file FILE`, TOOLPOST_SERVE_TOKEN or `--oauth-issuer URL`, and \
-                         `--beyond-loopback`.",
-                    ),
+                    Code::Permission => {
+                        Failure::from(error).hint("Pass `--beyond-loopback`, and do not pass `--no-token`.")
+                    }
                     _ => Failure::from(error),
                 })?;
                 let url = if args.ws.is_some() { running.websocket_url() } else { running.connection_url() };
@@ -77,8 +80,15 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
                         "url": url,
                         "health": running.health_url(),
                         "address": running.address().to_string(),
+                        "token_file": tokens.stored.as_ref().map(|path| path.display().to_string()),
                         "sources": source.status(),
                     }))?,
+                }
+                if let Some(notice) = tokens.notice() {
+                    printer.note(&notice);
+                }
+                if args.no_token {
+                    printer.warn("without a token, every user of this machine can call these tools");
                 }
                 printer.note(&format!("`{}` is served; Ctrl-C ends it", server.name()));
                 asked.cancelled().await;
@@ -139,14 +149,14 @@ fn hints(spec: &ToolSpec, core: &[Glob]) -> Hints {
     if words.is_empty() { Hints::new() } else { Hints::new().search_hint(words.join(" ")) }
 }
 
-fn server(args: &ServeArgs, source: Arc<dyn ToolSource>) -> Result<Server, Failure> {
+fn server(args: &ServeArgs, source: Arc<dyn ToolSource>, tokens: &Tokens) -> Result<Server, Failure> {
     let mut builder = Server::builder(source).name(&args.name).version(env!("CARGO_PKG_VERSION"));
     if args.search.is_some() {
         let core = args.core_tool.iter().map(|pattern| pattern.parse()).collect::<Result<Vec<Glob>, _>>()?;
         builder = builder.hints_of_each(move |spec| hints(spec, &core));
     }
-    for token in tokens(args)? {
-        builder = builder.bearer(token);
+    for token in &tokens.accepted {
+        builder = builder.bearer(token.clone());
     }
     for host in &args.host {
         builder = builder.host(host);
@@ -178,22 +188,6 @@ fn server(args: &ServeArgs, source: Arc<dyn ToolSource>) -> Result<Server, Failu
         limits.task_ttl = tasks.task_ttl.unwrap_or(limits.task_ttl);
     });
     Ok(builder.build()?)
-}
-
-/// The tokens of the file, one a line, or that of the environment.
-fn tokens(args: &ServeArgs) -> Result<Vec<Secret>, Failure> {
-    let Some(path) = &args.token_file else {
-        let token = env::get("TOOLPOST_SERVE_TOKEN").filter(|_| args.address().is_some());
-        return Ok(token.map(Secret::new).into_iter().collect());
-    };
-    let text = read("the file with tokens", path)?;
-    let tokens: Vec<Secret> =
-        text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Secret::new).collect();
-    if tokens.is_empty() {
-        return Err(Failure::usage(format!("the file `{}` holds no token", path.display()))
-            .hint("Write one a line, such as what `openssl rand -hex 32` prints."));
-    }
-    Ok(tokens)
 }
 
 fn read(what: &str, path: &Path) -> Result<String, Failure> {

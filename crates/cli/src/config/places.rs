@@ -48,6 +48,17 @@ pub(crate) fn tokens() -> Option<PathBuf> {
     folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("tokens.json"))
 }
 
+/// The generated token of a server: the same file for the same name and address.
+pub(crate) fn serve_token(name: &str, address: std::net::SocketAddr) -> Option<PathBuf> {
+    // Two names never become one, and none leads out of the directory.
+    let name = name.bytes().fold(String::new(), |file, byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => file + &char::from(byte).to_string(),
+        _ => file + &format!("%{byte:02x}"),
+    });
+    let states = folder_of("XDG_STATE_HOME", ".local/state")?;
+    Some(states.join("serve-tokens").join(format!("{name}@{address}")))
+}
+
 /// What tools keep, unless `--store` says otherwise.
 pub(crate) fn store() -> Option<PathBuf> {
     folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("store.db"))

@@ -109,7 +109,7 @@ fn named(word: &str) -> Option<(&str, &str)> {
 }
 
 /// A namespace for a target: the name of its file, host or command, as far as it has characters of one.
-fn namespace(target: &str) -> String {
+pub(super) fn namespace(target: &str) -> String {
     let own = if let Some((_, rest)) = target.split_once("://") {
         let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
         host.rsplit('@').next().unwrap_or_default()

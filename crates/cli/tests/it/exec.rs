@@ -156,6 +156,22 @@ fn artifacts_that_host_programs_obey_are_rejected_and_listed() {
 }
 
 #[test]
+fn a_name_that_is_not_utf_8_leaves_the_outcome_whole() {
+    let env = TestEnv::new();
+    let script = "echo said; echo made > new.txt; echo odd > \"$(printf 'a\\377b')\"";
+    for format in ["json", "jsonl", "text"] {
+        let words = ["exec", "--format", format, "--artifacts", format, "--", "sh", "-c", script];
+        let finished = env.run(words).ok();
+        assert!(finished.out.contains("said"), "{finished}");
+        assert_eq!(env.read(&format!("{format}/new.txt")), "made\n");
+        if format == "json" {
+            assert_eq!(finished.json()["changes"]["new"], json!(["a\u{fffd}b", "new.txt"]), "{finished}");
+            assert!(finished.json()["report"]["notes"].to_string().contains("not valid UTF-8"), "{finished}");
+        }
+    }
+}
+
+#[test]
 fn an_outcome_is_told_although_its_files_cannot_be_put_away() {
     let env = TestEnv::new();
     env.write("taken", "a file where a folder should be");

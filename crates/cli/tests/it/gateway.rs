@@ -11,7 +11,7 @@ use crate::serve::{free, post};
 use crate::support::{TestEnv, eventually};
 
 /// A program with two tools; the first says of itself what stands in the place of `SUMMARY`.
-const PROGRAM: &str = r#"#!/bin/sh
+pub(crate) const PROGRAM: &str = r#"#!/bin/sh
 if [ "$1" = "--discover" ]; then
   echo '{"name":"p","version":"1.0","tools":[
   {"name":"forecast","summary":"SUMMARY","streaming":false,"session_mode":false},
@@ -43,7 +43,11 @@ lazy = true
 "#;
 
 pub(crate) fn program(env: &TestEnv, name: &str, summary: &str) {
-    let path = env.write(name, PROGRAM.replace("SUMMARY", summary));
+    executable(env, name, &PROGRAM.replace("SUMMARY", summary));
+}
+
+pub(crate) fn executable(env: &TestEnv, name: &str, text: &str) {
+    let path = env.write(name, text);
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
@@ -148,7 +152,8 @@ fn a_served_gateway_takes_a_change_in_once_it_is_trusted() {
     let env = world();
     env.run(["trust", "gateway.toml"]).ok();
     let address = free();
-    let running = env.start(["serve", "gateway.toml", "--http", &address.to_string(), "--json"]);
+    let running =
+        env.start(["serve", "gateway.toml", "--http", &address.to_string(), "--no-token", "--json"]);
     let has_hash = || listed(address).map(|answer| answer.contains("hash__hash_text"));
     eventually("both upstreams are served", || has_hash() == Some(true));
     let (first, _) = GATEWAY.split_once("\n[[upstreams]]\nname = \"hash\"").unwrap();

@@ -185,7 +185,7 @@ fn a_name_with_a_line_feed_makes_no_line() {
     env.write("script.yaml", turns.to_string());
     let run = ["run", "-p", "x", "--model", "script:script.yaml"];
     let finished = env.run(run).ok();
-    assert!(finished.err.contains("report.txt (10 bytes)␊error: forged (3 bytes)"), "{finished}");
+    assert!(finished.err.contains("report.txt (10 bytes)_error: forged (3 bytes)"), "{finished}");
     assert!(!finished.err.contains("\nerror:"), "{finished}");
     let refused = env.run(run.iter().chain(&["--attach", "no\nerror: such"])).exit(2);
     assert!(refused.err.contains("no␊error: such"), "{refused}");

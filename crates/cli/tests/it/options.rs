@@ -66,6 +66,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
             ("serve", "--token-file"),
             by!(serve::a_token_is_from_a_file_or_the_environment_and_is_shown_nowhere),
         ),
+        (("serve", "--no-token"), by!(serve::without_a_token_everybody_on_this_machine_is_served)),
         (
             ("serve", "--beyond-loopback"),
             by!(serve::addresses_that_cannot_be_or_must_not_be_listened_on_are_refused),

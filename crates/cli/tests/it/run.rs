@@ -269,6 +269,34 @@ pub(crate) fn artifacts() {
 }
 
 #[test]
+fn names_that_hide_or_command_are_handed_back_without_it() {
+    let names = [
+        ("a\\033[2Jb", "a_[2Jb"),
+        ("c\\nerror: d", "c_error: d"),
+        ("e\\342\\200\\256txt.exe", "e_txt.exe"),
+        ("f\\342\\200\\250g", "f_g"),
+        ("h\\302\\255i", "h_i"),
+        ("j\\377k", "j\u{fffd}k"),
+        ("sub\\033/l", "sub_/l"),
+    ];
+    let made = names.map(|(name, _)| format!("printf x > \"$(printf '{name}')\""));
+    let script = format!("mkdir \"$(printf 'sub\\033')\"; {}", made.join("; "));
+    let env = calling("run_command", &json!({"argv": ["sh", "-c", script]}));
+    let finished = env.run(with(&["--tools", "run_command", "--artifacts", "kept", "--json"])).ok();
+    let record = finished.json();
+    fits("run-record", &record);
+    let told = record["artifacts"].as_array().unwrap().iter().map(|file| file["name"].as_str().unwrap());
+    let mut told: Vec<&str> = told.collect();
+    let mut expected = names.map(|(_, name)| format!("kept/{name}"));
+    told.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(told, expected);
+    for name in &expected {
+        assert_eq!(env.read(name), "x");
+    }
+}
+
+#[test]
 fn files_that_cannot_be_put_away_are_kept_and_the_record_is_whole() {
     let env = calling("write_file", &json!({"path": "new.txt", "content": "made"})).leaving_files();
     env.write("taken", "a file where a folder should be");

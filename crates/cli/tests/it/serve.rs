@@ -1,7 +1,10 @@
 //! `serve`: what a client that starts it, and one that connects, gets.
 
+use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::PathBuf;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -98,7 +101,8 @@ pub(crate) fn whoever_connects_is_served_until_it_is_asked_to_end() {
     for (option, scheme, path) in [("--http", "http", "mcp"), ("--ws", "ws", "ws")] {
         let env = TestEnv::new();
         let address = free();
-        let running = env.start(["serve", "builtin:calculate", option, &address.to_string(), "--json"]);
+        let running =
+            env.start(["serve", "builtin:calculate", option, &address.to_string(), "--json", "--no-token"]);
         eventually("it answers", || get(address, "/health", "").is_some_and(|answer| answer.ends_with("OK")));
         assert!(get(address, "/status", "").unwrap().contains("\"tools\":1"));
         assert!(get(address, "/health", "Origin: http://evil.com\r\n").unwrap().starts_with("HTTP/1.1 403"));
@@ -108,7 +112,119 @@ pub(crate) fn whoever_connects_is_served_until_it_is_asked_to_end() {
         assert_eq!(ready["type"], "ready");
         assert_eq!(ready["url"], format!("{scheme}://{address}/{path}"));
         assert_eq!(ready["health"], format!("http://{address}/health"));
+        assert!(ready["token_file"].is_null(), "{ready}");
     }
+}
+
+/// A world with a place for generated tokens, and that place.
+fn with_tokens() -> (TestEnv, PathBuf) {
+    let env = TestEnv::new();
+    let state = env.path("state");
+    (env.with("XDG_STATE_HOME", &state), state.join("toolpost/serve-tokens"))
+}
+
+#[test]
+pub(crate) fn a_token_is_generated_stored_and_needed() {
+    let (env, folder) = with_tokens();
+    let address = free();
+    let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
+    let mut tokens = Vec::new();
+    for (option, name, is_shown) in
+        [("--http", "toolpost", true), ("--ws", "toolpost", false), ("--http", "my tools/../x", true)]
+    {
+        let running = env.start(["serve", "builtin:calculate", "--name", name, option, &address.to_string()]);
+        eventually("it answers", || get(address, "/health", "").is_some_and(|answer| answer.ends_with("OK")));
+        let file =
+            folder.join(format!("{}@{address}", name.replace(' ', "%20").replace("/../", "%2f%2e%2e%2f")));
+        let token = std::fs::read_to_string(&file).unwrap().trim().to_owned();
+        assert!(token.len() == 64 && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{token}");
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
+        assert_eq!(folder.metadata().unwrap().mode() & 0o777, 0o700);
+        let wrong = format!("{}0", &token[..63]);
+        for header in ["", &bearer(&wrong), &format!("Authorization: Basic {token}\r\n")] {
+            for path in ["/mcp", "/ws", "/status"] {
+                let answer = get(address, path, header).unwrap().to_lowercase();
+                assert!(answer.starts_with("http/1.1 401"), "{path} {header}: {answer}");
+                assert!(answer.contains("\r\nwww-authenticate: bearer"), "{answer}");
+            }
+        }
+        assert!(get(address, "/status", &bearer(&token)).unwrap().starts_with("HTTP/1.1 200"));
+        running.signal(Signal::TERM);
+        let finished = running.finish().exit(0);
+        assert!(finished.err.contains(&file.display().to_string()), "{finished}");
+        assert_eq!(finished.err.contains(&format!("Authorization: Bearer {token}")), is_shown, "{finished}");
+        assert!(!finished.out.contains(&token), "{finished}");
+        tokens.push(token);
+    }
+    assert_eq!(tokens[0], tokens[1], "clients of the same name and address keep their token");
+    assert_ne!(tokens[0], tokens[2]);
+}
+
+#[test]
+pub(crate) fn a_generated_token_reaches_clients_by_its_file_or_a_variable() {
+    let (env, _) = with_tokens();
+    let address = free();
+    let running = env.start(["serve", "builtin:calculate", "--http", &address.to_string(), "--json"]);
+    eventually("it answers", || get(address, "/health", "").is_some());
+    let url = format!("http://{address}/mcp");
+    let server = json!({ "type": "http", "url": url, "headers": { "Authorization": "Bearer ${SERVED}" } });
+    env.write(".mcp.json", json!({ "mcpServers": { "served": server } }).to_string());
+    env.run(["trust", ".mcp.json"]).ok();
+    env.run(["tools", &url]).exit(3);
+    let sum = "expression=6 * 7";
+    env.run(["call", "served", "calculate", sum]).exit(2);
+    running.signal(Signal::TERM);
+    let ready = running.finish().exit(0).json();
+    let file = ready["token_file"].as_str().unwrap();
+    env.write("served.env", format!("SERVED={}", std::fs::read_to_string(file).unwrap()));
+    let running = env.start(["serve", "builtin:calculate", "--http", &address.to_string()]);
+    eventually("it answers", || get(address, "/health", "").is_some());
+    for words in [
+        &["call", &url, "calculate", sum, "--token-file", file][..],
+        &["call", "served", "calculate", sum, "--env-file", "served.env"],
+    ] {
+        assert!(env.run(words).ok().out.contains("42"), "{words:?}");
+    }
+    running.signal(Signal::TERM);
+    running.finish().exit(0);
+}
+
+#[test]
+pub(crate) fn a_token_file_that_others_can_change_or_read_is_rejected() {
+    let (env, folder) = with_tokens();
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("toolpost@127.0.0.1:0");
+    let other = env.write("other", format!("{}\n", "a".repeat(64)));
+    for (content, mode) in [("a".repeat(64), 0o640), ("a".repeat(64), 0o602), ("short".into(), 0o600)] {
+        std::fs::write(&file, content).unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+        let finished = env.run(["serve", "builtin:calculate", "--http", "127.0.0.1:0"]).exit(5);
+        assert!(finished.err.contains("the token file") && finished.err.contains("Delete it"), "{finished}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink(other, &file).unwrap();
+    env.run(["serve", "builtin:calculate", "--http", "127.0.0.1:0"]).exit(2);
+    let env = env.without("XDG_STATE_HOME").without("HOME");
+    let finished = env.run(["serve", "builtin:calculate", "--http", "127.0.0.1:0"]).exit(2);
+    assert!(finished.err.contains("--no-token"), "{finished}");
+}
+
+#[test]
+pub(crate) fn without_a_token_everybody_on_this_machine_is_served() {
+    let (env, folder) = with_tokens();
+    let env = env.with("TOOLPOST_SERVE_TOKEN", "of-the-environment");
+    let address = free();
+    let running = env.start(["serve", "builtin:calculate", "--http", &address.to_string(), "--no-token"]);
+    eventually("it answers", || get(address, "/health", "").is_some());
+    assert!(get(address, "/status", "").unwrap().starts_with("HTTP/1.1 200"));
+    running.signal(Signal::TERM);
+    let finished = running.finish().exit(0);
+    assert!(finished.err.contains("every user of this machine"), "{finished}");
+    assert!(!folder.exists());
+    env.run(["serve", "--no-token"]).exit(2);
+    env.run(["serve", "--http", "127.0.0.1:0", "--no-token", "--token-file", "tokens.txt"]).exit(2);
+    let beyond = ["serve", "--http", "0.0.0.0:0", "--beyond-loopback", "--no-token"];
+    assert!(env.run(beyond).exit(5).err.contains("do not pass `--no-token`"));
 }
 
 #[test]
@@ -146,8 +262,8 @@ pub(crate) fn addresses_that_cannot_be_or_must_not_be_listened_on_are_refused() 
     let finished = env.run(["serve", "--http", &address, "--json"]).exit(4);
     assert!(finished.error()["message"].as_str().unwrap().contains(&address), "{finished}");
     let refused = env.run(["serve", "--http", "0.0.0.0:0"]).exit(5);
-    assert!(refused.err.contains("--token-file") && refused.err.contains("--beyond-loopback"), "{refused}");
-    env.run(["serve", "--http", "0.0.0.0:0", "--beyond-loopback"]).exit(5);
+    assert!(refused.err.contains("--beyond-loopback"), "{refused}");
+    env.run(["serve", "--http", "0.0.0.0:0", "--no-token"]).exit(5);
     env.run(["serve", "--http", "nowhere"]).exit(2);
     env.run(["serve", "--stdio", "--http", "127.0.0.1:0"]).exit(2);
     env.run(["serve", "--host", "tools.example"]).exit(2);

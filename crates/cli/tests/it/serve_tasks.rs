@@ -100,7 +100,8 @@ fn world() -> TestEnv {
 
 fn serve(env: &TestEnv, address: SocketAddr, more: &[&str]) -> Running {
     let address_text = address.to_string();
-    let words = [&["serve", "sleep.toml", "--http", &address_text, "--level", "minimal"], more].concat();
+    let words = [&["serve", "sleep.toml", "--http", &address_text, "--no-token", "--level", "minimal"], more]
+        .concat();
     let running = env.start(words);
     eventually("it answers", || TcpStream::connect(address).is_ok());
     running

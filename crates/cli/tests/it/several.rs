@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::gateway::program;
+use crate::gateway::{PROGRAM, executable, program};
 use crate::serve::{free, get, modern, post, tools};
 use crate::support::{Running, TestEnv, eventually};
 
@@ -81,13 +81,45 @@ pub(crate) fn several_targets_stand_under_namespaces() {
 }
 
 #[test]
+fn a_tool_named_like_a_built_in_one_stands_under_its_namespace() {
+    let env = TestEnv::new();
+    executable(&env, "calc", &PROGRAM.replace("forecast", "calculate"));
+    // The name that it would get is taken as well.
+    let both = PROGRAM.replace("forecast", "calculate").replace("forget", "other__calculate");
+    executable(&env, "other", &both);
+    env.write(
+        "gateway.toml",
+        "kind = \"gateway\"\n[[upstreams]]\nname = \"calc\"\ntarget = \"./calc\"\nnamespace = false\n",
+    );
+    env.run(["trust", "gateway.toml"]).ok();
+    for (words, upstream, other) in [
+        (&["builtin:calculate", "./calc"][..], "calc__calculate", "forget"),
+        (&["./calc", "builtin:calculate"], "calc__calculate", "forget"),
+        (&["builtin:calculate", "=./calc"], "targets__calculate", "forget"),
+        (&["gateway.toml", "builtin:calculate"], "gateway__calculate", "forget"),
+        (&["builtin:calculate", "./other"], "other-2__calculate", "other__calculate"),
+    ] {
+        let sum = json!({ "expression": "6 * 7" });
+        let requests = [list(), call("calculate", &sum), call(upstream, &json!({})), call(other, &json!({}))];
+        let answers = asked(&env, words, &requests);
+        assert_eq!(tools(&answers[0]), ["calculate", upstream, other], "{words:?}");
+        for (answer, expected) in answers[1..].iter().zip(["42", "calculate of ", " of "]) {
+            assert!(answer["result"]["content"][0]["text"].as_str().unwrap().contains(expected), "{answer}");
+        }
+        let finished = env.run_with(String::new(), [&["serve"], words].concat());
+        let warning = format!("is called `{upstream}`: another tool has its name");
+        assert!(finished.err.contains(&warning), "{finished}");
+    }
+}
+
+#[test]
 pub(crate) fn lazy_targets_start_on_their_first_call_and_status_says_how_each_is() {
     let env = TestEnv::new();
     program(&env, "weather", "Forecast the weather.");
     let words = ["./weather", "gone=stdio:./no-such-server --key hunter2", "--lazy"];
     // Without a manifest it is started once to be listed.
     asked(&env, &words, &[list()]);
-    let (running, address) = begin(&env, &words);
+    let (running, address) = begin(&env, &[&words[..], &["--no-token"]].concat());
     let states = |status: &Value| -> Vec<String> {
         let sources = status["sources"].as_array().unwrap().iter();
         sources.map(|source| format!("{} {}", source["name"], source["state"]).replace('"', "")).collect()
@@ -103,7 +135,7 @@ pub(crate) fn lazy_targets_start_on_their_first_call_and_status_says_how_each_is
     running.signal(Signal::TERM);
     let ready = running.finish().exit(0).json();
     assert_eq!(ready["sources"][0]["state"], "not_started", "{ready}");
-    let (eager, address) = begin(&env, &["./weather", "builtin:calculate", "again=./weather"]);
+    let (eager, address) = begin(&env, &["./weather", "builtin:calculate", "again=./weather", "--no-token"]);
     assert_eq!(states(&status(address, "")), ["weather well", "again well"]);
     eager.signal(Signal::TERM);
     eager.finish().exit(0);
@@ -197,13 +229,14 @@ fn an_upstream_process_killed_under_load_loses_no_name_and_no_call_that_may_run_
     let env = TestEnv::new().leaving_files();
     let up = free();
     let upstream = || {
-        let running = env.start(["serve", "builtin:calculate,builtin:hash_text", "--http", &up.to_string()]);
+        let words = ["serve", "builtin:calculate,builtin:hash_text", "--http", &up.to_string(), "--no-token"];
+        let running = env.start(words);
         eventually("the upstream answers", || get(up, "/health", "").is_some());
         running
     };
     let mut life = upstream();
     let target = format!("up=http://{up}/mcp");
-    let (front, address) = begin(&env, &[&target, "builtin:read_file"]);
+    let (front, address) = begin(&env, &[&target, "builtin:read_file", "--no-token"]);
     let (over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let callers: Vec<_> = (0..4)
         .map(|number| {

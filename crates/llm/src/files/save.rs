@@ -64,7 +64,9 @@ pub(super) fn file_name(name: &str) -> String {
         let odd = character.is_control()
             || matches!(character, '<' | '>' | ':' | '"' | '|' | '?' | '*')
             // Marks that change the direction of text can make `exe.txt` of `txt.exe`.
-            || matches!(character, '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' | '\u{FEFF}');
+            || matches!(character, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}')
+            // Others take no room, or are not seen.
+            || matches!(character, '\u{AD}' | '\u{115F}' | '\u{1160}' | '\u{180E}' | '\u{3164}' | '\u{FFA0}' | '\u{E0000}'..='\u{E007F}');
         let character = if odd { '_' } else { character };
         if clean.len() + character.len_utf8() > LONGEST_NAME {
             break;
@@ -106,6 +108,7 @@ mod tests {
             ("-rf", "rf"),
             ("a\u{0}b\n\u{1b}[2Jc", "a_b__[2Jc"),
             ("x\u{202E}txt.exe", "x_txt.exe"),
+            ("x\u{2028}y\u{AD}z\u{E0041}", "x_y_z_"),
             ("nul.txt", "_nul.txt"),
             ("COM1", "_COM1"),
             ("a:b*c?.txt", "a_b_c_.txt"),

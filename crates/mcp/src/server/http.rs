@@ -291,6 +291,13 @@ impl Front {
             "/status" => return wrong_method("GET"),
             _ => return text(StatusCode::NOT_FOUND, "there is nothing here: the protocol is on /mcp"),
         }
+        let session = head.headers.get(SESSION_HEADER).map(|id| id.to_str().unwrap_or_default());
+        if head.method == Method::DELETE
+            && session.is_some_and(|id| !self.sessions.is_open_to(id, &principal))
+        {
+            return text(StatusCode::NOT_FOUND, "there is no such session");
+        }
+        let has_session = session.is_some();
         let body = if head.method == Method::POST {
             match self.collect(&head, body).await {
                 Ok(body) => body,
@@ -305,7 +312,6 @@ impl Front {
         }
         // A token that came in is for nobody behind this line.
         head.headers.remove(http::header::AUTHORIZATION);
-        let has_session = head.headers.contains_key(SESSION_HEADER);
         let is_post = head.method == Method::POST;
         let _answering = self.answering.token();
         let mut protocol = self.protocol.clone();

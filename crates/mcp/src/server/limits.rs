@@ -6,8 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Sessions of the older era at once; beyond, the one that was used longest ago ends. Each takes about 50 KiB of
-    /// memory. Default 256.
+    /// Sessions of the older era at once. Beyond, a client that has its share of them ends its own least recently used
+    /// one, and another client that of the client with the most. Each takes about 50 KiB of memory. Default 256.
     pub sessions: usize,
     /// How long a session lives without a request. Default 5 min.
     pub session_idle: Duration,

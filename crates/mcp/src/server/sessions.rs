@@ -37,6 +37,25 @@ struct Uses {
     used: HashMap<SessionId, Use>,
 }
 
+impl Uses {
+    /// The session that ends for a new one: the owner's own least recently used one if the owner has its share of all
+    /// sessions, else that of the owner with the most. So no client ends a session of a client within its share.
+    fn surplus(&self, owner: &Principal) -> Option<SessionId> {
+        let mut counts = HashMap::from([(owner, 0_usize)]);
+        for used in self.used.values() {
+            *counts.entry(&used.owner).or_default() += 1;
+        }
+        let share = (self.used.len() / counts.len()).max(1);
+        let has_share = counts.get(owner).is_some_and(|count| *count >= share);
+        let most = counts.values().max().copied();
+        let mut candidates: Vec<_> = self.used.iter().collect();
+        candidates.retain(|(_, used)| {
+            if has_share { used.owner == *owner } else { counts.get(&used.owner).copied() == most }
+        });
+        candidates.into_iter().min_by_key(|(_, used)| used.at).map(|(id, _)| id.clone())
+    }
+}
+
 /// The sessions of a server.
 pub(super) struct Sessions {
     inner: LocalSessionManager,
@@ -64,6 +83,11 @@ impl Sessions {
         self.lock().used.len()
     }
 
+    /// Whether a session is open, and this client's.
+    pub(super) fn is_open_to(&self, id: &str, principal: &Principal) -> bool {
+        self.lock().used.get(id).is_some_and(|used| used.owner == *principal)
+    }
+
     /// Whether whoever asks may use a session. Outside a request, whoever asks is the server.
     fn is_theirs(&self, id: &SessionId) -> bool {
         let uses = self.lock();
@@ -84,16 +108,14 @@ impl Sessions {
     fn note_new(&self, id: SessionId) -> Option<SessionId> {
         let owner = REQUESTER.try_with(Principal::clone).unwrap_or_default();
         let mut uses = self.lock();
-        let oldest = (uses.used.len() >= self.places)
-            .then(|| uses.used.iter().min_by_key(|(_, used)| used.at).map(|(id, _)| id.clone()))
-            .flatten();
-        if let Some(oldest) = &oldest {
-            uses.used.remove(oldest);
+        let surplus = if uses.used.len() >= self.places { uses.surplus(&owner) } else { None };
+        if let Some(surplus) = &surplus {
+            uses.used.remove(surplus);
         }
         uses.clock += 1;
         let at = uses.clock;
         uses.used.insert(id, Use { at, owner });
-        oldest
+        surplus
     }
 }
 
@@ -111,9 +133,9 @@ impl SessionManager for Sessions {
             }
             Err(_) => self.inner.create_session().await?,
         };
-        if let Some(oldest) = self.note_new(id.clone()) {
-            tracing::debug!("the session that was used longest ago ends: there are as many as there may be");
-            self.inner.close_session(&oldest).await?;
+        if let Some(surplus) = self.note_new(id.clone()) {
+            tracing::debug!("a session ends for a new one: there are as many as there may be");
+            self.inner.close_session(&surplus).await?;
         }
         Ok((id, transport))
     }

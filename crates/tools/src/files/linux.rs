@@ -215,7 +215,7 @@ pub(super) fn write(
     }
     let (parent, name) = relative.rsplit_once('/').unwrap_or((".", relative));
     if writing.create_directories && parent != "." {
-        create_directories(&root, parent, given)?;
+        create_directories(folder, &root, parent, given)?;
     }
     let parent = openat2(&root, parent, OFlags::RDONLY | OFlags::DIRECTORY, 0, WRITING).map_err(|errno| {
         let error = explain_missing(&root, errno, parent, given);
@@ -239,6 +239,9 @@ pub(super) fn write(
     if let Some(stat) = &existing {
         check_regular(stat, given)?;
     }
+    let copied = existing.as_ref().filter(|_| writing.backup).map_or(0, |stat| stat.st_size as u64);
+    let created = u64::from(existing.is_none() || writing.backup);
+    folder.take_room(given, copied.saturating_add(writing.bytes.len() as u64), created)?;
     let backup = match existing {
         Some(_) if writing.backup => Some(back_up(&parent, name, given)?),
         _ => None,
@@ -318,7 +321,7 @@ fn is_protected(protected: &[PathBuf], parent: &OwnedFd, name: &str) -> Result<b
     Ok(true)
 }
 
-fn create_directories(root: &OwnedFd, path: &str, given: &str) -> Result<(), ToolError> {
+fn create_directories(work: &Folder, root: &OwnedFd, path: &str, given: &str) -> Result<(), ToolError> {
     let fail = |errno| explain(errno, given);
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let mut folder = openat2(root, ".", flags, 0, WRITING).map_err(fail)?;
@@ -326,6 +329,7 @@ fn create_directories(root: &OwnedFd, path: &str, given: &str) -> Result<(), Too
         folder = match openat2(&folder, part, flags, 0, WRITING) {
             Ok(next) => next,
             Err(Errno::NOENT) => {
+                work.take_room(given, 0, 1)?;
                 match rustix::fs::mkdirat(&folder, part, Mode::from_raw_mode(0o777)) {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(errno) => return Err(fail(errno)),

@@ -1,11 +1,13 @@
 //! Which folder the file tools may see, and what a path in it may look like.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use toolpost::{Ctx, ToolError};
 use toolpost_sandbox::{EntryKind, Rejection, SingleChange, protection};
 
 use super::at_path;
+use super::budget::{Budget, Room};
 
 /// The longest path that is taken, in bytes: the kernel's `PATH_MAX`.
 const MAX_PATH: usize = 4096;
@@ -23,14 +25,33 @@ pub struct FileRoot {
     path: PathBuf,
     admitted: Vec<PathBuf>,
     host: Vec<PathBuf>,
+    budget: Arc<Budget>,
 }
 
 impl FileRoot {
+    /// How many bytes tools write, unless [`FileRoot::limits`] says otherwise: 4 GiB.
+    pub const DEFAULT_BYTES: u64 = 4 << 30;
+    /// How many files and folders tools create, unless [`FileRoot::limits`] says otherwise.
+    pub const DEFAULT_ENTRIES: u64 = 500_000;
+
     /// A root that must exist when a tool is called.
     ///
     /// Protected paths ([`toolpost_sandbox::protection`]) are not written.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), admitted: Vec::new(), host: Vec::new() }
+        Self {
+            path: path.into(),
+            admitted: Vec::new(),
+            host: Vec::new(),
+            budget: budget(Self::DEFAULT_BYTES, Self::DEFAULT_ENTRIES),
+        }
+    }
+
+    /// Limits the bytes that tools write and the files and folders that they create; clones of the root share the count.
+    /// Beyond, the folder is measured: a write fails with `LIMIT` if the folder would hold more than that.
+    #[must_use]
+    pub fn limits(mut self, bytes: u64, entries: u64) -> Self {
+        self.budget = budget(bytes, entries);
+        self
     }
 
     /// Allows writing these protected paths and what is beneath them.
@@ -60,6 +81,10 @@ impl FileRoot {
     }
 }
 
+fn budget(bytes: u64, entries: u64) -> Arc<Budget> {
+    Arc::new(Budget::new(Room { bytes, entries }))
+}
+
 /// The folder of one call.
 #[derive(Debug)]
 pub(crate) struct Folder {
@@ -73,6 +98,7 @@ pub(crate) struct Folder {
     admitted: Vec<PathBuf>,
     /// Files and directories of the host that are not written, by their absolute paths.
     pub(super) host: Vec<PathBuf>,
+    budget: Arc<Budget>,
 }
 
 impl Folder {
@@ -96,7 +122,8 @@ impl Folder {
                 .suggest("Call with a working folder beneath the root, or provide another `FileRoot`.")
             })?,
         };
-        Ok(Some(Self { root: path, beneath, follows_links: true, admitted: root.admitted, host: root.host }))
+        let FileRoot { admitted, host, budget, .. } = root;
+        Ok(Some(Self { root: path, beneath, follows_links: true, admitted, host, budget }))
     }
 
     /// A root itself, in which no link is followed.
@@ -107,6 +134,7 @@ impl Folder {
             follows_links: false,
             admitted: root.admitted.clone(),
             host: root.host.clone(),
+            budget: Arc::clone(&root.budget),
         })
     }
 
@@ -182,6 +210,11 @@ impl Folder {
                 format!("the path `{}` lies outside the working folder `{}`", shown(given), own.display());
             at_path(ToolError::invalid_path(message), given).suggest(hint)
         })
+    }
+
+    /// Takes room for bytes, and for a number of new files and folders, before they are written.
+    pub(super) fn take_room(&self, given: &str, bytes: u64, entries: u64) -> Result<(), ToolError> {
+        self.budget.take(&self.root, given, Room { bytes, entries })
     }
 
     /// Rejects a relative path that other programs would execute or obey. `lookup` returns what stands at a path now.
@@ -278,6 +311,7 @@ mod tests {
             follows_links: true,
             admitted: Vec::new(),
             host: Vec::new(),
+            budget: budget(0, 0),
         }
     }
 

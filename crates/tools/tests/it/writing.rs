@@ -282,3 +282,68 @@ async fn what_the_operator_protects_is_not_written_under_any_name() {
     }
     assert!(!root.join("missing/.env").exists() && !root.join("server/new.py").exists());
 }
+
+/// A row of the budget: what is written, and whether there is room for it.
+struct Row {
+    path: &'static str,
+    kib: usize,
+    backup: bool,
+    fits: bool,
+}
+
+fn row(path: &'static str, kib: usize, backup: bool, fits: bool) -> Row {
+    Row { path, kib, backup, fits }
+}
+
+#[tokio::test]
+async fn files_take_room_of_a_budget_that_is_measured_when_it_is_used_up() {
+    let root = tempfile::tempdir().unwrap();
+    let sparse = std::fs::File::create(root.path().join("sparse")).unwrap();
+    sparse.set_len(1 << 33).unwrap();
+    let provide = |bytes, entries| {
+        let bench = Bench::with(|builder| builder.provide(FileRoot::new(root.path()).limits(bytes, entries)));
+        async move |row: &Row| {
+            let arguments = json!({"path": row.path, "content": "x".repeat(row.kib << 10),
+                "create_backup": row.backup, "create_directories": true});
+            match bench.toolbox.run("write_file", arguments).await {
+                Ok(_) => true,
+                Err(error) => {
+                    assert_eq!(error.code(), Code::Limit, "{error}");
+                    assert!(error.message().contains("beyond"), "{error}");
+                    false
+                }
+            }
+        }
+    };
+    let write = provide(1 << 20, 100);
+    for row in [
+        row("z", 1025, false, false),
+        row("a", 600, false, true),
+        row("b", 600, false, false),
+        // The copy takes room too.
+        row("a", 200, true, false),
+        row("a", 200, false, true),
+        // What was replaced is measured as gone.
+        row("b", 600, false, true),
+        row("c", 400, false, false),
+    ] {
+        assert_eq!(write(&row).await, row.fits, "{} {}", row.path, row.kib);
+    }
+    assert_eq!(names_in(root.path()), ["a", "b", "sparse"]);
+    std::fs::remove_file(root.path().join("b")).unwrap();
+    assert!(write(&row("c", 400, false, true)).await, "what somebody removed is room again");
+    // Three files are there: they count as soon as the folder is measured.
+    let write = provide(1 << 30, 5);
+    for row in [
+        row("d/e/f", 0, false, true),
+        row("g", 0, false, true),
+        row("h", 0, false, true),
+        row("i", 0, false, false),
+        row("j/k", 0, false, false),
+        row("g", 1, false, true),
+        row("g", 1, true, false),
+    ] {
+        assert_eq!(write(&row).await, row.fits, "{} {}", row.path, row.backup);
+    }
+    assert_eq!(names_in(root.path()), ["a", "c", "d", "g", "h", "sparse"]);
+}

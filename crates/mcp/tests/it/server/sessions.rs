@@ -33,8 +33,14 @@ async fn a_session_is_its_owners_and_its_name_cannot_be_guessed() {
     let session = begin_session(address, json!({}), &ada).await;
     assert!(session.len() == 64 && session.bytes().all(|byte| byte.is_ascii_hexdigit()), "{session}");
     assert_eq!(post_legacy(address, Some(&session), &list(), &eve).await.status, 404);
-    let headers = [("Mcp-Session-Id", session.as_str()), ("Authorization", "Bearer eve")];
-    request(address, "DELETE", "/mcp", &headers, "").await;
+    for (id, token, expected) in [
+        (session.as_str(), "Bearer eve", 404),
+        ("unknown", "Bearer eve", 404),
+        (session.as_str(), "Bearer no", 401),
+    ] {
+        let headers = [("Mcp-Session-Id", id), ("Authorization", token)];
+        assert_eq!(request(address, "DELETE", "/mcp", &headers, "").await.status, expected, "{id} {token}");
+    }
     let stream = [
         ("Mcp-Session-Id", session.as_str()),
         ("Authorization", "Bearer eve"),
@@ -43,8 +49,33 @@ async fn a_session_is_its_owners_and_its_name_cannot_be_guessed() {
     assert_eq!(request(address, "GET", "/mcp", &stream, "").await.status, 404);
     assert_eq!(post_legacy(address, Some(&session), &list(), &ada).await.status, 200);
     let headers = [("Mcp-Session-Id", session.as_str()), ("Authorization", "Bearer ada")];
-    request(address, "DELETE", "/mcp", &headers, "").await;
+    assert_eq!(request(address, "DELETE", "/mcp", &headers, "").await.status, 202);
     assert_eq!(post_legacy(address, Some(&session), &list(), &ada).await.status, 404);
+}
+
+#[tokio::test]
+async fn a_client_within_its_share_loses_no_session_to_another() {
+    let running = serve(|builder| {
+        let builder = ["ada", "eve"].into_iter().fold(builder, |all, token| all.bearer(Secret::new(token)));
+        builder.settings(|limits| limits.sessions = 4)
+    })
+    .await;
+    let address = running.address();
+    let (ada, eve) = ([("Authorization", "Bearer ada")], [("Authorization", "Bearer eve")]);
+    let of_ada = begin_session(address, json!({}), &ada).await;
+    let mut of_eve = Vec::new();
+    for _ in 0..6 {
+        of_eve.push(begin_session(address, json!({}), &eve).await);
+    }
+    assert_eq!(post_legacy(address, Some(&of_ada), &list(), &ada).await.status, 200);
+    // What is beyond the share of the other gives way.
+    let second = begin_session(address, json!({}), &ada).await;
+    for session in [&of_ada, &second] {
+        assert_eq!(post_legacy(address, Some(session), &list(), &ada).await.status, 200);
+    }
+    for (session, expected) in of_eve.iter().zip([404, 404, 404, 404, 200, 200]) {
+        assert_eq!(post_legacy(address, Some(session), &list(), &eve).await.status, expected);
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,157 @@
+//! Bearer tokens of clients that connect: those of the operator, or one that is generated and stored.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use toolpost_core::{Secret, random_hex};
+
+use crate::args::ServeArgs;
+use crate::config::places;
+use crate::env;
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// The variable with the token.
+const VARIABLE: &str = "TOOLPOST_SERVE_TOKEN";
+/// The size of a generated token: 256 bits.
+const TOKEN_BYTES: usize = 32;
+
+/// The tokens that a server accepts.
+#[derive(Default)]
+pub(super) struct Tokens {
+    pub(super) accepted: Vec<Secret>,
+    /// The file of a generated token, if that is what the server accepts.
+    pub(super) stored: Option<PathBuf>,
+    /// Whether the token was generated just now.
+    pub(super) is_new: bool,
+}
+
+impl Tokens {
+    /// The tokens of `--token-file` or the environment. Without them, without OAuth and without `--no-token`, a server with
+    /// an address accepts the stored token, which is generated if there is none.
+    pub(super) fn of(args: &ServeArgs) -> Result<Self, Failure> {
+        let Some(address) = args.address().filter(|_| !args.no_token) else { return Ok(Self::default()) };
+        if let Some(path) = &args.token_file {
+            return Ok(Self { accepted: listed(path)?, ..Self::default() });
+        }
+        if let Some(token) = env::get(VARIABLE) {
+            return Ok(Self { accepted: vec![Secret::new(token)], ..Self::default() });
+        }
+        if args.oauth.oauth_issuer.is_some() {
+            return Ok(Self::default());
+        }
+        let path = places::serve_token(&args.name, address).ok_or_else(|| {
+            Failure::usage("there is no home directory to store a token in")
+                .hint("Set HOME, or pass `--token-file FILE` or `--no-token`.")
+        })?;
+        let failed = |error: io::Error| Failure::file("the token file", &path, &error);
+        let known = load(&path)?;
+        let is_new = known.is_none();
+        let token = match known {
+            Some(token) => token,
+            None => match generate(&path).map_err(failed)? {
+                Some(token) => token,
+                // Another server of this name and address was faster.
+                None => load(&path)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?,
+            },
+        };
+        Ok(Self { accepted: vec![token], stored: Some(path), is_new })
+    }
+
+    /// What clients must send, for the operator. A generated token is shown once.
+    pub(super) fn notice(&self) -> Option<String> {
+        let path = self.stored.as_ref()?.display();
+        let token = self.accepted.first().filter(|_| self.is_new);
+        Some(match token {
+            Some(token) => format!(
+                "clients must send this header; its token is stored in `{path}`:\n  Authorization: Bearer {}",
+                token.expose()
+            ),
+            None => format!("clients must send `Authorization: Bearer TOKEN` with the token of `{path}`"),
+        })
+    }
+}
+
+/// The tokens of a file, one a line.
+fn listed(path: &Path) -> Result<Vec<Secret>, Failure> {
+    let text = super::read("the file with tokens", path)?;
+    let tokens: Vec<Secret> =
+        text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Secret::new).collect();
+    if tokens.is_empty() {
+        return Err(Failure::usage(format!("the file `{}` holds no token", path.display()))
+            .hint("Write one a line, such as what `openssl rand -hex 32` prints."));
+    }
+    Ok(tokens)
+}
+
+/// The token that an earlier server stored.
+///
+/// # Errors
+/// The file is no token of this user's alone.
+fn load(path: &Path) -> Result<Option<Secret>, Failure> {
+    let wrong = |why: &str| {
+        Failure::new(Exit::Denied, "PERMISSION", format!("the token file `{}` {why}", path.display()))
+            .hint("Delete it: the next start generates another token.")
+    };
+    let failed = |error: &io::Error| Failure::file("the token file", path, error);
+    let file = match open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(&error)),
+    };
+    if !is_private(&file).map_err(|error| failed(&error))? {
+        return Err(wrong("is not a file of mode 0600 that you own"));
+    }
+    let mut text = String::new();
+    file.take(1 << 10).read_to_string(&mut text).map_err(|error| failed(&error))?;
+    let token = text.trim_end();
+    if token.len() != 2 * TOKEN_BYTES || !token.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(wrong("holds no generated token"));
+    }
+    Ok(Some(Secret::new(token)))
+}
+
+/// Generates a token and stores it, in one step; `None` if there is a file already.
+fn generate(path: &Path) -> io::Result<Option<Secret>> {
+    let token = random_hex(TOKEN_BYTES).map_err(|error| io::Error::other(error.to_string()))?;
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(directory)?;
+    // Readable for its owner alone, which is what a temporary file is.
+    let mut file = tempfile::NamedTempFile::new_in(directory)?;
+    writeln!(file, "{token}")?;
+    match file.persist_noclobber(path) {
+        Ok(_) => Ok(Some(Secret::new(token))),
+        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+        Err(error) => Err(error.error),
+    }
+}
+
+/// Opens the file itself: no link is followed, and no pipe is waited for.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, flags.bits() as i32);
+    }
+    options.read(true).open(path)
+}
+
+/// Whether a file is a regular one of this user and of mode 0600.
+#[cfg(unix)]
+fn is_private(file: &File) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt as _;
+    let metadata = file.metadata()?;
+    let is_ours = metadata.uid() == rustix::process::geteuid().as_raw();
+    Ok(metadata.is_file() && is_ours && metadata.mode() & 0o777 == 0o600)
+}
+
+#[cfg(not(unix))]
+fn is_private(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.is_file())
+}
