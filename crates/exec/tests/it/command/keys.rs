@@ -592,7 +592,7 @@ async fn a_check_runs_before_each_start_and_can_reject_it() {
     let tools = CommandTools::from_toml_checked(&bash("echo done", version, ""), "t.toml", check).unwrap();
     // The question for the version is a start as well.
     for checks in [2, 3] {
-        assert_eq!(Run::of(tools.clone(), "t", json!({})).text().await, "done");
+        assert_eq!(Run::of(tools.clone(), "t", json!({})).text().await, "done\n");
         assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), checks);
     }
     let error = Run::of(tools, "t", json!({})).error().await;
