@@ -14,7 +14,7 @@ use self::fresh::Fresh;
 pub(crate) use self::fresh::clear_stale;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::style::one_line;
+use crate::style::{label, one_line};
 
 /// How many files are attached, or put away, at most.
 const MAX_FILES: usize = 10_000;
