@@ -116,15 +116,13 @@ impl Facts {
         }
         // The root that was seen is a mount namespace; a first process with number 1 is that of a process namespace, whose
         // death is that of all others; and it sets the limits of the run itself.
-        report.layers.extend([
-            Layer::MountNamespace,
-            Layer::ResourceLimits,
-            Layer::TreeKill,
-        ]);
-        report.missing.extend([Layer::IpcNamespace, Layer::UtsNamespace, Layer::CgroupNamespace].map(|layer| {
-            let reason = "asked of the daemon; the container does not show it".to_owned();
-            MissingLayer { layer, reason }
-        }));
+        report.layers.extend([Layer::MountNamespace, Layer::ResourceLimits, Layer::TreeKill]);
+        report.missing.extend([Layer::IpcNamespace, Layer::UtsNamespace, Layer::CgroupNamespace].map(
+            |layer| {
+                let reason = "asked of the daemon; the container does not show it".to_owned();
+                MissingLayer { layer, reason }
+            },
+        ));
         let mut limit = |layer: Layer, shown: Option<u64>, wanted: u64| match shown {
             Some(shown) if shown <= wanted => report.layers.push(layer),
             _ => report.missing.push(MissingLayer {

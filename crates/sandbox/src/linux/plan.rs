@@ -151,7 +151,8 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
         // Without user namespaces root's code is a user of its own, with quotas of its own.
         if !facts.quotas && (facts.user_namespaces || !facts.is_root()) {
             notes.push(
-                "this host sets no quotas in the sandbox: code can take all `inotify` instances of the user".into(),
+                "this host sets no quotas in the sandbox: code can take all `inotify` instances of the user"
+                    .into(),
             );
         }
     }

@@ -181,7 +181,13 @@ pub(super) const POLICY: &[Rule] = &[
         "takes from the pages that all pipes of the user share",
     ),
     rule(libc::SYS_fcntl, Test::Is(1, F_NOTIFY), EPERM, When::Always, "obsolete; watches directories"),
-    rule(libc::SYS_inotify_init1, Test::Any, ENOSYS, SHARED, "watches files of the host; takes the user's quota"),
+    rule(
+        libc::SYS_inotify_init1,
+        Test::Any,
+        ENOSYS,
+        SHARED,
+        "watches files of the host; takes the user's quota",
+    ),
     // Other processes.
     refuse(libc::SYS_ptrace, EPERM, "reads and changes other processes"),
     refuse(libc::SYS_process_vm_readv, EPERM, "reads other processes"),
@@ -412,8 +418,20 @@ pub(super) const POLICY: &[Rule] = &[
     rule(libc::SYS_ioctl, Test::Is(1, 0x8901), EPERM, UNSCOPED, "FIOSETOWN makes the kernel send signals"),
     rule(libc::SYS_ioctl, Test::Is(1, 0x8902), EPERM, UNSCOPED, "SIOCSPGRP makes the kernel send signals"),
     // What a memory cgroup would count.
-    rule(libc::SYS_memfd_create, Test::Any, ENOSYS, WATCHED, "memory that nothing counts while it is in flight"),
-    rule(libc::SYS_shmget, Test::Above(1, MAX_SEGMENT), ENOMEM, WATCHED, "memory that nothing counts while detached"),
+    rule(
+        libc::SYS_memfd_create,
+        Test::Any,
+        ENOSYS,
+        WATCHED,
+        "memory that nothing counts while it is in flight",
+    ),
+    rule(
+        libc::SYS_shmget,
+        Test::Above(1, MAX_SEGMENT),
+        ENOMEM,
+        WATCHED,
+        "memory that nothing counts while detached",
+    ),
     rule(libc::SYS_semget, Test::Any, ENOSYS, WATCHED, "kernel memory that nothing counts"),
     rule(libc::SYS_msgget, Test::Any, ENOSYS, WATCHED, "kernel memory that nothing counts"),
     rule(
@@ -434,7 +452,13 @@ pub(super) const MACHINE: &[Rule] = &[
     rule(libc::SYS_open, Test::HasBits(2, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     rule(libc::SYS_mkdir, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     rule(libc::SYS_mknod, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
-    rule(libc::SYS_inotify_init, Test::Any, ENOSYS, SHARED, "watches files of the host; takes the user's quota"),
+    rule(
+        libc::SYS_inotify_init,
+        Test::Any,
+        ENOSYS,
+        SHARED,
+        "watches files of the host; takes the user's quota",
+    ),
     refuse(libc::SYS_modify_ldt, EPERM, "segment descriptors; long history of exploits"),
     refuse(libc::SYS_iopl, EPERM, "input and output ports").always(),
     refuse(libc::SYS_ioperm, EPERM, "input and output ports").always(),

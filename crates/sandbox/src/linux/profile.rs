@@ -27,7 +27,8 @@ const EVERYTHING: Block = Block { mask: 0, value: 0 };
 fn concerns(test: Test, block: Block) -> Option<bool> {
     let is_single = block.mask == u32::MAX;
     match test {
-        Test::Any => Some(true),
+        // The last two are of runs whose memory no cgroup limits, which no container is.
+        Test::Any | Test::Both(..) | Test::Above(..) => Some(true),
         Test::HasBits(_, bits) => {
             if block.value & bits != 0 {
                 Some(true)
@@ -51,8 +52,6 @@ fn concerns(test: Test, block: Block) -> Option<bool> {
                 is_single.then_some(false)
             }
         }
-        // Rules of runs whose memory no cgroup limits, which no container is.
-        Test::Both(..) | Test::Above(..) => Some(true),
         // More is refused than the rule says: a profile has no rule about two arguments that refuses.
         Test::IsUnless { value, .. } => concerns(Test::Is(0, value), block),
         Test::MaskedIs(_, mask, wanted) => {
@@ -159,7 +158,14 @@ fn conditions(blocks: &[(usize, Block)]) -> Value {
 
 /// The circumstances of a container: its own namespaces, and a proxy in its network or none.
 fn circumstances(level: Level, way_out: bool) -> Circumstances {
-    Circumstances { level, own_namespaces: true, scoped_signals: true, tells: false, way_out, watched_memory: false }
+    Circumstances {
+        level,
+        own_namespaces: true,
+        scoped_signals: true,
+        tells: false,
+        way_out,
+        watched_memory: false,
+    }
 }
 
 /// The profile of a level, for a container with a way out of its network or without. At level `maximum` a call that no program has a use for ends the program.

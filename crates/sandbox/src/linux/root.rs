@@ -179,7 +179,9 @@ pub(super) fn coverable() -> Vec<PathBuf> {
         return found.clone();
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(mounts) = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty()) else { return Vec::new() };
+    let Ok(mounts) = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty()) else {
+        return Vec::new();
+    };
     let found = read_coverable(&mounts).unwrap_or_default();
     kept.insert((process, mounts, found)).2.clone()
 }
@@ -264,7 +266,9 @@ impl Tree {
     /// the kernel, so that locks and watches of code end there and neither see nor stop programs of the host.
     pub(super) fn overlays(&mut self, level: Level, wanted: &[PathBuf]) {
         for folder in coverable().iter().filter(|folder| wanted.contains(folder)) {
-            if level > Level::Standard && SYSTEM_STANDARD.iter().any(|place| folder.as_path() == Path::new(place)) {
+            if level > Level::Standard
+                && SYSTEM_STANDARD.iter().any(|place| folder.as_path() == Path::new(place))
+            {
                 continue;
             }
             self.steps.push(Step::Mount {

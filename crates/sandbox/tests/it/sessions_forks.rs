@@ -187,7 +187,9 @@ fn a_reset_ends_programs_that_left_their_parent_beside_forks() {
         let fork = session.fork(1).unwrap().pop().unwrap();
         let (own, other) = (format!("66.{}1", std::process::id()), format!("66.{}2", std::process::id()));
         let start = |marker: &str| {
-            format!("import subprocess\nsubprocess.run(['sh', '-c', 'setsid sleep {marker} > /dev/null 2>&1 &'])")
+            format!(
+                "import subprocess\nsubprocess.run(['sh', '-c', 'setsid sleep {marker} > /dev/null 2>&1 &'])"
+            )
         };
         run(&session, &start(&own));
         run(&fork, &start(&other));

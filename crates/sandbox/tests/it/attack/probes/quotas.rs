@@ -80,10 +80,8 @@ pub(crate) const PROBES: &[Probe] = &[
 
 /// Runs code that takes all that it can get, and while it holds that, a call of this process, the user's own.
 fn victim(place: &Place<'_>, attack: &str, attempt: &mut dyn FnMut() -> io::Result<()>) -> String {
-    let code = format!(
-        "{}{attack}\nimport time\nprint('taken', flush=True)\ntime.sleep(20)",
-        place.world.prelude()
-    );
+    let code =
+        format!("{}{attack}\nimport time\nprint('taken', flush=True)\ntime.sleep(20)", place.world.prelude());
     let cancel = Cancel::new();
     let (mut printed, mut answer) = (Vec::new(), None);
     let result =
@@ -105,8 +103,7 @@ fn victim(place: &Place<'_>, attack: &str, attempt: &mut dyn FnMut() -> io::Resu
 }
 
 fn timers(place: &Place<'_>) -> String {
-    let attack =
-        "at = ctypes.create_string_buffer(8)\nfor _ in range(200000):\n    if libc.syscall(222, 1, None, at): break";
+    let attack = "at = ctypes.create_string_buffer(8)\nfor _ in range(200000):\n    if libc.syscall(222, 1, None, at): break";
     victim(place, attack, &mut make_timer)
 }
 
@@ -114,8 +111,7 @@ fn timers(place: &Place<'_>) -> String {
 fn make_timer() -> io::Result<()> {
     let mut timer = std::ptr::null_mut();
     // SAFETY: the kernel writes the timer's name to a variable that lives during the call.
-    let made =
-        unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, std::ptr::null_mut(), &raw mut timer) };
+    let made = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, std::ptr::null_mut(), &raw mut timer) };
     if made != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -161,7 +157,9 @@ fn program() -> PathBuf {
     let mut found: Vec<PathBuf> = std::fs::read_dir("/usr/bin")
         .unwrap()
         .flatten()
-        .filter(|entry| entry.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 4 != 0))
+        .filter(|entry| {
+            entry.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 4 != 0)
+        })
         .map(|entry| entry.path())
         .collect();
     found.sort();
@@ -174,17 +172,16 @@ fn started(place: &Place<'_>) -> String {
     let attack = "import select\nfd = libc.inotify_init1(0)\nif fd < 0: r = errno.errorcode[ctypes.get_errno()]\nelse:\n    libc.inotify_add_watch(fd, b'/usr/bin', 0x20)\n    print('watching', flush=True)\n    seen = select.select([fd], [], [], 1.0)[0]\n    r = 'allowed' if seen and b'env' in os.read(fd, 65536) else 'ok'\nr";
     let code = format!("{}{attack}", place.world.prelude());
     let mut is_over = false;
-    let result = place.sandbox().run(
-        &Program::code(Language::Python, code),
-        &Cancel::new(),
-        &mut |event: Event<'_>| {
+    let result =
+        place.sandbox().run(&Program::code(Language::Python, code), &Cancel::new(), &mut |event: Event<
+            '_,
+        >| {
             if matches!(event, Event::Stdout(_)) && !std::mem::replace(&mut is_over, true) {
                 #[expect(clippy::disallowed_methods, reason = "the program that is watched")]
                 let status = std::process::Command::new("/usr/bin/env").arg("true").status();
                 assert!(status.unwrap().success());
             }
-        },
-    );
+        });
     result.map_or_else(|error| error_of(&error), |outcome| answer_of(&outcome))
 }
 
