@@ -655,7 +655,6 @@ mod tests {
             ".git/hooks/pre-commit",
             ".GIT/config",
             ".git",
-            "claude.md",
             ".claude/settings.json",
             ".mcp.json",
         ] {

@@ -27,7 +27,8 @@ const EVERYTHING: Block = Block { mask: 0, value: 0 };
 fn concerns(test: Test, block: Block) -> Option<bool> {
     let is_single = block.mask == u32::MAX;
     match test {
-        Test::Any => Some(true),
+        // The last two are of runs whose memory no cgroup limits, which no container is.
+        Test::Any | Test::Both(..) | Test::Above(..) => Some(true),
         Test::HasBits(_, bits) => {
             if block.value & bits != 0 {
                 Some(true)
@@ -51,8 +52,6 @@ fn concerns(test: Test, block: Block) -> Option<bool> {
                 is_single.then_some(false)
             }
         }
-        // Rules of runs whose memory no cgroup limits, which no container is.
-        Test::Both(..) | Test::Above(..) => Some(true),
         // More is refused than the rule says: a profile has no rule about two arguments that refuses.
         Test::IsUnless { value, .. } => concerns(Test::Is(0, value), block),
         Test::MaskedIs(_, mask, wanted) => {

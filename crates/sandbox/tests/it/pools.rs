@@ -251,7 +251,7 @@ fn a_run_sees_nothing_of_the_run_before() {
         random.seed(1)\n\
         threading.Thread(target=time.sleep, args=(0.05,)).start()\n\
         if os.fork() == 0:\n    os.setsid()\n    time.sleep(0.05)\n    os._exit(0)\n\
-        print(queue >= 0)";
+        print(segment >= 0)";
     let look = "import builtins, json, os, sys, threading, random, ctypes\n\
         libc = ctypes.CDLL(None)\n\
         found = [hasattr(json, 'secret'), hasattr(builtins, 'secret'), hasattr(sys, 'secret'), 'SECRET' in os.environ,\n\
