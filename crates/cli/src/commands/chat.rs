@@ -342,8 +342,8 @@ impl Chat<'_> {
         let fetched = hosted::fetch(&outcome.turns, &had, &self.artifacts, self.config, &stop);
         let fetched = self.handle.block_on(fetched);
         let mut record = RunRecord::clone(&outcome.record);
-        let told: Vec<String> =
-            fetched.notices.into_iter().chain(stayed(&record.tool_calls, &NotPutAway::default())).collect();
+        let stayed = stayed(&record.tool_calls, &NotPutAway::default());
+        let told: Vec<String> = fetched.notices.into_iter().chain(stayed).collect();
         record.artifacts.extend(fetched.artifacts.iter().cloned());
         record.notices.extend(told.iter().cloned());
         let kept = if fetched.artifacts.is_empty() && told.is_empty() {

@@ -189,8 +189,8 @@ pub(crate) fn get() {
     env.write("data.csv", "mine\n");
     env.run(["files", "put", "in/data.csv"]).ok();
     let finished = env.run(["files", "get", "f0"]).ok();
-    assert_eq!(finished.out, "data (2).csv\n", "{finished}");
-    assert_eq!((env.read("data.csv").as_str(), env.read("data (2).csv").as_str()), ("mine\n", "one\n"));
+    assert_eq!(finished.out, "data-1.csv\n", "{finished}");
+    assert_eq!((env.read("data.csv").as_str(), env.read("data-1.csv").as_str()), ("mine\n", "one\n"));
     let before = server.requests().len();
     let error = env.run(["files", "get", "f0", "-o", "data.csv", "--json"]).exit(2).error();
     assert!(error["hints"][0].as_str().unwrap().contains("Nothing is overwritten"), "{error}");

@@ -310,14 +310,14 @@ fn pictures_that_stand_in_an_answer_are_saved() {
     let finished = env.run(["run", "-p", "Plot it."].iter().chain(&words)).ok();
     assert_eq!(env.read("out/image.png"), "mine");
     assert_eq!(env.read("out/image-1.png"), "png 1");
-    assert_eq!(env.read("out/image (3).png"), "png 2");
+    assert_eq!(env.read("out/image-2.png"), "png 2");
     assert!(finished.err.contains("made") && finished.err.contains("out/image-1.png"), "{finished}");
     let record = env.run(["run", "-p", "Again.", "--continue", "--json"].iter().chain(&words)).ok().json();
     fits("run-record", &record);
     assert!(record["artifacts"].as_array().is_none_or(Vec::is_empty), "{record}");
     let told = record["notices"].to_string();
     assert!(told.contains("a file of the answer (image/png) was not saved"), "{record}");
-    assert!(!env.path("out/image (4).png").exists());
+    assert!(!env.path("out/image-3.png").exists());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use toolpost_core::Code;
 use toolpost_core::{Answer, StartCheck, ToolError, ToolSource as _};
 use toolpost_mcp::client::{Client, ClientBuilder, Endpoint};
 use toolpost_sandbox::{Level, Limits};
