@@ -104,6 +104,15 @@ pub(crate) enum Command {
     /// Let files of a folder count: settings, variables, descriptions of tools.
     #[command(after_long_help = help::TRUST)]
     Trust(TrustArgs),
+    /// Apply the changes of a run that were held; without an ID, list them.
+    #[command(after_long_help = help::APPLY)]
+    Apply(HeldArgs),
+    /// Discard the changes of a run that were held.
+    #[command(after_long_help = help::DISCARD)]
+    Discard(HeldRunArgs),
+    /// Take back the last changes that a run made to a directory.
+    #[command(after_long_help = help::UNDO)]
+    Undo(UndoArgs),
     /// Log in to a server of the Model Context Protocol, with a browser.
     #[command(after_long_help = help::LOGIN)]
     Login(LoginArgs),
@@ -259,6 +268,46 @@ pub(crate) struct Permission {
     /// The sandbox level of tools that run code; without it, the best that this host can give.
     #[arg(long, value_name = "LEVEL")]
     pub(crate) level: Option<Level>,
+    #[command(flatten)]
+    pub(crate) directory: DirectoryArgs,
+}
+
+/// How code works in an existing directory.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct DirectoryArgs {
+    /// Let programs write to the working directory without a private layer.
+    #[arg(long, help_heading = "Permission")]
+    pub(crate) live: bool,
+    /// Let a protected path of the working directory change. May be repeated.
+    #[arg(long, value_name = "PATH", help_heading = "Permission", conflicts_with = "live")]
+    pub(crate) allow_protected: Vec<PathBuf>,
+}
+
+/// A run whose changes are held, if one is named.
+#[derive(Args, Debug)]
+pub(crate) struct HeldArgs {
+    /// The run, or the beginning of its identifier.
+    #[arg(value_name = "ID")]
+    pub(crate) id: Option<String>,
+    /// A protected path that may change. May be repeated.
+    #[arg(long, value_name = "PATH", requires = "id")]
+    pub(crate) allow_protected: Vec<PathBuf>,
+}
+
+/// A run whose changes were applied, if one is named.
+#[derive(Args, Debug)]
+pub(crate) struct UndoArgs {
+    /// The run, or the beginning of its identifier; without it, the last in this directory.
+    #[arg(value_name = "ID")]
+    pub(crate) id: Option<String>,
+}
+
+/// A run whose changes are held.
+#[derive(Args, Debug)]
+pub(crate) struct HeldRunArgs {
+    /// The run, or the beginning of its identifier.
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
 }
 
 /// How a server of the Model Context Protocol is told who asks.
@@ -424,6 +473,8 @@ pub(crate) struct ServeArgs {
     /// The folder that the tools work in.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) workdir: PathBuf,
+    #[command(flatten)]
+    pub(crate) directory: DirectoryArgs,
     #[command(flatten, next_help_heading = "Permission")]
     pub(crate) oauth: OauthArgs,
     #[command(flatten, next_help_heading = "Tasks")]
@@ -459,9 +510,17 @@ pub(crate) struct ExecArgs {
     /// Put a file into the workspace. May be repeated.
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub(crate) attach: Vec<PathBuf>,
-    /// Work in an existing folder, writable for the program, instead of a fresh one.
+    /// Work in an existing directory; checked changes are applied at the end.
     #[arg(long, value_name = "DIR", help_heading = "Input")]
     pub(crate) workdir: Option<PathBuf>,
+    /// Show the changes of the working directory, and apply them after a yes.
+    #[arg(long, help_heading = "Input", requires = "workdir", conflicts_with_all = ["discard", "live", "session"])]
+    pub(crate) review: bool,
+    /// Discard the changes of the working directory.
+    #[arg(long, help_heading = "Input", requires = "workdir", conflicts_with_all = ["live", "session"])]
+    pub(crate) discard: bool,
+    #[command(flatten)]
+    pub(crate) directory: DirectoryArgs,
     /// The sandbox level: minimal, standard, strict or maximum; without it, the best that this host can give.
     #[arg(long, value_name = "LEVEL", help_heading = "Sandbox")]
     pub(crate) level: Option<Level>,

@@ -9,6 +9,7 @@ pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod files;
+pub(crate) mod held;
 mod hosted;
 pub(crate) mod image;
 pub(crate) mod init;
@@ -35,8 +36,8 @@ use toolpost_toolbox::{Builder, MemoryStore, Toolbox};
 use toolpost_tools::{CodePool, CodeSettings, FileRoot, HttpSettings, SearchEngine, SearchSettings};
 
 use self::agent_tool::AgentFileTool;
-use crate::args::Permission;
-use crate::config::Config;
+use crate::args::{DirectoryArgs, Permission};
+use crate::config::{Config, places};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::store::LazyStore;
@@ -80,6 +81,9 @@ async fn toolbox_in(
     let protected = config.protected(Some(root.path()))?;
     let mut settings = CodeSettings::default();
     settings.protected.clone_from(&protected);
+    settings.live = permission.directory.live;
+    settings.allow_protected.clone_from(&permission.directory.allow_protected);
+    settings.layers = places::layers();
     settings.level = permission.level.or_else(|| config.choice("level"));
     if let Some(path) = config.path("egress_policy") {
         settings.egress = Some(egress::open(&egress::read(&path, config)?, config.flag("no_network"))?);
@@ -98,7 +102,7 @@ async fn toolbox_in(
         }
     }
     let mut builder: Builder = Toolbox::builder()
-        .provide(root.protect(protected))
+        .provide(root.protect(protected).allow_protected(permission.directory.allow_protected.clone()))
         .provide(settings)
         .provide(commands)
         .provide(http(config))
@@ -138,7 +142,14 @@ pub(crate) async fn upstream(
     config: &Config,
     level: Option<Level>,
 ) -> Result<Toolbox, Failure> {
-    let permission = Permission { allow: Vec::new(), ask: false, yes: false, no_input: true, level };
+    let permission = Permission {
+        allow: Vec::new(),
+        ask: false,
+        yes: false,
+        no_input: true,
+        level,
+        directory: DirectoryArgs::default(),
+    };
     toolbox(opened, folder, &permission, config, None, Arc::new(|_| {})).await
 }
 

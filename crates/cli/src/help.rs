@@ -125,6 +125,7 @@ Examples:
   toolpost exec analysis.py --attach data.csv --artifacts out
   toolpost exec --lang python --timeout 5s --memory 256M - < script.txt
   toolpost exec --level strict -- sh -c 'id; ls /'
+  toolpost exec --workdir . --review -- npm install
   toolpost exec --requirement requests --lang python - < script.txt
   toolpost exec --backend docker --runtime runsc --image python:3.13-slim analysis.py
   # An interpreter that stays: the second command finds what the first has left.
@@ -225,6 +226,34 @@ variables is pinned with the whole directory of its program: at most 10,000 file
 
 Read the files first: they may name programs, allow tools and choose where your data goes. File
 tools never write a trusted file, nor `toolpost.toml`, `.env` and `.mcp.json` of this directory.";
+
+pub(crate) const APPLY: &str = "\
+Examples:
+  toolpost apply
+  toolpost apply 3f9c0a1b
+  toolpost apply 3f9c0a1b --allow-protected .vscode
+
+Code that works in a directory of this host writes to a private layer. At the end of a run, checked
+changes are applied. They are held after `--review`, Ctrl-C, a crash, or a mass deletion: more than
+1,000 files, or everything.
+
+Some paths never change unless `--allow-protected` admits them: what git, shells, editors, agents and
+package managers execute or obey. An entry that changed on the host during the run is a conflict.
+
+A layer differs from a plain directory: renaming an existing directory fails with EXDEV, which tools
+answer by copying; hard links to existing files become copies; sockets and pipes stay in the layer;
+other mounts beneath are not shown; extended attributes are dropped. `exec --live` does without it.";
+
+pub(crate) const DISCARD: &str = "\
+Examples:
+  toolpost discard 3f9c0a1b";
+
+pub(crate) const UNDO: &str = "\
+Examples:
+  toolpost undo
+  toolpost undo 3f9c0a1b
+
+The last run in each directory can be taken back. An entry that changed since stays as it is.";
 
 pub(crate) const LOGIN: &str = "\
 Examples:
@@ -526,6 +555,9 @@ mod tests {
         FILES,
         CONFIG,
         TRUST,
+        APPLY,
+        DISCARD,
+        UNDO,
         LOGIN,
         LOGOUT,
         HELP,

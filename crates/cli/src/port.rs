@@ -183,7 +183,7 @@ fn forget_typed() {}
 
 /// A line of the terminal. If nobody waits for it any more, it is left for whoever reads next.
 #[cfg(unix)]
-fn read_line(is_over: impl Fn() -> bool) -> io::Result<String> {
+pub(crate) fn read_line(is_over: impl Fn() -> bool) -> io::Result<String> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::io::Errno;
     let stdin = rustix::stdio::stdin();
@@ -210,7 +210,7 @@ fn read_line(is_over: impl Fn() -> bool) -> io::Result<String> {
 
 /// A line of the terminal.
 #[cfg(not(unix))]
-fn read_line(_is_over: impl Fn() -> bool) -> io::Result<String> {
+pub(crate) fn read_line(_is_over: impl Fn() -> bool) -> io::Result<String> {
     use std::io::{BufRead as _, Read as _};
     let mut line = String::new();
     io::stdin().lock().take(MAX_ANSWER as u64).read_line(&mut line)?;

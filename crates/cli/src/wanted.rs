@@ -13,7 +13,7 @@ use toolpost_sandbox::{Egress, EgressPolicy, HostPattern, Language, Level, Limit
 
 use crate::args::{Backend, ExecArgs, Pull};
 use crate::commands::pair;
-use crate::config::{Config, closure};
+use crate::config::{Config, closure, places};
 use crate::container;
 use crate::egress;
 use crate::exit::Exit;
@@ -39,6 +39,10 @@ pub(crate) struct Wanted {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) workdir: Option<PathBuf>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) live: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) allow_protected: Vec<PathBuf>,
     /// What a run never changes in a working directory of the host.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) protected: Vec<PathBuf>,
@@ -93,6 +97,8 @@ impl Wanted {
             max_file: args.max_file,
             env,
             workdir,
+            live: args.directory.live,
+            allow_protected: args.directory.allow_protected.clone(),
             protected,
             allow_host: args.allow_host.clone(),
             allow_address: args.allow_address.clone(),
@@ -143,8 +149,15 @@ impl Wanted {
         };
         sandbox = sandbox.limits(self.limits(timeout));
         if let Some(folder) = &self.workdir {
-            sandbox =
-                sandbox.workspace(Workspace::Host(folder.clone())).protect(self.protected.iter().cloned());
+            let folder = folder.clone();
+            let workspace = if self.live { Workspace::LiveHost(folder) } else { Workspace::Host(folder) };
+            sandbox = sandbox
+                .workspace(workspace)
+                .allow_protected(self.allow_protected.iter().cloned())
+                .protect(self.protected.iter().cloned());
+            if let Some(layers) = places::layers() {
+                sandbox = sandbox.layers(layers);
+            }
         }
         if let Some(out) = self.egress()? {
             sandbox = sandbox.egress(out);

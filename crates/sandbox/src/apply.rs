@@ -50,6 +50,8 @@ pub struct Denied {
     pub path: PathBuf,
     /// Why.
     pub reason: DenialReason,
+    /// The same as a sentence without a full stop.
+    pub message: String,
 }
 
 /// Why apply did not change a path.
@@ -131,7 +133,8 @@ impl Applied {
     pub(crate) fn deny(&mut self, path: &Path, reason: DenialReason) {
         self.denied_count += 1;
         if self.denied.len() < MAX_NAMED {
-            self.denied.push(Denied { path: path.to_owned(), reason });
+            let message = reason.to_string();
+            self.denied.push(Denied { path: path.to_owned(), reason, message });
         }
     }
 

@@ -651,7 +651,9 @@ mod tests {
 
     #[test]
     fn uploads_may_not_reach_protected_paths_of_a_host_folder() {
-        for name in [".git/hooks/pre-commit", ".GIT/config", ".git", ".claude/settings.json", ".mcp.json"] {
+        for name in
+            [".git/hooks/pre-commit", ".GIT/config", ".git", ".bashrc", ".claude/settings.json", ".mcp.json"]
+        {
             let sandbox = Sandbox::new().file(name, Source::Bytes(vec![]));
             sandbox.check_files().unwrap();
             let sandbox = sandbox.workspace(Workspace::Host("/x".into()));

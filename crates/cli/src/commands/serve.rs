@@ -46,6 +46,7 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
         yes: false,
         no_input: true,
         level: args.level,
+        directory: args.directory.clone(),
     };
     let runs_code = opened.specs().iter().any(|spec| spec.name == "run_code");
     let pool = if runs_code { super::code_pool(config)? } else { None };

@@ -59,6 +59,11 @@ pub(crate) fn serve_token(name: &str, address: std::net::SocketAddr) -> Option<P
     Some(states.join("serve-tokens").join(format!("{name}@{address}")))
 }
 
+/// The private layers of working directories, and what runs left in them.
+pub(crate) fn layers() -> Option<PathBuf> {
+    folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("layers"))
+}
+
 /// What tools keep, unless `--store` says otherwise.
 pub(crate) fn store() -> Option<PathBuf> {
     folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("store.db"))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolpost::{Artifact, Ctx, Evidence, ToolError, data, tool};
-use toolpost_sandbox::{Interruption, Language, Limits, Outcome, Program, Verdict, Workspace};
+use toolpost_sandbox::{Interruption, Language, Limits, Outcome, Program, Verdict};
 
 use super::run::{artifacts, settings_of, watched};
 use super::session::{CodeSession, Held};
@@ -105,7 +105,7 @@ pub fn code_execution(
         // A call on its own has no conversation to keep anything for.
         let mut sandbox = settings.sandbox(ctx, None)?;
         if let Some(folder) = Folder::find(ctx)? {
-            sandbox = sandbox.workspace(Workspace::Host(folder.path()));
+            sandbox = settings.in_directory(sandbox, folder.path());
         }
         let program = Program::code(language, code);
         let outcome = watched(ctx, |cancel, on_event| sandbox.run(&program, cancel, on_event))?;

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use serde_json::{Value, json};
 use toolpost::{Artifact, Ctx, Evidence, ToolError, data, tool};
-use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Pool, Program, Stdin, Workspace};
+use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Pool, Program, Stdin};
 
 use super::output_log::OutputLog;
 use super::session::{CodeSession, Held};
@@ -141,7 +141,7 @@ fn run(
         sandbox = sandbox.stdin(Stdin::Bytes(text.into_bytes()));
     }
     if let Some(folder) = Folder::find(ctx)? {
-        sandbox = sandbox.workspace(Workspace::Host(folder.path()));
+        sandbox = settings.in_directory(sandbox, folder.path());
     }
     let pool = settings.pool.as_ref().filter(|_| settings.backend.is_none() && settings.egress.is_none());
     let outcome = watched(ctx, |cancel, on_event| match pool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use toolpost::import::{ResourceLimits, SandboxConfig};
 use toolpost::{Ctx, ToolError};
-use toolpost_sandbox::{Backend, BuildCache, Egress, Level, Limits, Sandbox};
+use toolpost_sandbox::{Backend, BuildCache, Egress, Level, Limits, Sandbox, Workspace};
 
 use super::{CodePool, failure};
 
@@ -34,6 +34,12 @@ pub struct CodeSettings {
     /// Files and directories of the host that no run changes, each with everything beneath
     /// ([`Sandbox::protect`]). Default none.
     pub protected: Vec<PathBuf>,
+    /// Whether programs write to the working directory itself, without a private layer. Default no.
+    pub live: bool,
+    /// Protected paths of the working directory that may change ([`Sandbox::allow_protected`]). Default none.
+    pub allow_protected: Vec<PathBuf>,
+    /// The directory that holds private layers ([`Sandbox::layers`]). Default one for temporary files.
+    pub layers: Option<PathBuf>,
     /// Variables of the otherwise clean environment. Default none. Those that make a program run other code are refused.
     pub environment: Vec<(String, OsString)>,
     /// The hosts that code may reach. Default none: there is no network.
@@ -60,6 +66,9 @@ impl Default for CodeSettings {
             search_path: None,
             read_only: Vec::new(),
             protected: Vec::new(),
+            live: false,
+            allow_protected: Vec::new(),
+            layers: None,
             environment: Vec::new(),
             egress: None,
             backend: None,
@@ -129,6 +138,16 @@ impl CodeSettings {
             sandbox = sandbox.build_cache(cache.clone());
         }
         Ok(sandbox)
+    }
+
+    /// The same sandbox in a working directory of the host.
+    pub(super) fn in_directory(&self, sandbox: Sandbox, directory: PathBuf) -> Sandbox {
+        let workspace = if self.live { Workspace::LiveHost(directory) } else { Workspace::Host(directory) };
+        let sandbox = sandbox.workspace(workspace).allow_protected(self.allow_protected.iter().cloned());
+        match &self.layers {
+            Some(layers) => sandbox.layers(layers),
+            None => sandbox,
+        }
     }
 
     /// A sandbox for no call in particular, for what is made ahead.

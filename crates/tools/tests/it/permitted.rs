@@ -131,5 +131,5 @@ async fn nothing_leads_out_or_round() {
     assert_eq!(std::fs::read_to_string(files.folder.path().join(".env")).unwrap(), "SECRET=1");
     assert!(!files.listed().await.iter().any(|path| path.contains("folder/") || path.contains("outside")));
     // What other programs obey stays as it is, whatever the rules say.
-    assert_eq!(files.code("write", json!({ "path": "CLAUDE.md", "content": "x" })).await, Code::Permission);
+    assert_eq!(files.code("write", json!({ "path": ".bashrc", "content": "x" })).await, Code::Permission);
 }

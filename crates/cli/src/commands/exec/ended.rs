@@ -8,6 +8,7 @@ use toolpost_sandbox::{Outcome, Report, Usage, Verdict};
 
 use super::live::Live;
 use crate::args::Format;
+use crate::commands::held;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
@@ -48,7 +49,17 @@ impl Ended {
         printer: &Printer,
     ) -> Result<Exit, Failure> {
         self.tell(live, printer)?;
-        match trouble.or_else(|| verdict::failure(&self.verdict, verdict::Ran::Exec(self.report.effective))) {
+        let is_denied = held::is_denied(&self.outcome["applied"]) && self.verdict.is_ok();
+        let denied = || {
+            is_denied.then(|| {
+                Failure::new(Exit::Denied, "PROTECTED", "every change of the working directory was denied")
+                    .hint("Admit a path with `--allow-protected PATH`.")
+            })
+        };
+        match trouble
+            .or_else(denied)
+            .or_else(|| verdict::failure(&self.verdict, verdict::Ran::Exec(self.report.effective)))
+        {
             Some(failure) => Err(failure),
             None => Ok(Exit::Ok),
         }
@@ -80,6 +91,9 @@ impl Ended {
                 paint(HINT, harmless(place)),
                 artifact["size"]
             ));
+        }
+        for line in held::lines(&self.outcome["applied"]) {
+            printer.note(&line);
         }
         for note in &self.report.notes {
             printer.note(&format!("{} {}", paint(FAINT, "note:"), style::one_line(note, 500)));

@@ -1,0 +1,219 @@
+//! `toolpost apply`, `discard` and `undo`: the changes that runs made to working directories.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Read as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use similar::TextDiff;
+use toolpost_sandbox::{Applied, ApplyState, HeldRun};
+
+use crate::args::{HeldArgs, HeldRunArgs, UndoArgs};
+use crate::config::places;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::port;
+use crate::print::Printer;
+use crate::style::{BAD, FAINT, GOOD, HINT, WARN, label, one_line, paint};
+
+/// Files whose changes are shown line by line; of more only the names.
+const MAX_SHOWN: usize = 200;
+/// The largest file that is shown line by line, in bytes.
+const MAX_FILE: u64 = 256 << 10;
+/// Lines of one file that are shown.
+const MAX_LINES: usize = 400;
+
+pub(crate) fn apply(args: &HeldArgs, printer: &Printer) -> Result<Exit, Failure> {
+    let Some(id) = &args.id else { return list(printer) };
+    let run = HeldRun::find(id, places::layers().as_deref())?;
+    let applied = run.apply(&args.allow_protected)?;
+    report(&applied, printer)
+}
+
+pub(crate) fn discard(args: &HeldRunArgs, printer: &Printer) -> Result<Exit, Failure> {
+    let run = HeldRun::find(&args.id, places::layers().as_deref())?;
+    let id = run.id().to_owned();
+    run.discard()?;
+    if !printer.is_text() {
+        printer.json(&json!({ "id": id, "state": "discarded" }))?;
+    }
+    printer.note(&format!("{} the changes of run {}", paint(GOOD, "discarded"), paint(HINT, id)));
+    Ok(Exit::Ok)
+}
+
+pub(crate) fn undo(args: &UndoArgs, printer: &Printer) -> Result<Exit, Failure> {
+    let layers = places::layers();
+    let run = match &args.id {
+        Some(id) => HeldRun::find(id, layers.as_deref())?,
+        None => {
+            let here = std::env::current_dir()
+                .and_then(|here| here.canonicalize())
+                .map_err(|error| Failure::file("the working directory", Path::new("."), &error))?;
+            let runs = HeldRun::all(layers.as_deref())?;
+            let last = runs.into_iter().find(|run| !run.is_waiting() && run.directory() == here);
+            last.ok_or_else(|| {
+                Failure::usage(format!("no run has changed `{}`", here.display()))
+                    .hint("`toolpost apply` lists the runs that did.")
+            })?
+        }
+    };
+    let undone = run.undo()?;
+    report(&undone, printer)
+}
+
+/// Says what changed and what did not.
+fn report(applied: &Applied, printer: &Printer) -> Result<Exit, Failure> {
+    let value = serde_json::to_value(applied).map_err(|error| {
+        Failure::new(Exit::Failed, "INTERNAL", format!("the result has no JSON: {error}"))
+    })?;
+    if !printer.is_text() {
+        printer.json(&value)?;
+    }
+    for line in lines(&value) {
+        printer.note(&line);
+    }
+    Ok(if is_denied(&value) { Exit::Denied } else { Exit::Ok })
+}
+
+/// Whether nothing was applied because of what is protected.
+pub(crate) fn is_denied(applied: &Value) -> bool {
+    applied["changed"] == 0 && applied["denied_count"].as_u64().is_some_and(|count| count > 0)
+}
+
+/// What a person reads of an apply, from its JSON: nothing where there was nothing to apply.
+pub(crate) fn lines(applied: &Value) -> Vec<String> {
+    let text = |field: &str| applied[field].as_str().unwrap_or_default().to_owned();
+    let number = |field: &str| applied[field].as_u64().unwrap_or_default();
+    let (id, state, because) = (label(&text("id")), text("state"), text("held_because"));
+    let mut lines = Vec::new();
+    if state == "held" {
+        let because = if because.is_empty() { because } else { format!(" because {because}") };
+        lines.push(format!(
+            "{} changes are held{because}: `toolpost apply {id}` or `toolpost discard {id}`",
+            paint(WARN, "held:")
+        ));
+    } else if number("changed") > 0 && applied["can_undo"] == true {
+        let changed = number("changed");
+        lines.push(paint(FAINT, format!("applied {changed} changes; `toolpost undo {id}` takes them back")));
+    }
+    let denied = applied["denied"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for one in denied {
+        let path = label(one["path"].as_str().unwrap_or_default());
+        let reason = one["message"].as_str().unwrap_or_default();
+        lines.push(format!(
+            "{} {} ({})",
+            paint(WARN, "not applied:"),
+            paint(HINT, path),
+            one_line(reason, 200)
+        ));
+    }
+    let more = number("denied_count").saturating_sub(denied.len() as u64);
+    if more > 0 {
+        lines.push(format!("{} {more} more", paint(WARN, "not applied:")));
+    }
+    lines
+}
+
+/// The runs whose changes wait, or can be taken back.
+fn list(printer: &Printer) -> Result<Exit, Failure> {
+    let runs = HeldRun::all(places::layers().as_deref())?;
+    if !printer.is_text() {
+        let all: Vec<Value> = runs
+            .iter()
+            .map(|run| {
+                let started = run.started().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                json!({
+                    "id": run.id(), "directory": run.directory(), "started": started.as_secs(),
+                    "state": if run.is_waiting() { "held" } else { "applied" },
+                })
+            })
+            .collect();
+        printer.json(&json!({ "runs": all }))?;
+        return Ok(Exit::Ok);
+    }
+    if runs.is_empty() {
+        printer.note("no run has changes");
+    }
+    let lines: Vec<String> = runs
+        .iter()
+        .map(|run| {
+            let state = if run.is_waiting() { paint(WARN, "(held)") } else { paint(FAINT, "(applied)") };
+            format!("{} {} {state}", paint(HINT, run.id()), label(&run.directory().to_string_lossy()))
+        })
+        .collect();
+    printer.result(&lines.join("\n"))?;
+    Ok(Exit::Ok)
+}
+
+/// Shows the changes of a run that are held, and applies them after a yes.
+pub(crate) fn review(held: Applied, allowed: &[PathBuf], printer: &Printer) -> Result<Applied, Failure> {
+    let run = HeldRun::find(&held.id, places::layers().as_deref())?;
+    printer.note(&difference(&run));
+    if !io::stdin().is_terminal() {
+        return Ok(held);
+    }
+    printer.note(&format!("{} yes / no / later? ", paint(WARN, "Apply these changes?")));
+    let answer =
+        port::read_line(|| false).map_err(|error| Failure::file("the answer", Path::new("-"), &error))?;
+    match answer.to_lowercase().as_str() {
+        "y" | "yes" => Ok(run.apply(allowed)?),
+        "n" | "no" => {
+            run.discard()?;
+            let mut discarded = held;
+            discarded.state = ApplyState::Discarded;
+            Ok(discarded)
+        }
+        _ => Ok(held),
+    }
+}
+
+/// The changes as a unified diff. Names and lines show each character that a terminal would obey.
+fn difference(run: &HeldRun) -> String {
+    let changes = run.changes();
+    let mut text = String::new();
+    let all = changes
+        .new
+        .iter()
+        .map(|path| (path, '+'))
+        .chain(changes.changed.iter().map(|path| (path, '~')))
+        .chain(changes.deleted.iter().map(|path| (path, '-')));
+    for (number, (path, sign)) in all.enumerate() {
+        let role = match sign {
+            '+' => GOOD,
+            '-' => BAD,
+            _ => WARN,
+        };
+        let _ = writeln!(text, "{} {}", paint(role, sign), label(&path.to_string_lossy()));
+        if number >= MAX_SHOWN || sign == '-' {
+            continue;
+        }
+        let before = if sign == '~' { read(&run.directory().join(path)) } else { Some(Vec::new()) };
+        let (Some(before), Some(after)) = (before, run.content(path, MAX_FILE)) else { continue };
+        if [&before, &after].iter().any(|content| content.len() as u64 >= MAX_FILE || content.contains(&0)) {
+            let _ = writeln!(text, "  {}", paint(FAINT, "(binary or large)"));
+            continue;
+        }
+        let (before, after) = (String::from_utf8_lossy(&before), String::from_utf8_lossy(&after));
+        let diff = TextDiff::from_lines(&*before, &*after);
+        for line in diff.unified_diff().context_radius(2).to_string().lines().take(MAX_LINES) {
+            let role = match line.chars().next() {
+                Some('+') => GOOD,
+                Some('-') => BAD,
+                _ => FAINT,
+            };
+            let _ = writeln!(text, "  {}", paint(role, one_line(line, 400)));
+        }
+    }
+    text
+}
+
+/// The content of a regular file of bounded size; no link is followed at its end.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    if !std::fs::symlink_metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut content = Vec::new();
+    crate::regular_file::open(path).ok()?.take(MAX_FILE).read_to_end(&mut content).ok()?;
+    Some(content)
+}
