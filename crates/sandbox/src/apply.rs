@@ -155,8 +155,8 @@ pub struct HeldRun(pub(crate) crate::platform::HeldLayer);
 
 impl HeldRun {
     /// All of this user, the newest first. `layers` is the directory that [`crate::Sandbox::layers`] names, if any.
-    pub fn all(layers: Option<&Path>) -> Result<Vec<Self>, Error> {
-        Ok(crate::platform::held_layers(layers)?.into_iter().map(Self).collect())
+    pub fn all(layers: Option<&Path>) -> Vec<Self> {
+        crate::platform::held_layers(layers).into_iter().map(Self).collect()
     }
 
     /// The one with this identifier, or the beginning of one.
@@ -200,8 +200,8 @@ impl HeldRun {
     }
 
     /// Removes its changes.
-    pub fn discard(self) -> Result<(), Error> {
-        self.0.discard()
+    pub fn discard(self) {
+        self.0.discard();
     }
 
     /// Takes back what was applied, where the host's entry is still the one that apply made.

@@ -20,6 +20,7 @@
 //! | namespaces (user, mount, pid, ipc, uts, cgroup, net) | those that hold the run together | where the host gives them | required |
 //! | what exists | the host's files, for the host's user | `/usr`, `/bin`, `/lib*`, what programs read of `/etc`, the program's own package in `/opt`, the workspace, what the caller shows | the same with a generated `/etc`, without packages of `/opt` |
 //! | where a host workspace is | at its own path | at its own path | at `/workspace` |
+//! | what writes to it | the program | apply, from a private layer | the same |
 //! | Landlock | none for files | required where namespaces are missing | where the kernel has it |
 //! | network | the host's | none, but for [`Sandbox::egress`] where namespaces are given | none, but for [`Sandbox::egress`] |
 //! | seccomp | a short list of refusals | the reviewed refusals | the same |

@@ -34,7 +34,7 @@ pub(crate) fn apply(args: &HeldArgs, printer: &Printer) -> Result<Exit, Failure>
 pub(crate) fn discard(args: &HeldRunArgs, printer: &Printer) -> Result<Exit, Failure> {
     let run = HeldRun::find(&args.id, places::layers().as_deref())?;
     let id = run.id().to_owned();
-    run.discard()?;
+    run.discard();
     if !printer.is_text() {
         printer.json(&json!({ "id": id, "state": "discarded" }))?;
     }
@@ -50,7 +50,7 @@ pub(crate) fn undo(args: &UndoArgs, printer: &Printer) -> Result<Exit, Failure> 
             let here = std::env::current_dir()
                 .and_then(|here| here.canonicalize())
                 .map_err(|error| Failure::file("the working directory", Path::new("."), &error))?;
-            let runs = HeldRun::all(layers.as_deref())?;
+            let runs = HeldRun::all(layers.as_deref());
             let last = runs.into_iter().find(|run| !run.is_waiting() && run.directory() == here);
             last.ok_or_else(|| {
                 Failure::usage(format!("no run has changed `{}`", here.display()))
@@ -117,7 +117,7 @@ pub(crate) fn lines(applied: &Value) -> Vec<String> {
 
 /// The runs whose changes wait, or can be taken back.
 fn list(printer: &Printer) -> Result<Exit, Failure> {
-    let runs = HeldRun::all(places::layers().as_deref())?;
+    let runs = HeldRun::all(places::layers().as_deref());
     if !printer.is_text() {
         let all: Vec<Value> = runs
             .iter()
@@ -159,7 +159,7 @@ pub(crate) fn review(held: Applied, allowed: &[PathBuf], printer: &Printer) -> R
     match answer.to_lowercase().as_str() {
         "y" | "yes" => Ok(run.apply(allowed)?),
         "n" | "no" => {
-            run.discard()?;
+            run.discard();
             let mut discarded = held;
             discarded.state = ApplyState::Discarded;
             Ok(discarded)

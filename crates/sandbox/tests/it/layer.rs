@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use toolpost_sandbox::{
-    ApplyMode, ApplyState, Cancel, DenialReason, HeldRun, Layer, Level, Limits, Outcome, Program, Protection,
-    Reached, Sandbox, Verdict, Workspace,
+    ApplyMode, ApplyState, Cancel, CellLimits, DenialReason, HeldRun, Language, Layer, Level, Limits,
+    Outcome, Program, Protection, Reached, Sandbox, Session, Verdict, Workspace,
 };
 
 use crate::support::{bash, skip_without_namespaces};
@@ -32,6 +32,7 @@ fn write(path: PathBuf, content: &str) {
 }
 
 fn git(directory: &Path, arguments: &[&str]) -> String {
+    #[expect(clippy::disallowed_methods, reason = "the host's side of a repository")]
     let mut command = Command::new("git");
     command.current_dir(directory).args(arguments).env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin");
     command.env("HOME", directory).env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_TERMINAL_PROMPT", "0");
@@ -252,14 +253,10 @@ fn held_runs_are_applied_discarded_and_taken_back_later() {
     let names = fs::read_dir(directory.path()).unwrap().count();
     assert_eq!(names, 2);
     let id = held(ApplyMode::Hold).unwrap().id;
-    HeldRun::find(&id, Some(layers.path())).unwrap().discard().unwrap();
+    HeldRun::find(&id, Some(layers.path())).unwrap().discard();
     assert!(HeldRun::find(&id, Some(layers.path())).is_err());
     assert_eq!(
-        HeldRun::all(Some(layers.path()))
-            .unwrap()
-            .iter()
-            .filter(|run| run.directory() == directory.path())
-            .count(),
+        HeldRun::all(Some(layers.path())).iter().filter(|run| run.directory() == directory.path()).count(),
         0
     );
 }
@@ -306,7 +303,7 @@ fn mass_deletion_and_cancelled_runs_are_held() {
     let handle = cancel.clone();
     let outcome = over(directory.path(), layers.path())
         .run(&Program::argv(["bash", "-c", "echo x > e; echo go; sleep 60"]), &cancel, &mut move |_| {
-            handle.cancel()
+            handle.cancel();
         })
         .unwrap();
     assert_eq!(outcome.verdict, Verdict::Cancelled);
@@ -403,7 +400,6 @@ fn a_session_and_the_host_see_what_the_other_does() {
     if skip_without_namespaces("a_session_and_the_host_see_what_the_other_does") {
         return;
     }
-    use toolpost_sandbox::{CellLimits, Language, Session};
     for language in [Language::Python, Language::JavaScript] {
         let (directory, layers) = (host(), host());
         let at = |name: &str| directory.path().join(name);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use toolpost::format_duration;
-use toolpost_sandbox::{Interruption, Reached, Verdict};
+use toolpost_sandbox::{Applied, ApplyState, Interruption, Reached, Verdict};
 
 use super::run::CodeResult;
 
@@ -52,6 +52,29 @@ pub(super) fn verdict(verdict: &Verdict) -> Option<String> {
         Verdict::Cancelled => "Stopped: the caller asked to.".to_owned(),
         other => format!("Ended: {other:?}."),
     })
+}
+
+/// Remarks on what was not applied to the working directory.
+pub(super) fn applied(applied: &Applied) -> Vec<String> {
+    /// So many paths are named.
+    const MAX_PATHS: usize = 10;
+    let mut remarks = Vec::new();
+    if applied.state == ApplyState::Held {
+        let because = applied.held_because.map_or(String::new(), |because| format!(" because {because}"));
+        remarks.push(format!(
+            "The changes of the working directory are held{because}; the operator applies them with \
+             `toolpost apply {}`.",
+            applied.id
+        ));
+    }
+    for denied in applied.denied.iter().take(MAX_PATHS) {
+        remarks.push(format!("`{}` was not applied: {}.", denied.path.display(), denied.reason));
+    }
+    let more = applied.denied_count.saturating_sub(MAX_PATHS);
+    if more > 0 {
+        remarks.push(format!("{more} more paths were not applied."));
+    }
+    remarks
 }
 
 /// A remark on a limit that did not end the program.

@@ -168,7 +168,8 @@ fn told(
             Verdict::Exit { .. } => None,
             verdict => describe::verdict(verdict),
         };
-        for line in ending.iter().chain(notes) {
+        let applied: Vec<String> = outcome.applied.iter().flat_map(describe::applied).collect();
+        for line in ending.iter().chain(notes).chain(&applied) {
             add_line(&mut stderr, line);
         }
         let return_code = match &outcome.verdict {

@@ -233,6 +233,8 @@ fn answer(
     let reached = outcome.report.reached.iter().filter_map(|reached| describe::reached(*reached));
     // How fast it was is nothing to a model; the evidence has it.
     let notes = outcome.report.notes.iter().filter(|note| !note.starts_with(Pool::COLD)).cloned();
+    let applied = outcome.applied.iter().flat_map(describe::applied);
+    let remarks = applied.chain(remarks);
     let notes: Vec<String> = reached.map(ToOwned::to_owned).chain(notes).chain(remarks).collect();
     let text = describe::text(&result, describe::verdict(&outcome.verdict).as_deref(), &notes);
     let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });

@@ -251,7 +251,10 @@ mod tests {
     /// The sandbox that a call gets, as text.
     async fn sandbox(settings: CodeSettings, timeout: Option<f64>, call_timeout: Duration) -> String {
         let tool = tool_fn(ToolSpec::new("look", "Look."), move |_, ctx| {
-            let text = settings.sandbox(&ctx, timeout).map(|sandbox| format!("{sandbox:?}"));
+            let text = settings
+                .sandbox(&ctx, timeout)
+                .map(|sandbox| settings.in_directory(sandbox, "/srv/work".into()))
+                .map(|sandbox| format!("{sandbox:?}"));
             async move { Ok(Output::text(text?)) }
         });
         let toolbox = Toolbox::builder().tool(tool).build().unwrap();
@@ -273,6 +276,9 @@ mod tests {
             search_path: Some("/opt/bin".into()),
             read_only: vec!["/srv/data".into()],
             protected: vec!["/srv/way.toml".into()],
+            live: true,
+            allow_protected: vec![".vscode".into()],
+            layers: Some("/srv/layers".into()),
             environment: vec![("MODE".into(), "test".into())],
             egress: Some(Egress::new().allow(HostPattern::new("example.org").unwrap())),
             backend: Some(Arc::new(Processes)),
@@ -289,6 +295,9 @@ mod tests {
             "search_path: Some(\"/opt/bin\")",
             "read_only: [\"/srv/data\"]",
             "protected: [\"/srv/way.toml\"]",
+            "workspace: LiveHost(\"/srv/work\")",
+            "allowed: [\".vscode\"]",
+            "layers: Some(\"/srv/layers\")",
             "environment: [(\"MODE\", \"test\")]",
             "example.org",
             "backend: Some(Processes)",

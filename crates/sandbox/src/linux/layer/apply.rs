@@ -11,21 +11,24 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Stat, Timespec, Uid};
+use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, RenameFlags, Stat, Timespec, Uid};
 use rustix::io::Errno;
 
 use super::super::files::open_beneath;
 use super::changes::{self, Change, Kind};
 use super::held::{self, Done, Record, State, Was};
+use super::view::{Stands, View, is_directory, is_regular, lstat, stat_of};
 use super::{Layer, OLD};
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION, MAX_DELETED};
-use crate::protected::{ChangedTree, EntryKind, Mark, Protection, mark, protection};
+use crate::protected::{ChangedTree as _, EntryKind, Mark, Protection, mark, protection};
 use crate::{ApplyMode, Error, Sandbox, adds_git_driver};
 
 /// How long the end of another run's apply in the same directory is waited for.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Changes that undo can take back.
 const MAX_UNDO: usize = 100_000;
+/// Files that a run may delete without a question when nothing else is left.
+const MAX_WHOLE: usize = 20;
 /// The largest old version that is copied to another file system for undo.
 const MAX_OLD_COPY: u64 = 16 << 20;
 /// The largest `.gitattributes` that is read.
@@ -95,8 +98,8 @@ impl Layer {
         }
     }
 
-    pub(super) fn fail(&self, reason: impl ToString) -> Error {
-        Error::HeldRun { id: self.record.id.clone(), reason: reason.to_string() }
+    pub(super) fn fail(&self, error: impl Into<io::Error>) -> Error {
+        Error::HeldRun { id: self.record.id.clone(), reason: error.into().to_string() }
     }
 
     fn hold(&mut self, because: Option<&'static str>, admitted: &Admitted) -> Result<Applied, Error> {
@@ -143,10 +146,10 @@ impl Layer {
         if applied.can_undo {
             for layer in held::of_directory(self.path.parent(), self.record.device, self.record.inode) {
                 if !layer.is_waiting() {
-                    let _ = layer.discard();
+                    layer.discard();
                 }
             }
-            self.record.done = done;
+            held::save_done(self.directory.as_fd(), &done).map_err(|error| self.fail(error))?;
             self.record.state = State::Applied;
             self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
         }
@@ -155,10 +158,11 @@ impl Layer {
 
     /// Finishes or removes what earlier runs in the same directory left when they were killed, and says what waits.
     pub(in super::super) fn attend_to_others(&self, chosen: Option<&Path>, notes: &mut Vec<String>) {
+        held::collect_garbage(chosen);
         for layer in held::of_directory(chosen, self.record.device, self.record.inode) {
             let id = layer.id().to_owned();
             if layer.holds_nothing() {
-                let _ = layer.discard();
+                layer.discard();
             } else if layer.is_half_applied() {
                 match layer.apply(&[]) {
                     Ok(applied) => notes.push(format!(
@@ -183,11 +187,10 @@ pub(super) fn lock(host: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let end = Instant::now() + MAX_WAIT;
     loop {
         match rustix::fs::flock(&own, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(own),
+            // A file system without locks has one writer.
+            Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(own),
             Err(Errno::AGAIN) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
             Err(Errno::AGAIN) => return Err(io::Error::other("another run applies its changes there")),
-            // A file system without locks has one writer.
-            Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(own),
             Err(error) => return Err(error.into()),
         }
     }
@@ -218,9 +221,9 @@ pub(super) struct Engine<'a> {
 }
 
 /// What a step of apply came to.
-type Step = Result<(), DenialReason>;
+pub(super) type Step = Result<(), DenialReason>;
 
-fn failed(error: impl Into<io::Error>) -> DenialReason {
+pub(super) fn failed(error: impl Into<io::Error>) -> DenialReason {
     DenialReason::Failed(error.into().to_string())
 }
 
@@ -805,7 +808,7 @@ impl<'a> Engine<'a> {
             .map(|change| change.path.as_path())
             .collect();
         let names: Vec<_> = entries(&top).into_iter().filter(|name| name.to_bytes() != b".git").collect();
-        names.len() > 2
+        count > MAX_WHOLE
             && names
                 .iter()
                 .all(|name| deleted.contains(Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()))))
@@ -839,90 +842,6 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// The host directory with the layer over it.
-struct View<'a> {
-    host: BorrowedFd<'a>,
-    upper: BorrowedFd<'a>,
-}
-
-/// What a layer has at a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stands {
-    Entry(EntryKind),
-    /// The host's entry is hidden.
-    Whiteout,
-}
-
-impl ChangedTree for View<'_> {
-    fn before(&self, path: &Path) -> Option<EntryKind> {
-        stat_of(self.host, path).ok().flatten().map(|stat| kind_of(&stat))
-    }
-
-    fn after(&self, path: &Path) -> Option<EntryKind> {
-        let mut above = PathBuf::new();
-        for part in path {
-            above.push(part);
-            match lstat(self.upper, &above) {
-                Some(Stands::Whiteout) => return None,
-                Some(Stands::Entry(kind)) if above == path => return Some(kind),
-                Some(Stands::Entry(EntryKind::Directory)) => {
-                    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-                    let opened = open_beneath(self.upper, &above, flags, Mode::empty());
-                    if opened.is_ok_and(|opened| changes::is_opaque(&opened)) {
-                        return match lstat(self.upper, path) {
-                            Some(Stands::Entry(kind)) => Some(kind),
-                            _ => None,
-                        };
-                    }
-                }
-                Some(Stands::Entry(_)) => return None,
-                None => break,
-            }
-        }
-        self.before(path)
-    }
-}
-
-fn lstat(upper: BorrowedFd<'_>, path: &Path) -> Option<Stands> {
-    let stat = stat_of(upper, path).ok().flatten()?;
-    let is_whiteout = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0;
-    Some(if is_whiteout { Stands::Whiteout } else { Stands::Entry(kind_of(&stat)) })
-}
-
-/// What stands at a path beneath a directory, no link followed.
-pub(super) fn stat_of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<Stat>> {
-    let Some(name) = path.file_name() else { return Ok(None) };
-    let above = path.parent().unwrap_or(Path::new(""));
-    let stat = if above == Path::new("") {
-        rustix::fs::statat(root, name, AtFlags::SYMLINK_NOFOLLOW)
-    } else {
-        open_beneath(root, above, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
-            .and_then(|parent| rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW))
-    };
-    match stat {
-        Ok(stat) => Ok(Some(stat)),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn kind_of(stat: &Stat) -> EntryKind {
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => EntryKind::File,
-        FileType::Directory => EntryKind::Directory,
-        FileType::Symlink => EntryKind::Link,
-        _ => EntryKind::Special,
-    }
-}
-
-fn is_directory(stat: &Stat) -> bool {
-    kind_of(stat) == EntryKind::Directory
-}
-
-fn is_regular(stat: &Stat) -> bool {
-    kind_of(stat) == EntryKind::File
-}
-
 pub(super) fn identity(stat: &Stat) -> (u64, i64, i64, i64) {
     (stat.st_ino, stat.st_size, stat.st_ctime, stat.st_ctime_nsec as i64)
 }
@@ -936,7 +855,7 @@ pub(super) fn times(stat: &Stat) -> rustix::fs::Timestamps {
 }
 
 /// The directory of a change is not on the host any more, or is another.
-fn gone(error: impl Into<io::Error>) -> DenialReason {
+pub(super) fn gone(error: impl Into<io::Error>) -> DenialReason {
     let error = error.into();
     let is_other = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP]
         .iter()
@@ -1015,60 +934,4 @@ fn copy_old(
         Ok(())
     })();
     copied.is_ok()
-}
-
-/// Takes back what was applied, the last change first.
-pub(super) fn undo(record: &Record, layer: BorrowedFd<'_>, host: BorrowedFd<'_>) -> Applied {
-    let mut applied = Applied::new(&record.id, ApplyState::Applied);
-    let Ok(old) = rustix::fs::openat(layer, OLD, super::DIRECTORY, Mode::empty()) else { return applied };
-    let Ok(_lock) = lock(host) else { return applied };
-    for done in record.done.iter().rev() {
-        let path = super::path_of(&done.path);
-        match undo_one(done, &path, old.as_fd(), host) {
-            Ok(()) => applied.changed += 1,
-            Err(reason) => applied.deny(&path, reason),
-        }
-    }
-    applied
-}
-
-fn undo_one(done: &Done, path: &Path, old: BorrowedFd<'_>, host: BorrowedFd<'_>) -> Step {
-    let name = path.file_name().ok_or(DenialReason::Conflict)?;
-    let above = path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
-    let parent =
-        open_beneath(host, above, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(gone)?;
-    let there = stat_of(host, path).map_err(failed)?;
-    // The time of a directory changes with what is in it.
-    let is_ours = match (&there, done.now) {
-        (Some(stat), Some(now)) if done.is_directory => stat.st_ino == now.0,
-        (Some(stat), Some(now)) => identity(stat) == now,
-        (None, None) => true,
-        _ => false,
-    };
-    if !is_ours {
-        return Err(DenialReason::Conflict);
-    }
-    let Some(number) = done.old.map(|number| number.to_string()) else {
-        return match (done.now, done.was) {
-            (Some(_), Was::Nothing) if done.is_directory => {
-                rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR).map_err(failed)
-            }
-            (Some(_), Was::Nothing) => rustix::fs::unlinkat(&parent, name, AtFlags::empty()).map_err(failed),
-            (None, Was::Directory) => {
-                rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)).map_err(failed)
-            }
-            _ => Err(DenialReason::Failed("its old version was not stored".into())),
-        };
-    };
-    match rustix::fs::renameat(old, &*number, &parent, name) {
-        Err(Errno::XDEV) => {}
-        other => return other.map_err(failed),
-    }
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    let file = open_beneath(old, Path::new(&number), flags, Mode::empty()).map_err(failed)?;
-    let mut file = std::fs::File::from(file);
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
-    let target =
-        open_beneath(parent.as_fd(), Path::new(name), flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
-    io::copy(&mut file, &mut std::fs::File::from(target)).map(|_| ()).map_err(failed)
 }

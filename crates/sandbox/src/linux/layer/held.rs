@@ -9,13 +9,16 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::super::files::open_beneath;
-use super::apply::{Admitted, undo};
+use super::apply::Admitted;
 use super::changes::{self, Kind};
+use super::undo::undo;
 use super::{Instant, Layer, UPPER, open_directory, parents, path_of, remove};
 use crate::apply::{Applied, ApplyState};
 use crate::{Changes, Error};
 
 pub(super) const RECORD: &str = "layer.json";
+/// What apply changed, for undo.
+const DONE: &str = "done.json";
 /// A larger record is none of ours.
 const MAX_RECORD: u64 = 64 << 20;
 /// The form of a record.
@@ -77,7 +80,6 @@ pub(super) struct Record {
     pub(super) allowed: Vec<Vec<u8>>,
     /// Host paths that the operator's trust pins.
     pub(super) pinned: Vec<Vec<u8>>,
-    pub(super) done: Vec<Done>,
 }
 
 impl Record {
@@ -89,21 +91,49 @@ impl Record {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             record.started = now.as_secs();
         }
-        let text = serde_json::to_vec(&record)?;
-        let next = "layer.json.next";
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(directory, next, flags, Mode::from_raw_mode(0o600))?;
-        std::fs::File::from(file).write_all(&text)?;
-        rustix::fs::renameat(directory, next, directory, RECORD)?;
-        Ok(())
+        replace(directory, RECORD, &serde_json::to_vec(&record)?)
     }
 
     fn load(directory: BorrowedFd<'_>) -> io::Result<Self> {
-        let file = open_beneath(directory, Path::new(RECORD), OFlags::RDONLY, Mode::empty())?;
-        let mut text = Vec::new();
-        std::fs::File::from(file).take(MAX_RECORD).read_to_end(&mut text)?;
-        let record: Self = serde_json::from_slice(&text)?;
+        let record: Self = serde_json::from_slice(&read(directory, RECORD)?)?;
         if record.v == VERSION { Ok(record) } else { Err(io::Error::other("the record has another version")) }
+    }
+}
+
+/// Stores what apply changed.
+pub(super) fn save_done(directory: BorrowedFd<'_>, done: &[Done]) -> io::Result<()> {
+    replace(directory, DONE, &serde_json::to_vec(done)?)
+}
+
+/// Writes a file in one step.
+fn replace(directory: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
+    let next = format!("{name}.next");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(directory, &*next, flags, Mode::from_raw_mode(0o600))?;
+    std::fs::File::from(file).write_all(content)?;
+    Ok(rustix::fs::renameat(directory, &*next, directory, name)?)
+}
+
+fn read(directory: BorrowedFd<'_>, name: &str) -> io::Result<Vec<u8>> {
+    let file = open_beneath(directory, Path::new(name), OFlags::RDONLY, Mode::empty())?;
+    let mut content = Vec::new();
+    std::fs::File::from(file).take(MAX_RECORD).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// Removes a few layers that are of no use any more: their host directory is gone, or nothing is in them.
+pub(super) fn collect_garbage(chosen: Option<&Path>) {
+    /// So many layers of each directory are looked at.
+    const MAX_LOOKS: usize = 4;
+    for parent in parents(chosen) {
+        let Ok(entries) = std::fs::read_dir(parent) else { continue };
+        for entry in entries.flatten().take(MAX_LOOKS) {
+            if let Ok(layer) = HeldLayer::open(&entry.path())
+                && (layer.holds_nothing() || !layer.is_waiting() && layer.host().is_err())
+            {
+                layer.discard();
+            }
+        }
     }
 }
 
@@ -125,8 +155,8 @@ fn fail(id: &str, reason: impl Into<String>) -> Error {
 }
 
 /// Layers that no run uses, the newest first. Their own directories may be named by a caller.
-pub(crate) fn all(chosen: Option<&Path>) -> Result<Vec<HeldLayer>, Error> {
-    Ok(matching(chosen, ""))
+pub(crate) fn all(chosen: Option<&Path>) -> Vec<HeldLayer> {
+    matching(chosen, "")
 }
 
 /// Those of one host directory.
@@ -153,7 +183,7 @@ fn matching(chosen: Option<&Path>, prefix: &str) -> Vec<HeldLayer> {
 /// The layer with this identifier, or its beginning.
 pub(crate) fn find(id: &str, chosen: Option<&Path>) -> Result<HeldLayer, Error> {
     let mut found: Vec<_> =
-        all(chosen)?.into_iter().filter(|layer| !id.is_empty() && layer.id().starts_with(id)).collect();
+        all(chosen).into_iter().filter(|layer| !id.is_empty() && layer.id().starts_with(id)).collect();
     match (found.pop(), found.len()) {
         (Some(layer), 0) => Ok(layer),
         (None, _) => Err(fail(id, "no such run has changes; `toolpost apply` lists those that have")),
@@ -264,9 +294,8 @@ impl HeldLayer {
         layer.apply(&admitted, true)
     }
 
-    pub(crate) fn discard(self) -> Result<(), Error> {
+    pub(crate) fn discard(self) {
         remove(&self.path, self.directory.as_fd());
-        Ok(())
     }
 
     pub(crate) fn undo(self) -> Result<Applied, Error> {
@@ -274,7 +303,10 @@ impl HeldLayer {
             return Err(fail(self.id(), "its changes were not applied; `toolpost discard` removes them"));
         }
         let host = self.host()?;
-        let applied = undo(&self.record, self.directory.as_fd(), host.as_fd());
+        let done: Vec<Done> = read(self.directory.as_fd(), DONE)
+            .and_then(|text| Ok(serde_json::from_slice(&text)?))
+            .map_err(|error| fail(self.id(), format!("what it changed cannot be read: {error}")))?;
+        let applied = undo(&self.record.id, &done, self.directory.as_fd(), host.as_fd());
         remove(&self.path, self.directory.as_fd());
         Ok(Applied { state: ApplyState::Discarded, ..applied })
     }

@@ -10,8 +10,9 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
 use super::super::files::{self, Listing, Owner, open_beneath};
 use super::Layer;
-use super::apply::{Admitted, Engine, identity, lock, stat_of, times};
+use super::apply::{Admitted, Engine, identity, lock, times};
 use super::changes::{self, Kind};
+use super::view::stat_of;
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION};
 use crate::{ApplyMode, Error};
 

@@ -9,6 +9,8 @@ mod apply;
 mod changes;
 mod held;
 mod live;
+mod undo;
+mod view;
 
 use std::ffi::CString;
 use std::io;
@@ -97,13 +99,13 @@ impl Layer {
         }
         // The root of what the program sees has the mode of this one.
         rustix::fs::fchmod(&upper, Mode::from_raw_mode(stat.st_mode & 0o777))?;
-        let made = rustix::fs::fstat(&upper)?;
+        let begun = rustix::fs::fstat(&upper)?;
         let record = Record {
             id,
             directory: path.as_os_str().as_bytes().to_vec(),
             device: stat.st_dev,
             inode: stat.st_ino,
-            since: (made.st_ctime, made.st_ctime_nsec as i64),
+            since: (begun.st_ctime, begun.st_ctime_nsec as i64),
             state: State::Running,
             ..Record::default()
         };
@@ -293,7 +295,7 @@ fn parent(host: &Path, device: u64, chosen: Option<&Path>) -> io::Result<PathBuf
 fn carries_a_layer(path: &Path) -> bool {
     const TMPFS: i64 = 0x0102_1994;
     const OVERLAY: i64 = 0x794c_7630;
-    rustix::fs::statfs(path).is_ok_and(|kind| ![TMPFS, OVERLAY].contains(&(kind.f_type as i64)))
+    rustix::fs::statfs(path).is_ok_and(|kind| ![TMPFS, OVERLAY].contains(&kind.f_type))
 }
 
 /// A directory that belongs to this user alone, made if missing.

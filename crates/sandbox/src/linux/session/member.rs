@@ -213,7 +213,6 @@ impl Member {
         Ok(member)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the fields, in one place")]
     fn new(
         born: Born,
         seat: Seat,

@@ -204,7 +204,9 @@ fn whiteout(place: &Place<'_>) -> String {
     let folder = open_folder();
     for number in 0..5 {
         std::fs::create_dir_all(folder.path().join(format!("d{number}/e"))).unwrap();
-        std::fs::write(folder.path().join(format!("d{number}/e/file")), "x").unwrap();
+        for file in 0..5 {
+            std::fs::write(folder.path().join(format!("d{number}/e/file{file}")), "x").unwrap();
+        }
     }
     let code = "import os, shutil\nfor name in os.listdir('.'): shutil.rmtree(name)\n0";
     let outcome = python(&place.sandbox().workspace(Workspace::Host(folder.path().to_owned())), code);

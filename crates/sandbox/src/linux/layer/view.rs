@@ -1,0 +1,96 @@
+//! A host directory with a layer over it: what stands at a path before and after apply.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fd::BorrowedFd;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::super::files::open_beneath;
+use super::changes;
+use crate::protected::{ChangedTree, EntryKind};
+
+/// The host directory with the layer over it.
+pub(super) struct View<'a> {
+    pub(super) host: BorrowedFd<'a>,
+    pub(super) upper: BorrowedFd<'a>,
+}
+
+/// What a layer has at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stands {
+    Entry(EntryKind),
+    /// The host's entry is hidden.
+    Whiteout,
+}
+
+impl ChangedTree for View<'_> {
+    fn before(&self, path: &Path) -> Option<EntryKind> {
+        stat_of(self.host, path).ok().flatten().map(|stat| kind_of(&stat))
+    }
+
+    fn after(&self, path: &Path) -> Option<EntryKind> {
+        let mut above = PathBuf::new();
+        for part in path {
+            above.push(part);
+            match lstat(self.upper, &above) {
+                Some(Stands::Entry(kind)) if above == path => return Some(kind),
+                Some(Stands::Entry(EntryKind::Directory)) => {
+                    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+                    let opened = open_beneath(self.upper, &above, flags, Mode::empty());
+                    if opened.is_ok_and(|opened| changes::is_opaque(&opened)) {
+                        return match lstat(self.upper, path) {
+                            Some(Stands::Entry(kind)) => Some(kind),
+                            _ => None,
+                        };
+                    }
+                }
+                None => break,
+                // Hidden, or no directory: nothing is beneath.
+                Some(_) => return None,
+            }
+        }
+        self.before(path)
+    }
+}
+
+pub(super) fn lstat(upper: BorrowedFd<'_>, path: &Path) -> Option<Stands> {
+    let stat = stat_of(upper, path).ok().flatten()?;
+    let is_whiteout = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0;
+    Some(if is_whiteout { Stands::Whiteout } else { Stands::Entry(kind_of(&stat)) })
+}
+
+/// What stands at a path beneath a directory, no link followed.
+pub(super) fn stat_of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<Stat>> {
+    let Some(name) = path.file_name() else { return Ok(None) };
+    let above = path.parent().unwrap_or(Path::new(""));
+    let stat = if above == Path::new("") {
+        rustix::fs::statat(root, name, AtFlags::SYMLINK_NOFOLLOW)
+    } else {
+        open_beneath(root, above, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
+            .and_then(|parent| rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW))
+    };
+    match stat {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn kind_of(stat: &Stat) -> EntryKind {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => EntryKind::File,
+        FileType::Directory => EntryKind::Directory,
+        FileType::Symlink => EntryKind::Link,
+        _ => EntryKind::Special,
+    }
+}
+
+pub(super) fn is_directory(stat: &Stat) -> bool {
+    kind_of(stat) == EntryKind::Directory
+}
+
+pub(super) fn is_regular(stat: &Stat) -> bool {
+    kind_of(stat) == EntryKind::File
+}
