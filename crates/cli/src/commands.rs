@@ -93,6 +93,7 @@ async fn toolbox_in(
     commands.level = settings.level;
     commands.search_path.clone_from(&settings.search_path);
     commands.protected.clone_from(&protected);
+    commands.layers.clone_from(&settings.layers);
     if names.iter().any(|name| ["run_code", "code_execution"].contains(&name.as_str())) {
         // Without a place everything is built each time, which is no reason to fail.
         settings.build_cache = packages::build_cache().unwrap_or_default();

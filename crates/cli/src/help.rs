@@ -234,15 +234,16 @@ Examples:
   toolpost apply 3f9c0a1b --allow-protected .vscode
 
 Code that works in a directory of this host writes to a private layer. At the end of a run, checked
-changes are applied. They are held after `--review`, Ctrl-C, a crash, or a mass deletion: more than
-1,000 files, or everything.
+changes are applied. They are held after `--review`, Ctrl-C, a crash, or a mass deletion: more
+than 1,000 files, or everything.
 
-Some paths never change unless `--allow-protected` admits them: what git, shells, editors, agents and
-package managers execute or obey. An entry that changed on the host during the run is a conflict.
+Some paths never change unless `--allow-protected` admits them: what git, shells, editors, agents
+and package managers execute or obey. An entry that changed on the host meanwhile is a conflict.
 
-A layer differs from a plain directory: renaming an existing directory fails with EXDEV, which tools
-answer by copying; hard links to existing files become copies; sockets and pipes stay in the layer;
-other mounts beneath are not shown; extended attributes are dropped. `exec --live` does without it.";
+A layer differs from a plain directory: renaming an existing directory fails with EXDEV, which
+tools answer by copying; hard links to existing files become copies; sockets and pipes stay in
+the layer; other mounts beneath are not shown; extended attributes are dropped. `exec --live`
+does without it.";
 
 pub(crate) const DISCARD: &str = "\
 Examples:

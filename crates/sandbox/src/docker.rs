@@ -93,8 +93,8 @@ pub use host::{Certificates, DockerHost};
 pub use login::Login;
 
 use crate::{
-    Backend, Error, Event, Level, LevelAvailability, Limits, LiveStreams, Outcome, Report, Request, Sandbox,
-    Workspace,
+    ApplyMode, Backend, Error, Event, Level, LevelAvailability, Limits, LiveStreams, Outcome, Report,
+    Request, Sandbox, Workspace,
 };
 use build::Compiled;
 use container::{Kind, Prepared};
@@ -445,8 +445,22 @@ impl Docker {
         let shown = Shown::all(request.read_only(), request.workspace(), self.engine().host())?;
         let mut kind = self.kind(level, &limits, shown)?;
         kind.way_out = request.egress().is_some();
+        if request.sandbox.apply != ApplyMode::Now || !request.sandbox.allowed.is_empty() {
+            return Err(DockerError::Unsupported {
+                what: "a review of changes (`--review`, `--discard`, `--allow-protected`)".into(),
+                reason: "a container hands back a copy at its end; use the backend `process`".into(),
+            }
+            .into());
+        }
         let folder = match request.workspace() {
             Workspace::Host(path) => Some(CopiedFolder::open(path)?),
+            Workspace::LiveHost(_) => {
+                return Err(DockerError::Unsupported {
+                    what: "a live working directory (`--live`)".into(),
+                    reason: "a container is given a copy of it; leave out `--live`".into(),
+                }
+                .into());
+            }
             _ => None,
         };
         let built = match request.program() {

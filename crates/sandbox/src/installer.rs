@@ -289,7 +289,8 @@ impl Installer {
         });
         let mut sandbox = Sandbox {
             limits: Some(self.limits()),
-            workspace: Workspace::Host(folder.to_owned()),
+            // It is this crate's own: nothing of a person's is there.
+            workspace: Workspace::LiveHost(folder.to_owned()),
             files: Vec::new(),
             environment: Vec::new(),
             directory: None,

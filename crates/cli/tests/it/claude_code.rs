@@ -170,6 +170,8 @@ const OF_THE_LOOP: &[&[&str]] = &[
     &["--fork", "x"],
     &["--no-save"],
     &["--plain"],
+    &["--live"],
+    &["--allow-protected", "x"],
 ];
 
 /// Options of `run` that Claude Code takes too, or that refuse it by themselves.

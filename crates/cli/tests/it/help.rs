@@ -2,7 +2,7 @@
 
 use crate::support::TestEnv;
 
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 23] = [
     "run",
     "chat",
     "call",
@@ -20,6 +20,9 @@ const COMMANDS: [&str; 20] = [
     "files",
     "config",
     "trust",
+    "apply",
+    "discard",
+    "undo",
     "login",
     "logout",
     "help",

@@ -13,6 +13,8 @@ mod config;
 #[expect(dead_code, reason = "the sandbox's own tests use the rest of it")]
 #[expect(clippy::print_stdout, reason = "a test that is left out says so")]
 mod daemon;
+#[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
+mod directory;
 mod docker;
 mod environment;
 mod exec;

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, chat, claude_code, config, docker, exec, files, gateway, global, hosted, login, look, loop_limits,
-    mcp, memory, models, packages, replay, run, serve, serve_oauth, serve_tasks, session, several, state,
-    targets, tuning,
+    call, chat, claude_code, config, directory, docker, exec, files, gateway, global, hosted, login, look,
+    loop_limits, mcp, memory, models, packages, replay, run, serve, serve_oauth, serve_tasks, session,
+    several, state, targets, tuning,
 };
 
 /// The test that holds an option: its name, and the file that it stands in.
@@ -57,6 +57,20 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("state at", "<ID>"), by!(state::at)),
         (("state at", "<VERSION>"), by!(state::at)),
         (("trust", "[PATHS]..."), by!(config::trust)),
+        (("apply", "[ID]"), by!(directory::review)),
+        (("apply", "--allow-protected"), by!(directory::apply_allow_protected)),
+        (("discard", "<ID>"), by!(directory::discard)),
+        (("undo", "[ID]"), by!(directory::review)),
+        (("exec", "--review"), by!(directory::review)),
+        (("exec", "--discard"), by!(directory::discard)),
+        (("exec", "--live"), by!(directory::live)),
+        (("exec", "--allow-protected"), by!(directory::allow_protected)),
+        (("call", "--live"), by!(directory::tools_work_in_the_same_layer)),
+        (("call", "--allow-protected"), by!(directory::tools_work_in_the_same_layer)),
+        (("run", "--live"), by!(directory::tools_work_in_the_same_layer)),
+        (("run", "--allow-protected"), by!(directory::tools_work_in_the_same_layer)),
+        (("serve", "--live"), by!(directory::tools_work_in_the_same_layer)),
+        (("serve", "--allow-protected"), by!(directory::tools_work_in_the_same_layer)),
         (("serve", "[TARGET]..."), by!(serve::the_program_that_starts_it_is_served)),
         (("serve", "--name"), by!(serve::the_program_that_starts_it_is_served)),
         (("serve", "--stdio"), by!(serve::the_program_that_starts_it_is_served)),
@@ -329,6 +343,9 @@ fn every_option_has_a_test() {
         "config set",
         "config path",
         "trust",
+        "apply",
+        "discard",
+        "undo",
         "login",
         "logout",
         "serve",

@@ -14,7 +14,7 @@ use super::notices::{Notices, has_data};
 use super::process::{Heard, MAX_VALUES, Process};
 use super::program::{self, Dialect, command_line, excerpt, of_verdict};
 use super::settings::Settings;
-use crate::protocol::dialect::{SampleAnswer, SampleLine, SessionLine, ToolLine};
+use crate::protocol::dialect::{Notice, SampleAnswer, SampleLine, SessionLine, ToolLine};
 use crate::protocol::line::Line;
 use crate::protocol::outcome::read_envelope;
 
@@ -253,6 +253,7 @@ async fn listen(
         let line = match next {
             None => return Ok(()),
             Some(Heard::Notice(notice)) => {
+                applied(process, &notice).await?;
                 notices.tell(notice).await;
                 continue;
             }
@@ -270,7 +271,10 @@ async fn listen(
             continue;
         }
         match ToolLine::read(&line) {
-            Some(ToolLine::Notice(notice)) => notices.tell(notice).await,
+            Some(ToolLine::Notice(notice)) => {
+                applied(process, &notice).await?;
+                notices.tell(notice).await;
+            }
             Some(ToolLine::Sample(_)) if !settings.sampling => return Err(no_sampling()),
             Some(ToolLine::Sample(request)) => sample(process, notices, heap, request).await?,
             Some(ToolLine::Session(SessionLine::SessionEnd { .. })) if bound.spec.mode == Mode::Session => {}
@@ -293,6 +297,11 @@ async fn listen(
             }
         }
     }
+}
+
+/// Applies what the program changed before a file that it announces is read on the host.
+async fn applied(process: &Process, notice: &Notice) -> Result<(), ToolError> {
+    if matches!(notice, Notice::Artifact { .. }) { process.apply().await } else { Ok(()) }
 }
 
 /// Whether a line of a session only says how it ended.

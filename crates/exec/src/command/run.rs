@@ -151,6 +151,9 @@ impl Command {
             sandbox = sandbox.search_path(path);
         }
         sandbox = sandbox.protect(settings.protected.iter().cloned());
+        if let Some(layers) = &settings.layers {
+            sandbox = sandbox.layers(layers);
+        }
         Ok(self.program.readable.iter().chain(&settings.readable).fold(sandbox, Sandbox::read_only))
     }
 

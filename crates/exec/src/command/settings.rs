@@ -27,4 +27,7 @@ pub struct CommandSettings {
     /// Files and directories of the host that no run changes, each with everything beneath
     /// ([`toolpost_sandbox::Sandbox::protect`]). Default none.
     pub protected: Vec<PathBuf>,
+    /// The directory that holds private layers of working directories ([`toolpost_sandbox::Sandbox::layers`]). Default
+    /// one for temporary files.
+    pub layers: Option<PathBuf>,
 }

@@ -15,13 +15,14 @@ use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, RenameFlags, Stat, 
 use rustix::io::Errno;
 
 use super::super::files::open_beneath;
+use super::admitted::Admitted;
 use super::changes::{self, Change, Kind};
 use super::held::{self, Done, Record, State, Was};
-use super::view::{Stands, View, is_directory, is_regular, lstat, stat_of};
+use super::view::{Stands, View, is_directory, is_regular, leads_outside, lstat, stat_of};
 use super::{Layer, OLD};
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION, MAX_DELETED};
 use crate::protected::{ChangedTree as _, EntryKind, Mark, Protection, mark, protection};
-use crate::{ApplyMode, Error, Sandbox, adds_git_driver};
+use crate::{ApplyMode, Error, adds_git_driver};
 
 /// How long the end of another run's apply in the same directory is waited for.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -48,33 +49,6 @@ const PRODUCTS: [&str; 12] = [
     ".pytest_cache",
     ".mypy_cache",
 ];
-
-/// What the operator admits and pins.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Admitted {
-    /// Protected paths that may change, relative to the directory.
-    allowed: Vec<PathBuf>,
-    /// Host paths that may not change, absolute.
-    pinned: Vec<PathBuf>,
-}
-
-impl Admitted {
-    pub(in super::super) fn of(sandbox: &Sandbox) -> Self {
-        Self::new(sandbox.protected.iter().cloned(), &sandbox.allowed)
-    }
-
-    pub(crate) fn new(pinned: impl IntoIterator<Item = PathBuf>, allowed: &[PathBuf]) -> Self {
-        Self { allowed: allowed.to_vec(), pinned: pinned.into_iter().collect() }
-    }
-
-    pub(super) fn allow(&mut self, more: impl IntoIterator<Item = PathBuf>) {
-        self.allowed.extend(more);
-    }
-
-    fn admits(&self, path: &Path) -> bool {
-        self.allowed.iter().any(|allowed| path.starts_with(allowed))
-    }
-}
 
 impl Layer {
     /// Ends the layer of a run that is over: its changes are applied, held or discarded.
@@ -274,11 +248,7 @@ impl<'a> Engine<'a> {
     }
 
     fn pinned(&self, path: &Path) -> bool {
-        let pinned = &self.admitted.pinned;
-        !pinned.is_empty() && {
-            let absolute = self.root.join(path);
-            pinned.iter().any(|pinned| absolute.starts_with(pinned))
-        }
+        self.admitted.pins(&self.root, path)
     }
 
     /// Why a path must not change.
@@ -861,23 +831,6 @@ pub(super) fn gone(error: impl Into<io::Error>) -> DenialReason {
         .iter()
         .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()));
     if is_other { DenialReason::Conflict } else { failed(error) }
-}
-
-/// Whether the target of a link lies outside the directory.
-fn leads_outside(path: &Path, target: &Path) -> bool {
-    use std::path::Component;
-    if target.is_absolute() {
-        return true;
-    }
-    let mut depth = path.components().count().saturating_sub(1) as i64;
-    target.components().any(|part| {
-        depth += match part {
-            Component::ParentDir => -1,
-            Component::Normal(_) => 1,
-            _ => 0,
-        };
-        depth < 0
-    })
 }
 
 fn name_of(name: &std::ffi::CStr) -> &Path {

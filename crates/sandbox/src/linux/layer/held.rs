@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::super::files::open_beneath;
-use super::apply::Admitted;
+use super::admitted::Admitted;
 use super::changes::{self, Kind};
 use super::undo::undo;
 use super::{Instant, Layer, UPPER, open_directory, parents, path_of, remove};
@@ -154,9 +154,12 @@ fn fail(id: &str, reason: impl Into<String>) -> Error {
     Error::HeldRun { id: id.to_owned(), reason: reason.into() }
 }
 
-/// Layers that no run uses, the newest first. Their own directories may be named by a caller.
+/// Layers that no run uses, the newest first. What was applied to a directory that is gone is removed.
 pub(crate) fn all(chosen: Option<&Path>) -> Vec<HeldLayer> {
-    matching(chosen, "")
+    let (gone, rest): (Vec<_>, Vec<_>) =
+        matching(chosen, "").into_iter().partition(|layer| !layer.is_waiting() && layer.host().is_err());
+    gone.into_iter().for_each(HeldLayer::discard);
+    rest
 }
 
 /// Those of one host directory.

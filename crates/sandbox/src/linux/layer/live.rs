@@ -10,7 +10,8 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
 use super::super::files::{self, Listing, Owner, open_beneath};
 use super::Layer;
-use super::apply::{Admitted, Engine, identity, lock, times};
+use super::admitted::Admitted;
+use super::apply::{Engine, identity, lock, times};
 use super::changes::{self, Kind};
 use super::view::stat_of;
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION};

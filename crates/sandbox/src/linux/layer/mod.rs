@@ -5,6 +5,7 @@
 //! so that apply moves files instead of copying them. While a run uses it, its directory is locked; a layer without
 //! a lock belongs to a run that was killed, and can be applied or discarded later.
 
+mod admitted;
 mod apply;
 mod changes;
 mod held;
@@ -27,7 +28,7 @@ use super::launch::{self, c_string};
 use super::steps::{Step, attribute};
 use super::temporary;
 
-pub(crate) use self::apply::Admitted;
+pub(crate) use self::admitted::Admitted;
 use self::changes::Kind;
 pub(crate) use self::held::{HeldLayer, all, find};
 use self::held::{Record, State};
@@ -35,6 +36,8 @@ pub(crate) use self::live::LiveDirectory;
 pub(super) use self::live::LiveLayer;
 use crate::{Changes, Error};
 
+/// How often the directory for layers is made again.
+const MAX_ATTEMPTS: u32 = 8;
 /// What the program writes.
 const UPPER: &str = "upper";
 /// What the kernel needs beside it.
@@ -81,10 +84,17 @@ impl Layer {
         chosen: Option<&Path>,
         owner: Option<Owner>,
     ) -> io::Result<Self> {
-        let parent = parent(path, stat.st_dev, chosen)?;
         let id = fresh_id()?;
-        let place = parent.join(held::name(stat.st_dev, stat.st_ino, &id));
-        rustix::fs::mkdir(&place, Mode::from_raw_mode(0o700))?;
+        let mut attempts = 0;
+        let place = loop {
+            let place = parent(path, stat.st_dev, chosen)?.join(held::name(stat.st_dev, stat.st_ino, &id));
+            match rustix::fs::mkdir(&place, Mode::from_raw_mode(0o700)) {
+                Ok(()) => break place,
+                // The end of another layer has removed the directory meanwhile, because it was the last one there.
+                Err(Errno::NOENT) if attempts < MAX_ATTEMPTS => attempts += 1,
+                Err(error) => return Err(error.into()),
+            }
+        };
         let directory = open_directory(&place)?;
         rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
         let make = |name: &str, mode: u32| rustix::fs::mkdirat(&directory, name, Mode::from_raw_mode(mode));
@@ -237,10 +247,13 @@ fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, DIRECTORY, Mode::empty())
 }
 
-/// Removes a layer with all that is in it.
+/// Removes a layer with all that is in it, and the directory above if it was the last one there.
 fn remove(path: &Path, directory: BorrowedFd<'_>) {
     temporary::empty(directory);
     let _ = std::fs::remove_dir(path);
+    if let Some(parent) = path.parent() {
+        let _ = std::fs::remove_dir(parent);
+    }
 }
 
 /// An identifier that no other layer has: eight hexadecimal digits.

@@ -94,3 +94,20 @@ pub(super) fn is_directory(stat: &Stat) -> bool {
 pub(super) fn is_regular(stat: &Stat) -> bool {
     kind_of(stat) == EntryKind::File
 }
+
+/// Whether the target of a link lies outside the directory.
+pub(super) fn leads_outside(path: &Path, target: &Path) -> bool {
+    use std::path::Component;
+    if target.is_absolute() {
+        return true;
+    }
+    let mut depth = path.components().count().saturating_sub(1) as i64;
+    target.components().any(|part| {
+        depth += match part {
+            Component::ParentDir => -1,
+            Component::Normal(_) => 1,
+            _ => 0,
+        };
+        depth < 0
+    })
+}

@@ -1,0 +1,140 @@
+//! What code does to a working directory: applied, reviewed, discarded, taken back, admitted.
+
+use serde_json::json;
+use toolpost_sandbox::{Host, Level};
+
+use crate::support::{Finished, TestEnv};
+
+/// Writes a file that may change and one that is protected.
+const WRITES: &str = "echo new > made; echo x > .envrc; rm old";
+
+fn prepared() -> Option<TestEnv> {
+    if !Host::probe().availability(Level::Strict).is_some_and(|entry| entry.available) {
+        println!("SKIP directory: this host gives no namespaces, and so no private layer");
+        return None;
+    }
+    let env = TestEnv::new();
+    env.write("d/old", "old");
+    Some(env)
+}
+
+fn exec(env: &TestEnv, words: &[&str]) -> Finished {
+    let own = ["exec", "--workdir", "d"].iter().chain(words).chain(&["--", "sh", "-c", WRITES]);
+    env.run(own)
+}
+
+/// Which of the three files are there: the new one, the protected one, the old one.
+fn there(env: &TestEnv) -> [bool; 3] {
+    ["d/made", "d/.envrc", "d/old"].map(|name| env.path(name).exists())
+}
+
+/// The identifier in what a command printed.
+fn id(finished: &Finished) -> String {
+    let (_, rest) = finished.err.split_once("toolpost apply ").unwrap();
+    rest.chars().take_while(char::is_ascii_hexdigit).collect()
+}
+
+#[test]
+pub(crate) fn changes_are_applied_but_for_what_is_protected() {
+    let Some(env) = prepared() else { return };
+    let finished = exec(&env, &[]).ok();
+    assert_eq!(there(&env), [true, false, false], "{finished}");
+    assert!(finished.err.contains("not applied: .envrc (protected: shells"), "{finished}");
+    // Where nothing else changed, the command says so.
+    let error =
+        env.run(["exec", "--workdir", "d", "--json", "--", "sh", "-c", "echo x > .envrc"]).exit(5).error();
+    assert_eq!(error["code"], "PROTECTED");
+}
+
+#[test]
+pub(crate) fn review() {
+    let Some(env) = prepared() else { return };
+    let held = exec(&env, &["--review"]).ok();
+    assert_eq!(there(&env), [false, false, true], "{held}");
+    for text in ["+ made", "+new", "- old", "changes are held"] {
+        assert!(held.err.contains(text), "{text}: {held}");
+    }
+    let id = id(&held);
+    assert!(env.run(["apply"]).ok().out.contains(&id));
+    env.run(["apply", &id[..6]]).ok();
+    assert_eq!(there(&env), [true, false, false]);
+    env.run(["undo"]).exit(2);
+    env.run(["undo", &id]).ok();
+    assert_eq!(there(&env), [false, false, true]);
+    assert_eq!(env.read("d/old"), "old");
+}
+
+#[test]
+pub(crate) fn names_in_a_review_command_no_terminal() {
+    let Some(env) = prepared() else { return };
+    let script = "printf x > \"$(printf 'a\\033[31m\\nb\\342\\200\\256')\"";
+    let held = env.run(["exec", "--workdir", "d", "--review", "--", "bash", "-c", script]).ok();
+    assert!(!held.err.contains('\u{1b}') && !held.err.contains('\u{202e}'), "{held}");
+    assert!(held.err.lines().any(|line| line.starts_with("+ a")), "{held}");
+}
+
+#[test]
+pub(crate) fn discard() {
+    let Some(env) = prepared() else { return };
+    exec(&env, &["--discard"]).ok();
+    assert_eq!(there(&env), [false, false, true]);
+    let held = id(&exec(&env, &["--review"]).ok());
+    env.run(["discard", &held]).ok();
+    env.run(["apply", &held]).exit(1);
+    assert_eq!(there(&env), [false, false, true]);
+    assert_eq!(env.run(["apply"]).ok().out, "");
+}
+
+#[test]
+pub(crate) fn live() {
+    let Some(env) = prepared() else { return };
+    exec(&env, &["--live"]).ok();
+    assert_eq!(there(&env), [true, true, false]);
+}
+
+#[test]
+pub(crate) fn allow_protected() {
+    let Some(env) = prepared() else { return };
+    exec(&env, &["--allow-protected", ".envrc"]).ok();
+    assert_eq!(there(&env), [true, true, false]);
+}
+
+#[test]
+pub(crate) fn apply_allow_protected() {
+    let Some(env) = prepared() else { return };
+    let held = id(&exec(&env, &["--review"]).ok());
+    env.run(["apply", &held, "--allow-protected", ".envrc"]).ok();
+    assert_eq!(there(&env), [true, true, false]);
+}
+
+#[test]
+pub(crate) fn tools_work_in_the_same_layer() {
+    for (words, expected) in [
+        (&[][..], [true, false, false]),
+        (&["--live"], [true, true, false]),
+        (&["--allow-protected", ".envrc"], [true, true, false]),
+    ] {
+        let arguments = json!({ "argv": ["sh", "-c", WRITES] });
+        let Some(env) = prepared() else { return };
+        let call = ["call", "run_command", &arguments.to_string(), "--workdir", "d"].map(str::to_owned);
+        let finished = env.run(call.iter().map(String::as_str).chain(words.iter().copied())).ok();
+        assert_eq!(there(&env), expected, "call {words:?} {finished}");
+        let is_told = finished.out.contains("`.envrc` was not applied");
+        assert_eq!(is_told, words.is_empty(), "{finished}");
+
+        let Some(env) = prepared() else { return };
+        let script = json!({ "turns": [{ "calls": [{ "tool": "run_command", "args": arguments }] }, { "text": "done" }] });
+        env.write("script.yaml", script.to_string());
+        let run =
+            ["run", "-p", "go", "--model", "script:script.yaml", "--tools", "run_command", "--workdir", "d"];
+        let finished = env.run(run.iter().chain(words)).ok();
+        assert_eq!(there(&env), expected, "run {words:?} {finished}");
+
+        let Some(env) = prepared() else { return };
+        let params = json!({ "name": "run_command", "arguments": arguments });
+        let line = crate::serve::modern(1, "tools/call", params) + "\n";
+        let serve = ["serve", "builtin:run_command", "--workdir", "d"];
+        let finished = env.run_with(line, serve.iter().chain(words)).ok();
+        assert_eq!(there(&env), expected, "serve {words:?} {finished}");
+    }
+}
