@@ -80,7 +80,8 @@ impl Wanted {
         let workdir = args.workdir.as_ref().map(absolute).transpose()?;
         let mut protected = Vec::new();
         if let Some(folder) = &workdir {
-            protected = config.protected(Some(folder))?;
+            // Without a layer only what trust pins is held.
+            protected = config.protected((!args.directory.live).then_some(folder.as_path()))?;
             protected.extend(policy.map(closure::settled));
         }
         Ok(Self {

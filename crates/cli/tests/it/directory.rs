@@ -80,7 +80,7 @@ pub(crate) fn discard() {
     assert_eq!(there(&env), [false, false, true]);
     let held = id(&exec(&env, &["--review"]).ok());
     env.run(["discard", &held]).ok();
-    env.run(["apply", &held]).exit(1);
+    env.run(["apply", &held]).exit(2);
     assert_eq!(there(&env), [false, false, true]);
     assert_eq!(env.run(["apply"]).ok().out, "");
 }
@@ -127,8 +127,16 @@ pub(crate) fn tools_work_in_the_same_layer() {
         env.write("script.yaml", script.to_string());
         let run =
             ["run", "-p", "go", "--model", "script:script.yaml", "--tools", "run_command", "--workdir", "d"];
-        let finished = env.run(run.iter().chain(words)).ok();
+        let finished = env.run(run.iter().chain(words).chain(&["--json"])).ok();
         assert_eq!(there(&env), expected, "run {words:?} {finished}");
+        let id = finished.json()["id"].as_str().unwrap().to_owned();
+        for name in ["d/made", "d/.envrc"] {
+            let _ = std::fs::remove_file(env.path(name));
+        }
+        env.write("d/old", "old");
+        let again = ["runs", "replay", &id, "--workdir", "d"];
+        let finished = env.run(again.iter().chain(words)).ok();
+        assert_eq!(there(&env), expected, "runs replay {words:?} {finished}");
 
         let Some(env) = prepared() else { return };
         let params = json!({ "name": "run_command", "arguments": arguments });

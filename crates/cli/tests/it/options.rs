@@ -67,6 +67,8 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("exec", "--allow-protected"), by!(directory::allow_protected)),
         (("call", "--live"), by!(directory::tools_work_in_the_same_layer)),
         (("call", "--allow-protected"), by!(directory::tools_work_in_the_same_layer)),
+        (("runs replay", "--live"), by!(directory::tools_work_in_the_same_layer)),
+        (("runs replay", "--allow-protected"), by!(directory::tools_work_in_the_same_layer)),
         (("run", "--live"), by!(directory::tools_work_in_the_same_layer)),
         (("run", "--allow-protected"), by!(directory::tools_work_in_the_same_layer)),
         (("serve", "--live"), by!(directory::tools_work_in_the_same_layer)),

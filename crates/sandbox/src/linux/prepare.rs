@@ -413,11 +413,14 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
         }
         Workspace::LiveHost(path) => {
             let folder = HostFolder::open_live(path, facts, namespaces)?;
-            if let Some(pinned) = sandbox.protected.iter().find(|pinned| pinned.starts_with(folder.path())) {
+            let is_there = |pinned: &&PathBuf| {
+                pinned.starts_with(folder.path()) && pinned.symlink_metadata().is_ok()
+            };
+            if let Some(pinned) = sandbox.protected.iter().find(is_there) {
                 return Err(Error::Workspace {
                     path: path.clone(),
                     reason: format!(
-                        "the operator's trust pins `{}` in it, which a program with `--live` could change; leave out \
+                        "`{}` in it decides what may run, and a program with `--live` could change it; leave out \
                          `--live`",
                         pinned.display()
                     ),
