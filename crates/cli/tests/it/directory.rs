@@ -1,9 +1,10 @@
 //! What code does to a working directory: applied, reviewed, discarded, taken back, admitted.
 
+use rustix::process::Signal;
 use serde_json::json;
 use toolpost_sandbox::{Host, Level};
 
-use crate::support::{Finished, TestEnv};
+use crate::support::{Finished, TestEnv, eventually};
 
 /// Writes a file that may change and one that is protected.
 const WRITES: &str = "echo new > made; echo x > .envrc; rm old";
@@ -145,4 +146,27 @@ pub(crate) fn tools_work_in_the_same_layer() {
         let finished = env.run_with(line, serve.iter().chain(words)).ok();
         assert_eq!(there(&env), expected, "serve {words:?} {finished}");
     }
+}
+
+#[test]
+fn a_killed_run_leaves_its_changes_held_and_nothing_on_the_host() {
+    let Some(env) = prepared() else { return };
+    let env = env.leaving_files();
+    let layers = env.path("../home/.local/state/toolpost/layers");
+    let running = env.start(["exec", "--workdir", "d", "--", "sh", "-c", "echo new > made; exec sleep 600"]);
+    let has_written = || {
+        std::fs::read_dir(&layers)
+            .is_ok_and(|entries| entries.flatten().any(|entry| entry.path().join("upper/made").exists()))
+    };
+    eventually("it has written", has_written);
+    running.signal(Signal::KILL);
+    running.finish();
+    let names: Vec<_> =
+        std::fs::read_dir(env.path("d")).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(names, ["old"], "no placeholder, and nothing of the run");
+    eventually("its layer is free", || env.run(["apply"]).ok().out.contains("(held)"));
+    let next = env.run(["exec", "--workdir", "d", "--", "true"]).ok();
+    assert!(next.err.contains("wait: `toolpost apply"), "{next}");
+    env.run(["apply", &id(&next)]).ok();
+    assert_eq!(env.read("d/made"), "new\n");
 }

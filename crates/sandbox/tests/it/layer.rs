@@ -454,3 +454,29 @@ fn a_session_and_the_host_see_what_the_other_does() {
         assert!(is_empty(layers.path()), "{language}");
     }
 }
+
+#[test]
+fn an_interrupted_apply_is_finished_by_the_next_run() {
+    if skip_without_namespaces("an_interrupted_apply_is_finished_by_the_next_run") {
+        return;
+    }
+    let (directory, layers) = (host(), host());
+    write(directory.path().join("one"), "before");
+    let sandbox = over(directory.path(), layers.path());
+    bash(&sandbox.clone().apply(ApplyMode::Hold), "echo 1 > one; echo 2 > two; echo x > .envrc");
+    // The state in which a host program that is killed leaves it, with one of the files moved already.
+    let layer = fs::read_dir(layers.path()).unwrap().next().unwrap().unwrap().path();
+    let record = fs::read_to_string(layer.join("layer.json")).unwrap();
+    assert!(record.contains("\"held\""));
+    fs::write(layer.join("layer.json"), record.replace("\"held\"", "\"applying\"")).unwrap();
+    fs::rename(layer.join("upper/two"), directory.path().join("two")).unwrap();
+    let outcome = bash(&sandbox, "true");
+    assert!(
+        outcome.report.notes.iter().any(|note| note.contains("is applied now")),
+        "{:?}",
+        outcome.report.notes
+    );
+    let read = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap_or_default();
+    assert_eq!((read("one"), read("two")), ("1\n".into(), "2\n".into()));
+    assert!(!directory.path().join(".envrc").exists());
+}

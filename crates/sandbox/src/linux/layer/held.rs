@@ -129,7 +129,7 @@ pub(super) fn collect_garbage(chosen: Option<&Path>) {
         let Ok(entries) = std::fs::read_dir(parent) else { continue };
         for entry in entries.flatten().take(MAX_LOOKS) {
             if let Ok(layer) = HeldLayer::open(&entry.path())
-                && (layer.holds_nothing() || !layer.is_waiting() && layer.host().is_err())
+                && (layer.holds_nothing() || layer.is_of_no_use())
             {
                 layer.discard();
             }
@@ -154,10 +154,12 @@ fn fail(id: &str, reason: impl Into<String>) -> Error {
     Error::HeldRun { id: id.to_owned(), reason: reason.into() }
 }
 
-/// Layers that no run uses, the newest first. What was applied to a directory that is gone is removed.
+/// How long changes are held for a directory that is gone, as a moved one is.
+const HELD_FOR: Duration = Duration::from_hours(24 * 30);
+
+/// Layers that no run uses, the newest first. What belongs to a directory that is gone is removed.
 pub(crate) fn all(chosen: Option<&Path>) -> Vec<HeldLayer> {
-    let (gone, rest): (Vec<_>, Vec<_>) =
-        matching(chosen, "").into_iter().partition(|layer| !layer.is_waiting() && layer.host().is_err());
+    let (gone, rest): (Vec<_>, Vec<_>) = matching(chosen, "").into_iter().partition(HeldLayer::is_of_no_use);
     gone.into_iter().for_each(HeldLayer::discard);
     rest
 }
@@ -230,6 +232,12 @@ impl HeldLayer {
     pub(super) fn holds_nothing(&self) -> bool {
         self.record.state == State::Running
             && self.upper().is_ok_and(|upper| changes::is_empty(upper.as_fd()))
+    }
+
+    /// Whether its directory is gone, and with it what could be taken back or, after a time, applied.
+    fn is_of_no_use(&self) -> bool {
+        let is_old = || self.started().elapsed().is_ok_and(|age| age > HELD_FOR);
+        (!self.is_waiting() || is_old()) && self.host().is_err()
     }
 
     fn upper(&self) -> io::Result<OwnedFd> {

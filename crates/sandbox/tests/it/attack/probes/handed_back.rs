@@ -33,11 +33,18 @@ pub(crate) const PROBES: &[Probe] = &[
     host(31, "a Unix socket in the working directory", socket, all(OK)).not_for(NO_LAYER),
 ];
 
+/// Subdirectories in which the host's side is tried.
+const MAX_PLACES: usize = 12;
 /// What the code writes when it runs where it must not.
 const CANARY: &str = "executed";
 
 /// Runs code in a directory, then what a person does there.
 fn attack(place: &Place<'_>, setup: &dyn Fn(&Path), codes: &[&str]) -> String {
+    attack_with(place, setup, codes, &[])
+}
+
+/// The same with further programs of the host.
+fn attack_with(place: &Place<'_>, setup: &dyn Fn(&Path), codes: &[&str], others: &[&[&str]]) -> String {
     let folder = open_folder();
     setup(folder.path());
     std::fs::write(folder.path().join("notes"), "before").unwrap();
@@ -54,7 +61,7 @@ fn attack(place: &Place<'_>, setup: &dyn Fn(&Path), codes: &[&str]) -> String {
     if std::fs::read_to_string(folder.path().join("notes")).unwrap() == "before" {
         return "the rest was not applied".into();
     }
-    use_directory(folder.path());
+    use_directory(folder.path(), others);
     let mut directories = vec![folder.path().to_owned()];
     while let Some(next) = directories.pop() {
         for entry in std::fs::read_dir(&next).unwrap().flatten() {
@@ -69,31 +76,36 @@ fn attack(place: &Place<'_>, setup: &dyn Fn(&Path), codes: &[&str]) -> String {
     "ok".into()
 }
 
+/// Programs that read settings of their directory. Package managers take half a second each.
+const OTHERS: [&[&str]; 4] = [
+    &["bash", "-lic", "true"],
+    &["npm", "config", "list"],
+    &["pip", "config", "list"],
+    &["cargo", "--version"],
+];
+
 /// What people and their programs do in a directory without asking it to run anything.
-fn use_directory(top: &Path) {
-    let mut places: Vec<PathBuf> = vec![top.to_owned()];
-    places.extend(
-        std::fs::read_dir(top).unwrap().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()),
-    );
-    for place in places {
-        for arguments in [
-            &["git", "status"][..],
-            &["git", "log"],
-            &["git", "diff"],
-            &["git", "rebase", "--continue"],
-            &["git", "commit", "--allow-empty", "-m", "x"],
-            &["bash", "-lic", "true"],
-            &["npm", "config", "list"],
-            &["pip", "config", "list"],
-            &["cargo", "--version"],
-        ] {
+fn use_directory(top: &Path, others: &[&[&str]]) {
+    const GIT: [&[&str]; 5] = [
+        &["git", "status"],
+        &["git", "log"],
+        &["git", "diff"],
+        &["git", "rebase", "--continue"],
+        &["git", "commit", "--allow-empty", "-m", "x"],
+    ];
+    let below = std::fs::read_dir(top).unwrap().flatten().map(|entry| entry.path());
+    let mut places: Vec<PathBuf> = below.filter(|path| path.is_dir()).take(MAX_PLACES).collect();
+    places.push(top.to_owned());
+    for place in &places {
+        let others = if place == top { others } else { &[] };
+        for arguments in GIT.iter().chain(others) {
             let [program, rest @ ..] = arguments else { continue };
             #[expect(
                 clippy::disallowed_methods,
                 reason = "the host's side, which must stay free of the code"
             )]
             let mut command = Command::new(program);
-            command.args(rest).current_dir(&place).env("HOME", top).env("GIT_TERMINAL_PROMPT", "0");
+            command.args(rest).current_dir(place).env("HOME", top).env("GIT_TERMINAL_PROMPT", "0");
             command.env("GIT_AUTHOR_NAME", "a").env("GIT_AUTHOR_EMAIL", "a").env("GIT_EDITOR", "true");
             command.env("GIT_COMMITTER_NAME", "a").env("GIT_COMMITTER_EMAIL", "a");
             command.stdin(std::process::Stdio::null());
@@ -113,11 +125,11 @@ def bare(d):
 ";
 
 fn start_files(place: &Place<'_>) -> String {
-    attack(place, NOTHING, &["for name in ('.bashrc', '.bash_profile', '.profile', '.bash_login', '.inputrc', '.envrc',
+    attack_with(place, NOTHING, &["for name in ('.bashrc', '.bash_profile', '.profile', '.bash_login', '.inputrc', '.envrc',
      '.npmrc', '.gitconfig', 'pip.conf', '.cargo/config.toml', 'rust-toolchain.toml', '.vscode/tasks.json', '.mcp.json',
      '.claude/settings.json', '.husky/pre-commit', '.ssh/rc', '.config/git/config', '.config/pip/pip.conf', '.pdbrc'): put(name)
 put('.gitconfig', '[core]\\n\\tfsmonitor = touch executed; false\\n')
-put('sub/.bashrc')"])
+put('sub/.bashrc')"], &OTHERS)
 }
 
 fn bare_at_the_top(place: &Place<'_>) -> String {
