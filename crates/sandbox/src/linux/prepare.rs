@@ -5,7 +5,7 @@ use std::io::PipeWriter;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::{AsFd as _, OwnedFd};
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::PipeFlags;
 
@@ -311,6 +311,21 @@ pub(super) fn prepare_with(
     Ok(Prepared { plan, streams, pipes, kept, group, own_namespaces })
 }
 
+/// Whether nothing stands at a path of the host, and only directories on the way to it: a layer would hide a link.
+fn is_free(host: BorrowedFd<'_>, path: &Path) -> bool {
+    let mut above = PathBuf::new();
+    for part in path {
+        above.push(part);
+        let is_last = above == path;
+        match files::open_beneath(host, &above, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT) => return true,
+            Ok(_) if !is_last => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
 /// Puts the request's files into a directory of the host, or into its layer, and gives what is there then. As root the
 /// host's files belong to `host_owner`, and those of a layer to `program`.
 pub(super) fn fill(
@@ -327,8 +342,7 @@ pub(super) fn fill(
     };
     for (name, _) in &sandbox.files {
         let path = Path::new(name);
-        let flags = OFlags::PATH;
-        if files::open_beneath(folder.descriptor(), path, flags, Mode::empty()).is_ok() {
+        if !is_free(folder.descriptor(), path) {
             let source = std::io::ErrorKind::AlreadyExists.into();
             return Err(Error::File { action: "create upload", path: path.to_owned(), source });
         }

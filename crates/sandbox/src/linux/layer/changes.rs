@@ -149,10 +149,11 @@ fn open_inner(directory: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> Result<Own
 }
 
 pub(super) fn is_opaque(directory: &OwnedFd) -> bool {
+    let [of_root, of_user] = OPAQUE;
+    // In the layer of root the other one is the program's own or the host's, and means nothing.
+    let name = if rustix::process::geteuid().is_root() { of_root } else { of_user };
     let mut value = [0u8; 8];
-    OPAQUE
-        .iter()
-        .any(|name| matches!(rustix::fs::fgetxattr(directory, *name, &mut value), Ok(1)) && value[0] == b'y')
+    matches!(rustix::fs::fgetxattr(directory, name, &mut value), Ok(1)) && value[0] == b'y'
 }
 
 /// Takes the kernel's notes, and what the program put into attributes, from a file that leaves the layer.
