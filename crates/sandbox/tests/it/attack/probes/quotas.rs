@@ -12,7 +12,7 @@ use crate::attack::modes::{answer_of, error_of};
 use crate::attack::{Place, Probe, Who, host, inside};
 
 /// A memory cgroup kills for it, else the kernel denies it, or the host's watch ends the run.
-const COUNTED: Answers = &["verdict:memory", "ENOSYS", "ENOMEM", "EPERM", "EACCES"];
+const COUNTED: Answers = &["verdict:memory", "ENOSYS", "ENOMEM", "EPERM", "EACCES", "ETOOMANYREFS"];
 const STAYS: (Who, &str) = (Who::Level("minimal"), "allowed there, and the memory would stay on the host");
 const OTHER_USER: (Who, &str) = (
     Who::Backend("docker"),
