@@ -80,11 +80,8 @@ async fn toolbox_in(
     }
     let protected = config.protected(Some(root.path()))?;
     let mut settings = CodeSettings::default();
-    settings.protected = match permission.directory.live {
-        // Without a layer only what trust pins is held.
-        true => config.protected(None)?,
-        false => protected.clone(),
-    };
+    // Without a layer only what trust pins is held.
+    settings.protected = if permission.directory.live { config.protected(None)? } else { protected.clone() };
     settings.live = permission.directory.live;
     settings.allow_protected.clone_from(&permission.directory.allow_protected);
     settings.layers = places::layers();
