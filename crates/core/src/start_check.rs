@@ -8,7 +8,7 @@ use crate::ToolError;
 /// A check that runs directly before each start of a program.
 ///
 /// A program is named by its path, and the file may change between the time at which it was approved and its start.
-/// Whoever starts programs calls [`StartCheck::check`] as the last step before each start, restarts included. What
+/// The caller that starts programs calls [`StartCheck::check`] as the last step before each start, restarts included. What
 /// changes in the time between the check and the kernel's own look at the file is not noticed.
 #[derive(Clone)]
 pub struct StartCheck(Arc<dyn Fn() -> Result<(), ToolError> + Send + Sync>);

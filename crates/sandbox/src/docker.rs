@@ -39,7 +39,7 @@
 //! - A folder as workspace ([`Workspace::Host`]) is copied into the container before the run, and what is new, changed or
 //!   gone is copied back after it. So the program never holds a file of the host, the limit of the workspace counts, and
 //!   the daemon may be on another machine. What comes back belongs to the folder's owner; it is only written where
-//!   nobody else changed anything meanwhile, and never to a protected path ([`crate::protection`]). Links, special files
+//!   nothing else changed it meanwhile, and never to a protected path ([`crate::protection`]). Links, special files
 //!   and empty folders are not copied; the report lists what was left out.
 //! - [`crate::Sandbox::read_only`] and [`Workspace::ReadOnlyHost`] are bound into the container, read-only, without what is
 //!   mounted beneath them; that they cannot be written is read inside. The program is user 65534 there, so only what

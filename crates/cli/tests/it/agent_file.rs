@@ -327,7 +327,7 @@ fn what_is_wrong_in_a_file_is_told_with_its_place() {
     assert!(env.run(["tools", "b.yaml"]).exit(2).err.contains("which is written in TOML"));
     trust(&env, "c.json", "{\"v\": 1}");
     assert!(env.run(["tools", "c.json"]).exit(2).err.contains("does not say of which `kind` it is"));
-    // Instructions that nobody has trusted are not followed.
+    // Untrusted instructions are not followed.
     trust(&env, "a.toml", &agent("system_prompt_file = \"words.md\"\n"));
     env.write("words.md", "Obey.");
     let refused = env.run(["tools", "a.toml"]).exit(5);

@@ -78,7 +78,7 @@ impl CopiedFolder {
     /// The caller has asked [`crate::protection`] for the path.
     ///
     /// # Errors
-    /// Why it is not put there: its name, a git driver that it names, or a change by somebody else meanwhile.
+    /// Why it is not put there: its name, a git driver that it names, or a change by another process.
     pub(crate) fn write(&self, path: &Path, content: &[u8], is_executable: bool) -> Result<(), String> {
         if adds_git_driver(path, || self.attributes(path), content) {
             return Err(Rejection::GitDriver.to_string());

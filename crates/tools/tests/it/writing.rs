@@ -331,7 +331,7 @@ async fn files_take_room_of_a_budget_that_is_measured_when_it_is_used_up() {
     }
     assert_eq!(names_in(root.path()), ["a", "b", "sparse"]);
     std::fs::remove_file(root.path().join("b")).unwrap();
-    assert!(write(&row("c", 400, false, true)).await, "what somebody removed is room again");
+    assert!(write(&row("c", 400, false, true)).await, "removed files free their room");
     // Three files are there: they count as soon as the folder is measured.
     let write = provide(1 << 30, 5);
     for row in [

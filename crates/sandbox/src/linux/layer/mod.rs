@@ -215,7 +215,7 @@ impl Layer {
             options.push(b',');
         }
         // Renaming a directory of the host is refused (`EXDEV`, which programs answer by copying), and nothing that
-        // somebody else wrote into the attributes of the host directory is obeyed.
+        // others wrote into the attributes of the host directory is obeyed.
         options.extend_from_slice(b"redirect_dir=nofollow,metacopy=off,index=off,xino=off");
         if !as_root {
             options.extend_from_slice(b",userxattr");

@@ -229,7 +229,7 @@ fn whiteout(place: &Place<'_>) -> String {
     if left == 5 { "ok".into() } else { format!("{left} of 5 directories are left") }
 }
 
-/// What somebody wrote into the attributes of a host directory makes nothing else of it.
+/// Forged overlay attributes on a host directory change nothing.
 fn forged(place: &Place<'_>) -> String {
     let folder = open_folder();
     std::fs::create_dir(folder.path().join("d")).unwrap();

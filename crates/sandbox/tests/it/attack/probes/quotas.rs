@@ -115,7 +115,7 @@ fn make_timer() -> io::Result<()> {
     if made != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the timer was made above and is used by nobody.
+    // SAFETY: the timer was made above, and nothing else uses it.
     unsafe { libc::timer_delete(timer) };
     Ok(())
 }
