@@ -108,7 +108,7 @@ pub(super) fn program(name: &OsStr, search: Option<&OsStr>, reach: Reach) -> Res
         .filter(|candidate| is_executable(candidate))
         .find_map(|candidate| {
             // A launcher would not find its version manager inside.
-            if is_launcher(&candidate) {
+            if is_launcher(&candidate) || is_rustup(&candidate) {
                 return installed(&candidate, reach);
             }
             (!reach.as_stranger || is_open_to_everyone(&candidate)).then(|| found(&candidate, reach))

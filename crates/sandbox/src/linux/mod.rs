@@ -34,6 +34,7 @@ mod root;
 mod run;
 mod seccomp;
 mod session;
+mod sparse;
 #[expect(unsafe_code, reason = "raw system calls between clone and exec")]
 mod steps;
 mod supervise;

@@ -68,6 +68,12 @@ mod layer;
 #[expect(
     clippy::unwrap_used,
     clippy::print_stdout,
+    reason = "helpers of tests fail by panicking and skip loudly"
+)]
+mod layer_programs;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
     reason = "a helper of tests fails by panicking and skips loudly"
 )]
 mod leaks;

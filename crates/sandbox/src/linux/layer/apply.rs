@@ -15,6 +15,7 @@ use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, RenameFlags, Stat, 
 use rustix::io::Errno;
 
 use super::super::files::open_beneath;
+use super::super::sparse;
 use super::admitted::Admitted;
 use super::changes::{self, Change, Kind};
 use super::held::{self, Done, Record, State, Was};
@@ -608,8 +609,8 @@ impl<'a> Engine<'a> {
             };
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
             let target = open_beneath(parent.as_fd(), Path::new(&beside), flags, Mode::from_raw_mode(0o600))?;
-            let mut target = std::fs::File::from(target);
-            io::copy(&mut std::fs::File::from(file), &mut target)?;
+            let target = std::fs::File::from(target);
+            sparse::copy(&std::fs::File::from(file), &target, stat.st_size as u64)?;
             if let Some((user, group)) = owner {
                 rustix::fs::fchown(&target, Some(user), Some(group))?;
             }
@@ -883,8 +884,7 @@ fn copy_old(
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
         let mode = Mode::from_raw_mode(stat.st_mode & 0o777);
         let target = open_beneath(old, Path::new(&number.to_string()), flags, mode)?;
-        io::copy(&mut std::fs::File::from(file), &mut std::fs::File::from(target))?;
-        Ok(())
+        sparse::copy(&std::fs::File::from(file), &std::fs::File::from(target), stat.st_size as u64)
     })();
     copied.is_ok()
 }

@@ -1,7 +1,7 @@
 //! A layer under a program that stays: applied again and again, and brought up to date with the host in between.
 
 use std::collections::HashMap;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,6 +9,7 @@ use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
 use super::super::files::{self, Listing, Owner, open_beneath};
+use super::super::sparse;
 use super::Layer;
 use super::admitted::Admitted;
 use super::apply::{Engine, identity, lock, times};
@@ -213,8 +214,8 @@ fn show(host: BorrowedFd<'_>, merged: BorrowedFd<'_>, path: &Path, owner: Option
         FileType::RegularFile => {
             let source = open_beneath(host, path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
             let file = files::create(merged, path, owner)?;
-            let mut target = std::fs::File::from(file);
-            io::copy(&mut std::fs::File::from(source).take(stat.st_size as u64), &mut target)?;
+            let target = std::fs::File::from(file);
+            sparse::copy(&std::fs::File::from(source), &target, stat.st_size as u64)?;
             rustix::fs::fchmod(&target, Mode::from_raw_mode(stat.st_mode & 0o777))?;
             Ok(rustix::fs::futimens(&target, &times(&stat))?)
         }

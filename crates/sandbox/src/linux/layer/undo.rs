@@ -1,6 +1,5 @@
 //! Undo: takes back what the last run in a directory changed.
 
-use std::io;
 use std::path::Path;
 
 use rustix::fd::{AsFd as _, BorrowedFd};
@@ -8,6 +7,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::super::files::open_beneath;
+use super::super::sparse;
 use super::apply::{Step, failed, gone, identity, lock};
 use super::held::{Done, Was};
 use super::view::stat_of;
@@ -63,9 +63,12 @@ fn undo_one(done: &Done, path: &Path, old: BorrowedFd<'_>, host: BorrowedFd<'_>)
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let file = open_beneath(old, Path::new(&number), flags, Mode::empty()).map_err(failed)?;
-    let mut file = std::fs::File::from(file);
+    let file = std::fs::File::from(file);
+    let stat = rustix::fs::fstat(&file).map_err(failed)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
     let target =
         open_beneath(parent.as_fd(), Path::new(name), flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
-    io::copy(&mut file, &mut std::fs::File::from(target)).map(|_| ()).map_err(failed)
+    let target = std::fs::File::from(target);
+    sparse::copy(&file, &target, stat.st_size as u64).map_err(failed)?;
+    rustix::fs::fchmod(&target, Mode::from_raw_mode(stat.st_mode & 0o777)).map_err(failed)
 }
