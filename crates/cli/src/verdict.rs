@@ -16,12 +16,15 @@ const SIGXFSZ: i32 = 25;
 pub(crate) enum Ran {
     /// `exec`, at this level.
     Exec(Level),
+    /// `exec` in the private layer of a directory.
+    Layer(Level),
     /// A tool that `call` called.
     Call,
 }
 
 /// What went wrong with a program, and the option that would have given it more; `None` if it ended well.
 pub(crate) fn failure(verdict: &Verdict, ran: Ran) -> Option<Failure> {
+    let more_disk = if matches!(ran, Ran::Layer(_)) { "--live" } else { "--workdir DIR" };
     let (message, hint) = match verdict {
         Verdict::Ok => return None,
         Verdict::Exit { code } => (format!("the program ended with exit status {code}"), None),
@@ -41,10 +44,9 @@ pub(crate) fn failure(verdict: &Verdict, ran: Ran) -> Option<Failure> {
         Verdict::Idle { limit_ms } => {
             (format!("the program was stopped: it did nothing for {}", time(*limit_ms)), Some("--idle D"))
         }
-        Verdict::Inodes { limit } => (
-            format!("the program failed: it needed more than {limit} files and folders"),
-            Some("--workdir DIR"),
-        ),
+        Verdict::Inodes { limit } => {
+            (format!("the program failed: it needed more than {limit} files and folders"), Some(more_disk))
+        }
         Verdict::FileSize { limit } => (
             format!("the program was stopped: a file would have grown beyond {}", size(*limit)),
             Some("--max-file SIZE"),
@@ -56,10 +58,9 @@ pub(crate) fn failure(verdict: &Verdict, ran: Ran) -> Option<Failure> {
         Verdict::Processes { limit } => {
             (format!("the program failed: it needed more than {limit} processes"), Some("--pids N"))
         }
-        Verdict::Disk { limit } => (
-            format!("the program failed: its files needed more room than {}", size(*limit)),
-            Some("--workdir DIR"),
-        ),
+        Verdict::Disk { limit } => {
+            (format!("the program failed: its files needed more room than {}", size(*limit)), Some(more_disk))
+        }
         Verdict::Output { limit } => (
             format!("the program was stopped: it printed more than {}", size(*limit)),
             Some("--max-total-output SIZE"),
@@ -67,7 +68,11 @@ pub(crate) fn failure(verdict: &Verdict, ran: Ran) -> Option<Failure> {
         Verdict::Denied { rule } => {
             let message = format!("the program was stopped: the sandbox does not allow {rule}");
             // Only that level ends a program for a call which others allow or refuse with an error.
-            (message, (ran == Ran::Exec(Level::Maximum)).then_some("--level strict"))
+            (
+                message,
+                matches!(ran, Ran::Exec(Level::Maximum) | Ran::Layer(Level::Maximum))
+                    .then_some("--level strict"),
+            )
         }
         Verdict::Interrupted { by: Interruption::Caller } => {
             ("the code was interrupted, and the session goes on".to_owned(), None)
@@ -179,6 +184,11 @@ mod tests {
         let denied = Verdict::Denied { rule: "x".into() };
         for ran in [Ran::Exec(Level::Strict), Ran::Exec(Level::Standard), Ran::Call] {
             assert!(failure(&denied, ran).unwrap().hints.is_empty(), "{ran:?}");
+        }
+        for (ran, option) in [(Ran::Exec(Level::Strict), "--workdir"), (Ran::Layer(Level::Strict), "--live")]
+        {
+            let hints = failure(&Verdict::Disk { limit: 1 }, ran).unwrap().hints;
+            assert!(hints[0].contains(option), "{hints:?}");
         }
         // A tool has no such option.
         let hints = failure(&Verdict::Memory { limit: 1 }, Ran::Call).unwrap().hints;

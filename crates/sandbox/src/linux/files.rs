@@ -331,7 +331,7 @@ pub(super) enum Over {
 /// Whether a workspace that the kernel does not limit holds more than it may. What cannot be counted counts as too
 /// much: else a program could hide its files there. `deleted` is the size of files that have no name any more.
 pub(super) fn over(root: BorrowedFd<'_>, limits: &Limits, deleted: u64) -> Option<Over> {
-    let measure = measure(root);
+    let measure = measure(root, limits.workspace_inodes);
     if measure.entries > limits.workspace_inodes {
         return Some(Over::Inodes);
     }
@@ -350,8 +350,8 @@ struct Measure {
 }
 
 /// Adds up what is beneath a folder, however deep: folders on the way are opened from one another, so that no path gets
-/// too long. Bounded in number.
-fn measure(root: BorrowedFd<'_>) -> Measure {
+/// too long. Stops after one entry more than `max_entries`.
+fn measure(root: BorrowedFd<'_>, max_entries: u64) -> Measure {
     /// A path of so many names is shorter than the longest that the kernel takes.
     const STRIDE: usize = 12;
     /// Folders that are kept open at once, to open others from.
@@ -381,8 +381,7 @@ fn measure(root: BorrowedFd<'_>) -> Measure {
                 continue;
             }
             measure.entries += 1;
-            if measure.entries > MAXIMUM_ENTRIES as u64 {
-                measure.is_incomplete = true;
+            if measure.entries > max_entries {
                 return measure;
             }
             let Ok(stat) = rustix::fs::statat(&*descriptor, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
@@ -731,12 +730,12 @@ mod tests {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             at = rustix::fs::openat(&at, &*name, flags, Mode::empty()).unwrap();
         }
-        let before = measure(open(folder.path()).as_fd());
+        let before = measure(open(folder.path()).as_fd(), 1_000);
         assert!(!before.is_incomplete && before.entries == 700, "{before:?}");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&at, "file", flags, Mode::from_raw_mode(0o600)).unwrap();
         rustix::io::write(&file, &vec![1u8; 100_000]).unwrap();
-        let after = measure(open(folder.path()).as_fd());
+        let after = measure(open(folder.path()).as_fd(), 1_000);
         assert!(after.bytes >= 100_000 && after.entries == 701, "{after:?}");
         assert_eq!(over(open(folder.path()).as_fd(), &Limits::default(), 0), None);
         let small = Limits::default().with_workspace_bytes(50_000);

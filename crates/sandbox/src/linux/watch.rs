@@ -13,7 +13,7 @@ use crate::{Level, Limits};
 const PROCESSOR: Duration = Duration::from_millis(25);
 /// How often the cgroup's counters are.
 const COUNTERS: Duration = Duration::from_millis(100);
-/// How often a workspace without a limit of its own is.
+/// How often a workspace without a limit of its own is, unless adding it up takes more than a fifth of that.
 const FOLDER: Duration = Duration::from_millis(200);
 /// How often memory that no cgroup limits is, unless adding it up takes more than a tenth of that.
 const MEMORY: Duration = Duration::from_millis(50);
@@ -123,9 +123,13 @@ impl<'a> Watch<'a> {
         if is_due(&mut self.folder)
             && let Some(measured) = self.measured
         {
+            let begin = Instant::now();
             let deleted = tree::deleted_bytes(running.child.pid, measured);
             if let Some(over) = files::over(measured, self.limits, deleted) {
                 return Some(if over == files::Over::Bytes { Ended::Disk } else { Ended::Inodes });
+            }
+            if let Some(look) = &mut self.folder {
+                look.every = FOLDER.max(begin.elapsed() * 5);
             }
         }
         if is_due(&mut self.memory) {

@@ -130,6 +130,43 @@ print(db.execute('select count(*) from t').fetchone()[0])";
 }
 
 #[test]
+fn a_large_file_of_a_host_directory_can_be_changed() {
+    if skip_without_namespaces("a_large_file_of_a_host_directory_can_be_changed") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let large = fs::File::create(directory.path().join("large")).unwrap();
+    large.set_len(200 << 20).unwrap();
+    for (limits, status) in [(None, "0"), (Some(Limits::default().with_file_size(150 << 20)), "1")] {
+        let mut sandbox = Sandbox::new().workspace(Workspace::Host(directory.path().to_owned()));
+        if let Some(limits) = limits {
+            sandbox = sandbox.limits(limits);
+        }
+        let script = "trap '' XFSZ; echo x 2> /dev/null >> large; echo $?";
+        let program = Program::argv(["bash", "-c", script]);
+        let outcome = sandbox.run(&program, &Cancel::new(), &mut |_| {}).unwrap();
+        assert_eq!(outcome.stdout.text().trim(), status, "{}", outcome.stderr.text());
+    }
+}
+
+#[test]
+fn a_tree_of_many_files_is_applied() {
+    if skip_without_namespaces("a_tree_of_many_files_is_applied") {
+        return;
+    }
+    // As many as a larger `node_modules` has, and long enough for the host to count them.
+    let code = "import os, time\nfor d in range(30):\n    os.mkdir(f'd{d}')\n    for f in range(1000):\n        open(f'd{d}/f{f}', 'w')\ntime.sleep(0.6)";
+    let directory = tempfile::tempdir().unwrap();
+    run(directory.path(), &format!("python3 -c \"{code}\""));
+    assert_eq!(fs::read_dir(directory.path().join("d29")).unwrap().count(), 1000);
+    let limits = Limits::default().with_layer_inodes(29_000);
+    let sandbox = Sandbox::new().workspace(Workspace::Host(tempfile::tempdir().unwrap().keep()));
+    let program = Program::argv(["python3", "-c", code]);
+    let outcome = sandbox.limits(limits).run(&program, &Cancel::new(), &mut |_| {}).unwrap();
+    assert_eq!(outcome.verdict, Verdict::Inodes { limit: 29_000 });
+}
+
+#[test]
 fn a_directory_is_renamed_by_copying() {
     if skip_without_namespaces("a_directory_is_renamed_by_copying") {
         return;

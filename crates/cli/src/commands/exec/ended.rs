@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize as _;
 use serde_json::Value;
-use toolpost_sandbox::{Outcome, Report, Usage, Verdict};
+use toolpost_sandbox::{Layer, Outcome, Report, Usage, Verdict};
 
 use super::live::Live;
 use crate::args::Format;
@@ -13,7 +13,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::style::{self, FAINT, GOOD, HINT, WARN, harmless, paint};
-use crate::verdict;
+use crate::verdict::{self, Ran};
 
 /// How a run ended, wherever it ran: here, or in the process that holds its session.
 #[derive(Debug)]
@@ -56,10 +56,10 @@ impl Ended {
                     .hint("Admit a path with `--allow-protected PATH`.")
             })
         };
-        match trouble
-            .or_else(denied)
-            .or_else(|| verdict::failure(&self.verdict, verdict::Ran::Exec(self.report.effective)))
-        {
+        let level = self.report.effective;
+        let has_layer = self.report.has(Layer::PrivateLayer);
+        let ran = if has_layer { Ran::Layer(level) } else { Ran::Exec(level) };
+        match trouble.or_else(denied).or_else(|| verdict::failure(&self.verdict, ran)) {
             Some(failure) => Err(failure),
             None => Ok(Exit::Ok),
         }
