@@ -88,7 +88,9 @@ fn what_anthropic_took_as_strict_is_sent_and_what_it_refused_is_not() {
         }
         let mut allowance = StrictAllowance::anthropic();
         let mut reasons = Vec::new();
+        let mut is_object = true;
         for tool in list(&body, "tools").filter(|tool| tool["strict"] == true) {
+            is_object &= tool["input_schema"].is_object();
             let lowered = lower(&tool["input_schema"], SchemaTarget::AnthropicStrict);
             reasons.extend(allowance.take_tool(&lowered).err());
             // What the provider does not check was not in what it took.
@@ -104,7 +106,8 @@ fn what_anthropic_took_as_strict_is_sent_and_what_it_refused_is_not() {
             .iter()
             .any(|word| answer.contains(word))
         {
-            assert_ne!(reasons, Vec::<String>::new(), "{place}: {answer}");
+            // A schema that is no object is made one.
+            assert!(!reasons.is_empty() || !is_object, "{place}: {answer}");
             refused += 1;
         }
     }
