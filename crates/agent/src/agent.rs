@@ -88,6 +88,7 @@ impl Default for Limits {
 #[derive(Clone)]
 pub struct Agent(pub(crate) Arc<Parts>);
 
+#[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) toolbox: Toolbox,
@@ -173,6 +174,14 @@ impl Agent {
     #[cfg(feature = "claude-code")]
     pub fn claude_code() -> crate::claude_code::Builder {
         crate::claude_code::ClaudeCode::builder()
+    }
+
+    /// The same agent with another model. [`Run::with_model`] does it for one run.
+    #[must_use]
+    pub fn with_model(&self, model: Arc<dyn Model>) -> Self {
+        let mut parts = Parts { model, ..Parts::clone(&self.0) };
+        parts.offering.build(&parts.toolbox, &*parts.model);
+        Self(Arc::new(parts))
     }
 
     /// Runs with a prompt until there is an answer or a limit.

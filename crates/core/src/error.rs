@@ -271,6 +271,12 @@ impl ToolError {
         self.0.retry
     }
 
+    /// The error as one of the standard library, with its cause as the source, for threads and for libraries that want
+    /// one. `?` makes a `Box<dyn Error>` of it by itself.
+    pub fn into_boxed(self) -> Box<dyn StdError + Send + Sync> {
+        Box::new(Boxed(self))
+    }
+
     /// The causes, outermost first, as text. For records and logs only.
     pub fn causes(&self) -> Vec<String> {
         let first = self.0.cause.as_deref().map(|cause| cause as &dyn StdError);
@@ -285,6 +291,29 @@ impl ToolError {
         }
         Self::internal(format!("the tool failed inside; the details are in the record of call {call}"))
             .with("call", call.to_string())
+    }
+}
+
+/// A [`ToolError`] as an error of the standard library, for an application that takes any.
+#[derive(Debug)]
+struct Boxed(ToolError);
+
+impl fmt::Display for Boxed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl StdError for Boxed {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.0.cause.as_deref().map(|cause| cause as &(dyn StdError + 'static))
+    }
+}
+
+/// So that `?` works in an application's function that returns `Result<_, Box<dyn Error>>`.
+impl From<ToolError> for Box<dyn StdError> {
+    fn from(error: ToolError) -> Self {
+        Box::new(Boxed(error))
     }
 }
 
@@ -349,6 +378,19 @@ impl PartialEq for ToolError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_application_takes_it_as_any_error() {
+        fn application() -> Result<(), Box<dyn StdError>> {
+            let cause = "x".parse::<u8>().unwrap_err();
+            Err(ToolError::dependency("no weather").caused_by(cause).suggest("Try again."))?
+        }
+        let error = application().unwrap_err();
+        assert_eq!(error.to_string(), "DEPENDENCY: no weather. Try again.");
+        assert_eq!(error.source().unwrap().to_string(), "invalid digit found in string");
+        let boxed = ToolError::not_found("gone").into_boxed();
+        assert_eq!((boxed.to_string(), boxed.source().is_none()), ("NOT_FOUND: gone".into(), true));
+    }
 
     #[test]
     fn the_question_mark_takes_any_error() {

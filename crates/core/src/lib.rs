@@ -94,7 +94,9 @@ pub use self::state::{
 pub use self::status::{SourceState, SourceStatus, Withheld};
 pub use self::suggest::{did_you_mean, suggestions};
 pub use self::task::{KeptTask, TaskStore, TaskUse};
-pub use self::tool::{IntoTool, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn, typed_tool_fn};
+pub use self::tool::{
+    IntoTool, IntoTools, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn, typed_tool_fn,
+};
 pub use self::values::has_more_values_than;
 pub use schemars::JsonSchema;
 

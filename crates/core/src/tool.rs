@@ -171,6 +171,12 @@ pub mod marker {
     /// A shared tool.
     #[derive(Debug)]
     pub struct Shared;
+    /// A group of tools.
+    #[derive(Debug)]
+    pub struct Group;
+    /// A list of tools, each of a kind.
+    #[derive(Debug)]
+    pub struct Each<Kind>(std::marker::PhantomData<Kind>);
 }
 
 /// What a toolbox takes as a tool: a [`Tool`], or the name of a function with `#[tool]`.
@@ -210,6 +216,31 @@ impl<T: Tool + 'static, F: FnOnce() -> T> IntoTool<marker::Function> for F {
 pub trait ToolGroup {
     /// The tools.
     fn into_tools(self) -> Vec<Arc<dyn Tool>>;
+}
+
+/// What a toolbox takes as several tools: a [`ToolGroup`], or any iterator of tools.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither a group of tools nor an iterator of them",
+    note = "put `#[toolpost::tools]` on an `impl` block of the type, or give a list of `Arc<dyn Tool>`"
+)]
+pub trait IntoTools<Kind> {
+    /// The tools.
+    fn into_list(self) -> Vec<Arc<dyn Tool>>;
+}
+
+impl<G: ToolGroup> IntoTools<marker::Group> for G {
+    fn into_list(self) -> Vec<Arc<dyn Tool>> {
+        self.into_tools()
+    }
+}
+
+impl<Kind, I: IntoIterator> IntoTools<marker::Each<Kind>> for I
+where
+    I::Item: IntoTool<Kind>,
+{
+    fn into_list(self) -> Vec<Arc<dyn Tool>> {
+        self.into_iter().map(IntoTool::into_tool).collect()
+    }
 }
 
 /// A closure with an explicit spec.

@@ -74,6 +74,58 @@ const KNOWN: &[&str] = &[
     "pre_validate",
 ];
 
+/// What other toolkits call our options, each with what to write here.
+const FOREIGN: &[(&str, &str)] = &[
+    ("conflict_policy", "`conflict = \"retry\"`, `conflict = \"error\"` or `merge = path`"),
+    ("backoff_initial_ms", "`backoff = \"5ms..250ms\"`, the first and the longest wait"),
+    ("backoff_max_ms", "`backoff = \"5ms..250ms\"`, the first and the longest wait"),
+    ("snapshot", "`#[state(id = \"…\")]` on a parameter `&mut T`"),
+    ("parallel", "`cpu_bound`"),
+    ("blocking", "`placement = \"blocking\"`"),
+    ("retries", "`max_retries`"),
+    ("retry_count", "`max_retries`"),
+    ("tool_timeout", "`timeout = \"10s\"`"),
+    ("max_tool_output_chars", "`output_limit`, in bytes"),
+    ("cache_enabled", "`cache = \"5m\"`"),
+    ("cache_ttl", "`cache = \"5m\"`"),
+    ("max_concurrent", "`concurrency`"),
+    ("rate_limit", "`rate = \"10/s\"`"),
+    ("requires_approval", "`approval = \"ask\"`"),
+    ("summary", "`title`, or the first line of the doc comment"),
+    ("examples", "`example = r#\"{…}\"#`, once for each"),
+    ("streaming", "`mode = \"streaming\"`"),
+    ("session_mode", "`mode = \"session\"`"),
+    ("input_model", "`#[arg(input)]` on one parameter of a struct type"),
+    ("parameters", "the function's parameters, with `#[arg(…)]` for their limits"),
+    ("arguments", "the function's parameters, with `#[arg(…)]` for their limits"),
+    ("context_injection", "`Inject<T>`, or `#[arg(inject)]` on the parameter"),
+    ("exclude_params", "`Inject<T>`, or `#[arg(inject)]` on the parameter"),
+    ("uri_pattern", "the pattern alone in front: `#[resource(\"notes://{user}\")]`"),
+];
+
+/// The error of an option that does not exist. `foreign` has the names of other toolkits.
+pub(crate) fn unknown(meta: &Meta, known: &str, foreign: &[(&str, &str)]) -> Error {
+    let name = meta.path().get_ident().map(ToString::to_string).unwrap_or_default();
+    let ours = foreign.iter().find(|(theirs, _)| *theirs == name);
+    let message = match ours {
+        Some((_, ours)) => format!("unknown option `{name}`: write {ours}"),
+        None => format!("unknown option: expected one of {known}"),
+    };
+    Error::new_spanned(meta.path(), message)
+}
+
+/// Reads an option that stands alone.
+pub(crate) fn flag(meta: &Meta) -> Result<&syn::Path> {
+    match meta {
+        Meta::Path(path) => Ok(path),
+        other => {
+            let name = other.path().get_ident().map(ToString::to_string).unwrap_or_default();
+            let message = format!("`{name}` has no value: write `{name}` alone, or drop it");
+            Err(Error::new_spanned(other, message))
+        }
+    }
+}
+
 /// The list inside an attribute's parentheses.
 pub(crate) fn metas(tokens: TokenStream) -> Result<Vec<Meta>> {
     // `enum` is a keyword, and no path: it is read as the raw identifier.
@@ -205,7 +257,7 @@ impl ToolOptions {
                 self.changes.push(quote!(#spec.tags = ::std::vec![#(#tags.into()),*];));
             }
             "read_only" | "destructive" | "idempotent" | "open_world" => {
-                let field = meta.require_path_only()?;
+                let field = flag(meta)?;
                 self.idempotent |= key == "idempotent";
                 self.changes.push(quote!(#spec.annotations.#field = true;));
             }
@@ -298,7 +350,7 @@ impl ToolOptions {
                 self.placement = Some(quote!(::toolpost::__private::Placement::#variant));
             }
             "cpu_bound" => {
-                meta.require_path_only()?;
+                flag(meta)?;
                 self.worker = true;
                 self.placement = Some(quote!(::toolpost::__private::Placement::Worker));
             }
@@ -321,7 +373,7 @@ impl ToolOptions {
                 self.changes.push(quote!(#spec.task = ::toolpost::__private::TaskUse::#variant;));
             }
             "dry_run" => {
-                let field = meta.require_path_only()?;
+                let field = flag(meta)?;
                 self.changes.push(quote!(#spec.#field = true;));
             }
             "approval" => {
@@ -353,10 +405,7 @@ impl ToolOptions {
                     return Err(Error::new_spanned(other, "expected the path of a function, without quotes"));
                 }
             },
-            _ => {
-                let message = format!("unknown option: expected one of {}", KNOWN.join(", "));
-                return Err(Error::new_spanned(meta.path(), message));
-            }
+            _ => return Err(unknown(meta, &KNOWN.join(", "), FOREIGN)),
         }
         Ok(())
     }

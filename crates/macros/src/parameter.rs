@@ -5,7 +5,7 @@ use quote::{quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::{Error, Expr, FnArg, Ident, Meta, Pat, PatType, Result, Type};
 
-use crate::attributes::{doc_text, metas, text, texts};
+use crate::attributes::{doc_text, flag, metas, text, texts, unknown};
 use crate::emit::{at, local};
 use crate::state::State;
 
@@ -47,6 +47,21 @@ fn is_named(kind: &Type, name: &str) -> bool {
 
 const KNOWN: &str =
     "default, min, max, min_len, max_len, pattern, format, example, enum, sensitive, inject, input";
+
+/// What other toolkits call them, each with what to write here.
+const FOREIGN: &[(&str, &str)] = &[
+    ("ge", "`min`"),
+    ("minimum", "`min`"),
+    ("le", "`max`"),
+    ("maximum", "`max`"),
+    ("min_length", "`min_len`"),
+    ("max_length", "`max_len`"),
+    ("regex", "`pattern`"),
+    ("choices", "`enum(\"a\", \"b\")`"),
+    ("examples", "`example`"),
+    ("description", "a doc comment on the parameter"),
+    ("required", "nothing: `Option` and `default` make a parameter optional"),
+];
 
 /// The forms of a text that are checked: everyday names first, then those of JSON Schema.
 const FORMATS: &[&str] = &[
@@ -123,21 +138,18 @@ impl ArgOptions {
                 keyword("enum", quote!([#(#values),*]));
             }
             "sensitive" => {
-                meta.require_path_only()?;
+                flag(meta)?;
                 self.sensitive = true;
             }
             "inject" => {
-                meta.require_path_only()?;
+                flag(meta)?;
                 self.inject = true;
             }
             "input" => {
-                meta.require_path_only()?;
+                flag(meta)?;
                 self.input = true;
             }
-            _ => {
-                let message = format!("unknown option: expected one of {KNOWN}");
-                return Err(Error::new_spanned(meta.path(), message));
-            }
+            _ => return Err(unknown(meta, KNOWN, FOREIGN)),
         }
         Ok(())
     }

@@ -50,6 +50,17 @@ pub enum Answer {
     Stream(String),
 }
 
+/// What lies below a folder.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The files of exchanges.
+    pub recordings: Vec<Recording>,
+    /// Files that cannot be read, each with the reason.
+    pub unread: Vec<String>,
+    /// Files without any of the words that were asked for, each with its first address.
+    pub others: Vec<String>,
+}
+
 /// The folder of recordings: `TOOLPOST_RECORDINGS`, or `shared/recordings` beside the checkout.
 pub fn folder() -> Option<PathBuf> {
     #[expect(clippy::disallowed_methods, reason = "for tests: the one place that says where recordings are")]
@@ -71,48 +82,71 @@ pub fn is_known() -> bool {
 }
 
 /// Every recorded exchange whose text has one of these words in it, as far as it is of a form that is known: YAML
-/// documents of `when` and `then`, YAML with `interactions`, and fixtures of answers alone. Files that are none of
-/// these, or that cannot be read, are named in the second list.
-pub fn all(folder: &Path, words: &[&str]) -> (Vec<Recording>, Vec<String>) {
+/// documents of `when` and `then`, YAML and JSON with `interactions`, JSON of one `request` and `response`, and fixtures
+/// of answers alone.
+pub fn all(folder: &Path, words: &[&str]) -> Found {
+    enum One {
+        Recording(Recording),
+        Unread(String),
+        Other(String),
+    }
     let paths = ["yaml", "yml", "json", "chunks.txt"].iter().flat_map(|ending| files(folder, ending));
     let paths: Vec<PathBuf> = paths.collect();
-    let read_one = |path: &PathBuf| -> Option<Result<Recording, String>> {
-        let text = match text_of(path) {
+    let read_one = |path: &PathBuf| -> One {
+        let name = path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned();
+        let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
-            Err(error) => return Some(Err(error)),
+            Err(error) => return One::Unread(format!("{name}: {error}")),
         };
+        let is_exchange = text.contains("\"request\"") && text.contains("\"response\"");
         let parse: fn(&Path, &str) -> Result<Vec<Interaction>, String> = match path.extension() {
             Some(ending) if ending == "yaml" || ending == "yml" => {
                 if !words.iter().any(|word| text.contains(word)) {
-                    return None;
+                    return One::Other(format!("{name}: {}", first_address(&text)));
                 }
                 if text.contains("interactions:") || text.contains("\"interactions\"") { vcr } else { rig }
             }
             Some(_) if text.contains("\"interactions\"") => vcr,
+            Some(ending) if ending == "json" && is_exchange => exchange,
             // Of fixtures the words say nothing: they have no addresses.
             _ => fixture,
         };
-        let name = path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned();
-        let found = parse(path, &text).map_err(|error| format!("{name}: {error}"));
-        Some(found.map(|interactions| Recording { path: name, interactions }))
+        match parse(path, &text) {
+            Ok(interactions) => One::Recording(Recording { path: name, interactions }),
+            Err(error) => One::Unread(format!("{name}: {} ({error})", first_address(&text))),
+        }
     };
     let half = paths.len().div_ceil(2).max(1);
-    let read: Vec<Option<Result<Recording, String>>> = std::thread::scope(|scope| {
+    let read: Vec<One> = std::thread::scope(|scope| {
         let threads: Vec<_> = paths
             .chunks(half)
             .map(|part| scope.spawn(move || part.iter().map(read_one).collect::<Vec<_>>()))
             .collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
     });
-    let (mut recordings, mut unread) = (Vec::new(), Vec::new());
-    for one in read.into_iter().flatten() {
+    let mut found = Found::default();
+    for one in read {
         match one {
-            Ok(recording) => recordings.push(recording),
-            Err(error) => unread.push(error),
+            One::Recording(recording) => found.recordings.push(recording),
+            One::Unread(reason) => found.unread.push(reason),
+            One::Other(address) => found.others.push(address),
         }
     }
-    recordings.sort_by(|a, b| a.path.cmp(&b.path));
-    (recordings, unread)
+    found.recordings.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+/// The first address that a file names, for a report.
+fn first_address(text: &str) -> String {
+    let address = text.lines().find_map(|line| {
+        let line = line.trim_start().trim_start_matches('"');
+        let rest = ["uri", "url", "path"].iter().find_map(|name| line.strip_prefix(name))?;
+        rest.trim_start_matches('"').strip_prefix(':')
+    });
+    let address = address.map(|address| address.trim().trim_matches(['"', '\'', ',']));
+    address
+        .filter(|address| !address.is_empty())
+        .map_or("no address".into(), |address| address.chars().take(120).collect())
 }
 
 /// The files below a folder whose names end in `.{extension}`, sorted.
@@ -132,10 +166,6 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     }
     found.sort();
     found
-}
-
-fn text_of(path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// An answer of a content type, which some recorders leave out.
@@ -224,10 +254,20 @@ fn rig(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     interactions.collect()
 }
 
+/// One exchange as a JSON object.
+fn exchange(path: &Path, text: &str) -> Result<Vec<Interaction>, String> {
+    let exchange: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    if !exchange["request"].is_object() || !exchange["response"].is_object() {
+        return fixture(path, text);
+    }
+    vcr(path, &serde_json::json!({ "interactions": [exchange] }).to_string())
+}
+
 /// One document with a list of interactions.
 fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     #[derive(Deserialize)]
     struct Document {
+        #[serde(alias = "http_interactions")]
         interactions: Vec<Exchange>,
     }
     #[derive(Deserialize)]
@@ -240,7 +280,7 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     #[derive(Default, Deserialize)]
     struct Request {
         // Recordings of sockets have none.
-        #[serde(default)]
+        #[serde(default, alias = "url")]
         uri: String,
         #[serde(default)]
         headers: BTreeMap<String, Value>,
@@ -311,19 +351,22 @@ fn vcr(_: &Path, text: &str) -> Result<Vec<Interaction>, String> {
 }
 
 /// A body, or streams with one event's JSON a line.
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "the other forms can be wrong, and all are read by one function"
-)]
 fn fixture(path: &Path, text: &str) -> Result<Vec<Interaction>, String> {
     let of = |answer: Answer| Interaction { request: None, status: 200, answer };
     if path.to_string_lossy().ends_with(".json") {
+        serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| error.to_string())?;
         return Ok(vec![of(Answer::Body(text.to_owned()))]);
     }
     // Of a stream as it came only the data is wanted.
     let data = text.lines().map(|line| line.strip_prefix("data:").unwrap_or(line).trim());
     let is_named = |line: &str| ["event:", "id:", "retry:"].iter().any(|start| line.starts_with(start));
     let lines: Vec<&str> = data.filter(|line| !line.is_empty() && !is_named(line)).collect();
+    for (number, line) in (1..).zip(&lines) {
+        if line.starts_with('{') {
+            serde_json::from_str::<serde::de::IgnoredAny>(line)
+                .map_err(|error| format!("event {number}: {error}"))?;
+        }
+    }
     // A file may have the streams of several steps, one behind the other.
     let ends = ["message_stop", "response.completed", "response.incomplete", "response.failed"];
     let streams =
@@ -440,10 +483,21 @@ mod tests {
     }
 
     #[test]
+    fn one_exchange_may_be_a_file_and_others_have_another_name() {
+        let exchange = r#"{"request": {"url": "u", "body": "{\"a\":1}"}, "response": {"status": {"code": 200}, "body": "{}"}}"#;
+        let exchanges = super::exchange(Path::new("a.json"), exchange).unwrap();
+        assert_eq!(exchanges[0].request.as_ref().unwrap().address, "u");
+        assert_eq!(exchanges[0].request.as_ref().unwrap().body, Some(serde_json::json!({"a": 1})));
+        let exchanges = vcr(Path::new("a.yml"), "http_interactions:\n- request: {uri: u}\n").unwrap();
+        assert_eq!(exchanges[0].request.as_ref().unwrap().address, "u");
+    }
+
+    #[test]
     fn the_streams_of_several_steps_are_told_apart() {
         let text = "{\"type\":\"message_start\"}\n{\"type\":\"message_stop\"}\n\n{\"type\":\"ping\"}\n";
         let exchanges = fixture(Path::new("a.chunks.txt"), text).unwrap();
         assert_eq!(exchanges.len(), 2);
+        assert!(fixture(Path::new("a.chunks.txt"), "{\"type\":\"ping\"}\n{\"type\":").is_err());
         assert!(
             matches!(&exchanges[1].answer, Answer::Stream(text) if text == "data: {\"type\":\"ping\"}\n\n")
         );

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use toolpost_core::{
-    Approval, CallRecord, Clock, DocStore, Event, EventSink, IntoTool, Prompt, Resource, Runner, SpecError,
-    SystemClock, Tool, ToolGroup, Values,
+    Approval, CallRecord, Clock, DocStore, Event, EventSink, IntoTool, IntoTools, Prompt, Resource, Runner,
+    SpecError, SystemClock, Tool, Values,
 };
 
 use crate::Toolbox;
@@ -118,9 +118,10 @@ impl Builder {
         self
     }
 
-    /// Adds the tools of a value whose `impl` block has `#[tools]`.
-    pub fn tools(mut self, group: impl ToolGroup) -> Self {
-        self.tools.extend(group.into_tools());
+    /// Adds several tools: a value whose `impl` block has `#[tools]`, or any iterator of tools, such as a
+    /// `Vec<Arc<dyn Tool>>`.
+    pub fn tools<Kind>(mut self, tools: impl IntoTools<Kind>) -> Self {
+        self.tools.extend(tools.into_list());
         self
     }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 use toolpost_core::{
-    Approval, BoxFuture, Call, CallRecord, Caller, DocStore, IntoTool, Output, Placement, PromptSpec, Reply,
-    ResourceSpec, SourceStatus, SpecError, StateDoc, Tool, ToolError, ToolGroup, ToolSource, ToolSpec,
-    Values,
+    Approval, BoxFuture, Call, CallRecord, Caller, DocStore, IntoTool, IntoTools, Output, Placement,
+    PromptSpec, Reply, ResourceSpec, SourceStatus, SpecError, StateDoc, Tool, ToolError, ToolSource,
+    ToolSpec, Values,
 };
 
 use crate::offers::Offers;
@@ -174,12 +174,12 @@ impl Toolbox {
         Ok(())
     }
 
-    /// Adds the tools of a value whose `impl` block has `#[tools]`.
+    /// Adds several tools: a value whose `impl` block has `#[tools]`, or any iterator of tools.
     ///
     /// # Errors
     /// One of the tools contradicts itself, or another one has its name.
-    pub fn add_group(&self, group: impl ToolGroup) -> Result<(), SpecError> {
-        group.into_tools().into_iter().try_for_each(|tool| self.add(tool))
+    pub fn add_group<Kind>(&self, tools: impl IntoTools<Kind>) -> Result<(), SpecError> {
+        tools.into_list().into_iter().try_for_each(|tool| self.add(tool))
     }
 
     /// Takes a tool out. Calls that run already go on. Returns whether it was there.

@@ -21,6 +21,10 @@ pub struct ToolUsage {
     pub retries: u64,
     /// The time that they took together, in milliseconds.
     pub total_ms: f64,
+    /// The part of the calls that succeeded, from 0 to 1; `None` before the first call.
+    pub success_rate: Option<f64>,
+    /// The time of a call on average, in milliseconds; `None` before the first call.
+    pub average_ms: Option<f64>,
 }
 
 #[derive(Debug, Default)]
@@ -48,13 +52,18 @@ impl Counters {
     }
 
     pub(crate) fn read(&self, tool: &str) -> ToolUsage {
+        let (calls, errors) = (self.calls.load(Ordering::Relaxed), self.errors.load(Ordering::Relaxed));
+        let total_ms = Duration::from_micros(self.micros.load(Ordering::Relaxed)).as_secs_f64() * 1000.0;
+        let per_call = |sum: f64| (calls > 0).then(|| sum / calls as f64);
         ToolUsage {
             tool: tool.to_owned(),
-            calls: self.calls.load(Ordering::Relaxed),
-            errors: self.errors.load(Ordering::Relaxed),
+            calls,
+            errors,
             cached: self.cached.load(Ordering::Relaxed),
             retries: self.retries.load(Ordering::Relaxed),
-            total_ms: Duration::from_micros(self.micros.load(Ordering::Relaxed)).as_secs_f64() * 1000.0,
+            total_ms,
+            success_rate: per_call(calls.saturating_sub(errors) as f64),
+            average_ms: per_call(total_ms),
         }
     }
 }

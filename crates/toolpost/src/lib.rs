@@ -42,7 +42,8 @@
 //!
 //! # Invariants
 //!
-//! - Only re-exports, but for the entry of tool programs: everything is documented where it is made.
+//! - Only re-exports, but for the entry of tool programs and `Model::from_env`: everything is documented where it is
+//!   made.
 //! - The default features bring no C code, no TLS and few packages; a test holds the number.
 #![forbid(unsafe_code)]
 
@@ -50,7 +51,10 @@
 pub use toolpost_core::__private;
 pub use toolpost_core::*;
 
-pub use serde_json::json;
+pub use serde_json::{Value, json};
+
+#[cfg(any(feature = "exec", feature = "llm"))]
+mod environment;
 
 #[cfg(feature = "exec")]
 mod program;
@@ -90,6 +94,11 @@ pub use toolpost_tools as builtin;
 /// Models.
 #[cfg(feature = "llm")]
 pub use toolpost_llm as llm;
+
+#[cfg(feature = "llm")]
+mod model;
+#[cfg(feature = "llm")]
+pub use self::model::Model;
 
 /// The agentic loop.
 #[cfg(feature = "agent")]

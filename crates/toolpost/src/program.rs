@@ -13,6 +13,8 @@ use toolpost_core::{SpecError, ToolError};
 use toolpost_exec::server::{self, Streams};
 use toolpost_toolbox::{Builder, Toolbox};
 
+use crate::environment;
+
 /// How long what a tool leaves running may take to end with the process.
 const GRACE: Duration = Duration::from_millis(100);
 /// The exit status when the toolbox cannot be put together.
@@ -139,7 +141,7 @@ impl<T: IntoToolbox, Build: Fn() -> T> Program<Build> {
         let mut program = server::Program::new(name, self.version.clone());
         program.about.clone_from(&self.about);
         program.owns_process = true;
-        program.offline = is_offline();
+        program.offline = environment::is_offline();
         program.mcp = cfg!(feature = "mcp");
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
             Ok(runtime) => runtime,
@@ -185,15 +187,6 @@ impl<Build> std::fmt::Debug for Program<Build> {
             .field("version", &self.version)
             .finish_non_exhaustive()
     }
-}
-
-/// Whether `TOOLPOST_NO_NETWORK` is set, whatever it says.
-fn is_offline() -> bool {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the entry of a program stands where the command line stands"
-    )]
-    std::env::var_os("TOOLPOST_NO_NETWORK").is_some_and(|value| !value.is_empty())
 }
 
 fn failed(reason: &str) -> ExitCode {

@@ -352,7 +352,7 @@ pub const WORDS: &[Word] = &[
         allowed: &[
             ("crates/cli/", "the command reads the environment"),
             ("xtask/", "the chores clean the environment of what they start"),
-            ("crates/toolpost/src/program.rs", "the `main` of tool programs stands where the command stands"),
+            ("crates/toolpost/src/environment.rs", "`main` of tool programs and `Model::from_env` read it"),
             ("crates/toolpost/src/worker.rs", "a worker gets the environment of who starts it"),
             ("crates/testkit/", "TOOLPOST_RECORDINGS names the folder of the recordings"),
         ],

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use toolpost_core::{
     CallId, CallOptions, Caller, Cancellation, NoPort, Port, RunId, RunRecord, Scope, Values,
 };
-use toolpost_llm::{CodeExecutionMeter, Turn};
+use toolpost_llm::{CodeExecutionMeter, Model, Turn};
 use toolpost_toolbox::ToolSession;
 
 use super::notices::{Notices, shortened};
@@ -22,6 +22,12 @@ impl Run {
     /// A run that begins with a prompt.
     pub fn new(agent: &Agent, prompt: impl Into<String>) -> Self {
         Self::from_turns(agent, vec![Turn::user(prompt)])
+    }
+
+    /// Asks this model, instead of the agent's.
+    pub fn with_model(mut self, model: Arc<dyn Model>) -> Self {
+        self.agent = self.agent.with_model(model);
+        self
     }
 
     /// A run that goes on from a conversation.

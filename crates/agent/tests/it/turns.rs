@@ -16,6 +16,16 @@ use toolpost_toolbox::Toolbox;
 use crate::agent;
 
 #[tokio::test]
+async fn a_run_may_ask_another_model() {
+    let agent = agent("turns: [{ text: usual }]").build();
+    let other = Arc::new(ScriptModel::parse("other", "turns: [{ text: special }]").unwrap());
+    let outcome = Run::new(&agent, "hi").with_model(other.clone()).finish().await;
+    assert_eq!((outcome.text(), outcome.record.model.as_str()), ("special", "script/other"));
+    assert_eq!(agent.run("hi").await.text(), "usual");
+    assert_eq!(agent.with_model(other).run("hi").await.text(), "special");
+}
+
+#[tokio::test]
 async fn tools_run_and_their_results_come_back() {
     let events = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&events);

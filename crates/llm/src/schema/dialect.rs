@@ -30,7 +30,6 @@ const SILENT: &[&str] = &[
     "writeOnly",
     "contentEncoding",
     "contentMediaType",
-    "nullable",
     "discriminator",
     "xml",
     "externalDocs",
@@ -43,11 +42,10 @@ pub(super) fn fate(target: SchemaTarget, keyword: &str, value: &Value, types: &[
         _ if SILENT.contains(&keyword) => Fate::Drop,
         "format" => format_fate(target, value, types, is_numeric),
         "title" if target == SchemaTarget::GeminiOpenApi => Fate::Drop,
-        "title" => Fate::Keep,
-        "default" => match target {
-            SchemaTarget::AnthropicStrict | SchemaTarget::GeminiJsonSchema => Fate::Keep,
-            _ => Fate::Tell,
-        },
+        "default" if target == SchemaTarget::GeminiOpenApi => Fate::Tell,
+        // A word of Gemini's own; to JSON Schema it means nothing.
+        "nullable" if target.is_strict() => Fate::Drop,
+        "title" | "default" | "nullable" => Fate::Keep,
         "examples" | "example" => Fate::Tell,
         "propertyOrdering" if !target.is_strict() => Fate::Keep,
         "minItems" if target == SchemaTarget::AnthropicStrict => {
@@ -118,12 +116,13 @@ fn format_fate(target: SchemaTarget, value: &Value, types: &[&str], is_numeric: 
     };
     if is_numeric && !types.is_empty() {
         // The width of a number is the reader's matter: `minimum` and `maximum` say what is allowed.
-        let fits = target == SchemaTarget::GeminiOpenApi
-            && match name {
-                "float" | "double" => types.contains(&"number"),
-                "int32" | "int64" => types.contains(&"integer"),
-                _ => false,
-            };
+        let fits = match (target, name) {
+            // It takes any name here, and refuses unknown ones of texts.
+            (SchemaTarget::OpenAiStrict, _) => true,
+            (SchemaTarget::GeminiOpenApi, "float" | "double") => types.contains(&"number"),
+            (SchemaTarget::GeminiOpenApi, "int32" | "int64") => types.contains(&"integer"),
+            _ => false,
+        };
         return if fits { Fate::Keep } else { Fate::Drop };
     }
     if of_texts.contains(&name) { Fate::Keep } else { Fate::Lose }

@@ -9,10 +9,10 @@ type Object = Map<String, Value>;
 /// The types that a schema names, or that its other keywords mean; empty for any.
 pub(super) fn types_of(schema: &Object) -> Vec<&str> {
     match schema.get("type") {
-        Some(Value::String(name)) => return vec![name],
+        Some(Value::String(name)) => return vec![plain_type(name)],
         Some(Value::Array(names)) => {
             let mut types: Vec<&str> = Vec::new();
-            for name in names.iter().filter_map(Value::as_str).take(7) {
+            for name in names.iter().filter_map(Value::as_str).map(plain_type).take(7) {
                 if !types.contains(&name) {
                     types.push(name);
                 }
@@ -51,6 +51,12 @@ pub(super) fn types_of(schema: &Object) -> Vec<&str> {
         }
     }
     types
+}
+
+/// A type's name in JSON Schema: the clients of Gemini write it in capitals.
+fn plain_type(name: &str) -> &str {
+    const TYPES: [&str; 7] = ["object", "array", "string", "number", "integer", "boolean", "null"];
+    TYPES.into_iter().find(|plain| plain.eq_ignore_ascii_case(name)).unwrap_or(name)
 }
 
 /// Whether a schema neither refers nor branches, so that a type can be put into it.

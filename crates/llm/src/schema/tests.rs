@@ -28,8 +28,7 @@ fn each_provider_gets_what_it_takes() {
         (
             json!({"type": "string", "enum": ["a", "b"], "default": "a"}),
             json!({
-                "anyOf": [{"type": "string", "enum": ["a", "b"]}, {"type": "null"}],
-                "description": "(default: \"a\")"
+                "anyOf": [{"type": "string", "enum": ["a", "b"], "default": "a"}, {"type": "null"}]
             }),
             json!({"type": "string", "enum": ["a", "b"], "default": "a"}),
             json!({"type": "string", "enum": ["a", "b"], "description": "(default: \"a\")"}),
@@ -44,7 +43,7 @@ fn each_provider_gets_what_it_takes() {
         ),
         (
             json!({"type": ["integer", "null"], "minimum": 1, "exclusiveMaximum": 9, "format": "uint32"}),
-            json!({"type": ["integer", "null"], "minimum": 1, "exclusiveMaximum": 9}),
+            json!({"type": ["integer", "null"], "minimum": 1, "exclusiveMaximum": 9, "format": "uint32"}),
             json!({"type": ["integer", "null"], "description": "(minimum: 1, exclusiveMaximum: 9)"}),
             json!({"type": "integer", "nullable": true, "minimum": 1, "description": "(exclusiveMaximum: 9)"}),
             json!({
@@ -89,7 +88,7 @@ fn each_provider_gets_what_it_takes() {
             json!({"anyOf": [{"type": "string"}, {"type": "null"}], "title": "T"}),
             json!({"anyOf": [{"type": "string"}, {"type": "null"}], "title": "T"}),
             json!({"type": "string", "nullable": true}),
-            json!({"anyOf": [{"type": "string"}, {"type": "null"}], "title": "T"}),
+            json!({"oneOf": [{"type": "string"}, {"type": "null"}], "title": "T"}),
         ),
         (
             json!({"allOf": [{"type": "string"}, {"enum": ["a", "b"]}, {"enum": ["b", "c"]}]}),
@@ -104,6 +103,20 @@ fn each_provider_gets_what_it_takes() {
             json!({"type": "string", "format": "date"}),
             json!({"type": "string", "description": "(format: \"date\")"}),
             json!({"type": "string", "format": "date"}),
+        ),
+        (
+            json!({"type": "number", "format": "double", "nullable": true}),
+            json!({"type": ["number", "null"], "format": "double"}),
+            json!({"type": "number"}),
+            json!({"type": "number", "format": "double", "nullable": true}),
+            json!({"type": "number", "format": "double", "nullable": true}),
+        ),
+        (
+            json!({"type": "OBJECT", "properties": {"x": {"type": "STRING"}}, "required": ["x"]}),
+            json!({"type": ["object", "null"], "properties": {"x": {"type": "string"}}, "required": ["x"], "additionalProperties": false}),
+            json!({"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"], "additionalProperties": false}),
+            json!({"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}),
+            json!({"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}),
         ),
         (
             json!({"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}]}),
@@ -128,6 +141,17 @@ fn each_provider_gets_what_it_takes() {
         }
         assert_eq!(schema, before);
     }
+}
+
+#[test]
+fn a_root_that_refers_stays_a_reference_for_gemini() {
+    let schema = json!({
+        "$ref": "#/$defs/Tree",
+        "title": "T",
+        "$defs": {"Tree": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Tree"}}}}
+    });
+    assert_eq!(lower(&schema, SchemaTarget::GeminiJsonSchema).schema, schema);
+    assert_eq!(lower(&schema, SchemaTarget::OpenAiStrict).schema["type"], json!("object"));
 }
 
 /// Seed 004 changed `required` of the registered schema itself, left nested objects open, and made what may be left
@@ -161,7 +185,7 @@ fn strict_schemas_are_made_on_a_copy_closed_everywhere_and_leave_optional_parame
         json!({
             "type": "object",
             "properties": {
-                "limit": {"type": ["integer", "null"], "description": "(default: 10)"},
+                "limit": {"type": ["integer", "null"], "default": 10},
                 "list": {"type": "array", "items": closed},
                 "either": {"anyOf": [closed, {"type": "string"}, {"type": "null"}]},
                 "named": {"anyOf": [{"$ref": "#/$defs/Inner"}, {"type": "null"}]}

@@ -105,7 +105,8 @@ impl<'a> Walk<'a> {
     pub(super) fn document(&mut self) -> Result<Value, String> {
         let mut start = self.root;
         // The root must be an object itself where the provider is strict.
-        for _ in 0..DEEPEST {
+        let may_refer = self.target == SchemaTarget::GeminiJsonSchema;
+        for _ in 0..if may_refer { 0 } else { DEEPEST } {
             let Some(Value::String(reference)) = start.get("$ref") else { break };
             if start.as_object().is_some_and(|start| start.contains_key("properties")) {
                 break;
@@ -598,7 +599,9 @@ impl<'a> Walk<'a> {
                 _ => self.keyword(&mut made, name, value, types),
             }
         }
-        if keyword == "oneOf" && !are_exclusive(branches) {
+        // It takes the one word for the other.
+        let sent = if self.target == SchemaTarget::GeminiJsonSchema { keyword } else { "anyOf" };
+        if keyword != sent && !are_exclusive(branches) {
             self.lose("oneOf");
         }
         let mut lowered = Different::default();
@@ -641,7 +644,7 @@ impl<'a> Walk<'a> {
             }
             _ => {
                 self.counts.unions += 1;
-                union.insert("anyOf".to_owned(), Value::Array(lowered.list));
+                union.insert(sent.to_owned(), Value::Array(lowered.list));
             }
         }
         Ok(Value::Object(union))
@@ -673,7 +676,11 @@ impl<'a> Walk<'a> {
             if words.is_empty() {
                 return Ok(pointer);
             }
-            // Nothing may stand beside a reference.
+            // Beside a reference nothing may stand but at the root of Gemini's.
+            if self.target == SchemaTarget::GeminiJsonSchema && self.at.is_empty() {
+                words.extend(pointer.as_object().cloned().unwrap_or_default());
+                return Ok(Value::Object(words));
+            }
             words.insert("anyOf".to_owned(), json!([pointer]));
             return Ok(Value::Object(words));
         }

@@ -1,11 +1,13 @@
 //! All recorded traffic, wire by wire: every answer parses and folds, goes back as it came, is the same however it is
 //! cut, and takes no harm from what is unknown. What was counted stands in `docs/fidelity.md`.
 //!
-//! The recordings are those beside the checkout, or any others of the same kind that `TOOLPOST_RECORDINGS` names; of
-//! others nothing is assumed but the kind. A wire is one [`Dialect`]. Members that recorded clients add or leave out are
-//! listed in `tests/data/fidelity.json`, each with its reason.
+//! The recordings are those beside the checkout, or any others of the same kind that `TOOLPOST_RECORDINGS` names; the same
+//! is asserted of both. A wire is one [`Dialect`]. What may differ between a recorded request and ours is listed in
+//! `tests/data/fidelity.json`, each with its reason; [`faults`] plants faults that every check must notice.
 
+mod back;
 mod chat;
+mod faults;
 mod gemini;
 mod history;
 mod messages;
@@ -18,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::Value;
 use toolpost_llm::{ErrorKind, ItemView, ModelError, ModelEvent, ModelId, RawJson, Request, Response, Wire};
-use toolpost_testkit::recordings::{self, Answer, Interaction, Recording};
+use toolpost_testkit::recordings::{self, Answer, Interaction, RecordedRequest, Recording};
 
 /// What the tests must know of a wire that the library does not say.
 pub(crate) trait Dialect: Sync {
@@ -29,7 +31,7 @@ pub(crate) trait Dialect: Sync {
     fn provider(&self) -> &'static str;
 
     /// Whether a recorded request went to this wire of this provider. `path` is the file's.
-    fn has_address(&self, path: &str, address: &str) -> bool;
+    fn has_request(&self, path: &str, request: &RecordedRequest) -> bool;
 
     /// Whether an answer without a request is of this wire of this provider.
     fn has_answer(&self, path: &str, answer: &Answer) -> bool;
@@ -43,6 +45,29 @@ pub(crate) trait Dialect: Sync {
 
     /// The part of a body that [`Dialect::oracle`] speaks of.
     fn essence(&self, body: &Value) -> Value;
+
+    /// What the model said, item by item, of such a part.
+    fn items(&self, essence: &Value) -> Vec<Value>;
+
+    /// What must go back of these items, with the reason for each that is changed on purpose.
+    fn expected(&self, essence: &Value, changes: &mut Vec<String>) -> Vec<Value>;
+
+    /// What the model said, item by item, of a request's body, as it stands there.
+    fn sent(&self, body: &Value) -> Vec<Value>;
+
+    /// The forms of such an item that say the same, brought to one.
+    fn piece(&self, item: &Value) -> Value {
+        item.clone()
+    }
+
+    /// A request's body in which the model said these items, between two texts of the user.
+    fn request_with(&self, items: Vec<Value>) -> Value;
+
+    /// Whether the texts that come piece by piece add up to those of the items: in fixtures they were cut.
+    fn adds_up(&self, stream: &str) -> bool {
+        let _ = stream;
+        true
+    }
 
     /// Events of no known kind.
     fn noise(&self) -> Vec<String>;
@@ -84,38 +109,56 @@ pub(crate) const DIALECTS: &[&dyn Dialect] = &[
 const ADDRESSES: &[&str] =
     &["/messages", "/responses", ":generateContent", ":streamGenerateContent", "/chat/completions"];
 
+/// Recorded traffic, by wire.
+pub(crate) struct OfDialects {
+    /// The recordings of each dialect.
+    pub(crate) dialects: Vec<(&'static dyn Dialect, Vec<Recording>)>,
+    /// What no wire claims, each with its address.
+    pub(crate) unclaimed: Vec<String>,
+    /// Files that cannot be read, each with its address.
+    pub(crate) unread: Vec<String>,
+}
+
 /// The recordings of each dialect, or `None` after having said that they are not there.
-pub(crate) fn of_dialects(test: &str) -> Option<Vec<(&'static dyn Dialect, Vec<Recording>)>> {
+pub(crate) fn of_dialects(test: &str) -> Option<OfDialects> {
     let Some(folder) = recordings::folder() else {
         println!(
             "SKIP {test}: the recordings are not beside the checkout, and TOOLPOST_RECORDINGS names no folder"
         );
         return None;
     };
-    let (all, unread) = recordings::all(&folder, ADDRESSES);
+    let recordings::Found { recordings: all, unread, others: mut unclaimed } =
+        recordings::all(&folder, ADDRESSES);
     // Of files that nobody has looked at, some may be of another kind altogether.
     assert!(
         unread.is_empty() || !recordings::is_known(),
         "files that cannot be read:\n{}",
         unread.join("\n")
     );
-    for file in &unread {
-        println!("UNREAD {test}: {file}");
-    }
     assert!(!all.is_empty() || !recordings::is_known(), "{}: no recordings", folder.display());
+    let claims = |dialect: &dyn Dialect, path: &str, interaction: &Interaction| match &interaction.request {
+        Some(request) => dialect.has_request(path, request),
+        None => dialect.has_answer(path, &interaction.answer),
+    };
+    for recording in &all {
+        for (number, interaction) in recording.interactions.iter().enumerate() {
+            if !DIALECTS.iter().any(|dialect| claims(*dialect, &recording.path, interaction)) {
+                let address = interaction.request.as_ref().map(|request| request.address.as_str());
+                let address = address.filter(|address| !address.is_empty()).unwrap_or("no address");
+                unclaimed.push(format!("{}#{}: {address}", recording.path, number + 1));
+            }
+        }
+    }
     let of = |dialect: &'static dyn Dialect| {
         let chosen = all.iter().filter_map(|recording| {
-            let belongs = |interaction: &&Interaction| match &interaction.request {
-                Some(request) => dialect.has_address(&recording.path, &request.address),
-                None => dialect.has_answer(&recording.path, &interaction.answer),
-            };
+            let belongs = |interaction: &&Interaction| claims(dialect, &recording.path, interaction);
             let interactions: Vec<Interaction> =
                 recording.interactions.iter().filter(belongs).cloned().collect();
             (!interactions.is_empty()).then(|| Recording { path: recording.path.clone(), interactions })
         });
         (dialect, chosen.collect())
     };
-    Some(DIALECTS.iter().map(|dialect| of(*dialect)).collect())
+    Some(OfDialects { dialects: DIALECTS.iter().map(|dialect| of(*dialect)).collect(), unclaimed, unread })
 }
 
 /// A model of a dialect.
@@ -129,7 +172,8 @@ pub(crate) fn model_of(dialect: &dyn Dialect, interaction: &Interaction) -> Mode
     let in_body = request.and_then(|request| request.body.as_ref()?["model"].as_str());
     // Gemini's stands in the address.
     let in_address = request.and_then(|request| {
-        request.address.split("/models/").nth(1).and_then(|rest| rest.split([':', '?']).next())
+        let (_, rest) = request.address.split_once("/models/").or(request.address.split_once("/model/"))?;
+        rest.split([':', '/', '?']).next()
     });
     model(dialect, in_body.or(in_address).unwrap_or("model-x"))
 }
@@ -162,43 +206,72 @@ pub(crate) struct Counts {
     pub(crate) unknown_events: usize,
     /// Items by the provider's name for their kind.
     pub(crate) kinds: BTreeMap<String, usize>,
+    pub(crate) back: back::Counts,
     pub(crate) history: history::Counts,
     pub(crate) requests: requests::Counts,
     /// One line for each answer that does not do.
     pub(crate) wrong: Vec<String>,
 }
 
-/// Checks every answer of a dialect.
+/// Checks every exchange of a dialect.
 pub(crate) fn check(dialect: &dyn Dialect, recordings: &[Recording]) -> Counts {
     let mut counts = Counts { files: recordings.len(), ..Counts::default() };
+    let allowed = requests::allowed();
     for recording in recordings {
         for (number, interaction) in recording.interactions.iter().enumerate() {
             let place = format!("{}#{}", recording.path, number + 1);
-            if let Err(what) = check_answer(dialect, interaction, &mut counts) {
-                counts.wrong.push(format!("{place}: {what}"));
-            }
+            let found = unharmed(|| check_answer(dialect, interaction, &mut counts));
+            counts.wrong.extend(found.err().map(|what| format!("{place}: {what}")));
+            let found =
+                unharmed(|| requests::check(dialect, &allowed, &place, interaction, &mut counts.requests));
+            counts.wrong.extend(found.err().map(|what| format!("{place}: {what}")));
         }
-        if read(|| history::check(dialect, recording, &mut counts.history)).is_none() {
-            counts
-                .history
-                .unexplained
-                .push(format!("{}: the tests cannot read this history", recording.path));
-        }
-        requests::check(dialect, recording, &mut counts.requests);
+        let found = unharmed(|| history::check(dialect, recording, &mut counts.history));
+        counts.wrong.extend(found.err().map(|what| format!("{}: {what}", recording.path)));
     }
     counts
 }
 
-/// What a part of the tests makes of recorded traffic; `None` if it cannot read its form. Of traffic that nobody has
-/// looked at, that is no mistake of ours.
-pub(crate) fn read<T>(look: impl FnOnce() -> T) -> Option<T> {
-    let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(look));
-    assert!(found.is_ok() || !recordings::is_known(), "a form of known traffic that the tests cannot read");
-    found.ok()
+/// What a check found; that it panics is wrong too.
+pub(crate) fn unharmed(look: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(look)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+        Err(format!("the tests cannot read this: {text}"))
+    })
+}
+
+/// The part of a body that is compared. A stream may come as one list of its events.
+fn essence_of(dialect: &dyn Dialect, body: &Value) -> Value {
+    match body {
+        Value::Array(events) => {
+            let lines: Vec<String> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+            dialect.oracle(&lines.concat())
+        }
+        body => dialect.essence(body),
+    }
+}
+
+/// What the provider said in a recorded answer, by the recording alone, and the answer that we make of it. `None` if there
+/// is no answer.
+pub(crate) fn answered(dialect: &dyn Dialect, interaction: &Interaction) -> Option<(Value, Response)> {
+    let model = model_of(dialect, interaction);
+    match &interaction.answer {
+        _ if interaction.status >= 400 => None,
+        Answer::Body(text) => {
+            let response = dialect.wire().read_body(&model, interaction.status, text).ok()?;
+            Some((essence_of(dialect, &serde_json::from_str(text).ok()?), response))
+        }
+        Answer::Stream(text) => {
+            let lines = in_lines(text);
+            let response = fold(dialect, &model, [text.as_bytes()]).ok()?.0;
+            dialect.is_whole(&lines).then(|| (dialect.oracle(&lines), response))
+        }
+    }
 }
 
 /// A stream with one line of data for each event, which all that looks at it but our own fold can read.
-fn in_lines(stream: &str) -> String {
+pub(crate) fn in_lines(stream: &str) -> String {
     let text = stream.trim_start_matches('\u{feff}').replace("\r\n", "\n").replace('\r', "\n");
     let joined = text.split("\n\n").map(|event| {
         let (data, others): (Vec<&str>, Vec<&str>) =
@@ -236,11 +309,12 @@ fn check_answer(dialect: &dyn Dialect, interaction: &Interaction, counts: &mut C
                 Ok(response) => {
                     counts.bodies += 1;
                     check_response(dialect, &response, counts)?;
-                    // A stream may come as one list of its events.
+                    let (essence, raw) = (essence_of(dialect, &body), value(&response.raw));
                     if body.is_object() {
-                        let raw = response.raw.to_value().map_err(|error| error.to_string())?;
                         same("the raw body", &body, &raw)?;
                     }
+                    same("the body", &essence, &dialect.essence(&raw))?;
+                    back::check(dialect, &model, &essence, &response, &mut counts.back)?;
                 }
                 Err(_) if body.get("error").is_some_and(|error| !error.is_null()) => counts.errors += 1,
                 Err(error) if error.kind == ErrorKind::Refused => counts.errors += 1,
@@ -270,16 +344,26 @@ fn check_stream(
     counts.events += lines.lines().filter(|line| line.starts_with("data:")).count();
     counts.unknown_events += events.iter().filter(|event| matches!(event, ModelEvent::Unknown(_))).count();
     check_response(dialect, &response, counts)?;
+    judge(dialect, model, &lines, &response, &events)?;
+    back::check(dialect, model, &dialect.oracle(&lines), &response, &mut counts.back)?;
+    check_noise(dialect, model, text, &response, counts)
+}
+
+/// Whether an answer and its events are what a stream says.
+pub(crate) fn judge(
+    dialect: &dyn Dialect,
+    model: &ModelId,
+    lines: &str,
+    response: &Response,
+    events: &[ModelEvent],
+) -> Result<(), String> {
     let body = response.raw.to_value().map_err(|error| error.to_string())?;
-    if let Some(expected) = read(|| dialect.oracle(&lines)) {
-        same("the folded body", &expected, &dialect.essence(&body))?;
-    }
+    same("the folded body", &dialect.oracle(lines), &dialect.essence(&body))?;
     let twin = dialect.wire().read_body(model, 200, response.raw.get()).map_err(|error| error.to_string())?;
-    if twin != response {
+    if twin != *response {
         return Err(format!("the body of the stream reads as another answer: {twin:?}\n{response:?}"));
     }
-    check_deltas(&response, &events)?;
-    check_noise(dialect, model, text, &response, counts)
+    check_deltas(response, events, dialect.adds_up(lines))
 }
 
 /// An answer can be saved, and each of its items is what the body has.
@@ -302,7 +386,7 @@ fn check_response(dialect: &dyn Dialect, response: &Response, counts: &mut Count
 }
 
 /// The provider's name for an item's kind: its type, or the member that says what it is.
-fn kind_of(raw: &Value) -> String {
+pub(crate) fn kind_of(raw: &Value) -> String {
     if let Some(kind) = raw.get("type").and_then(Value::as_str) {
         return kind.to_owned();
     }
@@ -316,24 +400,31 @@ fn kind_of(raw: &Value) -> String {
     }
 }
 
-/// The deltas since the last restart add up to the answer.
-fn check_deltas(response: &Response, events: &[ModelEvent]) -> Result<(), String> {
+/// The deltas since the last restart add up to the answer, those of each item in its place.
+fn check_deltas(response: &Response, events: &[ModelEvent], adds_up: bool) -> Result<(), String> {
     let start = events.iter().rposition(|event| *event == ModelEvent::Restarted).map_or(0, |index| index + 1);
-    let (mut text, mut thinking, mut items) = (String::new(), String::new(), Vec::new());
+    let (mut text, mut thinking, mut items) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
     for event in &events[start..] {
         match event {
-            ModelEvent::TextDelta { text: part, .. } => text.push_str(part),
-            ModelEvent::ThinkingDelta { text: part, .. } => thinking.push_str(part),
+            ModelEvent::TextDelta { index, text: part } => {
+                text.entry(*index).or_insert_with(String::new).push_str(part);
+            }
+            ModelEvent::ThinkingDelta { index, text: part } => {
+                thinking.entry(*index).or_insert_with(String::new).push_str(part);
+            }
             ModelEvent::Item(item) => items.push(item.clone()),
             _ => {}
         }
     }
+    let joined = |texts: BTreeMap<u64, String>| Value::from(texts.into_values().collect::<String>());
     let thought = response.items.iter().filter_map(|item| match item.view() {
         ItemView::Thinking { text, .. } => Some(text.as_str()),
         _ => None,
     });
-    same("the deltas of the text", &response.text().into(), &text.into())?;
-    same("the deltas of the thinking", &thought.collect::<String>().into(), &thinking.into())?;
+    if adds_up {
+        same("the deltas of the text", &response.text().into(), &joined(text))?;
+        same("the deltas of the thinking", &thought.collect::<String>().into(), &joined(thinking))?;
+    }
     if items == response.items { Ok(()) } else { Err("the items that were delivered are others".into()) }
 }
 
@@ -444,9 +535,9 @@ fn check_cuts(dialect: &dyn Dialect, recordings: &[Recording]) -> (usize, usize)
 
 /// The cuts of the dialect at a place in [`DIALECTS`].
 fn cut_all(test: &str, provider: &str) {
-    let Some(dialects) = of_dialects(test) else { return };
+    let Some(found) = of_dialects(test) else { return };
     let (dialect, recordings) =
-        dialects.into_iter().find(|(dialect, _)| dialect.provider() == provider).expect("a dialect");
+        found.dialects.into_iter().find(|(dialect, _)| dialect.provider() == provider).expect("a dialect");
     let (streams, cuts) = check_cuts(dialect, &recordings);
     println!("{provider}: {streams} streams, {cuts} cuts");
     assert!(!recordings::is_known() || cuts > 1_000, "{cuts}");
@@ -484,7 +575,7 @@ pub(crate) fn is_whole_message(stream: &str) -> bool {
 
 /// The content that a Messages stream adds up to, by a naive fold.
 pub(crate) fn naive_messages(stream: &str) -> Value {
-    messages::Messages.oracle(stream)
+    messages::Messages.oracle(stream)["content"].clone()
 }
 
 /// An item's JSON as a value.

@@ -242,9 +242,9 @@ const GONE: &[&str] = &["temperature", "top_p", "top_k"];
 #[test]
 fn recorded_requests_are_still_what_the_official_types_take() {
     let test = "recorded_requests_are_still_what_the_official_types_take";
-    let Some(dialects) = of_dialects(test) else { return };
+    let Some(found) = of_dialects(test) else { return };
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for (dialect, recordings) in dialects {
+    for (dialect, recordings) in found.dialects {
         for recording in recordings {
             for interaction in &recording.interactions {
                 let Some(recorded) = interaction.request.as_ref().and_then(|request| request.body.as_ref())

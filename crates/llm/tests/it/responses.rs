@@ -38,6 +38,29 @@ fn a_plain_request_leaves_nothing_with_the_provider() {
     );
 }
 
+#[test]
+fn instructions_alone_come_with_an_input_and_a_stored_prompt_without() {
+    let mut request = Request { system: Some("Write a haiku.".into()), ..Request::default() };
+    let sent = body(&request);
+    assert_eq!(sent["instructions"], "Write a haiku.");
+    let empty = json!([{"type": "message", "role": "user", "content": [{"type": "input_text", "text": ""}]}]);
+    assert_eq!(sent["input"], empty);
+    request.turns = vec![Turn::user(" ")];
+    assert_eq!(body(&request)["input"], empty);
+    let mut request = Request::default();
+    request.provider_options.insert("prompt".into(), json!({"id": "pmpt_1"}));
+    assert_eq!(body(&request).get("input"), None);
+}
+
+#[test]
+fn hosted_tools_that_the_provider_does_not_count_are_counted_by_kind() {
+    let list = json!({"type": "mcp_list_tools", "id": "m", "server_label": "s", "tools": []});
+    let call = json!({"type": "mcp_call", "id": "c", "name": "f", "server_label": "s", "arguments": "{}"});
+    let counted = answer(&json!([list, list, call])).usage.hosted;
+    let expected = [("mcp_calls".to_owned(), 1), ("mcp_list_tools".to_owned(), 2)];
+    assert_eq!(counted.into_iter().collect::<Vec<_>>(), expected);
+}
+
 /// The key that says where the beginning of a prompt is kept: one for a conversation, from its first request on.
 #[test]
 fn a_conversation_keeps_its_place_in_the_cache() {

@@ -17,8 +17,8 @@ fn sent(test: &str) -> Option<Vec<Sent>> {
         println!("SKIP {test}: the recordings are not beside the checkout");
         return None;
     };
-    let (all, _) =
-        recordings::all(&folder, &["/messages", "/responses", "enerateContent", "/chat/completions"]);
+    let words = ["/messages", "/responses", "enerateContent", "/chat/completions"];
+    let all = recordings::all(&folder, &words).recordings;
     let of = |(path, interaction): (String, Interaction)| {
         let request = interaction.request.as_ref()?;
         Some(Sent { place: path, address: request.address.clone(), body: request.body.clone()?, interaction })
@@ -88,7 +88,9 @@ fn what_anthropic_took_as_strict_is_sent_and_what_it_refused_is_not() {
         }
         let mut allowance = StrictAllowance::anthropic();
         let mut reasons = Vec::new();
+        let mut is_object = true;
         for tool in list(&body, "tools").filter(|tool| tool["strict"] == true) {
+            is_object &= tool["input_schema"].is_object();
             let lowered = lower(&tool["input_schema"], SchemaTarget::AnthropicStrict);
             reasons.extend(allowance.take_tool(&lowered).err());
             // What the provider does not check was not in what it took.
@@ -104,7 +106,8 @@ fn what_anthropic_took_as_strict_is_sent_and_what_it_refused_is_not() {
             .iter()
             .any(|word| answer.contains(word))
         {
-            assert_ne!(reasons, Vec::<String>::new(), "{place}: {answer}");
+            // A schema that is no object is made one.
+            assert!(!reasons.is_empty() || !is_object, "{place}: {answer}");
             refused += 1;
         }
     }
@@ -134,11 +137,6 @@ fn what_gemini_took_is_left_alone() {
             (SchemaTarget::GeminiJsonSchema, &config["responseJsonSchema"]),
         ];
         for (target, schema) in tools.chain(formats).filter(|(_, schema)| schema.is_object()) {
-            let text = schema.to_string();
-            // The recorded clients write types in capitals, or have words that nobody reads; neither is ours to keep.
-            if text.contains("\"OBJECT\"") || text.contains("\"STRING\"") || text.contains("\"nullable\"") {
-                continue;
-            }
             let Lowered { lost, obstacle, .. } = lower(schema, target);
             assert_eq!(obstacle, None, "{place}: {schema}");
             if lost.is_empty() {

@@ -3,10 +3,13 @@
 mod hygiene;
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use serde_json::json;
-use toolpost::{Code, Ctx, Inject, Placement, ToolError, ToolSource as _, data, tool, tools};
+use toolpost::{
+    Code, Ctx, Inject, Output, Placement, Tool, ToolError, ToolSource as _, ToolSpec, data, tool, tool_fn,
+    tools,
+};
 use toolpost_toolbox::Toolbox;
 
 /// Which units.
@@ -187,6 +190,19 @@ async fn an_impl_block_becomes_tools_that_share_their_value() {
     let specs = toolbox.list().await.unwrap();
     assert!(specs.iter().all(|spec| spec.category.as_deref() == Some("counters")));
     assert_eq!(specs[0].policy.placement, Placement::Blocking);
+}
+
+#[tokio::test]
+async fn several_tools_come_from_any_iterator() {
+    let of = |name: &'static str| {
+        tool_fn(ToolSpec::new(name, "Say the name."), move |_, _| async move { Ok(Output::text(name)) })
+    };
+    let shared: Vec<Arc<dyn Tool>> = vec![Arc::new(of("a")), Arc::new(of("b"))];
+    let alike = ["d", "e"].into_iter().map(of);
+    let toolbox = Toolbox::builder().tools(shared).tools([of("c")]).tools(alike).build().unwrap();
+    toolbox.add_group(std::iter::once(of("f"))).unwrap();
+    assert_eq!(toolbox.specs().len(), 6);
+    assert_eq!(toolbox.run("f", json!({})).await.unwrap().model_text(), "f");
 }
 
 /// A range of numbers.

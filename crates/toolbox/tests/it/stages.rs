@@ -356,6 +356,19 @@ async fn events_tell_the_story_and_records_are_whole() {
 }
 
 #[tokio::test]
+async fn usage_has_rates_and_averages() {
+    let toolbox = Toolbox::builder().tool(add).build().unwrap();
+    let unused = toolbox.usage().remove(0);
+    assert_eq!((unused.calls, unused.success_rate, unused.average_ms), (0, None, None));
+    for b in [json!(1), json!(2), json!(3), json!("x")] {
+        let _ = toolbox.run("add", json!({"a": 1, "b": b})).await;
+    }
+    let used = toolbox.usage().remove(0);
+    assert_eq!((used.calls, used.errors, used.success_rate), (4, 1, Some(0.75)));
+    assert_eq!(used.average_ms, Some(used.total_ms / 4.0));
+}
+
+#[tokio::test]
 async fn records_are_bounded_and_large_arguments_are_not_kept() {
     let toolbox = Toolbox::builder().tool(counted).provide(AtomicU32::new(0));
     let toolbox = toolbox.settings(|settings| settings.records = 3).build().unwrap();

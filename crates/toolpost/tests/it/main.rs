@@ -4,8 +4,11 @@
 mod alone;
 #[cfg(all(feature = "claude-code", feature = "workers", target_os = "linux"))]
 mod claude_code;
+mod features;
 mod good_use;
 mod misuse;
+#[cfg(feature = "llm")]
+mod model;
 mod program;
 #[cfg(feature = "workers")]
 mod worker;

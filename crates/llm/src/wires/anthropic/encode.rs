@@ -424,8 +424,11 @@ impl<'a> Encoder<'a> {
     fn assistant(&mut self, turn: &AssistantTurn) {
         let is_ours = turn.origin.provider == self.model.provider;
         for item in &turn.items {
-            // The provider itself sends text blocks without text, and refuses them when they come back.
-            if matches!(item.view(), ItemView::Text { text, .. } if text.trim().is_empty()) {
+            // The provider itself sends text blocks without text, and refuses them when they come back. White space it takes
+            // beside other blocks.
+            if let ItemView::Text { text, .. } = item.view()
+                && (text.is_empty() || turn.items.len() == 1 && text.trim().is_empty())
+            {
                 continue;
             }
             if is_ours {

@@ -84,12 +84,22 @@ pub(crate) struct MessageFold {
     open: BTreeMap<u64, Box<Block>>,
     /// The items of all blocks that have begun, in that order; `None` while the block grows.
     items: Vec<Option<Item>>,
+    /// How many of the items were delivered.
+    delivered: usize,
     complete: bool,
 }
 
 impl MessageFold {
     pub(super) fn new(origin: ModelId) -> Self {
-        Self { origin, message: None, usage: None, open: BTreeMap::new(), items: Vec::new(), complete: false }
+        Self {
+            origin,
+            message: None,
+            usage: None,
+            open: BTreeMap::new(),
+            items: Vec::new(),
+            delivered: 0,
+            complete: false,
+        }
     }
 
     fn protocol(&self, message: impl Into<String>) -> ModelError {
@@ -103,15 +113,16 @@ impl MessageFold {
         if !self.items.is_empty() {
             self.open.clear();
             self.items.clear();
+            self.delivered = 0;
             events.push_back(ModelEvent::Restarted);
         }
         // Calls that hosted code makes come whole, in a message that starts with them.
         for (index, raw) in (0..).zip(fields.read::<Listed<RawJson>>("content").unwrap_or_default().0) {
             let item = item(raw);
             events.extend(shown(index, &item));
-            events.push_back(ModelEvent::Item(item.clone()));
             self.items.push(Some(item));
         }
+        self.deliver(events);
         self.message = Some(fields);
         self.usage = None;
         Ok(())
@@ -235,9 +246,22 @@ impl MessageFold {
         let place = block.place;
         let item =
             block.finish().map_err(|error| self.protocol(format!("content block {index}: {error}")))?;
-        events.push_back(ModelEvent::Item(item.clone()));
-        self.items[place] = Some(item);
+        let is_hosted =
+            matches!(item.view(), ItemView::ServerToolCall { .. } | ItemView::ServerToolResult { .. });
+        self.items[place] = Some(item.clone());
+        self.deliver(events);
+        if is_hosted && self.delivered <= place {
+            events.push_back(ModelEvent::Hosted(item));
+        }
         Ok(())
+    }
+
+    /// Delivers the items that are complete up to the first that still grows.
+    fn deliver(&mut self, events: &mut VecDeque<ModelEvent>) {
+        while let Some(Some(item)) = self.items.get(self.delivered) {
+            events.push_back(ModelEvent::Item(item.clone()));
+            self.delivered += 1;
+        }
     }
 
     /// Takes in what the end of a message says: its stop reason, its usage, anything else beside them.

@@ -34,7 +34,9 @@ pub(super) fn read_completion(origin: &ModelId, body: &str) -> Result<Response, 
     let Some(choice) = choices.iter().find(is_first).or(choices.first()) else {
         return Err(protocol("the body's `choices`: expected at least one, found none".to_owned()));
     };
-    let message: Option<Fields> = choice.read("message");
+    // Azure leaves the message out of an answer that its filter has stopped.
+    let is_filtered = choice.read::<String>("finish_reason").is_some_and(|reason| reason == "content_filter");
+    let message: Option<Fields> = choice.read("message").or_else(|| is_filtered.then(Fields::default));
     let Some(message) = message else {
         return Err(protocol("the first choice's `message`: expected an object".to_owned()));
     };

@@ -170,7 +170,7 @@ impl Encoder<'_> {
                 Ok(())
             }
             Some(OutputFormat::Schema { name, schema }) => {
-                let lowered = lower(&schema.to_value()?, SchemaTarget::OpenAiStrict);
+                let lowered = lower(&schema.to_value()?, self.schema_target());
                 self.tell_lost("the answer", &lowered.lost);
                 let mut format = json!({"name": format_name(name), "schema": lowered.schema, "strict": true});
                 if let Some(obstacle) = lowered.obstacle {
@@ -180,6 +180,14 @@ impl Encoder<'_> {
                 self.out.put("response_format", &json!({"type": "json_schema", "json_schema": format}))
             }
         }
+    }
+
+    /// Whose schemas the model takes: routers name its maker in front of its name, and pass schemas on as they are.
+    fn schema_target(&self) -> SchemaTarget {
+        let name = &self.model.name;
+        let is_gemini = name.starts_with("google/")
+            || name.rsplit('/').next().is_some_and(|name| name.starts_with("gemini"));
+        if is_gemini { SchemaTarget::GeminiJsonSchema } else { SchemaTarget::OpenAiStrict }
     }
 
     fn tell_lost(&mut self, what: &str, lost: &[String]) {
@@ -250,7 +258,7 @@ impl Encoder<'_> {
             function.put("description", description)?;
         }
         if definition.strict {
-            let lowered = lower(&input_schema.to_value()?, SchemaTarget::OpenAiStrict);
+            let lowered = lower(&input_schema.to_value()?, self.schema_target());
             self.tell_lost(&format!("the tool `{name}`"), &lowered.lost);
             function.put("parameters", &lowered.schema)?;
             match lowered.obstacle {

@@ -304,7 +304,10 @@ impl ChatFold {
                 }
                 "id" => {
                     bounds::answer_id(value).map_err(|what| self.protocol(what))?;
-                    replace(&mut self.completion, name, value);
+                    // The first counts: ids of calls are made of it, and some servers give each event another.
+                    if self.completion.read::<String>(name).is_none_or(|id| id.is_empty()) {
+                        replace(&mut self.completion, name, value);
+                    }
                 }
                 "usage" | "x_groq" => {
                     bounds::usage(value).map_err(|what| self.protocol(what))?;

@@ -87,6 +87,29 @@ pub(super) fn blocked(feedback: Option<&RawValue>) -> Option<ModelError> {
     Some(error)
 }
 
+/// Why an answer ended; empty if that is not said. Servers that are asked to may number the reasons.
+pub(super) fn finish_reason(raw: Option<&RawValue>) -> String {
+    const NUMBERED: [&str; 12] = [
+        "",
+        "STOP",
+        "MAX_TOKENS",
+        "SAFETY",
+        "RECITATION",
+        "OTHER",
+        "LANGUAGE",
+        "BLOCKLIST",
+        "PROHIBITED_CONTENT",
+        "SPII",
+        "MALFORMED_FUNCTION_CALL",
+        "IMAGE_SAFETY",
+    ];
+    let Some(raw) = raw else { return String::new() };
+    match serde_json::from_str::<usize>(raw.get()) {
+        Ok(number) => NUMBERED.get(number).map_or_else(|| number.to_string(), |word| (*word).to_owned()),
+        Err(_) => serde_json::from_str(raw.get()).unwrap_or_default(),
+    }
+}
+
 /// How long the prompt was, by the record of an answer's usage.
 pub(super) fn prompt_tokens(usage: &str) -> Option<u64> {
     serde_json::from_str::<Members<'_>>(usage).ok()?.read("promptTokenCount")
@@ -99,7 +122,7 @@ pub(super) fn response_of(
     items: Vec<Item>,
     raw: RawJson,
 ) -> Response {
-    let word: String = candidate.read("finishReason").unwrap_or_default();
+    let word = finish_reason(candidate.get("finishReason"));
     let message = candidate.read::<String>("finishMessage").filter(|message| !message.is_empty());
     let has_calls = items.iter().any(|item| matches!(item.view(), ItemView::ToolCall { .. }));
     let said = |word: String| match &message {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::arguments::Arguments;
-use super::body::{blocked, index_of, prompt_tokens, read_parts, response_of, usage_of};
+use super::body::{blocked, finish_reason, index_of, prompt_tokens, read_parts, response_of, usage_of};
 use super::error::error_of;
 use super::view::{Views, cite};
 use crate::fields::{self, Fields, Listed, Members};
@@ -301,7 +301,7 @@ impl GenerateFold {
                 keep(&mut self.candidate, name, value);
             }
         }
-        self.stopped |= members.read::<String>("finishReason").is_some_and(|reason| !reason.is_empty());
+        self.stopped |= !finish_reason(members.get("finishReason")).is_empty();
         let Some(content) = members.get("content") else { return Ok(()) };
         let content = self::members(content);
         let ours = self.content.get_or_insert_default();

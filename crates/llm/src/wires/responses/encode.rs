@@ -382,11 +382,24 @@ impl<'a> Encoder<'a> {
     }
 
     fn input(&mut self, system: Option<&str>, turns: &'a [Turn]) -> Result<(), serde_json::Error> {
+        // A prompt that the provider keeps comes with the input that it has.
+        if system.is_none() && !has_words(self.dialect, turns) {
+            return Ok(());
+        }
         self.out.json("input", "[");
-        if let (Some(system), Dialect::Xai) = (system, self.dialect) {
-            self.out.piece(r#"{"type":"message","role":"system","content":"#);
-            self.out.string(system);
-            self.out.piece("}");
+        match (system, self.dialect) {
+            (Some(system), Dialect::Xai) => {
+                self.out.piece(r#"{"type":"message","role":"system","content":"#);
+                self.out.string(system);
+                self.out.piece("}");
+            }
+            // The provider refuses instructions without any input, and takes a text without text for one.
+            (Some(_), Dialect::OpenAi) if !has_words(self.dialect, turns) => {
+                self.out.piece(r#"{"type":"message","role":"user","content":["#);
+                write_text(&mut self.out, "input_text", "");
+                self.out.piece("]}");
+            }
+            _ => {}
         }
         for turn in turns {
             match turn {
@@ -596,6 +609,15 @@ fn is_blank(part: &Part) -> bool {
 /// Whether a part says nothing where it stands: a text without any text, or a file that goes with a hosted tool.
 fn is_silent(dialect: Dialect, part: &Part) -> bool {
     is_blank(part) || (matches!(part, Part::ContainerFile { .. }) && dialect == Dialect::OpenAi)
+}
+
+/// Whether anything of a conversation is sent.
+fn has_words(dialect: Dialect, turns: &[Turn]) -> bool {
+    turns.iter().any(|turn| match turn {
+        Turn::User(parts) | Turn::System(parts) => parts.iter().any(|part| !is_silent(dialect, part)),
+        Turn::Assistant(turn) => !turn.items.is_empty(),
+        Turn::ToolResults(results) => !results.is_empty(),
+    })
 }
 
 /// A failure's text, marked as one.

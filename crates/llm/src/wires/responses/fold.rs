@@ -1,7 +1,7 @@
 //! The stream of the Responses API, folded to the body that it would have been.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -90,17 +90,19 @@ struct Slot {
 pub(crate) struct ResponseFold {
     dialect: Dialect,
     origin: ModelId,
-    /// The items in the order in which they began.
-    slots: Vec<Slot>,
-    /// Where the item lies that an index of the provider names.
-    places: HashMap<u64, usize>,
+    /// The items by their places in the answer.
+    slots: BTreeMap<u64, Slot>,
+    /// The place of the latest item that an index of the provider names.
+    places: HashMap<u64, u64>,
+    /// The place of the next item to deliver.
+    next: u64,
     /// The answer, once the provider has said that it is complete.
     response: Option<Box<Response>>,
 }
 
 impl ResponseFold {
     pub(super) fn new(dialect: Dialect, origin: ModelId) -> Self {
-        Self { dialect, origin, slots: Vec::new(), places: HashMap::new(), response: None }
+        Self { dialect, origin, slots: BTreeMap::new(), places: HashMap::new(), next: 0, response: None }
     }
 
     fn protocol(&self, message: impl Into<String>) -> ModelError {
@@ -109,22 +111,31 @@ impl ResponseFold {
 
     /// The place of the item that an event is about: the one that was named, else the latest. A new one if that is
     /// complete already or none has begun, which servers do that leave out the start of items.
-    fn place(&mut self, index: Option<u64>) -> usize {
+    fn place(&mut self, index: Option<u64>) -> u64 {
         let place = match index {
             Some(index) => self.places.get(&index).copied(),
-            None => self.slots.len().checked_sub(1),
+            None => self.slots.keys().next_back().copied(),
         };
-        match place.filter(|place| self.slots[*place].item.is_none()) {
+        let is_open = |place: &u64| self.slots.get(place).is_some_and(|slot| slot.item.is_none());
+        match place.filter(is_open) {
             Some(place) => place,
             None => self.begin(index, Slot::default()),
         }
     }
 
-    fn begin(&mut self, index: Option<u64>, slot: Slot) -> usize {
-        let place = self.slots.len();
-        self.slots.push(slot);
-        self.places.insert(index.unwrap_or(place as u64), place);
+    /// Begins an item at the place that the provider names, or behind all others: servers leave the index out, and some
+    /// give every item the same.
+    fn begin(&mut self, index: Option<u64>, slot: Slot) -> u64 {
+        let behind = self.slots.keys().next_back().map_or(0, |last| last + 1);
+        let is_free = |index: &u64| *index <= MOST_VALUES as u64 && !self.slots.contains_key(index);
+        let place = index.filter(is_free).unwrap_or(behind);
+        self.slots.insert(place, slot);
+        self.places.insert(index.unwrap_or(place), place);
         place
+    }
+
+    fn slot(&mut self, place: u64) -> &mut Slot {
+        self.slots.entry(place).or_default()
     }
 
     fn open_item(
@@ -154,10 +165,9 @@ impl ResponseFold {
         if let Some(call) = &call {
             bounds::call(&call.id, &call.name).map_err(|what| self.protocol(what))?;
         }
+        let begun = call.clone();
         let place = self.begin(index, Slot { start: Some(raw), call, ..Slot::default() });
-        if let Some(call) = &self.slots[place].call {
-            events.push_back(call.delta(place, String::new()));
-        }
+        events.extend(begun.map(|call| call.delta(place, String::new())));
         Ok(())
     }
 
@@ -177,15 +187,14 @@ impl ResponseFold {
             Source::Summary => event.summary_index,
             _ => event.content_index,
         };
-        let index = place as u64;
-        let begins = self.slots[place].grow(source, number.unwrap_or_default(), &text);
+        let begins = self.slot(place).grow(source, number.unwrap_or_default(), &text);
         let text = text.into_owned();
         events.push_back(match source {
-            Source::Output | Source::Refusal => ModelEvent::TextDelta { index, text },
+            Source::Output | Source::Refusal => ModelEvent::TextDelta { index: place, text },
             Source::Summary | Source::Thought if begins => {
-                ModelEvent::ThinkingDelta { index, text: format!("{PARAGRAPH}{text}") }
+                ModelEvent::ThinkingDelta { index: place, text: format!("{PARAGRAPH}{text}") }
             }
-            Source::Summary | Source::Thought => ModelEvent::ThinkingDelta { index, text },
+            Source::Summary | Source::Thought => ModelEvent::ThinkingDelta { index: place, text },
         });
     }
 
@@ -193,7 +202,7 @@ impl ResponseFold {
         let text = read_text(event.delta);
         let place = self.place(event.output_index);
         // Arguments of a call that no one has begun cannot be shown: its end will say them.
-        let (Some(Text(text)), Some(call)) = (text, &mut self.slots[place].call) else {
+        let (Some(Text(text)), Some(call)) = (text, &mut self.slot(place).call) else {
             events.push_back(unknown(data));
             return;
         };
@@ -212,7 +221,7 @@ impl ResponseFold {
 
     fn annotate(&mut self, event: &Event<'_>) {
         let place = self.place(event.output_index);
-        let slot = &mut self.slots[place];
+        let slot = self.slot(place);
         if let (Some(annotation), Some(part)) = (event.annotation, slot.parts.last_mut()) {
             part.annotations.push(annotation.into());
         }
@@ -220,16 +229,16 @@ impl ResponseFold {
 
     fn close_item(&mut self, index: Option<u64>, raw: RawJson, events: &mut VecDeque<ModelEvent>) {
         let place = self.place(index);
-        let raw = match self.slots[place].whole(&raw) {
+        let raw = match self.slot(place).whole(&raw) {
             Some(whole) => whole,
             None => raw,
         };
         self.close(place, view::item(self.dialect, raw), events);
     }
 
-    /// Completes an item, and shows what its deltas have not shown.
-    fn close(&mut self, place: usize, item: Item, events: &mut VecDeque<ModelEvent>) {
-        let slot = &mut self.slots[place];
+    /// Completes an item, shows what its deltas have not shown, and delivers what is in turn.
+    fn close(&mut self, place: u64, item: Item, events: &mut VecDeque<ModelEvent>) {
+        let slot = self.slot(place);
         match (&slot.call, item.view()) {
             (Some(call), ItemView::ToolCall { arguments, .. }) => {
                 if call.arguments.is_empty() {
@@ -242,12 +251,28 @@ impl ResponseFold {
                     events.push_back(call.delta(place, "\"}".to_owned()));
                 }
             }
-            _ if slot.parts.is_empty() => events.extend(shown(place as u64, &item)),
-            _ => {}
+            _ => events.extend(slot.unshown(place, &item)),
         }
+        let is_hosted =
+            matches!(item.view(), ItemView::ServerToolCall { .. } | ItemView::ServerToolResult { .. });
         // The item says everything that the deltas said.
         *slot = Slot { item: Some(item.clone()), ..Slot::default() };
-        events.push_back(ModelEvent::Item(item));
+        self.deliver(events, false);
+        if is_hosted && self.next <= place {
+            events.push_back(ModelEvent::Hosted(item));
+        }
+    }
+
+    /// Delivers the items that are complete up to the first that is not, or all of them. A place at which no item has begun
+    /// may still get one.
+    fn deliver(&mut self, events: &mut VecDeque<ModelEvent>, has_ended: bool) {
+        while let Some((place, slot)) = self.slots.range(self.next..).next()
+            && (has_ended || *place == self.next)
+            && let Some(item) = &slot.item
+        {
+            events.push_back(ModelEvent::Item(item.clone()));
+            self.next = place + 1;
+        }
     }
 
     /// Takes the answer in as the provider has it at the end.
@@ -258,24 +283,26 @@ impl ResponseFold {
             return Err(error.with_model(&self.origin));
         }
         let Listed(output) = members.read::<Listed<&RawValue>>("output").unwrap_or_default();
-        for (place, raw) in output.iter().enumerate() {
-            match self.slots.get(place) {
-                Some(Slot { item: Some(_), .. }) => {}
-                Some(_) => self.close(place, view::item(self.dialect, (*raw).into()), events),
-                None => {
-                    let place = self.begin(None, Slot::default());
-                    self.close(place, view::item(self.dialect, (*raw).into()), events);
-                }
+        let begun: Vec<u64> = self.slots.keys().copied().collect();
+        for (number, raw) in output.iter().enumerate() {
+            let place = match begun.get(number) {
+                Some(place) => *place,
+                None => self.begin(None, Slot::default()),
+            };
+            if self.slot(place).item.is_none() {
+                self.close(place, view::item(self.dialect, (*raw).into()), events);
             }
         }
-        for place in output.len()..self.slots.len() {
-            let slot = &self.slots[place];
+        for place in begun.into_iter().skip(output.len()) {
+            let slot = self.slot(place);
             if slot.item.is_none() {
                 let raw = slot.built().map_err(|error| self.protocol(error.to_string()))?;
                 self.close(place, view::item(self.dialect, raw), events);
             }
         }
-        let items: Vec<Item> = self.slots.drain(..).filter_map(|slot| slot.item).collect();
+        self.deliver(events, true);
+        let items: Vec<Item> =
+            std::mem::take(&mut self.slots).into_values().filter_map(|slot| slot.item).collect();
         // Encrypted thinking is encrypted anew for the end of the stream. What was delivered is the answer.
         let is_same = items.len() == output.len()
             && items.iter().zip(&output).all(|(item, raw)| item.raw().get() == raw.get());
@@ -298,13 +325,8 @@ impl ResponseFold {
 }
 
 impl Call {
-    fn delta(&self, place: usize, fragment: String) -> ModelEvent {
-        ModelEvent::ToolCallDelta {
-            index: place as u64,
-            id: self.id.clone(),
-            name: self.name.clone(),
-            fragment,
-        }
+    fn delta(&self, place: u64, fragment: String) -> ModelEvent {
+        ModelEvent::ToolCallDelta { index: place, id: self.id.clone(), name: self.name.clone(), fragment }
     }
 }
 
@@ -320,6 +342,28 @@ impl Slot {
         let is_further = !self.parts.is_empty();
         self.parts.push(Part { source, index, text: text.to_owned(), annotations: Vec::new() });
         is_further
+    }
+
+    /// What of a complete item its deltas have not shown: some servers leave out the last ones, or all.
+    fn unshown(&self, place: u64, item: &Item) -> Vec<ModelEvent> {
+        if self.parts.is_empty() {
+            return shown(place, item);
+        }
+        let rest = |text: &str, separator: &str| {
+            let parts: Vec<&str> = self.parts.iter().map(|part| part.text.as_str()).collect();
+            let rest = text.strip_prefix(&parts.join(separator)).unwrap_or_default();
+            Some(rest.to_owned()).filter(|rest| !rest.is_empty())
+        };
+        let delta = match item.view() {
+            ItemView::Text { text, .. } => {
+                rest(text, "").map(|text| ModelEvent::TextDelta { index: place, text })
+            }
+            ItemView::Thinking { text, .. } => {
+                rest(text, PARAGRAPH).map(|text| ModelEvent::ThinkingDelta { index: place, text })
+            }
+            _ => None,
+        };
+        delta.into_iter().collect()
     }
 
     /// The item of what the deltas said, for servers that never say it whole.
@@ -420,6 +464,7 @@ impl Fold for ResponseFold {
             "response.created" if !self.slots.is_empty() => {
                 self.slots.clear();
                 self.places.clear();
+                self.next = 0;
                 events.push_back(ModelEvent::Restarted);
             }
             "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled" => {
@@ -656,7 +701,9 @@ fn usage_of(response: &Members<'_>, items: &[Item]) -> Usage {
     if hosted.is_empty() {
         // Where the provider does not count its tools' calls, they are counted here in the same words.
         for item in items.iter().filter(|item| matches!(item.view(), ItemView::ServerToolCall { .. })) {
-            *hosted.entry(format!("{}s", kind_of(item.raw().get()))).or_default() += 1;
+            let kind = kind_of(item.raw().get());
+            let plural = if kind.ends_with('s') { "" } else { "s" };
+            *hosted.entry(format!("{kind}{plural}")).or_default() += 1;
         }
     }
     Usage {

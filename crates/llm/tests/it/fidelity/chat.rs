@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use toolpost_llm::{Effort, OutputFormat, Part, Request, ToolChoice, ToolDefinition, Turn, Wire, messages};
-use toolpost_testkit::recordings::Answer;
+use toolpost_testkit::recordings::{Answer, RecordedRequest};
 
 use super::{Dialect, Unit};
 
@@ -17,8 +17,8 @@ impl Dialect for Chat {
         "openai-compatible"
     }
 
-    fn has_address(&self, _: &str, address: &str) -> bool {
-        let path = address.split('?').next().unwrap_or_default();
+    fn has_request(&self, _: &str, request: &RecordedRequest) -> bool {
+        let path = request.address.split(['?', '#']).next().unwrap_or_default();
         // One address belongs to a server that answers anything but a completion, on purpose.
         path.ends_with("/chat/completions") && !path.contains("/bin/content-type/")
     }
@@ -43,7 +43,56 @@ impl Dialect for Chat {
     }
 
     fn essence(&self, body: &Value) -> Value {
-        body["choices"][0]["message"].clone()
+        let choices = body["choices"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let is_first = |choice: &&Value| choice["index"].as_u64().unwrap_or_default() == 0;
+        let first = choices.iter().find(is_first).cloned().unwrap_or_default();
+        essence(&body["id"], &first["message"], &first["finish_reason"], &body["usage"])
+    }
+
+    fn items(&self, essence: &Value) -> Vec<Value> {
+        let message = &essence["message"];
+        let says = |(name, value): (&String, &Value)| name != "role" && !is_silent(value);
+        let is_there = message.as_object().is_some_and(|message| message.iter().any(says));
+        is_there.then(|| message.clone()).into_iter().collect()
+    }
+
+    fn expected(&self, essence: &Value, changes: &mut Vec<String>) -> Vec<Value> {
+        let mut items = self.items(essence);
+        // Of the answer's id the last letters and digits.
+        let id = essence["id"].as_str().unwrap_or_default();
+        let end: Vec<char> = id.chars().rev().filter(char::is_ascii_alphanumeric).take(12).collect();
+        let end: String = end.into_iter().rev().collect();
+        for item in &mut items {
+            for (number, call) in item["tool_calls"].as_array_mut().into_iter().flatten().enumerate() {
+                if call["id"].as_str().unwrap_or_default().is_empty() && call["function"]["name"].is_string()
+                {
+                    changes.push("a call without an id gets one, which its result must name".into());
+                    call["id"] = format!("call_{end}_{number}").into();
+                }
+            }
+        }
+        items
+    }
+
+    fn sent(&self, body: &Value) -> Vec<Value> {
+        let messages = body["messages"].as_array().into_iter().flatten();
+        messages.filter(|message| message["role"] == "assistant").cloned().collect()
+    }
+
+    /// Members without a word say nothing.
+    fn piece(&self, item: &Value) -> Value {
+        let mut item = item.clone();
+        if let Some(members) = item.as_object_mut() {
+            members.retain(|_, value| !is_silent(value));
+        }
+        item
+    }
+
+    fn request_with(&self, items: Vec<Value>) -> Value {
+        let said = |text: &str| json!({"role": "user", "content": text});
+        let messages: Vec<Value> =
+            std::iter::once(said("before")).chain(items).chain([said("behind")]).collect();
+        json!({ "messages": messages })
     }
 
     fn noise(&self) -> Vec<String> {
@@ -65,12 +114,24 @@ impl Dialect for Chat {
 
     fn request(&self, body: &Value) -> Option<Request> {
         body["messages"].as_array()?;
+        // Azure has the model in the address, which is another form of the request.
+        body["model"].as_str()?;
         Some(request_of(body))
     }
 
     fn normal(&self, body: &Value) -> Value {
         normal(body)
     }
+}
+
+/// What the naive fold speaks of.
+fn essence(id: &Value, message: &Value, reason: &Value, usage: &Value) -> Value {
+    json!({"id": id, "message": message, "finish_reason": reason, "usage": usage})
+}
+
+/// Whether a member says nothing.
+fn is_silent(value: &Value) -> bool {
+    value.is_null() || *value == "" || *value == json!([]) || *value == json!({})
 }
 
 fn chunks(stream: &str) -> impl Iterator<Item = Value> {
@@ -84,23 +145,33 @@ fn chunks(stream: &str) -> impl Iterator<Item = Value> {
 /// A second, naive fold on plain values, to hold ours against.
 fn naive_fold(stream: &str) -> Value {
     let mut message = json!({"role": "assistant"});
-    let mut calls: Vec<Value> = Vec::new();
+    let mut calls: Vec<(Option<u64>, Value)> = Vec::new();
+    let (mut id, mut reason, mut usage) = (Value::Null, Value::Null, Value::Null);
     for chunk in chunks(stream) {
+        if is_silent(&id) {
+            id = chunk["id"].clone();
+        }
+        if chunk["usage"].is_object() {
+            usage = chunk["usage"].clone();
+        }
         // Of several answers to one question the first is the answer.
-        let choices = chunk["choices"].as_array().expect("a list of choices");
+        let Some(choices) = chunk["choices"].as_array() else { continue };
         let Some(first) = choices.iter().find(|choice| choice["index"].as_u64().unwrap_or_default() == 0)
         else {
             continue;
         };
+        if first["finish_reason"].is_string() {
+            reason = first["finish_reason"].clone();
+        }
         let Some(delta) = first["delta"].as_object() else { continue };
         for (name, value) in delta {
             if name == "tool_calls" {
-                for part in value.as_array().expect("a list of calls") {
-                    let index = part["index"].as_u64().expect("an index") as usize;
-                    if calls.len() <= index {
-                        calls.push(json!({"function": {"arguments": ""}}));
-                    }
-                    grow(&mut calls[index], part);
+                for part in value.as_array().into_iter().flatten() {
+                    let place = call_of(&calls, part).unwrap_or_else(|| {
+                        calls.push((part["index"].as_u64(), json!({"function": {"arguments": ""}})));
+                        calls.len() - 1
+                    });
+                    grow(&mut calls[place].1, part);
                 }
             } else {
                 grow(&mut message, &json!({name: value}));
@@ -108,9 +179,26 @@ fn naive_fold(stream: &str) -> Value {
         }
     }
     if !calls.is_empty() {
-        message["tool_calls"] = calls.into();
+        message["tool_calls"] = calls.into_iter().map(|(_, call)| call).collect();
     }
-    message
+    essence(&id, &message, &reason, &usage)
+}
+
+/// The call that a piece is more of: the latest with its index, unless it has another id; without an index the one with
+/// its id; with neither the last, unless it has a name.
+fn call_of(calls: &[(Option<u64>, Value)], part: &Value) -> Option<usize> {
+    let id_of = |value: &Value| value["id"].as_str().filter(|id| !id.is_empty()).map(str::to_owned);
+    let id = id_of(part);
+    let place = match (part["index"].as_u64(), &id) {
+        (Some(index), _) => calls.iter().rposition(|(known, _)| *known == Some(index)),
+        (None, Some(_)) => calls.iter().rposition(|(_, call)| id_of(call) == id),
+        (None, None) if part["function"]["name"].as_str().is_some_and(|name| !name.is_empty()) => None,
+        (None, None) => calls.len().checked_sub(1),
+    };
+    place.filter(|place| {
+        let known = id_of(&calls[*place].1);
+        known.is_none() || id.is_none() || known == id
+    })
 }
 
 /// Texts are appended, lists too, objects member by member, `null` changes nothing that is there.
@@ -122,6 +210,9 @@ fn grow(ours: &mut Value, delta: &Value) {
         match (ours.get_mut(name), value) {
             (None, value) => ours[name] = value.clone(),
             (Some(_), Value::Null) => {}
+            (Some(Value::String(_)), Value::String(new)) if name == "id" && new.is_empty() => {}
+            // A name comes whole, and some servers repeat it.
+            (Some(Value::String(old)), Value::String(new)) if name == "name" && old == new => {}
             (Some(Value::String(old)), Value::String(new)) if name != "id" && name != "type" => {
                 old.push_str(new);
             }
@@ -184,6 +275,12 @@ fn grow_list(parts: &mut Vec<Value>, part: &Value) {
 fn normal(body: &Value) -> Value {
     let mut body = body.clone();
     let members = body.as_object_mut().expect("a body is an object");
+    // What is null is absent, and so are tools that are none.
+    members.retain(|name, value| !value.is_null() && (name != "tools" || *value != json!([])));
+    // Without tools there is nothing to choose from.
+    if !members.contains_key("tools") {
+        members.shift_remove("tool_choice");
+    }
     if members.get("stream") == Some(&Value::Bool(false)) {
         members.shift_remove("stream");
     }
@@ -222,6 +319,9 @@ fn normal(body: &Value) -> Value {
         // Members without a word.
         message.retain(|_, value| !value.is_null() && value != "" && value != &json!([]));
     }
+    // A message without a word says nothing.
+    let messages = body["messages"].as_array_mut().expect("a list of messages");
+    messages.retain(|message| message.as_object().is_some_and(|members| members.len() > 1));
     // A description of nothing is none, and the name of the dialect constrains nothing.
     for tool in body.get_mut("tools").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut)
@@ -257,7 +357,7 @@ fn sort_required(value: &mut Value) {
 /// provider's options.
 fn request_of(body: &Value) -> Request {
     let mut request = Request::default();
-    for (name, value) in body.as_object().unwrap() {
+    for (name, value) in body.as_object().unwrap().iter().filter(|(_, value)| !value.is_null()) {
         let settings = &mut request.settings;
         match name.as_str() {
             "model" | "stream" | "stream_options" => {}
@@ -265,9 +365,9 @@ fn request_of(body: &Value) -> Request {
             "max_tokens" | "max_completion_tokens" => {
                 settings.max_output_tokens = value.as_u64().map(|number| number as u32);
             }
-            "temperature" => settings.temperature = value.as_f64(),
-            "top_p" => settings.top_p = value.as_f64(),
-            "seed" => settings.seed = value.as_u64(),
+            "temperature" if value.is_number() => settings.temperature = value.as_f64(),
+            "top_p" if value.is_number() => settings.top_p = value.as_f64(),
+            "seed" if value.is_u64() => settings.seed = value.as_u64(),
             "stop" => {
                 settings.stop = match value {
                     Value::String(text) => vec![text.clone()],
@@ -282,13 +382,19 @@ fn request_of(body: &Value) -> Request {
             },
             "parallel_tool_calls" => settings.parallel_tool_calls = value.as_bool(),
             "tool_choice" => {
-                request.tool_choice = Some(match value.as_str() {
-                    Some("auto") => ToolChoice::Auto,
-                    Some("required") => ToolChoice::Any,
-                    Some("none") => ToolChoice::None,
-                    Some(other) => panic!("a new choice: {other}"),
-                    None => ToolChoice::Tool(value["function"]["name"].as_str().unwrap().into()),
-                });
+                let name = value["function"]["name"].as_str().unwrap_or_default();
+                request.tool_choice = match value.as_str() {
+                    Some("auto") => Some(ToolChoice::Auto),
+                    Some("required") => Some(ToolChoice::Any),
+                    Some("none") => Some(ToolChoice::None),
+                    None if *value == json!({"type": "function", "function": {"name": name}}) => {
+                        Some(ToolChoice::Tool(name.into()))
+                    }
+                    _ => {
+                        request.provider_options.insert("tool_choice".into(), value.clone());
+                        None
+                    }
+                };
             }
             "response_format" => {
                 let format = &value["json_schema"];
@@ -333,11 +439,29 @@ fn conversation(list: &[Value], request: &mut Request) {
         request.system = first["content"].as_str().map(str::to_owned);
         rest = others;
     }
-    let read = messages::import(&Value::from(rest)).unwrap();
-    request.turns = read.turns;
-    // Instructions at the beginning that are not one text.
-    if let Some(system) = read.system {
-        request.turns.insert(0, Turn::System(vec![Part::text(system)]));
+    // Further instructions at the beginning are messages of their own.
+    while let [first, others @ ..] = rest
+        && ["system", "developer"].iter().any(|role| first["role"] == *role)
+    {
+        let read = messages::import(&json!([first])).unwrap();
+        request.turns.extend(read.system.map(|text| Turn::System(vec![Part::text(text)])));
+        request.turns.extend(read.turns);
+        rest = others;
+    }
+    request.turns.extend(messages::import(&Value::from(rest)).unwrap().turns);
+    // Pictures stand in the result of a tool where a server takes them there: as parts of its own form.
+    let mut recorded = rest.iter().filter(|message| message["role"] == "tool");
+    let results = request.turns.iter_mut().filter_map(|turn| match turn {
+        Turn::ToolResults(results) => Some(results),
+        _ => None,
+    });
+    for result in results.flatten() {
+        let content = recorded.next().and_then(|message| message["content"].as_array());
+        for (part, raw) in result.content.iter_mut().zip(content.into_iter().flatten()) {
+            if !matches!(part, Part::Text(_)) {
+                *part = Part::Raw(raw.into());
+            }
+        }
     }
 }
 

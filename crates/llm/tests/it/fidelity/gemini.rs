@@ -1,12 +1,11 @@
 //! Gemini's `GenerateContent`.
 
 use serde_json::{Map, Value, json};
-use toolpost_llm::schema::{SchemaTarget, lower};
 use toolpost_llm::{
     AssistantTurn, Effort, Media, MediaSource, ModelId, OutputFormat, Part, PromptCaching, RawJson, Request,
     Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
 };
-use toolpost_testkit::recordings::Answer;
+use toolpost_testkit::recordings::{Answer, RecordedRequest};
 
 use super::{Dialect, Unit};
 
@@ -21,8 +20,8 @@ impl Dialect for GenerateContent {
         "gemini"
     }
 
-    fn has_address(&self, _: &str, address: &str) -> bool {
-        let path = address.split('?').next().unwrap_or_default();
+    fn has_request(&self, _: &str, request: &RecordedRequest) -> bool {
+        let path = request.address.split('?').next().unwrap_or_default();
         path.ends_with(":generateContent") || path.ends_with(":streamGenerateContent")
     }
 
@@ -43,11 +42,45 @@ impl Dialect for GenerateContent {
     }
 
     fn oracle(&self, stream: &str) -> Value {
-        naive_fold(stream).into()
+        naive_fold(stream)
     }
 
     fn essence(&self, body: &Value) -> Value {
-        body["candidates"][0]["content"].get("parts").cloned().unwrap_or_else(|| json!([]))
+        let candidate = first_of(body).cloned().unwrap_or_default();
+        let parts = candidate["content"].get("parts").filter(|parts| parts.is_array());
+        let parts = parts.cloned().unwrap_or_else(|| json!([]));
+        essence(&parts, &candidate["finishReason"], body)
+    }
+
+    fn items(&self, essence: &Value) -> Vec<Value> {
+        essence["parts"].as_array().cloned().unwrap_or_default()
+    }
+
+    fn expected(&self, essence: &Value, changes: &mut Vec<String>) -> Vec<Value> {
+        let mut items = self.items(essence);
+        items.retain(|part| {
+            let is_signed = part["thoughtSignature"].as_str().is_some_and(|signature| !signature.is_empty());
+            let is_empty = part["text"] == "" && !is_signed && part["thought"] != true;
+            if is_empty {
+                changes.push("a text without text is left out: the provider refuses it".into());
+            }
+            !is_empty
+        });
+        items
+    }
+
+    fn sent(&self, body: &Value) -> Vec<Value> {
+        let contents = body["contents"].as_array().into_iter().flatten();
+        let models = contents.filter(|content| content["role"] == "model");
+        models.flat_map(|content| content["parts"].as_array().cloned().unwrap_or_default()).collect()
+    }
+
+    fn request_with(&self, items: Vec<Value>) -> Value {
+        json!({"contents": [
+            {"role": "user", "parts": [{"text": "before"}]},
+            {"role": "model", "parts": items},
+            {"role": "user", "parts": [{"text": "behind"}]},
+        ]})
     }
 
     fn noise(&self) -> Vec<String> {
@@ -84,7 +117,11 @@ impl Dialect for GenerateContent {
         let mut contents: Vec<Value> = Vec::new();
         for content in members["contents"].as_array().unwrap() {
             let role = content["role"].as_str().unwrap_or("user");
-            let parts = content["parts"].as_array().cloned().unwrap_or_default();
+            let mut parts = content["parts"].as_array().cloned().unwrap_or_default();
+            // Recorded clients give a text without text back beside others, which we leave out.
+            if role == "model" && parts.len() > 1 {
+                parts.retain(|part| *part != json!({"text": ""}));
+            }
             match contents.last_mut() {
                 Some(last) if last["role"] == role => last["parts"].as_array_mut().unwrap().extend(parts),
                 _ => contents.push(json!({"role": role, "parts": parts})),
@@ -100,6 +137,33 @@ impl Dialect for GenerateContent {
             }
         }
         body
+    }
+}
+
+/// Types in capitals or by number are types, and neither the order of required properties nor the dialect's name means anything. An
+/// object without properties may say so or not.
+fn normal_schema(schema: &mut Value) {
+    let Some(members) = schema.as_object_mut() else { return };
+    members.shift_remove("$schema");
+    for (name, nothing) in [("properties", json!({})), ("required", json!([]))] {
+        if members.get(name) == Some(&nothing) {
+            members.shift_remove(name);
+        }
+    }
+    for (name, value) in members.iter_mut() {
+        match (name.as_str(), value) {
+            ("type", Value::String(name)) => *name = name.to_ascii_lowercase(),
+            ("type", kind @ Value::Number(_)) => {
+                let number = kind.as_u64().unwrap_or_default() as usize;
+                let names = ["string", "number", "integer", "boolean", "array", "object", "null"];
+                *kind = names.get(number.wrapping_sub(1)).copied().into();
+            }
+            ("required", Value::Array(names)) => names.sort_by_key(Value::to_string),
+            ("properties" | "$defs", Value::Object(schemas)) => schemas.values_mut().for_each(normal_schema),
+            ("enum" | "default" | "example" | "const", _) => {}
+            (_, Value::Array(schemas)) => schemas.iter_mut().for_each(normal_schema),
+            (_, schema) => normal_schema(schema),
+        }
     }
 }
 
@@ -120,9 +184,8 @@ fn rename(value: &mut Value) {
                 if name == "parameters" {
                     name = "parametersJsonSchema".into();
                 }
-                // Recorded schemas have what the provider does not take, and it was lenient: both sides are brought there.
                 if ["parametersJsonSchema", "responseJsonSchema"].contains(&name.as_str()) {
-                    value = lower(&value, SchemaTarget::GeminiJsonSchema).schema;
+                    normal_schema(&mut value);
                 }
                 let is_foreign =
                     ["args", "response", "parametersJsonSchema", "responseJsonSchema", "responseSchema"];
@@ -134,7 +197,9 @@ fn rename(value: &mut Value) {
                 {
                     *text = text.replace('-', "+").replace('_', "/");
                 }
-                if name != "thought" || value != false {
+                let is_silent = name == "thought" && value == false
+                    || name == "description" && (value.is_null() || value == "");
+                if !is_silent {
                     renamed.insert(name, value);
                 }
             }
@@ -144,17 +209,40 @@ fn rename(value: &mut Value) {
     }
 }
 
+/// What the naive fold speaks of.
+fn essence(parts: &Value, reason: &Value, answer: &Value) -> Value {
+    json!({
+        "parts": parts,
+        "finishReason": reason,
+        "usageMetadata": answer["usageMetadata"],
+        "modelVersion": answer["modelVersion"],
+        "responseId": answer["responseId"],
+    })
+}
+
+/// The first of several answers to one question.
+fn first_of(event: &Value) -> Option<&Value> {
+    let mut candidates = event["candidates"].as_array()?.iter();
+    candidates.find(|candidate| candidate["index"].as_u64().unwrap_or_default() == 0)
+}
+
 /// A second, naive fold on plain values, to hold ours against.
-fn naive_fold(text: &str) -> Vec<Value> {
+fn naive_fold(text: &str) -> Value {
     let mut parts: Vec<Value> = Vec::new();
     let mut growing = false;
+    let (mut answer, mut reason) = (json!({}), Value::Null);
     for event in text.lines().filter_map(|line| line.strip_prefix("data:")) {
         let event: Value = serde_json::from_str(event).expect("a recorded event is JSON");
-        let candidates = event["candidates"].as_array().into_iter().flatten();
-        let first = candidates.filter(|candidate| candidate["index"].as_u64().unwrap_or_default() == 0);
-        for part in
-            first.flat_map(|candidate| candidate["content"]["parts"].as_array().cloned().unwrap_or_default())
-        {
+        for name in ["usageMetadata", "modelVersion", "responseId"] {
+            if let Some(value) = event.get(name).filter(|value| !value.is_null()) {
+                answer[name] = value.clone();
+            }
+        }
+        let Some(first) = first_of(&event) else { continue };
+        if let Some(word) = first.get("finishReason").filter(|word| !word.is_null()) {
+            reason = word.clone();
+        }
+        for part in first["content"]["parts"].as_array().cloned().unwrap_or_default() {
             let call = &part["functionCall"];
             if growing && call.is_object() && call.get("name").is_none() {
                 growing = call["willContinue"] == true;
@@ -193,7 +281,7 @@ fn naive_fold(text: &str) -> Vec<Value> {
             }
         }
     }
-    parts
+    essence(&parts.into(), &reason, &answer)
 }
 
 fn naive_argument(arguments: &mut Value, piece: &Value) {
@@ -233,14 +321,14 @@ fn request_of(body: &Value) -> Request {
                 request.turns = value.as_array().unwrap().iter().flat_map(turns_of).collect();
                 true
             }
-            "systemInstruction" => match value["parts"].as_array().unwrap().as_slice() {
+            "systemInstruction" => match value["parts"].as_array().map(Vec::as_slice).unwrap_or_default() {
                 [part] if part.as_object().unwrap().len() == 1 && part["text"].is_string() => {
                     request.system = part["text"].as_str().map(str::to_owned);
                     true
                 }
                 _ => false,
             },
-            "tools" => tools_of(value.as_array().unwrap(), &mut request),
+            "tools" if value.is_array() => tools_of(value.as_array().unwrap(), &mut request),
             "toolConfig" => choice_of(value, &mut request),
             "generationConfig" => {
                 settings_of(value, &mut request);
@@ -302,7 +390,7 @@ fn settings_of(config: &Value, request: &mut Request) {
             "maxOutputTokens" => settings.max_output_tokens = Some(value.as_u64().unwrap() as u32),
             "temperature" => settings.temperature = value.as_f64(),
             "topP" => settings.top_p = value.as_f64(),
-            "topK" => settings.top_k = value.as_u64().map(|number| number as u32),
+            "topK" if value.is_u64() => settings.top_k = value.as_u64().map(|number| number as u32),
             "stopSequences" => settings.stop = serde_json::from_value(value.clone()).unwrap(),
             "seed" => settings.seed = value.as_u64(),
             "responseMimeType" if is_json && config.get("responseJsonSchema").is_none() => {

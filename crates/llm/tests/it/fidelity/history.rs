@@ -1,170 +1,70 @@
-//! What a model said goes back in the next request as it came.
+//! What recorded clients gave back of an answer, beside what the provider said and what we give back.
+//!
+//! Where a client differs from us, the provider's own words decide: what we have as the provider said it, the client has
+//! changed. Anything else is our loss.
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use serde_json::Value;
-use toolpost_llm::{Request, Turn};
-use toolpost_testkit::recordings::{Answer, Interaction, Recording};
+use toolpost_llm::{Request, Response, Turn};
+use toolpost_testkit::recordings::{Interaction, Recording};
 
-use super::{Dialect, Unit, differences, fold, model_of};
-
-/// A member that recorded clients leave out or add, wherever it stands in an object of a type. What we have is the
-/// provider's own word, which another check holds against the answer: a rule cannot hide a loss of ours there.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Rule {
-    /// The provider whose traffic it is about.
-    pub(crate) provider: String,
-    /// The `type` of the object; empty for objects without one, `*` for all.
-    pub(crate) of: String,
-    /// The member's name.
-    pub(crate) member: String,
-    /// Only with this value.
-    #[serde(default, deserialize_with = "even_null")]
-    pub(crate) value: Option<Value>,
-    /// Whether both may have it with different values, as redacted ids.
-    #[serde(default)]
-    pub(crate) differs: bool,
-    /// Whether it is the recorded client alone that may lack it.
-    #[serde(default)]
-    pub(crate) ours_alone: bool,
-    /// Whether both may have it as texts that are the same JSON.
-    #[serde(default)]
-    pub(crate) same_json: bool,
-    /// Why it may differ.
-    pub(crate) reason: String,
-}
-
-impl Rule {
-    fn lets(&self, recorded: &Value, ours: &Value) -> bool {
-        let parsed = |value: &Value| serde_json::from_str::<Value>(value.as_str()?).ok();
-        self.differs || self.same_json && parsed(recorded).is_some_and(|json| Some(json) == parsed(ours))
-    }
-}
-
-fn even_null<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
-}
-
-/// An item that recorded clients change as they like, on purpose or by their own loss.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Exception {
-    /// A part of the file's path.
-    pub(crate) place: String,
-    /// Why it differs.
-    pub(crate) reason: String,
-    /// Whether the recorded client changes it on purpose: it is then no item that goes back, and is not counted as one.
-    #[serde(default)]
-    pub(crate) on_purpose: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Allowed {
-    pub(crate) assistant_rules: Vec<Rule>,
-    pub(crate) assistant_exceptions: Vec<Exception>,
-    pub(crate) request_rules: Vec<Rule>,
-    pub(crate) request_exceptions: Vec<Exception>,
-}
-
-/// What may differ.
-pub(crate) fn allowed() -> Allowed {
-    serde_json::from_str(include_str!("../../data/fidelity.json"))
-        .expect("the list of differences can be read")
-}
+use super::{Dialect, Unit, answered, differences, kind_of, model_of, value};
 
 /// What was counted of items that went back.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Items that stand in a recorded next request.
     pub(crate) items: usize,
-    /// Of them, equal without any rule.
-    pub(crate) verbatim: usize,
-    /// Of them, equal once the members of the rules are away.
+    /// Of them, equal to ours.
     pub(crate) equal: usize,
-    /// The others, by reason.
-    pub(crate) exceptions: BTreeMap<String, usize>,
-    /// The others that nobody has explained.
-    pub(crate) unexplained: Vec<String>,
-    /// The rules that were needed, with how often.
-    pub(crate) rules: BTreeMap<String, usize>,
-}
-
-/// Brings two values together where a rule says that one of them may lack a member, and notes which rules were needed.
-/// A member that both have is never left out, unless the rule is about its value.
-pub(crate) fn reconcile(rules: &[&Rule], recorded: &mut Value, ours: &mut Value, used: &mut Vec<String>) {
-    match (recorded, ours) {
-        (Value::Array(recorded), Value::Array(ours)) => {
-            for (recorded, ours) in recorded.iter_mut().zip(ours) {
-                reconcile(rules, recorded, ours, used);
-            }
-        }
-        (Value::Object(recorded), Value::Object(ours)) => {
-            let kind = ours.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
-            for rule in rules.iter().filter(|rule| rule.of == "*" || rule.of == kind) {
-                let fits = |found: &Value| rule.value.as_ref().is_none_or(|expected| expected == found);
-                match (recorded.get(&rule.member), ours.get(&rule.member)) {
-                    (None, Some(found)) if !rule.same_json && fits(found) => ours.shift_remove(&rule.member),
-                    (Some(found), None) if !rule.same_json && !rule.ours_alone && fits(found) => {
-                        recorded.shift_remove(&rule.member)
-                    }
-                    (Some(a), Some(b)) if a != b && rule.lets(a, b) => {
-                        ours.shift_remove(&rule.member);
-                        recorded.shift_remove(&rule.member)
-                    }
-                    _ => continue,
-                };
-                used.push(format!("`{}` of `{}`: {}", rule.member, rule.of, rule.reason));
-            }
-            for (name, recorded) in recorded.iter_mut() {
-                if let Some(ours) = ours.get_mut(name) {
-                    reconcile(rules, recorded, ours, used);
-                }
-            }
-        }
-        _ => {}
-    }
+    /// What the recorded client changed in the others, by place.
+    pub(crate) changes: BTreeMap<String, usize>,
 }
 
 /// Holds each answer that a later request of the file gives back against what we would give back.
-pub(crate) fn check(dialect: &dyn Dialect, recording: &Recording, counts: &mut Counts) {
-    let allowed = allowed();
-    let rules: Vec<&Rule> =
-        allowed.assistant_rules.iter().filter(|rule| rule.provider == dialect.provider()).collect();
+pub(crate) fn check(dialect: &dyn Dialect, recording: &Recording, counts: &mut Counts) -> Result<(), String> {
     let units = |interaction: &Interaction| dialect.units(interaction.request.as_ref()?.body.as_ref()?);
+    let mut wrong = Vec::new();
     for (number, interaction) in recording.interactions.iter().enumerate() {
         let Some(sent) = units(interaction) else { continue };
-        let Some(ours) = given_back(dialect, interaction) else { continue };
+        let Some((essence, response)) = answered(dialect, interaction) else { continue };
+        // An answer in the background is not there yet.
+        if response.items.is_empty() {
+            continue;
+        }
         let later = recording.interactions[number + 1..].iter().filter_map(units);
         let Some(next) = later.into_iter().find_map(|units| continuation(&sent, units)) else { continue };
+        let mut said = models(dialect, &dialect.request_with(dialect.items(&essence)))?;
+        said.extend(models(dialect, &dialect.request_with(dialect.expected(&essence, &mut Vec::new())))?);
+        let ours = given_back(dialect, interaction, &response)?;
         let place = format!("{}#{}", recording.path, number + 1);
-        compare(&rules, &allowed.assistant_exceptions, &place, &next, &ours, counts);
+        wrong.extend(compare(&place, &next, &ours, &said, counts));
     }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
-/// What we would send back of an answer.
-fn given_back(dialect: &dyn Dialect, interaction: &Interaction) -> Option<Vec<Value>> {
-    let model = model_of(dialect, interaction);
-    let response = match &interaction.answer {
-        _ if interaction.status >= 400 => return None,
-        Answer::Body(text) => dialect.wire().read_body(&model, interaction.status, text).ok()?,
-        Answer::Stream(text) => fold(dialect, &model, [text.as_bytes()]).ok()?.0,
-    };
-    // An answer in the background is not there yet.
-    if response.items.is_empty() {
-        return None;
-    }
+/// What we would send back of an answer to this request.
+fn given_back(
+    dialect: &dyn Dialect,
+    interaction: &Interaction,
+    response: &Response,
+) -> Result<Vec<Value>, String> {
     let mut request = Request::new("before");
     request.turns.push(Turn::Assistant(response.to_turn()));
     request.turns.push(Turn::user("behind"));
     if let Some(body) = interaction.request.as_ref().and_then(|request| request.body.as_ref()) {
         dialect.prepare(&mut request, body);
     }
-    let body = dialect.wire().write_body(&model, &request, false).expect("an answer can be given back");
-    let units = dialect.units(&super::value(&body)).expect("our own request has its conversation");
-    Some(units.into_iter().filter(|unit| unit.is_models).map(|unit| unit.value).collect())
+    let body = dialect.wire().write_body(&model_of(dialect, interaction), &request, false);
+    models(dialect, &value(&body.map_err(|error| error.to_string())?))
+}
+
+/// What the model said in a request.
+fn models(dialect: &dyn Dialect, body: &Value) -> Result<Vec<Value>, String> {
+    let units =
+        dialect.units(body).ok_or("the conversation of a request that was made here is not all there")?;
+    Ok(units.into_iter().filter(|unit| unit.is_models).map(|unit| unit.value).collect())
 }
 
 /// What the model said at the end of one conversation, if the other one goes on from it.
@@ -177,46 +77,73 @@ fn continuation(sent: &[Unit], next: Vec<Unit>) -> Option<Vec<Value>> {
     (!said.is_empty()).then_some(said)
 }
 
+/// Counts what the recorded client changed, and gives a line for each item that is neither the client's nor the
+/// provider's.
 fn compare(
-    rules: &[&Rule],
-    exceptions: &[Exception],
     place: &str,
     recorded: &[Value],
     ours: &[Value],
+    said: &[Value],
     counts: &mut Counts,
-) {
-    let nothing = Value::from("(nothing)");
-    let pairs = aligned(recorded, ours);
-    counts.items += pairs.len();
-    let (mut wrong, mut used) = (Vec::new(), Vec::new());
-    for (index, (recorded, ours)) in pairs.into_iter().enumerate() {
-        let mut recorded = recorded.unwrap_or(&nothing).clone();
-        let mut ours = ours.unwrap_or(&nothing).clone();
-        counts.verbatim += usize::from(recorded == ours);
-        reconcile(rules, &mut recorded, &mut ours, &mut used);
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (index, (recorded, ours)) in aligned(recorded, ours).into_iter().enumerate() {
+        counts.items += 1;
         if recorded == ours {
             counts.equal += 1;
             continue;
         }
-        let mut lines = vec![format!("{place}, item {}", index + 1)];
-        differences(&recorded, &ours, "", &mut lines);
-        wrong.push(lines.join("\n"));
-    }
-    for rule in used {
-        *counts.rules.entry(rule).or_default() += 1;
-    }
-    if wrong.is_empty() {
-        return;
-    }
-    match exceptions.iter().find(|exception| place.contains(&exception.place)) {
-        Some(exception) => {
-            *counts.exceptions.entry(exception.reason.clone()).or_default() += wrong.len();
-            if exception.on_purpose {
-                counts.items -= wrong.len();
+        let changes = match (recorded, ours) {
+            (Some(recorded), Some(ours)) if said.contains(ours) => changed(recorded, ours),
+            (None, Some(ours)) if said.contains(ours) => {
+                vec![format!("`{}`: leaves the item out", kind_of(ours))]
             }
+            // What we leave out of what the provider said, another check holds against what is allowed.
+            (Some(recorded), None) => vec![format!("`{}`: sends an item that we do not", kind_of(recorded))],
+            (recorded, ours) => {
+                let mut lines =
+                    vec![format!("{place}, item {}: neither the client's nor the provider's", index + 1)];
+                let nothing = Value::from("(nothing)");
+                differences(recorded.unwrap_or(&nothing), ours.unwrap_or(&nothing), "", &mut lines);
+                wrong.push(lines.join("\n"));
+                continue;
+            }
+        };
+        for change in changes {
+            *counts.changes.entry(change).or_default() += 1;
         }
-        None => counts.unexplained.extend(wrong),
     }
+    wrong
+}
+
+/// The places at which a client changed an item, each with how.
+fn changed(recorded: &Value, ours: &Value) -> Vec<String> {
+    fn walk(recorded: &Value, ours: &Value, at: &str, found: &mut Vec<String>) {
+        match (recorded, ours) {
+            (Value::Object(recorded), Value::Object(ours)) => {
+                for name in ours.keys().chain(recorded.keys().filter(|name| !ours.contains_key(*name))) {
+                    let at = format!("{at}{}{name}", if at.is_empty() { "" } else { "." });
+                    match (recorded.get(name), ours.get(name)) {
+                        (Some(recorded), Some(ours)) => walk(recorded, ours, &at, found),
+                        (None, _) => found.push(format!("drops `{at}`")),
+                        (_, None) => found.push(format!("adds `{at}`")),
+                    }
+                }
+            }
+            (Value::Array(recorded), Value::Array(ours)) if recorded.len() == ours.len() => {
+                for (recorded, ours) in recorded.iter().zip(ours) {
+                    walk(recorded, ours, at, found);
+                }
+            }
+            _ if recorded == ours => {}
+            _ => found.push(format!("changes `{at}`")),
+        }
+    }
+    let mut found = Vec::new();
+    walk(recorded, ours, "", &mut found);
+    found.sort();
+    found.dedup();
+    found.into_iter().map(|change| format!("`{}`: {change}", kind_of(ours))).collect()
 }
 
 /// Both lists side by side, of which one may lack items of the other.
@@ -227,8 +154,8 @@ fn aligned<'a>(recorded: &'a [Value], ours: &'a [Value]) -> Vec<(Option<&'a Valu
         let (left, right) = (recorded.len(), ours.len());
         match (recorded.peek(), ours.peek()) {
             (None, None) => return pairs,
-            (Some(a), Some(b)) if left < right && a["type"] != b["type"] => pairs.push((None, ours.next())),
-            (Some(a), Some(b)) if left > right && a["type"] != b["type"] => {
+            (Some(a), Some(b)) if left < right && kind_of(a) != kind_of(b) => pairs.push((None, ours.next())),
+            (Some(a), Some(b)) if left > right && kind_of(a) != kind_of(b) => {
                 pairs.push((recorded.next(), None));
             }
             _ => pairs.push((recorded.next(), ours.next())),

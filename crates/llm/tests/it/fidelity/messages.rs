@@ -1,11 +1,13 @@
 //! The Anthropic Messages API.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 use toolpost_llm::{
     AssistantTurn, CacheLifetime, Effort, HostedTool, Item, Media, MediaSource, ModelId, OutputFormat, Part,
     PromptCaching, RawJson, Request, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
 };
-use toolpost_testkit::recordings::Answer;
+use toolpost_testkit::recordings::{Answer, RecordedRequest};
 
 use super::{Dialect, Unit};
 
@@ -20,9 +22,12 @@ impl Dialect for Messages {
         "anthropic"
     }
 
-    fn has_address(&self, _: &str, address: &str) -> bool {
-        let path = address.split('?').next().unwrap_or_default();
+    fn has_request(&self, _: &str, request: &RecordedRequest) -> bool {
+        let path = request.address.split('?').next().unwrap_or_default();
+        // Of Bedrock, models of other makers and older ones have other bodies at the same address.
+        let is_message = request.body.as_ref().is_some_and(|body| body["messages"].is_array());
         path.ends_with("/v1/messages")
+            || is_message && path.contains("anthropic.") && path.ends_with("/invoke")
     }
 
     fn has_answer(&self, _: &str, answer: &Answer) -> bool {
@@ -38,11 +43,45 @@ impl Dialect for Messages {
     }
 
     fn oracle(&self, stream: &str) -> Value {
-        naive_fold(stream).into()
+        naive_fold(stream)
     }
 
     fn essence(&self, body: &Value) -> Value {
-        body["content"].clone()
+        body.clone()
+    }
+
+    fn items(&self, essence: &Value) -> Vec<Value> {
+        essence["content"].as_array().cloned().unwrap_or_default()
+    }
+
+    fn expected(&self, essence: &Value, changes: &mut Vec<String>) -> Vec<Value> {
+        let mut items = self.items(essence);
+        let is_alone = items.len() == 1;
+        items.retain(|item| {
+            let is_blank = item["type"] == "text"
+                && item["text"]
+                    .as_str()
+                    .is_some_and(|text| text.is_empty() || is_alone && text.trim().is_empty());
+            if is_blank {
+                changes.push("a text without text is left out: the provider refuses it".into());
+            }
+            !is_blank
+        });
+        items
+    }
+
+    fn sent(&self, body: &Value) -> Vec<Value> {
+        let messages = body["messages"].as_array().into_iter().flatten();
+        let models = messages.filter(|message| message["role"] == "assistant");
+        models.flat_map(|message| message["content"].as_array().cloned().unwrap_or_default()).collect()
+    }
+
+    fn request_with(&self, items: Vec<Value>) -> Value {
+        json!({"messages": [
+            {"role": "user", "content": "before"},
+            {"role": "assistant", "content": items},
+            {"role": "user", "content": "behind"},
+        ]})
     }
 
     fn noise(&self) -> Vec<String> {
@@ -64,6 +103,8 @@ impl Dialect for Messages {
 
     fn request(&self, body: &Value) -> Option<Request> {
         body["messages"].as_array()?;
+        // Bedrock has the model in the address, which is another form of the request.
+        body["model"].as_str()?;
         Some(request_of(body))
     }
 
@@ -88,48 +129,80 @@ fn remove_marks(value: &mut Value) {
 }
 
 /// A second, naive fold on plain values, to hold ours against.
-fn naive_fold(text: &str) -> Vec<Value> {
+fn naive_fold(text: &str) -> Value {
+    let mut message = Value::Null;
     let mut blocks: Vec<Value> = Vec::new();
     let mut inputs: Vec<String> = Vec::new();
-    for event in text.lines().filter_map(|line| line.strip_prefix("data:")) {
+    // What an index of the provider names last.
+    let mut places: BTreeMap<u64, usize> = BTreeMap::new();
+    let data = text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
+    // A router writes the end of another wire behind its own.
+    for event in data.filter(|data| *data != "[DONE]") {
         let event: Value = serde_json::from_str(event).expect("a recorded event is JSON");
-        let index = event["index"].as_u64().unwrap_or_default() as usize;
+        let index = event["index"].as_u64().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
             "message_start" => {
-                let content = event["message"]["content"].as_array().expect("a message has content");
-                blocks.clone_from(content);
+                message = event["message"].clone();
+                blocks = message["content"].as_array().cloned().unwrap_or_default();
                 inputs = vec![String::new(); blocks.len()];
+                places.clear();
             }
             "content_block_start" => {
-                assert_eq!(index, blocks.len());
+                places.insert(index, blocks.len());
                 blocks.push(event["content_block"].clone());
                 inputs.push(String::new());
             }
             "content_block_delta" => {
-                let (block, delta) = (&mut blocks[index], &event["delta"]);
+                let place = places[&index];
+                let (block, delta) = (&mut blocks[place], &event["delta"]);
                 for (name, value) in delta.as_object().expect("a delta is an object") {
                     match (name.as_str(), value) {
                         ("type", _) => {}
-                        ("partial_json", Value::String(part)) => inputs[index].push_str(part),
+                        ("partial_json", Value::String(part)) => inputs[place].push_str(part),
                         ("citation", value) => match &mut block["citations"] {
                             Value::Array(citations) => citations.push(value.clone()),
                             other => *other = json!([value]),
                         },
-                        (name, Value::String(part)) => {
+                        ("text" | "thinking", Value::String(part)) => {
                             let old = block[name].as_str().unwrap_or_default();
                             block[name] = format!("{old}{part}").into();
                         }
-                        other => panic!("an unknown delta: {other:?}"),
+                        (name, value) => block[name] = value.clone(),
                     }
                 }
             }
+            "message_delta" => {
+                for (name, value) in event.as_object().expect("an event is an object") {
+                    match (name.as_str(), value) {
+                        ("type", _) => {}
+                        ("delta", Value::Object(members)) => {
+                            members.iter().for_each(|(name, value)| message[name] = value.clone());
+                        }
+                        ("usage", Value::Object(counts)) => {
+                            for (name, count) in counts {
+                                if !count.is_null() || message["usage"].get(name).is_none() {
+                                    message["usage"][name] = count.clone();
+                                }
+                            }
+                        }
+                        (name, value) => message[name] = value.clone(),
+                    }
+                }
+            }
+            "message_stop" => break,
             _ => {}
         }
     }
     for (block, input) in blocks.iter_mut().zip(inputs).filter(|(_, input)| !input.is_empty()) {
-        block["input"] = serde_json::from_str(&input).expect("recorded arguments are JSON");
+        let input = match serde_json::from_str::<Value>(&input) {
+            Ok(input @ Value::Object(_)) => input,
+            // The form that the provider's documentation has for arguments that are no object.
+            _ => json!({"INVALID_JSON": input}),
+        };
+        block["input"] = input;
     }
-    blocks
+    message["content"] = blocks.into();
+    message
 }
 
 /// The forms that mean the same to the provider, brought to one.
@@ -140,6 +213,15 @@ fn normal(body: &Value) -> Value {
     }
     if let Some(system) = body.get_mut("system") {
         *system = blocks(system);
+    }
+    // Instructions without a word are none, and 1 is the number 1.0.
+    if body.get("system").is_some_and(|system| *system == json!([{"type": "text", "text": ""}])) {
+        body.as_object_mut().unwrap().shift_remove("system");
+    }
+    for name in ["temperature", "top_p"] {
+        if let Some(value) = body.get(name).and_then(Value::as_f64) {
+            body[name] = value.into();
+        }
     }
     if let Some(schema) = body.pointer_mut("/output_config/format/schema") {
         normal_schema(schema);

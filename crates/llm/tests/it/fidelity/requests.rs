@@ -2,11 +2,86 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
+use serde_json::Value;
 use toolpost_llm::{Part, Request, Turn};
-use toolpost_testkit::recordings::Recording;
+use toolpost_testkit::recordings::Interaction;
 
-use super::history::{Rule, allowed, reconcile};
-use super::{Dialect, differences, model_of, value};
+use super::{Dialect, differences, model_of, unharmed, value};
+
+/// What may differ between a recorded request and ours.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Allowed {
+    /// Members of objects.
+    rules: Vec<Rule>,
+    /// Single requests.
+    exceptions: Vec<Exception>,
+}
+
+/// A member that one side has alone, wherever it stands in an object of a type.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    /// The provider whose traffic it is about.
+    provider: String,
+    /// The `type` of the object; `request` for the body itself, `message` for one with a role.
+    of: String,
+    /// The member's name.
+    member: String,
+    /// The one side that has it.
+    side: Side,
+    /// Only with this value.
+    #[serde(default, deserialize_with = "even_null")]
+    value: Option<Value>,
+    /// Why it differs.
+    reason: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Side {
+    /// We may write it where the recorded client does not.
+    Ours,
+    /// We always write it, whatever the recorded client does.
+    AlwaysOurs,
+    /// The recorded client may write it where we do not.
+    Theirs,
+}
+
+fn even_null<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
+/// A request that differs for a reason of its own.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Exception {
+    /// A part of the file's path.
+    place: String,
+    /// Why it differs.
+    reason: String,
+}
+
+impl Allowed {
+    /// Whether a place in our body, such as `request.store changed`, is one that a recording may say nothing of.
+    pub(crate) fn is_ours(&self, dialect: &dyn Dialect, place: &str) -> bool {
+        self.rules.iter().filter(|rule| rule.provider == dialect.provider()).any(|rule| {
+            let Some((_, rest)) = place.split_once(&format!(".{}", rule.member)) else { return false };
+            match rule.side {
+                Side::Ours => true,
+                Side::AlwaysOurs => rest != " dropped",
+                Side::Theirs => false,
+            }
+        })
+    }
+}
+
+/// What may differ.
+pub(crate) fn allowed() -> Allowed {
+    serde_json::from_str(include_str!("../../data/fidelity.json"))
+        .expect("the list of differences can be read")
+}
 
 /// What was counted of requests.
 #[derive(Debug, Default)]
@@ -17,60 +92,146 @@ pub(crate) struct Counts {
     pub(crate) equal: usize,
     /// Of them, built without raw parts and the provider's own options.
     pub(crate) typed: usize,
+    /// Requests that the provider refused and our types do not say.
+    pub(crate) refused: usize,
     /// The others, by reason.
     pub(crate) exceptions: BTreeMap<String, usize>,
-    /// The others that nobody has explained.
-    pub(crate) unexplained: Vec<String>,
     /// The rules that were needed, with how often.
     pub(crate) rules: BTreeMap<String, usize>,
 }
 
-/// Builds every request of a file and holds it against the recorded one.
-pub(crate) fn check(dialect: &dyn Dialect, recording: &Recording, counts: &mut Counts) {
-    let allowed = allowed();
-    let rules: Vec<&Rule> =
-        allowed.request_rules.iter().filter(|rule| rule.provider == dialect.provider()).collect();
-    for (number, interaction) in recording.interactions.iter().enumerate() {
-        let Some(body) = interaction.request.as_ref().and_then(|request| request.body.as_ref()) else {
-            continue;
-        };
-        let place = format!("{}#{}", recording.path, number + 1);
-        // Of traffic that nobody has looked at, a form that the tests cannot read is no mistake of ours.
-        let request = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| dialect.request(body))) {
-            Ok(Some(request)) => request,
-            Ok(None) => continue,
-            Err(_) => {
-                counts.unexplained.push(format!("{place}: the tests cannot read this request"));
-                continue;
+/// Builds a recorded request and holds it against the recorded one.
+pub(crate) fn check(
+    dialect: &dyn Dialect,
+    allowed: &Allowed,
+    place: &str,
+    interaction: &Interaction,
+    counts: &mut Counts,
+) -> Result<(), String> {
+    // A request that the provider refused need not be one that our types can say.
+    if interaction.status >= 400 {
+        let look = || check_built(dialect, allowed, place, interaction, &mut Counts::default());
+        match unharmed(look) {
+            Ok(()) => check_built(dialect, allowed, place, interaction, counts)?,
+            Err(_) => counts.refused += 1,
+        }
+        return Ok(());
+    }
+    check_built(dialect, allowed, place, interaction, counts)
+}
+
+fn check_built(
+    dialect: &dyn Dialect,
+    allowed: &Allowed,
+    place: &str,
+    interaction: &Interaction,
+    counts: &mut Counts,
+) -> Result<(), String> {
+    let Some((body, request, ours)) = built(dialect, interaction)? else { return Ok(()) };
+    counts.built += 1;
+    let saved = serde_json::to_string(&request).map_err(|error| error.to_string())?;
+    let saved: Request = serde_json::from_str(&saved).map_err(|error| error.to_string())?;
+    if saved != request {
+        return Err("saving changes the request".into());
+    }
+    counts.typed += usize::from(is_typed(&request));
+    let mut used = Vec::new();
+    let wrong = wrong(dialect, allowed, body, &ours, &mut used);
+    for rule in used {
+        *counts.rules.entry(rule).or_default() += 1;
+    }
+    if wrong.is_empty() {
+        counts.equal += 1;
+        return Ok(());
+    }
+    match allowed.exceptions.iter().find(|exception| place.contains(&exception.place)) {
+        Some(exception) => {
+            *counts.exceptions.entry(exception.reason.clone()).or_default() += 1;
+            Ok(())
+        }
+        None => Err(format!("the request:\n{}", wrong.join("\n"))),
+    }
+}
+
+/// A recorded body, the request of our types that means the same, and the body that we make of it. `None` if there is none,
+/// or one of another kind.
+pub(crate) fn built<'a>(
+    dialect: &dyn Dialect,
+    interaction: &'a Interaction,
+) -> Result<Option<(&'a Value, Request, Value)>, String> {
+    let Some(body) = interaction.request.as_ref().and_then(|request| request.body.as_ref()) else {
+        return Ok(None);
+    };
+    let Some(request) = dialect.request(body) else { return Ok(None) };
+    let ours = dialect.wire().write_body(&model_of(dialect, interaction), &request, body["stream"] == true);
+    let ours = ours.map_err(|error| format!("the request: {error}"))?;
+    let ours = value(&ours);
+    Ok(Some((body, request, ours)))
+}
+
+/// One line for each place where our body is not the recorded one, once the rules are applied.
+pub(crate) fn wrong(
+    dialect: &dyn Dialect,
+    allowed: &Allowed,
+    recorded: &Value,
+    ours: &Value,
+    used: &mut Vec<String>,
+) -> Vec<String> {
+    let rules: Vec<&Rule> = allowed.rules.iter().filter(|rule| rule.provider == dialect.provider()).collect();
+    let (mut recorded, mut ours) = (dialect.normal(recorded), dialect.normal(ours));
+    let mut wrong = Vec::new();
+    reconcile(&rules, true, &mut recorded, &mut ours, used, &mut wrong);
+    differences(&recorded, &ours, "", &mut wrong);
+    wrong
+}
+
+/// Brings two bodies together where a rule says that one of them may have a member alone, and notes which rules were
+/// needed. A member that both have is never left out.
+fn reconcile(
+    rules: &[&Rule],
+    is_root: bool,
+    recorded: &mut Value,
+    ours: &mut Value,
+    used: &mut Vec<String>,
+    wrong: &mut Vec<String>,
+) {
+    match (recorded, ours) {
+        (Value::Array(recorded), Value::Array(ours)) => {
+            for (recorded, ours) in recorded.iter_mut().zip(ours) {
+                reconcile(rules, false, recorded, ours, used, wrong);
             }
-        };
-        counts.built += 1;
-        let saved = serde_json::to_string(&request).expect("a request can be saved");
-        let saved: Request = serde_json::from_str(&saved).expect("a saved request can be read");
-        assert_eq!(saved, request, "{place}: saving changes the request");
-        counts.typed += usize::from(is_typed(&request));
-        let stream = body["stream"] == true;
-        let mut wrong = Vec::new();
-        match dialect.wire().write_body(&model_of(dialect, interaction), &request, stream) {
-            Err(error) => wrong.push(format!("  {error}")),
-            Ok(ours) => {
-                let (mut ours, mut recorded) = (dialect.normal(&value(&ours)), dialect.normal(body));
-                let mut used = Vec::new();
-                reconcile(&rules, &mut recorded, &mut ours, &mut used);
-                for rule in used {
-                    *counts.rules.entry(rule).or_default() += 1;
+        }
+        (Value::Object(recorded), Value::Object(ours)) => {
+            let kind = recorded.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let kind = match kind.as_str() {
+                _ if is_root => "request",
+                "" if recorded.contains_key("role") => "message",
+                kind => kind,
+            };
+            for rule in rules.iter().filter(|rule| rule.of == kind) {
+                let fits = |found: &Value| rule.value.as_ref().is_none_or(|expected| expected == found);
+                match (recorded.get(&rule.member), ours.get(&rule.member), rule.side) {
+                    (None, Some(found), Side::Ours | Side::AlwaysOurs) if fits(found) => {
+                        ours.shift_remove(&rule.member);
+                    }
+                    (Some(found), None, Side::Theirs) if fits(found) => {
+                        recorded.shift_remove(&rule.member);
+                    }
+                    (None, None, Side::AlwaysOurs) => {
+                        wrong.push(format!("  `{}` of `{}` is not there", rule.member, rule.of));
+                        continue;
+                    }
+                    _ => continue,
                 }
-                differences(&recorded, &ours, "", &mut wrong);
+                used.push(format!("`{}` of `{}`: {}", rule.member, rule.of, rule.reason));
+            }
+            for (name, recorded) in recorded.iter_mut() {
+                if let Some(ours) = ours.get_mut(name) {
+                    reconcile(rules, false, recorded, ours, used, wrong);
+                }
             }
         }
-        if wrong.is_empty() {
-            counts.equal += 1;
-            continue;
-        }
-        match allowed.request_exceptions.iter().find(|exception| place.contains(&exception.place)) {
-            Some(exception) => *counts.exceptions.entry(exception.reason.clone()).or_default() += 1,
-            None => counts.unexplained.push(format!("{place}\n{}", wrong.join("\n"))),
-        }
+        _ => {}
     }
 }
 

@@ -1,11 +1,13 @@
 //! The Responses API, of OpenAI (and who else speaks its form of it) and of xAI.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 use toolpost_llm::{
     AssistantTurn, Effort, HostedTool, Media, ModelId, OutputFormat, Part, RawJson, Request, Thinking,
     ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
 };
-use toolpost_testkit::recordings::Answer;
+use toolpost_testkit::recordings::{Answer, RecordedRequest};
 
 use super::{Dialect, Unit};
 
@@ -29,19 +31,20 @@ impl Dialect for Responses {
         if self.is_xai { "xai" } else { "openai" }
     }
 
-    fn has_address(&self, path: &str, address: &str) -> bool {
-        let bare = address.split('?').next().unwrap_or_default();
+    fn has_request(&self, path: &str, request: &RecordedRequest) -> bool {
+        let bare = request.address.split('?').next().unwrap_or_default();
         // What was asked for in the background is fetched by its id.
         let is_fetched = bare.rsplit_once("/responses/").is_some_and(|(_, id)| id.starts_with("resp"));
-        (bare.ends_with("/responses") || is_fetched) && self.is_mine(path, address, "")
+        let model = request.body.as_ref().and_then(|body| body["model"].as_str()).unwrap_or_default();
+        (bare.ends_with("/responses") || is_fetched) && self.is_mine(path, &request.address, model)
     }
 
     fn has_answer(&self, path: &str, answer: &Answer) -> bool {
         let response = match answer {
             Answer::Body(text) => serde_json::from_str::<Value>(text).unwrap_or_default(),
             Answer::Stream(text) => {
-                let created = events(text).find(|event| event["type"] == "response.created");
-                created.map(|event| event["response"].clone()).unwrap_or_default()
+                let whole = events(text).find(|event| event["response"]["object"] == "response");
+                whole.map(|event| event["response"].clone()).unwrap_or_default()
             }
         };
         let model = response["model"].as_str().unwrap_or_default();
@@ -55,22 +58,101 @@ impl Dialect for Responses {
     fn oracle(&self, stream: &str) -> Value {
         let end = events(stream).find(is_end).expect("a whole stream has an end");
         let mut response = end["response"].clone();
-        // Encrypted thinking is encrypted anew for the end of the stream: the first form is the one that was delivered.
-        let done = events(stream).filter(|event| event["type"] == "response.output_item.done");
-        let done: Vec<Value> = done.map(|event| event["item"].clone()).collect();
-        let output = response["output"].as_array_mut().expect("a response has an output");
-        assert_eq!(output.len(), done.len(), "items that ended, and items of the answer");
-        for (item, done) in output.iter_mut().zip(done) {
-            if let Some(content) = done.get("encrypted_content") {
-                item["encrypted_content"] = content.clone();
-            }
-            assert_eq!(*item, done, "an item is more than encrypted anew");
+        // What was delivered is the answer: encrypted thinking is encrypted anew for the end of the stream, some servers
+        // change ids there, and some have no items there.
+        let mut output = response["output"].as_array().cloned().unwrap_or_default();
+        let done: Vec<Value> =
+            events(stream).filter(|event| event["type"] == "response.output_item.done").collect();
+        // The places that the provider names, as far as they are those of different items.
+        let mut indexes: Vec<u64> =
+            events(stream).filter_map(|event| event["output_index"].as_u64()).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        let place_of = |event: &Value| indexes.binary_search(&event["output_index"].as_u64()?).ok();
+        let mut places: Vec<Option<usize>> = done.iter().map(place_of).collect();
+        let mut known = places.clone();
+        known.sort_unstable();
+        known.dedup();
+        if known.len() < places.len() || known.contains(&None) {
+            places = (0..done.len()).map(Some).collect();
         }
+        let mut delivered: Vec<(Option<usize>, Value)> =
+            places.into_iter().zip(done.into_iter().map(|event| event["item"].clone())).collect();
+        delivered.sort_by_key(|(place, _)| *place);
+        for (place, item) in delivered {
+            match place.and_then(|place| output.get_mut(place)) {
+                Some(at_end) => *at_end = item,
+                None => output.push(item),
+            }
+        }
+        response["output"] = output.into();
         response
     }
 
     fn essence(&self, body: &Value) -> Value {
         body.clone()
+    }
+
+    fn adds_up(&self, stream: &str) -> bool {
+        let mut texts: BTreeMap<u64, String> = BTreeMap::new();
+        events(stream).all(|event| {
+            let index = event["output_index"].as_u64().unwrap_or_default();
+            let shown = texts.entry(index).or_default();
+            match event["type"].as_str().unwrap_or_default() {
+                "response.output_text.delta" => shown.push_str(event["delta"].as_str().unwrap_or_default()),
+                "response.output_item.done" if event["item"]["type"] == "message" => {
+                    let parts = event["item"]["content"].as_array().into_iter().flatten();
+                    let whole: String = parts.filter_map(|part| part["text"].as_str()).collect();
+                    return whole.starts_with(&std::mem::take(shown));
+                }
+                _ => {}
+            }
+            true
+        })
+    }
+
+    fn items(&self, essence: &Value) -> Vec<Value> {
+        essence["output"].as_array().cloned().unwrap_or_default()
+    }
+
+    fn expected(&self, essence: &Value, changes: &mut Vec<String>) -> Vec<Value> {
+        let mut kept: Vec<Value> = Vec::new();
+        let mut has_lost = false;
+        for mut item in self.items(essence) {
+            let has = |name: &str| match &item[name] {
+                Value::Null => false,
+                Value::Array(list) => !list.is_empty(),
+                Value::String(text) => !text.is_empty(),
+                _ => true,
+            };
+            if !self.is_xai && item["type"] == "reasoning" && !has("encrypted_content") && !has("content") {
+                changes.push(
+                    "thinking that only the provider could look up is left out: it has kept nothing".into(),
+                );
+                has_lost = true;
+                continue;
+            }
+            if has_lost && item.as_object_mut().is_some_and(|item| item.shift_remove("id").is_some()) {
+                changes.push(
+                    "the id of an item behind such thinking is left out, which would tell of it".into(),
+                );
+            }
+            kept.push(item);
+        }
+        kept
+    }
+
+    fn sent(&self, body: &Value) -> Vec<Value> {
+        let input = body["input"].as_array().map(Vec::as_slice).unwrap_or_default();
+        // All but the user's words at both ends.
+        input.get(1..input.len().saturating_sub(1)).unwrap_or_default().to_vec()
+    }
+
+    fn request_with(&self, items: Vec<Value>) -> Value {
+        let said = |text: &str| json!({"type": "message", "role": "user", "content": text});
+        let input: Vec<Value> =
+            std::iter::once(said("before")).chain(items).chain([said("behind")]).collect();
+        json!({ "input": input })
     }
 
     fn noise(&self) -> Vec<String> {
@@ -86,6 +168,9 @@ impl Dialect for Responses {
     }
 
     fn units(&self, body: &Value) -> Option<Vec<Unit>> {
+        if !body["input"].is_string() && !body["input"].is_array() {
+            return None;
+        }
         let is_part = ["previous_response_id", "conversation"]
             .iter()
             .any(|name| body.get(*name).is_some_and(|value| !value.is_null()));
@@ -109,13 +194,23 @@ impl Dialect for Responses {
         let mut body = body.clone();
         body["input"] = input(&body).into();
         let members = body.as_object_mut().expect("a body is an object");
-        for (name, value) in [("stream", Value::Bool(false)), ("store", Value::Bool(true))] {
-            if members.get(name) == Some(&value) {
-                members.shift_remove(name);
+        if members.get("stream") == Some(&Value::Bool(false)) {
+            members.shift_remove("stream");
+        }
+        // What is absent and what is null are the same here, and so are no tools; 1 is the number 1.0.
+        members.retain(|name, value| !value.is_null() && (name != "tools" || *value != json!([])));
+        for name in ["temperature", "top_p"] {
+            if let Some(value) = members.get(name).and_then(Value::as_f64) {
+                members.insert(name.into(), value.into());
             }
         }
-        // What is absent and what is null are the same here.
-        members.retain(|_, value| !value.is_null());
+        // xAI takes instructions as the first message too.
+        if self.is_xai
+            && let Some(Value::String(text)) = members.shift_remove("instructions")
+            && let Some(Value::Array(input)) = members.get_mut("input")
+        {
+            input.insert(0, item(json!({"type": "message", "role": "system", "content": text})));
+        }
         for name in ["text", "tools"] {
             members.get_mut(name).into_iter().for_each(plain_schemas);
         }

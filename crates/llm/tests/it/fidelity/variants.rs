@@ -121,8 +121,9 @@ fn essence(counts: &Counts) -> Value {
         "cut": counts.cut_streams,
         "events": counts.events,
         "kinds": counts.kinds,
-        "items": counts.history.items,
-        "equal": counts.history.equal,
+        "answers back": counts.back.answers,
+        "items back": counts.back.items,
+        "in histories": counts.history.items,
         "requests": counts.requests.built,
     })
 }
@@ -131,9 +132,9 @@ fn check_form(dialect: &dyn Dialect, chosen: &[Recording], form: Form, folder: &
     for (number, recording) in chosen.iter().enumerate() {
         std::fs::write(folder.join(format!("{number:04}.yml")), form(&recording.interactions)).unwrap();
     }
-    let (read, unread) = recordings::all(folder, &[""]);
-    assert!(unread.is_empty(), "{unread:?}");
-    let mut back: Vec<Recording> = read;
+    let found = recordings::all(folder, &[""]);
+    assert!(found.unread.is_empty(), "{:?}", found.unread);
+    let mut back: Vec<Recording> = found.recordings;
     // The names of files decide which exceptions are known.
     for (recording, original) in back.iter_mut().zip(chosen) {
         recording.path.clone_from(&original.path);
@@ -143,9 +144,9 @@ fn check_form(dialect: &dyn Dialect, chosen: &[Recording], form: Form, folder: &
 
 #[test]
 fn other_forms_of_recordings_count_the_same() {
-    let Some(dialects) = of_dialects("other_forms_of_recordings_count_the_same") else { return };
+    let Some(found) = of_dialects("other_forms_of_recordings_count_the_same") else { return };
     let mut tried = 0;
-    for (dialect, recordings) in dialects {
+    for (dialect, recordings) in found.dialects {
         let is_small = |one: &Interaction| one.request.is_some() && text_of(&one.answer).len() < LONGEST;
         let chosen: Vec<Recording> = recordings
             .into_iter()
@@ -164,4 +165,20 @@ fn other_forms_of_recordings_count_the_same() {
     }
     println!("{tried} files in four other forms");
     assert!(tried > 20 || !recordings::is_known(), "{tried}");
+}
+
+#[test]
+fn no_file_vanishes() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("cut.json", r#"{"object": "response", "output": ["#);
+    write("other.yaml", "interactions:\n- request:\n    uri: https://h/v1/embeddings\n");
+    write("cut.yaml", "when:\n  path: /v1/messages\nthen: [\n");
+    write("whole.json", "{}");
+    let found = recordings::all(folder.path(), &["/messages"]);
+    let names: Vec<&str> = found.recordings.iter().map(|recording| recording.path.as_str()).collect();
+    assert_eq!(names, ["whole.json"]);
+    assert_eq!(found.others, ["other.yaml: https://h/v1/embeddings"]);
+    let places: Vec<&str> = found.unread.iter().map(|line| line.split(" (").next().unwrap()).collect();
+    assert_eq!(places, ["cut.yaml: /v1/messages", "cut.json: no address"]);
 }
