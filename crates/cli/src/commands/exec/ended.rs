@@ -49,13 +49,7 @@ impl Ended {
         printer: &Printer,
     ) -> Result<Exit, Failure> {
         self.tell(live, printer)?;
-        let is_denied = held::is_denied(&self.outcome["applied"]) && self.verdict.is_ok();
-        let denied = || {
-            is_denied.then(|| {
-                Failure::new(Exit::Denied, "PROTECTED", "every change of the working directory was denied")
-                    .hint("Admit a path with `--allow-protected PATH`.")
-            })
-        };
+        let denied = || held::denial(&self.outcome["applied"]).filter(|_| self.verdict.is_ok());
         match trouble
             .or_else(denied)
             .or_else(|| verdict::failure(&self.verdict, verdict::Ran::Exec(self.report.effective)))
