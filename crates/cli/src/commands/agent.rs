@@ -204,11 +204,7 @@ pub(super) fn named_or_usual(named: &[String], config: &Config) -> Vec<String> {
 }
 
 /// Where a run works: with `--review` and `--discard` in a private copy of the directory.
-pub(super) fn workspace(
-    args: &AgentArgs,
-    config: &Config,
-    printer: &Printer,
-) -> Result<Workspace, Failure> {
+pub(super) fn workspace(args: &AgentArgs, config: &Config, printer: &Printer) -> Result<Workspace, Failure> {
     let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
     let mode = args.changes.mode();
     if mode == ApplyMode::Now {

@@ -149,8 +149,7 @@ pub(super) fn talk(
     drop(parts);
     let is_interrupted = matches!(ended, Ok(Exit::Interrupted));
     let allowed = &work.permission.directory.allow_protected;
-    let settled =
-        workspace.end().and_then(|changes| held::settle(changes, allowed, is_interrupted, printer));
+    let settled = workspace.end().and_then(|changes| held::settle(changes, allowed, is_interrupted, printer));
     let mut made = Vec::new();
     let put = store.map_or(Ok(NotPutAway::default()), |store| put_away(&workspace, &store, &mut made));
     show_files(&made, printer);

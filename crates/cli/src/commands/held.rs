@@ -63,9 +63,8 @@ pub(crate) fn undo(args: &UndoArgs, printer: &Printer) -> Result<Exit, Failure> 
 }
 
 fn to_json(applied: &Applied) -> Result<Value, Failure> {
-    serde_json::to_value(applied).map_err(|error| {
-        Failure::new(Exit::Failed, "INTERNAL", format!("the result has no JSON: {error}"))
-    })
+    serde_json::to_value(applied)
+        .map_err(|error| Failure::new(Exit::Failed, "INTERNAL", format!("the result has no JSON: {error}")))
 }
 
 /// Says what changed and what did not.
@@ -187,7 +186,9 @@ pub(crate) fn review(held: Applied, allowed: &[PathBuf], printer: &Printer) -> R
 pub(crate) fn notice(applied: &Applied) -> Option<String> {
     let id = &applied.id;
     (applied.state == ApplyState::Held).then(|| {
-        format!("the changes of the working directory are held: `toolpost apply {id}` or `toolpost discard {id}`")
+        format!(
+            "the changes of the working directory are held: `toolpost apply {id}` or `toolpost discard {id}`"
+        )
     })
 }
 

@@ -176,7 +176,9 @@ impl Folder {
 
     /// The path by which callers name it.
     pub(super) fn shown(&self) -> PathBuf {
-        self.original.as_ref().unwrap_or(&self.root).join(&self.beneath)
+        let top = self.original.as_ref().unwrap_or(&self.root);
+        // Without a separator at the end.
+        top.join(&self.beneath).components().collect()
     }
 
     /// Checks a path that a caller gave and makes it relative to the folder; the folder itself is `.`. Symbolic links
