@@ -133,11 +133,7 @@ fn the_person_at_the_terminal_decides() {
         work(&env);
         let (screen, running) = env.start_on_terminal("", RUN.iter().chain(&["d", "--review"]));
         screen.wait_for("yes / no / later?", 1);
-        assert!(
-            screen.text().contains("done") && screen.text().contains("+ notes"),
-            "{}",
-            screen.text()
-        );
+        assert!(screen.text().contains("done") && screen.text().contains("+ notes"), "{}", screen.text());
         assert_eq!(there(&env), before());
         screen.press(answer);
         running.finish().ok();

@@ -244,12 +244,12 @@ impl Copying {
                 continue;
             };
             if self.baseline.len() as u64 >= self.max_entries {
-                return Err(self.too_large(&format!("{} entries", self.max_entries)));
+                return Err(too_large(&format!("{} entries", self.max_entries)));
             }
             let path = level.path.join(OsStr::from_bytes(name.to_bytes()));
             self.path_bytes += path.as_os_str().len() as u64;
             if self.path_bytes > MAX_PATH_BYTES {
-                return Err(self.too_large("256 MiB of paths"));
+                return Err(too_large("256 MiB of paths"));
             }
             match self.entry(level, &name) {
                 Ok((copied, inner)) => {
@@ -267,12 +267,6 @@ impl Copying {
             }
         }
         Ok((made.st_dev, made.st_ino))
-    }
-
-    fn too_large(&self, limit: &str) -> io::Error {
-        io::Error::other(format!(
-            "it holds more than {limit}; leave out `--review` and `--discard`, or name a smaller directory"
-        ))
     }
 
     /// Copies an entry. Of a directory only the place is made, and both are given back open.
@@ -323,7 +317,7 @@ impl Copying {
         let size = stat.st_size.unsigned_abs();
         self.bytes = self.bytes.saturating_add(size);
         if self.bytes > self.max_bytes {
-            return Err(self.too_large(&format!("{} MiB", self.max_bytes >> 20)));
+            return Err(too_large(&format!("{} MiB", self.max_bytes >> 20)));
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let target = rustix::fs::openat(to, name, flags, Mode::from_raw_mode(0o600))?;
@@ -344,6 +338,12 @@ impl Copying {
         rustix::fs::fchmod(made, Mode::from_raw_mode(stat.st_mode & 0o777))?;
         Ok(rustix::fs::futimens(made, &times(stat))?)
     }
+}
+
+fn too_large(limit: &str) -> io::Error {
+    io::Error::other(format!(
+        "it holds more than {limit}; leave out `--review` and `--discard`, or name a smaller directory"
+    ))
 }
 
 fn begin(path: PathBuf, from: OwnedFd, to: OwnedFd, buffer: &mut Vec<u8>) -> io::Result<Open> {
