@@ -38,7 +38,7 @@ pub(crate) enum Workspace {
     /// One of the operator's.
     Existing(PathBuf),
     /// A private copy of one of the operator's.
-    Staged(StagedDirectory),
+    Staged(Box<StagedDirectory>),
 }
 
 impl Workspace {
@@ -86,7 +86,7 @@ impl Workspace {
     /// A private copy of an existing folder, whose changes are settled at its end.
     pub(crate) fn staged(self, sandbox: &Sandbox) -> Result<Self, Failure> {
         match self {
-            Self::Existing(path) => Ok(Self::Staged(StagedDirectory::copy(&path, sandbox)?)),
+            Self::Existing(path) => Ok(Self::Staged(Box::new(StagedDirectory::copy(&path, sandbox)?))),
             other => Ok(other),
         }
     }

@@ -150,6 +150,9 @@ pub(super) fn talk(
     let is_interrupted = matches!(ended, Ok(Exit::Interrupted));
     let allowed = &work.permission.directory.allow_protected;
     let settled = workspace.end().and_then(|changes| held::settle(changes, allowed, is_interrupted, printer));
+    if let (Err(_), Err(failure)) = (&ended, &settled) {
+        printer.warn(&failure.message);
+    }
     let mut made = Vec::new();
     let put = store.map_or(Ok(NotPutAway::default()), |store| put_away(&workspace, &store, &mut made));
     show_files(&made, printer);
