@@ -15,7 +15,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 use toolpost_core::{Priority, parse_duration};
 use toolpost_llm::Effort;
-use toolpost_sandbox::{Language, Level};
+use toolpost_sandbox::{ApplyMode, Language, Level};
 
 pub(crate) use self::agent::{
     AgentArgs, AgentKind, ChatArgs, CompactionKind, ExecutorKind, LoopArgs, RunArgs,
@@ -283,6 +283,27 @@ pub(crate) struct DirectoryArgs {
     pub(crate) allow_protected: Vec<PathBuf>,
 }
 
+/// What becomes of the changes of a working directory at the end.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct ChangesArgs {
+    /// Show the changes of the working directory, and apply them after a yes.
+    #[arg(long, help_heading = "Input", requires = "workdir", conflicts_with_all = ["discard", "live"])]
+    pub(crate) review: bool,
+    /// Discard the changes of the working directory.
+    #[arg(long, help_heading = "Input", requires = "workdir", conflicts_with = "live")]
+    pub(crate) discard: bool,
+}
+
+impl ChangesArgs {
+    pub(crate) fn mode(self) -> ApplyMode {
+        match (self.review, self.discard) {
+            (true, _) => ApplyMode::Hold,
+            (_, true) => ApplyMode::Discard,
+            _ => ApplyMode::Now,
+        }
+    }
+}
+
 /// A run whose changes are held, if one is named.
 #[derive(Args, Debug)]
 pub(crate) struct HeldArgs {
@@ -513,12 +534,8 @@ pub(crate) struct ExecArgs {
     /// Work in an existing directory; checked changes are applied at the end.
     #[arg(long, value_name = "DIR", help_heading = "Input")]
     pub(crate) workdir: Option<PathBuf>,
-    /// Show the changes of the working directory, and apply them after a yes.
-    #[arg(long, help_heading = "Input", requires = "workdir", conflicts_with_all = ["discard", "live", "session"])]
-    pub(crate) review: bool,
-    /// Discard the changes of the working directory.
-    #[arg(long, help_heading = "Input", requires = "workdir", conflicts_with_all = ["live", "session"])]
-    pub(crate) discard: bool,
+    #[command(flatten)]
+    pub(crate) changes: ChangesArgs,
     #[command(flatten)]
     pub(crate) directory: DirectoryArgs,
     /// The sandbox level: minimal, standard, strict or maximum; without it, the best that this host can give.
@@ -591,7 +608,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "PACKAGE", help_heading = "Sandbox", conflicts_with = "command")]
     pub(crate) requirement: Vec<String>,
     /// Run the code in a live interpreter of this name, which stays for the next command; begun if there is none.
-    #[arg(long, value_name = "ID", help_heading = "Session", conflicts_with_all = ["command", "stdin"])]
+    #[arg(long, value_name = "ID", help_heading = "Session", conflicts_with_all = ["command", "stdin", "review", "discard"])]
     pub(crate) session: Option<String>,
     /// Fork the session, with its memory and files, into a new one of this name, and run the code there.
     #[arg(long, value_name = "ID", help_heading = "Session", requires = "session", conflicts_with_all = ["reset", "interrupt", "end"])]

@@ -25,7 +25,7 @@ pub(crate) mod state;
 pub(crate) mod tools;
 pub(crate) mod trust;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,7 +78,12 @@ async fn toolbox_in(
         let agent = AgentFileTool::new(file.spec, file.config, file.names_model, tools, Arc::clone(&events))?;
         opened.tools.push(Arc::new(agent));
     }
-    let protected = config.protected(Some(root.path()))?;
+    // In a private copy the copies of protected files are protected.
+    let in_copy = |path: PathBuf| match path.strip_prefix(root.original()) {
+        Ok(below) => root.path().join(below),
+        Err(_) => path,
+    };
+    let protected: Vec<PathBuf> = config.protected(Some(root.original()))?.into_iter().map(in_copy).collect();
     let mut settings = CodeSettings::default();
     // Without a layer only what trust pins is held.
     settings.protected = if permission.directory.live { config.protected(None)? } else { protected.clone() };

@@ -32,6 +32,8 @@ Examples:
   toolpost run -p \"Which region grew fastest?\" --attach sales.csv --model script:sales.yaml
   # With many tools, of which the model loads those that it needs.
   toolpost run -p \"Who wrote most of this?\" --workdir . --tools builtin,command:git --dynamic
+  # In an existing directory, where you see all changes at the end and say yes or no.
+  toolpost run -p \"Fix the failing test\" --workdir . --tools builtin --review
   # In an existing folder, with one tool only, and the whole story as JSON lines.
   toolpost run -p \"Summarise notes.md\" --workdir notes --tools read_file --format jsonl
   # Code runs with the provider if its model takes that, else here; files that it makes come back.
@@ -53,6 +55,8 @@ Examples:
   toolpost chat --attach sales.csv
   # In an existing folder, where files may be written only after you are asked.
   toolpost chat --workdir . --ask
+  # In a copy of the directory: you see all changes when the conversation ends.
+  toolpost chat --workdir . --review
   # Offline: a file says what the model says, and the tools really run.
   toolpost chat --model script:sales.yaml
 
@@ -236,6 +240,11 @@ Examples:
 Code that works in a directory of this host writes to a private layer. At the end of a run, checked
 changes are applied. They are held after `--review`, Ctrl-C, a crash, or a mass deletion: more
 than 1,000 files, or everything.
+
+`run` and `chat` apply the changes of each tool call when it ends. With `--review` and `--discard`,
+tools and code work in a private copy of the directory, at most 4 GiB and 500,000 entries, and the
+changes of the whole run are settled at its end. Paths stay those of the directory. MCP servers and
+tools behind a gateway work in their own directories, which are not part of the copy.
 
 Some paths never change unless `--allow-protected` admits them: what git, shells, editors, agents
 and package managers execute or obey. An entry that changed on the host meanwhile is a conflict.

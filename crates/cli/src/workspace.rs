@@ -8,7 +8,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use toolpost_sandbox::{Outcome, Rejection, SafeDirectory, WriteError};
+use toolpost_sandbox::{Applied, Outcome, Rejection, SafeDirectory, Sandbox, StagedDirectory, WriteError};
+use toolpost_tools::FileRoot;
 
 use self::fresh::Fresh;
 pub(crate) use self::fresh::clear_stale;
@@ -36,6 +37,8 @@ pub(crate) enum Workspace {
     },
     /// One of the operator's.
     Existing(PathBuf),
+    /// A private copy of one of the operator's.
+    Staged(Box<StagedDirectory>),
 }
 
 impl Workspace {
@@ -76,6 +79,42 @@ impl Workspace {
         match self {
             Self::Fresh { folder, .. } => folder.path(),
             Self::Existing(path) => path,
+            Self::Staged(staged) => staged.path(),
+        }
+    }
+
+    /// A private copy of an existing folder, whose changes are settled at its end.
+    pub(crate) fn staged(self, sandbox: &Sandbox) -> Result<Self, Failure> {
+        match self {
+            Self::Existing(path) => Ok(Self::Staged(Box::new(StagedDirectory::copy(&path, sandbox)?))),
+            other => Ok(other),
+        }
+    }
+
+    /// Ends a private copy, and says what became of its changes.
+    pub(crate) fn end(&mut self) -> Result<Option<Applied>, Failure> {
+        let Self::Staged(staged) = self else { return Ok(None) };
+        let original = Self::Existing(staged.original());
+        match std::mem::replace(self, original) {
+            Self::Staged(staged) => Ok(Some(staged.end()?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Where file tools work.
+    pub(crate) fn root(&self) -> FileRoot {
+        let root = FileRoot::new(self.path());
+        match self {
+            Self::Staged(staged) => root.copy_of(staged.original()),
+            _ => root,
+        }
+    }
+
+    /// Remarks on what earlier runs have left.
+    pub(crate) fn notes(&self) -> &[String] {
+        match self {
+            Self::Staged(staged) => staged.notes(),
+            _ => &[],
         }
     }
 
@@ -84,6 +123,7 @@ impl Workspace {
         match self {
             Self::Fresh { folder, .. } => folder.keep(),
             Self::Existing(path) => path,
+            Self::Staged(staged) => staged.original(),
         }
     }
 
@@ -97,6 +137,13 @@ impl Workspace {
 
     /// What a person is told of attached folders that were not copied as a whole.
     pub(crate) fn left_out(&self) -> Option<String> {
+        if let Self::Staged(staged) = self {
+            let left_out: Vec<PathBuf> = staged.not_copied().map(Path::to_owned).collect();
+            let names = names_of(&left_out)?;
+            return Some(format!(
+                "the private copy leaves out {names}: sockets, pipes, devices, other mounts and unreadable files"
+            ));
+        }
         let Self::Fresh { left_out, .. } = self else { return None };
         let names = names_of(left_out)?;
         Some(format!(

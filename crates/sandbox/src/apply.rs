@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use crate::protected::{Mark, Protection};
-use crate::{Changes, Error};
+use crate::{Changes, Error, Sandbox};
 
 /// Paths that are named in [`Applied`]; of more only the number is given.
 pub(crate) const MAX_NAMED: usize = 200;
@@ -207,6 +207,52 @@ impl HeldRun {
     /// Takes back what was applied, where the host's entry is still the one that apply made.
     pub fn undo(self) -> Result<Applied, Error> {
         self.0.undo()
+    }
+}
+
+/// A private copy of a host directory, in which tools work until the changes are applied, held or discarded as a whole.
+///
+/// Programs and file tools work in [`StagedDirectory::path`] as in any host directory ([`crate::Workspace::Host`]). What
+/// they change there is not held and cannot be taken back by itself. Sockets, pipes, devices, other mounts and unreadable
+/// entries are not copied, and never change. At most [`crate::Limits::layer_bytes`] and [`crate::Limits::layer_inodes`]
+/// are copied. The changes of a process that was killed are held.
+#[derive(Debug)]
+pub struct StagedDirectory(crate::platform::StagedLayer);
+
+impl StagedDirectory {
+    /// Copies a directory. Of `sandbox` the limits and [`Sandbox::layers`], [`Sandbox::apply`],
+    /// [`Sandbox::allow_protected`] and [`Sandbox::protect`] count.
+    ///
+    /// # Errors
+    /// [`Error::Workspace`] if the directory is too large, or cannot be copied.
+    pub fn copy(directory: &Path, sandbox: &Sandbox) -> Result<Self, Error> {
+        crate::platform::StagedLayer::create(directory, sandbox).map(Self)
+    }
+
+    /// The copy.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// The host directory, without symbolic links.
+    pub fn original(&self) -> PathBuf {
+        self.0.host_directory()
+    }
+
+    /// What was not copied, relative to the directory.
+    pub fn not_copied(&self) -> impl Iterator<Item = &Path> {
+        self.0.not_copied()
+    }
+
+    /// Remarks on what earlier runs have left there, as in [`crate::Report::notes`].
+    pub fn notes(&self) -> &[String] {
+        self.0.notes()
+    }
+
+    /// Ends the copy, and applies, holds or discards what changed in it ([`Sandbox::apply`]). Nothing may run in it any
+    /// more.
+    pub fn end(self) -> Result<Applied, Error> {
+        self.0.end()
     }
 }
 

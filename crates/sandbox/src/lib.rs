@@ -125,7 +125,7 @@ mod platform;
 #[path = "other.rs"]
 mod platform;
 
-pub use apply::{Applied, ApplyMode, ApplyState, DenialReason, Denied, HeldRun, Marked};
+pub use apply::{Applied, ApplyMode, ApplyState, DenialReason, Denied, HeldRun, Marked, StagedDirectory};
 pub use backend::{Backend, Processes, Request};
 pub use cancel::Cancel;
 pub use detached::{Detached, start_detached};

@@ -127,6 +127,36 @@ pub(crate) fn held_layer(id: &str, _layers: Option<&Path>) -> Result<HeldLayer, 
     Err(Error::HeldRun { id: id.to_owned(), reason: REASON.into() })
 }
 
+/// A private copy: there is none on this host.
+#[derive(Debug)]
+pub(crate) enum StagedLayer {}
+
+impl StagedLayer {
+    pub(crate) fn create(directory: &Path, _sandbox: &Sandbox) -> Result<Self, Error> {
+        Err(Error::Workspace { path: directory.to_owned(), reason: REASON.into() })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        match *self {}
+    }
+
+    pub(crate) fn host_directory(&self) -> PathBuf {
+        match *self {}
+    }
+
+    pub(crate) fn not_copied(&self) -> impl Iterator<Item = &Path> {
+        std::iter::empty()
+    }
+
+    pub(crate) fn notes(&self) -> &[String] {
+        match *self {}
+    }
+
+    pub(crate) fn end(self) -> Result<crate::Applied, Error> {
+        match self {}
+    }
+}
+
 /// Changes that wait: there are none on this host.
 #[derive(Debug)]
 pub(crate) enum HeldLayer {}

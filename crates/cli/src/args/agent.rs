@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use toolpost_agent::claude_code::PermissionMode;
 use toolpost_llm::{CodeWanted, Effort, ToolChoice};
 
-use super::{Permission, Pull, ServerArgs, TuningArgs, duration, effort, size, tool_choice};
+use super::{ChangesArgs, Permission, Pull, ServerArgs, TuningArgs, duration, effort, size, tool_choice};
 
 /// Who works on a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -121,6 +121,8 @@ pub(crate) struct AgentArgs {
     /// Work in an existing folder instead of a fresh one.
     #[arg(long, value_name = "DIR", help_heading = "Input")]
     pub(crate) workdir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) changes: ChangesArgs,
     /// Instructions that stand before the task.
     #[arg(long, value_name = "TEXT", help_heading = "Input")]
     pub(crate) system_prompt: Option<String>,

@@ -8,15 +8,17 @@ use serde_json::{Map, Value};
 use toolpost_agent::{Agent, Builder, CompactionBy, Dynamic, Limits};
 use toolpost_core::{Artifact, ArtifactData, CallRecord, EventSink, RunId, ToolSource};
 use toolpost_llm::{Catalog, Effort, Model, Settings, ToolChoice};
+use toolpost_sandbox::{ApplyMode, Level, Sandbox};
 use toolpost_toolbox::Toolbox;
 
 use super::hosted::{Hosted, Place};
 use super::model::{Tape, catalog, open_model};
 use crate::args::{AgentArgs, CompactionKind};
-use crate::config::{Config, Origin};
+use crate::config::{Config, Origin, places};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
+use crate::style::{FAINT, one_line, paint};
 use crate::target::{self, CODE_EXECUTION};
 use crate::workspace::{Store, Workspace, all_rejected, names_of};
 
@@ -64,7 +66,7 @@ impl<'a> Parts<'a> {
         let sources = opened.sources();
         let pool = super::code_pool(config)?;
         let toolbox =
-            super::toolbox(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events))
+            super::toolbox_in(opened, workspace.root(), &args.permission, config, pool, Arc::clone(&events))
                 .await?;
         Ok(Self { args, config, tuned, catalog, hosted, events, toolbox, sources })
     }
@@ -199,6 +201,31 @@ pub(super) fn named_or_usual(named: &[String], config: &Config) -> Vec<String> {
         ([], configured) => configured,
         (named, _) => named.to_vec(),
     }
+}
+
+/// Where a run works: with `--review` and `--discard` in a private copy of the directory.
+pub(super) fn workspace(args: &AgentArgs, config: &Config, printer: &Printer) -> Result<Workspace, Failure> {
+    let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
+    let mode = args.changes.mode();
+    if mode == ApplyMode::Now {
+        return Ok(workspace);
+    }
+    if args.permission.level.or_else(|| config.choice("level")) == Some(Level::Minimal) {
+        return Err(Failure::usage("at level `minimal` code can write to the host directory itself")
+            .hint("Name `--level standard` or above, or leave out `--review` and `--discard`."));
+    }
+    let mut sandbox = Sandbox::new()
+        .apply(mode)
+        .allow_protected(args.permission.directory.allow_protected.iter().cloned())
+        .protect(config.protected(Some(workspace.path()))?);
+    if let Some(layers) = places::layers() {
+        sandbox = sandbox.layers(layers);
+    }
+    let workspace = workspace.staged(&sandbox)?;
+    for note in workspace.notes() {
+        printer.note(&format!("{} {}", paint(FAINT, "note:"), one_line(note, 500)));
+    }
+    Ok(workspace)
 }
 
 /// What takes the files that are made; none where they stay in the operator's folder.

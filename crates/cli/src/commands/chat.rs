@@ -19,7 +19,8 @@ use toolpost_llm::{Model, ModelSpec, Part, Turn};
 use toolpost_sandbox::Level;
 
 use self::input::{Input, Said};
-use super::agent::{NotPutAway, Parts, artifacts, put_away, stayed, store, tags};
+use super::agent::{NotPutAway, Parts, artifacts, put_away, stayed, store, tags, workspace};
+use super::held;
 use super::hosted::{self, Given, Place};
 use super::memory::Memory;
 use super::model::{Tape, model};
@@ -56,7 +57,7 @@ pub(super) fn talk(
     let (model, spec) = model(work, config)?;
     let tags = tags(work, config)?;
     let id = RunId::new();
-    let workspace = Workspace::open(work.workdir.as_deref(), &work.attach)?;
+    let mut workspace = workspace(work, config, printer)?;
     let store = store(work, config, &workspace, id);
     let runtime = super::runtime()?;
     let screen = Screen::new(printer, work.plain);
@@ -143,6 +144,15 @@ pub(super) fn talk(
         chat.tell(&paint(FAINT, format!("`toolpost chat --resume {id}` goes on from here")));
     }
     super::end(runtime);
+    // Nothing works in the directory any more.
+    drop(chat);
+    drop(parts);
+    let is_interrupted = matches!(ended, Ok(Exit::Interrupted));
+    let allowed = &work.permission.directory.allow_protected;
+    let settled = workspace.end().and_then(|changes| held::settle(changes, allowed, is_interrupted, printer));
+    if let (Err(_), Err(failure)) = (&ended, &settled) {
+        printer.warn(&failure.message);
+    }
     let mut made = Vec::new();
     let put = store.map_or(Ok(NotPutAway::default()), |store| put_away(&workspace, &store, &mut made));
     show_files(&made, printer);
@@ -154,7 +164,7 @@ pub(super) fn talk(
         Err(failure) => {
             Err(failure.hint(format!("The files are still in `{}`.", workspace.keep().display())))
         }
-        Ok(_) => ended,
+        Ok(_) => ended.and_then(|exit| settled.map(|()| exit)),
     }
 }
 

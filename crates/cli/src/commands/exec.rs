@@ -10,7 +10,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use toolpost_sandbox::{ApplyMode, Language, Program, Sandbox, Source, Stdin};
+use toolpost_sandbox::{Language, Program, Sandbox, Source, Stdin};
 
 use self::ended::Ended;
 use self::live::Live;
@@ -40,11 +40,7 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
     for (name, path) in attachments(args)? {
         sandbox = sandbox.file(name, Source::Path(path));
     }
-    sandbox = sandbox.apply(match (args.review, args.discard) {
-        (true, _) => ApplyMode::Hold,
-        (_, true) => ApplyMode::Discard,
-        _ => ApplyMode::Now,
-    });
+    sandbox = sandbox.apply(args.changes.mode());
     let mut live = Live::new(printer);
     let mut outcome = supervised(&sandbox, &program, &mut live)?;
     if live.is_closed() {
@@ -54,7 +50,7 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
         None => (Vec::new(), None),
         Some(directory) => crate::workspace::export(&mut outcome, directory),
     };
-    if args.review
+    if args.changes.review
         && let Some(held) = outcome.applied.take()
     {
         // The layer is free when the artifacts are put away.

@@ -62,11 +62,14 @@ pub(crate) fn undo(args: &UndoArgs, printer: &Printer) -> Result<Exit, Failure> 
     report(&undone, printer)
 }
 
+fn to_json(applied: &Applied) -> Result<Value, Failure> {
+    serde_json::to_value(applied)
+        .map_err(|error| Failure::new(Exit::Failed, "INTERNAL", format!("the result has no JSON: {error}")))
+}
+
 /// Says what changed and what did not.
 fn report(applied: &Applied, printer: &Printer) -> Result<Exit, Failure> {
-    let value = serde_json::to_value(applied).map_err(|error| {
-        Failure::new(Exit::Failed, "INTERNAL", format!("the result has no JSON: {error}"))
-    })?;
+    let value = to_json(applied)?;
     if !printer.is_text() {
         printer.json(&value)?;
     }
@@ -77,8 +80,16 @@ fn report(applied: &Applied, printer: &Printer) -> Result<Exit, Failure> {
 }
 
 /// Whether nothing was applied because of what is protected.
-pub(crate) fn is_denied(applied: &Value) -> bool {
+fn is_denied(applied: &Value) -> bool {
     applied["changed"] == 0 && applied["denied_count"].as_u64().is_some_and(|count| count > 0)
+}
+
+/// The failure of a run of which nothing was applied because of what is protected.
+pub(crate) fn denial(applied: &Value) -> Option<Failure> {
+    is_denied(applied).then(|| {
+        Failure::new(Exit::Denied, "PROTECTED", "every change of the working directory was denied")
+            .hint("Admit a path with `--allow-protected PATH`.")
+    })
 }
 
 /// What a person reads of an apply, from its JSON: nothing where there was nothing to apply.
@@ -149,11 +160,14 @@ fn list(printer: &Printer) -> Result<Exit, Failure> {
 /// Shows the changes of a run that are held, and applies them after a yes.
 pub(crate) fn review(held: Applied, allowed: &[PathBuf], printer: &Printer) -> Result<Applied, Failure> {
     let run = HeldRun::find(&held.id, places::layers().as_deref())?;
-    printer.note(&difference(&run));
+    if !printer.is_text() {
+        return Ok(held);
+    }
+    printer.say(&difference(&run));
     if !io::stdin().is_terminal() {
         return Ok(held);
     }
-    printer.note(&format!("{} yes / no / later? ", paint(WARN, "Apply these changes?")));
+    printer.say(&format!("{} yes / no / later? ", paint(WARN, "Apply these changes?")));
     let answer =
         port::read_line(|| false).map_err(|error| Failure::file("the answer", Path::new("-"), &error))?;
     match answer.to_lowercase().as_str() {
@@ -166,6 +180,41 @@ pub(crate) fn review(held: Applied, allowed: &[PathBuf], printer: &Printer) -> R
         }
         _ => Ok(held),
     }
+}
+
+/// What the record of a run says of changes that are held.
+pub(crate) fn notice(applied: &Applied) -> Option<String> {
+    let id = &applied.id;
+    (applied.state == ApplyState::Held).then(|| {
+        format!(
+            "the changes of the working directory are held: `toolpost apply {id}` or `toolpost discard {id}`"
+        )
+    })
+}
+
+/// Settles the changes of an agent's run, if it worked in a private copy: held ones are reviewed, unless the run was
+/// interrupted.
+pub(crate) fn settle(
+    ended: Option<Applied>,
+    allowed: &[PathBuf],
+    is_interrupted: bool,
+    printer: &Printer,
+) -> Result<(), Failure> {
+    let Some(mut applied) = ended else { return Ok(()) };
+    if applied.state == ApplyState::Held && !is_interrupted {
+        let first = applied.clone();
+        applied = review(applied, allowed, printer)?;
+        if applied.state == ApplyState::Applied {
+            // What could not even be held was not applied either.
+            applied.denied.splice(0..0, first.denied);
+            applied.denied_count += first.denied_count;
+        }
+    }
+    let value = to_json(&applied)?;
+    for line in lines(&value) {
+        printer.note(&line);
+    }
+    denial(&value).filter(|_| applied.state == ApplyState::Applied).map_or(Ok(()), Err)
 }
 
 /// The changes as a unified diff. Names and lines show each character that a terminal would obey.

@@ -12,10 +12,10 @@ use toolpost_agent::{Outcome, StopReason};
 use toolpost_core::{Artifact, Event, RunId, RunRecord, Schema, Scope, Usage, format_duration};
 use toolpost_llm::{ModelError, ModelSpec, Part, Turn};
 
-use super::agent::{NotPutAway, Parts, artifacts, put_away, stayed, store, tags};
+use super::agent::{NotPutAway, Parts, artifacts, put_away, stayed, store, tags, workspace};
 use super::memory::Memory;
 use super::model::{Tape, model};
-use super::{agent_tool, hosted};
+use super::{agent_tool, held, hosted};
 use crate::args::{AgentKind, Format, RunArgs};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -25,7 +25,6 @@ use crate::print::Printer;
 use crate::progress::has_last_words;
 use crate::style::{FAINT, GOOD, HINT, harmless, label, paint};
 use crate::terminal::Screen;
-use crate::workspace::Workspace;
 use crate::{env, interrupt, progress};
 
 /// The longest task, in bytes.
@@ -51,7 +50,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let (model, spec) = model(work, config)?;
     let tags = tags(work, config)?;
     let id = RunId::new();
-    let workspace = Workspace::open(work.workdir.as_deref(), &work.attach)?;
+    let mut workspace = workspace(work, config, printer)?;
     let store = store(work, config, &workspace, id);
     let screen = Screen::new(printer, work.plain);
     let events = progress::sink_of(printer, screen.clone());
@@ -113,6 +112,9 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     })?;
     let shown = screen.map(|screen| screen.settle());
     super::end(runtime);
+    // Nothing works in the directory any more.
+    drop((agent, parts));
+    let changes = workspace.end();
     let mut record = RunRecord::clone(&outcome.record);
     let put = match &store {
         Some(store) => put_away(&workspace, store, &mut record.artifacts),
@@ -126,6 +128,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         printer.warn(notice);
     }
     record.notices.extend(told);
+    record.notices.extend(changes.as_ref().ok().and_then(|changes| held::notice(changes.as_ref()?)));
     if record.artifacts != outcome.record.artifacts || record.notices != outcome.record.notices {
         let runtime = super::runtime()?;
         if let Some(notice) = runtime.block_on(memory.amend(&record)) {
@@ -150,13 +153,19 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
             None => failure,
         })
         .and_then(|exit| written.map(|()| exit));
+    let is_interrupted = ended.as_ref().is_err_and(|failure| failure.exit == Exit::Interrupted);
+    let allowed = &work.permission.directory.allow_protected;
+    let settled = changes.and_then(|changes| held::settle(changes, allowed, is_interrupted, printer));
+    if let (Err(_), Err(failure)) = (&ended, &settled) {
+        printer.warn(&failure.message);
+    }
     crate::workspace::clear_stale();
     match put {
         // What could not be put away stays where it is.
         Err(failure) => {
             Err(failure.hint(format!("The files are still in `{}`.", workspace.keep().display())))
         }
-        Ok(_) => ended.and_then(|exit| rejected.map(|()| exit)),
+        Ok(_) => ended.and_then(|exit| rejected.and(settled).map(|()| exit)),
     }
 }
 

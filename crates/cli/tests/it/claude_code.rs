@@ -170,6 +170,8 @@ const OF_THE_LOOP: &[&[&str]] = &[
     &["--fork", "x"],
     &["--no-save"],
     &["--plain"],
+    &["--review", "--workdir", "."],
+    &["--discard", "--workdir", "."],
     &["--live"],
     &["--allow-protected", "x"],
 ];

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::support::TestEnv;
 use crate::{
     call, chat, claude_code, config, directory, docker, exec, files, gateway, global, hosted, login, look,
-    loop_limits, mcp, memory, models, packages, replay, run, serve, serve_oauth, serve_tasks, session,
-    several, state, targets, tuning,
+    loop_limits, mcp, memory, models, packages, replay, review, run, serve, serve_oauth, serve_tasks,
+    session, several, state, targets, tuning,
 };
 
 /// The test that holds an option: its name, and the file that it stands in.
@@ -170,6 +170,8 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--enable-file-support"), by!(hosted::enable_file_support)),
         (("run", "--code"), by!(hosted::code)),
         (("run", "--workdir"), by!(run::workdir)),
+        (("run", "--review"), by!(review::review)),
+        (("run", "--discard"), by!(review::discard)),
         (("run", "--system-prompt"), by!(run::system_prompt)),
         (("run", "--model"), by!(run::model)),
         (("models ls", "--provider"), by!(models::provider)),

@@ -51,7 +51,7 @@ pub(crate) use build_cache::private_folder;
 pub(crate) use detached::detached;
 pub(crate) use facts::Facts;
 pub(crate) use files::{Store, open_regular, read_artifact};
-pub(crate) use layer::{HeldLayer, LiveDirectory, all as held_layers, find as held_layer};
+pub(crate) use layer::{HeldLayer, LiveDirectory, StagedLayer, all as held_layers, find as held_layer};
 pub(crate) use run::{Output, run};
 pub(crate) use session::{Calls, Handle, Interpreter};
 pub(crate) use supervise::Flag;

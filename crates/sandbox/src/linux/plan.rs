@@ -239,7 +239,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     }
     layers.push(Layer::CgroupNamespace);
     let workspace = match &host {
-        Some(folder) if level == Level::Standard => folder.path().to_owned(),
+        Some(folder) if level == Level::Standard => folder.shown(),
         _ => PathBuf::from(WORKSPACE),
     };
     let scratch = (limits.workspace_bytes, limits.workspace_inodes);

@@ -28,8 +28,8 @@ use crate::language::{FIGURES, HEAP};
 use crate::ready::Payload;
 use crate::running::Pipes;
 use crate::{
-    Error, Host, Language, Level, Limits, Program, Ready, Report, SYSTEM_SEARCH_PATH, Sandbox, Stdin,
-    Workspace,
+    ApplyMode, Error, Host, Language, Level, Limits, Program, Ready, Report, SYSTEM_SEARCH_PATH, Sandbox,
+    Stdin, Workspace,
 };
 
 /// Besides the limits: what kills and stops all at once, and counts the time of single cells.
@@ -408,6 +408,15 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
                 "at level `{level}` a program cannot be kept from writing there; name `standard` or above"
             ),
         }),
+        Workspace::Host(path) if !level.is_boundary() && sandbox.apply != ApplyMode::Now => {
+            Err(Error::Workspace {
+                path: path.clone(),
+                reason: format!(
+                    "at level `{level}` a program writes to it directly, and no change can be held or discarded; name \
+                     `standard` or above"
+                ),
+            })
+        }
         Workspace::Host(path) | Workspace::LiveHost(path) if !level.is_boundary() => {
             Ok(Place::Host(HostFolder::open_shared(path)?))
         }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::files::Owner;
 use super::launch::c_string;
-use super::layer::Layer;
+use super::layer::{self, Layer};
 use super::repositories::{self, Repositories};
 use super::root::path as c_path;
 use super::steps::{Step, attribute};
@@ -196,6 +196,11 @@ impl HostFolder {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The path by which a program sees it where host paths are the program's: a private copy has the one of its original.
+    pub(super) fn shown(&self) -> PathBuf {
+        layer::original(&self.stat).unwrap_or_else(|| self.path.clone())
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {

@@ -66,7 +66,7 @@ fn open_folder(folder: &Folder) -> Result<OwnedFd, ToolError> {
         Errno::NOSYS | Errno::PERM => no_openat2(errno),
         errno => ToolError::precondition(format!(
             "the working folder `{}` cannot be opened: {errno}",
-            folder.path().display()
+            folder.shown().display()
         ))
         .suggest("Make the folder, or give another working folder."),
     })

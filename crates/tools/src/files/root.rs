@@ -23,6 +23,7 @@ const WORKSPACE_INSIDE: &str = "/workspace";
 #[derive(Clone, Debug)]
 pub struct FileRoot {
     path: PathBuf,
+    original: Option<PathBuf>,
     admitted: Vec<PathBuf>,
     host: Vec<PathBuf>,
     budget: Arc<Budget>,
@@ -40,6 +41,7 @@ impl FileRoot {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
+            original: None,
             admitted: Vec::new(),
             host: Vec::new(),
             budget: budget(Self::DEFAULT_BYTES, Self::DEFAULT_ENTRIES),
@@ -75,9 +77,22 @@ impl FileRoot {
         self
     }
 
+    /// Names the directory that the root is a private copy of: its absolute paths mean those of the copy, and messages
+    /// name it.
+    #[must_use]
+    pub fn copy_of(mut self, original: impl Into<PathBuf>) -> Self {
+        self.original = Some(original.into());
+        self
+    }
+
     /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The directory that callers name: the folder, or the one that it is a copy of.
+    pub fn original(&self) -> &Path {
+        self.original.as_deref().unwrap_or(&self.path)
     }
 }
 
@@ -90,6 +105,8 @@ fn budget(bytes: u64, entries: u64) -> Arc<Budget> {
 pub(crate) struct Folder {
     /// What the operator gave, without symbolic links.
     pub(super) root: PathBuf,
+    /// What it is a copy of, if it is one.
+    original: Option<PathBuf>,
     /// The working folder below it, empty when it is the root itself.
     pub(super) beneath: PathBuf,
     /// Whether reading follows links that stay inside.
@@ -122,14 +139,15 @@ impl Folder {
                 .suggest("Call with a working folder beneath the root, or provide another `FileRoot`.")
             })?,
         };
-        let FileRoot { admitted, host, budget, .. } = root;
-        Ok(Some(Self { root: path, beneath, follows_links: true, admitted, host, budget }))
+        let FileRoot { original, admitted, host, budget, .. } = root;
+        Ok(Some(Self { root: path, original, beneath, follows_links: true, admitted, host, budget }))
     }
 
     /// A root itself, in which no link is followed.
     pub(super) fn strict(root: &FileRoot) -> Result<Self, ToolError> {
         Ok(Self {
             root: real(&root.path)?,
+            original: root.original.clone(),
             beneath: PathBuf::new(),
             follows_links: false,
             admitted: root.admitted.clone(),
@@ -154,6 +172,13 @@ impl Folder {
     /// Its path on the host.
     pub(crate) fn path(&self) -> PathBuf {
         self.root.join(&self.beneath)
+    }
+
+    /// The path by which callers name it.
+    pub(super) fn shown(&self) -> PathBuf {
+        let top = self.original.as_ref().unwrap_or(&self.root);
+        // Without a separator at the end.
+        top.join(&self.beneath).components().collect()
     }
 
     /// Checks a path that a caller gave and makes it relative to the folder; the folder itself is `.`. Symbolic links
@@ -196,7 +221,7 @@ impl Folder {
     }
 
     fn strip_root<'a>(&self, given: &'a str) -> Result<&'a Path, ToolError> {
-        let own = self.path();
+        let own = self.shown();
         Path::new(given).strip_prefix(&own).map_err(|_| {
             let inside = Path::new(given).strip_prefix(WORKSPACE_INSIDE).ok();
             let hint = match inside {
@@ -307,6 +332,7 @@ mod tests {
     fn folder() -> Folder {
         Folder {
             root: "/srv/data".into(),
+            original: None,
             beneath: "run".into(),
             follows_links: true,
             admitted: Vec::new(),

@@ -86,6 +86,22 @@ async fn an_absolute_path_inside_the_folder_is_taken() {
 }
 
 #[tokio::test]
+async fn a_copy_goes_by_the_paths_of_its_original() {
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::write(copy.path().join("a.txt"), "a").unwrap();
+    let root = FileRoot::new(copy.path()).copy_of("/srv/project");
+    assert_eq!((root.path(), root.original()), (copy.path(), std::path::Path::new("/srv/project")));
+    let bench = Bench::with(|builder| builder.provide(root));
+    let mut call = bench.call("read_file", json!({"path": "/srv/project/a.txt"}));
+    call.options.working_dir = Some(copy.path().to_owned());
+    assert_eq!(bench.toolbox.call(call.clone()).await.result.unwrap().model_text(), "a");
+    call.arguments = json!({"path": copy.path().join("a.txt")}).into();
+    let error = bench.toolbox.call(call).await.result.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidPath);
+    assert!(error.message().contains("outside the working folder `/srv/project`"), "{error}");
+}
+
+#[tokio::test]
 async fn a_link_that_stays_inside_is_followed_for_reading() {
     let bench = Bench::new();
     bench.put("data/a.txt", "inside");

@@ -49,13 +49,7 @@ impl Ended {
         printer: &Printer,
     ) -> Result<Exit, Failure> {
         self.tell(live, printer)?;
-        let is_denied = held::is_denied(&self.outcome["applied"]) && self.verdict.is_ok();
-        let denied = || {
-            is_denied.then(|| {
-                Failure::new(Exit::Denied, "PROTECTED", "every change of the working directory was denied")
-                    .hint("Admit a path with `--allow-protected PATH`.")
-            })
-        };
+        let denied = || held::denial(&self.outcome["applied"]).filter(|_| self.verdict.is_ok());
         let level = self.report.effective;
         let has_layer = self.report.has(Layer::PrivateLayer);
         let ran = if has_layer { Ran::Layer(level) } else { Ran::Exec(level) };

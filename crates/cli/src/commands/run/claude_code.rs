@@ -234,6 +234,8 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         ("--resume", args.work.resume.is_some()),
         ("--fork", args.work.fork.is_some()),
         ("--no-save", args.work.no_save),
+        ("--review", args.work.changes.review),
+        ("--discard", args.work.changes.discard),
         ("--live", args.work.permission.directory.live),
         ("--allow-protected", !args.work.permission.directory.allow_protected.is_empty()),
         ("--no-wrap-up", args.work.no_wrap_up),

@@ -64,7 +64,7 @@ impl Layer {
                 self.is_done = true;
                 Ok(Applied::new(self.id(), ApplyState::Discarded))
             }
-            ApplyMode::Now if held_because.is_none() => self.apply(admitted, false),
+            ApplyMode::Now if held_because.is_none() || self.record.of_copy => self.apply(admitted, false),
             _ if changes::is_empty(self.upper()) => {
                 self.is_done = true;
                 Ok(Applied::new(self.id(), ApplyState::Applied))
@@ -77,13 +77,18 @@ impl Layer {
         Error::HeldRun { id: self.record.id.clone(), reason: error.into().to_string() }
     }
 
-    fn hold(&mut self, because: Option<&'static str>, admitted: &Admitted) -> Result<Applied, Error> {
+    /// Notes what the operator admits and pins.
+    pub(super) fn admit(&mut self, admitted: &Admitted) {
         let bytes =
             |paths: &[PathBuf]| paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
-        self.record.state = State::Held;
-        self.record.held_because = because.map(ToOwned::to_owned);
         self.record.allowed = bytes(&admitted.allowed);
         self.record.pinned = bytes(&admitted.pinned);
+    }
+
+    fn hold(&mut self, because: Option<&'static str>, admitted: &Admitted) -> Result<Applied, Error> {
+        self.admit(admitted);
+        self.record.state = State::Held;
+        self.record.held_because = because.map(ToOwned::to_owned);
         self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
         Ok(Applied { held_because: because, ..Applied::new(self.id(), ApplyState::Held) })
     }
@@ -97,7 +102,7 @@ impl Layer {
         }
         let _lock = lock(self.host.as_fd()).map_err(|error| self.fail(error))?;
         let mut engine = Engine::new(self, admitted).map_err(|error| self.fail(error))?;
-        if !is_forced && engine.deletes_much(&changes.list) {
+        if !is_forced && !self.record.of_copy && engine.deletes_much(&changes.list) {
             return self.hold(Some(MASS_DELETION), admitted);
         }
         drop(engine);
@@ -115,7 +120,7 @@ impl Layer {
                 DenialReason::Failed(format!("not every change was applied: {reason}")),
             );
         }
-        applied.can_undo = !done.is_empty() && done.len() <= MAX_UNDO;
+        applied.can_undo = !done.is_empty() && done.len() <= MAX_UNDO && !self.record.of_copy;
         // What was denied stays readable as long as the outcome, and no longer.
         self.is_done = !applied.can_undo;
         if applied.can_undo {

@@ -12,7 +12,7 @@ use super::super::files::open_beneath;
 use super::admitted::Admitted;
 use super::changes::{self, Kind};
 use super::undo::undo;
-use super::{Instant, Layer, UPPER, open_directory, parents, path_of, remove};
+use super::{Instant, Layer, UPPER, open_directory, parents, path_of, remove, staged};
 use crate::apply::{Applied, ApplyState};
 use crate::{Changes, Error};
 
@@ -31,6 +31,8 @@ pub(super) enum State {
     /// The program runs, or was killed together with the host program.
     #[default]
     Running,
+    /// Tools work in a private copy, or their process was killed.
+    Staged,
     /// Its changes wait.
     Held,
     /// Its changes are being applied; a host program that ends here leaves the rest to the next one.
@@ -80,6 +82,9 @@ pub(super) struct Record {
     pub(super) allowed: Vec<Vec<u8>>,
     /// Host paths that the operator's trust pins.
     pub(super) pinned: Vec<Vec<u8>>,
+    /// Whether the directory is a private copy, which is reviewed as a whole: nothing is held or taken back before.
+    #[serde(default)]
+    pub(super) of_copy: bool,
 }
 
 impl Record {
@@ -106,7 +111,7 @@ pub(super) fn save_done(directory: BorrowedFd<'_>, done: &[Done]) -> io::Result<
 }
 
 /// Writes a file in one step.
-fn replace(directory: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
+pub(super) fn replace(directory: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
     let next = format!("{name}.next");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, &*next, flags, Mode::from_raw_mode(0o600))?;
@@ -146,8 +151,8 @@ pub(super) fn name(device: u64, inode: u64, id: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct HeldLayer {
     path: PathBuf,
-    directory: OwnedFd,
-    record: Record,
+    pub(super) directory: OwnedFd,
+    pub(super) record: Record,
 }
 
 fn fail(id: &str, reason: impl Into<String>) -> Error {
@@ -157,10 +162,11 @@ fn fail(id: &str, reason: impl Into<String>) -> Error {
 /// How long changes are held for a directory that is gone, as a moved one is.
 const HELD_FOR: Duration = Duration::from_hours(24 * 30);
 
-/// Layers that no run uses, the newest first. What belongs to a directory that is gone is removed.
+/// Layers that no run uses, the newest first. What belongs to a directory that is gone is removed, and what holds nothing.
 pub(crate) fn all(chosen: Option<&Path>) -> Vec<HeldLayer> {
-    let (gone, rest): (Vec<_>, Vec<_>) = matching(chosen, "").into_iter().partition(HeldLayer::is_of_no_use);
-    gone.into_iter().for_each(HeldLayer::discard);
+    let is_useless = |layer: &HeldLayer| layer.holds_nothing() || layer.is_of_no_use();
+    let (useless, rest): (Vec<_>, Vec<_>) = matching(chosen, "").into_iter().partition(is_useless);
+    useless.into_iter().for_each(HeldLayer::discard);
     rest
 }
 
@@ -177,7 +183,10 @@ fn matching(chosen: Option<&Path>, prefix: &str) -> Vec<HeldLayer> {
             if entry.file_name().to_string_lossy().starts_with(prefix)
                 && let Ok(layer) = HeldLayer::open(&entry.path())
             {
-                all.push(layer);
+                match layer.record.state {
+                    State::Staged => all.extend(staged::recover(layer)),
+                    _ => all.push(layer),
+                }
             }
         }
     }
@@ -230,14 +239,18 @@ impl HeldLayer {
 
     /// Whether a run was killed that had changed nothing.
     pub(super) fn holds_nothing(&self) -> bool {
-        self.record.state == State::Running
-            && self.upper().is_ok_and(|upper| changes::is_empty(upper.as_fd()))
+        self.record.state == State::Running && self.upper_is_empty()
     }
 
-    /// Whether its directory is gone, and with it what could be taken back or, after a time, applied.
+    pub(super) fn upper_is_empty(&self) -> bool {
+        self.upper().is_ok_and(|upper| changes::is_empty(upper.as_fd()))
+    }
+
+    /// Whether its directory is gone, and with it what could be taken back or, after a time, applied. A private copy goes
+    /// with its process.
     fn is_of_no_use(&self) -> bool {
         let is_old = || self.started().elapsed().is_ok_and(|age| age > HELD_FOR);
-        (!self.is_waiting() || is_old()) && self.host().is_err()
+        self.record.of_copy || (!self.is_waiting() || is_old()) && self.host().is_err()
     }
 
     fn upper(&self) -> io::Result<OwnedFd> {

@@ -74,7 +74,7 @@ impl LiveLayer {
                 Engine::new(&self.layer, &self.admitted).map_err(|error| self.layer.fail(error))?;
             // The program may still hold its files open: what is on the host is a copy of them.
             engine.copies_only();
-            if engine.deletes_much(&changes) {
+            if !self.layer.record.of_copy && engine.deletes_much(&changes) {
                 let held = Applied::new(self.layer.id(), ApplyState::Held);
                 return Ok(Some(Applied { held_because: Some(MASS_DELETION), ..held }));
             }

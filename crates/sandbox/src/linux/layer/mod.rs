@@ -10,6 +10,7 @@ mod apply;
 mod changes;
 mod held;
 mod live;
+mod staged;
 mod undo;
 mod view;
 
@@ -34,6 +35,8 @@ pub(crate) use self::held::{HeldLayer, all, find};
 use self::held::{Record, State};
 pub(crate) use self::live::LiveDirectory;
 pub(super) use self::live::LiveLayer;
+pub(crate) use self::staged::StagedLayer;
+pub(super) use self::staged::original;
 use crate::{Changes, Error};
 
 /// How often the directory for layers is made again.
@@ -117,6 +120,7 @@ impl Layer {
             inode: stat.st_ino,
             since: (begun.st_ctime, begun.st_ctime_nsec as i64),
             state: State::Running,
+            of_copy: staged::original(stat).is_some(),
             ..Record::default()
         };
         record.save(directory.as_fd())?;

@@ -1,0 +1,289 @@
+//! `run` and `chat` with `--review` and `--discard`: tools and code change a private copy, and a person decides at the end.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use toolpost_sandbox::{Host, Level};
+
+use crate::support::{Finished, TestEnv, eventually};
+
+const TOOLS: &str = "write_file,read_file,run_command";
+
+fn prepared() -> Option<TestEnv> {
+    if !Host::probe().availability(Level::Strict).is_some_and(|entry| entry.available) {
+        println!("SKIP review: this host gives no namespaces, and so no private layer");
+        return None;
+    }
+    let env = TestEnv::new();
+    env.write("d/old", "old");
+    Some(env)
+}
+
+fn write(path: impl Into<String>, content: &str) -> Value {
+    json!({ "tool": "write_file", "args": { "path": path.into(), "content": content } })
+}
+
+fn sh(script: &str) -> Value {
+    json!({ "tool": "run_command", "args": { "argv": ["sh", "-c", script] } })
+}
+
+/// Lets a model make these calls one after the other, each with what its result must contain.
+fn script(env: &TestEnv, calls: &[(Value, &str)]) {
+    let mut turns: Vec<Value> = Vec::new();
+    let mut expected = None;
+    for (call, contains) in calls {
+        turns.push(match expected.replace(contains) {
+            Some(before) => json!({ "calls": [call], "expect": { "result_contains": before } }),
+            None => json!({ "calls": [call] }),
+        });
+    }
+    turns.push(json!({ "text": "done", "expect": { "result_contains": expected.unwrap() } }));
+    env.write("script.yaml", json!({ "turns": turns }).to_string());
+}
+
+const RUN: [&str; 8] = ["run", "-p", "go", "--model", "script:script.yaml", "--tools", TOOLS, "--workdir"];
+
+fn run(env: &TestEnv, words: &[&str]) -> Finished {
+    env.run(RUN.iter().chain(&["d"]).chain(words))
+}
+
+/// A tool and code that change one another's files.
+fn work(env: &TestEnv) {
+    script(
+        env,
+        &[
+            (write("notes", "by a tool"), ""),
+            (sh("cat notes && printf ' and by code' >> notes && rm old"), "by a tool"),
+            (json!({ "tool": "read_file", "args": { "path": "notes" } }), "by a tool and by code"),
+        ],
+    );
+}
+
+/// What is in the directory: the new file, and whether the old one is there.
+fn there(env: &TestEnv) -> (Option<String>, bool) {
+    (std::fs::read_to_string(env.path("d/notes")).ok(), env.path("d/old").exists())
+}
+
+fn before() -> (Option<String>, bool) {
+    (None, true)
+}
+
+fn after() -> (Option<String>, bool) {
+    (Some("by a tool and by code".to_owned()), false)
+}
+
+/// The identifier in what a command printed.
+fn id(text: &str) -> String {
+    let (_, rest) = text.split_once("toolpost apply ").unwrap_or_else(|| panic!("no id: {text}"));
+    rest.chars().take_while(char::is_ascii_hexdigit).collect()
+}
+
+/// The directories of layers and copies that are left.
+fn layers(env: &TestEnv) -> Vec<std::path::PathBuf> {
+    let layers = env.path("../home/.local/state/toolpost/layers");
+    std::fs::read_dir(layers).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+#[test]
+pub(crate) fn review() {
+    let Some(env) = prepared() else { return };
+    work(&env);
+    let held = run(&env, &["--review"]).ok();
+    assert_eq!(there(&env), before(), "{held}");
+    for text in ["+ notes", "+by a tool and by code", "- old", "changes are held"] {
+        assert!(held.err.contains(text), "{text}: {held}");
+    }
+    let id = id(&held.err);
+    assert!(env.run(["apply"]).ok().out.contains(&id));
+    env.run(["apply", &id]).ok();
+    assert_eq!(there(&env), after());
+    env.run(["undo", &id]).ok();
+    assert_eq!(there(&env), before());
+    // A program reads of it in the record.
+    let record = run(&env, &["--review", "--json"]).ok().json();
+    let notices = record["notices"].to_string();
+    assert_eq!(there(&env), before());
+    let id = self::id(&notices);
+    env.run(["discard", &id]).ok();
+    assert_eq!(layers(&env), [] as [std::path::PathBuf; 0]);
+    // Without a change there is nothing to review.
+    script(&env, &[(sh("cat old"), "old")]);
+    let same = run(&env, &["--review"]).ok();
+    assert!(!same.err.contains("held") && layers(&env).is_empty(), "{same}");
+    // Without the option every change is applied at once.
+    work(&env);
+    run(&env, &[]).ok();
+    assert_eq!(there(&env), after());
+}
+
+#[test]
+pub(crate) fn discard() {
+    let Some(env) = prepared() else { return };
+    work(&env);
+    let finished = run(&env, &["--discard"]).ok();
+    assert_eq!(there(&env), before(), "{finished}");
+    assert!(layers(&env).is_empty() && env.run(["apply"]).ok().out.is_empty());
+}
+
+#[test]
+fn the_person_at_the_terminal_decides() {
+    for (answer, expected, is_held) in
+        [("yes\n", after(), false), ("no\n", before(), false), ("\n", before(), true)]
+    {
+        let Some(env) = prepared() else { return };
+        work(&env);
+        let (screen, running) = env.start_on_terminal("", RUN.iter().chain(&["d", "--review"]));
+        screen.wait_for("yes / no / later?", 1);
+        assert!(screen.text().contains("done") && screen.text().contains("+ notes"), "{}", screen.text());
+        assert_eq!(there(&env), before());
+        screen.press(answer);
+        running.finish().ok();
+        assert_eq!(there(&env), expected, "{answer}");
+        assert_eq!(env.run(["apply"]).ok().out.contains("(held)"), is_held, "{answer}");
+    }
+}
+
+#[test]
+fn a_conversation_is_reviewed_when_it_ends() {
+    for (option, is_held) in [("--review", true), ("--discard", false)] {
+        let Some(env) = prepared() else { return };
+        work(&env);
+        let words = ["chat", "--model", "script:script.yaml", "--tools", TOOLS, "--workdir", "d", option];
+        let finished = env.run_with("go\n", words).ok();
+        assert_eq!(there(&env), before(), "{finished}");
+        assert_eq!(finished.err.contains("changes are held"), is_held, "{finished}");
+        if is_held {
+            env.run(["apply", &id(&finished.err)]).ok();
+            assert_eq!(there(&env), after());
+        }
+    }
+}
+
+#[test]
+fn what_the_host_changed_meanwhile_stays() {
+    let Some(env) = prepared() else { return };
+    work(&env);
+    let held = id(&run(&env, &["--review"]).ok().err);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    env.write("d/old", "of the host");
+    let applied = env.run(["apply", &held]).ok();
+    assert!(applied.err.contains("not applied: old (conflict"), "{applied}");
+    assert_eq!(env.read("d/old"), "of the host");
+    assert_eq!(env.read("d/notes"), "by a tool and by code");
+}
+
+#[test]
+fn protected_paths_are_denied_in_the_copy_too() {
+    let calls = |env: &TestEnv, is_admitted: bool| {
+        let remark = if is_admitted { "exit_code" } else { "`.envrc` was not applied" };
+        script(env, &[(sh("echo x > .envrc; echo x > made"), remark), (sh("ls -A"), "made")]);
+    };
+    let Some(env) = prepared() else { return };
+    calls(&env, false);
+    let held = run(&env, &["--review"]).ok();
+    assert!(!held.err.contains("+ .envrc"), "{held}");
+    let Some(env) = prepared() else { return };
+    calls(&env, true);
+    let held = run(&env, &["--review", "--allow-protected", ".envrc"]);
+    assert!(held.err.contains("+ .envrc"), "{held}");
+    env.run(["apply", &id(&held.err)]).ok();
+    assert_eq!(env.read("d/.envrc"), "x\n");
+    // The copy of a file that trust pins is pinned as well.
+    let Some(env) = prepared() else { return };
+    env.write("d/toolpost.toml", "");
+    script(&env, &[(write("toolpost.toml", "tools = []"), "the operator protects this path")]);
+    run(&env, &["--review"]);
+    assert!(env.run(["apply"]).ok().out.is_empty());
+}
+
+#[test]
+fn paths_are_those_of_the_original() {
+    let Some(env) = prepared() else { return };
+    let directory = env.path("d").canonicalize().unwrap().display().to_string();
+    for (level, place) in [("strict", "/workspace"), ("standard", &*directory)] {
+        script(
+            &env,
+            &[
+                (write(format!("{directory}/by-path"), "1"), "by-path"),
+                (sh(&format!("pwd; cat {place}/by-path")), place),
+                (write("/elsewhere", "1"), &format!("outside the working folder `{directory}`")),
+            ],
+        );
+        let held = run(&env, &["--review", "--level", level]).ok();
+        assert!(held.err.contains("+ by-path") && !env.path("d/by-path").exists(), "{held}");
+    }
+}
+
+#[test]
+fn a_mass_deletion_is_held_once_and_as_a_whole() {
+    let Some(env) = prepared() else { return };
+    for number in 0..1_100 {
+        env.write(&format!("d/many/{number}"), "");
+    }
+    script(&env, &[(sh("rm -r many"), ""), (sh("ls; echo gone > many"), "old")]);
+    let held = run(&env, &["--review"]).ok();
+    assert!(held.err.contains("+gone") || held.err.contains("~ many"), "{held}");
+    assert_eq!(layers(&env).len(), 1);
+    env.run(["apply", &id(&held.err)]).ok();
+    assert_eq!(env.read("d/many"), "gone\n");
+}
+
+#[test]
+fn a_killed_run_leaves_its_changes_held_unless_they_are_discarded() {
+    for (option, is_held) in [("--review", true), ("--discard", false)] {
+        let Some(env) = prepared() else { return };
+        let env = env.leaving_files();
+        script(&env, &[(write("notes", "by a tool"), ""), (sh("echo x > half; exec sleep 600"), "")]);
+        let running = env.start(RUN.iter().chain(&["d", option]));
+        let has_written = || layers(&env).iter().any(|layer| layer.join("upper/half").exists());
+        eventually("both have written", has_written);
+        running.signal(Signal::KILL);
+        running.finish();
+        assert_eq!(there(&env), before());
+        if !is_held {
+            eventually("it is cleared away", || {
+                env.run(["apply"]).ok().out.is_empty() && layers(&env).is_empty()
+            });
+            continue;
+        }
+        eventually("the copy is free", || env.run(["apply"]).ok().out.contains("(held)"));
+        script(&env, &[(sh("true"), "")]);
+        let next = run(&env, &["--review"]).ok();
+        assert!(next.err.contains("wait: `toolpost apply"), "{next}");
+        env.run(["apply", &id(&next.err)]).ok();
+        assert_eq!(there(&env), (Some("by a tool".to_owned()), true));
+        assert!(!env.path("d/half").exists());
+    }
+}
+
+#[test]
+fn an_interrupted_run_is_held_without_a_question() {
+    let Some(env) = prepared() else { return };
+    script(&env, &[(write("notes", "by a tool"), ""), (sh("exec sleep 600"), "")]);
+    let (_screen, running) = env.start_on_terminal("", RUN.iter().chain(&["d", "--review"]));
+    eventually("it has written", || layers(&env).iter().any(|layer| layer.join("copy/notes").exists()));
+    running.signal(Signal::INT);
+    running.finish().exit(130);
+    assert_eq!(there(&env), before());
+    assert!(env.run(["apply"]).ok().out.contains("(held)"));
+}
+
+#[test]
+fn what_cannot_be_reviewed_is_rejected() {
+    let Some(env) = prepared() else { return };
+    work(&env);
+    for (words, reason) in [
+        (&["--review", "--live"][..], "--live"),
+        (&["--discard", "--live"], "--live"),
+        (&["--review", "--discard"], "--discard"),
+        (&["--review", "--level", "minimal"], "level `minimal`"),
+        (&["--discard", "--level", "minimal"], "level `minimal`"),
+    ] {
+        let finished = run(&env, words).exit(2);
+        assert!(finished.err.contains(reason), "{finished}");
+    }
+    let without = ["run", "-p", "go", "--model", "script:script.yaml", "--review"];
+    assert!(env.run(without).exit(2).err.contains("--workdir"));
+    let exec = ["exec", "--workdir", "d", "--review", "--level", "minimal", "--", "touch", "d/x"];
+    assert!(env.run(exec).exit(2).err.contains("no change can be held"));
+    assert_eq!(there(&env), before());
+}
