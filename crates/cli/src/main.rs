@@ -26,6 +26,7 @@ mod gateway;
 mod help;
 mod holder;
 mod interrupt;
+mod launcher;
 mod logs;
 mod mcp;
 mod packages;
