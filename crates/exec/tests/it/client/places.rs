@@ -166,7 +166,8 @@ async fn a_program_reads_its_own_directory_at_every_level() {
     std::fs::write(&script, WITH_MODULE).unwrap();
     std::fs::write(programs.path().join("helper.py"), "SUMMARY = 'First.'\n").unwrap();
     let shell = programs.write("reads", "#!/bin/sh\ncat \"$(dirname \"$0\")/discovery.json\"\n");
-    let discovery = json!({"name": "r", "version": "1", "tools": [{"name": "r", "schema": {"type": "object"}}]});
+    let discovery =
+        json!({"name": "r", "version": "1", "tools": [{"name": "r", "schema": {"type": "object"}}]});
     std::fs::write(programs.path().join("discovery.json"), discovery.to_string()).unwrap();
     for level in [Level::Minimal, Level::Standard, Level::Strict] {
         if level.is_boundary() && !available {
@@ -205,7 +206,9 @@ async fn the_cache_knows_modules_and_the_way_a_program_is_run() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_is_run_by_the_interpreter_of_its_first_line() {
     let programs = Programs::new();
-    let found = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| std::path::Path::new(path).exists());
+    let found = ["/usr/bin/python3", "/usr/local/bin/python3"]
+        .into_iter()
+        .find(|path| std::path::Path::new(path).exists());
     let Some(python) = found else {
         println!("SKIP a_script_is_run_by_the_interpreter_of_its_first_line: there is no Python");
         return;
@@ -224,7 +227,11 @@ async fn a_script_is_run_by_the_interpreter_of_its_first_line() {
 async fn a_program_that_fails_says_how_it_ended_and_what_it_wrote_last() {
     let programs = Programs::new();
     let script = programs.path().join("tool.py");
-    let failing = |code: &str| format!("import json, sys, os\nif sys.argv[1] == '--discover':\n    print(json.dumps({{'name': 'p', 'version': '1', 'tools': [{{'name': 't', 'schema': {{'type': 'object'}}}}]}}))\nelse:\n    {code}\n");
+    let failing = |code: &str| {
+        format!(
+            "import json, sys, os\nif sys.argv[1] == '--discover':\n    print(json.dumps({{'name': 'p', 'version': '1', 'tools': [{{'name': 't', 'schema': {{'type': 'object'}}}}]}}))\nelse:\n    {code}\n"
+        )
+    };
     for (code, fact, ended, stderr) in [
         ("raise ValueError('no such city')", "exit_code", json!(1), "ValueError: no such city"),
         ("print('bye', file=sys.stderr, flush=True); os.abort()", "signal", json!(6), "bye"),
