@@ -201,9 +201,14 @@ async fn dialect(settings: &Settings, path: &Path) -> Dialect {
 async fn manifest(settings: &Settings, path: &Path, name: &str) -> Result<Manifest, ToolError> {
     let limit = settings.discovery_timeout;
     let value = answer(settings, path, &[name, "--manifest"], limit, Workspace::Fresh).await?;
-    Manifest::deserialize(&value).map_err(|error| {
-        ToolError::dependency(format!("`{} {name} --manifest` is no manifest: {error}", path.display()))
-    })
+    let wrong = |what: String| {
+        ToolError::dependency(format!("`{} {name} --manifest` is no manifest: {what}", path.display()))
+    };
+    // A program that takes every command line for a call answers with an envelope.
+    if !value.get("schema").is_some_and(|schema| schema.is_object() || schema.is_boolean()) {
+        return Err(wrong("expected an object with `schema`".to_owned()));
+    }
+    Manifest::deserialize(&value).map_err(|error| wrong(error.to_string()))
 }
 
 /// Adds what the manifest knows more. Its `name` may be that of a function, which nobody can call.
