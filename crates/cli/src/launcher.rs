@@ -133,7 +133,7 @@ fn within(environment: &Path, words: &[&str], launcher: &str) -> Result<Vec<OsSt
     let programs = environment.join("bin");
     let own = programs.join(first);
     let mut command = Vec::new();
-    if first.ends_with(".py") {
+    if Path::new(first).extension().is_some_and(|kind| kind == "py") {
         command.extend([programs.join("python").into(), OsString::from(first)]);
     } else if !first.contains('/') && own.is_file() {
         command.push(own.into());
