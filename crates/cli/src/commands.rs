@@ -42,7 +42,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::store::LazyStore;
 use crate::target::Opened;
-use crate::{egress, env, interrupt, packages};
+use crate::{egress, env, interrupt, launcher, packages};
 
 /// The toolbox of a command: its tools, whom they may touch, and what is allowed without asking.
 async fn toolbox(
@@ -94,7 +94,7 @@ async fn toolbox_in(
     if let Some(path) = config.path("egress_policy") {
         settings.egress = Some(egress::open(&egress::read(&path, config)?, config.flag("no_network"))?);
     }
-    settings.search_path = env::get_os("PATH");
+    settings.search_path = launcher::search_path();
     let mut commands = CommandSettings::default();
     commands.level = settings.level;
     commands.search_path.clone_from(&settings.search_path);

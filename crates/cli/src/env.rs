@@ -16,7 +16,7 @@ const MAX_CERTIFICATES: u64 = 16 << 20;
 
 /// Name and meaning, as `toolpost help environment` prints them; the variables of settings stand in
 /// [`KEYS`](crate::config::keys::KEYS), those of providers in [`PROVIDERS`] and in [`providers`].
-pub(crate) const TABLE: [(&str, &str); 30] = [
+pub(crate) const TABLE: [(&str, &str); 34] = [
     ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models, and for Claude Code"),
     (
         "CLAUDE_CODE_OAUTH_TOKEN",
@@ -42,6 +42,10 @@ pub(crate) const TABLE: [(&str, &str); 30] = [
     ("npm_config_registry", "where npm packages are from, instead of https://registry.npmjs.org"),
     ("TOOLPOST_SERVE_TOKEN", "the token of `serve` over HTTP, instead of a generated one"),
     ("PATH", "where interpreters for sandboxed code, and `claude`, are looked up"),
+    ("PYENV_VERSION", "the Python version behind pyenv's launchers, instead of `.python-version`"),
+    ("VIRTUAL_ENV", "the active Python environment, for `poetry run`"),
+    ("UV_PROJECT_ENVIRONMENT", "the Python environment for `uv run`, instead of `.venv`"),
+    ("POETRY_VIRTUALENVS_PATH", "where Poetry keeps environments, instead of ~/.cache/pypoetry/virtualenvs"),
     ("TMPDIR", "where fresh working folders are made"),
     ("USER", "whom a run works for, in its records"),
     ("HOME", "where the folders of the XDG_ variables are, if those are not set"),

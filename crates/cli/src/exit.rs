@@ -1,7 +1,7 @@
 //! The exit statuses, in one table.
 
 use toolpost_agent::StopReason;
-use toolpost_core::Code;
+use toolpost_core::{Code, ToolError};
 use toolpost_llm::ErrorKind;
 use toolpost_sandbox::{Interruption, Verdict};
 
@@ -48,6 +48,12 @@ impl Exit {
 impl From<Exit> for std::process::ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit.number())
+    }
+}
+
+impl From<&ToolError> for Exit {
+    fn from(error: &ToolError) -> Self {
+        if error.is_program_failure() { Self::Failed } else { error.code().into() }
     }
 }
 

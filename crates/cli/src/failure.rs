@@ -11,6 +11,9 @@ use crate::exit::Exit;
 use crate::print::Printer;
 use crate::style::label;
 
+/// How many lines of a program's standard error are printed: the last ones.
+const MAX_STDERR: usize = 12;
+
 /// A failure: a code for programs, a sentence, its causes, and what to do next.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -86,18 +89,24 @@ impl Failure {
 
 impl From<ToolError> for Failure {
     fn from(error: ToolError) -> Self {
-        // What a program said last is mostly why.
-        let said = error.context().get("stderr").and_then(Value::as_str).map(str::trim).unwrap_or_default();
-        let last: Vec<&str> = said.lines().rev().take(5).collect();
-        let said = last.into_iter().rev().map(|line| format!("standard error: {line}"));
+        // What a program wrote last is mostly why.
+        let stderr = error.context().get("stderr").and_then(Value::as_str).map(str::trim).unwrap_or_default();
+        let skipped = stderr.lines().count().saturating_sub(MAX_STDERR);
+        let last = stderr.lines().skip(skipped).fold("stderr:".to_owned(), |text, line| text + "\n" + line);
+        let stderr = (!stderr.is_empty()).then_some(last);
         let run = error.context().get("run").and_then(Value::as_str);
         let run = run.map(|id| format!("`toolpost runs show {id}` shows what it did."));
         Self {
-            exit: error.code().into(),
+            exit: (&error).into(),
             code: error.code().as_str().to_owned(),
             message: error.message().to_owned(),
             // The message of an error without a sentence of its own is that of its first cause.
-            causes: error.causes().into_iter().filter(|cause| cause != error.message()).chain(said).collect(),
+            causes: error
+                .causes()
+                .into_iter()
+                .filter(|cause| cause != error.message())
+                .chain(stderr)
+                .collect(),
             hints: error.suggestion().map(str::to_owned).into_iter().chain(run).collect(),
         }
     }

@@ -18,11 +18,18 @@ use crate::env;
 use crate::failure::Failure;
 use crate::style::harmless;
 
-/// Starts the log. `--log` counts before the setting `log`, and that before `-v`.
-pub(crate) fn start(global: &Global, config: &Config, format: LogFormat) -> Result<(), Failure> {
+/// Starts the log. `--log` counts before the setting `log`, and that before `-v`. A server logs errors: its callers get
+/// the id of an internal one alone.
+pub(crate) fn start(
+    global: &Global,
+    config: &Config,
+    format: LogFormat,
+    is_server: bool,
+) -> Result<(), Failure> {
     let asked = global.log.clone().or_else(|| config.text("log"));
     let log_file = global.log_file.clone().or_else(|| config.path("log_file"));
     let usual = match (global.verbose, &log_file) {
+        (0, None) if is_server => "error",
         (0, None) => "off",
         (0 | 1, _) => "info",
         (2, _) => "debug",

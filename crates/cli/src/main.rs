@@ -26,6 +26,7 @@ mod gateway;
 mod help;
 mod holder;
 mod interrupt;
+mod launcher;
 mod logs;
 mod mcp;
 mod packages;
@@ -75,7 +76,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
     let format = global.format().or(chosen::<Format>(&config, "format")).unwrap_or_default();
     printer.look(format, global.color.or(chosen::<Color>(&config, "color")).unwrap_or_default());
     let log_format = global.log_format.or(chosen::<LogFormat>(&config, "log_format")).unwrap_or_default();
-    logs::start(global, &config, log_format)?;
+    logs::start(global, &config, log_format, matches!(cli.command, Command::Serve(_)))?;
     env::check_certificates()?;
     for warning in &config.warnings {
         printer.warn(warning);

@@ -19,6 +19,7 @@ use crate::config::{Config, places};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::launcher;
 
 /// How addresses and commands begin.
 const PREFIXES: [&str; 6] = ["http://", "https://", "ws://", "wss://", "stdio:", CONTAINER];
@@ -143,6 +144,10 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
         Endpoint::Program { level, .. } if image.is_none() => Some(*level),
         _ => None,
     };
+    if let (None, Endpoint::Program { argv, dir, .. }) = (&image, &mut endpoint) {
+        let here = || std::env::current_dir().unwrap_or_default();
+        *argv = launcher::resolve(std::mem::take(argv), &dir.clone().unwrap_or_else(here))?;
+    }
     let mut backend = None;
     if let (Some(image), Endpoint::Program { argv, env, .. }) = (image, &mut endpoint) {
         let arguments: Vec<String> = argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -160,7 +165,7 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
     }
     if let Some(backend) = backend {
         builder = builder.backend(backend);
-    } else if let Some(path) = env::get_os("PATH") {
+    } else if let Some(path) = launcher::search_path() {
         builder = builder.search_path(path);
     }
     // Without a home there is no login, and no server needs one.

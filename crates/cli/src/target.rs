@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toolpost_core::{Secret, StartCheck, Tool, ToolGroup as _, ToolSource, ToolSpec, did_you_mean};
-use toolpost_exec::client::Executables;
+use toolpost_exec::client::{Diagnostic, Executables};
 use toolpost_exec::command::{CommandTools, SHIPPED};
 use toolpost_sandbox::Level;
 use toolpost_toolbox::sources::Gateway;
@@ -15,10 +15,10 @@ use crate::agent_file::{self, AgentFile};
 use crate::config::closure::{self, Reference};
 use crate::config::trust::{Pins, Standing, start_check};
 use crate::config::{Config, places};
-use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::gateway::{self, Distinct};
+use crate::launcher;
 use crate::mcp::{self, Server};
 
 /// The largest description that is read, in bytes.
@@ -392,7 +392,7 @@ async fn programs(
     if let Some(level) = level.or_else(|| config.choice("level")) {
         builder = builder.level(level);
     }
-    if let Some(path) = env::get_os("PATH") {
+    if let Some(path) = launcher::search_path() {
         builder = builder.search_path(path);
     }
     if let Some(folder) = places::cache() {
@@ -400,13 +400,33 @@ async fn programs(
     }
     let programs = Arc::new(builder.discover().await);
     let is_empty = programs.list().await?.is_empty();
-    opened.warnings.extend(programs.diagnostics().iter().map(ToString::to_string));
+    let diagnostics = programs.diagnostics();
     if is_empty && only {
-        let failure = Failure::new(Exit::Unreachable, "DEPENDENCY", "the program gave no tools");
-        return Err(opened.warnings.iter().fold(failure, Failure::cause)
-            .hint("A tool program answers `--discover`; for any other program write a description, see `toolpost help targets`."));
+        return Err(no_tools(&name, diagnostics));
     }
+    opened.warnings.extend(diagnostics.iter().map(explained));
     opened.add_source(programs, &name).await
+}
+
+/// The failure of a program that gave no tools.
+fn no_tools(program: &str, diagnostics: Vec<Diagnostic>) -> Failure {
+    let message = format!("the program `{program}` gave no tools");
+    let hint = "A tool program answers `--discover`; for any other program write a description, see `toolpost help targets`.";
+    let failure = match diagnostics.into_iter().next() {
+        Some(Diagnostic { error, .. }) => {
+            let failure = Failure::from(error);
+            let causes = [vec![failure.message], failure.causes].concat();
+            Failure { message, causes, ..failure }
+        }
+        None => Failure::new(Exit::Failed, "NOT_FOUND", message),
+    };
+    failure.hint(hint)
+}
+
+/// What is wrong with a program, and what the program wrote last.
+fn explained(diagnostic: &Diagnostic) -> String {
+    let failure = Failure::from(diagnostic.error.clone());
+    failure.causes.iter().fold(diagnostic.to_string(), |text, cause| format!("{text}\n{cause}"))
 }
 
 fn unknown(target: &str, builtin: &[Arc<dyn Tool>], config: &Config) -> Failure {

@@ -266,6 +266,13 @@ impl ToolError {
         &self.0.context
     }
 
+    /// Whether a program that the tool runs failed itself: it ended with the status `exit_code`, or by the signal
+    /// `signal`, of the facts. Nothing was unreachable.
+    pub fn is_program_failure(&self) -> bool {
+        self.0.code == Code::Dependency
+            && ["exit_code", "signal"].iter().any(|fact| self.0.context.contains_key(*fact))
+    }
+
     /// Whether the same request may work later; `None` if nobody said, and the code decides.
     pub fn retry_advice(&self) -> Option<RetryAdvice> {
         self.0.retry

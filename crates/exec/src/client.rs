@@ -27,7 +27,7 @@
 //! | prints `sample_request` | the caller's model is asked, `Port::sample` |
 //! | prints a JSON object with another `status` | that object is the result |
 //! | says success and exits with another status than 0 | `DEPENDENCY` |
-//! | prints no envelope, ends in between, hangs, floods | `DEPENDENCY`, `TIMEOUT` or `LIMIT`, with the end of its standard error |
+//! | prints no envelope, ends in between, hangs, floods | `DEPENDENCY`, `TIMEOUT` or `LIMIT`, with `exit_code` or `signal` and the end of its `stderr` |
 //!
 //! # Sensitive arguments
 //!
@@ -141,10 +141,12 @@ impl Executables {
         let mut known: Vec<Option<Known>> = Vec::with_capacity(candidates.len());
         let mut asked: JoinSet<(usize, Result<Known, ToolError>)> = JoinSet::new();
         let places = Arc::new(Semaphore::new(settings.parallel));
+        let environment = settings.environment();
         for (index, candidate) in candidates.iter().enumerate() {
             let here = before.programs.iter().find(|program| program.path == candidate.path);
             let kept = cache.as_ref().and_then(|cache| cache.get(&candidate.path));
-            let old = here.map(|program| &program.known).or(kept).cloned();
+            let old = here.map(|program| &program.known).or(kept);
+            let old = old.filter(|old| old.environment == environment).cloned();
             let (fresh, old) = match old {
                 Some(old) if old.is_whole && old.stamp == candidate.stamp => (Some(old), None),
                 old => (None, old),

@@ -417,7 +417,16 @@ impl Backend for Docker {
     }
 
     fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
-        self.with_container(request, |run| run.finish(on_event))
+        let mut is_built = false;
+        let outcome = self.with_container(request, |run| {
+            is_built = true;
+            run.finish(on_event)
+        })?;
+        if !is_built {
+            // The messages of the compiler.
+            on_event(Event::Stderr(&outcome.stderr.bytes()));
+        }
+        Ok(outcome)
     }
 
     fn start(&self, request: &Request<'_>, streams: LiveStreams<'_>) -> Result<Outcome, Error> {

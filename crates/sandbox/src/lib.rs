@@ -94,6 +94,7 @@ mod apply;
 mod backend;
 mod cancel;
 mod detached;
+mod directory;
 #[cfg(all(feature = "docker", target_os = "linux", not(toolpost_simulate_other_host)))]
 pub mod docker;
 mod egress;
@@ -115,6 +116,7 @@ mod requirements;
 mod running;
 mod sandbox;
 mod session;
+mod shebang;
 mod verdict;
 mod writer;
 
@@ -129,6 +131,7 @@ pub use apply::{Applied, ApplyMode, ApplyState, DenialReason, Denied, HeldRun, M
 pub use backend::{Backend, Processes, Request};
 pub use cancel::Cancel;
 pub use detached::{Detached, start_detached};
+pub use directory::program_directories;
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 pub use egress::EgressProxy;
 pub use egress::{
@@ -155,5 +158,6 @@ pub use requirements::Requirements;
 pub use running::{HostDirectory, LiveStreams, Running};
 pub use sandbox::{SYSTEM_SEARCH_PATH, Sandbox};
 pub use session::{CellLimits, Difference, Reset, Session, SessionLimits};
+pub use shebang::Shebang;
 pub use verdict::{Interruption, Layer, MissingLayer, Reached, Report, Usage, Verdict};
 pub use writer::{Rejection, SafeDirectory, WriteError, adds_git_driver};

@@ -1,5 +1,6 @@
 //! How a run ended, what it used and what confined it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -253,6 +254,9 @@ pub struct Report {
     pub layers: Vec<Layer>,
     /// The layers that were not, with the reason.
     pub missing: Vec<MissingLayer>,
+    /// The files and directories of the host that the program could read besides those of the system and the workspace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shown: Vec<PathBuf>,
     /// Limits that were reached.
     pub reached: Vec<Reached>,
     /// Remarks for a person, for example why a file was not handed back.
@@ -273,6 +277,7 @@ impl Report {
             degraded: requested.is_some_and(|requested| effective < requested),
             layers: Vec::new(),
             missing: Vec::new(),
+            shown: Vec::new(),
             reached: Vec::new(),
             notes: Vec::new(),
             egress: None,

@@ -65,13 +65,23 @@ pub struct Found {
 pub fn folder() -> Option<PathBuf> {
     #[expect(clippy::disallowed_methods, reason = "for tests: the one place that says where recordings are")]
     let (named, manifest) = (std::env::var_os("TOOLPOST_RECORDINGS"), std::env::var_os("CARGO_MANIFEST_DIR"));
-    let beside = || {
-        let manifest = PathBuf::from(manifest?);
-        let checkout = manifest.ancestors().find(|folder| folder.join("Cargo.lock").is_file())?;
-        Some(checkout.parent()?.join("shared/recordings"))
-    };
+    let beside = || beside(&PathBuf::from(manifest?), "shared/recordings");
     let folder = named.map(PathBuf::from).or_else(beside)?;
     folder.is_dir().then_some(folder)
+}
+
+/// The source of toolable 0.1: `TOOLPOST_TOOLABLE`, or `shared/peers/toolable` beside the checkout.
+pub fn toolable() -> Option<PathBuf> {
+    #[expect(clippy::disallowed_methods, reason = "for tests: the one place that says where the original is")]
+    let (named, manifest) = (std::env::var_os("TOOLPOST_TOOLABLE"), std::env::var_os("CARGO_MANIFEST_DIR"));
+    let beside = || beside(&PathBuf::from(manifest?), "shared/peers/toolable");
+    named.map(PathBuf::from).or_else(beside)?.canonicalize().ok()
+}
+
+/// A folder beside the checkout that a package lies in.
+fn beside(manifest: &Path, folder: &str) -> Option<PathBuf> {
+    let checkout = manifest.ancestors().find(|folder| folder.join("Cargo.lock").is_file())?;
+    Some(checkout.parent()?.join(folder))
 }
 
 /// Whether the folder is the one beside the checkout, whose contents are known: elsewhere nothing can be counted on.

@@ -4,7 +4,6 @@ mod ended;
 mod live;
 mod session;
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -16,9 +15,9 @@ use self::ended::Ended;
 use self::live::Live;
 use crate::args::ExecArgs;
 use crate::config::Config;
-use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::launcher;
 use crate::print::Printer;
 use crate::wanted::Wanted;
 
@@ -36,7 +35,7 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
     };
     let wanted = Wanted::new(args, lang, config)?;
     let mut sandbox =
-        wanted.sandbox(env::get_os("PATH").unwrap_or_default(), args.timeout)?.stdin(stdin(args)?);
+        wanted.sandbox(launcher::search_path().unwrap_or_default(), args.timeout)?.stdin(stdin(args)?);
     for (name, path) in attachments(args)? {
         sandbox = sandbox.file(name, Source::Path(path));
     }
@@ -103,7 +102,7 @@ fn supervised(
 
 fn program(args: &ExecArgs) -> Result<Program, Failure> {
     let Some(path) = args.code.as_deref() else {
-        return Ok(Program::argv(args.command.iter().map(OsString::as_os_str)));
+        return command(args);
     };
     let language = match (args.lang, path.extension().and_then(|extension| extension.to_str())) {
         (Some(language), _) => language,
@@ -123,6 +122,25 @@ fn program(args: &ExecArgs) -> Result<Program, Failure> {
         Failure::file("the code", path, &io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
     })?;
     Ok(Program::code(language, code))
+}
+
+/// A command of the host, without its launcher. Without a working directory the workspace is empty, and a relative path
+/// that is no attachment names a program of the host.
+fn command(args: &ExecArgs) -> Result<Program, Failure> {
+    let folder =
+        std::env::current_dir().map_err(|error| Failure::of_machine("the current directory", &error))?;
+    let project = args.workdir.as_deref().unwrap_or(&folder);
+    let mut command = launcher::resolve(args.command.clone(), project)?;
+    if let (Some(program), None) = (command.first_mut(), &args.workdir) {
+        let path = Path::new(&*program);
+        let of_host = folder.join(path);
+        let is_relative = path.is_relative() && program.as_encoded_bytes().contains(&b'/');
+        let is_attached = || args.attach.iter().any(|attached| attached.file_name() == path.file_name());
+        if is_relative && of_host.is_file() && !is_attached() {
+            *program = of_host.into_os_string();
+        }
+    }
+    Ok(Program::argv(command))
 }
 
 fn unknown_language(path: &Path) -> Failure {

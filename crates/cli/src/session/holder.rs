@@ -21,7 +21,7 @@ use super::wire::{Answer, Frame, Request};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::wanted::Wanted;
-use crate::{env, interrupt};
+use crate::{interrupt, launcher};
 
 /// The command of this program that holds a session. It is not for people.
 pub(crate) const COMMAND: &str = "hold-session";
@@ -91,7 +91,7 @@ impl Holder {
     fn begin(id: &str, wanted: Wanted) -> Result<Arc<Self>, Failure> {
         let folder = place::folder()?;
         let language = wanted.lang.unwrap_or(Language::Python);
-        let sandbox = wanted.sandbox(env::get_os("PATH").unwrap_or_default(), None)?;
+        let sandbox = wanted.sandbox(launcher::search_path().unwrap_or_default(), None)?;
         let limits = SessionLimits::default().with_idle(Some(wanted.keep.unwrap_or(KEEP)));
         let session = Session::start_with(&sandbox, language, &limits)?;
         let holder = Arc::new(Self {

@@ -140,7 +140,7 @@ def answer(words):
     if words[0] == "--tools":
         return {"tools": [{"name": tool["name"], "summary": tool["summary"]} for tool in tools]}
     if words[0] in ("--resources", "--prompts"):
-        return []
+        return {words[0][2:]: []}
     try:
         return call(words[0], words[1:])
     except ToolError as error:

@@ -416,8 +416,9 @@ fn conclude(
         if let Some(error) = bad_end {
             return Err(error);
         }
+        let failed = |message: String| Err(ToolError::dependency(message).with("exit_code", 0));
         if bound.spec.mode == Mode::Streaming && !domain {
-            return Err(ToolError::dependency(format!("{name} ended before its result")));
+            return failed(format!("{name} ended before its result"));
         }
         // A result with a `status` of its own is printed as it is.
         return match heap.other {
@@ -429,19 +430,19 @@ fn conclude(
                 }
                 Ok(Output::json(value))
             }
-            Some(value) => Err(ToolError::dependency(format!(
+            Some(value) => failed(format!(
                 "{name} printed no envelope: expected an object with `status`, found {}",
                 excerpt(value.to_string().as_bytes(), 200)
-            ))),
-            None if heap.text.is_empty() => Err(ToolError::dependency(format!(
+            )),
+            None if heap.text.is_empty() => failed(format!(
                 "{name} printed nothing: expected an envelope such as {{\"status\": \"success\", \"result\": …}}"
-            ))),
-            None => Err(ToolError::dependency(format!(
+            )),
+            None => failed(format!(
                 "{name} printed no envelope: {}; found {}",
                 serde_json::from_slice::<Value>(heap.text.trim_ascii())
                     .map_or_else(|error| error.to_string(), |_| "it is no object".to_owned()),
                 excerpt(heap.text.trim_ascii(), 200)
-            ))),
+            )),
         };
     };
     // What is no object stands under `result` once more; a tool whose schema says that it gives objects gives objects.
@@ -456,7 +457,8 @@ fn conclude(
         Some(_) if output.partial.is_some() && matches!(outcome.verdict, Verdict::Exit { .. }) => Ok(output),
         Some(error) => {
             let message = format!("{} after it had reported success", error.message());
-            Err(ToolError::new(error.code(), message).suggest("Its result is not to be trusted."))
+            let failed = ToolError::new(error.code(), message).suggest("Its result is not to be trusted.");
+            Err(error.context().iter().fold(failed, |failed, (fact, value)| failed.with(fact, value.clone())))
         }
         None => Ok(output),
     }

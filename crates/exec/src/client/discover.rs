@@ -9,6 +9,7 @@ use serde_json::Value;
 use toolpost_core::{StartCheck, ToolError, format_duration};
 use toolpost_sandbox::{Cancel, Verdict, Workspace};
 
+use super::call::with_stderr;
 use super::program::{self, Dialect, Known, Stamp, command_line, excerpt, of_sandbox, of_verdict};
 use super::settings::Settings;
 use crate::protocol::dialect::{Discovery, Manifest, PromptEntry, ResourceEntry, ToolEntry};
@@ -32,6 +33,20 @@ impl Drop for CancelOnDrop {
     }
 }
 
+/// What a program printed before it ended.
+struct Printed {
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    status: i32,
+}
+
+impl Printed {
+    /// With how the program ended, and the end of its standard error.
+    fn explain(&self, error: ToolError) -> ToolError {
+        with_stderr(error.with("exit_code", self.status), &self.stderr)
+    }
+}
+
 /// Runs a program to its end and gives what it printed.
 async fn printed(
     settings: &Settings,
@@ -39,7 +54,7 @@ async fn printed(
     arguments: &[&str],
     wall: Duration,
     workspace: Workspace,
-) -> Result<Vec<u8>, ToolError> {
+) -> Result<Printed, ToolError> {
     let mut sandbox = program::sandbox(settings, path, wall, workspace);
     let limits = settings.limits.clone().with_wall(wall).with_stdout(2 * MAX_ANSWER).with_stderr(4 << 10);
     sandbox = sandbox.limits(limits.with_output_total(2 * MAX_ANSWER as u64));
@@ -62,17 +77,14 @@ async fn printed(
     {
         return Err(too_long());
     }
-    let printed = outcome.stdout.head;
-    match of_verdict(&outcome.verdict, &what) {
+    let (stdout, stderr) = (outcome.stdout.head, outcome.stderr.bytes());
+    match (&outcome.verdict, of_verdict(&outcome.verdict, &what)) {
         // What the programs of other implementations exit with says nothing; whether it is an answer does.
-        Some(_) if matches!(outcome.verdict, Verdict::Exit { .. }) && !printed.trim_ascii().is_empty() => {
-            Ok(printed)
+        (Verdict::Exit { code }, Some(_)) if !stdout.trim_ascii().is_empty() => {
+            Ok(Printed { stdout, stderr, status: *code })
         }
-        Some(error) => {
-            let stderr = excerpt(outcome.stderr.text().trim().as_bytes(), 1_000);
-            Err(if stderr.is_empty() { error } else { error.with("stderr", stderr) })
-        }
-        None => Ok(printed),
+        (_, Some(error)) => Err(with_stderr(error, &stderr)),
+        (_, None) => Ok(Printed { stdout, stderr, status: 0 }),
     }
 }
 
@@ -86,11 +98,16 @@ pub(super) async fn answer(
 ) -> Result<Value, ToolError> {
     let printed = printed(settings, path, arguments, wall, workspace).await?;
     let what = format!("`{} {}`", path.display(), arguments.join(" "));
-    if printed.trim_ascii().is_empty() {
-        return Err(ToolError::dependency(format!("{what} printed nothing: expected JSON")));
+    if printed.stdout.trim_ascii().is_empty() {
+        let error = ToolError::dependency(format!("{what} printed nothing: expected JSON"));
+        return Err(printed.explain(error));
     }
-    let value: Value = serde_json::from_slice(&printed).map_err(|error| {
-        ToolError::dependency(format!("{what} printed no JSON: {error}; found {}", excerpt(&printed, 200)))
+    let value: Value = serde_json::from_slice(&printed.stdout).map_err(|error| {
+        let ended =
+            if printed.status == 0 { "" } else { &format!("ended with status {} and ", printed.status) };
+        let found = excerpt(&printed.stdout, 200);
+        printed
+            .explain(ToolError::dependency(format!("{what} {ended}printed no JSON: {error}; found {found}")))
     })?;
     if is_envelope(&value) && value.get("status").and_then(Value::as_str) == Some("error") {
         read_envelope(&value, false)?;
@@ -108,7 +125,9 @@ pub(super) async fn ask(
     let limit = settings.discovery_timeout;
     let file = path.clone();
     let digest = tokio::task::spawn_blocking(move || program::digest(&file)).await??;
-    if let Some(before) = before.filter(|before| before.is_whole && before.digest == digest) {
+    let is_same =
+        |before: &Known| before.is_whole && before.digest == digest && before.stamp.has_modules_of(&stamp);
+    if let Some(before) = before.filter(is_same) {
         return Ok(Known { stamp, ..before });
     }
     // Each run has the limit; all of them together have a little more than twice that.
@@ -126,7 +145,8 @@ pub(super) async fn ask(
             .suggest("Ask again when nobody writes to it any more."));
     }
     problems.truncate(MAX_ENTRIES);
-    Ok(Known { stamp, digest, dialect, discovery, problems, is_whole })
+    let environment = settings.environment();
+    Ok(Known { stamp, digest, dialect, discovery, problems, is_whole, environment })
 }
 
 type Told = (Discovery, Dialect, Vec<(Option<String>, ToolError)>, bool);
@@ -181,9 +201,14 @@ async fn dialect(settings: &Settings, path: &Path) -> Dialect {
 async fn manifest(settings: &Settings, path: &Path, name: &str) -> Result<Manifest, ToolError> {
     let limit = settings.discovery_timeout;
     let value = answer(settings, path, &[name, "--manifest"], limit, Workspace::Fresh).await?;
-    Manifest::deserialize(&value).map_err(|error| {
-        ToolError::dependency(format!("`{} {name} --manifest` is no manifest: {error}", path.display()))
-    })
+    let wrong = |what: String| {
+        ToolError::dependency(format!("`{} {name} --manifest` is no manifest: {what}", path.display()))
+    };
+    // A program that takes every command line for a call answers with an envelope.
+    if !value.get("schema").is_some_and(|schema| schema.is_object() || schema.is_boolean()) {
+        return Err(wrong("expected an object with `schema`".to_owned()));
+    }
+    Manifest::deserialize(&value).map_err(|error| wrong(error.to_string()))
 }
 
 /// Adds what the manifest knows more. Its `name` may be that of a function, which nobody can call.

@@ -1,6 +1,7 @@
 //! One executable: what it is, whether it is still the same, and how it is started.
 
 use std::ffi::OsString;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
@@ -8,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{ToolError, format_duration, hex};
-use toolpost_sandbox::{Error, Limits, Sandbox, Verdict, Workspace};
+use toolpost_sandbox::{Error, Limits, Sandbox, Shebang, Verdict, Workspace, program_directories};
 
 use super::settings::{Origin, Settings};
 use crate::protocol::dialect::Discovery;
@@ -34,7 +35,13 @@ pub(super) struct Stamp {
     /// The file itself, and when anything of it was last changed, which nobody can set: so a file that was replaced by
     /// one of the same time and size is found out.
     identity: (u64, u64, i64, i64),
+    /// A hash of names, times and sizes of the modules beside a script, which it may import.
+    #[serde(default)]
+    modules: u64,
 }
+
+/// The most files beside a script that are looked at.
+const MAX_MODULES: usize = 1_000;
 
 impl Stamp {
     pub(super) fn of(path: &Path) -> Result<Self, ToolError> {
@@ -47,8 +54,33 @@ impl Stamp {
         }
         let modified = metadata.modified().map_err(wrong)?;
         let modified = modified.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        Ok(Self { modified, size: metadata.len(), identity: identity(&metadata) })
+        Ok(Self { modified, size: metadata.len(), identity: identity(&metadata), modules: modules(path) })
     }
+
+    /// Whether the modules beside the program are those of another time.
+    pub(super) fn has_modules_of(&self, other: &Self) -> bool {
+        self.modules == other.modules
+    }
+}
+
+/// Changes when a module beside a script does: a file with the same extension.
+fn modules(path: &Path) -> u64 {
+    let Some((folder, kind)) = path.parent().zip(path.extension()) else { return 0 };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().take(MAX_MODULES).flatten();
+    let mut files: Vec<_> = entries
+        .filter(|entry| entry.path().extension() == Some(kind) && entry.path() != path)
+        .filter_map(|entry| {
+            let metadata = entry.path().metadata().ok()?;
+            Some((entry.file_name(), metadata.modified().ok()?, metadata.len()))
+        })
+        .collect();
+    if files.is_empty() {
+        return 0;
+    }
+    files.sort();
+    let mut hasher = DefaultHasher::new();
+    files.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(unix)]
@@ -91,6 +123,8 @@ pub(super) struct Known {
     pub(super) problems: Vec<(Option<String>, ToolError)>,
     /// Whether another question might give more.
     pub(super) is_whole: bool,
+    /// How it was run when it was asked.
+    pub(super) environment: String,
 }
 
 /// An executable that has told of itself.
@@ -114,11 +148,26 @@ pub(super) fn command_line<'a>(
 ) -> toolpost_sandbox::Program {
     let mut line: Vec<OsString> = Vec::new();
     if is_python(path) {
-        line.push(settings.python.clone());
+        line.extend(python(settings, path));
     }
     line.push(path.as_os_str().to_owned());
     line.extend(arguments.into_iter().map(Into::into));
     toolpost_sandbox::Program::argv(line)
+}
+
+/// What runs a `.py` file: what the operator named, else the interpreter of its first line, else `python3`.
+fn python(settings: &Settings, path: &Path) -> Vec<OsString> {
+    if let Some(python) = &settings.python {
+        return vec![python.clone()];
+    }
+    let named = Shebang::of(path).filter(|line| line.interpreter.is_absolute() && line.interpreter.is_file());
+    named.map_or_else(
+        || vec!["python3".into()],
+        |line| {
+            let arguments = line.arguments.into_iter().map(OsString::from);
+            std::iter::once(line.interpreter.into_os_string()).chain(arguments).collect()
+        },
+    )
 }
 
 /// The sandbox of one process of a program.
@@ -134,6 +183,9 @@ pub(super) fn sandbox(settings: &Settings, path: &Path, wall: Duration, workspac
     }
     if is_python(path) {
         sandbox = sandbox.read_only(path).env("PYTHONDONTWRITEBYTECODE", "1");
+    }
+    for folder in program_directories(path) {
+        sandbox = sandbox.read_only(folder);
     }
     for readable in &settings.readable {
         sandbox = sandbox.read_only(readable);
@@ -162,8 +214,12 @@ pub(super) fn of_verdict(verdict: &Verdict, what: &str) -> Option<ToolError> {
     let millis = |millis: &u64| format_duration(Duration::from_millis(*millis));
     Some(match verdict {
         Verdict::Ok => return None,
-        Verdict::Exit { code } => ToolError::dependency(format!("{what} ended with status {code}")),
-        Verdict::Signal { signal } => ToolError::dependency(format!("{what} was ended by signal {signal}")),
+        Verdict::Exit { code } => {
+            ToolError::dependency(format!("{what} ended with status {code}")).with("exit_code", *code)
+        }
+        Verdict::Signal { signal } => {
+            ToolError::dependency(format!("{what} was ended by signal {signal}")).with("signal", *signal)
+        }
         Verdict::Timeout { limit_ms } => {
             ToolError::timeout(format!("{what} was not done within {}", millis(limit_ms)))
         }

@@ -149,7 +149,9 @@ async fn ended(process: Process, bound: &Bound, error: Option<ToolError>) -> Too
         Ok(outcome) => of_verdict(&outcome.verdict, &name),
         Err(error) => Some(error),
     };
-    let error = why.unwrap_or_else(|| ToolError::dependency(format!("{name} ended before its result")));
+    let error = why.unwrap_or_else(|| {
+        ToolError::dependency(format!("{name} ended before its result")).with("exit_code", 0)
+    });
     with_stderr(error, &stderr)
 }
 

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolpost_core::StartCheck;
+use sha2::{Digest as _, Sha256};
+use toolpost_core::{StartCheck, hex};
 use toolpost_sandbox::{Level, Limits};
 
 use super::Executables;
@@ -43,13 +44,22 @@ pub(super) struct Settings {
     pub(super) collisions: Collisions,
     pub(super) sampling: bool,
     pub(super) resident: bool,
-    pub(super) python: OsString,
+    pub(super) python: Option<OsString>,
     pub(super) search_path: Option<OsString>,
     pub(super) readable: Vec<PathBuf>,
     pub(super) environment: Vec<(String, OsString)>,
     pub(super) cache: Option<PathBuf>,
     pub(super) protected: Vec<PathBuf>,
     pub(super) start_check: Option<StartCheck>,
+}
+
+impl Settings {
+    /// What decides how programs are run, as far as what they tell of themselves may depend on it: a hash.
+    pub(super) fn environment(&self) -> String {
+        let names: Vec<_> = self.environment.iter().map(|(name, _)| name).collect();
+        let all = (self.level, &self.python, &self.search_path, &self.readable, names);
+        hex(Sha256::digest(format!("{all:?}")))
+    }
 }
 
 impl std::fmt::Debug for Settings {
@@ -84,7 +94,7 @@ impl ExecutablesBuilder {
             collisions: Collisions::default(),
             sampling: true,
             resident: false,
-            python: "python3".into(),
+            python: None,
             search_path: None,
             readable: Vec::new(),
             environment: Vec::new(),
@@ -204,10 +214,11 @@ impl ExecutablesBuilder {
         self
     }
 
-    /// The interpreter of `.py` files: a name that is looked up, or a path. Default `python3`.
+    /// The interpreter of `.py` files: a name that is looked up, or a path. Default: the interpreter that the first
+    /// line of the file names by its path, else `python3`.
     #[must_use]
     pub fn python(mut self, interpreter: impl Into<OsString>) -> Self {
-        self.0.python = interpreter.into();
+        self.0.python = Some(interpreter.into());
         self
     }
 
@@ -218,8 +229,9 @@ impl ExecutablesBuilder {
         self
     }
 
-    /// A file or folder of the host that programs may read at its own path, such as the modules that a script imports.
-    /// A program sees its own file without it.
+    /// A file or folder of the host that programs may read at its own path. A program reads its own directory, with the
+    /// modules in it, without that, unless the directory is not its own
+    /// ([`program_directories`](toolpost_sandbox::program_directories)).
     #[must_use]
     pub fn readable(mut self, path: impl Into<PathBuf>) -> Self {
         self.0.readable.push(path.into());
@@ -233,8 +245,8 @@ impl ExecutablesBuilder {
         self
     }
 
-    /// The folder in which what programs tell of themselves is kept, by path, time of change and size, in the file
-    /// `executables-v1.json`. It is made if missing. Default none: then every start asks every program. A file that
+    /// The folder in which what programs tell of themselves is kept in the file `executables-v1.json`: by path, time of
+    /// change and size, those of modules beside a script, and how programs are run. It is made if missing. Default none: then every start asks every program. A file that
     /// cannot be read is ignored and replaced.
     #[must_use]
     pub fn cache(mut self, folder: impl Into<PathBuf>) -> Self {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use serde_json::{Map, Value, json};
-use toolpost_core::{Call, Caller, Cancellation, Envelope, Mode, Output, Reply, Status, ToolError, ToolSpec};
+use toolpost_core::{
+    Call, CallId, Caller, Cancellation, Code, Envelope, Mode, Output, Reply, Status, ToolError, ToolSpec,
+};
 
 use super::grammar::{Input, Run};
 use super::port::ProgramPort;
@@ -71,6 +73,12 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
         flatten_dry_run(&run.spec, &mut reply);
     }
     let mut envelope = Envelope::new(id, &reply.result).as_value().clone();
+    if let Err(error) = &reply.result
+        && error.code() == Code::Internal
+    {
+        // The caller gets the id alone; the author of the program gets what went wrong.
+        server.errors.send(format!("{}\n", explained(id, error, &reply.record.causes)).into_bytes()).await;
+    }
     if reserved.verbose {
         add_details(&mut envelope, &reply, &port);
     }
@@ -93,6 +101,14 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
         Ok(output) if output.status() == Status::Error => status::FAILED,
         Ok(_) => status::OK,
     }
+}
+
+/// An error with its causes, each of them once.
+fn explained(call: CallId, error: &ToolError, causes: &[String]) -> String {
+    let causes = causes.iter().filter(|cause| *cause != error.message());
+    causes.fold(format!("error: call {call}: {}", error.message()), |text, cause| {
+        format!("{text}\n  caused by: {cause}")
+    })
 }
 
 fn new_call(spec: &ToolSpec, arguments: Value) -> Call {

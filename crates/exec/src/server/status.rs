@@ -31,6 +31,7 @@ pub(super) const TABLE: &[(u8, &str)] = &[
 /// The status of an error.
 pub(super) fn of(error: &ToolError) -> u8 {
     match error.code() {
+        Code::Dependency if error.is_program_failure() => FAILED,
         Code::Dependency | Code::Timeout | Code::Overloaded => UNREACHABLE,
         Code::Permission => DENIED,
         Code::Limit => LIMIT,

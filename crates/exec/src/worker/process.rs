@@ -264,9 +264,10 @@ fn died(verdict: &Verdict) -> ToolError {
         }
         Verdict::Exit { code } => {
             ToolError::dependency(format!("the worker process of this call exited with status {code}"))
-                .with("status", *code)
+                .with("exit_code", *code)
         }
-        Verdict::Ok => ToolError::dependency("the worker process of this call exited in the middle of it"),
+        Verdict::Ok => ToolError::dependency("the worker process of this call exited in the middle of it")
+            .with("exit_code", 0),
         other => ToolError::dependency(format!("the worker process of this call ended: {other:?}")),
     }
 }

@@ -18,6 +18,7 @@ use rmcp::service::{
 use rmcp::transport::Transport;
 use tokio::task::AbortHandle;
 use toolpost_core::{LogLevel, ToolError, format_duration};
+use toolpost_sandbox::Verdict;
 
 use super::answer::Asked;
 use super::failure::{self, Failure};
@@ -71,33 +72,49 @@ impl Connection {
     pub(super) async fn open(settings: &Settings, changes: &Arc<Changes>) -> Result<Self, ToolError> {
         let longer = settings.session.as_ref().map_or(Duration::ZERO, |session| session.longer());
         let limit = settings.connect_timeout.saturating_add(longer);
+        // Of the program that was started last.
+        let mut errors = None;
         let begun = async {
-            match Self::begin(settings, changes, Era::Either).await {
+            match Self::begin(settings, changes, Era::Either, &mut errors).await {
                 // It knows of both eras and speaks only the older one, or answers anything to what it does not know.
-                Err(Start::OlderEra) => Self::begin(settings, changes, Era::Older).await,
+                Err(Start::OlderEra) => Self::begin(settings, changes, Era::Older, &mut errors).await,
                 begun => begun,
             }
         };
-        let begun = tokio::time::timeout(limit, begun).await.map_err(|_| {
-            let name = &settings.name;
-            ToolError::timeout(format!("the server `{name}` did not begin within {}", format_duration(limit)))
-        })?;
-        begun.map_err(|start| match start {
-            Start::Failed(error) => error,
-            Start::OlderEra => ToolError::dependency(format!(
-                "the server `{}` speaks no version of the protocol that is known here",
-                settings.name
+        let begun = tokio::time::timeout(limit, begun).await;
+        let name = &settings.name;
+        let error = match begun {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(Start::Failed(error))) => match &errors {
+                Some(errors) => with_end(error, errors, name).await,
+                None => error,
+            },
+            Ok(Err(Start::OlderEra)) => ToolError::dependency(format!(
+                "the server `{name}` speaks no version of the protocol that is known here"
             )),
+            Err(_) => ToolError::timeout(format!(
+                "the server `{name}` did not begin within {}",
+                format_duration(limit)
+            )),
+        };
+        Err(match &errors {
+            Some(errors) => with_errors(error, errors),
+            None => error,
         })
     }
 
-    async fn begin(settings: &Settings, changes: &Arc<Changes>, era: Era) -> Result<Self, Start> {
+    async fn begin(
+        settings: &Settings,
+        changes: &Arc<Changes>,
+        era: Era,
+        program_errors: &mut Option<Errors>,
+    ) -> Result<Self, Start> {
         let flights = Arc::new(Flights::default());
         let asked =
             Asked { flight: None, port: Arc::clone(&settings.port), roots: settings.roots.as_slice().into() };
         let handler = Handler::new(config(settings), Arc::clone(&flights), Arc::clone(changes), asked);
         let name = &settings.name;
-        let of_start = |error, errors: Option<&Errors>| {
+        let of_start = |error| {
             if let (
                 Era::Either,
                 ClientInitializeError::NoCompatibleProtocolVersion { .. }
@@ -106,27 +123,22 @@ impl Connection {
             {
                 return Start::OlderEra;
             }
-            let error = failure::of_start(error, name);
-            Start::Failed(match errors {
-                Some(errors) => with_errors(error, errors),
-                None => error,
-            })
+            Start::Failed(failure::of_start(error, name))
         };
         let service = match &settings.endpoint {
             Endpoint::Http { url, headers } => {
                 let transport = http::transport(settings, url, headers)?;
-                serve(handler, transport, &flights, era).await.map_err(|error| of_start(error, None))?
+                serve(handler, transport, &flights, era).await.map_err(of_start)?
             }
             Endpoint::WebSocket { url, headers } => {
                 let messages = websocket::connect(settings, url, headers).await?;
-                serve(handler, messages, &flights, era).await.map_err(|error| of_start(error, None))?
+                serve(handler, messages, &flights, era).await.map_err(of_start)?
             }
             Endpoint::Program { argv, env, dir, level } => {
                 let start = program::Start { argv, env, dir: dir.as_deref(), level: *level };
                 let (streams, errors) = program::start(settings, start).await?;
-                serve(handler, streams, &flights, era)
-                    .await
-                    .map_err(|error| of_start(error, Some(&errors)))?
+                *program_errors = Some(errors);
+                serve(handler, streams, &flights, era).await.map_err(of_start)?
             }
         };
         let Some(info) = service.peer().peer_info() else {
@@ -305,6 +317,23 @@ pub(super) fn protocol_level(level: LogLevel) -> LoggingLevel {
         LogLevel::Info => LoggingLevel::Info,
         LogLevel::Warn => LoggingLevel::Warning,
         LogLevel::Error => LoggingLevel::Error,
+    }
+}
+
+/// What a program's own end says more than that of its streams.
+async fn with_end(error: ToolError, errors: &Errors, name: &str) -> ToolError {
+    let ended = |how: &str| ToolError::dependency(format!("the server `{name}` {how} before it answered"));
+    match errors.ended().await {
+        Some(Verdict::Ok) => ended("ended with status 0").with("exit_code", 0),
+        Some(Verdict::Exit { code }) => ended(&format!("ended with status {code}")).with("exit_code", *code),
+        Some(Verdict::Signal { signal }) => {
+            ended(&format!("was ended by signal {signal}")).with("signal", *signal)
+        }
+        Some(Verdict::Memory { limit }) => ToolError::limit(format!(
+            "the server `{name}` needed more than its {} MiB of memory",
+            limit >> 20
+        )),
+        _ => error,
     }
 }
 

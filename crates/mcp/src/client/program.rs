@@ -1,9 +1,10 @@
 //! Servers that are programs: started by the sandbox, spoken to over their standard streams, one message per line.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::io::{BufReader, PipeReader, PipeWriter, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
@@ -11,7 +12,9 @@ use rmcp::service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::sync::{mpsc, oneshot};
 use toolpost_core::{Secret, StartCheck, ToolError};
-use toolpost_sandbox::{HostDirectory, Level, Limits, Program, Running, Sandbox, Workspace};
+use toolpost_sandbox::{
+    HostDirectory, Level, Limits, Program, Running, Sandbox, Verdict, Workspace, program_directories,
+};
 
 use super::flight::Arrival;
 use super::message::{Line, LineReader, read};
@@ -30,17 +33,18 @@ const MAX_GARBAGE: usize = 1_000;
 /// A shorter value of a variable is not looked for in what a program writes.
 const MIN_SECRET: usize = 6;
 
-/// The program that starts another one by the very path that it is given.
-const ENV: &str = "/usr/bin/env";
+/// What scripts end in: an interpreter is given one, and reads its directory.
+const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "cts", "rb", "pl", "php", "sh", "lua"];
 
 /// A line that is to be written, and who wants to know that it was.
 type Outgoing = (Vec<u8>, oneshot::Sender<bool>);
 
-/// The end of what a program wrote to standard error.
+/// The end of what a program wrote to standard error, and how it ended.
 #[derive(Clone, Default)]
 pub(super) struct Errors {
     kept: Arc<Mutex<VecDeque<u8>>>,
     secrets: Arc<[Secret]>,
+    ended: Arc<OnceLock<Verdict>>,
 }
 
 impl Errors {
@@ -59,6 +63,15 @@ impl Errors {
         let plain: String = text.chars().filter(|letter| *letter == '\n' || !letter.is_control()).collect();
         self.secrets.iter().fold(plain, |text, secret| secret.scrub(&text)).trim().to_owned()
     }
+
+    /// How the program ended by itself, after a short wait for its end.
+    pub(super) async fn ended(&self) -> Option<&Verdict> {
+        let until = Instant::now() + 2 * GRACE;
+        while self.ended.get().is_none() && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.ended.get()
+    }
 }
 
 /// The standard streams of a program. Dropped, the program gets the end of its input and is killed soon after, with
@@ -67,6 +80,7 @@ pub(super) struct Streams {
     incoming: mpsc::Receiver<ServerJsonRpcMessage>,
     outgoing: Option<mpsc::Sender<Outgoing>>,
     running: Option<Running>,
+    errors: Errors,
 }
 
 /// Why a message was not sent.
@@ -101,14 +115,7 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
     if start.argv.is_empty() {
         return Err(ToolError::invalid_input("the command of the server is empty"));
     }
-    let mut sandbox_paths = Vec::new();
-    let mut argv = start.argv.to_vec();
-    let environment = || start.argv.first().and_then(|program| environment_of(program.as_ref()));
-    if let Some(folder) = settings.backend.is_none().then(environment).flatten() {
-        // The sandbox follows the link to the interpreter itself, which then would not know of its environment.
-        argv.insert(0, ENV.into());
-        sandbox_paths.push(folder);
-    }
+    let argv = start.argv.to_vec();
     let mut limits = settings.sandbox_limits.clone().unwrap_or_else(|| {
         let mut limits = Limits::for_level(start.level);
         (limits.cpu, limits.idle) = (None, None);
@@ -124,7 +131,7 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
         if let Some(search) = &settings.search_path {
             sandbox = sandbox.search_path(search.clone());
         }
-        for path in settings.readable.iter().chain(&sandbox_paths) {
+        for path in settings.readable.iter().chain(&own_paths(&argv)) {
             sandbox = sandbox.read_only(path);
         }
     }
@@ -138,7 +145,7 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
         .filter(|value| value.len() >= MIN_SECRET)
         .map(Secret::new)
         .collect();
-    let errors = Errors { kept: Arc::default(), secrets };
+    let errors = Errors { kept: Arc::default(), secrets, ended: Arc::default() };
     let (program, limit) = (Program::argv(argv), settings.limits.message_bytes);
     let theirs = errors.clone();
     // Making a sandbox blocks for a millisecond.
@@ -151,11 +158,16 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
     Ok((streams, errors))
 }
 
-/// The folder of the environment of Python that a program is the interpreter of.
-fn environment_of(program: &Path) -> Option<PathBuf> {
-    let folder = program.parent()?.parent()?;
-    let is_one = program.is_absolute() && program.is_symlink() && folder.join("pyvenv.cfg").is_file();
-    is_one.then(|| folder.to_owned())
+/// What a server reads of its own: the directory of its program, and its script with that one's directory.
+fn own_paths(argv: &[OsString]) -> Vec<PathBuf> {
+    let is_script = |path: &&Path| {
+        let kind = path.extension().unwrap_or_default();
+        path.is_absolute() && SCRIPTS.iter().any(|script| kind == *script) && path.is_file()
+    };
+    let program = argv.first().map(Path::new).filter(|path| path.is_absolute());
+    let script = argv.iter().skip(1).map(Path::new).find(is_script);
+    let own = program.into_iter().chain(script).flat_map(program_directories);
+    own.chain(script.map(Path::to_owned)).collect()
 }
 
 fn begin(sandbox: &Sandbox, program: &Program, limit: usize, errors: Errors) -> Result<Streams, ToolError> {
@@ -164,14 +176,14 @@ fn begin(sandbox: &Sandbox, program: &Program, limit: usize, errors: Errors) -> 
     let (outgoing, lines) = mpsc::channel(AHEAD);
     let directory = running.host_directory();
     if let Some((stdout, stderr)) = running.take_output() {
-        let directory = directory.clone();
+        let (directory, errors) = (directory.clone(), errors.clone());
         thread("mcp-stdout", move || listen(stdout, limit, &sender, &directory))?;
         thread("mcp-stderr", move || collect(stderr, &errors))?;
     }
     if let Some(stdin) = running.take_stdin() {
         thread("mcp-stdin", move || write(stdin, lines, &directory))?;
     }
-    Ok(Streams { incoming, outgoing: Some(outgoing), running: Some(running) })
+    Ok(Streams { incoming, outgoing: Some(outgoing), running: Some(running), errors })
 }
 
 /// Reads messages until the stream or the client ends, or nothing but garbage comes.
@@ -294,10 +306,17 @@ impl Streams {
         self.outgoing = None;
         self.incoming.close();
         let Some(running) = self.running.take() else { return };
+        let ended = Arc::clone(&self.errors.ended);
         let wait = move || {
             let until = Instant::now() + GRACE;
             while !running.is_finished() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(5));
+            }
+            if running.is_finished()
+                && let Ok(outcome) = running.wait()
+            {
+                // There is one end.
+                let _ = ended.set(outcome.verdict);
             }
         };
         // A program whose end nobody can wait for is killed at once.

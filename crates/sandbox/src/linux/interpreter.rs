@@ -5,9 +5,11 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::python;
+use crate::directory::is_dedicated;
 use crate::language::Runner;
 use crate::level::shorten;
-use crate::{Error, Language, SYSTEM_SEARCH_PATH};
+use crate::{Error, Language, SYSTEM_SEARCH_PATH, Shebang};
 
 /// A program that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +34,7 @@ fn is_path(name: &OsStr) -> bool {
 }
 
 /// Whether a path lies in what every level shows.
-fn is_system(path: &Path) -> bool {
+pub(super) fn is_system(path: &Path) -> bool {
     let shown = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store"];
     shown.iter().any(|folder| path.starts_with(folder))
 }
@@ -53,7 +55,7 @@ pub(super) struct Reach {
     pub(super) as_stranger: bool,
 }
 
-fn is_executable(path: &Path) -> bool {
+pub(super) fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o111 != 0)
 }
 
@@ -100,7 +102,9 @@ pub(super) fn program(name: &OsStr, search: Option<&OsStr>, reach: Reach) -> Res
             }
             return Err(not_found("there is no file at this path".into()));
         }
-        return Ok(found(path, reach));
+        // A launcher would not find its version manager inside.
+        let launched = if is_launcher(path) { launched(path, search, reach) } else { None };
+        return Ok(launched.unwrap_or_else(|| found(path, search, reach)));
     }
     let search = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
     folders(search)
@@ -109,17 +113,51 @@ pub(super) fn program(name: &OsStr, search: Option<&OsStr>, reach: Reach) -> Res
         .find_map(|candidate| {
             // A launcher would not find its version manager inside.
             if is_launcher(&candidate) || is_rustup(&candidate) {
-                return installed(&candidate, reach);
+                return launched(&candidate, Some(search), reach);
             }
-            (!reach.as_stranger || is_open_to_everyone(&candidate)).then(|| found(&candidate, reach))
+            let is_open = !reach.as_stranger || is_open_to_everyone(&candidate);
+            is_open.then(|| found(&candidate, Some(search), reach))
         })
         .ok_or_else(|| not_found(format!("no executable of this name in {}", search.to_string_lossy())))
 }
 
-/// A program outside the system folders needs its own file, and what it points to.
-fn found(path: &Path, reach: Reach) -> Found {
-    let mut needs = Vec::new();
+/// The program behind a launcher of a version manager.
+fn launched(launcher: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Found> {
+    let program = behind_launcher(launcher)?;
+    if is_elf(&program) {
+        return installed(launcher, reach);
+    }
+    (!reach.as_stranger || is_open_to_everyone(&program)).then(|| found(&program, search, reach))
+}
+
+/// A program outside the system folders needs its own file, and what it points to. A script is run by the interpreter
+/// that its first line names.
+fn found(path: &Path, search: Option<&OsStr>, reach: Reach) -> Found {
+    let mut found = binary(path, reach);
+    if is_elf(path) {
+        return found;
+    }
+    found.needs.extend(packages(path));
+    match Shebang::of(path).and_then(|line| interpreter_of(line, search, reach)) {
+        None => found,
+        Some((mut interpreter, arguments)) => {
+            interpreter.needs.extend(found.needs);
+            interpreter.first = arguments;
+            interpreter.first.push(found.path.into_os_string());
+            interpreter
+        }
+    }
+}
+
+/// A program by the path that it was found at, with what it reads of its installation or environment.
+fn binary(path: &Path, reach: Reach) -> Found {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if let Some(environment) = python::environment(path) {
+        let mut needs = python::environment_needs(&environment, path);
+        needs.push(path.to_owned());
+        return Found::new(path.to_owned(), needs);
+    }
+    let mut needs = python::installation_of(&real);
     if !is_system(&real) {
         let package = if reach.with_package { package(&real) } else { None };
         needs.push(package.unwrap_or_else(|| real.clone()));
@@ -127,6 +165,43 @@ fn found(path: &Path, reach: Reach) -> Found {
     // A link outside the system folders does not exist inside; what it points to does.
     let path = if is_system(path) { path.to_owned() } else { real };
     Found::new(path, needs)
+}
+
+/// The interpreter of a script and what it is given before the script, where the kernel inside would not find the same
+/// one.
+fn interpreter_of(line: Shebang, search: Option<&OsStr>, reach: Reach) -> Option<(Found, Vec<OsString>)> {
+    let of_path = |path: &Path| {
+        if reach.as_stranger && !is_open_to_everyone(path) {
+            None
+        } else if is_launcher(path) {
+            installed(path, reach)
+        } else {
+            is_elf(path).then(|| binary(path, reach))
+        }
+    };
+    let arguments = line.arguments.into_iter().map(OsString::from).collect();
+    if line.interpreter.is_absolute() {
+        let found = of_path(&line.interpreter).filter(|_| is_executable(&line.interpreter))?;
+        return (!found.needs.is_empty()).then_some((found, arguments));
+    }
+    let search = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
+    let candidates = folders(search).map(|folder| folder.join(&line.interpreter));
+    let found = candidates.filter(|path| is_executable(path)).find_map(|path| of_path(&path))?;
+    Some((found, arguments))
+}
+
+/// What a program of a Node.js package reads: all packages that it was installed with, or its own if it is linked there.
+fn packages(path: &Path) -> Vec<PathBuf> {
+    let all = |path: &Path| {
+        path.ancestors().filter(|folder| folder.ends_with("node_modules")).last().map(Path::to_owned)
+    };
+    let Ok(real) = path.canonicalize() else { return Vec::new() };
+    let (named, installed) = (all(path), all(&real));
+    let is_linked = named.is_some() && installed.is_none();
+    let own = || real.ancestors().find(|folder| folder.join("package.json").is_file());
+    let own = if is_linked { own().filter(|folder| is_dedicated(folder)).map(Path::to_owned) } else { None };
+    let found = [named, installed, own].into_iter().flatten();
+    found.filter(|folder| !is_system(folder)).collect()
 }
 
 /// Finds what runs or builds a language: the first of its programs that is anywhere in the search path and new enough.
@@ -165,7 +240,7 @@ pub(super) fn missing(language: Language, searched: &OsStr) -> Error {
 
 /// A program of an installation, which needs the libraries of it. Nothing if nobody inside could run it.
 fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
-    let real = behind_launcher(candidate)?;
+    let real = behind_launcher(candidate).filter(|real| is_elf(real))?;
     if reach.as_stranger && !is_open_to_everyone(&real) {
         return None;
     }
@@ -176,18 +251,14 @@ fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
     let mut needs = match prefix {
         Some(prefix) if is_shown => settings(prefix),
         None if is_shown => Vec::new(),
-        Some(prefix) => vec![prefix.to_owned()],
-        None => vec![resolved.clone()],
+        Some(prefix) if is_dedicated(prefix) => vec![prefix.to_owned()],
+        _ => [python::installation_of(&resolved), vec![resolved.clone()]].concat(),
     };
-    // A virtual environment lives in one folder and borrows from another.
-    let environment = real.parent().and_then(Path::parent);
-    if let Some(environment) = environment
-        && environment.join("pyvenv.cfg").is_file()
-        && let Ok(environment) = environment.canonicalize()
-    {
-        let inside = environment.join("bin").join(real.file_name().unwrap_or_default());
-        needs.push(environment);
-        return Some(Found::new(inside, needs));
+    // A virtual environment lives in one folder and borrows from others.
+    if let Some(environment) = python::environment(&real) {
+        needs.extend(python::environment_needs(&environment, &real));
+        needs.push(real.clone());
+        return Some(Found::new(real, needs));
     }
     let is_kept = is_shown && is_system(candidate);
     Some(Found::new(if is_kept { candidate.to_owned() } else { resolved }, needs))
@@ -263,6 +334,9 @@ fn script(candidate: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Foun
 
 /// Whether a file is a launcher of a version manager.
 fn is_launcher(candidate: &Path) -> bool {
+    if is_rustup(candidate) {
+        return true;
+    }
     let shims = candidate.parent().filter(|folder| folder.ends_with("shims"));
     shims.and_then(Path::parent).is_some_and(|root| root.join("versions").is_dir()) && !is_elf(candidate)
 }
@@ -285,7 +359,7 @@ fn behind_launcher(candidate: &Path) -> Option<PathBuf> {
         .map(|version| {
             root.join("versions").join(version).join("bin").join(candidate.file_name().unwrap_or_default())
         })
-        .find(|program| is_executable(program) && is_elf(program))
+        .find(|program| is_executable(program))
 }
 
 /// Every program of rustup is one and the same, under other names.

@@ -21,6 +21,7 @@ mod landlock;
 #[expect(unsafe_code, reason = "clone, and descriptors that the kernel has just made")]
 mod launch;
 mod layer;
+mod links;
 #[expect(unsafe_code, reason = "a thread enters a namespace")]
 mod network;
 mod plan;
@@ -29,6 +30,7 @@ pub(crate) mod pool;
 mod prepare;
 #[cfg(feature = "docker")]
 mod profile;
+mod python;
 mod repositories;
 mod root;
 mod run;

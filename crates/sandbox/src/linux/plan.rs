@@ -12,6 +12,7 @@ use super::cgroup::Group;
 use super::files::Owner;
 use super::landlock::{Access, Landlock, PathRule, SCOPES_SINCE, TCP_SINCE};
 use super::launch::c_string;
+use super::links::Link;
 use super::root::{DEVICES, READ_ONLY, SCRATCH, Tree, is_shown, path, readable_system, temporary, under_old};
 use super::seccomp::{self, Circumstances};
 use super::steps::Step;
@@ -69,7 +70,7 @@ pub(super) fn fits_template(level: Level, facts: &Facts, has_host_folder: bool, 
         && facts.is_root()
         && facts.namespaces.is_ok()
         && !has_host_folder
-        && visible.iter().all(|entry| entry.path.starts_with(TEMPLATE_SHOWS))
+        && visible.iter().all(|entry| entry.path.starts_with(TEMPLATE_SHOWS) && entry.links.is_empty())
 }
 
 /// A folder or file of the host that is shown read-only at its own path.
@@ -81,6 +82,8 @@ pub(super) struct Visible {
     pub(super) inode: u64,
     /// A detached mount that shows the host user's files as the program's own.
     pub(super) tree: Option<rustix::fd::OwnedFd>,
+    /// The symbolic links of the host by which it was named, where no level shows them.
+    pub(super) links: Vec<Link>,
 }
 
 /// The steps up to the arrangement of descriptors, and what they amount to.
@@ -264,7 +267,9 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         shown = tree.system(level, &workspace);
     }
     tree.overlays(&facts.covered);
-    for Visible { path: wanted, is_folder, device, inode, tree: detached } in visible {
+    let mut links = Vec::new();
+    for Visible { path: wanted, is_folder, device, inode, tree: detached, links: named } in visible {
+        links.extend(named);
         if is_shown(&shown, &wanted) {
             continue;
         }
@@ -285,9 +290,12 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         tree.steps.push(Step::Verify { path: path(&wanted), device, inode });
         shown.push(wanted);
     }
+    for (link, target) in links {
+        tree.link(&shown, &link, &target);
+    }
     if !is_from_template {
         tree.devices();
-        tree.places(&workspace);
+        tree.places(&workspace, &shown);
     }
     if facts.process_files.is_ok() {
         tree.steps.push(Step::Mount {

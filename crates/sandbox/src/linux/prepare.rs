@@ -12,7 +12,7 @@ use rustix::pipe::PipeFlags;
 use super::attend::Started;
 use super::cgroup::Group;
 use super::files::{self, Listing, Owner};
-use super::interpreter::Reach;
+use super::interpreter::{Reach, is_system};
 use super::launch::{self, Plan, c_string, high};
 use super::layer::LiveDirectory;
 use super::plan::{self, Request, Visible};
@@ -21,7 +21,7 @@ use super::steps::{Pointers, Step};
 use super::supervise::{Feed, Running, Streams};
 use super::temporary::TemporaryFolder;
 use super::workspace::HostFolder;
-use super::{Facts, identity, network, template, toolchain, unconfined};
+use super::{Facts, identity, links, network, template, toolchain, unconfined};
 use crate::egress::PORT;
 use crate::egress::proxy::Armed;
 use crate::language::{FIGURES, HEAP};
@@ -185,6 +185,7 @@ pub(super) fn prepare_with(
     let reach = reach_at(level, facts);
     let mut ready = toolchain::ready(sandbox, program, reach)?;
     let visible = if confined { visible(sandbox, &ready.needs, facts)? } else { Vec::new() };
+    let shown = visible.iter().map(|entry| entry.path.clone()).collect();
     let mut place = place(sandbox, facts, level)?;
 
     // Files for a folder of the host are put there now; a private one exists only in the child.
@@ -269,7 +270,8 @@ pub(super) fn prepare_with(
             None => {}
         }
     }
-    let report = Report { degraded, layers, missing, notes, ..Report::new("process", sandbox.level, level) };
+    let report =
+        Report { degraded, layers, missing, shown, notes, ..Report::new("process", sandbox.level, level) };
 
     let control = stay.map(|stay| {
         ready.arguments = (stay.arguments)(&workspace);
@@ -463,8 +465,10 @@ pub(super) fn visible(sandbox: &Sandbox, needs: &[PathBuf], facts: &Facts) -> Re
         needs.iter().map(|path| (path, false)).chain(sandbox.read_only.iter().map(|path| (path, true)));
     for (path, is_private) in wanted {
         let fail = |source| Error::File { action: "show", path: path.clone(), source };
-        let path = path.canonicalize().map_err(fail)?;
-        if list.iter().any(|seen| path.starts_with(&seen.path)) {
+        let (path, mut links) = links::follow(path).map_err(fail)?;
+        links.retain(|(link, _)| !is_system(link));
+        if let Some(seen) = list.iter_mut().find(|seen| path.starts_with(&seen.path)) {
+            seen.links.append(&mut links);
             continue;
         }
         if path == Path::new("/") || ["/proc", "/sys", "/dev"].iter().any(|kernel| path.starts_with(kernel)) {
@@ -491,6 +495,7 @@ pub(super) fn visible(sandbox: &Sandbox, needs: &[PathBuf], facts: &Facts) -> Re
             inode: metadata.ino(),
             path,
             tree,
+            links,
         });
     }
     // Folders above others first, so that a later one is not hidden by an earlier one.

@@ -162,6 +162,16 @@ impl Tree {
         self.made.push(parent.to_owned());
     }
 
+    /// Shows a symbolic link of the host as the same link.
+    pub(super) fn link(&mut self, shown: &[PathBuf], link: &Path, target: &Path) {
+        if is_shown(shown, link) || self.made.iter().any(|made| made == link) {
+            return;
+        }
+        self.passage(link);
+        self.steps.push(Step::Link { path: path(link), target: path(target) });
+        self.made.push(link.to_owned());
+    }
+
     pub(super) fn folder(&mut self, folder: &Path) {
         if folder == Path::new("/") || self.made.iter().any(|made| made == folder) {
             return;
@@ -337,10 +347,13 @@ impl Tree {
         }
     }
 
-    /// Makes the other places on which every run mounts what is its own. The workspace may lie in one of the former.
-    pub(super) fn places(&mut self, workspace: &Path) {
+    /// Makes the other places on which every run mounts what is its own. The workspace may lie in one of the former, or
+    /// in what is shown, where it is already.
+    pub(super) fn places(&mut self, workspace: &Path, shown: &[PathBuf]) {
         self.folder(Path::new("/proc"));
-        self.folder(workspace);
+        if !is_shown(shown, workspace) {
+            self.folder(workspace);
+        }
     }
 
     /// Removes the host's root. The private one is read-only from here on.

@@ -34,7 +34,12 @@ pub(crate) fn run(
             &built
         }
         Some(Build::Failed(outcome)) if is_live => return Err(not_built(program, &outcome)),
-        Some(Build::Failed(outcome)) => return Ok(*outcome),
+        Some(Build::Failed(outcome)) => {
+            if let Output::Captured(on_event) = output {
+                on_event(Event::Stderr(&outcome.stderr.bytes()));
+            }
+            return Ok(*outcome);
+        }
     };
     // From here: what a build takes has limits of its own.
     let since = Instant::now();

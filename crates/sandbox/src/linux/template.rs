@@ -106,7 +106,7 @@ fn make(facts: &Facts) -> Option<OwnedFd> {
     tree.scratch();
     tree.system(Level::Strict, Path::new(WORKSPACE));
     tree.devices();
-    tree.places(Path::new(WORKSPACE));
+    tree.places(Path::new(WORKSPACE), &[]);
     tree.finish();
     let mut steps = tree.steps;
     steps.extend([Step::Freeze, Step::SendFolder(c"/".to_owned()), Step::Await]);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +18,9 @@ use super::steps::CODE;
 use crate::language::{CODE_PATH, HEAP, Product, Runner, Way};
 use crate::level::shorten;
 use crate::ready::Payload;
-use crate::{Build, Cancel, Error, Language, Limits, Outcome, Program, Ready, Sandbox, Source, Verdict};
+use crate::{
+    Build, Cancel, Error, Language, Limits, Outcome, Program, Ready, Sandbox, Source, Verdict, Workspace,
+};
 
 /// A compiler's or interpreter's answer to the question for its version is cut here.
 const VERSION_BYTES: usize = 4096;
@@ -44,7 +46,13 @@ pub(super) fn ready(sandbox: &Sandbox, program: &Program, reach: Reach) -> Resul
     match program {
         Program::Argv(arguments) => {
             let name = arguments.first().map_or(OsStr::new(""), OsString::as_os_str);
-            let found = interpreter::program(name, sandbox.search_path.as_deref(), reach)?;
+            let search = sandbox.search_path.as_deref();
+            let found = match in_workspace(sandbox, Path::new(name)) {
+                Some(path) => {
+                    by_name(interpreter::program(path.as_os_str(), search, reach)?, &path, Path::new(name))
+                }
+                None => interpreter::program(name, search, reach)?,
+            };
             let arguments = arguments.iter().skip(1).cloned().collect();
             Ok(with_arguments(found, arguments, None))
         }
@@ -67,6 +75,33 @@ pub(super) fn ready(sandbox: &Sandbox, program: &Program, reach: Reach) -> Resul
         }
         Program::Ready(ready) => Ok(ready.clone()),
     }
+}
+
+/// The program of a host directory that a relative path names.
+fn in_workspace(sandbox: &Sandbox, name: &Path) -> Option<PathBuf> {
+    let (Workspace::Host(folder) | Workspace::LiveHost(folder) | Workspace::ReadOnlyHost(folder)) =
+        &sandbox.workspace
+    else {
+        return None;
+    };
+    let is_beneath = name.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !is_beneath || !name.as_os_str().as_encoded_bytes().contains(&b'/') {
+        return None;
+    }
+    let folder = folder.canonicalize().ok()?;
+    let path = folder.join(sandbox.directory.as_deref().unwrap_or_default()).join(name);
+    interpreter::is_executable(&path).then_some(path)
+}
+
+/// A program of the workspace is started by its relative path: the workspace may have another path inside.
+fn by_name(found: Found, path: &Path, name: &Path) -> Found {
+    let Found { path: program, needs, mut first } = found;
+    match first.last_mut() {
+        Some(script) => name.as_os_str().clone_into(script),
+        None if program == path => return Found { path: name.to_owned(), needs, first },
+        None => {}
+    }
+    Found { path: program, needs, first }
 }
 
 fn with_arguments(found: Found, arguments: Vec<OsString>, language: Option<Language>) -> Ready {

@@ -43,6 +43,7 @@ mod egress_secrets;
 #[cfg(feature = "egress-tls")]
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod egress_tls;
+mod environments;
 mod files;
 #[expect(
     clippy::unwrap_used,

@@ -15,6 +15,7 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("egress_runs", true, "the way out of a namespace that a user owns"),
     ("egress_secrets", false, "as `egress_attacks`"),
     ("egress_tls", false, "as `egress_attacks`"),
+    ("environments", true, "directories of the user are shown in other ways"),
     ("files", true, "owners and rights of what goes in and comes back"),
     ("hardening", true, "what the kernel gives to a user without rights"),
     ("ladder", true, "each rung is another one without root's rights"),

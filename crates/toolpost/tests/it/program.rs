@@ -143,8 +143,9 @@ print(json.dumps({
 
 #[test]
 fn the_original_loads_our_program() {
-    let Some(checkout) = std::env::var_os("TOOLPOST_TOOLABLE").map(PathBuf::from) else {
-        println!("SKIP the_original_loads_our_program: TOOLPOST_TOOLABLE names no checkout of toolable 0.1");
+    let test = "the_original_loads_our_program";
+    let Some(checkout) = toolpost_testkit::recordings::toolable() else {
+        println!("SKIP {test}: toolable is not beside the checkout, and TOOLPOST_TOOLABLE names no folder");
         return;
     };
     let python = std::env::var_os("TOOLPOST_PYTHON").unwrap_or_else(|| "python3".into());
@@ -154,7 +155,12 @@ fn the_original_loads_our_program() {
         .env("PYTHONPATH", checkout.join("src"))
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains("No module named 'pydantic'") {
+        println!("SKIP {test}: Python has no pydantic");
+        return;
+    }
+    assert!(output.status.success(), "{stderr}");
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["discover"]["add"], "Add two numbers.");
     assert_eq!(found["schema"]["schema"]["required"], json!(["a"]));

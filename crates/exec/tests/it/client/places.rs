@@ -135,7 +135,9 @@ async fn a_script_reads_what_the_operator_shows_it() {
     let library = folder.path().canonicalize().unwrap().join("lib.sh");
     let path = programs.write("s", &shell(&discovery, &format!(". {}; answer", library.display())));
     let blind = source().path(&path).discover().await;
-    assert_eq!(error(&call(&blind, "t", json!({})).await).code(), Code::Dependency);
+    let reply = call(&blind, "t", json!({})).await;
+    assert!(error(&reply).is_program_failure(), "{reply:?}");
+    assert!(error(&reply).context()["stderr"].as_str().unwrap().contains("lib.sh"), "{reply:?}");
     let tools = source().path(&path).readable(&library).discover().await;
     assert_eq!(value(&call(&tools, "t", json!({})).await), json!(42));
 }
@@ -151,4 +153,109 @@ async fn the_interpreter_is_looked_up_where_the_operator_says() {
     assert!(nowhere.diagnostics()[0].error.message().contains("python3"), "{:?}", nowhere.diagnostics());
     let other = source().path(&script).python("no-such-python").discover().await;
     assert!(other.diagnostics()[0].error.message().contains("no-such-python"), "{:?}", other.diagnostics());
+}
+
+/// A script of Python with a module beside it, which says what it is.
+const WITH_MODULE: &str = "import json, sys, helper\nif sys.argv[1] == '--discover':\n    tool = {'name': 't', 'summary': helper.SUMMARY, 'schema': {'type': 'object'}}\n    print(json.dumps({'name': 'p', 'version': '1', 'tools': [tool]}))\nelse:\n    print(json.dumps({'status': 'success', 'result': [helper.SUMMARY, getattr(sys, 'flags').no_site]}))\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_reads_its_own_directory_at_every_level() {
+    let available = has_namespaces("a_program_reads_its_own_directory_at_every_level");
+    let programs = Programs::new();
+    let script = programs.path().join("tool.py");
+    std::fs::write(&script, WITH_MODULE).unwrap();
+    std::fs::write(programs.path().join("helper.py"), "SUMMARY = 'First.'\n").unwrap();
+    let shell = programs.write("reads", "#!/bin/sh\ncat \"$(dirname \"$0\")/discovery.json\"\n");
+    let discovery =
+        json!({"name": "r", "version": "1", "tools": [{"name": "r", "schema": {"type": "object"}}]});
+    std::fs::write(programs.path().join("discovery.json"), discovery.to_string()).unwrap();
+    for level in [Level::Minimal, Level::Standard, Level::Strict] {
+        if level.is_boundary() && !available {
+            continue;
+        }
+        let tools = source().path(&script).path(&shell).level(level).discover().await;
+        assert_eq!(super::shown(&tools), Vec::<String>::new(), "{level}");
+        assert_eq!(super::names(&tools).await, ["t", "r"], "{level}");
+        assert_eq!(value(&call(&tools, "t", json!({})).await), json!(["First.", 0]), "{level}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cache_knows_modules_and_the_way_a_program_is_run() {
+    let programs = Programs::new();
+    let cache = tempfile::tempdir().unwrap();
+    let script = programs.path().join("tool.py");
+    std::fs::write(&script, WITH_MODULE).unwrap();
+    std::fs::write(programs.path().join("helper.py"), "SUMMARY = 'First.'\n").unwrap();
+    let told = async || {
+        let tools = source().path(&script).cache(cache.path()).discover().await;
+        let list = tools.list().await.unwrap();
+        list.first().map(|spec| spec.description.clone()).unwrap_or_default()
+    };
+    assert_eq!(told().await, "First.");
+    // The file itself is the same.
+    std::fs::write(programs.path().join("helper.py"), "SUMMARY = 'The second.'\n").unwrap();
+    assert_eq!(told().await, "The second.");
+    // Nothing that another interpreter told counts for one that does not run it.
+    let other = source().path(&script).cache(cache.path()).python("no-such-python").discover().await;
+    assert_eq!(super::names(&other).await, Vec::<String>::new());
+    let nowhere = source().path(&script).cache(cache.path()).search_path("/nowhere").discover().await;
+    assert_eq!(super::names(&nowhere).await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_is_run_by_the_interpreter_of_its_first_line() {
+    let programs = Programs::new();
+    let found = ["/usr/bin/python3", "/usr/local/bin/python3"]
+        .into_iter()
+        .find(|path| std::path::Path::new(path).exists());
+    let Some(python) = found else {
+        println!("SKIP a_script_is_run_by_the_interpreter_of_its_first_line: there is no Python");
+        return;
+    };
+    let script = programs.path().join("tool.py");
+    std::fs::write(programs.path().join("helper.py"), "SUMMARY = 'S.'\n").unwrap();
+    std::fs::write(&script, format!("#!{python} -S\n{WITH_MODULE}")).unwrap();
+    // The name `python3` leads nowhere.
+    let tools = source().path(&script).search_path("/nowhere").discover().await;
+    assert_eq!(value(&call(&tools, "t", json!({})).await), json!(["S.", 1]), "{:?}", super::shown(&tools));
+    let operator = source().path(&script).python("no-such-python").discover().await;
+    assert_eq!(super::names(&operator).await, Vec::<String>::new(), "what the operator names goes first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_fails_says_how_it_ended_and_what_it_wrote_last() {
+    let programs = Programs::new();
+    let script = programs.path().join("tool.py");
+    let failing = |code: &str| {
+        format!(
+            "import json, sys, os\nif sys.argv[1] == '--discover':\n    print(json.dumps({{'name': 'p', 'version': '1', 'tools': [{{'name': 't', 'schema': {{'type': 'object'}}}}]}}))\nelse:\n    {code}\n"
+        )
+    };
+    for (code, fact, ended, stderr) in [
+        ("raise ValueError('no such city')", "exit_code", json!(1), "ValueError: no such city"),
+        ("print('bye', file=sys.stderr, flush=True); os.abort()", "signal", json!(6), "bye"),
+        ("print('nothing', file=sys.stderr)", "exit_code", json!(0), "nothing"),
+    ] {
+        std::fs::write(&script, failing(code)).unwrap();
+        let tools = source().path(&script).discover().await;
+        let reply = call(&tools, "t", json!({})).await;
+        let error = error(&reply);
+        assert!(error.is_program_failure(), "{error:?}");
+        assert_eq!(error.context()[fact], ended, "{error:?}");
+        assert!(error.context()["stderr"].as_str().unwrap().ends_with(stderr), "{error:?}");
+    }
+    // A program that says itself that something was unreachable has not failed.
+    let code = "print(json.dumps({'status': 'error', 'error': {'code': 'DEPENDENCY', 'message': 'down'}}))";
+    std::fs::write(&script, failing(code)).unwrap();
+    let tools = source().path(&script).discover().await;
+    let reply = call(&tools, "t", json!({})).await;
+    assert!(error(&reply).code() == Code::Dependency && !error(&reply).is_program_failure(), "{reply:?}");
+    // The same when the program is asked what it has.
+    std::fs::write(&script, "import not_there\n").unwrap();
+    let tools = source().path(&script).discover().await;
+    let found = tools.diagnostics().remove(0).error;
+    assert!(found.is_program_failure(), "{found:?}");
+    let stderr = found.context()["stderr"].as_str().unwrap();
+    assert!(stderr.ends_with("ModuleNotFoundError: No module named 'not_there'"), "{stderr}");
 }

@@ -138,7 +138,11 @@ fn what_is_inside_stays_inside() {
     for tool in ["explode", "fail"] {
         let words: &[&str] = if tool == "fail" { &["fail", "--code", "INTERNAL"] } else { &["explode"] };
         let ended = run(toolbox(), words, std::io::empty());
-        assert!(!ended.output.contains("hunter2") && !ended.errors.contains("hunter2"), "{ended:?}");
+        // The caller gets the id of the call, the author what went wrong under it.
+        let id = ended.output.split("record of call ").nth(1).unwrap().split('"').next().unwrap();
+        assert!(!ended.output.contains("hunter2"), "{ended:?}");
+        assert!(ended.errors.starts_with(&format!("error: call {id}: ")), "{ended:?}");
+        assert!(ended.errors.contains("hunter2"), "{ended:?}");
         assert_eq!(ended.status, 1);
     }
     let secret = "hunter2hunter2";

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use super::super::cgroup::Group;
 use super::super::files::Owner;
-use super::super::interpreter::Reach;
+use super::super::interpreter::{Reach, is_system};
 use super::super::landlock::Landlock;
 use super::super::plan::{self, Confinement, INSIDE, Request, identity_map};
 use super::super::prepare::{choose, program_owner, setup, visible};
 use super::super::root::{self, OVERLAY, SCRATCH};
 use super::super::steps::Step;
-use super::super::{Facts, identity, network, template, toolchain};
+use super::super::{Facts, identity, links, network, template, toolchain};
 use crate::pool::PoolSettings;
 use crate::ready::Payload;
 use crate::{Error, Host, Language, Level, Limits, Program, Ready, Report, Sandbox};
@@ -85,9 +85,13 @@ impl Base {
 
     /// Whether the pool's spares show all that a program needs.
     fn shows(&self, ready: &Ready) -> bool {
-        ready.needs.iter().all(|path| {
-            let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+        let is_shown = |path: &Path| {
             self.ready.needs.iter().chain(&self.sandbox.read_only).any(|shown| path.starts_with(shown))
+        };
+        ready.needs.iter().all(|path| {
+            links::follow(path).is_ok_and(|(path, links)| {
+                is_shown(&path) && links.iter().all(|(link, _)| is_system(link) || is_shown(link))
+            })
         })
     }
 

@@ -1,0 +1,165 @@
+//! Programs of virtual environments, of Node.js packages and of version managers: each runs with what it needs.
+
+use std::ffi::OsString;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use toolpost_sandbox::{Level, Program, Sandbox, Workspace};
+
+use crate::support::{Mode, open_folder, quick, run};
+
+fn file(path: &Path, text: &str) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Every way to run at a level of this host.
+fn sandboxes() -> Vec<(String, Sandbox)> {
+    let minimal = Sandbox::new().level(Level::Minimal).limits(quick());
+    let modes = Mode::available().into_iter().map(|mode| (format!("{mode:?}"), mode.sandbox()));
+    [("Minimal".to_owned(), minimal)].into_iter().chain(modes).collect()
+}
+
+/// What a program prints, with its error output.
+fn printed(sandbox: &Sandbox, words: &[OsString]) -> String {
+    match run(sandbox, &Program::argv(words)) {
+        Ok(outcome) => format!("{}{}", outcome.stdout.text(), outcome.stderr.text()),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// An environment with the module `only_here`, a source tree that is installed to be edited, and a link on the way to the
+/// interpreter. None, loudly, without Python.
+fn environment(test: &str, root: &Path) -> Option<PathBuf> {
+    let look = "import sys\nprint(sys.base_prefix, sys.executable, '%d.%d' % sys.version_info[:2])";
+    let code = Program::code(toolpost_sandbox::Language::Python, look);
+    let text = run(&Mode::Standard.sandbox(), &code).map(|outcome| outcome.stdout.text());
+    let text = text.unwrap_or_default();
+    let [base, program, version] = text.split_whitespace().collect::<Vec<_>>()[..] else {
+        println!("SKIP {test}: there is no Python");
+        return None;
+    };
+    let environment = root.join("work/venv");
+    let packages = environment.join(format!("lib/python{version}/site-packages"));
+    file(&packages.join("only_here.py"), "import edited\nVALUE = 'of the environment, ' + edited.VALUE\n");
+    file(&root.join("source/pyproject.toml"), "");
+    file(&root.join("source/src/edited.py"), "VALUE = 'edited'\n");
+    file(&packages.join("source.pth"), &format!("{}\n", root.join("source/src").display()));
+    let program = Path::new(program).strip_prefix(base).unwrap();
+    symlink(base, root.join("base")).unwrap();
+    let interpreter = root.join("base").join(program);
+    let home = format!("home = {}\n", interpreter.parent().unwrap().display());
+    file(&environment.join("pyvenv.cfg"), &home);
+    std::fs::create_dir_all(environment.join("bin")).unwrap();
+    symlink(&interpreter, environment.join("bin/python3")).unwrap();
+    symlink("python3", environment.join("bin/python")).unwrap();
+    Some(environment)
+}
+
+#[test]
+fn a_virtual_environment_is_used_at_every_level() {
+    let folder = open_folder();
+    let root = folder.path().canonicalize().unwrap();
+    let Some(environment) = environment("a_virtual_environment_is_used_at_every_level", &root) else {
+        return;
+    };
+    let code = "import sys, only_here\nprint(sys.prefix, only_here.VALUE, *sys.argv[1:])\n";
+    let python = environment.join("bin/python");
+    file(&root.join("own"), &format!("#!{}\n{code}", python.display()));
+    file(&root.join("found"), &format!("#!/usr/bin/env python\n{code}"));
+    file(&root.join("split"), &format!("#!/usr/bin/env -S python -u\n{code}"));
+    let activated = OsString::from(format!("{}:/usr/bin:/bin", environment.join("bin").display()));
+    let expected = format!("{} of the environment, edited", environment.display());
+    for (name, sandbox) in sandboxes() {
+        let sandbox = sandbox.search_path(activated.clone());
+        let code = |program: PathBuf| vec![program.into_os_string(), "-c".into(), code.into()];
+        for words in [code(python.clone()), code(root.join("work/venv/bin/python3")), code("python".into())] {
+            assert_eq!(printed(&sandbox, &words).trim(), expected, "{name} {words:?}");
+        }
+        for script in ["own", "found", "split"] {
+            let words = [root.join(script).into_os_string(), "x".into()];
+            assert_eq!(printed(&sandbox, &words).trim(), format!("{expected} x"), "{name} {script}");
+        }
+    }
+}
+
+#[test]
+fn what_an_environment_needs_is_reported_and_nothing_else_is_shown() {
+    let test = "what_an_environment_needs_is_reported_and_nothing_else_is_shown";
+    let folder = open_folder();
+    let root = folder.path().canonicalize().unwrap();
+    let Some(environment) = environment(test, &root) else { return };
+    if !Mode::available().contains(&Mode::Strict) {
+        return;
+    }
+    file(&root.join("work/.env"), "KEY=1");
+    let code = "import os, sys\nprint(os.path.exists(sys.argv[1]), os.access(sys.argv[2], os.W_OK))";
+    let words: Vec<OsString> = vec![
+        environment.join("bin/python").into(),
+        "-c".into(),
+        code.into(),
+        root.join("work/.env").into(),
+        environment.clone().into(),
+    ];
+    let outcome = run(&Mode::Strict.sandbox(), &Program::argv(&words)).unwrap();
+    assert_eq!(outcome.stdout.text().trim(), "False False", "{}", outcome.stderr.text());
+    let shown = &outcome.report.shown;
+    assert!(shown.contains(&environment) && shown.contains(&root.join("source/src")), "{shown:?}");
+}
+
+#[test]
+fn a_program_of_the_workspace_is_found_by_its_relative_path() {
+    let folder = open_folder();
+    let root = folder.path().canonicalize().unwrap();
+    let test = "a_program_of_the_workspace_is_found_by_its_relative_path";
+    if environment(test, &root).is_none() {
+        return;
+    }
+    let code = "import only_here, sys\nprint(only_here.VALUE)";
+    file(&root.join("work/tool"), &format!("#!{}\n{code}\n", root.join("work/venv/bin/python").display()));
+    for (name, sandbox) in sandboxes() {
+        let sandbox = sandbox.workspace(Workspace::Host(root.join("work")));
+        let words: Vec<OsString> = vec!["venv/bin/python".into(), "-c".into(), code.into()];
+        if name == "Shared" {
+            println!("SKIP {test}: a host without namespaces shows no directory");
+            continue;
+        }
+        assert_eq!(printed(&sandbox, &words).trim(), "of the environment, edited", "{name}");
+        assert_eq!(printed(&sandbox, &["./tool".into()]).trim(), "of the environment, edited", "{name}");
+    }
+}
+
+#[test]
+fn a_program_of_node_modules_reads_its_packages() {
+    let test = "a_program_of_node_modules_reads_its_packages";
+    let node = std::env::split_paths(toolpost_sandbox::SYSTEM_SEARCH_PATH).map(|folder| folder.join("node"));
+    let Some(node) = node.into_iter().find(|node| node.is_file()) else {
+        println!("SKIP {test}: there is no Node.js");
+        return;
+    };
+    let folder = open_folder();
+    let root = folder.path().canonicalize().unwrap();
+    let modules = root.join("project/node_modules");
+    let code = "#!/usr/bin/env node\nconsole.log(require('greeting'), process.argv[2]);\n";
+    file(&modules.join("tool/cli.js"), code);
+    file(&modules.join("greeting/index.js"), "module.exports = 'hello';\n");
+    // A package that is linked there, and a Node.js of a version manager.
+    file(&root.join("linked/package.json"), "{}");
+    file(&root.join("linked/bin/cli.js"), "#!/usr/bin/env node\nconsole.log(require('../lib'));\n");
+    file(&root.join("linked/lib.js"), "module.exports = 'linked';\n");
+    symlink("../../linked", modules.join("linked")).unwrap();
+    std::fs::create_dir_all(modules.join(".bin")).unwrap();
+    symlink("../tool/cli.js", modules.join(".bin/tool")).unwrap();
+    symlink("../linked/bin/cli.js", modules.join(".bin/linked")).unwrap();
+    std::fs::create_dir_all(root.join("versions/v20/bin")).unwrap();
+    std::fs::copy(node, root.join("versions/v20/bin/node")).unwrap();
+    for (name, sandbox) in sandboxes() {
+        let limits = quick().with_memory(2 << 30);
+        let path = format!("{}/versions/v20/bin:/usr/bin:/bin", root.display());
+        let sandbox = sandbox.limits(limits).search_path(path);
+        let tool = [modules.join(".bin/tool").into_os_string(), "x".into()];
+        assert_eq!(printed(&sandbox, &tool).trim(), "hello x", "{name}");
+        assert_eq!(printed(&sandbox, &[modules.join(".bin/linked").into()]).trim(), "linked", "{name}");
+    }
+}
