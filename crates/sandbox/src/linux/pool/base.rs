@@ -131,6 +131,7 @@ impl Base {
             directory: None,
             fresh: None,
             visible,
+            writable: Vec::new(),
             waits: false,
             hands_over: false,
             group,
