@@ -62,14 +62,15 @@ async fn printed(
     {
         return Err(too_long());
     }
-    let printed = outcome.stdout.head;
+    let printed = settings.masks.bytes(outcome.stdout.head);
     match of_verdict(&outcome.verdict, &what) {
         // What the programs of other implementations exit with says nothing; whether it is an answer does.
         Some(_) if matches!(outcome.verdict, Verdict::Exit { .. }) && !printed.trim_ascii().is_empty() => {
             Ok(printed)
         }
         Some(error) => {
-            let stderr = excerpt(outcome.stderr.text().trim().as_bytes(), 1_000);
+            let stderr = settings.masks.text(&outcome.stderr.text());
+            let stderr = excerpt(stderr.trim().as_bytes(), 1_000);
             Err(if stderr.is_empty() { error } else { error.with("stderr", stderr) })
         }
         None => Ok(printed),
