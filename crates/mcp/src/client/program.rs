@@ -10,7 +10,7 @@ use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::sync::{mpsc, oneshot};
-use toolpost_core::{Secret, StartCheck, ToolError};
+use toolpost_core::{Masks, Secret, StartCheck, ToolError};
 use toolpost_sandbox::{HostDirectory, Level, Limits, Program, Running, Sandbox, Workspace};
 
 use super::flight::Arrival;
@@ -40,7 +40,7 @@ type Outgoing = (Vec<u8>, oneshot::Sender<bool>);
 #[derive(Clone, Default)]
 pub(super) struct Errors {
     kept: Arc<Mutex<VecDeque<u8>>>,
-    secrets: Arc<[Secret]>,
+    masks: Masks,
 }
 
 impl Errors {
@@ -55,9 +55,10 @@ impl Errors {
     pub(super) fn text(&self) -> String {
         let bytes: Vec<u8> =
             self.kept.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
-        let text = String::from_utf8_lossy(&bytes);
+        let masked = if bytes.len() < KEPT { self.masks.bytes(bytes) } else { self.masks.tail(bytes) };
+        let text = String::from_utf8_lossy(&masked);
         let plain: String = text.chars().filter(|letter| *letter == '\n' || !letter.is_control()).collect();
-        self.secrets.iter().fold(plain, |text, secret| secret.scrub(&text)).trim().to_owned()
+        self.masks.text(&plain).trim().to_owned()
     }
 }
 
@@ -109,15 +110,18 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
         argv.insert(0, ENV.into());
         sandbox_paths.push(folder);
     }
+    let grants = settings.granted.grants();
+    let level = grants.level.unwrap_or(start.level);
     let mut limits = settings.sandbox_limits.clone().unwrap_or_else(|| {
-        let mut limits = Limits::for_level(start.level);
+        let mut limits = Limits::for_level(level);
         (limits.cpu, limits.idle) = (None, None);
         limits
     });
     limits.wall = limits.wall.max(LIFETIME);
-    let workspace = start.dir.map_or(Workspace::Fresh, |dir| Workspace::Host(dir.to_owned()));
-    let mut sandbox = Sandbox::new().level(start.level).limits(limits).workspace(workspace);
-    sandbox = sandbox.protect(settings.protected.iter().cloned());
+    let dir = grants.workdir.as_deref().or(start.dir);
+    let workspace = dir.map_or(Workspace::Fresh, |dir| Workspace::Host(dir.to_owned()));
+    let mut sandbox = Sandbox::new().level(level).limits(limits).workspace(workspace);
+    sandbox = settings.granted.apply(sandbox).protect(settings.protected.iter().cloned());
     if let Some(backend) = &settings.backend {
         sandbox = sandbox.backend(Arc::clone(backend));
     } else {
@@ -136,16 +140,17 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
         .iter()
         .filter_map(|(_, value)| value.to_str())
         .filter(|value| value.len() >= MIN_SECRET)
-        .map(Secret::new)
-        .collect();
-    let errors = Errors { kept: Arc::default(), secrets };
+        .chain(settings.granted.values())
+        .map(Secret::new);
+    let errors = Errors { kept: Arc::default(), masks: Masks::new(secrets) };
+    let masks = Masks::new(settings.granted.values().map(Secret::new));
     let (program, limit) = (Program::argv(argv), settings.limits.message_bytes);
     let theirs = errors.clone();
     // Making a sandbox blocks for a millisecond.
     let check = settings.start_check.clone();
     let start = move || {
         check.as_ref().map_or(Ok(()), StartCheck::check)?;
-        begin(&sandbox, &program, limit, theirs)
+        begin(&sandbox, &program, limit, theirs, masks)
     };
     let streams = tokio::task::spawn_blocking(start).await??;
     Ok((streams, errors))
@@ -158,14 +163,21 @@ fn environment_of(program: &Path) -> Option<PathBuf> {
     is_one.then(|| folder.to_owned())
 }
 
-fn begin(sandbox: &Sandbox, program: &Program, limit: usize, errors: Errors) -> Result<Streams, ToolError> {
+/// `errors` takes standard error; `masks` are masked in messages.
+fn begin(
+    sandbox: &Sandbox,
+    program: &Program,
+    limit: usize,
+    errors: Errors,
+    masks: Masks,
+) -> Result<Streams, ToolError> {
     let mut running = sandbox.start(program).map_err(of_sandbox)?;
     let (sender, incoming) = mpsc::channel(AHEAD);
     let (outgoing, lines) = mpsc::channel(AHEAD);
     let directory = running.host_directory();
     if let Some((stdout, stderr)) = running.take_output() {
         let directory = directory.clone();
-        thread("mcp-stdout", move || listen(stdout, limit, &sender, &directory))?;
+        thread("mcp-stdout", move || listen(stdout, limit, &masks, &sender, &directory))?;
         thread("mcp-stderr", move || collect(stderr, &errors))?;
     }
     if let Some(stdin) = running.take_stdin() {
@@ -178,6 +190,7 @@ fn begin(sandbox: &Sandbox, program: &Program, limit: usize, errors: Errors) -> 
 fn listen(
     stdout: PipeReader,
     limit: usize,
+    masks: &Masks,
     sender: &mpsc::Sender<ServerJsonRpcMessage>,
     directory: &HostDirectory,
 ) {
@@ -187,7 +200,7 @@ fn listen(
         if matches!(&line, Line::Whole(text) if text.iter().all(u8::is_ascii_whitespace)) {
             continue;
         }
-        match read(&line) {
+        match read(&masked(line, masks)) {
             Some(message) => {
                 garbage = 0;
                 // What a request changed is on the host when its answer is read.
@@ -206,6 +219,14 @@ fn listen(
                 }
             }
         }
+    }
+}
+
+/// The line without secrets.
+fn masked(line: Line, masks: &Masks) -> Line {
+    match line {
+        Line::Whole(text) => Line::Whole(masks.bytes(text)),
+        Line::TooLong(start) => Line::TooLong(masks.bytes(start)),
     }
 }
 
