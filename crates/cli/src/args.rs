@@ -2,6 +2,7 @@
 
 mod agent;
 mod files;
+mod grants;
 mod login;
 mod models;
 mod runs;
@@ -21,6 +22,7 @@ pub(crate) use self::agent::{
     AgentArgs, AgentKind, ChatArgs, CompactionKind, ExecutorKind, LoopArgs, RunArgs,
 };
 pub(crate) use self::files::{AccountArgs, FilesCommand};
+pub(crate) use self::grants::GrantArgs;
 pub(crate) use self::login::{LoginArgs, LogoutArgs};
 pub(crate) use self::models::{
     CACHING, ModelsCommand, ModelsListArgs, TuningArgs, prompt_caching, thinking, tool_choice,
@@ -368,6 +370,8 @@ pub(crate) struct CallArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
     #[command(flatten)]
+    pub(crate) grants: GrantArgs,
+    #[command(flatten)]
     pub(crate) permission: Permission,
 }
 
@@ -385,6 +389,8 @@ pub(crate) struct ToolsArgs {
     /// The sandbox level that programs are asked at what they have. Default standard.
     #[arg(long, value_name = "LEVEL")]
     pub(crate) level: Option<Level>,
+    #[command(flatten)]
+    pub(crate) grants: GrantArgs,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
 }
@@ -475,6 +481,8 @@ pub(crate) struct ServeArgs {
     pub(crate) workdir: PathBuf,
     #[command(flatten)]
     pub(crate) directory: DirectoryArgs,
+    #[command(flatten)]
+    pub(crate) grants: GrantArgs,
     #[command(flatten, next_help_heading = "Permission")]
     pub(crate) oauth: OauthArgs,
     #[command(flatten, next_help_heading = "Tasks")]
