@@ -121,8 +121,8 @@ pub(crate) enum Command {
     /// Forget the login to a server, and give its tokens back.
     #[command(after_long_help = help::LOGOUT)]
     Logout(LogoutArgs),
-    /// Explain a command or a topic: exit-codes, environment, settings, targets, agents, gateway,
-    /// scripts.
+    /// Explain a command or a topic: exit-codes, environment, settings, targets, grants, agents,
+    /// gateway, scripts.
     #[command(after_long_help = help::HELP)]
     Help(HelpArgs),
 }
@@ -386,7 +386,7 @@ pub(crate) struct ToolsArgs {
     /// List only what these words find, the best first.
     #[arg(long, value_name = "WORDS", conflicts_with = "manifest")]
     pub(crate) search: Option<String>,
-    /// The sandbox level that programs are asked at what they have. Default standard.
+    /// The sandbox level of programs and servers. Default standard.
     #[arg(long, value_name = "LEVEL")]
     pub(crate) level: Option<Level>,
     #[command(flatten)]

@@ -264,7 +264,8 @@ fn a_level_of_one_target_is_not_that_of_code() {
         "say.yaml",
         "turns:\n  - calls: [{ tool: run_code, args: { language: python, code: \"import os; print(os.getcwd())\" } }]\n  - text: \"{{ last.text }}\"\n",
     );
-    let words = ["run", "-p", "x", "--model", "script:say.yaml", "--tools", "run_code", "--mcp-server", SERVED];
+    let words =
+        ["run", "-p", "x", "--model", "script:say.yaml", "--tools", "run_code", "--mcp-server", SERVED];
     let ran = env.run(words.into_iter().chain(["--target-level", "minimal", "--workdir", "."])).ok();
     assert!(ran.out.contains("/workspace"), "{ran}");
 }
@@ -298,7 +299,15 @@ fn files_grant_what_options_grant_once_they_are_trusted() {
         let denied = env.run(["call", target, "look"]);
         assert!([2, 5].contains(&denied.status.code().unwrap()), "{target} {denied}");
         let trusted = env.run(["trust", file]).ok();
-        for line in ["gets the value of `RAW_KEY` (raw)", "sends `API_KEY` to allowed.example", "reaches allowed.example", "/read.txt`", "/out`", "/granted`", "level `strict`"] {
+        for line in [
+            "gets the value of `RAW_KEY` (raw)",
+            "sends `API_KEY` to allowed.example",
+            "reaches allowed.example",
+            "/read.txt`",
+            "/out`",
+            "/granted`",
+            "level `strict`",
+        ] {
             assert!(trusted.err.contains(line), "{line}: {trusted}");
         }
         let called = env.run(["call", target, "look"]).ok();
@@ -340,7 +349,10 @@ fn wrong_grants_are_errors_with_the_option_that_helps() {
 #[test]
 fn a_server_that_ends_says_why_at_once() {
     let env = TestEnv::new().with("RAW_KEY", RAW);
-    env.write("server.py", "import os, sys\nprint('no config for', os.environ['RAW_KEY'], file=sys.stderr)\nsys.exit(3)\n");
+    env.write(
+        "server.py",
+        "import os, sys\nprint('no config for', os.environ['RAW_KEY'], file=sys.stderr)\nsys.exit(3)\n",
+    );
     let begun = std::time::Instant::now();
     let failed = env.run(["tools", SERVED, "--env-raw", "RAW_KEY"]).exit(4);
     assert!(begun.elapsed() < std::time::Duration::from_secs(10), "{:?}", begun.elapsed());
@@ -405,7 +417,8 @@ fn curl_reaches_the_hosts_that_are_allowed() {
     let address = api().to_string();
     let url = format!("url=http://{address}/");
     let sent = format!("authorization=Bearer {SENT}");
-    let called = env.run(["call", "command:curl", &url, &sent, "header=Accept: */*", "--allow-address", &address]);
+    let called =
+        env.run(["call", "command:curl", &url, &sent, "header=Accept: */*", "--allow-address", &address]);
     assert_eq!(called.ok().out.trim(), "seen");
     let none = env.run(["call", "command:curl", &url]).exit(5);
     assert!(none.err.contains("no host is allowed") && none.err.contains("--allow-host NAME"), "{none}");

@@ -94,7 +94,8 @@ fn registry(package: PathBuf) -> (String, Arc<Mutex<Vec<String>>>) {
                 _ => (404, b"{}".to_vec()),
             };
             paths.lock().unwrap().push(path);
-            let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            let head =
+                format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
             let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
         }
     });
@@ -121,7 +122,8 @@ const NPX: &str = "stdio:npx -y @toolpost-test/server@1 --flag";
 
 #[test]
 fn npx_installs_without_scripts_and_starts_without_a_registry() {
-    let Some((env, asked)) = with_registry("npx_installs_without_scripts_and_starts_without_a_registry") else {
+    let Some((env, asked)) = with_registry("npx_installs_without_scripts_and_starts_without_a_registry")
+    else {
         return;
     };
     let seen = r#"{"ran":false,"writes":false,"registry":false,"args":["--flag"],"here":true}"#;
@@ -166,7 +168,8 @@ pub(crate) fn install_scripts() {
     let packages = || std::fs::read_dir(env.path("../home/.cache/toolpost/packages")).unwrap().count();
     let run = ["run", "-p", "x", "--model", "script:say.yaml", "--no-save", "--tools"];
     for (words, package) in [(&["call"][..], "a"), (&run[..], "b")] {
-        let target = format!("stdio:npx -p @toolpost-test/server@1 -p @toolpost-test/server@1.2 other-name {package}");
+        let target =
+            format!("stdio:npx -p @toolpost-test/server@1 -p @toolpost-test/server@1.2 other-name {package}");
         let words: Vec<&str> = words.iter().copied().chain([target.as_str()]).collect();
         requirement(&words, false);
         let before = packages();
@@ -193,7 +196,10 @@ with zipfile.ZipFile(f"links/{{tag}}-py3-none-any.whl", "w") as archive:
     );
     env.run_with(script, ["exec", "--workdir", ".", "--lang", "python", "-"]).ok();
     env.write("here.txt", "");
-    for target in ["stdio:uvx toolpost-server --flag", "stdio:uv tool run --from toolpost-server==1.0 toolpost-server --flag"] {
+    for target in [
+        "stdio:uvx toolpost-server --flag",
+        "stdio:uv tool run --from toolpost-server==1.0 toolpost-server --flag",
+    ] {
         let listed = env.run(["tools", target]).ok();
         let seen = r#"{"writes": false, "registry": false, "args": ["--flag"], "here": true}"#;
         assert!(listed.out.contains(seen), "{listed}");

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, chat, claude_code, config, directory, docker, exec, files, gateway, global, grants, hosted, launchers, login, look,
-    loop_limits, mcp, memory, models, packages, replay, run, serve, serve_oauth, serve_tasks, session,
-    several, state, targets, tuning,
+    call, chat, claude_code, config, directory, docker, exec, files, gateway, global, grants, hosted,
+    launchers, login, look, loop_limits, mcp, memory, models, packages, replay, run, serve, serve_oauth,
+    serve_tasks, session, several, state, targets, tuning,
 };
 
 /// The test that holds an option: its name, and the file that it stands in.

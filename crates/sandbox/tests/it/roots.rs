@@ -287,7 +287,8 @@ fn a_directory_that_is_granted_is_written_and_what_is_protected_in_it_is_not() {
     let granted = folder.path().canonicalize().unwrap();
     std::fs::create_dir_all(granted.join(".git/hooks")).unwrap();
     let name = granted.display();
-    let script = format!("echo made > {name}/made-$1; echo evil > {name}/.git/hooks/post-commit; echo value: $KEY");
+    let script =
+        format!("echo made > {name}/made-$1; echo evil > {name}/.git/hooks/post-commit; echo value: $KEY");
     for (mode, level) in Mode::available().into_iter().zip(["a", "b", "c"]) {
         if mode == Mode::Shared {
             continue;
@@ -309,7 +310,8 @@ fn a_directory_that_is_granted_is_written_and_what_is_protected_in_it_is_not() {
         std::fs::remove_file(granted.join("pinned")).unwrap();
         // A directory beneath the workspace, which has a layer.
         std::fs::create_dir_all(granted.join("sub")).unwrap();
-        let within = mode.sandbox().workspace(Workspace::Host(granted.clone())).read_write(granted.join("sub"));
+        let within =
+            mode.sandbox().workspace(Workspace::Host(granted.clone())).read_write(granted.join("sub"));
         run(&within, &Program::argv(["sh", "-c", &format!("echo live > {name}/sub/live")])).unwrap();
         assert_eq!(std::fs::read_to_string(granted.join("sub/live")).unwrap(), "live\n", "{mode:?}");
         std::fs::remove_dir_all(granted.join("sub")).unwrap();

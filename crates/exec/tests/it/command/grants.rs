@@ -9,7 +9,7 @@ use toolpost_sandbox::Grants;
 
 use super::support::{Run, description, has_sandbox};
 
-const SHOW: &str = r#"args = ["-c", "pwd; cat /outside/read 2>/dev/null; echo $KEY; echo $KEY >&2; echo made > /outside/out/made"]"#;
+const SHOW: &str = r#"args = ["-c", "pwd; cat /outside/read 2>/dev/null; echo $KEY; echo $KEY >&2; echo made > /outside/out/made || true"]"#;
 
 /// A description with grants, and a directory outside of the one that it works in.
 fn with(grants: &str, outside: &Path) -> CommandTools {
@@ -29,7 +29,8 @@ async fn a_description_grants_paths_and_a_level_and_the_caller_values() {
     std::fs::write(outside.join("read"), "outside\n").unwrap();
     let none = Run::of(with("", &outside), "t", json!({})).text().await;
     assert_eq!(none, "/workspace\n\n");
-    let grants = "[grants]\nreadable = [\"read\"]\nwritable = [\"out\"]\nlevel = \"strict\"\nworkdir = \"out\"";
+    let grants =
+        "[grants]\nreadable = [\"read\"]\nwritable = [\"out\"]\nlevel = \"strict\"\nworkdir = \"out\"";
     let reply = Run::of(with(grants, &outside), "t", json!({})).reply().await;
     assert_eq!(reply.record.sandbox.as_ref().unwrap()["report"]["effective"], "strict");
     assert_eq!(reply.result.unwrap().model_text(), "/workspace\noutside\n\n");
@@ -61,7 +62,8 @@ fn a_wrong_grant_names_its_line() {
         ("grants = 1", "expected a table"),
         ("[grants]\nallow_hosts = [\"*\"]", "*"),
     ] {
-        let error = CommandTools::from_toml(&description("sh", grants, ""), "t.toml").unwrap_err().to_string();
+        let error =
+            CommandTools::from_toml(&description("sh", grants, ""), "t.toml").unwrap_err().to_string();
         assert!(error.starts_with("t.toml:4: grants") && error.contains(said), "{error}");
     }
 }

@@ -205,6 +205,10 @@ async fn a_program_gets_what_is_granted_and_no_value_leaves_it() {
     assert_eq!(read("/proc/self/cwd/none").await, "refused: No such file or directory");
     std::fs::write(outside.join("work/new"), "in the directory").unwrap();
     assert_eq!(read("/workspace/new").await, "in the directory");
-    let reply = toolpost_core::ToolSource::call(&*client, toolpost_core::Call::new("read", json!({ "path": "/none" }))).await;
+    let reply = toolpost_core::ToolSource::call(
+        &*client,
+        toolpost_core::Call::new("read", json!({ "path": "/none" })),
+    )
+    .await;
     assert_eq!(reply.record.sandbox, Some(json!({ "raw_variables": ["KEY"] })));
 }
