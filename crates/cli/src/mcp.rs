@@ -272,8 +272,8 @@ async fn install(launcher: &Launcher, scripts: bool, config: &Config) -> Result<
     let guard = Guard(Cancel::new());
     let cancel = guard.0.clone();
     let work = move || installer.install(&requirements, &cache.join("packages"), &cancel);
-    let installed = tokio::task::spawn_blocking(work).await.map_err(ToolError::from)?;
-    installed.map_err(|error| {
+    let done = tokio::task::spawn_blocking(work).await.map_err(ToolError::from)?;
+    done.map_err(|error| {
         let failure = sources.explained(error);
         if scripts {
             failure

@@ -108,8 +108,8 @@ impl Several {
         let mut settings = self.settings();
         if !granted.is_empty() {
             let takes = |target: &str| target::takes_grants(config.target(target).unwrap_or(target));
-            let takers = settings.upstreams.iter_mut().filter(|upstream| takes(&upstream.target));
-            takers.for_each(|upstream| upstream.grants = serde_json::to_value(granted).ok());
+            let granted_ones = settings.upstreams.iter_mut().filter(|upstream| takes(&upstream.target));
+            granted_ones.for_each(|upstream| upstream.grants = serde_json::to_value(granted).ok());
         }
         let gateway =
             Gateway::open("targets", &settings, parts(config, level, Some(folder), Trail::default())).await?;

@@ -28,11 +28,23 @@ macro_rules! by {
 const WITHIN: Held =
     Held { name: "every_option_is_in_the_call", source: include_str!("../../src/commands/call.rs") };
 
+/// What a target gets beyond its level.
+const GRANTS: [&str; 8] = [
+    "--env",
+    "--env-raw",
+    "--allow-host",
+    "--allow-address",
+    "--readable",
+    "--writable",
+    "--target-level",
+    "--target-workdir",
+];
+
 /// The options of no command in particular.
 const GLOBAL: &str = "";
 
 fn table() -> BTreeMap<(&'static str, &'static str), Held> {
-    BTreeMap::from([
+    let mut table = BTreeMap::from([
         ((GLOBAL, "--format"), by!(global::format)),
         ((GLOBAL, "--json"), by!(global::json)),
         ((GLOBAL, "--verbose"), by!(global::verbose)),
@@ -73,51 +85,6 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--allow-protected"), by!(directory::tools_work_in_the_same_layer)),
         (("serve", "--live"), by!(directory::tools_work_in_the_same_layer)),
         (("serve", "--allow-protected"), by!(directory::tools_work_in_the_same_layer)),
-        (("call", "--env"), by!(grants::options_reach_the_target_of_every_command)),
-        (("call", "--env-raw"), by!(grants::options_reach_the_target_of_every_command)),
-        (("call", "--allow-host"), by!(grants::options_reach_the_target_of_every_command)),
-        (("call", "--allow-address"), by!(grants::options_reach_the_target_of_every_command)),
-        (("call", "--readable"), by!(grants::options_reach_the_target_of_every_command)),
-        (("call", "--writable"), by!(grants::options_reach_the_target_of_every_command)),
-        (("call", "--target-level"), by!(grants::options_reach_the_target_of_every_command)),
-        (("call", "--target-workdir"), by!(grants::options_reach_the_target_of_every_command)),
-        (("call", "--install-scripts"), by!(launchers::install_scripts)),
-        (("tools", "--env"), by!(grants::options_reach_the_target_of_every_command)),
-        (("tools", "--env-raw"), by!(grants::options_reach_the_target_of_every_command)),
-        (("tools", "--allow-host"), by!(grants::options_reach_the_target_of_every_command)),
-        (("tools", "--allow-address"), by!(grants::options_reach_the_target_of_every_command)),
-        (("tools", "--readable"), by!(grants::options_reach_the_target_of_every_command)),
-        (("tools", "--writable"), by!(grants::options_reach_the_target_of_every_command)),
-        (("tools", "--target-level"), by!(grants::options_reach_the_target_of_every_command)),
-        (("tools", "--target-workdir"), by!(grants::options_reach_the_target_of_every_command)),
-        (("tools", "--install-scripts"), by!(launchers::install_scripts)),
-        (("run", "--env"), by!(grants::options_reach_the_target_of_every_command)),
-        (("run", "--env-raw"), by!(grants::options_reach_the_target_of_every_command)),
-        (("run", "--allow-host"), by!(grants::options_reach_the_target_of_every_command)),
-        (("run", "--allow-address"), by!(grants::options_reach_the_target_of_every_command)),
-        (("run", "--readable"), by!(grants::options_reach_the_target_of_every_command)),
-        (("run", "--writable"), by!(grants::options_reach_the_target_of_every_command)),
-        (("run", "--target-level"), by!(grants::options_reach_the_target_of_every_command)),
-        (("run", "--target-workdir"), by!(grants::options_reach_the_target_of_every_command)),
-        (("run", "--install-scripts"), by!(launchers::install_scripts)),
-        (("serve", "--env"), by!(grants::options_reach_the_target_of_every_command)),
-        (("serve", "--env-raw"), by!(grants::options_reach_the_target_of_every_command)),
-        (("serve", "--allow-host"), by!(grants::options_reach_the_target_of_every_command)),
-        (("serve", "--allow-address"), by!(grants::options_reach_the_target_of_every_command)),
-        (("serve", "--readable"), by!(grants::options_reach_the_target_of_every_command)),
-        (("serve", "--writable"), by!(grants::options_reach_the_target_of_every_command)),
-        (("serve", "--target-level"), by!(grants::options_reach_the_target_of_every_command)),
-        (("serve", "--target-workdir"), by!(grants::options_reach_the_target_of_every_command)),
-        (("serve", "--install-scripts"), by!(launchers::install_scripts)),
-        (("runs replay", "--env"), by!(grants::options_reach_the_target_of_every_command)),
-        (("runs replay", "--env-raw"), by!(grants::options_reach_the_target_of_every_command)),
-        (("runs replay", "--allow-host"), by!(grants::options_reach_the_target_of_every_command)),
-        (("runs replay", "--allow-address"), by!(grants::options_reach_the_target_of_every_command)),
-        (("runs replay", "--readable"), by!(grants::options_reach_the_target_of_every_command)),
-        (("runs replay", "--writable"), by!(grants::options_reach_the_target_of_every_command)),
-        (("runs replay", "--target-level"), by!(grants::options_reach_the_target_of_every_command)),
-        (("runs replay", "--target-workdir"), by!(grants::options_reach_the_target_of_every_command)),
-        (("runs replay", "--install-scripts"), by!(launchers::install_scripts)),
         (("serve", "[TARGET]..."), by!(serve::the_program_that_starts_it_is_served)),
         (("serve", "--name"), by!(serve::the_program_that_starts_it_is_served)),
         (("serve", "--stdio"), by!(serve::the_program_that_starts_it_is_served)),
@@ -347,7 +314,14 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("logout", "<URL>"), by!(login::url)),
         (("schema", "[NAME]"), by!(look::schema)),
         (("completions", "<SHELL>"), by!(look::shell)),
-    ])
+    ]);
+    for command in ["call", "tools", "run", "serve", "runs replay"] {
+        for option in GRANTS {
+            table.insert((command, option), by!(grants::options_reach_the_target_of_every_command));
+        }
+        table.insert((command, "--install-scripts"), by!(launchers::install_scripts));
+    }
+    table
 }
 
 /// The options and arguments that a page of help lists.
