@@ -11,12 +11,13 @@ use serde_saphyr::Spanned;
 use toolpost_agent::AgentTool;
 use toolpost_core::{BoxFuture, Schema, ToolSpec, check_tool_name, did_you_mean};
 use toolpost_llm::ModelSpec;
-use toolpost_sandbox::Level;
+use toolpost_sandbox::{Grants, Level};
 
 use crate::config::closure::{self, Reference};
 use crate::config::keys::{Key, find};
 use crate::config::{Config, Origin, toml_entries};
 use crate::failure::Failure;
+use crate::grants;
 use crate::target::{self, Opened, Trail};
 
 /// The version of the format.
@@ -100,13 +101,19 @@ pub(crate) fn references(path: &Path, text: &str) -> Vec<Reference> {
             let tools = texts(value("tools"));
             let prompt = value("system_prompt_file").and_then(Value::as_str);
             let prompt = prompt.map(|file| Reference::File(folder.join(file)));
-            tools.iter().flat_map(|word| closure::of_targets(word)).chain(prompt).collect()
+            let of_word = |word: &String| closure::of_targets(word, Some(folder), &Grants::default());
+            tools.iter().flat_map(of_word).chain(prompt).collect()
         }
         Some("gateway") => {
             let upstreams = value("upstreams").and_then(Value::as_array).into_iter().flatten();
-            let targets = upstreams.filter_map(|upstream| upstream.get("target")?.as_str());
-            let targets = targets.map(|target| target::all_below(folder, target));
-            targets.flat_map(|word| closure::of_targets(&word)).collect()
+            let of_upstream = |upstream: &Value| {
+                let target = upstream.get("target")?.as_str()?;
+                // Grants that are wrong are an error where the upstream is opened.
+                let granted = upstream.get(grants::KEY).and_then(|value| grants::read(value, folder).ok());
+                let target = target::all_below(folder, target);
+                Some(closure::of_targets(&target, Some(folder), &granted.unwrap_or_default()))
+            };
+            upstreams.filter_map(of_upstream).flatten().collect()
         }
         Some("command") | None => of_program(&value),
         Some(_) => Vec::new(),
@@ -130,7 +137,8 @@ fn of_program<'a>(value: &impl Fn(&str) -> Option<&'a Value>) -> Vec<Reference> 
     let Some(program) = value("program").and_then(Value::as_str) else { return Vec::new() };
     let tools: Vec<&Value> = value("tool").and_then(Value::as_array).into_iter().flatten().collect();
     let own = tools.iter().filter_map(|tool| tool.get("env")).chain(value("env"));
-    let has_grants = own.filter_map(Value::as_object).any(|variables| !variables.is_empty());
+    let has_grants = own.filter_map(Value::as_object).any(|variables| !variables.is_empty())
+        || grants::has_variables(value(grants::KEY));
     let mut shared = vec![program.to_owned()];
     fixed(value("args"), &mut shared);
     let line = |tool: &&Value| {
@@ -157,7 +165,7 @@ pub(crate) fn open<'a>(
             left_out.push("models.fallback");
         }
         let config = config.with_own(&left_out, settings);
-        let opened = target::open_from(&targets, &config, level, true, &trail).await?;
+        let opened = target::open_from(&targets, &config, level, true, &Grants::default(), &trail).await?;
         let path = path.canonicalize().map_err(|error| Failure::file("the description", path, &error))?;
         Ok(AgentFile { path, spec: Arc::new(spec), config, names_model, opened })
     })

@@ -2,6 +2,7 @@
 
 mod agent;
 mod files;
+mod grants;
 mod login;
 mod models;
 mod runs;
@@ -21,6 +22,7 @@ pub(crate) use self::agent::{
     AgentArgs, AgentKind, ChatArgs, CompactionKind, ExecutorKind, LoopArgs, RunArgs,
 };
 pub(crate) use self::files::{AccountArgs, FilesCommand};
+pub(crate) use self::grants::GrantArgs;
 pub(crate) use self::login::{LoginArgs, LogoutArgs};
 pub(crate) use self::models::{
     CACHING, ModelsCommand, ModelsListArgs, TuningArgs, prompt_caching, thinking, tool_choice,
@@ -119,8 +121,8 @@ pub(crate) enum Command {
     /// Forget the login to a server, and give its tokens back.
     #[command(after_long_help = help::LOGOUT)]
     Logout(LogoutArgs),
-    /// Explain a command or a topic: exit-codes, environment, settings, targets, agents, gateway,
-    /// scripts.
+    /// Explain a command or a topic: exit-codes, environment, settings, targets, grants, agents,
+    /// gateway, scripts.
     #[command(after_long_help = help::HELP)]
     Help(HelpArgs),
 }
@@ -389,6 +391,8 @@ pub(crate) struct CallArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
     #[command(flatten)]
+    pub(crate) grants: GrantArgs,
+    #[command(flatten)]
     pub(crate) permission: Permission,
 }
 
@@ -403,9 +407,11 @@ pub(crate) struct ToolsArgs {
     /// List only what these words find, the best first.
     #[arg(long, value_name = "WORDS", conflicts_with = "manifest")]
     pub(crate) search: Option<String>,
-    /// The sandbox level that programs are asked at what they have. Default standard.
+    /// The sandbox level of programs and servers. Default standard.
     #[arg(long, value_name = "LEVEL")]
     pub(crate) level: Option<Level>,
+    #[command(flatten)]
+    pub(crate) grants: GrantArgs,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
 }
@@ -496,6 +502,8 @@ pub(crate) struct ServeArgs {
     pub(crate) workdir: PathBuf,
     #[command(flatten)]
     pub(crate) directory: DirectoryArgs,
+    #[command(flatten)]
+    pub(crate) grants: GrantArgs,
     #[command(flatten, next_help_heading = "Permission")]
     pub(crate) oauth: OauthArgs,
     #[command(flatten, next_help_heading = "Tasks")]

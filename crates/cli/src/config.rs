@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use toolpost_core::{did_you_mean, parse_duration};
+use toolpost_sandbox::Grants;
 
 use self::keys::{KEYS, Key, find};
 use self::trust::{Pins, Standing};
@@ -62,6 +63,8 @@ pub(crate) struct Layer {
 pub(crate) struct Config {
     values: BTreeMap<&'static str, (Value, Origin)>,
     targets: BTreeMap<String, (String, Origin)>,
+    /// What named targets get beyond their level.
+    grants: BTreeMap<String, Grants>,
     /// The digests of what the trusted project files in force reference, by path.
     closure: BTreeMap<PathBuf, String>,
     pub(crate) layers: Vec<Layer>,
@@ -126,8 +129,14 @@ impl Config {
                     waiting.push(key.name.to_owned());
                 }
             }
-            for (name, (target, line)) in entries.targets {
+            for (name, (target, grants, line)) in entries.targets {
                 if trusted {
+                    let mut grants = grants;
+                    // A server that a project names works there.
+                    if strange && grants.workdir.is_none() && target.starts_with("stdio:") {
+                        grants.workdir = path.parent().map(Path::to_owned);
+                    }
+                    self.grants.insert(name.clone(), grants);
                     self.targets.insert(name, (target, Origin::File { path: path.clone(), line }));
                 } else {
                     waiting.push(format!("{}.{name}", file::TARGETS));
@@ -195,6 +204,7 @@ impl Config {
     fn command_line(&mut self, pair: &str) -> Result<(), Failure> {
         let (name, text) = crate::commands::pair("--config", pair)?;
         if let Some(target) = name.strip_prefix("targets.") {
+            self.grants.remove(target);
             self.targets.insert(target.to_owned(), (text.to_owned(), Origin::CommandLine));
             return Ok(());
         }
@@ -280,6 +290,11 @@ impl Config {
     /// What the name of a target stands for.
     pub(crate) fn target(&self, name: &str) -> Option<&str> {
         self.targets.get(name).map(|(target, _)| target.as_str())
+    }
+
+    /// What a named target gets beyond its level.
+    pub(crate) fn target_grants(&self, name: &str) -> Option<&Grants> {
+        self.grants.get(name)
     }
 
     /// The named targets.

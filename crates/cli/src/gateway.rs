@@ -23,6 +23,7 @@ use self::stores::{FileManifests, FilePins};
 use crate::config::trust::{Pins, Standing};
 use crate::config::{Config, toml_value};
 use crate::failure::Failure;
+use crate::grants;
 use crate::target::{self, Trail};
 
 /// How often the description is looked at.
@@ -51,6 +52,10 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<GatewaySettings, Failure>
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     for upstream in &mut settings.upstreams {
         upstream.target = target::all_below(folder, &upstream.target);
+        let Some(value) = upstream.grants.take() else { continue };
+        let granted = grants::read(&value, folder);
+        let granted = granted.map_err(|why| wrong(format!("the upstream `{}`: {why}", upstream.name)))?;
+        upstream.grants = serde_json::to_value(granted).ok();
     }
     Ok(settings)
 }
@@ -136,7 +141,14 @@ async fn connect(
         ))
         .suggest("Name the upstreams of that one here."));
     }
-    let opened = target::open_from(&[wanted], &config, level, false, &trail).await.map_err(Failure::told)?;
+    let mut granted = config.target_grants(&upstream.target).cloned().unwrap_or_default();
+    if let Some(value) = &upstream.grants {
+        let own = grants::read(value, Path::new("")).map_err(ToolError::invalid_input)?;
+        granted = granted.merge(own);
+    }
+    let wanted = [wanted];
+    let opened = target::open_from(&wanted, &config, level, false, &granted, &trail);
+    let opened = opened.await.map_err(Failure::told)?;
     // A source by itself says whether it is well; a toolbox in front of it would not.
     if let Some(source) = opened.only_source() {
         return Ok(source);

@@ -81,6 +81,8 @@ Examples:
   toolpost call builtin read_file path=README.md
   toolpost call ./weather forecast city=Oslo --stream
   toolpost call command:git git_log limit=3
+  toolpost call command:curl url=https://example.com/ --allow-host example.com
+  toolpost call ./weather forecast city=Oslo --env API_KEY --allow-host api.example.org
   toolpost call run_code '{\"language\": \"python\", \"code\": \"print(1)\"}' --level strict --format json
 
 A target is explained in `toolpost help targets`. With several tools its name comes first.
@@ -93,6 +95,7 @@ Examples:
   toolpost tools --manifest run_code
   toolpost tools builtin:read_file --format json
   toolpost tools ./weather command:git
+  toolpost tools 'stdio:npx -y @modelcontextprotocol/server-everything'
   toolpost tools builtin --search \"read a file\"";
 
 pub(crate) const SERVE: &str = "\
@@ -368,9 +371,43 @@ A server's token is named by its place: `--token-env NAME` or `--token-file FILE
 `toolpost login`. A file's servers may have headers and variables with `${NAME}` in them. Such a
 file counts, and starts anything, only after `toolpost trust FILE`, which shows its commands.
 
-A program runs in the sandbox, at level standard unless `--level` or the settings say otherwise.
-A server is confined the same way, and then has no network: `--level minimal` gives it yours.
-A description starts nothing until `toolpost trust FILE.toml`.";
+A program or server runs in the sandbox, at level standard unless `--level` or the settings say
+otherwise: without network, variables and other files than its own. What else it gets is granted,
+see `toolpost help grants`. A server works in the directory of the caller. `npx` and `uvx` install
+their packages first, in a run of their own. A description starts nothing until
+`toolpost trust FILE.toml`.";
+
+const GRANTS: &str = "\
+A grant gives one program or server what its sandbox level does not. Other targets and `run_code`
+stay as they are.
+
+  --allow-host NAME        a host that it may reach, such as api.example.org
+  --allow-address A:PORT   a private address that it may reach, such as 127.0.0.1:8080
+  --env KEY                a placeholder for the variable KEY; allowed hosts get the value
+  --env-raw KEY            the value itself
+  --readable PATH          a file or directory that it may read
+  --writable DIR           a directory that it may write, without a private layer
+  --target-level LEVEL     its sandbox level
+  --target-workdir DIR     its working directory
+  --install-scripts        packages of `npx` and `uvx` run their scripts while they are installed
+
+The proxy puts the value of a placeholder into the headers `authorization` and `x-api-key` of plain
+HTTP requests, and speaks TLS to the host itself. A program that uses `https://` needs --env-raw.
+Values are masked in all output.
+
+Files grant the same under the key `grants`: of a description, an upstream of a gateway, a target of
+toolpost.toml, or a server of `.mcp.json`. Relative paths are beneath the directory of the file.
+
+  [targets.weather]
+  target = \"stdio:.venv/bin/python server.py\"
+
+  [targets.weather.grants]
+  env = [\"API_KEY\", { name = \"DSN\", raw = true }]
+  allow_hosts = [\"api.example.org\"]
+  readable = [\"data\"]                  # also: writable, workdir, level, allow_addresses,
+                                       # install_scripts; of a variable: hosts, headers
+
+`toolpost trust FILE` prints what each target reaches, and stores it.";
 
 const GATEWAY: &str = "\
 A gateway is many targets behind one: a file that can be named wherever a target can.
@@ -384,6 +421,7 @@ A gateway is many targets behind one: a file that can be named wherever a target
   allow = [\"add\", \"read_*\"]    # only these are open; `tool:`, `prompt:` and `resource:` name a kind
   deny = [\"read_secret\"]         # closed, whatever is allowed
   rename = [{ tool = \"add\", name = \"plus\", description = \"Add numbers.\" }]
+  grants = { allow_hosts = [\"a.example\"] }     # see `toolpost help grants`
   lazy = true                    # started on its first call, listed from what it had before
   pin = \"trust-first-list\"       # or off, trust, quarantine: tools that nobody has approved
   [[upstreams.clients]]
@@ -428,8 +466,8 @@ Called in a run, it counts towards the limits of the run and is kept with it. Ca
 client of `serve`, it is a run of its own: `toolpost runs ls` lists it with what it cost, and at a
 limit the call fails with LIMIT.";
 
-const TOPICS: [&str; 7] =
-    ["exit-codes", "environment", "settings", "targets", "agents", "gateway", "scripts"];
+const TOPICS: [&str; 8] =
+    ["exit-codes", "environment", "settings", "targets", "grants", "agents", "gateway", "scripts"];
 
 pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
     let mut root = Cli::command();
@@ -440,6 +478,7 @@ pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
         Some("environment") => environment(),
         Some("settings") => settings(),
         Some("targets") => TARGETS.to_owned(),
+        Some("grants") => GRANTS.to_owned(),
         Some("agents") => AGENTS.to_owned(),
         Some("gateway") => GATEWAY.to_owned(),
         Some("scripts") => SCRIPTS.to_owned(),
@@ -574,7 +613,7 @@ mod tests {
     ];
 
     /// The pages that explain.
-    const TOPICS: &[&str] = &[CONFIG_LAYERS, TARGETS, AGENTS, GATEWAY, MODELS, SCRIPTS];
+    const TOPICS: &[&str] = &[CONFIG_LAYERS, TARGETS, GRANTS, AGENTS, GATEWAY, MODELS, SCRIPTS];
 
     #[test]
     fn every_example_is_a_command_line() {

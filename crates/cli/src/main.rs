@@ -23,6 +23,7 @@ mod env;
 mod exit;
 mod failure;
 mod gateway;
+mod grants;
 mod help;
 mod holder;
 mod interrupt;

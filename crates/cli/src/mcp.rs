@@ -5,13 +5,13 @@ pub(crate) mod files;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
 use toolpost_core::{Code, Secret, StartCheck, ToolError};
 use toolpost_mcp::client::{Client, Endpoint, OAuth, TokenStore};
-use toolpost_sandbox::Level;
+use toolpost_sandbox::{Cancel, Granted, Grants, Host, Installed, Launcher, Level, Sandbox};
 
 use crate::args::ServerArgs;
 use crate::config::closure::{self, Reference};
@@ -19,7 +19,9 @@ use crate::config::{Config, places};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::grants;
 use crate::launcher;
+use crate::packages::Sources;
 
 /// How addresses and commands begin.
 const PREFIXES: [&str; 6] = ["http://", "https://", "ws://", "wss://", "stdio:", CONTAINER];
@@ -37,6 +39,23 @@ pub(crate) struct Server {
     pub(crate) image: Option<String>,
     /// What must hold directly before each start of the program.
     pub(crate) check: Option<StartCheck>,
+    /// What the program gets beyond its level.
+    pub(crate) grants: Grants,
+    /// Variables of a file with their values, which stand there as `${NAME}`.
+    pub(crate) raw: Vec<(String, String)>,
+}
+
+impl Server {
+    fn new(name: impl Into<String>, endpoint: Endpoint) -> Self {
+        Self {
+            name: name.into(),
+            endpoint,
+            image: None,
+            check: None,
+            grants: Grants::default(),
+            raw: Vec::new(),
+        }
+    }
 }
 
 /// Whether a target is the address or the command of a server. What it says is then one target, commas and all.
@@ -44,10 +63,37 @@ pub(crate) fn is_address(target: &str) -> bool {
     PREFIXES.iter().any(|prefix| target.starts_with(prefix))
 }
 
-/// The files of this host that the command of a server names.
-pub(crate) fn references(target: &str) -> Vec<Reference> {
-    let words = target.strip_prefix("stdio:").and_then(|command| words(command).ok());
-    words.map_or(Vec::new(), |words| closure::of_command(&words, None, false))
+/// The words of a target that is a command of this host.
+pub(crate) fn words_of(target: &str) -> Option<Vec<String>> {
+    target.strip_prefix("stdio:").and_then(|command| words(command).ok())
+}
+
+/// The files of this host that the command of a server names; `usual` is where it works if nothing else is granted.
+pub(crate) fn references(target: &str, usual: Option<&Path>, grants: &Grants) -> Vec<Reference> {
+    let words = words_of(target);
+    let named = grants.workdir.as_deref();
+    words.map_or(Vec::new(), |words| references_in(&words, named, usual, !grants.env.is_empty()))
+}
+
+/// The files that a command names, in the directory that is named or in the usual one, of which not everything is pinned.
+fn references_in(
+    words: &[String],
+    named: Option<&Path>,
+    usual: Option<&Path>,
+    has_grants: bool,
+) -> Vec<Reference> {
+    let found = closure::of_command(words, named.or(usual), has_grants);
+    let usual = usual.filter(|_| named.is_none()).map(closure::settled);
+    found.into_iter().filter(|reference| usual.as_ref() != Some(&reference.path())).collect()
+}
+
+/// Where a server works: in the directory of the file that names it, else in that of the command. None where the host
+/// can show neither.
+pub(crate) fn folder(of_file: Option<&Path>) -> Option<PathBuf> {
+    let has_layers = Host::probe().availability(Level::Strict).is_some_and(|level| level.available);
+    let here = || std::env::current_dir().ok();
+    let folder = of_file.map(Path::to_owned).or_else(here);
+    folder.filter(|folder| has_layers && folder.parent().is_some())
 }
 
 /// Whether a token can be given to it.
@@ -65,7 +111,7 @@ pub(crate) fn of_address(target: &str, token: Option<&Secret>, level: Level) -> 
         };
         let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
         let endpoint = Endpoint::Program { argv, env: Vec::new(), dir: None, level };
-        return Ok(Server { name, endpoint, image: None, check: None });
+        return Ok(Server::new(name, endpoint));
     }
     if let Some(command) = target.strip_prefix(CONTAINER) {
         let mut words = words(command)?.into_iter();
@@ -77,7 +123,7 @@ pub(crate) fn of_address(target: &str, token: Option<&Secret>, level: Level) -> 
         let name = last.split([':', '@']).next().unwrap_or(last).to_owned();
         let argv = words.map(OsString::from).collect();
         let endpoint = Endpoint::Program { argv, env: Vec::new(), dir: None, level };
-        return Ok(Server { name, endpoint, image: Some(image), check: None });
+        return Ok(Server { image: Some(image), ..Server::new(name, endpoint) });
     }
     let headers = match token {
         None => Vec::new(),
@@ -99,7 +145,7 @@ pub(crate) fn of_address(target: &str, token: Option<&Secret>, level: Level) -> 
     } else {
         Endpoint::Http { url, headers }
     };
-    Ok(Server { name: host.to_owned(), endpoint, image: None, check: None })
+    Ok(Server::new(host, endpoint))
 }
 
 fn is_this_machine(host: &str) -> bool {
@@ -139,14 +185,20 @@ pub(crate) fn token(args: &ServerArgs) -> Result<Option<Secret>, Failure> {
 
 /// Connects to a server, or starts it.
 pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Client>, Failure> {
-    let Server { name, mut endpoint, image, check } = server;
+    let Server { name, mut endpoint, image, check, grants, raw } = server;
+    if image.is_some() {
+        check_container(&grants)?;
+    }
     let level = match &endpoint {
-        Endpoint::Program { level, .. } if image.is_none() => Some(*level),
+        Endpoint::Program { level, .. } if image.is_none() => Some(grants.level.unwrap_or(*level)),
         _ => None,
     };
+    let granted = grants::resolve(&grants, &name, config)?;
+    let mut granted = raw.into_iter().fold(granted, |granted, (name, value)| granted.with_raw(name, value));
     if let (None, Endpoint::Program { argv, dir, .. }) = (&image, &mut endpoint) {
         let here = || std::env::current_dir().unwrap_or_default();
         *argv = launcher::resolve(std::mem::take(argv), &dir.clone().unwrap_or_else(here))?;
+        granted = started(argv, granted, config).await?;
     }
     let mut backend = None;
     if let (Some(image), Endpoint::Program { argv, env, .. }) = (image, &mut endpoint) {
@@ -159,7 +211,7 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
         backend = Some(made.backend);
     }
     let mut builder = Client::builder(endpoint).name(&name).no_network(config.flag("no_network"));
-    builder = builder.protect(config.protected(None)?);
+    builder = builder.protect(config.protected(None)?).granted(granted);
     if let Some(check) = check {
         builder = builder.start_check(check);
     }
@@ -172,7 +224,66 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
     if let Ok(oauth) = oauth(config) {
         builder = builder.oauth(oauth);
     }
-    builder.connect().await.map_err(|error| explained(error, level))
+    builder.connect().await.map_err(|error| explained(error, level, &grants))
+}
+
+/// A container has no level, paths and working directory of this host.
+fn check_container(grants: &Grants) -> Result<(), Failure> {
+    let others = grants.level.is_some() || grants.workdir.is_some() || grants.install_scripts;
+    if others || !grants.readable.is_empty() || !grants.writable.is_empty() {
+        return Err(Failure::usage("a container takes only variables and hosts as grants")
+            .hint("Leave out the level, the paths, the working directory and the scripts of packages."));
+    }
+    Ok(())
+}
+
+/// The command that is started: what a launcher installs is installed first, and a program is named as the host has it.
+async fn started(argv: &mut Vec<OsString>, granted: Granted, config: &Config) -> Result<Granted, Failure> {
+    let grants = granted.grants();
+    if let Some(launcher) = Launcher::parse(argv)? {
+        let installed = install(&launcher, grants.install_scripts, config).await?;
+        *argv = launcher.command(&installed)?;
+        return Ok(granted.with_installed(installed));
+    }
+    if let (Some(program), Some(folder)) = (argv.first_mut(), &grants.workdir) {
+        let path = Path::new(&*program);
+        let is_relative = path.is_relative() && path.components().count() > 1;
+        let own = folder.join(path.strip_prefix(".").unwrap_or(path));
+        if is_relative && own.exists() {
+            *program = own.into_os_string();
+        }
+    }
+    Ok(granted)
+}
+
+/// Installs the packages of a launcher in a run of its own, or takes them from where they were installed before.
+async fn install(launcher: &Launcher, scripts: bool, config: &Config) -> Result<Installed, Failure> {
+    /// Ends the installation if nobody waits for it any more.
+    struct Guard(Cancel);
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            self.0.cancel();
+        }
+    }
+    let cache = places::cache().ok_or_else(places::no_home)?;
+    std::fs::create_dir_all(&cache).map_err(|error| Failure::file("the directory", &cache, &error))?;
+    let requirements = launcher.requirements().clone();
+    let sandbox = env::get_os("PATH").iter().fold(Sandbox::new(), Sandbox::search_path);
+    let sources = Sources::read(config)?;
+    let installer = sources.installer(requirements.language(), &sandbox).allow_build(scripts);
+    tracing::info!("installing {}", requirements.packages().join(", "));
+    let guard = Guard(Cancel::new());
+    let cancel = guard.0.clone();
+    let work = move || installer.install(&requirements, &cache.join("packages"), &cancel);
+    let done = tokio::task::spawn_blocking(work).await.map_err(ToolError::from)?;
+    done.map_err(|error| {
+        let failure = sources.explained(error);
+        if scripts {
+            failure
+        } else {
+            failure.hint("If a package needs its scripts, pass `--install-scripts`.")
+        }
+    })
 }
 
 /// The logins of the user, for commands that ask nobody.
@@ -182,7 +293,7 @@ pub(crate) fn oauth(config: &Config) -> Result<OAuth, Failure> {
     Ok(config.texts("http.allow_hosts").into_iter().fold(oauth, OAuth::allow_host))
 }
 
-fn explained(error: ToolError, level: Option<Level>) -> Failure {
+fn explained(error: ToolError, level: Option<Level>, grants: &Grants) -> Failure {
     if error.context().contains_key("unauthorized") {
         let failure = Failure::new(Exit::Credentials, "CREDENTIALS", error.message());
         let server = error.context().get("server").and_then(Value::as_str).unwrap_or("URL");
@@ -193,12 +304,24 @@ fn explained(error: ToolError, level: Option<Level>) -> Failure {
     let is_confined = level.is_some_and(Level::is_boundary) && error.code() == Code::Dependency;
     let failure = Failure::from(error);
     if is_confined {
-        return failure.hint(
-            "From level standard upward a server reaches no network and only its own files; `--level minimal` gives it \
-             those of your user.",
-        );
+        return failure.hint(needs(grants));
     }
     failure
+}
+
+/// The grants that a server which did not start may need.
+fn needs(grants: &Grants) -> String {
+    let missing = [
+        ("files", "--readable PATH", grants.readable.is_empty()),
+        ("the network", "--allow-host NAME", grants.allow_hosts.is_empty()),
+        ("a key", "--env-raw KEY", grants.env.is_empty()),
+    ];
+    let missing = missing.into_iter().filter(|(_, _, is_missing)| *is_missing);
+    let options: Vec<String> = missing.map(|(what, option, _)| format!("{what} (`{option}`)")).collect();
+    match options.as_slice() {
+        [] => "`toolpost help grants` lists what a server can be granted.".to_owned(),
+        options => format!("If the server needs it, grant {}.", options.join(", ")),
+    }
 }
 
 /// The words of a command. Quotes hold a word together, a backslash takes the next character as it is; nothing else

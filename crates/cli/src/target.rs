@@ -7,7 +7,7 @@ use std::sync::Arc;
 use toolpost_core::{Secret, StartCheck, Tool, ToolGroup as _, ToolSource, ToolSpec, did_you_mean};
 use toolpost_exec::client::{Diagnostic, Executables};
 use toolpost_exec::command::{CommandTools, SHIPPED};
-use toolpost_sandbox::Level;
+use toolpost_sandbox::{Grants, Launcher, Level};
 use toolpost_toolbox::sources::Gateway;
 use toolpost_toolbox::{Builder, Toolbox};
 
@@ -18,6 +18,7 @@ use crate::config::{Config, places};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::gateway::{self, Distinct};
+use crate::grants;
 use crate::launcher;
 use crate::mcp::{self, Server};
 
@@ -135,6 +136,11 @@ impl Trail {
         self.0.is_empty()
     }
 
+    /// The directory of the last one.
+    fn folder(&self) -> Option<&Path> {
+        self.0.last()?.0.parent()
+    }
+
     /// The same with one more.
     ///
     /// # Errors
@@ -159,14 +165,15 @@ impl Trail {
 }
 
 /// Opens targets, each tool once. Programs are asked what they have, in the sandbox. `sampling` says whether there is a
-/// model that completes prompts for them.
+/// model that completes prompts for them; `granted` is for the one program or server among them.
 pub(crate) async fn open(
     targets: &[String],
     config: &Config,
     level: Option<Level>,
     sampling: bool,
+    granted: &Grants,
 ) -> Result<Opened, Failure> {
-    open_with(targets, config, level, sampling, None).await
+    open_with(targets, config, level, sampling, None, granted).await
 }
 
 /// Opens the targets that a description names.
@@ -175,9 +182,10 @@ pub(crate) async fn open_from(
     config: &Config,
     level: Option<Level>,
     sampling: bool,
+    granted: &Grants,
     trail: &Trail,
 ) -> Result<Opened, Failure> {
-    open_all(targets, config, level, sampling, None, trail).await
+    open_all(targets, config, level, sampling, None, granted, trail).await
 }
 
 /// The same, with a token for the one server among them that has an address.
@@ -187,8 +195,9 @@ pub(crate) async fn open_with(
     level: Option<Level>,
     sampling: bool,
     token: Option<Secret>,
+    granted: &Grants,
 ) -> Result<Opened, Failure> {
-    open_all(targets, config, level, sampling, token, &Trail::default()).await
+    open_all(targets, config, level, sampling, token, granted, &Trail::default()).await
 }
 
 async fn open_all(
@@ -197,23 +206,32 @@ async fn open_all(
     level: Option<Level>,
     sampling: bool,
     token: Option<Secret>,
+    granted: &Grants,
     trail: &Trail,
 ) -> Result<Opened, Failure> {
     let builtin = toolpost_tools::builtin();
     let mut opened = Opened::default();
-    let mut paths: Vec<PathBuf> = Vec::new();
+    // Programs with the same grants are one source.
+    let mut paths: Vec<(Vec<PathBuf>, Grants)> = Vec::new();
     let mut servers: Vec<Server> = Vec::new();
     let mut gateways: Vec<Arc<Gateway>> = Vec::new();
     let targets: Vec<&str> = targets.iter().flat_map(|targets| split(targets)).collect();
-    let targets: Vec<&str> =
-        targets.into_iter().map(|target| config.target(target).unwrap_or(target)).collect();
-    let addresses = targets.iter().filter(|target| mcp::takes_token(target)).count();
+    let own = |target| config.target_grants(target).cloned().unwrap_or_default();
+    let targets: Vec<(&str, Grants)> =
+        targets.into_iter().map(|target| (config.target(target).unwrap_or(target), own(target))).collect();
+    check_takers(targets.iter().map(|(target, _)| *target), granted)?;
+    let addresses = targets.iter().filter(|(target, _)| mcp::takes_token(target)).count();
     if token.is_some() && addresses != 1 {
         return Err(Failure::usage(format!("the token is for one server, and {addresses} have an address"))
             .hint("Give the others their headers in `.mcp.json`; see `toolpost help targets`."));
     }
     let server_level = level.or_else(|| config.choice("level")).unwrap_or(Level::Standard);
-    for target in targets {
+    for (target, own) in targets {
+        let takes = takes_grants(target);
+        if !own.is_empty() && !takes {
+            return Err(no_taker(target));
+        }
+        let grants = if takes { own.merge(granted.clone()) } else { own };
         if target == "builtin" {
             for tool in &builtin {
                 opened.add(Arc::clone(tool));
@@ -221,11 +239,17 @@ async fn open_all(
         } else if let Some(tool) = builtin_tool(&builtin, target.strip_prefix("builtin:").unwrap_or(target)) {
             opened.add(tool);
         } else if let Some(name) = target.strip_prefix("command:") {
-            CommandTools::shipped(name)?.into_tools().into_iter().for_each(|tool| opened.add(tool));
+            let tools = granted_tools(CommandTools::shipped(name)?, &grants, target, config)?;
+            tools.into_tools().into_iter().for_each(|tool| opened.add(tool));
         } else if mcp::is_address(target) {
             let token = token.as_ref().filter(|_| mcp::takes_token(target));
             let mut server = mcp::of_address(target, token, server_level)?;
-            server.check = check_of(mcp::references(target), config, trail)?;
+            let folder = mcp::folder(trail.folder());
+            server.check = check_of(mcp::references(target, folder.as_deref(), &grants), config, trail)?;
+            server.grants = grants;
+            if server.image.is_none() && server.grants.workdir.is_none() {
+                server.grants.workdir = folder;
+            }
             servers.push(server);
         } else if is_description(target) {
             let path = Path::new(target);
@@ -239,21 +263,27 @@ async fn open_all(
                     gateways.push(gateway::followed(path, &text, config, level, trail).await?);
                 }
                 Some("command") | None if is_toml => {
-                    described(path, &text)?.into_iter().for_each(|tool| opened.add(tool));
+                    let tools = granted_tools(described(path, &text)?, &grants, target, config)?;
+                    tools.into_tools().into_iter().for_each(|tool| opened.add(tool));
                 }
                 kind => return Err(unknown_kind(path, kind)),
             }
         } else if target.contains('/') {
             let path = Path::new(target);
-            paths.push(path.canonicalize().map_err(|error| Failure::file("the program", path, &error))?);
-        } else if let Some(server) = mcp::files::named(target, server_level)? {
+            let path = path.canonicalize().map_err(|error| Failure::file("the program", path, &error))?;
+            match paths.iter_mut().find(|(_, others)| *others == grants) {
+                Some((alike, _)) => alike.push(path),
+                None => paths.push((vec![path], grants)),
+            }
+        } else if let Some(mut server) = mcp::files::named(target, server_level)? {
+            server.grants = server.grants.merge(grants);
             servers.push(server);
         } else {
             return Err(unknown(target, &builtin, config));
         }
     }
-    if !paths.is_empty() {
-        programs(&mut opened, paths, config, level, sampling, trail).await?;
+    for (paths, grants) in paths {
+        programs(&mut opened, paths, &grants, config, level, sampling, trail).await?;
     }
     for server in servers {
         let client = mcp::connect(server, config).await?;
@@ -266,6 +296,68 @@ async fn open_all(
         opened.join(gateway).await?;
     }
     Ok(opened)
+}
+
+/// Whether a target is a program or a server that is started here, which can have grants.
+pub(crate) fn takes_grants(target: &str) -> bool {
+    if mcp::is_address(target) {
+        return !mcp::takes_token(target);
+    }
+    if target.starts_with("command:") {
+        return true;
+    }
+    if is_description(target) {
+        let path = Path::new(target);
+        let text = crate::regular_file::read_text(path, MAX_DESCRIPTION).unwrap_or_default();
+        return !matches!(agent_file::kind(path, &text).as_deref(), Some("agent" | "gateway"));
+    }
+    !is_built_in(target)
+}
+
+/// Rejects the grants of a command line that are not for exactly one of its targets.
+pub(crate) fn check_takers<'a>(
+    targets: impl Iterator<Item = &'a str>,
+    granted: &Grants,
+) -> Result<(), Failure> {
+    if granted.is_empty() {
+        return Ok(());
+    }
+    let targets: Vec<&str> = targets.collect();
+    match (targets.iter().filter(|target| takes_grants(target)).count(), targets.as_slice()) {
+        (1, _) => Ok(()),
+        (0, [only]) => Err(no_taker(only)),
+        (takers, _) => {
+            Err(Failure::usage(format!("grants are for one program or server, and here are {takers}"))
+                .hint("Grant each its own in a file; see `toolpost help grants`."))
+        }
+    }
+}
+
+fn no_taker(target: &str) -> Failure {
+    Failure::usage(format!("`{target}` takes no grants: only programs and servers that are started here do"))
+        .hint("`toolpost help grants` lists them.")
+}
+
+/// The packages that a target installs before it starts, if its command is that of a launcher.
+pub(crate) fn installs(target: &str) -> Option<String> {
+    let command: Vec<_> = mcp::words_of(target)?.into_iter().map(Into::into).collect();
+    let launcher = Launcher::parse(&command).ok()??;
+    Some(launcher.requirements().packages().join(", "))
+}
+
+/// Described programs with their own grants and those of the target.
+fn granted_tools(
+    tools: CommandTools,
+    grants: &Grants,
+    target: &str,
+    config: &Config,
+) -> Result<CommandTools, Failure> {
+    let all = tools.grants().merge(grants.clone());
+    if all.is_empty() {
+        return Ok(tools);
+    }
+    let granted = grants::resolve(&all, target, config)?;
+    Ok(tools.granted(granted))
 }
 
 /// The targets of a word: several, separated by commas, unless it is an address or a command.
@@ -334,13 +426,13 @@ pub(crate) fn trusted_as(what: &str, reason: &str, path: &Path) -> Result<String
 }
 
 /// The tools of a description.
-fn described(path: &Path, text: &str) -> Result<Vec<Arc<dyn Tool>>, Failure> {
+fn described(path: &Path, text: &str) -> Result<CommandTools, Failure> {
     let origin = path.display().to_string();
     let tools = match start_check(closure::references(path, text.as_bytes())) {
         Some(check) => CommandTools::from_toml_checked(text, origin, check),
         None => CommandTools::from_toml(text, origin),
     };
-    Ok(tools.map_err(|error| Failure::usage(error.to_string()))?.into_tools())
+    tools.map_err(|error| Failure::usage(error.to_string()))
 }
 
 fn unknown_kind(path: &Path, kind: Option<&str>) -> Failure {
@@ -372,6 +464,7 @@ fn check_of(
 async fn programs(
     opened: &mut Opened,
     paths: Vec<PathBuf>,
+    grants: &Grants,
     config: &Config,
     level: Option<Level>,
     sampling: bool,
@@ -386,6 +479,9 @@ async fn programs(
         [path] => path.display().to_string(),
         _ => "programs".to_owned(),
     };
+    if !grants.is_empty() {
+        builder = builder.granted(grants::resolve(grants, &name, config)?);
+    }
     for path in paths {
         builder = builder.path(path);
     }

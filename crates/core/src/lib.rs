@@ -83,7 +83,7 @@ pub use self::resource::{Prompt, PromptArgument, PromptSpec, Resource, ResourceS
 pub use self::runner::Runner;
 pub use self::schema::{Problem, Schema};
 pub use self::scope::Scope;
-pub use self::secret::Secret;
+pub use self::secret::{Masks, Secret};
 pub use self::spec::{Annotations, Example, Mode, SpecError, ToolSpec, check_tool_name};
 pub use self::start_check::StartCheck;
 pub use self::state::{

@@ -71,6 +71,48 @@ impl Secret {
     }
 }
 
+/// Several secrets that are masked together. Default none.
+#[derive(Clone, Debug, Default)]
+pub struct Masks(Arc<[Secret]>);
+
+impl Masks {
+    /// Masks these secrets. An empty one is left out.
+    pub fn new(secrets: impl IntoIterator<Item = Secret>) -> Self {
+        let mut all: Vec<Secret> = secrets.into_iter().filter(|secret| !secret.expose().is_empty()).collect();
+        // A longer one may contain a shorter one.
+        all.sort_by_key(|secret| std::cmp::Reverse(secret.expose().len()));
+        Self(all.into())
+    }
+
+    /// Whether there is nothing to mask.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A text with every secret masked.
+    pub fn text(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, secret| secret.scrub(&text))
+    }
+
+    /// The same for bytes. Those that hold no secret stay as they are, text or not.
+    pub fn bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
+        if self.is_empty() {
+            return bytes;
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let masked = self.text(&text);
+        if masked == *text { bytes } else { masked.into_bytes() }
+    }
+
+    /// The same for the end of a longer output: a secret whose beginning is missing is dropped with what stands before it.
+    pub fn tail(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let longest = self.0.first().map_or(0, |secret| secret.expose().len());
+        let mut masked = self.bytes(bytes);
+        masked.drain(..longest.saturating_sub(1).min(masked.len()));
+        masked
+    }
+}
+
 /// The texts within a value, and the numbers that are no short ones.
 fn leaves(value: &Value, found: &mut Vec<String>) {
     if found.len() > MAX_PIECES {
@@ -115,6 +157,16 @@ mod tests {
         assert_eq!(serde_json::to_string(&secret).unwrap(), "\"[secret]\"");
         assert_eq!(secret.scrub("a sk-\"7 b sk-\\\"7"), "a [secret] b [secret]");
         assert_eq!(Secret::new("").scrub("abc"), "abc");
+    }
+
+    #[test]
+    fn several_secrets_are_masked_the_longest_first() {
+        let masks = Masks::new(["hunter2", "", "hunter2-and-more"].map(Secret::new));
+        assert_eq!(masks.text("hunter2 hunter2-and-more"), "[secret] [secret]");
+        assert_eq!(masks.bytes(vec![0xff, b'a']), [0xff, b'a']);
+        assert_eq!(masks.bytes(b"\xffhunter2".to_vec()), "\u{fffd}[secret]".as_bytes());
+        assert_eq!(masks.tail(b"er2-and-more, then hunter2".to_vec()), b"hen [secret]");
+        assert_eq!(Masks::default().tail(b"text".to_vec()), b"text");
     }
 
     #[test]

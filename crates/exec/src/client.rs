@@ -251,7 +251,9 @@ impl Executables {
         if self.settings.resident && bound.program.known.discovery.resident {
             let Stayed { result, artifacts } =
                 self.residents.run(&self.settings, &bound, call, &arguments).await;
-            return Done { result, artifacts, sandbox: None };
+            let raw = self.settings.granted.raw_names();
+            let sandbox = (!raw.is_empty()).then(|| json!({ "raw_variables": raw }));
+            return Done { result, artifacts, sandbox };
         }
         if call.options.dry_run {
             let declared = spec.input_schema.as_value().pointer("/properties/dry_run").is_some();

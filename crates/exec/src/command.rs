@@ -41,7 +41,8 @@
 //! # Where it runs
 //!
 //! In the sandbox, at level `standard` unless more is asked for, without network, with a clean environment, in the
-//! working folder of the call; a tool that says `read_only` gets that folder read-only. `command.schema.json`
+//! working folder of the call; a tool that says `read_only` gets that folder read-only. The table `grants`
+//! ([`toolpost_sandbox::Grants`]) adds paths, variables and hosts. `command.schema.json`
 //! ([`COMMAND_SCHEMA`]) has every key.
 
 mod description;
@@ -63,6 +64,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{Args, StartCheck, Tool, ToolError, ToolGroup, ToolSpec, did_you_mean, hex};
+use toolpost_sandbox::{Granted, Grants};
 
 pub use self::place::DescriptionError;
 pub use self::settings::CommandSettings;
@@ -119,6 +121,22 @@ impl CommandTools {
             .suggest_maybe(did_you_mean(program, names)));
         };
         Ok(Self::from_toml(text, format!("{name}.toml"))?)
+    }
+
+    /// What the description grants its program, by name.
+    pub fn grants(&self) -> Grants {
+        self.commands.first().map(|command| command.program.grants.clone()).unwrap_or_default()
+    }
+
+    /// Sets what the program is granted, in place of what the description says. A level and a working directory among the
+    /// grants win over those of a call. Values of variables are masked in the output.
+    #[must_use]
+    pub fn granted(mut self, granted: Granted) -> Self {
+        let granted = Arc::new(granted);
+        for command in &mut self.commands {
+            *command = Arc::new(Command { granted: Some(Arc::clone(&granted)), ..Command::clone(command) });
+        }
+        self
     }
 
     /// Where the description comes from, as it was given.

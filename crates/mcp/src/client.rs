@@ -283,6 +283,10 @@ impl ToolSource for Client {
             let mut record = CallRecord::begin(&call, tool, self.settings.name.as_str().into(), started);
             let result = self.run(&call, &mut record.attempts).await;
             record.duration = begun.elapsed();
+            let raw = self.settings.granted.raw_names();
+            if !raw.is_empty() {
+                record.sandbox = Some(serde_json::json!({ "raw_variables": raw }));
+            }
             match &result {
                 Ok(output) => {
                     record.status = output.status();

@@ -38,6 +38,12 @@ pub trait Backend: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether it makes directories of the host writable ([`Sandbox::read_write`]). Default no: then a request that names
+    /// one is rejected before it gets here.
+    fn serves_writable(&self) -> bool {
+        false
+    }
+
     /// Runs the program to its end. `on_event` gets output while it comes.
     fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error>;
 
@@ -149,6 +155,10 @@ impl Backend for Processes {
     }
 
     fn serves_egress(&self) -> bool {
+        true
+    }
+
+    fn serves_writable(&self) -> bool {
         true
     }
 

@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::HostPattern;
 use crate::requirements::name;
+use crate::sandbox::Variables;
 use crate::{
     Cancel, Error, Language, Limits, Outcome, Program, Ready, Requirements, Sandbox, Verdict, Workspace,
 };
@@ -89,10 +90,6 @@ impl Installed {
     }
 
     /// The folder that a run must see.
-    #[cfg_attr(
-        any(not(target_os = "linux"), toolpost_simulate_other_host),
-        expect(dead_code, reason = "only the Linux side reads it")
-    )]
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -292,9 +289,11 @@ impl Installer {
             // It is this crate's own: nothing of a person's is there.
             workspace: Workspace::LiveHost(folder.to_owned()),
             files: Vec::new(),
-            environment: Vec::new(),
+            environment: Variables::default(),
             directory: None,
             read_only: Vec::new(),
+            read_write: Vec::new(),
+            raw_variables: Vec::new(),
             backend: None,
             egress: egress.transpose()?,
             ..self.sandbox.clone()
@@ -606,8 +605,7 @@ pub(crate) fn failed(packages: &[String], outcome: &Outcome) -> Error {
     if !matches!(outcome.verdict, Verdict::Exit { .. }) {
         reason = format!("{:?} {reason}", outcome.verdict);
     }
-    let mut events = outcome.report.egress.iter().flat_map(|log| &log.events);
-    if let Some(refused) = events.find_map(|event| event.refused.as_ref()) {
+    if let Some(refused) = outcome.report.egress.as_ref().and_then(crate::EgressLog::refusal) {
         // What the client says of it is only that it found nothing.
         reason = format!("{}; {reason}", refused.message);
     }

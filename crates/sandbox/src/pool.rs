@@ -389,6 +389,11 @@ impl Pool {
         if in_kernel(sandbox.limits_at(level), &own.limits_at(level)) != own.limits_at(level) {
             return Some("other limits were asked for than the pool's spares have".into());
         }
+        let has_grants =
+            |sandbox: &Sandbox| !sandbox.read_write.is_empty() || !sandbox.raw_variables.is_empty();
+        if has_grants(sandbox) || has_grants(own) {
+            return Some("the run has grants of its own".into());
+        }
         if sandbox.read_only != own.read_only || sandbox.search_path != own.search_path {
             return Some("other files are to be shown than the pool's spares show".into());
         }
@@ -403,7 +408,7 @@ impl Pool {
             return Some("the interpreter was started in another folder".into());
         }
         let read = |sandbox: &Sandbox| {
-            let mut names: Vec<_> = sandbox.environment.clone();
+            let mut names = sandbox.environment.to_vec();
             let is_python = self.settings.language == Some(Language::Python);
             names.retain(|(name, _)| {
                 is_begun || (is_python && READ_AT_START.iter().any(|prefix| name.starts_with(prefix)))

@@ -69,9 +69,12 @@ pub struct Sandbox {
     pub(crate) workspace: Workspace,
     pub(crate) directory: Option<String>,
     pub(crate) files: Vec<(String, Source)>,
-    pub(crate) environment: Vec<(String, OsString)>,
+    pub(crate) environment: Variables,
     pub(crate) stdin: Stdin,
     pub(crate) read_only: Vec<PathBuf>,
+    pub(crate) read_write: Vec<PathBuf>,
+    /// The names of variables whose values are secrets.
+    pub(crate) raw_variables: Vec<String>,
     pub(crate) search_path: Option<OsString>,
     pub(crate) host: Option<Host>,
     pub(crate) backend: Option<Arc<dyn Backend>>,
@@ -84,6 +87,30 @@ pub struct Sandbox {
     pub(crate) layers: Option<PathBuf>,
     /// Host paths that apply never changes, with everything beneath: absolute, without symbolic links.
     pub(crate) protected: Vec<PathBuf>,
+}
+
+/// Variables of a program; debug output shows no value.
+#[derive(Clone, Default, PartialEq)]
+pub(crate) struct Variables(Vec<(String, OsString)>);
+
+impl std::ops::Deref for Variables {
+    type Target = Vec<(String, OsString)>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Variables {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl std::fmt::Debug for Variables {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
 }
 
 // A sandbox is only read; what a backend keeps of a run that panicked is the backend's own business.
@@ -210,6 +237,22 @@ impl Sandbox {
         self
     }
 
+    /// Makes a directory of the host writable at its own path, with everything beneath. The program writes to the directory
+    /// itself, without a private layer; protected paths in it that exist stay read-only, as in [`Workspace::LiveHost`].
+    #[must_use]
+    pub fn read_write(mut self, path: impl Into<PathBuf>) -> Self {
+        self.read_write.push(path.into());
+        self
+    }
+
+    /// Sets a variable whose value is a secret. Its name is in [`crate::Report::raw_variables`] of the run.
+    #[must_use]
+    pub fn raw_variable(mut self, name: impl Into<String>, value: impl Into<OsString>) -> Self {
+        let name = name.into();
+        self.raw_variables.push(name.clone());
+        self.env(name, value)
+    }
+
     /// Protects files and directories of the host, each with everything beneath: no upload and nothing that a run hands
     /// back replaces one. The paths are absolute and without symbolic links; one that is missing is protected too.
     #[must_use]
@@ -297,6 +340,7 @@ impl Sandbox {
     ) -> Result<Outcome, Error> {
         let backend = self.checked_backend(program)?;
         let mut outcome = backend.run(&Request::new(self, program, cancel), on_event)?;
+        outcome.report.raw_variables.clone_from(&self.raw_variables);
         if outcome.report.backend.is_empty() {
             backend.name().clone_into(&mut outcome.report.backend);
         }
@@ -313,6 +357,10 @@ impl Sandbox {
                 fix: "use the backend `process`, or run without a network".into(),
             });
         }
+        if let Some(path) = self.read_write.first().filter(|_| !backend.serves_writable()) {
+            let reason = format!("the backend `{}` makes no directory of the host writable", backend.name());
+            return Err(Error::Workspace { path: path.clone(), reason });
+        }
         Ok(backend)
     }
 
@@ -328,7 +376,9 @@ impl Sandbox {
         let (sandbox, program) = (self.clone(), program.clone());
         Running::start(move |cancel, streams| {
             let backend: &dyn Backend = sandbox.backend.as_deref().unwrap_or(&Processes);
-            backend.start(&Request::new(&sandbox, &program, cancel), streams)
+            let mut outcome = backend.start(&Request::new(&sandbox, &program, cancel), streams)?;
+            outcome.report.raw_variables.clone_from(&sandbox.raw_variables);
+            Ok(outcome)
         })
     }
 
@@ -441,7 +491,7 @@ impl Sandbox {
     }
 
     fn check_environment(&self) -> Result<(), Error> {
-        for (name, value) in &self.environment {
+        for (name, value) in self.environment.iter() {
             check_variable(name)?;
             let bytes = value.as_encoded_bytes();
             if bytes.contains(&0) {

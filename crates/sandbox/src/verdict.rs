@@ -261,6 +261,9 @@ pub struct Report {
     pub reached: Vec<Reached>,
     /// Remarks for a person, for example why a file was not handed back.
     pub notes: Vec<String>,
+    /// The variables whose values are secrets that the program got itself ([`crate::Sandbox::raw_variable`]).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub raw_variables: Vec<String>,
     /// What went through the proxy, if the run had one ([`crate::Sandbox::egress`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<crate::EgressLog>,
@@ -280,6 +283,7 @@ impl Report {
             shown: Vec::new(),
             reached: Vec::new(),
             notes: Vec::new(),
+            raw_variables: Vec::new(),
             egress: None,
         }
     }

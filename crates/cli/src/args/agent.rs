@@ -7,7 +7,9 @@ use clap::{Args, ValueEnum};
 use toolpost_agent::claude_code::PermissionMode;
 use toolpost_llm::{CodeWanted, Effort, ToolChoice};
 
-use super::{ChangesArgs, Permission, Pull, ServerArgs, TuningArgs, duration, effort, size, tool_choice};
+use super::{
+    ChangesArgs, GrantArgs, Permission, Pull, ServerArgs, TuningArgs, duration, effort, size, tool_choice,
+};
 
 /// Who works on a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -173,6 +175,8 @@ pub(crate) struct AgentArgs {
     /// Offer tools without the descriptions of their parameters, which takes fewer tokens.
     #[arg(long, help_heading = "Tools")]
     pub(crate) compact_tools: bool,
+    #[command(flatten)]
+    pub(crate) grants: GrantArgs,
     #[command(flatten)]
     pub(crate) permission: Permission,
     /// Go on with the conversation that was had last in this folder.

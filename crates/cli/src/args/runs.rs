@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::Permission;
+use super::{GrantArgs, Permission};
 
 /// What can be asked about runs.
 #[derive(Debug, Subcommand)]
@@ -56,6 +56,8 @@ pub(crate) struct ReplayArgs {
     /// Work in an existing folder instead of a fresh one.
     #[arg(long, value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) grants: GrantArgs,
     #[command(flatten)]
     pub(crate) permission: Permission,
 }

@@ -17,6 +17,7 @@ use crate::args::{AgentArgs, CompactionKind};
 use crate::config::{Config, Origin, places};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::grants;
 use crate::print::Printer;
 use crate::style::{FAINT, one_line, paint};
 use crate::target::{self, CODE_EXECUTION};
@@ -61,7 +62,9 @@ impl<'a> Parts<'a> {
         let token = crate::mcp::token(&args.server)?;
         let mut targets = targets(args, config);
         let hosted = Hosted::take(&mut targets, args, config)?;
-        let opened = target::open_with(&targets, config, args.permission.level, true, token).await?;
+        let granted = grants::of_args(&args.grants)?;
+        let opened =
+            target::open_with(&targets, config, args.permission.level, true, token, &granted).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
         let sources = opened.sources();
         let pool = super::code_pool(config)?;

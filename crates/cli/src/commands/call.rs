@@ -23,7 +23,7 @@ use crate::port::TerminalPort;
 use crate::print::{self, Printer};
 use crate::target::Opened;
 use crate::workspace::Store;
-use crate::{env, interrupt, logs, progress, target, verdict};
+use crate::{env, grants, interrupt, logs, progress, target, verdict};
 
 /// The largest JSON that is read as arguments.
 const MAX_ARGUMENTS: u64 = 16 << 20;
@@ -32,12 +32,17 @@ pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result
     let folder =
         args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
     let runtime = super::runtime()?;
+    let mut granted = grants::of_args(&args.grants)?;
+    if granted.workdir.is_none() && args.workdir != Path::new(".") && target::takes_grants(&args.target) {
+        granted.workdir = Some(folder.clone());
+    }
     let opened = runtime.block_on(target::open_with(
         std::slice::from_ref(&args.target),
         config,
         args.permission.level,
         args.model.is_some(),
         crate::mcp::token(&args.server)?,
+        &granted,
     ))?;
     opened.warnings.iter().for_each(|warning| printer.warn(warning));
     let exit = match (&args.resource, &args.prompt) {

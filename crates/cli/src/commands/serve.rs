@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::json;
 use toolpost_core::{Code, Secret, ToolSource, ToolSpec};
 use toolpost_mcp::server::{Certificate, Hints, ResourceServer, Server};
+use toolpost_sandbox::Grants;
 use toolpost_store::TaskFile;
 use toolpost_toolbox::Catalog;
 use toolpost_toolbox::sources::{Filter, Filtered, Glob, Searched};
@@ -19,7 +20,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::gateway::Several;
 use crate::print::Printer;
-use crate::{interrupt, logs, target};
+use crate::{grants, interrupt, logs, target};
 
 /// The programs that find tools by themselves, by the names that they give themselves.
 const FINDERS: [&str; 1] = ["claude-code"];
@@ -31,10 +32,16 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
         args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
     let filter = filter(args)?;
     let several = Several::of(&args.targets, config, args.lazy)?;
+    let granted = grants::of_args(&args.grants)?;
+    target::check_takers(several.targets(config), &granted)?;
     let runtime = super::runtime()?;
     let opened = runtime.block_on(async {
-        let mut opened = target::open(&several.bare, config, args.level, false).await?;
-        if let Some(gateway) = several.open(config, args.level, folder.clone()).await? {
+        let none = Grants::default();
+        let is_bare =
+            several.bare.iter().any(|target| target::takes_grants(config.target(target).unwrap_or(target)));
+        let of_bare = if is_bare { &granted } else { &none };
+        let mut opened = target::open(&several.bare, config, args.level, false, of_bare).await?;
+        if let Some(gateway) = several.open(config, args.level, folder.clone(), &granted).await? {
             opened.join(gateway).await?;
         }
         Ok::<_, Failure>(opened)

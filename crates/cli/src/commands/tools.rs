@@ -10,13 +10,14 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::style::{HINT, STRONG, harmless, one_line, paint};
-use crate::target;
+use crate::{grants, target};
 
 pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let runtime = super::runtime()?;
     let specs = runtime.block_on(async {
         let token = crate::mcp::token(&args.server)?;
-        let opened = target::open_with(&args.targets, config, args.level, false, token).await?;
+        let granted = grants::of_args(&args.grants)?;
+        let opened = target::open_with(&args.targets, config, args.level, false, token, &granted).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
         match &args.search {
             None => Ok::<_, Failure>(opened.specs()),

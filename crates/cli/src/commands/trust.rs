@@ -12,7 +12,6 @@ use crate::config::trust::{Pin, Pins, Standing as FileStanding};
 use crate::config::{Config, places};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::mcp::files as files_of_servers;
 use crate::print::Printer;
 use crate::style::{FAINT, GOOD, HINT, WARN, harmless, label, paint};
 use crate::{gateway, target};
@@ -43,10 +42,10 @@ pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Resul
         added.push(pins.add(&path)?);
     }
     pins.save()?;
-    for (path, pin, content) in &added {
-        // What may be started from now on.
-        for server in files_of_servers::described(path, content) {
-            printer.note(&format!("  {}", harmless(&server)));
+    for (path, pin) in &added {
+        // What may be started from now on, and what it reaches.
+        for line in &pin.grants {
+            printer.note(&format!("  {}", harmless(line)));
         }
         let line = |path: &Path, digest: &str| {
             let digest = digest.strip_prefix("tree:").unwrap_or(digest);
@@ -59,7 +58,7 @@ pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Resul
         }
     }
     if !printer.is_text() {
-        let files: Vec<Value> = added.iter().map(|(path, pin, _)| entry(path, pin)).collect();
+        let files: Vec<Value> = added.iter().map(|(path, pin)| entry(path, pin)).collect();
         printer.json(&json!({ "files": files }))?;
     }
     Ok(Exit::Ok)
@@ -170,7 +169,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
 fn entry(path: &Path, pin: &Pin) -> Value {
     let references: Vec<Value> =
         pin.references().map(|(path, digest)| json!({ "path": path, "digest": digest })).collect();
-    json!({ "path": path, "sha256": pin.sha256, "references": references })
+    json!({ "path": path, "sha256": pin.sha256, "references": references, "grants": pin.grants })
 }
 
 fn list(pins: &Pins, printer: &Printer) -> Result<(), Failure> {
@@ -193,11 +192,14 @@ fn list(pins: &Pins, printer: &Printer) -> Result<(), Failure> {
     }
     let lines: Vec<String> = pins
         .iter()
-        .map(|(path, _)| {
+        .map(|(path, pin)| {
             let (state, changed) = state(path);
             let style = if state == "trusted" { FAINT } else { WARN };
             let changed = changed.map_or(String::new(), |changed| format!(": `{}`", changed.display()));
-            format!("{} {}", paint(HINT, path.display()), paint(style, format!("({state}{changed})")))
+            let line =
+                format!("{} {}", paint(HINT, path.display()), paint(style, format!("({state}{changed})")));
+            let grants = pin.grants.iter().map(|grant| format!("  {}", harmless(grant)));
+            std::iter::once(line).chain(grants).collect::<Vec<_>>().join("\n")
         })
         .collect();
     if lines.is_empty() {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use toolpost_sandbox::Grants;
 
 use super::keys::KEYS;
 use super::{digest, dotenv, places};
@@ -130,7 +131,7 @@ pub(crate) fn references(path: &Path, content: &[u8]) -> Vec<Reference> {
     } else if name == ".env" {
         of_variables(folder, text)
     } else if files::is_known(path) {
-        files::references(content)
+        files::references(path, content)
     } else if target::is_description(name) {
         agent_file::references(path, text)
     } else {
@@ -145,19 +146,21 @@ fn of_settings(path: &Path, text: &str) -> Vec<Reference> {
     let mut found: Vec<Reference> = entries
         .settings
         .iter()
-        .flat_map(|(key, value, _)| of_setting(key.name, value, Path::new("")))
+        .flat_map(|(key, value, _)| of_setting(key.name, value, Path::new(""), path.parent()))
         .collect();
-    found.extend(entries.targets.values().flat_map(|(target, _)| of_targets(target)));
+    let folder = path.parent();
+    found.extend(entries.targets.values().flat_map(|(target, grants, _)| of_targets(target, folder, grants)));
     found
 }
 
-/// The references of a setting, whose paths are relative to a directory.
-fn of_setting(name: &str, value: &Value, folder: &Path) -> Vec<Reference> {
+/// The references of a setting, whose paths are relative to a directory; `start` is where its servers work.
+fn of_setting(name: &str, value: &Value, folder: &Path, start: Option<&Path>) -> Vec<Reference> {
     let texts = || value.as_array().into_iter().flatten().filter_map(Value::as_str);
     match (name, value.as_str()) {
         ("tools", _) => {
             let words = texts().flat_map(target::split);
-            words.map(|word| target::below(folder, word)).flat_map(|word| of_target(&word)).collect()
+            let words = words.map(|word| target::below(folder, word));
+            words.flat_map(|word| of_target(&word, start, &Grants::default())).collect()
         }
         ("packages.find_links", Some(path)) => vec![Reference::Directory(folder.join(path))],
         (name, Some(path)) if DECISIVE.contains(&name) => vec![Reference::File(folder.join(path))],
@@ -172,7 +175,7 @@ fn of_variables(folder: &Path, text: &str) -> Vec<Reference> {
     for (name, text) in variables {
         if let Some(key) = KEYS.iter().find(|key| key.variable == name) {
             let value = key.parse(&text).unwrap_or_default();
-            found.extend(of_setting(key.name, &value, folder));
+            found.extend(of_setting(key.name, &value, folder, Some(folder)));
         } else if DECISIVE_VARIABLES.contains(&name.as_str()) {
             let path = folder.join(text);
             let is_directory = path.is_dir();
@@ -183,18 +186,25 @@ fn of_variables(folder: &Path, text: &str) -> Vec<Reference> {
 }
 
 /// The references of a word that names one target or several.
-pub(crate) fn of_targets(word: &str) -> Vec<Reference> {
-    target::split(word).into_iter().flat_map(of_target).collect()
+pub(crate) fn of_targets(word: &str, folder: Option<&Path>, grants: &Grants) -> Vec<Reference> {
+    target::split(word).into_iter().flat_map(|target| of_target(target, folder, grants)).collect()
 }
 
-fn of_target(target: &str) -> Vec<Reference> {
+/// The references of a target of a file in a directory. A program with variables is given secrets: its directory belongs
+/// to it.
+fn of_target(target: &str, folder: Option<&Path>, grants: &Grants) -> Vec<Reference> {
     if mcp::is_address(target) {
-        return mcp::references(target);
+        return mcp::references(target, folder, grants);
     }
     if target::is_description(target) {
         return vec![Reference::Description(target.into())];
     }
-    if target.contains('/') { vec![Reference::File(target.into())] } else { Vec::new() }
+    if !target.contains('/') {
+        return Vec::new();
+    }
+    let own = own_directories(Path::new(target)).into_iter().map(Reference::Directory);
+    let own = own.filter(|reference| !digest::is_system(&reference.path()));
+    std::iter::once(Reference::File(target.into())).chain(own.filter(|_| !grants.env.is_empty())).collect()
 }
 
 /// The references of a command that starts in a directory, or in an empty one of its own: its program, its script and
@@ -289,7 +299,7 @@ mod tests {
         for key in KEYS.iter().filter(|key| key.kind == Kind::Path) {
             let (decides, is_written) = (DECISIVE.contains(&key.name), WRITTEN.contains(&key.name));
             assert!(decides != is_written, "`{}`", key.name);
-            assert_eq!(of_setting(key.name, &"x".into(), Path::new("/p")).is_empty(), is_written);
+            assert_eq!(of_setting(key.name, &"x".into(), Path::new("/p"), None).is_empty(), is_written);
         }
     }
 

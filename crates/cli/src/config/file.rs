@@ -7,10 +7,11 @@ use std::path::Path;
 use serde_json::Value;
 use toml_edit::{Document, Item, TableLike};
 use toolpost_core::did_you_mean;
+use toolpost_sandbox::Grants;
 
 use super::keys::{KEYS, Key, Kind, find};
 use crate::failure::Failure;
-use crate::{regular_file, target};
+use crate::{grants, regular_file, target};
 
 /// The largest file that is read, in bytes.
 const MAX_SIZE: u64 = 1 << 20;
@@ -21,7 +22,7 @@ pub(super) const TARGETS: &str = "targets";
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     pub(super) settings: Vec<(&'static Key, Value, usize)>,
-    pub(super) targets: BTreeMap<String, (String, usize)>,
+    pub(super) targets: BTreeMap<String, (String, Grants, usize)>,
     /// What was not understood, and does no harm.
     pub(super) warnings: Vec<String>,
 }
@@ -87,11 +88,25 @@ impl Reader<'_> {
         for (name, item) in table.iter() {
             let line = item.span().map_or(0, |span| self.line(span.start));
             let place = format!("{TARGETS}.{name}");
-            let target = item
-                .as_str()
-                .ok_or_else(|| self.wrong(line, &place, "expected a target, such as \"./weather\""))?;
-            let target = target::all_below(self.folder(), target);
-            entries.targets.insert(name.to_owned(), (target, line));
+            let wrong = |why: &str| self.wrong(line, &place, why);
+            let (target, granted) = match json(item) {
+                Value::String(target) => (target, None),
+                Value::Object(mut fields) => {
+                    let (target, granted) = (fields.remove("target"), fields.remove(grants::KEY));
+                    if let Some(unknown) = fields.keys().next() {
+                        return Err(wrong(&format!(
+                            "unknown key `{unknown}`: expected `target` and `grants`"
+                        )));
+                    }
+                    let target = target.as_ref().and_then(Value::as_str).map(str::to_owned);
+                    (target.ok_or_else(|| wrong("the key `target` is missing"))?, granted)
+                }
+                _ => return Err(wrong("expected a target, such as \"./weather\"")),
+            };
+            let granted = granted.map(|value| grants::read(&value, self.folder())).transpose();
+            let granted = granted.map_err(|why| wrong(&why))?.unwrap_or_default();
+            let target = target::all_below(self.folder(), &target);
+            entries.targets.insert(name.to_owned(), (target, granted, line));
         }
         Ok(())
     }
@@ -192,8 +207,8 @@ mod tests {
         let lines: Vec<_> =
             entries.settings.iter().map(|(key, value, line)| (key.name, value.clone(), *line)).collect();
         assert_eq!(lines, [("model", "a/b".into(), 2), ("artifacts", "/p/out".into(), 3)]);
-        assert_eq!(entries.targets["weather"], ("/p/bin/weather".to_owned(), 6));
-        assert_eq!(entries.targets["far"], ("builtin".to_owned(), 7));
+        assert_eq!(entries.targets["weather"], ("/p/bin/weather".to_owned(), Grants::default(), 6));
+        assert_eq!(entries.targets["far"], ("builtin".to_owned(), Grants::default(), 7));
         assert!(entries.warnings.is_empty());
     }
 
@@ -205,7 +220,21 @@ mod tests {
             entries.warnings[0].contains("toolpost.toml:2") && entries.warnings[0].contains("`model`"),
             "{entries:?}"
         );
-        for text in ["\nask = \"yes\"", "\ntargets.x = 1", "\nmodel = [1]", "\nx = = 1"] {
+        let text = "[targets.x]\ntarget = \"./x\"\ngrants = { readable = [\"data\"], env = [\"K\"] }\n";
+        let (target, granted, _) = &read(text).unwrap().targets["x"];
+        assert_eq!(
+            (target.as_str(), granted.describe().join(", ")),
+            ("/p/x", "sends `K` to  (placeholder), reads `/p/data`".into())
+        );
+        for text in [
+            "\nask = \"yes\"",
+            "\ntargets.x = {}",
+            "\ntargets.x = { target = \"a\", gants = {} }",
+            "\ntargets.x = { target = \"a\", grants = { envs = [] } }",
+            "\ntargets.x = 1",
+            "\nmodel = [1]",
+            "\nx = = 1",
+        ] {
             let failure = read(text).unwrap_err();
             assert!(failure.message.contains('2'), "{text}: {failure:?}");
         }

@@ -12,6 +12,7 @@ use super::digest;
 use crate::config::places;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::grants;
 
 /// The largest file that can be trusted, in bytes: a person is to have read it.
 pub(super) const MAX_SIZE: u64 = 16 << 20;
@@ -59,6 +60,9 @@ pub(crate) struct Pin {
     /// The digest of everything that it references, by absolute path. Absent in pins of format 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     references: Option<BTreeMap<PathBuf, String>>,
+    /// What its targets reach, as it was shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) grants: Vec<String>,
 }
 
 /// A pin in each format that was ever written.
@@ -68,14 +72,19 @@ enum StoredPin {
     /// Format 1.
     Digest(String),
     /// Format 2.
-    Whole { sha256: String, references: Option<BTreeMap<PathBuf, String>> },
+    Whole {
+        sha256: String,
+        references: Option<BTreeMap<PathBuf, String>>,
+        #[serde(default)]
+        grants: Vec<String>,
+    },
 }
 
 impl From<StoredPin> for Pin {
     fn from(stored: StoredPin) -> Self {
         match stored {
-            StoredPin::Digest(sha256) => Self { sha256, references: None },
-            StoredPin::Whole { sha256, references } => Self { sha256, references },
+            StoredPin::Digest(sha256) => Self { sha256, references: None, grants: Vec::new() },
+            StoredPin::Whole { sha256, references, grants } => Self { sha256, references, grants },
         }
     }
 }
@@ -186,9 +195,8 @@ impl Pins {
         Ok(())
     }
 
-    /// Pins a file and everything that it references, with the contents that they have now; gives its path, its pin and
-    /// the content that was pinned.
-    pub(crate) fn add(&mut self, path: &Path) -> Result<(PathBuf, Pin, Vec<u8>), Failure> {
+    /// Pins a file and everything that it references, with the contents that they have now; gives its path and its pin.
+    pub(crate) fn add(&mut self, path: &Path) -> Result<(PathBuf, Pin), Failure> {
         let absolute = path.canonicalize().map_err(|error| Failure::file("the file", path, &error))?;
         if absolute.to_str().is_none() {
             return Err(Failure::usage(format!("the path `{}` is not UTF-8", absolute.display()))
@@ -196,9 +204,10 @@ impl Pins {
         }
         let content = digest::read(&absolute).map_err(|error| Failure::file("the file", path, &error))?;
         let references = Some(closure(&absolute, &content)?);
-        let pin = Pin { sha256: digest::of_content(&absolute, &content), references };
+        let grants = grants::described(&absolute, &content);
+        let pin = Pin { sha256: digest::of_content(&absolute, &content), references, grants };
         self.files.insert(absolute.clone(), pin.clone());
-        Ok((absolute, pin, content))
+        Ok((absolute, pin))
     }
 
     /// Trusts a file no more; says whether it was.

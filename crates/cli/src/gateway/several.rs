@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toolpost_core::check_tool_name;
-use toolpost_sandbox::Level;
+use toolpost_sandbox::{Grants, Level};
 use toolpost_toolbox::sources::{Gateway, GatewaySettings, UpstreamSettings};
 
 use super::{is_gateway_file, parts};
@@ -79,6 +79,13 @@ impl Several {
         Ok(several)
     }
 
+    /// All targets, as they stand for themselves.
+    pub(crate) fn targets<'a>(&'a self, config: &'a Config) -> impl Iterator<Item = &'a str> {
+        let upstreams = self.upstreams.iter().map(|upstream| upstream.target.as_str());
+        let targets = self.bare.iter().map(String::as_str).chain(upstreams);
+        targets.map(|target| config.target(target).unwrap_or(target))
+    }
+
     fn settings(&self) -> GatewaySettings {
         let mut settings = GatewaySettings::default();
         settings.upstreams.clone_from(&self.upstreams);
@@ -86,18 +93,26 @@ impl Several {
     }
 
     /// The gateway to those under a namespace, if there are some. What runs code works in the folder.
+    ///
+    /// The grants are for the one program or server among all targets.
     pub(crate) async fn open(
         &self,
         config: &Config,
         level: Option<Level>,
         folder: PathBuf,
+        granted: &Grants,
     ) -> Result<Option<Arc<Gateway>>, Failure> {
         if self.upstreams.is_empty() {
             return Ok(None);
         }
+        let mut settings = self.settings();
+        if !granted.is_empty() {
+            let takes = |target: &str| target::takes_grants(config.target(target).unwrap_or(target));
+            let granted_ones = settings.upstreams.iter_mut().filter(|upstream| takes(&upstream.target));
+            granted_ones.for_each(|upstream| upstream.grants = serde_json::to_value(granted).ok());
+        }
         let gateway =
-            Gateway::open("targets", &self.settings(), parts(config, level, Some(folder), Trail::default()))
-                .await?;
+            Gateway::open("targets", &settings, parts(config, level, Some(folder), Trail::default())).await?;
         Ok(Some(Arc::new(gateway)))
     }
 }

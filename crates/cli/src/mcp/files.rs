@@ -7,14 +7,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use toolpost_core::Secret;
 use toolpost_mcp::client::Endpoint;
-use toolpost_sandbox::Level;
+use toolpost_sandbox::{Grants, Level};
 
 use super::Server;
-use crate::config::closure::{self, Reference};
+use crate::config::closure::Reference;
 use crate::config::trust::{Pins, Standing, start_check};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::{grants, mcp};
 
 /// The largest file that is read, in bytes.
 const MAX_SIZE: u64 = 16 << 20;
@@ -37,6 +38,9 @@ struct Entry {
     headers: Map<String, Value>,
     #[serde(rename = "type")]
     kind: Option<String>,
+    /// What the program gets beyond its level; other clients do not read it.
+    #[serde(default)]
+    grants: Option<Value>,
 }
 
 /// A file and the servers that it names.
@@ -85,7 +89,31 @@ fn all_of(value: &Value) -> Value {
 pub(crate) fn described(path: &Path, content: &[u8]) -> Vec<String> {
     let value = if is_known(path) { serde_json::from_slice::<Value>(content).ok() } else { None };
     let Some(value) = value else { return Vec::new() };
-    servers(&value).map(|(name, entry)| format!("{name}: {}", summary(entry))).collect()
+    let lines = |(name, entry): (&String, &Value)| {
+        let words = entry.get("args").and_then(Value::as_array).into_iter().flatten();
+        let words = entry.get("command").into_iter().chain(words).filter_map(Value::as_str);
+        let target = format!("stdio:{}", words.map(|text| word(text)).collect::<Vec<_>>().join(" "));
+        let grants = entry.get(grants::KEY).and_then(|value| grants::read(value, directory(path)).ok());
+        let mut lines = vec![format!("{name}: {}", summary(entry))];
+        lines.extend(grants::lines_of(name, &target, &grants.unwrap_or_default()));
+        lines
+    };
+    servers(&value).flat_map(lines).collect()
+}
+
+/// The directory of the project whose file it is, else that of the file.
+fn directory(path: &Path) -> &Path {
+    let parent = path.parent().unwrap_or(Path::new("."));
+    let is_editor = [".cursor", ".vscode"].iter().any(|name| parent.ends_with(name));
+    parent.parent().filter(|_| is_editor).unwrap_or(parent)
+}
+
+/// Where the servers of a file work if nothing else is named: in the directory of the project, or in the caller's.
+fn usual_directory(path: &Path) -> Option<PathBuf> {
+    let in_home = env::get_os("HOME").is_some_and(|home| directory(path) == Path::new(&home));
+    let is_project =
+        [".mcp.json", ".cursor/mcp.json", ".vscode/mcp.json"].iter().any(|name| path.ends_with(name));
+    mcp::folder((is_project && !in_home).then(|| directory(path)))
 }
 
 /// The servers of a file: for everybody, and by project.
@@ -98,26 +126,34 @@ fn servers(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
 }
 
 /// The files that the servers of a file reference.
-pub(crate) fn references(content: &[u8]) -> Vec<Reference> {
+pub(crate) fn references(path: &Path, content: &[u8]) -> Vec<Reference> {
     let Ok(value) = serde_json::from_slice::<Value>(content) else { return Vec::new() };
     let entries = servers(&value).filter_map(|(_, entry)| serde_json::from_value(entry.clone()).ok());
-    entries.flat_map(|entry: Entry| entry.references()).collect()
+    entries.flat_map(|entry: Entry| entry.references(path)).collect()
 }
 
 impl Entry {
     /// The files that the command names. A server that is given variables has grants.
-    fn references(&self) -> Vec<Reference> {
+    fn references(&self, path: &Path) -> Vec<Reference> {
         let Some(command) = &self.command else { return Vec::new() };
         let has_grants = self.has_grants();
         let words = std::iter::once(command).chain(&self.args);
         // A variable that is not set is an error where the server is started.
         let words: Vec<String> = words.map(|word| expand(word).unwrap_or_else(|_| word.clone())).collect();
-        let start = self.cwd.as_deref().map(|cwd| expand(cwd).unwrap_or_else(|_| cwd.to_owned()));
-        closure::of_command(&words, start.as_deref().map(Path::new), has_grants)
+        let named = self.cwd.as_deref().map(|cwd| expand(cwd).unwrap_or_else(|_| cwd.to_owned()).into());
+        // Grants that are wrong are an error where the server is started.
+        let named = named.or_else(|| self.granted(path).ok()?.workdir);
+        mcp::references_in(&words, named.as_deref(), usual_directory(path).as_deref(), has_grants)
+    }
+
+    /// The grants that the entry names.
+    fn granted(&self, path: &Path) -> Result<Grants, String> {
+        self.grants.as_ref().map_or(Ok(Grants::default()), |value| grants::read(value, directory(path)))
     }
 
     fn has_grants(&self) -> bool {
-        !self.env.is_empty() || self.command.iter().chain(&self.args).any(|word| word.contains("${"))
+        let has_variables = !self.env.is_empty() || grants::has_variables(self.grants.as_ref());
+        has_variables || self.command.iter().chain(&self.args).any(|word| word.contains("${"))
     }
 }
 
@@ -136,7 +172,7 @@ fn summary(entry: &Value) -> String {
             let words = std::iter::once(command).chain(words.filter_map(Value::as_str)).map(word);
             let folder = entry.get("cwd").and_then(Value::as_str);
             let folder = folder.map_or(String::new(), |folder| format!(" in `{folder}`"));
-            let variables = names("env", "variables");
+            let variables = names("env", "raw variables");
             format!("starts `{}`{folder}{variables}", words.collect::<Vec<_>>().join(" "))
         }
         (None, Some(url)) => {
@@ -210,7 +246,7 @@ pub(crate) fn named(name: &str, level: Level) -> Result<Option<Server>, Failure>
         let Some(entry) = servers.get(name) else { continue };
         let shown = path.display();
         let parsed = serde_json::from_value::<Entry>(entry.clone());
-        let used = parsed.as_ref().map(Entry::references).unwrap_or_default();
+        let used = parsed.as_ref().map(|entry| entry.references(&path)).unwrap_or_default();
         match Pins::load()?.standing_for(&path, &content, &used) {
             Standing::Trusted => {}
             standing => {
@@ -229,12 +265,36 @@ pub(crate) fn named(name: &str, level: Level) -> Result<Option<Server>, Failure>
             // A compiled cache that it wrote would be a change of its directory.
             entry.env.entry("PYTHONDONTWRITEBYTECODE").or_insert_with(|| "1".into());
         }
+        let mut grants = entry.granted(&path).map_err(|why| wrong(&why))?;
+        if entry.command.is_none() && !grants.is_empty() {
+            return Err(wrong("a server at an address takes no grants"));
+        }
+        if entry.cwd.is_none() && entry.command.is_some() && grants.workdir.is_none() {
+            grants.workdir = usual_directory(&path);
+        }
+        let raw = raw_variables(&mut entry).map_err(|why| wrong(&why))?;
+        let endpoint = endpoint(entry, level).map_err(|why| wrong(&why))?;
         let check = start_check(used);
-        return endpoint(entry, level)
-            .map(|endpoint| Some(Server { name: name.to_owned(), endpoint, image: None, check }))
-            .map_err(|why| wrong(&why));
+        return Ok(Some(Server { check, grants, raw, ..Server::new(name, endpoint) }));
     }
     Ok(None)
+}
+
+/// Takes out the variables whose values are from the environment, which are secrets unless they are paths.
+fn raw_variables(entry: &mut Entry) -> Result<Vec<(String, String)>, String> {
+    if entry.command.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut raw = Vec::new();
+    for (name, value) in &entry.env {
+        let Some(text) = value.as_str().filter(|text| text.contains("${")) else { continue };
+        let value = expand(text)?;
+        if !value.starts_with('/') {
+            raw.push((name.clone(), value));
+        }
+    }
+    entry.env.retain(|name, _| raw.iter().all(|(taken, _)| taken != name));
+    Ok(raw)
 }
 
 /// Where a server is, with the variables of the environment that its entry names.
@@ -323,7 +383,7 @@ mod tests {
         assert_eq!(
             described(path, whole.to_string().as_bytes()),
             [
-                "a: starts `x -c 'rm -rf /; y' ''` in `/srv`, with the variables KEY, B",
+                "a: starts `x -c 'rm -rf /; y' ''` in `/srv`, with the raw variables KEY, B",
                 "b: connects to `https://a.example/mcp`, with the headers Authorization"
             ]
         );

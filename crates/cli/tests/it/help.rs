@@ -27,8 +27,8 @@ const COMMANDS: [&str; 23] = [
     "logout",
     "help",
 ];
-const TOPICS: [&str; 7] =
-    ["exit-codes", "environment", "settings", "targets", "agents", "gateway", "scripts"];
+const TOPICS: [&str; 8] =
+    ["exit-codes", "environment", "settings", "targets", "grants", "agents", "gateway", "scripts"];
 
 #[test]
 fn every_page_is_as_it_was() {

@@ -135,7 +135,7 @@ fn servers_of_other_clients_files_count_once_they_are_trusted() {
     env.write(".mcp.json", servers("${GREETING}${NO_SUCH:-?}"));
     let refused = env.run(["tools", "greeter"]).exit(5);
     assert!(refused.err.contains("starts `python3") && refused.err.contains("toolpost trust"), "{refused}");
-    assert!(refused.err.contains("server.py`, with the variables MARK,"), "{refused}");
+    assert!(refused.err.contains("server.py`, with the raw variables MARK,"), "{refused}");
     let trusted = env.run(["trust", ".mcp.json"]).ok();
     assert!(trusted.err.contains("greeter: starts `python3"), "{trusted}");
     let greeted = env.run(["call", "greeter", "who=Ada", "--level", "minimal"]).ok();

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, chat, claude_code, config, directory, docker, exec, files, gateway, global, hosted, login, look,
-    loop_limits, mcp, memory, models, packages, replay, review, run, serve, serve_oauth, serve_tasks,
-    session, several, state, targets, tuning,
+    call, chat, claude_code, config, directory, docker, exec, files, gateway, global, grants, hosted,
+    launchers, login, look, loop_limits, mcp, memory, models, packages, replay, review, run, serve,
+    serve_oauth, serve_tasks, session, several, state, targets, tuning,
 };
 
 /// The test that holds an option: its name, and the file that it stands in.
@@ -28,11 +28,23 @@ macro_rules! by {
 const WITHIN: Held =
     Held { name: "every_option_is_in_the_call", source: include_str!("../../src/commands/call.rs") };
 
+/// What a target gets beyond its level.
+const GRANTS: [&str; 8] = [
+    "--env",
+    "--env-raw",
+    "--allow-host",
+    "--allow-address",
+    "--readable",
+    "--writable",
+    "--target-level",
+    "--target-workdir",
+];
+
 /// The options of no command in particular.
 const GLOBAL: &str = "";
 
 fn table() -> BTreeMap<(&'static str, &'static str), Held> {
-    BTreeMap::from([
+    let mut table = BTreeMap::from([
         ((GLOBAL, "--format"), by!(global::format)),
         ((GLOBAL, "--json"), by!(global::json)),
         ((GLOBAL, "--verbose"), by!(global::verbose)),
@@ -304,7 +316,14 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("logout", "<URL>"), by!(login::url)),
         (("schema", "[NAME]"), by!(look::schema)),
         (("completions", "<SHELL>"), by!(look::shell)),
-    ])
+    ]);
+    for command in ["call", "tools", "run", "serve", "runs replay"] {
+        for option in GRANTS {
+            table.insert((command, option), by!(grants::options_reach_the_target_of_every_command));
+        }
+        table.insert((command, "--install-scripts"), by!(launchers::install_scripts));
+    }
+    table
 }
 
 /// The options and arguments that a page of help lists.

@@ -266,7 +266,7 @@ fn code_that_edits_the_helper_of_a_server_does_not_get_its_key() {
     let call = ["call", "keeper", "--level", "minimal"];
     for _ in 0..2 {
         // No cache that a start writes is a change.
-        assert_eq!(env.run(call).ok().out, "key hunter2hunter2\n");
+        assert_eq!(env.run(call).ok().out, "key [secret]\n");
     }
     env.write("srv/helper.py", "def word(): return 'stolen '\n");
     let refused = env.run(call).exit(5);

@@ -65,7 +65,10 @@ pub(super) fn wall(settings: &Settings, bound: &Bound, call: &Call) -> Result<Du
 }
 
 /// The host's folder that the call works in.
-pub(super) fn folder(call: &Call) -> Option<PathBuf> {
+pub(super) fn folder(settings: &Settings, call: &Call) -> Option<PathBuf> {
+    if let Some(granted) = &settings.granted.grants().workdir {
+        return Some(granted.clone());
+    }
     let scope = call.scope.as_ref().and_then(|scope| scope.working_dir());
     call.options.working_dir.clone().or_else(|| scope.map(std::path::Path::to_owned))
 }
@@ -140,7 +143,7 @@ struct Heap {
 
 /// Runs a call.
 pub(super) async fn run(settings: &Settings, bound: &Bound, call: &Call, arguments: &Value) -> Done {
-    let mut notices = Notices { call, folder: folder(call), artifacts: Vec::new() };
+    let mut notices = Notices { call, folder: folder(settings, call), artifacts: Vec::new() };
     let mut sandbox = None;
     let result = tokio::select! {
         result = talk(settings, bound, arguments, &mut notices, &mut sandbox) => result,
@@ -177,7 +180,7 @@ async fn talk(
     }
     let program = command_line(settings, &bound.program.path, arguments.iter().map(String::as_str));
     let most = [MAX_PRINTED, MAX_ERRORS].map(|most| settings.limits.output_total.min(most));
-    let mut process = Process::start(sandbox, program, MAX_LINE, most, settings.start_check.clone()).await?;
+    let mut process = Process::start(sandbox, program, MAX_LINE, most, settings).await?;
     if !is_open {
         process.close_input();
     }

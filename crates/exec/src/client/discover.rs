@@ -77,7 +77,8 @@ async fn printed(
     {
         return Err(too_long());
     }
-    let (stdout, stderr) = (outcome.stdout.head, outcome.stderr.bytes());
+    let masks = &settings.masks;
+    let (stdout, stderr) = (masks.bytes(outcome.stdout.head), masks.bytes(outcome.stderr.bytes()));
     match (&outcome.verdict, of_verdict(&outcome.verdict, &what)) {
         // What the programs of other implementations exit with says nothing; whether it is an answer does.
         (Verdict::Exit { code }, Some(_)) if !stdout.trim_ascii().is_empty() => {

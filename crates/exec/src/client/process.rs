@@ -7,10 +7,11 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use toolpost_core::{StartCheck, ToolError, has_more_values_than};
+use toolpost_core::{Masks, StartCheck, ToolError, has_more_values_than};
 use toolpost_sandbox::{Cancel, HostDirectory, Outcome, Program, Running, Sandbox};
 
 use super::program::of_sandbox;
+use super::settings::Settings;
 use crate::protocol::dialect::Notice;
 use crate::protocol::line::{Line, LineBuffer, LineReader};
 
@@ -50,6 +51,7 @@ pub(super) struct Process {
     directory: HostDirectory,
     cancel: Cancel,
     errors: Arc<Mutex<VecDeque<u8>>>,
+    masks: Masks,
     flooded: Arc<AtomicU64>,
 }
 
@@ -87,10 +89,11 @@ impl Process {
         program: Program,
         line: usize,
         total: [u64; 2],
-        check: Option<StartCheck>,
+        settings: &Settings,
     ) -> Result<Self, ToolError> {
+        let (check, masks) = (settings.start_check.clone(), settings.masks.clone());
         // Making a sandbox blocks for a millisecond.
-        let start = move || Self::start_blocking(&sandbox, &program, line, total, check.as_ref());
+        let start = move || Self::start_blocking(&sandbox, &program, line, total, check.as_ref(), masks);
         tokio::task::spawn_blocking(start).await?
     }
 
@@ -100,6 +103,7 @@ impl Process {
         line: usize,
         total: [u64; 2],
         check: Option<&StartCheck>,
+        masks: Masks,
     ) -> Result<Self, ToolError> {
         check.map_or(Ok(()), StartCheck::check)?;
         let mut running = sandbox.start(program).map_err(of_sandbox)?;
@@ -119,10 +123,11 @@ impl Process {
             };
             let mut lines = LineReader::new(bounded(stdout, most), line);
             let (to, room) = (sender.clone(), Arc::clone(&room));
+            let line_masks = masks.clone();
             let runtime = tokio::runtime::Handle::current();
             thread("stdout", move || {
                 while let Ok(Some(line)) = lines.next_line() {
-                    let line = with_few_values(line);
+                    let line = with_few_values(masked(line, &line_masks));
                     let (Line::Whole(text) | Line::TooLong { start: text }) = &line;
                     // Never more than there is, so that a long line waits until it is the only one.
                     let size = (text.len() >> 10).clamp(1, AHEAD_KIB) as u32;
@@ -135,8 +140,8 @@ impl Process {
                 }
             })?;
             let stderr = bounded(stderr, most_errors);
-            let kept = Arc::clone(&errors);
-            thread("stderr", move || listen(stderr, &sender, &kept))?;
+            let (kept, masks) = (Arc::clone(&errors), masks.clone());
+            thread("stderr", move || listen(stderr, &sender, &kept, &masks))?;
         }
         let input = running.take_stdin();
         Ok(Self {
@@ -148,6 +153,7 @@ impl Process {
             directory,
             cancel,
             errors,
+            masks,
             flooded,
         })
     }
@@ -213,7 +219,9 @@ impl Process {
 
     /// The end of what it wrote to standard error, notifications aside.
     pub(super) fn errors(&self) -> Vec<u8> {
-        self.errors.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+        let errors: Vec<u8> =
+            self.errors.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+        if errors.len() < KEPT { self.masks.bytes(errors) } else { self.masks.tail(errors) }
     }
 
     /// Waits until it and everything that it started is dead.
@@ -246,6 +254,14 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ToolEr
     }
 }
 
+/// The line without secrets.
+fn masked(line: Line, masks: &Masks) -> Line {
+    match line {
+        Line::Whole(line) => Line::Whole(masks.bytes(line)),
+        Line::TooLong { start } => Line::TooLong { start: masks.bytes(start) },
+    }
+}
+
 /// The line, or only its beginning if it has too many values to be read.
 fn with_few_values(line: Line) -> Line {
     match line {
@@ -263,6 +279,7 @@ fn listen(
     mut stream: Bounded,
     sender: &mpsc::Sender<(Heard, Option<OwnedSemaphorePermit>)>,
     kept: &Mutex<VecDeque<u8>>,
+    masks: &Masks,
 ) {
     let mut buffer = LineBuffer::new(MAX_NOTIFICATION);
     let mut piece = vec![0; 64 << 10];
@@ -282,6 +299,7 @@ fn listen(
         buffer.feed(text);
         is_within = text.last() != Some(&b'\n');
         while let Some(line) = if read == 0 { buffer.finish() } else { buffer.next_line() } {
+            let line = masked(line, masks);
             let notice = match &line {
                 Line::Whole(line) if line.starts_with(b"{") => {
                     serde_json::from_slice(line).ok().and_then(|line| Notice::from_notification(&line))

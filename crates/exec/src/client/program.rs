@@ -177,7 +177,10 @@ pub(super) fn sandbox(settings: &Settings, path: &Path, wall: Duration, workspac
         .level(settings.level)
         .allow_degraded(settings.allow_degraded)
         .limits(limits)
-        .workspace(workspace);
+        .workspace(match &settings.granted.grants().workdir {
+            Some(directory) => Workspace::Host(directory.clone()),
+            None => workspace,
+        });
     if let Some(search) = &settings.search_path {
         sandbox = sandbox.search_path(search.clone());
     }
@@ -193,7 +196,7 @@ pub(super) fn sandbox(settings: &Settings, path: &Path, wall: Duration, workspac
     for (name, value) in &settings.environment {
         sandbox = sandbox.env(name, value.clone());
     }
-    sandbox.protect(settings.protected.iter().cloned())
+    settings.granted.apply(sandbox).protect(settings.protected.iter().cloned())
 }
 
 /// Why a program could not be started.

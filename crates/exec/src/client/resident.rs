@@ -104,7 +104,7 @@ impl Residents {
             path: bound.program.path.clone(),
             stamp: bound.program.known.stamp.clone(),
             owner: call.scope.as_ref().map(|scope| scope.owner().to_owned()),
-            folder: folder(call),
+            folder: folder(settings, call),
             level: level(settings, call)?,
         };
         let mut idle = match self.take(&key) {
@@ -159,8 +159,7 @@ async fn start(settings: &Settings, bound: &Bound, key: &Key) -> Result<Idle, To
     let workspace = key.folder.clone().map_or(Workspace::Fresh, Workspace::Host);
     let sandbox = program::sandbox(settings, &key.path, LIFETIME, workspace).level(key.level);
     let line = command_line(settings, &key.path, ["--resident"]);
-    let mut process =
-        Process::start(sandbox, line, MAX_LINE, [u64::MAX; 2], settings.start_check.clone()).await?;
+    let mut process = Process::start(sandbox, line, MAX_LINE, [u64::MAX; 2], settings).await?;
     let limit = settings.discovery_timeout;
     let hello = tokio::time::timeout(limit, hello(&mut process)).await.map_err(|_| {
         ToolError::timeout(format!(

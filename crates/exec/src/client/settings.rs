@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
-use toolpost_core::{StartCheck, hex};
-use toolpost_sandbox::{Level, Limits};
+use toolpost_core::{Masks, Secret, StartCheck, hex};
+use toolpost_sandbox::{Granted, Level, Limits};
 
 use super::Executables;
 
@@ -51,13 +51,17 @@ pub(super) struct Settings {
     pub(super) cache: Option<PathBuf>,
     pub(super) protected: Vec<PathBuf>,
     pub(super) start_check: Option<StartCheck>,
+    pub(super) granted: Granted,
+    /// What is masked in all that programs print.
+    pub(super) masks: Masks,
 }
 
 impl Settings {
     /// What decides how programs are run, as far as what they tell of themselves may depend on it: a hash.
     pub(super) fn environment(&self) -> String {
         let names: Vec<_> = self.environment.iter().map(|(name, _)| name).collect();
-        let all = (self.level, &self.python, &self.search_path, &self.readable, names);
+        let grants = self.granted.grants();
+        let all = (self.level, &self.python, &self.search_path, &self.readable, names, grants);
         hex(Sha256::digest(format!("{all:?}")))
     }
 }
@@ -101,6 +105,8 @@ impl ExecutablesBuilder {
             cache: None,
             protected: Vec::new(),
             start_check: None,
+            granted: Granted::default(),
+            masks: Masks::default(),
         })
     }
 
@@ -269,9 +275,20 @@ impl ExecutablesBuilder {
         self
     }
 
+    /// Grants the programs paths, variables and hosts, for discovery too. A level and a working directory among the grants
+    /// win over [`level`](Self::level) and the directory of a call. The values of variables are masked in all that the
+    /// programs print. Default nothing.
+    #[must_use]
+    pub fn granted(mut self, granted: Granted) -> Self {
+        self.0.masks = Masks::new(granted.values().map(Secret::new));
+        self.0.granted = granted;
+        self
+    }
+
     /// Asks all programs what they have, at the same time, and gives the source. What is wrong with a program costs only
     /// that program: [`Executables::diagnostics`] says which and why. Needs a tokio runtime with time.
-    pub async fn discover(self) -> Executables {
+    pub async fn discover(mut self) -> Executables {
+        self.0.level = self.0.granted.grants().level.unwrap_or(self.0.level);
         Executables::discovered(Arc::new(self.0)).await
     }
 }

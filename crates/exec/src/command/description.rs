@@ -1,7 +1,7 @@
 //! A description as a whole: what it says of its program, and its tools.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use toml::de::DeTable;
 use toolpost_core::{
     Annotations, Approval, Example, Placement, Policy, Retry, StartCheck, Timeout, ToolSpec, parse_duration,
 };
-use toolpost_sandbox::{Level, Sandbox};
+use toolpost_sandbox::{Granted, Grants, Level, Sandbox};
 
 use super::exit::ExitRule;
 use super::output::{self, OutputFormat};
@@ -37,6 +37,8 @@ pub(super) struct Program {
     pub(super) needs_network: bool,
     pub(super) readable: Vec<PathBuf>,
     pub(super) memory: Option<u64>,
+    /// What the description grants, by name.
+    pub(super) grants: Grants,
     /// What must hold directly before each start.
     pub(super) start_check: Option<StartCheck>,
 }
@@ -70,9 +72,11 @@ const WORKING_FOLDERS: [(&str, WorkingFolder); 3] = [
 ];
 
 /// One tool of a description.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Command {
     pub(super) program: Arc<Program>,
+    /// The program's grants with their values; none before the operator has given these.
+    pub(super) granted: Option<Arc<Granted>>,
     pub(super) spec: Arc<ToolSpec>,
     pub(super) parameters: Vec<Parameter>,
     pub(super) arguments: Arguments,
@@ -121,7 +125,7 @@ pub(super) fn read(text: &str, origin: &str, check: Option<StartCheck>) -> Resul
             version.integer()?
         )));
     }
-    let shared = shared(&mut file, check)?;
+    let shared = shared(&mut file, check, Path::new(origin).parent().unwrap_or(Path::new("")))?;
     let tables = file.tables("tool")?;
     if tables.is_empty() {
         return Err(file.error("there is no tool: expected at least one `[[tool]]`"));
@@ -141,7 +145,7 @@ pub(super) fn read(text: &str, origin: &str, check: Option<StartCheck>) -> Resul
     Ok(commands)
 }
 
-fn shared(file: &mut Section<'_>, start_check: Option<StartCheck>) -> Result<Shared> {
+fn shared(file: &mut Section<'_>, start_check: Option<StartCheck>, folder: &Path) -> Result<Shared> {
     let program = file.need("program")?;
     let name = program.filled_text()?;
     if name.contains('/') && !name.starts_with('/') {
@@ -157,10 +161,16 @@ fn shared(file: &mut Section<'_>, start_check: Option<StartCheck>) -> Result<Sha
         needs_network: false,
         readable: Vec::new(),
         memory: None,
+        grants: Grants::default(),
         start_check,
     };
     if let Some(item) = file.take("sandbox") {
         sandbox(item.table()?, &mut program)?;
+    }
+    if let Some(item) = file.take("grants") {
+        let grants = item.table().and_then(|_| item.json())?;
+        let grants: Grants = serde_json::from_value(grants).map_err(|error| item.error(error.to_string()))?;
+        program.grants = grants.below(folder);
     }
     Ok(Shared {
         program: Arc::new(program),
@@ -352,6 +362,7 @@ fn tool(shared: &Shared, mut table: Section<'_>) -> Result<Command> {
     environment.extend(own_environment);
     Ok(Command {
         program: Arc::clone(&shared.program),
+        granted: None,
         spec: Arc::new(spec),
         parameters,
         arguments: own.after(&shared.arguments),

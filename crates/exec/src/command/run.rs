@@ -11,7 +11,9 @@ use toolpost_core::{
     Args, Artifact, BoxFuture, Ctx, Evidence, Output, Secret, StartCheck, Timeout, Tool, ToolError, ToolSpec,
     format_duration,
 };
-use toolpost_sandbox::{Cancel, Error, Event, Level, Outcome, Sandbox, Stdin, Verdict, Workspace};
+use toolpost_sandbox::{
+    Cancel, EgressLog, Error, Event, Granted, Level, Outcome, Sandbox, Stdin, Verdict, Workspace,
+};
 
 use super::description::{Command, Program, VersionNeed, WorkingFolder};
 use super::exit::{self, Meaning};
@@ -51,23 +53,24 @@ impl Command {
 
     fn run(&self, args: &Args, ctx: &Ctx) -> Result<Output, ToolError> {
         let name = &self.program.name;
-        if self.program.needs_network {
-            return Err(ToolError::permission(format!(
-                "`{name}` needs the network (`sandbox.network` of its description), and programs in the sandbox have none"
-            ))
-            .suggest("Use the tool `http_request` for the web; no option gives a program the network yet."));
+        let granted = self.granted()?;
+        if self.program.needs_network && !granted.reaches_hosts() {
+            return Err(ToolError::permission(format!("`{name}` needs the network, and no host is allowed"))
+                .suggest(
+                    "Allow one: `--allow-host NAME`, or `allow_hosts` in `[grants]` of its description.",
+                ));
         }
         self.refuse_nul(args)?;
-        let directory = ctx.working_dir().filter(|_| self.working_folder != WorkingFolder::None);
+        let directory = self.working_directory(&granted, ctx);
         paths::check(&self.parameters, args, directory, self.directory.as_ref())?;
         let line = self.command_line(args)?;
         let settings =
             ctx.inject::<CommandSettings>().map(|settings| (*settings).clone()).unwrap_or_default();
-        let base = self.base(&settings, ctx)?;
+        let base = self.base(&settings, &granted, ctx)?;
         if let Some(need) = &self.program.version {
             self.program.check_version(need, &base)?;
         }
-        let sandbox = self.sandbox(base, &settings, args, ctx)?;
+        let sandbox = self.sandbox(base, &settings, directory, args, ctx)?;
 
         let cancel = Cancel::new();
         let asked = ctx.clone();
@@ -77,7 +80,7 @@ impl Command {
         if cancelled.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Ready(()) {
             return Err(ToolError::cancelled(format!("the caller asked to stop before `{name}` started")));
         }
-        let secrets = self.secrets(args);
+        let secrets = self.secrets(args, &granted);
         let mut log = LineLog::new(ctx, &secrets);
         let (mut bytes, mut records, mut has_enough) = (0, 0, false);
         self.program.check_start()?;
@@ -128,14 +131,31 @@ impl Command {
         }
     }
 
-    /// The sensitive values of a call.
-    fn secrets(&self, args: &Args) -> Vec<Secret> {
+    /// The sensitive values of a call, and those of granted variables.
+    fn secrets(&self, args: &Args, granted: &Granted) -> Vec<Secret> {
         let values = self.spec.sensitive.iter().filter_map(|name| args.get(name));
-        values.flat_map(Secret::of_argument).collect()
+        values.flat_map(Secret::of_argument).chain(granted.values().map(Secret::new)).collect()
+    }
+
+    /// The grants with the values of variables, which only the operator can give.
+    fn granted(&self) -> Result<Arc<Granted>, ToolError> {
+        if let Some(granted) = &self.granted {
+            return Ok(Arc::clone(granted));
+        }
+        let granted = self.program.grants.resolve(&mut |_| None);
+        granted.map(Arc::new).map_err(|error| ToolError::permission(error.to_string()).caused_by(error))
+    }
+
+    /// Where the program works: what is granted, else the directory of the call.
+    fn working_directory<'a>(&self, granted: &'a Granted, ctx: &'a Ctx) -> Option<&'a Path> {
+        if let Some(directory) = &granted.grants().workdir {
+            return Some(directory);
+        }
+        ctx.working_dir().filter(|_| self.working_folder != WorkingFolder::None)
     }
 
     /// The level, and where the program is looked up.
-    fn base(&self, settings: &CommandSettings, ctx: &Ctx) -> Result<Sandbox, ToolError> {
+    fn base(&self, settings: &CommandSettings, granted: &Granted, ctx: &Ctx) -> Result<Sandbox, ToolError> {
         let asked = match ctx.level() {
             None => None,
             Some(name) => Some(
@@ -143,7 +163,8 @@ impl Command {
                     .map_err(|error| ToolError::invalid_input(error.to_string()).with("option", "level"))?,
             ),
         };
-        let level = self.program.level.max(settings.level.unwrap_or(self.program.level));
+        let usual = self.program.level.max(settings.level.unwrap_or(self.program.level));
+        let level = granted.grants().level.unwrap_or(usual);
         let mut sandbox = Sandbox::new()
             .level(asked.map_or(level, |asked| asked.max(level)))
             .allow_degraded(settings.allow_degraded);
@@ -154,6 +175,7 @@ impl Command {
         if let Some(layers) = &settings.layers {
             sandbox = sandbox.layers(layers);
         }
+        sandbox = granted.apply(sandbox);
         Ok(self.program.readable.iter().chain(&settings.readable).fold(sandbox, Sandbox::read_only))
     }
 
@@ -162,6 +184,7 @@ impl Command {
         &self,
         base: Sandbox,
         settings: &CommandSettings,
+        folder: Option<&Path>,
         args: &Args,
         ctx: &Ctx,
     ) -> Result<Sandbox, ToolError> {
@@ -186,7 +209,6 @@ impl Command {
             limits = limits.with_memory(memory);
         }
         let mut sandbox = base.limits(limits);
-        let folder = ctx.working_dir().filter(|_| self.working_folder != WorkingFolder::None);
         sandbox = match folder {
             Some(folder) if self.spec.annotations.read_only => {
                 sandbox.workspace(Workspace::ReadOnlyHost(folder.to_owned()))
@@ -241,6 +263,13 @@ impl Command {
             Verdict::Cancelled if is_ended_early => 0,
             _ => return Err(self.program.ended(&outcome.verdict)),
         };
+        let refused = outcome.report.egress.as_ref().and_then(EgressLog::refusal);
+        if let (1.., Some(refused)) = (status, refused) {
+            let error = ToolError::permission(format!("`{name}` was blocked: {}", refused.message));
+            return Err(
+                error.suggest_maybe(refused.option.as_ref().map(|option| format!("Allow it: `{option}`.")))
+            );
+        }
         let stderr = scrub(outcome.stderr.text());
         let meaning = exit::judge(&self.exits, name, status, &stderr)?;
         let captured = match self.output.stream {
@@ -443,7 +472,7 @@ mod tests {
         let look = tool_fn(ToolSpec::new("look", "Look."), move |_, ctx| {
             let sandbox = |allow_degraded| {
                 let settings = CommandSettings { allow_degraded, ..CommandSettings::default() };
-                format!("{:?}", command.base(&settings, &ctx))
+                format!("{:?}", command.base(&settings, &Granted::default(), &ctx))
             };
             let seen = [false, true].map(sandbox);
             async move { Ok(Output::json(json!(seen))) }

@@ -1,6 +1,7 @@
 //! Programs that know nothing of us, as tools.
 
 mod arguments;
+mod grants;
 mod hostile;
 mod keys;
 mod schema;

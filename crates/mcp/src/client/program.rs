@@ -11,7 +11,7 @@ use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::sync::{mpsc, oneshot};
-use toolpost_core::{Secret, StartCheck, ToolError};
+use toolpost_core::{Masks, Secret, StartCheck, ToolError};
 use toolpost_sandbox::{
     HostDirectory, Level, Limits, Program, Running, Sandbox, Verdict, Workspace, program_directories,
 };
@@ -43,7 +43,7 @@ type Outgoing = (Vec<u8>, oneshot::Sender<bool>);
 #[derive(Clone, Default)]
 pub(super) struct Errors {
     kept: Arc<Mutex<VecDeque<u8>>>,
-    secrets: Arc<[Secret]>,
+    masks: Masks,
     ended: Arc<OnceLock<Verdict>>,
 }
 
@@ -59,9 +59,10 @@ impl Errors {
     pub(super) fn text(&self) -> String {
         let bytes: Vec<u8> =
             self.kept.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
-        let text = String::from_utf8_lossy(&bytes);
+        let masked = if bytes.len() < KEPT { self.masks.bytes(bytes) } else { self.masks.tail(bytes) };
+        let text = String::from_utf8_lossy(&masked);
         let plain: String = text.chars().filter(|letter| *letter == '\n' || !letter.is_control()).collect();
-        self.secrets.iter().fold(plain, |text, secret| secret.scrub(&text)).trim().to_owned()
+        self.masks.text(&plain).trim().to_owned()
     }
 
     /// How the program ended by itself, after a short wait for its end.
@@ -116,15 +117,18 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
         return Err(ToolError::invalid_input("the command of the server is empty"));
     }
     let argv = start.argv.to_vec();
+    let grants = settings.granted.grants();
+    let level = grants.level.unwrap_or(start.level);
     let mut limits = settings.sandbox_limits.clone().unwrap_or_else(|| {
-        let mut limits = Limits::for_level(start.level);
+        let mut limits = Limits::for_level(level);
         (limits.cpu, limits.idle) = (None, None);
         limits
     });
     limits.wall = limits.wall.max(LIFETIME);
-    let workspace = start.dir.map_or(Workspace::Fresh, |dir| Workspace::Host(dir.to_owned()));
-    let mut sandbox = Sandbox::new().level(start.level).limits(limits).workspace(workspace);
-    sandbox = sandbox.protect(settings.protected.iter().cloned());
+    let dir = grants.workdir.as_deref().or(start.dir);
+    let workspace = dir.map_or(Workspace::Fresh, |dir| Workspace::Host(dir.to_owned()));
+    let mut sandbox = Sandbox::new().level(level).limits(limits).workspace(workspace);
+    sandbox = settings.granted.apply(sandbox).protect(settings.protected.iter().cloned());
     if let Some(backend) = &settings.backend {
         sandbox = sandbox.backend(Arc::clone(backend));
     } else {
@@ -143,16 +147,17 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
         .iter()
         .filter_map(|(_, value)| value.to_str())
         .filter(|value| value.len() >= MIN_SECRET)
-        .map(Secret::new)
-        .collect();
-    let errors = Errors { kept: Arc::default(), secrets, ended: Arc::default() };
+        .chain(settings.granted.values())
+        .map(Secret::new);
+    let errors = Errors { kept: Arc::default(), masks: Masks::new(secrets), ended: Arc::default() };
+    let masks = Masks::new(settings.granted.values().map(Secret::new));
     let (program, limit) = (Program::argv(argv), settings.limits.message_bytes);
     let theirs = errors.clone();
     // Making a sandbox blocks for a millisecond.
     let check = settings.start_check.clone();
     let start = move || {
         check.as_ref().map_or(Ok(()), StartCheck::check)?;
-        begin(&sandbox, &program, limit, theirs)
+        begin(&sandbox, &program, limit, theirs, masks)
     };
     let streams = tokio::task::spawn_blocking(start).await??;
     Ok((streams, errors))
@@ -170,14 +175,21 @@ fn own_paths(argv: &[OsString]) -> Vec<PathBuf> {
     own.chain(script.map(Path::to_owned)).collect()
 }
 
-fn begin(sandbox: &Sandbox, program: &Program, limit: usize, errors: Errors) -> Result<Streams, ToolError> {
+/// `errors` takes standard error; `masks` are masked in messages.
+fn begin(
+    sandbox: &Sandbox,
+    program: &Program,
+    limit: usize,
+    errors: Errors,
+    masks: Masks,
+) -> Result<Streams, ToolError> {
     let mut running = sandbox.start(program).map_err(of_sandbox)?;
     let (sender, incoming) = mpsc::channel(AHEAD);
     let (outgoing, lines) = mpsc::channel(AHEAD);
     let directory = running.host_directory();
     if let Some((stdout, stderr)) = running.take_output() {
         let (directory, errors) = (directory.clone(), errors.clone());
-        thread("mcp-stdout", move || listen(stdout, limit, &sender, &directory))?;
+        thread("mcp-stdout", move || listen(stdout, limit, &masks, &sender, &directory))?;
         thread("mcp-stderr", move || collect(stderr, &errors))?;
     }
     if let Some(stdin) = running.take_stdin() {
@@ -190,6 +202,7 @@ fn begin(sandbox: &Sandbox, program: &Program, limit: usize, errors: Errors) -> 
 fn listen(
     stdout: PipeReader,
     limit: usize,
+    masks: &Masks,
     sender: &mpsc::Sender<ServerJsonRpcMessage>,
     directory: &HostDirectory,
 ) {
@@ -199,7 +212,7 @@ fn listen(
         if matches!(&line, Line::Whole(text) if text.iter().all(u8::is_ascii_whitespace)) {
             continue;
         }
-        match read(&line) {
+        match read(&masked(line, masks)) {
             Some(message) => {
                 garbage = 0;
                 // What a request changed is on the host when its answer is read.
@@ -218,6 +231,14 @@ fn listen(
                 }
             }
         }
+    }
+}
+
+/// The line without secrets.
+fn masked(line: Line, masks: &Masks) -> Line {
+    match line {
+        Line::Whole(text) => Line::Whole(masks.bytes(text)),
+        Line::TooLong(start) => Line::TooLong(masks.bytes(start)),
     }
 }
 

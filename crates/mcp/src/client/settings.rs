@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use toolpost_core::{LogLevel, NoPort, Port, StartCheck, ToolError};
-use toolpost_sandbox::Backend;
+use toolpost_sandbox::{Backend, Granted};
 
 use super::oauth::{OAuth, Session};
 use super::{Client, Endpoint};
@@ -67,6 +67,7 @@ pub(super) struct Settings {
     pub(super) tasks: bool,
     pub(super) protected: Vec<PathBuf>,
     pub(super) start_check: Option<StartCheck>,
+    pub(super) granted: Granted,
     /// Who asks, if the server wants to know.
     pub(super) session: Option<Arc<Session>>,
 }
@@ -104,6 +105,7 @@ impl ClientBuilder {
             tasks: true,
             protected: Vec::new(),
             start_check: None,
+            granted: Granted::default(),
             session: None,
         };
         Self(settings, None)
@@ -138,6 +140,13 @@ impl ClientBuilder {
     /// Sets a check that runs directly before each start of a program, restarts included. Default none.
     pub fn start_check(mut self, check: StartCheck) -> Self {
         self.0.start_check = Some(check);
+        self
+    }
+
+    /// Grants a program paths, variables and hosts. A level and a working directory among the grants win over those of
+    /// [`Endpoint::Program`]. The values of variables are masked in all that the program prints. Default nothing.
+    pub fn granted(mut self, granted: Granted) -> Self {
+        self.0.granted = granted;
         self
     }
 

@@ -84,6 +84,11 @@ pub struct EgressLog {
 }
 
 impl EgressLog {
+    /// The first thing that was refused.
+    pub fn refusal(&self) -> Option<&EgressRefusal> {
+        self.events.iter().find_map(|event| event.refused.as_ref())
+    }
+
     /// What came after an earlier state of the same log.
     #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
     pub(crate) fn since(self, earlier: Option<&Self>) -> Self {

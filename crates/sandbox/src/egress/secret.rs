@@ -74,6 +74,8 @@ pub struct Placeholder {
     pub(crate) hosts: Vec<HostPattern>,
     pub(crate) headers: Vec<String>,
     pub(crate) plain_http: bool,
+    /// Hosts to which it may be sent without TLS.
+    pub(crate) plain_hosts: Vec<HostPattern>,
 }
 
 impl Placeholder {
@@ -85,6 +87,7 @@ impl Placeholder {
             hosts: Vec::new(),
             headers: Vec::new(),
             plain_http: false,
+            plain_hosts: Vec::new(),
         }
     }
 
@@ -107,6 +110,19 @@ impl Placeholder {
     pub fn plain_http(mut self, plain: bool) -> Self {
         self.plain_http = plain;
         self
+    }
+
+    /// Lets the secret be sent to hosts without TLS, for example to a server on this machine's loopback. They must be bound
+    /// besides.
+    #[must_use]
+    pub fn plain_host(mut self, pattern: HostPattern) -> Self {
+        self.plain_hosts.push(pattern);
+        self
+    }
+
+    /// Whether it is bound to any host.
+    pub(crate) fn has_hosts(&self) -> bool {
+        !self.hosts.is_empty()
     }
 
     /// Whether it is replaced in this header, whose name is in lower case.

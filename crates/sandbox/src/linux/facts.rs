@@ -374,6 +374,7 @@ fn try_namespaces(facts: &Facts, level: Level) -> Result<(), Refusal> {
         directory: None,
         fresh: None,
         visible: Vec::new(),
+        writable: Vec::new(),
         waits: false,
         hands_over: false,
         group: &mut group,

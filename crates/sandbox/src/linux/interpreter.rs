@@ -112,7 +112,7 @@ pub(super) fn program(name: &OsStr, search: Option<&OsStr>, reach: Reach) -> Res
         .filter(|candidate| is_executable(candidate))
         .find_map(|candidate| {
             // A launcher would not find its version manager inside.
-            if is_launcher(&candidate) || is_rustup(&candidate) {
+            if is_launcher(&candidate) {
                 return launched(&candidate, Some(search), reach);
             }
             let is_open = !reach.as_stranger || is_open_to_everyone(&candidate);

@@ -42,6 +42,8 @@ pub(super) struct Request<'a> {
     pub(super) fresh: Option<PathBuf>,
     /// Folders and files to show read-only: canonical, with the identity that the host saw.
     pub(super) visible: Vec<Visible>,
+    /// Folders of the host that the program writes to itself, at their own paths.
+    pub(super) writable: Vec<HostFolder>,
     /// Whether the child must wait for the host to fill the workspace.
     pub(super) waits: bool,
     /// Whether the host gets a private layer as the program sees it.
@@ -188,6 +190,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         host,
         directory,
         visible,
+        writable,
         waits,
         hands_over,
         group,
@@ -328,6 +331,17 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
             tree.steps.push(Step::SendFolder(path(&workspace)));
         }
     }
+    let mut rules = private_root_rules(is_writable.then_some(workspace.as_path()));
+    for mut folder in writable {
+        let place = folder.path().to_owned();
+        // What lies in the workspace is there already.
+        if !place.starts_with(&workspace) {
+            tree.passage(&place);
+            tree.folder(&place);
+        }
+        folder.plan(&place, &|inner| under_old(inner), &mut tree.steps);
+        rules.push(PathRule { path: path(&place), access: Access::Write, is_folder: true });
+    }
     if !is_from_template {
         tree.finish();
     }
@@ -365,7 +379,6 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         // In a user namespace of its own the kernel counts the processes of this run alone.
         Some(0)
     };
-    let rules = private_root_rules(is_writable.then_some(workspace.as_path()));
     let own_namespaces = true;
     let mut confinement = Confinement {
         level,
@@ -462,7 +475,7 @@ fn private_root_rules(writable: Option<&Path>) -> Vec<PathRule> {
 
 /// The host's root, of which Landlock leaves the system folders and the workspace.
 fn without_namespaces(request: Request<'_>) -> Confinement {
-    let Request { level, limits, facts, host, directory, fresh, visible, group, .. } = request;
+    let Request { level, limits, facts, host, directory, fresh, visible, writable, group, .. } = request;
     let is_writable = host.as_ref().is_none_or(|folder| !folder.is_read_only());
     let refusal =
         facts.namespaces.as_ref().err().map_or_else(|| "not available".to_owned(), ToString::to_string);
@@ -494,6 +507,7 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
     for Visible { path: wanted, .. } in &visible {
         rules.push(rule(wanted, Access::Read));
     }
+    rules.extend(writable.iter().map(|folder| rule(folder.path(), Access::Write)));
     for name in DEVICES {
         let device = Path::new("/dev").join(name);
         if device.exists() {

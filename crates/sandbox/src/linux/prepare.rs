@@ -209,7 +209,8 @@ pub(super) fn prepare_with(
         Some(_) => Group::create_with(&facts.cgroups, limits, &SESSION_CONTROLLERS),
         None => Group::create(&facts.cgroups, limits, !namespaces),
     };
-    let has_host_folder = matches!(place, Place::Host(_));
+    let writable = if confined { writable(sandbox, facts)? } else { Vec::new() };
+    let has_host_folder = matches!(place, Place::Host(_)) || !writable.is_empty();
     let template = plan::fits_template(level, facts, has_host_folder, &visible)
         .then(|| template::namespace(facts))
         .flatten();
@@ -230,6 +231,7 @@ pub(super) fn prepare_with(
             _ => None,
         },
         visible,
+        writable,
         waits: child_waits,
         hands_over: stay.is_some() || is_live,
         group: &mut group,
@@ -436,25 +438,31 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
             let layers = sandbox.layers.as_deref();
             Ok(Place::Host(HostFolder::open(path, facts, layers, owner)?))
         }
-        Workspace::LiveHost(path) => {
-            let folder = HostFolder::open_live(path, facts, namespaces)?;
-            let is_there = |pinned: &&PathBuf| {
-                pinned.starts_with(folder.path()) && pinned.symlink_metadata().is_ok()
-            };
-            if let Some(pinned) = sandbox.protected.iter().find(is_there) {
-                return Err(Error::Workspace {
-                    path: path.clone(),
-                    reason: format!(
-                        "`{}` in it decides what may run, and a program with `--live` could change it; leave out \
-                         `--live`",
-                        pinned.display()
-                    ),
-                });
-            }
-            Ok(Place::Host(folder))
-        }
+        Workspace::LiveHost(path) => open_live(sandbox, path, facts, "`--live`").map(Place::Host),
         Workspace::ReadOnlyHost(path) => Ok(Place::Host(HostFolder::open_read_only(path, facts)?)),
     }
+}
+
+/// Opens a directory that the program writes to itself, by the option that asks for it.
+fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Result<HostFolder, Error> {
+    let folder = HostFolder::open_live(path, facts, facts.namespaces.is_ok())?;
+    let is_there = |pinned: &&PathBuf| pinned.starts_with(folder.path()) && pinned.symlink_metadata().is_ok();
+    match sandbox.protected.iter().find(is_there) {
+        None => Ok(folder),
+        Some(pinned) => Err(Error::Workspace {
+            path: path.to_owned(),
+            reason: format!(
+                "`{}` in it decides what may run, and a program with {option} could change it; leave out {option}",
+                pinned.display()
+            ),
+        }),
+    }
+}
+
+/// The directories that are granted to be written.
+fn writable(sandbox: &Sandbox, facts: &Facts) -> Result<Vec<HostFolder>, Error> {
+    let open = |path: &PathBuf| open_live(sandbox, path, facts, "`--writable`");
+    sandbox.read_write.iter().map(open).collect()
 }
 
 /// What is shown besides the system folders.

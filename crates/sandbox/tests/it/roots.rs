@@ -280,3 +280,40 @@ fn helper_that_mounts() {
     mount("umount", &["/usr/local/share"]);
     seen("nothing");
 }
+
+#[test]
+fn a_directory_that_is_granted_is_written_and_what_is_protected_in_it_is_not() {
+    let folder = open_folder();
+    let granted = folder.path().canonicalize().unwrap();
+    std::fs::create_dir_all(granted.join(".git/hooks")).unwrap();
+    let name = granted.display();
+    let script =
+        format!("echo made > {name}/made-$1; echo evil > {name}/.git/hooks/post-commit; echo value: $KEY");
+    for (mode, level) in Mode::available().into_iter().zip(["a", "b", "c"]) {
+        if mode == Mode::Shared {
+            continue;
+        }
+        let program = Program::argv(["sh", "-c", &script, "sh", level]);
+        run(&mode.sandbox(), &program).unwrap();
+        assert!(!granted.join(format!("made-{level}")).exists(), "{mode:?} without the grant");
+        let sandbox = mode.sandbox().read_write(&granted).raw_variable("KEY", "hunter2");
+        let outcome = run(&sandbox, &program).unwrap();
+        let made = std::fs::read_to_string(granted.join(format!("made-{level}")));
+        assert_eq!(made.unwrap_or_default(), "made\n", "{mode:?} {outcome:?}");
+        assert!(!granted.join(".git/hooks/post-commit").exists(), "{mode:?}");
+        assert_eq!(outcome.stdout.text(), "value: hunter2\n");
+        assert_eq!(outcome.report.raw_variables, ["KEY"]);
+        // What trust pins is never at the mercy of a program.
+        std::fs::write(granted.join("pinned"), "").unwrap();
+        let error = run(&sandbox.protect([granted.join("pinned")]), &program).unwrap_err();
+        assert!(error.to_string().contains("pinned"), "{error}");
+        std::fs::remove_file(granted.join("pinned")).unwrap();
+        // A directory beneath the workspace, which has a layer.
+        std::fs::create_dir_all(granted.join("sub")).unwrap();
+        let within =
+            mode.sandbox().workspace(Workspace::Host(granted.clone())).read_write(granted.join("sub"));
+        run(&within, &Program::argv(["sh", "-c", &format!("echo live > {name}/sub/live")])).unwrap();
+        assert_eq!(std::fs::read_to_string(granted.join("sub/live")).unwrap(), "live\n", "{mode:?}");
+        std::fs::remove_dir_all(granted.join("sub")).unwrap();
+    }
+}

@@ -68,6 +68,9 @@ pub struct UpstreamSettings {
     /// Whether it starts on its first use. Default: no.
     #[serde(default)]
     pub lazy: bool,
+    /// What the target gets beyond its sandbox level; what that means is up to whoever connects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grants: Option<serde_json::Value>,
     /// What becomes of tools that nobody has approved. Default: those of the first list are trusted.
     #[serde(default)]
     pub pin: Pinning,

@@ -17,7 +17,7 @@ use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::progress::has_last_words;
 use crate::workspace::Workspace;
-use crate::{container, env, interrupt, progress, target};
+use crate::{container, env, grants, interrupt, progress, target};
 
 /// What Claude Code knows our tools by: `mcp__toolpost__NAME`.
 const SERVER: &str = "toolpost";
@@ -36,7 +36,9 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let toolbox = runtime.block_on(async {
         let token = crate::mcp::token(&args.work.server)?;
         let targets = targets(&args.work, config);
-        let opened = target::open_with(&targets, config, args.work.permission.level, false, token).await?;
+        let granted = grants::of_args(&args.work.grants)?;
+        let level = args.work.permission.level;
+        let opened = target::open_with(&targets, config, level, false, token, &granted).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
         let pool = super::super::code_pool(config)?;
         super::super::toolbox(

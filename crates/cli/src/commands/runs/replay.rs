@@ -27,7 +27,7 @@ use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::style::{GOOD, paint};
 use crate::workspace::Workspace;
-use crate::{env, interrupt, progress, target};
+use crate::{env, grants, interrupt, progress, target};
 
 /// A tool that is opened where none was offered; it is not offered either.
 const SOME_TOOL: &str = "calculate";
@@ -200,7 +200,8 @@ async fn again(
         ([], names) => names.to_vec(),
         (given, _) => given.to_vec(),
     };
-    let opened = target::open_with(&targets, config, args.permission.level, false, None).await;
+    let granted = grants::of_args(&args.grants)?;
+    let opened = target::open_with(&targets, config, args.permission.level, false, None, &granted).await;
     let opened =
         opened.map_err(|failure| failure.hint("`--tools` says where the tools of the run are from."))?;
     let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;

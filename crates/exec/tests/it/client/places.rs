@@ -259,3 +259,42 @@ async fn a_program_that_fails_says_how_it_ended_and_what_it_wrote_last() {
     let stderr = found.context()["stderr"].as_str().unwrap();
     assert!(stderr.ends_with("ModuleNotFoundError: No module named 'not_there'"), "{stderr}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_gets_what_is_granted_and_no_value_leaves_it() {
+    if !has_namespaces("a_program_gets_what_is_granted_and_no_value_leaves_it") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let outside = folder.path().canonicalize().unwrap();
+    std::fs::create_dir_all(outside.join("out")).unwrap();
+    std::fs::write(outside.join("read"), "outside").unwrap();
+    let body = r#"
+echo "the key is $KEY" >&2
+echo made > OUTSIDE/out/made
+[ "$1" = fails ] && exit 3
+printf '{"status":"success","result":{"here":"%s","read":"%s","key":"%s"}}\n' "$PWD" "$(cat OUTSIDE/read 2>/dev/null)" "$KEY""#;
+    let body = body.replace("OUTSIDE", outside.to_str().unwrap());
+    let programs = Programs::new();
+    let path = programs.tool("looks", &json!({}), &body);
+    let broken = programs.write("broken", "#!/bin/sh\necho \"no such key: $KEY\" >&2\nexit 3\n");
+    let plain = source().path(&path).discover().await;
+    let reply = call(&plain, "t", json!({})).await;
+    assert_eq!(value(&reply), json!({ "here": "/workspace", "read": "", "key": "" }));
+    let grants = json!({
+        "env": [{ "name": "KEY", "raw": true }], "readable": [outside.join("read")], "writable": [outside.join("out")],
+        "level": "strict", "workdir": outside.join("out"),
+    });
+    let grants: toolpost_sandbox::Grants = serde_json::from_value(grants).unwrap();
+    let granted = grants.resolve(&mut |_| Some("canary-of-a-key".to_owned())).unwrap();
+    let tools = source().path(&path).path(&broken).granted(granted).discover().await;
+    let reply = call(&tools, "t", json!({})).await;
+    assert_eq!(value(&reply), json!({ "here": "/workspace", "read": "outside", "key": "[secret]" }));
+    assert_eq!(std::fs::read_to_string(outside.join("out/made")).unwrap(), "made\n");
+    let report = &reply.record.sandbox.as_ref().unwrap()["report"];
+    assert_eq!((&report["raw_variables"], &report["effective"]), (&json!(["KEY"]), &json!("strict")));
+    let diagnostics: Vec<_> =
+        tools.diagnostics().iter().map(|one| one.error.context()["stderr"].clone()).collect();
+    assert_eq!(diagnostics, ["no such key: [secret]"]);
+    assert!(!format!("{reply:?} {tools:?}").contains("canary"));
+}

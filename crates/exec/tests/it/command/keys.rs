@@ -508,7 +508,8 @@ async fn a_program_that_needs_the_network_is_refused_and_says_why() {
     let error = Run::new(&text, json!({})).error().await;
     assert_eq!(error.code(), Code::Permission);
     assert!(
-        error.message().contains("sandbox.network") && error.suggestion().unwrap().contains("http_request"),
+        error.message().contains("no host is allowed")
+            && error.suggestion().unwrap().contains("--allow-host"),
         "{error}"
     );
 }

@@ -341,7 +341,7 @@ async fn jq() {
 #[tokio::test]
 async fn curl() {
     let tools = CommandTools::shipped("curl").unwrap();
-    let args = json!({ "url": "https://example.com/", "headers": ["Accept: text/plain"], "authorization": "Bearer canary", "head": true });
+    let args = json!({ "url": "https://example.com/", "header": "Accept: text/plain", "authorization": "Bearer canary", "head": true });
     let line = tools.command_line("curl", &args.clone().into()).unwrap();
     assert!(!line.iter().any(|argument| argument.contains("canary")), "{line:?}");
     assert_eq!(line[1], "--disable");
@@ -349,13 +349,15 @@ async fn curl() {
         "--head".into(),
         "--header".into(),
         "@-".into(),
-        "--header=Accept: text/plain".into(),
-        "--url=https://example.com/".into()
+        "--header".into(),
+        "Accept: text/plain".into(),
+        "--url".into(),
+        "https://example.com/".into()
     ]));
     for hostile in [
         json!({ "url": "file:///etc/passwd" }),
-        json!({ "url": "https://example.com/", "headers": ["@/etc/passwd"] }),
-        json!({ "url": "https://example.com/", "headers": ["A: b\r\nC: d"] }),
+        json!({ "url": "https://example.com/", "header": "@/etc/passwd" }),
+        json!({ "url": "https://example.com/", "header": "A: b\r\nC: d" }),
         json!({ "url": "https://example.com/", "authorization": "a\nHost: b" }),
     ] {
         let error = Run::of(tools.clone(), "curl", hostile.clone()).error().await;
@@ -363,7 +365,7 @@ async fn curl() {
     }
     let error = Run::of(tools, "curl", args).error().await;
     assert_eq!(error.code(), Code::Permission, "{error}");
-    assert!(error.suggestion().unwrap().contains("`http_request`"), "{error}");
+    assert!(error.suggestion().unwrap().contains("`--allow-host NAME`"), "{error}");
 }
 
 #[tokio::test]

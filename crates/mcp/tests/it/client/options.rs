@@ -185,3 +185,30 @@ async fn a_list_is_asked_for_again_when_its_time_is_over() {
     tokio::time::sleep(Duration::from_millis(350)).await;
     assert_eq!(last(&client).await, "listing-1");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_gets_what_is_granted_and_no_value_leaves_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let outside = folder.path().canonicalize().unwrap();
+    std::fs::create_dir(outside.join("work")).unwrap();
+    std::fs::write(outside.join("read"), "outside").unwrap();
+    let grants = json!({
+        "env": [{ "name": "KEY", "raw": true }], "readable": [outside.join("read")],
+        "level": "strict", "workdir": outside.join("work"),
+    });
+    let grants: toolpost_sandbox::Grants = serde_json::from_value(grants).unwrap();
+    let granted = grants.resolve(&mut |_| Some("canary-of-a-key".to_owned())).unwrap();
+    let Some(client) = connect(false, "None", |builder| builder.granted(granted)).await else { return };
+    let read = async |path: &str| said(&client, "read", json!({ "path": path })).await;
+    assert_eq!(read(outside.join("read").to_str().unwrap()).await, "outside");
+    assert!(read("/proc/self/environ").await.contains("KEY=[secret]"));
+    assert_eq!(read("/proc/self/cwd/none").await, "refused: No such file or directory");
+    std::fs::write(outside.join("work/new"), "in the directory").unwrap();
+    assert_eq!(read("/workspace/new").await, "in the directory");
+    let reply = toolpost_core::ToolSource::call(
+        &*client,
+        toolpost_core::Call::new("read", json!({ "path": "/none" })),
+    )
+    .await;
+    assert_eq!(reply.record.sandbox, Some(json!({ "raw_variables": ["KEY"] })));
+}

@@ -46,7 +46,10 @@ impl Vault {
     pub(super) fn binding(&self, target: &Target) -> Option<Plain> {
         let mut bound = self.bound(target).peekable();
         bound.peek()?;
-        Some(if bound.all(|kept| kept.placeholder.plain_http) { Plain::Allowed } else { Plain::Refused })
+        let is_plain = |placeholder: &Placeholder| {
+            placeholder.plain_http || placeholder.plain_hosts.iter().any(|host| host.matches(target))
+        };
+        Some(if bound.all(|kept| is_plain(&kept.placeholder)) { Plain::Allowed } else { Plain::Refused })
     }
 
     /// Puts the secrets of a target into the value of a header. Gives the variables of those that were put in.

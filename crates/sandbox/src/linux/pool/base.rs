@@ -135,6 +135,7 @@ impl Base {
             directory: None,
             fresh: None,
             visible,
+            writable: Vec::new(),
             waits: false,
             hands_over: false,
             group,
