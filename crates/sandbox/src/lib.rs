@@ -115,6 +115,7 @@ mod requirements;
 mod running;
 mod sandbox;
 mod session;
+mod unmet;
 mod verdict;
 mod writer;
 
@@ -155,5 +156,6 @@ pub use requirements::Requirements;
 pub use running::{HostDirectory, LiveStreams, Running};
 pub use sandbox::{SYSTEM_SEARCH_PATH, Sandbox};
 pub use session::{CellLimits, Difference, Reset, Session, SessionLimits};
+pub use unmet::Unmet;
 pub use verdict::{Interruption, Layer, MissingLayer, Reached, Report, Usage, Verdict};
 pub use writer::{Rejection, SafeDirectory, WriteError, adds_git_driver};
