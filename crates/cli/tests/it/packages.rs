@@ -199,11 +199,10 @@ pub(crate) fn profile() {
     assert!(made["environment"]["installed"].to_string().contains("hello-toolpost==1.0"), "{made:#}");
     assert!(data.join("toolpost/environments/own").is_dir());
     assert_eq!(env.run_with(USES, words).ok().out, "1.0\n");
-    // So does the setting, for code and for commands.
+    // The setting counts too.
     let set =
         |words: &[&str]| env.run_with(USES, ["exec", "--config", "code.profile=own"].iter().chain(words));
     assert_eq!(set(&["--lang", "python", "-"]).ok().out, "1.0\n");
-    assert_eq!(set(&["--", "python3", "-c", USES]).ok().out, "1.0\n");
     let unknown =
         env.run_with(USES, ["exec", "--config", "code.profile=other", "--lang", "python", "-"]).exit(1);
     assert!(unknown.err.contains("there is no environment `other`"), "{unknown}");
