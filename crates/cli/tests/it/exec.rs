@@ -110,7 +110,11 @@ fn what_the_program_lacked_is_named_with_the_option() {
     let env = TestEnv::new();
     env.write("helper.py", "x = 1");
     let code = [
-        ("p.py", "raise ImportError(\"No module named 'pandas'\")", "hint: Add `--requirement pandas`, or use `toolpost image build data` and"),
+        (
+            "p.py",
+            "raise ImportError(\"No module named 'pandas'\")",
+            "hint: Add `--requirement pandas`, or use `toolpost image build data` and",
+        ),
         ("y.py", "raise ImportError(\"No module named 'yaml'\")", "hint: Add `--requirement PyYAML`."),
         ("h.py", "import helper", "hint: Put the module into the workspace: `--attach helper.py`."),
         ("l.js", "require('@acme/kit/x')", "hint: Add `--requirement @acme/kit`."),
