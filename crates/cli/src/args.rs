@@ -519,16 +519,16 @@ impl ServeArgs {
 
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("program").required(true).multiple(true)
-    .args(["code", "command", "fork", "reset", "interrupt", "end"]))]
+    .args(["code", "command", "fork", "reset", "interrupt", "end", "sessions"]))]
 pub(crate) struct ExecArgs {
     /// A file with code, or `-` for standard input.
-    #[arg(value_name = "CODE-FILE", conflicts_with = "command")]
+    #[arg(value_name = "CODE-FILE")]
     pub(crate) code: Option<PathBuf>,
-    /// A program of the host and its arguments.
+    /// A program of the host and its arguments; after a code file, the code's arguments.
     #[arg(value_name = "COMMAND", last = true)]
     pub(crate) command: Vec<OsString>,
     /// The language of the code; otherwise the file's name tells.
-    #[arg(long, value_name = "LANGUAGE", help_heading = "Input", conflicts_with = "command")]
+    #[arg(long, value_name = "LANGUAGE", help_heading = "Input")]
     pub(crate) lang: Option<Language>,
     /// A variable of the program's environment. May be repeated.
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Input")]
@@ -613,7 +613,7 @@ pub(crate) struct ExecArgs {
     pub(crate) profile: Option<String>,
     /// A package that the code uses, such as `requests==2.*`: for Python by `pip`, for JavaScript and TypeScript by `npm`; it
     /// is installed once and kept. May be repeated.
-    #[arg(long, value_name = "PACKAGE", help_heading = "Sandbox", conflicts_with = "command")]
+    #[arg(long, value_name = "PACKAGE", help_heading = "Sandbox")]
     pub(crate) requirement: Vec<String>,
     /// Run the code in a live interpreter of this name, which stays for the next command; begun if there is none.
     #[arg(long, value_name = "ID", help_heading = "Session", conflicts_with_all = ["command", "stdin", "review", "discard"])]
@@ -630,6 +630,9 @@ pub(crate) struct ExecArgs {
     /// End the session.
     #[arg(long, help_heading = "Session", requires = "session", conflicts_with_all = ["code", "reset"])]
     pub(crate) end: bool,
+    /// List the live sessions.
+    #[arg(long, help_heading = "Session", conflicts_with_all = ["code", "command", "session"])]
+    pub(crate) sessions: bool,
     /// How long a new session stays when nobody uses it. Default 30m.
     #[arg(long, value_name = "D", help_heading = "Session", requires = "session", value_parser = duration)]
     pub(crate) keep: Option<Duration>,

@@ -130,21 +130,25 @@ Other clients send it in a header. Claude Code and toolpost read it from a varia
 pub(crate) const EXEC: &str = "\
 Examples:
   toolpost exec analysis.py --attach data.csv --artifacts out
+  toolpost exec analysis.py --attach data.csv -- data.csv --top 5
   toolpost exec --lang python --timeout 5s --memory 256M - < script.txt
   toolpost exec --level strict -- sh -c 'id; ls /'
   toolpost exec --workdir . --review -- npm install
   toolpost exec --requirement requests --lang python - < script.txt
   toolpost exec --backend docker --runtime runsc --image python:3.13-slim analysis.py
   # An interpreter that stays: the second command finds what the first has left.
-  toolpost exec --session one --lang python - < first.py
-  toolpost exec --session one --lang python - < second.py
+  toolpost exec --session one first.py
+  toolpost exec --session one - < second.py
+  toolpost exec --sessions
   toolpost exec --session one --end
 
-The program's output is this command's output. If it fails itself, the exit status is 1; which one
-it had is told, and stands in `--format json`. A limit that it reached is exit status 4 or 6.";
+The program's output is this command's output, and so is the value of a last expression: a table
+prints as text. Figures of matplotlib become files. If the program fails itself, the exit status
+is 1; which one it had is told, and stands in `--format json`. A limit that it reached is exit
+status 4 or 6.";
 
 pub(crate) const EXEC_USAGE: &str = "\
-toolpost exec [OPTIONS] <CODE-FILE>
+toolpost exec [OPTIONS] <CODE-FILE> [-- <ARGUMENTS>...]
        toolpost exec [OPTIONS] -- <COMMAND>...
        toolpost exec --session <ID> [OPTIONS] [CODE-FILE]";
 

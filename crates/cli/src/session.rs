@@ -9,6 +9,6 @@ mod holder;
 mod place;
 mod wire;
 
-pub(crate) use self::client::{Connection, begin, find};
+pub(crate) use self::client::{Connection, begin, find, list};
 pub(crate) use self::holder::{COMMAND, hold};
 pub(crate) use self::wire::{Answer, Frame, Request};

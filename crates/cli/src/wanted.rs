@@ -108,7 +108,7 @@ impl Wanted {
             runtime: args.runtime.clone(),
             image: args.image.clone(),
             pull: args.pull,
-            profile: args.profile.clone(),
+            profile: profile(args, lang, config)?,
             requirement: args.requirement.clone(),
             sources: (!args.requirement.is_empty()).then(|| Sources::read(config)).transpose()?,
             no_network: config.flag("no_network"),
@@ -188,8 +188,13 @@ impl Wanted {
     /// The container that it names.
     fn container(&self) -> Result<Arc<dyn toolpost_sandbox::Backend>, Failure> {
         if !self.requirement.is_empty() {
-            return Err(Failure::usage("`--requirement` cannot be had with `--backend docker`")
-                .hint("Name an image that has the packages with `--image`, or a profile with `--profile`."));
+            return Err(Failure::usage(
+                "`--backend docker` installs no packages: `--requirement` is for this host",
+            )
+            .hint(
+                "Build an image that has them: `toolpost image build data --docker`, then `--profile data`.",
+            )
+            .hint("Or name an image of your own that has them: `--image NAME`."));
         }
         let image = self
             .image
@@ -254,6 +259,19 @@ impl Wanted {
             "Leave `{option}` out, name another session, or end this one: `toolpost exec --session {id} --end`."
         )))
     }
+}
+
+/// The profile: the option's, else that of the settings for code in Python, and for commands if it was built.
+fn profile(args: &ExecArgs, lang: Option<Language>, config: &Config) -> Result<Option<String>, Failure> {
+    if args.profile.is_some() || args.image.is_some() {
+        return Ok(args.profile.clone());
+    }
+    let Some(name) = config.text("code.profile") else { return Ok(None) };
+    Ok(match lang {
+        Some(Language::Python) => Some(name),
+        None if args.code.is_none() && packages::environment(&name)?.is_some() => Some(name),
+        _ => None,
+    })
 }
 
 #[cfg(test)]

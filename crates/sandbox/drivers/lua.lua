@@ -2,7 +2,10 @@
 local file = assert(io.open("/proc/self/fd/5", "rb"))
 local source = file:read("a") or file:read("*a")
 file:close()
+local given = arg
+local has_arguments = given and given[0] == "main.lua"
 arg = { [0] = "main.lua" }
+for index = 1, has_arguments and #given or 0 do arg[index] = given[index] end
 io.stdout:setvbuf("line")
 local chunk, reason = (loadstring or load)(source:gsub("^#[^\n]*", ""), "@main.lua")
 if not chunk then
@@ -40,7 +43,7 @@ local function json(value, depth)
   table.sort(parts)
   return "{" .. table.concat(parts, ",") .. "}"
 end
-local fine, value = xpcall(chunk, function(message)
+local fine, value = xpcall(function() return chunk((table.unpack or unpack)(arg)) end, function(message)
   if type(message) ~= "string" then return message end
   return debug.traceback(message, 2)
 end)
@@ -57,3 +60,5 @@ if value ~= nil then
     target:close()
   end
 end
+-- Else the interpreter would take the first of them for the name of its script.
+if has_arguments then os.exit(0, true) end

@@ -4,10 +4,12 @@
   const fs = require('fs');
   const source = plain(fs.readFileSync(5, 'utf8'));
   let value;
+  const given = process.argv.slice(1);
+  const mark = given.indexOf('--');
   // Packages that were asked for.
-  const packages = process.argv.slice(1);
+  const packages = mark < 0 ? given : given.slice(0, mark);
   module.paths.push(...packages);
-  process.argv = [process.argv[0], name];
+  process.argv = [process.argv[0], name, ...given.slice(packages.length + 1)];
   process.on('exit', () => {
     let text;
     try { text = JSON.stringify(value); } catch { return; }

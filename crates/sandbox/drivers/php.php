@@ -1,5 +1,6 @@
 // Runs the code on descriptor 5 and writes what it returns to descriptor 4 as JSON.
-$argv = $_SERVER['argv'] = ['main.php'];
+$argv = $_SERVER['argv'] = ['main.php', ...array_slice($argv, 1)];
+$argc = $_SERVER['argc'] = count($argv);
 (static function ($value) {
     if ($value === null) return;
     $text = json_encode($value, JSON_UNESCAPED_UNICODE | JSON_UNESCAPED_SLASHES, 64);

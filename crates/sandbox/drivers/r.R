@@ -1,4 +1,15 @@
 local({
+  given <- commandArgs()
+  mark <- match("--args", given, nomatch = length(given))
+  if (mark < length(given)) {
+    # The first one is there so that Rscript takes none of them for its own.
+    given <- given[-(mark + 1)]
+    unlockBinding("commandArgs", baseenv())
+    assign("commandArgs", envir = baseenv(), function(trailingOnly = FALSE) {
+      if (trailingOnly) given[-seq_len(mark)] else given
+    })
+    lockBinding("commandArgs", baseenv())
+  }
   path <- "/proc/self/fd/5"
   code <- readLines(path, warn = FALSE, encoding = "UTF-8")
   expressions <- parse(text = code, keep.source = TRUE, encoding = "UTF-8")

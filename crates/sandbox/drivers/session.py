@@ -19,6 +19,10 @@ def _start():
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
 
+    names = {}
+    exec(compile(DISPLAY, "<string>", "exec"), names)
+    display = names["Display"](options["workspace"], None)
+
     class State:
         pid = getpid()
         running = False
@@ -334,101 +338,15 @@ def _start():
             evaluate(compile(tree, name, "exec", 0x2000, True))
         return evaluate(compile(last, name, "eval", 0x2000, True)) if last else None
 
-    def short(text, most):
-        return text if len(text) <= most else text[:most] + "…"
-
-    def plain(value):
-        return json.dumps(value, allow_nan=False, ensure_ascii=False)
-
-    def table(value, pandas, most):
-        # A frame as its rows and as text; a long one as its first rows.
-        frame = value.to_frame() if isinstance(value, pandas.Series) else value
-        shown = {"type": type(value).__name__, "shape": list(value.shape)}
-        shown["text"] = short(value.to_string(max_rows=20), 4000)
-        rows = min(len(frame), 1000)
-        while True:
-            content = json.loads(frame.head(rows).to_json(orient="split", date_format="iso", default_handler=str))
-            result = dict(shown, rows=rows, **content)
-            text = plain(result)
-            if len(text.encode("utf-8", "replace")) <= most or rows == 0:
-                return text
-            rows //= 2
-
-    def describe(value, most):
-        kind = type(value)
-        if value is None:
-            return None
-        pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
-        try:
-            if pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series)):
-                return table(value, pandas, most)
-            if numpy is not None and isinstance(value, numpy.generic):
-                value = value.item()
-            elif numpy is not None and isinstance(value, numpy.ndarray):
-                result = {"type": "ndarray", "shape": list(value.shape), "dtype": str(value.dtype)}
-                result["text"] = short(str(value), 4000)
-                if value.size <= 10000:
-                    try:
-                        return plain(dict(result, data=value.tolist()))
-                    except (TypeError, ValueError):
-                        pass
-                return plain(result)
-            return plain(value)
-        except (TypeError, ValueError, RecursionError, UnicodeError, AttributeError):
-            name = kind.__qualname__ if kind.__module__ == "builtins" else kind.__module__ + "." + kind.__qualname__
-            return json.dumps({"type": name, "text": short(repr(value), min(most // 8, 100000))})
-
-    def keep(stem, extension, data):
-        # A new file in the workspace: nothing of the code's is overwritten.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        for number in range(1000):
-            name = stem + ("-%d" % number if number else "") + extension
-            try:
-                descriptor = os.open(options["workspace"] + "/" + name, flags, 0o644)
-            except FileExistsError:
-                continue
-            with open(descriptor, "wb") as file:
-                file.write(data)
-            return
-
-    def keep_figures(cell, note):
-        pyplot = sys.modules.get("matplotlib.pyplot")
-        if pyplot is None:
-            return
-        import io
-        for place, number in enumerate(pyplot.get_fignums()[:20], 1):
-            try:
-                target = io.BytesIO()
-                pyplot.figure(number).savefig(target, format="png")
-                keep("figure-%d-%d" % (cell, place), ".png", target.getvalue())
-            except Exception as error:
-                note("a figure was not kept: %s" % short(repr(error), 300))
-        pyplot.close("all")
-
-    def keep_shown(value, cell, note):
-        kind = type(value)
-        pandas = sys.modules.get("pandas")
-        if value is None or pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series)):
-            return
-        for method, extension in (("_repr_png_", ".png"), ("_repr_svg_", ".svg"), ("_repr_html_", ".html")):
-            if not callable(getattr(kind, method, None)):
-                continue
-            try:
-                data = getattr(value, method)()
-                data = data[0] if isinstance(data, tuple) else data
-                if isinstance(data, str):
-                    data = data.encode("utf-8", "replace")
-                if isinstance(data, bytes):
-                    keep("value-%d" % cell, extension, data)
-            except Exception as error:
-                note("%s failed: %s" % (method, short(repr(error), 300)))
-
     def show_error(error):
         trace = error.__traceback__
         while trace and trace.tb_frame.f_code.co_filename == "<string>":
             trace = trace.tb_next
         try:
             traceback.print_exception(type(error), error, trace)
+            peer = display.peer(error)
+            if peer:
+                print("no connection to " + peer, file=sys.stderr)
         except BaseException:
             text = "".join(traceback.format_exception(type(error), error, trace))
             write(2, text.encode("utf-8", "backslashreplace"))
@@ -442,6 +360,8 @@ def _start():
                 notes.append(text)
 
         value, ended, code = None, b"o", 0
+        display.note = note
+        display.begin("figure-%d" % number, "value-%d" % number)
         State.interrupted = False
         catch_interrupts()
         try:
@@ -453,10 +373,10 @@ def _start():
                     linecache.cache.pop(State.cells.pop(0), None)
                 State.running = True
                 result = execute(source, name)
-                value = describe(result, most)
-                keep_shown(result, number, note)
+                value = display.describe(result, most)
+                display.keep_shown(result)
                 result = None
-                keep_figures(number, note)
+                display.keep_figures()
                 flush()
                 State.running = False
             except SystemExit as error:
@@ -547,11 +467,14 @@ def _start():
 
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     os.chdir(options["start"])
+    sys.meta_path.insert(0, display)
     # Packages that were asked for come before those of the host.
     hosts = [index for index, path in enumerate(sys.path) if path.endswith(("site-packages", "dist-packages"))]
     place = hosts[0] if hosts else len(sys.path)
     sys.path[place:place] = options["packages"]
     sys.path.append(options["start"])
+    # What is compiled of modules in the workspace is no artifact.
+    sys.dont_write_bytecode = True
     os.set_inheritable(CONTROL, False)
     open_socket()
     send(b"R", NOBODY, b"ready" if library is not None else b"no ctypes")

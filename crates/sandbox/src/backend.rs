@@ -115,6 +115,11 @@ impl<'a> Request<'a> {
         &self.sandbox.environment
     }
 
+    /// The arguments of code; a program has its own.
+    pub fn arguments(&self) -> &'a [OsString] {
+        &self.sandbox.arguments
+    }
+
     /// What the program reads from standard input.
     pub fn stdin(&self) -> &'a Stdin {
         &self.sandbox.stdin

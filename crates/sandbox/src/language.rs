@@ -1,5 +1,6 @@
 //! The languages whose code the sandbox runs: one table with everything that differs between them.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::str::FromStr;
 
@@ -106,13 +107,6 @@ pub(crate) struct Runner {
     pub(crate) way: Way,
 }
 
-/// The variable that says where matplotlib keeps its list of fonts, and a folder for it that goes with the run: in the
-/// workspace it would be among the artifacts. A variable of the caller counts more.
-#[cfg_attr(
-    any(not(target_os = "linux"), toolpost_simulate_other_host),
-    expect(dead_code, reason = "only the Linux side reads it")
-)]
-pub(crate) const FIGURES: (&str, &str) = ("MPLCONFIGDIR", "/tmp/.matplotlib");
 /// Stands for the path of the code in [`Way::Interpret`].
 pub(crate) const CODE_PATH: &str = "{code}";
 /// Stands for half of the memory limit, in MiB, in arguments for the Java machine.
@@ -122,7 +116,24 @@ pub(crate) const CODE_PATH: &str = "{code}";
 )]
 pub(crate) const HEAP: &str = "{heap}";
 
-const PYTHON_DRIVER: &str = include_str!("../drivers/python.py");
+/// A driver for Python with what it shows values and figures by: a literal, which costs nothing until it is compiled.
+macro_rules! python_driver {
+    ($driver:literal) => {
+        concat!(
+            "DISPLAY = r\"\"\"\n",
+            include_str!("../drivers/display.py"),
+            "\"\"\"\n",
+            include_str!($driver)
+        )
+    };
+}
+const PYTHON_DRIVER: &str = python_driver!("../drivers/python.py");
+/// The interpreter of a session.
+#[cfg_attr(
+    any(not(target_os = "linux"), toolpost_simulate_other_host),
+    expect(dead_code, reason = "only the Linux side reads it")
+)]
+pub(crate) const PYTHON_SESSION: &str = python_driver!("../drivers/session.py");
 /// One driver for both: they differ in the name of the code and in how it becomes JavaScript.
 const JAVASCRIPT_DRIVER: &str =
     concat!("(", include_str!("../drivers/node.js"), ")('main.js', (code) => code)");
@@ -499,6 +510,32 @@ impl Language {
         self.entry().runners
     }
 
+    /// What the program that runs code is given after its own arguments: the folders of packages, and the arguments of
+    /// the code, after what keeps the program from taking them for its own.
+    #[cfg_attr(
+        any(not(target_os = "linux"), toolpost_simulate_other_host),
+        expect(dead_code, reason = "only the Linux side reads it")
+    )]
+    pub(crate) fn tail(
+        self,
+        program: &str,
+        packages: impl Iterator<Item = OsString>,
+        arguments: &[OsString],
+    ) -> Vec<OsString> {
+        // What stands before the packages, and what between them and the arguments.
+        let (first, mark) = match (self, program) {
+            _ if arguments.is_empty() => (None, None),
+            (Self::JavaScript | Self::TypeScript, "node") => (Some("--"), Some("--")),
+            (Self::Python | Self::Ruby | Self::Php, _) => (None, Some("--")),
+            (Self::Lua, _) => (None, Some("main.lua")),
+            // The driver takes it out again.
+            (Self::R, _) => (None, Some("main.R")),
+            _ => (None, None),
+        };
+        let before = first.map(OsString::from).into_iter().chain(packages);
+        before.chain(mark.map(OsString::from)).chain(arguments.iter().cloned()).collect()
+    }
+
     /// The code as the program gets it.
     #[cfg_attr(
         any(not(target_os = "linux"), toolpost_simulate_other_host),
@@ -510,6 +547,15 @@ impl Language {
             Self::Perl => format!("#line 1 \"main.pl\"\n{source}").into_bytes().into(),
             _ => source.as_bytes().into(),
         }
+    }
+
+    /// Whether the value of code is printed too: by R itself, and by the SQLite shell.
+    #[cfg_attr(
+        any(not(target_os = "linux"), toolpost_simulate_other_host),
+        expect(dead_code, reason = "only the Linux side reads it")
+    )]
+    pub(crate) fn prints_value(self) -> bool {
+        matches!(self, Self::R | Self::Sqlite)
     }
 
     /// The value in what the program printed, for a language whose program has no other place for it.

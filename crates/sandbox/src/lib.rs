@@ -119,6 +119,7 @@ mod running;
 mod sandbox;
 mod session;
 mod shebang;
+mod unmet;
 mod verdict;
 mod writer;
 
@@ -163,5 +164,6 @@ pub use running::{HostDirectory, LiveStreams, Running};
 pub use sandbox::{SYSTEM_SEARCH_PATH, Sandbox};
 pub use session::{CellLimits, Difference, Reset, Session, SessionLimits};
 pub use shebang::Shebang;
+pub use unmet::Unmet;
 pub use verdict::{Interruption, Layer, MissingLayer, Reached, Report, Usage, Verdict};
 pub use writer::{Rejection, SafeDirectory, WriteError, adds_git_driver};

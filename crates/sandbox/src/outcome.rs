@@ -161,6 +161,9 @@ pub struct Outcome {
     pub stderr: Captured,
     /// The value of the last expression of code, or of the last line `::result JSON` on standard output.
     pub value: Option<serde_json::Value>,
+    /// Whether standard output has the value already: as a line `::result JSON`, or because the language prints it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub value_printed: bool,
     /// The regular files that the program created or changed.
     pub artifacts: Vec<Artifact>,
     /// What changed in the workspace.
@@ -182,6 +185,7 @@ impl Outcome {
             stdout: Captured::default(),
             stderr: Captured::default(),
             value: None,
+            value_printed: false,
             artifacts: Vec::new(),
             changes: Changes::default(),
             applied: None,

@@ -397,6 +397,9 @@ impl Pool {
         if sandbox.read_only != own.read_only || sandbox.search_path != own.search_path {
             return Some("other files are to be shown than the pool's spares show".into());
         }
+        if !sandbox.arguments.is_empty() && self.settings.language.is_some() {
+            return Some("the code has arguments, which the pool's spares do not get".into());
+        }
         if !sandbox.packages.is_empty() || !own.packages.is_empty() {
             return Some("packages were installed for the run, which the pool's spares do not have".into());
         }

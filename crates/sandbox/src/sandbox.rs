@@ -8,8 +8,8 @@ use crate::level::shorten;
 use crate::writer::{ChangeSet, lookup_beneath};
 use crate::{
     ApplyMode, Backend, Build, BuildCache, Cancel, Egress, EntryKind, Environment, Error, Event, Host,
-    Installed, Level, Limits, Outcome, Processes, Program, Request, Running, Source, Stdin, Workspace,
-    adds_git_driver, protection,
+    Installed, Language, Level, Limits, Outcome, Processes, Program, Request, Running, Source, Stdin,
+    Workspace, adds_git_driver, protection,
 };
 
 /// The folders in which programs are looked up unless [`Sandbox::search_path`] says otherwise, and `PATH` inside.
@@ -70,6 +70,7 @@ pub struct Sandbox {
     pub(crate) directory: Option<String>,
     pub(crate) files: Vec<(String, Source)>,
     pub(crate) environment: Variables,
+    pub(crate) arguments: Vec<OsString>,
     pub(crate) stdin: Stdin,
     pub(crate) read_only: Vec<PathBuf>,
     pub(crate) read_write: Vec<PathBuf>,
@@ -219,6 +220,14 @@ impl Sandbox {
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets the arguments of [`Program::Code`], which it finds where its language has them, such as `sys.argv[1:]`.
+    /// Default none. [`Program::Argv`] has its own, and SQL in the SQLite shell takes none.
+    #[must_use]
+    pub fn arguments<T: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = T>) -> Self {
+        self.arguments = arguments.into_iter().map(Into::into).collect();
         self
     }
 
@@ -392,7 +401,11 @@ impl Sandbox {
 
     fn check(&self, program: &Program) -> Result<(), Error> {
         self.check_settings()?;
-        check_program(program, self.environment_size())
+        if let (Program::Code { language: Language::Sqlite, .. }, [first, ..]) = (program, &*self.arguments) {
+            return Err(refused("argument", &first.to_string_lossy(), "code in sqlite takes no arguments"));
+        }
+        let size = check_arguments(&self.arguments, self.environment_size())?;
+        check_program(program, size)
     }
 
     /// The bytes that the caller's variables take in the memory of a program, each with its pointer.
@@ -596,26 +609,7 @@ pub(crate) fn check_program(program: &Program, environment: u64) -> Result<(), E
             if arguments.first().is_none_or(|first| first.is_empty()) {
                 return Err(refused("program", "", "the argument list is empty"));
             }
-            let mut total = environment;
-            for argument in arguments {
-                let size = argument.len() as u64;
-                if argument.as_encoded_bytes().contains(&0) {
-                    return Err(refused("argument", &argument.to_string_lossy(), "it has a NUL byte"));
-                }
-                check_size(
-                    "argument",
-                    size,
-                    MAXIMUM_ARGUMENT,
-                    "hand it over in a file or by standard input",
-                )?;
-                total += size + 9;
-            }
-            check_size(
-                "argument list with the environment",
-                total,
-                MAXIMUM_ARGUMENTS,
-                "hand it over in a file or by standard input",
-            )
+            check_arguments(arguments, environment).map(drop)
         }
         // Its code was checked before it was built.
         Program::Ready(_) => Ok(()),
@@ -629,6 +623,22 @@ pub(crate) fn check_program(program: &Program, environment: u64) -> Result<(), E
     }
 }
 
+/// Checks a list of arguments, and gives its size together with what shares the kernel's limit.
+fn check_arguments(arguments: &[OsString], beside: u64) -> Result<u64, Error> {
+    const HINT: &str = "hand it over in a file or by standard input";
+    let mut total = beside;
+    for argument in arguments {
+        let size = argument.len() as u64;
+        if argument.as_encoded_bytes().contains(&0) {
+            return Err(refused("argument", &argument.to_string_lossy(), "it has a NUL byte"));
+        }
+        check_size("argument", size, MAXIMUM_ARGUMENT, HINT)?;
+        total += size + 9;
+    }
+    check_size("argument list with the environment", total, MAXIMUM_ARGUMENTS, HINT)?;
+    Ok(total)
+}
+
 fn check_size(what: &'static str, size: u64, maximum: u64, hint: &'static str) -> Result<(), Error> {
     if size > maximum {
         return Err(Error::TooLarge { what, size, maximum, hint });
@@ -639,7 +649,6 @@ fn check_size(what: &'static str, size: u64, maximum: u64, hint: &'static str) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Language;
 
     #[test]
     fn hostile_file_names_are_refused() {

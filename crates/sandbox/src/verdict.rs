@@ -114,16 +114,34 @@ impl Verdict {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Wall-clock time from the start of the set-up to the end of the last process.
+    /// Wall-clock time from the start of the set-up to the end of the last process. As JSON `wall_ms`.
+    #[serde(rename = "wall_ms", with = "milliseconds")]
     pub wall: Duration,
-    /// Processor time in user mode, all processes.
+    /// Processor time in user mode, all processes. As JSON `user_ms`.
+    #[serde(rename = "user_ms", with = "milliseconds")]
     pub user: Duration,
-    /// Processor time in kernel mode, all processes, the set-up of the sandbox included.
+    /// Processor time in kernel mode, all processes, the set-up of the sandbox included. As JSON `system_ms`.
+    #[serde(rename = "system_ms", with = "milliseconds")]
     pub system: Duration,
     /// The largest resident set of a single process, in bytes.
     pub largest_process: u64,
     /// The most memory that all processes had together, in bytes. Only a cgroup can tell.
     pub peak_memory: Option<u64>,
+}
+
+/// A time as a number of milliseconds, exact to a microsecond.
+mod milliseconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(time.as_micros() as f64 / 1e3)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(deserializer)? / 1e3).map_err(D::Error::custom)
+    }
 }
 
 /// One protection or limit.

@@ -1,5 +1,6 @@
 //! `toolpost exec`
 
+mod advice;
 mod ended;
 mod live;
 mod session;
@@ -25,10 +26,13 @@ use crate::wanted::Wanted;
 const MAX_CODE: u64 = 128 << 20;
 
 pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    if args.sessions {
+        return session::list(printer);
+    }
     if let Some(id) = &args.session {
         return session::run(id, args, config, printer);
     }
-    let program = program(args)?;
+    let program = program(args, None)?;
     let lang = match &program {
         Program::Code { language, .. } => Some(*language),
         _ => None,
@@ -36,6 +40,9 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
     let wanted = Wanted::new(args, lang, config)?;
     let mut sandbox =
         wanted.sandbox(launcher::search_path().unwrap_or_default(), args.timeout)?.stdin(stdin(args)?);
+    if args.code.is_some() {
+        sandbox = sandbox.arguments(&args.command);
+    }
     for (name, path) in attachments(args)? {
         sandbox = sandbox.file(name, Source::Path(path));
     }
@@ -43,7 +50,7 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
     let mut live = Live::new(printer);
     let mut outcome = supervised(&sandbox, &program, &mut live)?;
     if live.is_closed() {
-        return Ok(Exit::Ok);
+        return live.closed();
     }
     let (files, trouble) = match &args.artifacts {
         None => (Vec::new(), None),
@@ -56,7 +63,7 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
         outcome.artifacts.clear();
         outcome.applied = Some(super::held::review(held, &args.directory.allow_protected, printer)?);
     }
-    Ended::new(&outcome, &files)?.close(live, trouble, printer)
+    Ended::new(&outcome, &files)?.advised(&program, args).close(live, trouble, printer)
 }
 
 /// The files that are put into the workspace: their names there, and where they are.
@@ -100,17 +107,20 @@ fn supervised(
     Ok(outcome?)
 }
 
-fn program(args: &ExecArgs) -> Result<Program, Failure> {
+/// The program. `known` is the language of its code unless the command line names another.
+fn program(args: &ExecArgs, known: Option<Language>) -> Result<Program, Failure> {
     let Some(path) = args.code.as_deref() else {
+        for (option, is_given) in
+            [("--lang", args.lang.is_some()), ("--requirement", !args.requirement.is_empty())]
+        {
+            if is_given {
+                return Err(Failure::usage(format!("`{option}` is for code, and `--` begins a command"))
+                    .hint("Name a file with code before `--`, or `-` for standard input."));
+            }
+        }
         return command(args);
     };
-    let language = match (args.lang, path.extension().and_then(|extension| extension.to_str())) {
-        (Some(language), _) => language,
-        (None, Some(extension)) => {
-            Language::from_extension(extension).ok_or_else(|| unknown_language(path))?
-        }
-        (None, None) => return Err(unknown_language(path)),
-    };
+    let language = args.lang.or_else(|| of_name(path)).or(known).ok_or_else(|| unknown_language(path))?;
     let source: Box<dyn io::Read> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
@@ -141,6 +151,11 @@ fn command(args: &ExecArgs) -> Result<Program, Failure> {
         }
     }
     Ok(Program::argv(command))
+}
+
+/// The language that the name of a file tells.
+fn of_name(path: &Path) -> Option<Language> {
+    Language::from_extension(path.extension()?.to_str()?)
 }
 
 fn unknown_language(path: &Path) -> Failure {

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use toolpost_sandbox::start_detached;
 
-use super::wire::{Answer, Frame, Request};
+use super::wire::{Answer, Description, Frame, Request};
 use super::{holder, place};
 use crate::env;
 use crate::exit::Exit;
@@ -59,6 +60,35 @@ impl Connection {
         self.ask(request)?;
         self.answer(&mut |_| {}).map(drop)
     }
+}
+
+/// The longest time that a holder may take to say what its session is.
+const DESCRIPTION: Duration = Duration::from_secs(2);
+
+impl Connection {
+    /// What the session is.
+    pub(crate) fn describe(&self) -> Result<Description, Failure> {
+        self.0.set_read_timeout(Some(DESCRIPTION)).map_err(|error| wrong(&error))?;
+        self.ask(&Request::Describe)?;
+        match self.answer(&mut |_| {})? {
+            Answer::Described(description) => Ok(description),
+            _ => Err(wrong(&ErrorKind::InvalidData.into())),
+        }
+    }
+}
+
+/// The sessions that there are, by name. One whose holder does not answer is left out.
+pub(crate) fn list() -> Result<Vec<Description>, Failure> {
+    let folder = place::folder()?;
+    let entries =
+        folder.read_dir().map_err(|error| Failure::file("the folder of the sessions", &folder, &error))?;
+    let sockets = entries.flatten().map(|entry| entry.path());
+    let mut all: Vec<Description> = sockets
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .filter_map(|path| connect(&path).ok().flatten()?.describe().ok())
+        .collect();
+    all.sort_by(|left, right| left.id.cmp(&right.id));
+    Ok(all)
 }
 
 /// The session of a name, if there is one.

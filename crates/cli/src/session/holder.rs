@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use toolpost_sandbox::{Cancel, CellLimits, Event, Language, Reset, Session, SessionLimits, Source};
+use toolpost_sandbox::{Cancel, CellLimits, Event, Language, Level, Reset, Session, SessionLimits, Source};
 
 use super::place;
-use super::wire::{Answer, Frame, Request};
+use super::wire::{Answer, Description, Frame, Request};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::wanted::Wanted;
@@ -48,6 +48,8 @@ struct Member {
     id: String,
     wanted: Wanted,
     session: Session,
+    /// What its sandbox was given.
+    level: Level,
     /// Ends its cells for good.
     cancel: Cancel,
     socket: PathBuf,
@@ -118,6 +120,7 @@ impl Holder {
         let member = Arc::new(Member {
             id: id.to_owned(),
             wanted,
+            level: session.report()?.effective,
             session,
             cancel: Cancel::new(),
             socket: socket.clone(),
@@ -177,6 +180,7 @@ impl Holder {
         lock(&self.work).0 += 1;
         let request =
             Frame::read(stream).and_then(|frame| frame.map(|frame| frame.read_message()).transpose());
+        let is_use = !matches!(request, Ok(None | Some(Request::Describe)));
         let answer = match request {
             // Somebody looked whether the session is there.
             Ok(None) => None,
@@ -195,9 +199,25 @@ impl Holder {
             let _ = Frame::message(&answer).and_then(|frame| frame.write(stream));
         }
         let mut work = lock(&self.work);
-        *work = (work.0 - 1, Instant::now());
+        // Who only looks at a session does not use it.
+        *work = (work.0 - 1, if is_use { Instant::now() } else { work.1 });
         drop(work);
         self.changed.notify_all();
+    }
+
+    fn describe(&self, member: &Member) -> Description {
+        let (at_work, since) = *lock(&self.work);
+        let idle = since.elapsed();
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let keep = member.wanted.keep.unwrap_or(KEEP);
+        Description {
+            id: member.id.clone(),
+            language: member.session.language(),
+            level: member.level,
+            idle_ms: milliseconds(idle),
+            // This request is at work too.
+            ends_after_ms: (at_work <= 1).then(|| milliseconds(keep.saturating_sub(idle))),
+        }
     }
 
     fn answer(
@@ -208,6 +228,7 @@ impl Holder {
     ) -> Result<Answer, Failure> {
         match request {
             Request::Begin { .. } => return Err(Failure::usage("the session has begun")),
+            Request::Describe => return Ok(Answer::Described(self.describe(member))),
             Request::Interrupt => {
                 member.session.interrupt();
             }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use toolpost_sandbox::{Language, Level};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -39,6 +40,8 @@ pub(crate) enum Request {
         /// Where files that it makes are put.
         artifacts: Option<PathBuf>,
     },
+    /// Say what the session is.
+    Describe,
     /// A fresh interpreter; the files stay.
     Reset,
     /// End the cell that runs, as Ctrl-C does.
@@ -52,12 +55,29 @@ pub(crate) enum Request {
     End,
 }
 
+/// A session, as it is now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Description {
+    /// Its name.
+    pub(crate) id: String,
+    /// What its interpreter runs.
+    pub(crate) language: Language,
+    /// The level of the sandbox that it was given.
+    pub(crate) level: Level,
+    /// How long nobody has used it.
+    pub(crate) idle_ms: u64,
+    /// In what time it ends if nobody uses it; none while code runs in it or a fork.
+    pub(crate) ends_after_ms: Option<u64>,
+}
+
 /// What the holder answers.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
     /// It is done.
     Done,
+    /// What the session is.
+    Described(Description),
     /// A cell has ended.
     Ended {
         /// The outcome.

@@ -73,6 +73,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("apply", "--allow-protected"), by!(directory::apply_allow_protected)),
         (("discard", "<ID>"), by!(directory::discard)),
         (("undo", "[ID]"), by!(directory::review)),
+        (("exec", "--sessions"), by!(session::sessions)),
         (("exec", "--review"), by!(directory::review)),
         (("exec", "--discard"), by!(directory::discard)),
         (("exec", "--live"), by!(directory::live)),

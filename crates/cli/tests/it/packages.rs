@@ -199,6 +199,14 @@ pub(crate) fn profile() {
     assert!(made["environment"]["installed"].to_string().contains("hello-toolpost==1.0"), "{made:#}");
     assert!(data.join("toolpost/environments/own").is_dir());
     assert_eq!(env.run_with(USES, words).ok().out, "1.0\n");
+    // The setting counts too.
+    let set =
+        |words: &[&str]| env.run_with(USES, ["exec", "--config", "code.profile=own"].iter().chain(words));
+    assert_eq!(set(&["--lang", "python", "-"]).ok().out, "1.0\n");
+    let unknown =
+        env.run_with(USES, ["exec", "--config", "code.profile=other", "--lang", "python", "-"]).exit(1);
+    assert!(unknown.err.contains("there is no environment `other`"), "{unknown}");
+    env.run(["exec", "--config", "code.profile=other", "--", "true"]).ok();
 
     let listed = env.run(["image", "ls", "--json"]).ok().json();
     assert_eq!(listed["environments"][0]["name"], "own", "{listed:#}");

@@ -3,13 +3,17 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use rmcp::model::{
     CallToolResult, ContentBlock, GetPromptResult, JsonObject, MetaObject, Prompt, PromptArgument,
     PromptMessage, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, Role, Tool,
     ToolAnnotations,
 };
 use serde_json::{Map, Value, json};
-use toolpost_core::{Artifact, Content, Output, PromptSpec, ResourceSpec, Status, ToolError, ToolSpec};
+use toolpost_core::{
+    Artifact, ArtifactData, Content, Output, PromptSpec, ResourceSpec, Status, ToolError, ToolSpec,
+};
 
 /// Under this key of a result's `_meta` stands the whole error.
 pub(crate) const ERROR: &str = "toolpost/error";
@@ -17,6 +21,11 @@ pub(crate) const ERROR: &str = "toolpost/error";
 pub(crate) const STATUS: &str = "toolpost/status";
 /// Under this key stand the files that were made, without their bytes.
 pub(crate) const ARTIFACTS: &str = "toolpost/artifacts";
+/// Kinds of files that clients show as images.
+const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+/// Pictures of one result, and their bytes together.
+const MAX_PICTURES: usize = 10;
+const MAX_PICTURES_BYTES: usize = 4 << 20;
 /// A value that is no object is in this property for clients of the older era.
 pub(crate) const WRAPPED: &str = "result";
 
@@ -79,7 +88,7 @@ fn wrapped_schema(schema: &Value) -> JsonObject {
 
 /// What a tool answered.
 pub(crate) fn result(output: Output, is_legacy: bool) -> CallToolResult {
-    let content = if output.content.is_empty() {
+    let mut content: Vec<ContentBlock> = if output.content.is_empty() {
         match &output.structured {
             Some(_) => vec![ContentBlock::text(output.model_text())],
             None => Vec::new(),
@@ -87,6 +96,7 @@ pub(crate) fn result(output: Output, is_legacy: bool) -> CallToolResult {
     } else {
         output.content.iter().filter_map(block).collect()
     };
+    content.extend(pictures(&output.artifacts));
     let mut meta = Map::new();
     if output.status() != Status::Success {
         meta.insert(STATUS.to_owned(), "partial".into());
@@ -102,6 +112,20 @@ pub(crate) fn result(output: Output, is_legacy: bool) -> CallToolResult {
     });
     result.meta = (!meta.is_empty()).then_some(MetaObject(meta));
     result
+}
+
+/// The pictures among the files that a tool made, as far as they fit.
+fn pictures(artifacts: &[Artifact]) -> impl Iterator<Item = ContentBlock> {
+    let mut left = MAX_PICTURES_BYTES;
+    let fitting = artifacts.iter().filter_map(move |artifact| {
+        let ArtifactData::Bytes(bytes) = &artifact.data else { return None };
+        if !PICTURES.contains(&artifact.media_type.as_str()) {
+            return None;
+        }
+        left = left.checked_sub(bytes.len())?;
+        Some(ContentBlock::image(BASE64_STANDARD.encode(bytes), &artifact.media_type))
+    });
+    fitting.take(MAX_PICTURES)
 }
 
 /// What a tool failed with: a sentence for the model, the whole of it for programs.
@@ -294,6 +318,25 @@ mod tests {
         let other = messages(&Output::json(json!({ "role": "user" })), "");
         assert_eq!(other.messages.len(), 1);
         assert_eq!(other.description, None);
+    }
+
+    #[test]
+    fn pictures_are_image_content_as_far_as_they_fit() {
+        let picture = |name: &str, size: usize| Artifact::from_bytes(name, "image/png", vec![0; size]);
+        let mut output = Output::text("done").with_artifact(picture("figure-1.png", 3));
+        let sent = serde_json::to_value(result(output.clone(), false)).unwrap();
+        assert_eq!(
+            sent["content"],
+            json!([
+                { "type": "text", "text": "done" },
+                { "type": "image", "mimeType": "image/png", "data": "AAAA" },
+            ])
+        );
+        assert_eq!(sent["_meta"][ARTIFACTS][0]["name"], "figure-1.png");
+        output = output.with_artifact(picture("huge.png", MAX_PICTURES_BYTES));
+        output = (0..20).fold(output, |output, _| output.with_artifact(picture("small.png", 3)));
+        let sent = serde_json::to_value(result(output, false)).unwrap();
+        assert_eq!(sent["content"].as_array().unwrap().len(), 1 + MAX_PICTURES);
     }
 
     #[test]

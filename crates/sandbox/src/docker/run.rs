@@ -20,9 +20,9 @@ use super::container::Prepared;
 use super::error::DockerError;
 use super::spare::{Ready, why_gone};
 use super::tunnel::Tunnel;
-use crate::language::{CODE_PATH, FIGURES, Way};
+use crate::language::{CODE_PATH, Way};
 use crate::level::shorten;
-use crate::platform::{Capture, CopiedFolder, ResultLine, differences, open_regular, value};
+use crate::platform::{Capture, CopiedFolder, ResultLine, differences, is_value, open_regular, value};
 use crate::sandbox::check_file_name;
 use crate::{
     Artifact, Changes, Error, Event, Language, Limits, Outcome, Program, Reached, Report, Request,
@@ -131,12 +131,9 @@ impl Run<'_> {
         let mut outcome = Outcome::new(verdict, self.report.clone());
         outcome.usage = self.usage(end.as_ref());
         outcome.exit_code = exit_code;
-        outcome.value = value(
-            &finished.value,
-            finished.value_overflowed,
-            finished.line.finish().as_deref(),
-            &mut outcome.report,
-        );
+        let line = finished.line.finish();
+        outcome.value =
+            value(&finished.value, finished.value_overflowed, line.as_deref(), &mut outcome.report);
         outcome.stdout = finished.stdout.finish();
         outcome.stderr = finished.stderr.finish();
         for (captured, reached) in [(&outcome.stdout, Reached::Stdout), (&outcome.stderr, Reached::Stderr)] {
@@ -150,6 +147,9 @@ impl Run<'_> {
         {
             outcome.value = language.printed_value(&outcome.stdout);
         }
+        let prints =
+            matches!(self.request.program(), Program::Code { language, .. } if language.prints_value());
+        outcome.value_printed = outcome.value.is_some() && (prints || is_value(line.as_deref()));
         if end.is_some() {
             let after = self.list()?;
             outcome.changes = differences(&before.files, &after.files, after.left_out.is_none());
@@ -338,7 +338,9 @@ impl Run<'_> {
     fn start(&mut self, has_input: bool) -> Result<(), Error> {
         if let Some(built) = &self.built {
             let arguments = built.arguments.clone();
-            let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
+            let given = self.request.arguments();
+            let arguments: Vec<&[u8]> =
+                arguments.iter().chain(given).map(|argument| argument.as_bytes()).collect();
             return self
                 .launch(&arguments, None, has_input)?
                 .map_or(Ok(()), |error| Err(not_started(error, arguments[0])));
@@ -356,6 +358,8 @@ impl Run<'_> {
                     all.extend(arguments.iter().map(|argument| {
                         if *argument == CODE_PATH { CODE.as_bytes() } else { argument.as_bytes() }
                     }));
+                    let tail = language.tail(runner.program, std::iter::empty(), self.request.arguments());
+                    all.extend(tail.iter().map(|argument| argument.as_bytes()));
                     match self.launch(&all, Some(&language.text(source)), has_input)? {
                         None => return Ok(()),
                         Some(NotStarted { stage: b'p', error: libc::ENOENT }) => {}
@@ -418,16 +422,12 @@ impl Run<'_> {
         };
         let mut variables: Vec<(&str, &OsStr)> = vec![
             ("PATH", &search),
-            ("HOME", OsStr::new(WORKSPACE)),
+            ("HOME", OsStr::new("/tmp")),
             ("LANG", OsStr::new("C.UTF-8")),
             ("TMPDIR", OsStr::new("/tmp")),
             ("USER", OsStr::new("sandbox")),
             ("TERM", OsStr::new("dumb")),
         ];
-        let (figures, place) = FIGURES;
-        if matches!(self.request.program(), Program::Code { language: Language::Python, .. }) {
-            variables.push((figures, OsStr::new(place)));
-        }
         let leading = self.tunnel.iter().flat_map(Tunnel::variables);
         let leading: Vec<(String, String)> = leading.cloned().collect();
         let own = self.request.environment().iter().map(|(name, value)| (name.as_str(), value.as_os_str()));

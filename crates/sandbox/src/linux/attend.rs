@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use super::allowlist;
-use super::capture::value;
+use super::capture::{is_value, value};
 use super::cgroup::Group;
 use super::files::{self, Folder, Listing, Over};
 use super::launch;
@@ -17,8 +17,8 @@ use super::seccomp;
 use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
 use crate::apply::CANCELLED;
 use crate::{
-    Applied, ApplyState, Artifact, Cancel, Changes, Error, Event, Layer, Level, Limits, MissingLayer,
-    Outcome, Reached, Report, Sandbox, Usage, Verdict,
+    Applied, ApplyState, Artifact, Cancel, Changes, Error, Event, Language, Layer, Level, Limits,
+    MissingLayer, Outcome, Reached, Report, Sandbox, Usage, Verdict,
 };
 
 /// The longest time between two looks of the kernel at processor time.
@@ -139,6 +139,8 @@ pub(super) fn attend(
     let value =
         value(&finished.value, finished.value_overflowed, finished.result_line.as_deref(), &mut report)
             .or_else(|| language.filter(|_| verdict.is_ok())?.printed_value(&finished.stdout));
+    let value_printed = value.is_some()
+        && (is_value(finished.result_line.as_deref()) || language.is_some_and(Language::prints_value));
     if finished.stdout.dropped > 0 {
         report.reached.push(Reached::Stdout);
     }
@@ -190,6 +192,7 @@ pub(super) fn attend(
         stdout: finished.stdout,
         stderr: finished.stderr,
         value,
+        value_printed,
         artifacts,
         changes,
         applied,

@@ -105,6 +105,11 @@ impl ResultLine {
     }
 }
 
+/// Whether a result line is the value.
+pub(crate) fn is_value(line: Option<&[u8]>) -> bool {
+    line.is_some_and(|line| serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok())
+}
+
 /// The value: an explicit result line, else what the interpreter found.
 pub(crate) fn value(
     bytes: &[u8],

@@ -62,7 +62,7 @@ pub(crate) use toolchain::{build, detect, installer};
 #[cfg(feature = "docker")]
 pub(crate) use {
     build_cache::{Lookup, hexadecimal},
-    capture::{Capture, ResultLine, value},
+    capture::{Capture, ResultLine, is_value, value},
     copied::CopiedFolder,
     files::differences,
     java::{Names as JavaNames, names as java_names},

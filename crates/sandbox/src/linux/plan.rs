@@ -267,7 +267,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         tree.steps.push(temporary(Path::new(folder), scratch.0, scratch.1, no_execute));
     }
     if !is_from_template {
-        shown = tree.system(level, &workspace);
+        shown = tree.system(level);
     }
     tree.overlays(&facts.covered);
     let mut links = Vec::new();
@@ -692,14 +692,14 @@ impl Confinement {
 
 /// The variables of the clean environment, then the caller's, which win.
 pub(super) fn environment(
-    workspace: &Path,
+    home: &Path,
     search: &OsStr,
     own: &[(String, std::ffi::OsString)],
     scratch: &Path,
 ) -> Vec<CString> {
     let mut variables: Vec<(&str, &OsStr)> = vec![
         ("PATH", search),
-        ("HOME", workspace.as_os_str()),
+        ("HOME", home.as_os_str()),
         ("LANG", OsStr::new("C.UTF-8")),
         ("TMPDIR", scratch.as_os_str()),
         ("USER", OsStr::new("sandbox")),

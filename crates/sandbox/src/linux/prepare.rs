@@ -16,6 +16,7 @@ use super::interpreter::{Reach, is_system};
 use super::launch::{self, Plan, c_string, high};
 use super::layer::LiveDirectory;
 use super::plan::{self, Request, Visible};
+use super::root::HOME;
 use super::session::FileRules;
 use super::steps::{Pointers, Step};
 use super::supervise::{Feed, Running, Streams};
@@ -24,7 +25,7 @@ use super::workspace::HostFolder;
 use super::{Facts, identity, links, network, template, toolchain, unconfined};
 use crate::egress::PORT;
 use crate::egress::proxy::Armed;
-use crate::language::{FIGURES, HEAP};
+use crate::language::HEAP;
 use crate::ready::Payload;
 use crate::running::Pipes;
 use crate::{
@@ -624,22 +625,17 @@ pub(super) fn variables(
     let scratch = match sandbox.level {
         Some(Level::Unconfined) => std::env::temp_dir(),
         Some(Level::Minimal) => workspace.to_owned(),
-        _ if own_namespaces => PathBuf::from("/tmp"),
+        _ if own_namespaces => PathBuf::from(HOME),
         _ => workspace.to_owned(),
     };
+    // Caches and settings are no artifacts. Where there is no other place of the run's own, they stay in the workspace.
+    let home = if scratch == Path::new(HOME) && own_namespaces { Path::new(HOME) } else { workspace };
     let mut own = sandbox.environment.clone();
-    let (name, folder) = FIGURES;
-    // Where there is no other place to write to, it stays in the workspace.
-    let is_elsewhere = scratch != workspace && sandbox.level != Some(Level::Unconfined);
-    if ready.language == Some(Language::Python) && is_elsewhere && own.iter().all(|(other, _)| other != name)
-    {
-        own.push((name.to_owned(), folder.into()));
-    }
     if let Some(egress) = egress {
         let inside = (std::net::Ipv4Addr::LOCALHOST, PORT).into();
         own.extend(egress.variables(inside).into_iter().map(|(name, value)| (name, value.into())));
     }
-    plan::environment(workspace, &search_path(ready), &own, &scratch)
+    plan::environment(home, &search_path(ready), &own, &scratch)
 }
 
 /// Adds the last step: the first process with the program's arguments.
@@ -652,7 +648,10 @@ fn exec(environment: Vec<CString>, ready: &Ready, limits: &Limits, mode: &CStr, 
 /// What a program is given after its name.
 pub(super) fn arguments(ready: &Ready, limits: &Limits) -> Vec<CString> {
     let argument = |argument: &OsString| match ready.language {
-        Some(Language::Java) => c_string(argument.to_string_lossy().replace(HEAP, &toolchain::heap(limits))),
+        // Not an argument of the code.
+        Some(Language::Java) if argument.as_bytes().starts_with(b"-Xmx") => {
+            c_string(argument.to_string_lossy().replace(HEAP, &toolchain::heap(limits)))
+        }
         _ => c_string(argument.as_bytes()),
     };
     ready.arguments.iter().map(argument).collect()

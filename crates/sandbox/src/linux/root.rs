@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
 use super::launch::{c_string, duplicate};
-use super::plan::{INSIDE, WORKSPACE};
+use super::plan::INSIDE;
 use super::steps::{Step, attribute};
 use super::template::has_changed;
 use crate::Level;
@@ -22,10 +22,9 @@ pub(super) const SYSTEM: [&str; 8] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32", "/nix/store"];
 /// What level `standard` shows of `/etc` besides: data and settings that libraries and interpreters read. No accounts,
 /// keys or settings of services.
-const ETC_STANDARD: [&str; 28] = [
+const ETC_STANDARD: [&str; 27] = [
     "/etc/ca-certificates",
     "/etc/crypto-policies",
-    "/etc/fonts",
     "/etc/java",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
@@ -58,29 +57,29 @@ const ETC_VERSIONED: [&str; 3] = ["java-", "ld-musl-", "python"];
 /// More entries of `/etc` than this are not searched for such names.
 const MAX_ETC_ENTRIES: usize = 4096;
 /// What level `strict` shows of `/etc`.
-pub(super) const ETC_STRICT: [&str; 2] = ["/etc/ld.so.cache", "/etc/alternatives"];
+pub(super) const ETC_STRICT: [&str; 3] = ["/etc/ld.so.cache", "/etc/alternatives", "/etc/fonts"];
 /// Device nodes that do no harm.
 pub(super) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 /// An empty directory of the private root: the second layer that an overlay of one directory needs.
 const EMPTY: &str = "/.empty";
 /// The kind of mount that shows system directories.
 pub(super) const OVERLAY: &std::ffi::CStr = c"overlay";
+/// The home directory in a private root: caches and settings of programs go with the run, and are no artifacts.
+pub(super) const HOME: &str = "/tmp";
 /// Folders for short-lived files, and whether nothing in them can be executed.
-pub(super) const SCRATCH: [(&str, bool); 2] = [("/tmp", false), ("/dev/shm", true)];
+pub(super) const SCRATCH: [(&str, bool); 2] = [(HOME, false), ("/dev/shm", true)];
 /// Larger than any path of the private root's own files needs.
 const ROOT_OPTIONS: &str = "mode=755,size=1m,nr_inodes=512";
 
 pub(super) const READ_ONLY: u64 = attribute::READ_ONLY | attribute::NO_SETUID | attribute::NO_DEVICES;
 
-/// The small files of `/etc` in a private root; the workspace is the home directory.
-fn etc_files(workspace: &Path) -> [(&'static str, String); 5] {
-    // A colon or a line end would begin another field.
-    let home = workspace.to_str().filter(|home| !home.contains([':', '\n'])).unwrap_or("/");
+/// The small files of `/etc` in a private root.
+fn etc_files() -> [(&'static str, String); 5] {
     [
         (
             "/etc/passwd",
             format!(
-                "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:{INSIDE}:{INSIDE}:sandbox:{home}:/bin/bash\n\
+                "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:{INSIDE}:{INSIDE}:sandbox:{HOME}:/bin/bash\n\
                  nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
             ),
         ),
@@ -109,7 +108,7 @@ fn first_link(entry: &Path) -> Option<PathBuf> {
 /// What a program may read of the system in the host's own root: the same as in a private one, with the host's own
 /// small files in the place of generated ones.
 pub(super) fn readable_system() -> impl Iterator<Item = PathBuf> {
-    let files = etc_files(Path::new(WORKSPACE)).map(|(file, _)| PathBuf::from(file));
+    let files = etc_files().map(|(file, _)| PathBuf::from(file));
     SYSTEM.into_iter().map(PathBuf::from).chain(files).chain(etc_standard())
 }
 
@@ -285,12 +284,12 @@ impl Tree {
     }
 
     /// Shows the folders of the system that a level has, and gives what is shown with everything beneath.
-    pub(super) fn system(&mut self, level: Level, workspace: &Path) -> Vec<PathBuf> {
+    pub(super) fn system(&mut self, level: Level) -> Vec<PathBuf> {
         let mut shown = Vec::new();
         for folder in SYSTEM {
             self.show(&mut shown, Path::new(folder));
         }
-        for (file, content) in etc_files(workspace) {
+        for (file, content) in etc_files() {
             self.file(Path::new(file), content.into_bytes());
         }
         if level == Level::Standard {

@@ -104,7 +104,7 @@ fn make(facts: &Facts) -> Option<OwnedFd> {
     let mut tree = Tree::default();
     tree.begin(facts.mount_point());
     tree.scratch();
-    tree.system(Level::Strict, Path::new(WORKSPACE));
+    tree.system(Level::Strict);
     tree.devices();
     tree.places(Path::new(WORKSPACE), &[]);
     tree.finish();

@@ -67,10 +67,10 @@ pub(super) fn ready(sandbox: &Sandbox, program: &Program, reach: Reach) -> Resul
             let mut ready = with_arguments(found, arguments, Some(*language));
             let content = language.text(source).into_owned().into();
             ready.payload = Some(Payload { content, is_executable: false });
-            for packages in sandbox.packages.iter().filter(|packages| packages.serves(*language)) {
-                ready.needs.push(packages.folder().to_owned());
-                ready.arguments.push(packages.modules().into_os_string());
-            }
+            let packages = || sandbox.packages.iter().filter(|packages| packages.serves(*language));
+            ready.needs.extend(packages().map(|packages| packages.folder().to_owned()));
+            let folders = packages().map(|packages| packages.modules().into_os_string());
+            ready.arguments.extend(language.tail(runner.program, folders, &sandbox.arguments));
             Ok(ready)
         }
         Program::Ready(ready) => Ok(ready.clone()),
@@ -236,7 +236,7 @@ pub(crate) fn build(sandbox: &Sandbox, program: &Program, cancel: &Cancel) -> Re
         Product::Program => Program::Ready(Ready {
             path: code_path().into(),
             needs: Vec::new(),
-            arguments: Vec::new(),
+            arguments: sandbox.arguments.clone(),
             payload: Some(Payload { content, is_executable: true }),
             language: Some(*language),
         }),
@@ -248,6 +248,7 @@ pub(crate) fn build(sandbox: &Sandbox, program: &Program, cancel: &Cancel) -> Re
                     .into();
             arguments.extend([format!("-Xmx{HEAP}m").into(), "-cp".into(), code_path().into()]);
             arguments.push(names.map_or_else(|| "Main".into(), |names| names.main).into());
+            arguments.extend(sandbox.arguments.iter().cloned());
             let mut ready = with_arguments(machine, arguments, Some(*language));
             ready.payload = Some(Payload { content, is_executable: false });
             Program::Ready(ready)

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use toolpost_sandbox::{Error, Language, Outcome, Program, Sandbox, Verdict};
 
-use crate::support::{Mode, run};
+use crate::support::{Mode, quick, run};
 
 /// Runs code, or says that the language is not there.
 pub(crate) fn code(sandbox: &Sandbox, language: Language, source: &str) -> Option<Outcome> {
@@ -88,6 +88,71 @@ fn the_value_of_code_comes_back_in_the_way_of_each_language() {
             assert_eq!(&outcome.value, expected, "{mode:?} {language} {source} {}", told(&outcome));
             assert_eq!(outcome.verdict, Verdict::Ok, "{mode:?} {language} {source} {}", told(&outcome));
         }
+    }
+}
+
+#[test]
+fn code_finds_its_arguments_where_its_language_has_them() {
+    let given = ["-x", "--", "a b", "{heap}", "--lang"];
+    let cases = [
+        (Language::Python, "import sys\nprint('|'.join(sys.argv[1:]))"),
+        (Language::JavaScript, "console.log(process.argv.slice(2).join('|'))"),
+        (Language::TypeScript, "const given: string[] = process.argv.slice(2); console.log(given.join('|'))"),
+        (Language::Bash, "IFS='|'; echo \"$*\""),
+        (Language::Sh, "IFS='|'; echo \"$*\""),
+        (Language::Ruby, "puts ARGV.join('|')"),
+        (Language::Perl, "print join('|', @ARGV), \"\\n\""),
+        (Language::R, "cat(paste(commandArgs(TRUE), collapse = '|'), '\\n', sep = '')"),
+        (Language::Lua, "print(table.concat({...}, '|'))\nassert(#arg == 5)"),
+        (Language::Php, "echo implode('|', array_slice($argv, 1)), \"\\n\";"),
+        (
+            Language::Go,
+            "package main\nimport (\"fmt\"; \"os\"; \"strings\")\nfunc main() { fmt.Println(strings.Join(os.Args[1:], \"|\")) }",
+        ),
+        (
+            Language::Java,
+            "class A { public static void main(String[] a) { System.out.println(String.join(\"|\", a)); } }",
+        ),
+        (
+            Language::C,
+            "#include <stdio.h>\nint main(int c, char **v) { for (int i = 1; i < c; i++) printf(i > 1 ? \"|%s\" : \"%s\", v[i]); puts(\"\"); }",
+        ),
+    ];
+    let sandbox = Mode::available()[0]
+        .sandbox()
+        .limits(quick().with_memory(2 << 30).with_processes(256))
+        .build_limits(toolpost_sandbox::Limits::for_builds());
+    for (language, source) in cases {
+        let Some(outcome) = code(&sandbox.clone().arguments(given), language, source) else { continue };
+        assert_eq!(outcome.stdout.text(), "-x|--|a b|{heap}|--lang\n", "{language} {}", told(&outcome));
+        let Some(outcome) = code(&sandbox, language, source) else { continue };
+        // Lua's own check of their number fails without them.
+        assert_eq!(outcome.stdout.text(), "\n", "{language} {}", told(&outcome));
+    }
+    // What a pool has ready has none.
+    let pool =
+        toolpost_sandbox::Pool::builder(&Mode::available()[0].sandbox()).language(Language::Python).build();
+    if let Ok(pool) = pool {
+        let pooled = Mode::available()[0].sandbox().backend(std::sync::Arc::new(pool)).arguments(["x"]);
+        let outcome = code(&pooled, Language::Python, "import sys; sys.argv[1:]").unwrap();
+        assert_eq!(outcome.value, Some(json!(["x"])), "{}", told(&outcome));
+    }
+    let refused = run(&sandbox.arguments(["x"]), &Program::code(Language::Sqlite, "select 1;"));
+    assert!(refused.unwrap_err().to_string().contains("takes no arguments"));
+}
+
+#[test]
+fn a_value_that_was_printed_says_so() {
+    let sandbox = Mode::available()[0].sandbox();
+    for (language, source, expected) in [
+        (Language::Python, "print(1)\n6 * 7", false),
+        (Language::Python, "print('::result 42')", true),
+        (Language::Sqlite, "select 42;", true),
+        (Language::R, "6 * 7", true),
+    ] {
+        let Some(outcome) = code(&sandbox, language, source) else { continue };
+        assert!(outcome.value.is_some(), "{language} {}", told(&outcome));
+        assert_eq!(outcome.value_printed, expected, "{language} {source}");
     }
 }
 

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use toolpost_sandbox::{
-    Cancel, Error, Event, Host, Language, Layer, Level, Limits, Program, Sandbox, Stdin, Verdict,
+    Cancel, Error, Event, Host, Language, Layer, Level, Limits, Program, Sandbox, Source, Stdin, Unmet,
+    Verdict,
 };
 
 use crate::support::{Mode, bash, python, quick, run};
@@ -103,12 +104,9 @@ fn the_environment_is_clean_and_the_callers_values_arrive() {
             &mode.sandbox().env("TOKEN_NAME", "a b=c"),
             "import os\nprint(os.getcwd())\n[sorted(os.environ), os.environ['TOKEN_NAME'], os.environ['HOME'] == os.getcwd()]",
         );
-        // Where there is a folder for it besides the workspace.
-        let figures = (mode != Mode::Shared).then_some("MPLCONFIGDIR");
-        let mut names = vec!["HOME", "LANG"];
-        names.extend(figures);
-        names.extend(["PATH", "TERM", "TMPDIR", "TOKEN_NAME", "USER"]);
-        let expected = json!([names, "a b=c", true]);
+        let names = ["HOME", "LANG", "PATH", "TERM", "TMPDIR", "TOKEN_NAME", "USER"];
+        // Only where there is no other place of the run's own.
+        let expected = json!([names, "a b=c", mode == Mode::Shared]);
         assert_eq!(outcome.value.unwrap(), expected, "{mode:?}");
         if mode == Mode::Strict {
             assert_eq!(outcome.stdout.text(), "/workspace\n");
@@ -117,10 +115,10 @@ fn the_environment_is_clean_and_the_callers_values_arrive() {
 }
 
 #[test]
-fn what_matplotlib_keeps_is_no_artifact_unless_the_caller_says_where() {
-    // What the library does with the variable when it is first imported.
-    let code = "import os\nplace = os.environ['MPLCONFIGDIR']\nos.makedirs(place, exist_ok=True)\n\
-        open(place + '/fontlist.json', 'w').write('x')\nopen('figure.png', 'w').write('x')\nplace";
+fn what_programs_keep_in_the_home_directory_is_no_artifact_unless_the_caller_says_where() {
+    let code = "import os, pwd\nplace = os.path.expanduser('~/.cache/fontconfig')\nos.makedirs(place)\n\
+        open(place + '/fonts', 'w').write('x')\nopen('figure.png', 'w').write('x')\n\
+        pwd.getpwuid(os.getuid()).pw_dir";
     for mode in Mode::available().into_iter().filter(|mode| *mode != Mode::Shared) {
         let sandbox = mode.sandbox();
         let pool = toolpost_sandbox::Pool::builder(&sandbox).language(Language::Python).children(1).build();
@@ -131,10 +129,86 @@ fn what_matplotlib_keeps_is_no_artifact_unless_the_caller_says_where() {
             };
             let outcome = python(&sandbox, code);
             assert_eq!(made(&outcome), ["figure.png"], "{mode:?} {:?}", outcome.value);
-            let outcome = python(&sandbox.env("MPLCONFIGDIR", "mine"), code);
-            assert_eq!(made(&outcome), ["figure.png", "mine/fontlist.json"], "{mode:?}");
+            assert_eq!(outcome.value, Some(json!("/tmp")), "{mode:?}");
+            let outcome = python(&sandbox.env("HOME", "mine"), code);
+            assert_eq!(made(&outcome), ["figure.png", "mine/.cache/fontconfig/fonts"], "{mode:?}");
         }
     }
+}
+
+/// As much of matplotlib as the driver looks at: figures that draw their titles.
+const FIGURES: [(&str, &str); 3] = [
+    ("matplotlib/__init__.py", ""),
+    (
+        "matplotlib/figure.py",
+        "class Figure:\n    def savefig(self, target, format=None):\n        data = b'PNG ' + self.title.encode()\n\
+         \x20       target.write(data) if format else open(target, 'wb').write(data)\n",
+    ),
+    (
+        "matplotlib/pyplot.py",
+        "from matplotlib.figure import Figure\nopened = {}\n\
+         def figure(number=None):\n    number = number or len(opened) + 1\n\
+         \x20   return opened.setdefault(number, Figure())\n\
+         def title(text):\n    figure(max(opened, default=1)).title = text\n    return Figure()\n\
+         def get_fignums():\n    return sorted(opened)\n\
+         def close(which):\n    opened.clear()\n\
+         def show():\n    raise SystemError('this one shows nothing')\n",
+    ),
+];
+
+#[test]
+fn figures_that_are_shown_or_left_open_become_files() {
+    let before = "import matplotlib.pyplot as plt\n";
+    for (code, expected) in [
+        ("plt.title('a')", vec![("figure-1.png", "PNG a")]),
+        // Each `show` begins anew, as a window does.
+        (
+            "plt.title('a'); plt.show(block=False); plt.title('b'); plt.figure(); plt.title('c')",
+            vec![("figure-1.png", "PNG a"), ("figure-2.png", "PNG b"), ("figure-3.png", "PNG c")],
+        ),
+        // One that the code saved is not saved again, and no file of the code's is overwritten.
+        ("plt.title('a'); plt.figure(1).savefig('mine.png')", vec![("mine.png", "PNG a")]),
+        (
+            "open('figure-1.png', 'w').write('mine'); plt.title('a')",
+            vec![("figure-1-1.png", "PNG a"), ("figure-1.png", "mine")],
+        ),
+        ("plt.title('a'); raise SystemExit(0)", vec![("figure-1.png", "PNG a")]),
+        ("plt.title('a'); 1 / 0", vec![]),
+    ] {
+        let sandbox = FIGURES.iter().fold(Mode::available()[0].sandbox(), |sandbox, (name, text)| {
+            sandbox.file(*name, Source::Bytes(text.as_bytes().to_vec()))
+        });
+        let outcome = python(&sandbox, &format!("{before}{code}"));
+        let made: Vec<(&str, String)> = outcome
+            .artifacts
+            .iter()
+            .map(|file| (file.path.as_str(), String::from_utf8(file.read().unwrap()).unwrap()))
+            .collect();
+        let expected: Vec<(&str, String)> =
+            expected.into_iter().map(|(name, text)| (name, text.to_owned())).collect();
+        assert_eq!(made, expected, "{code} {}", outcome.stderr.text());
+        assert_eq!(outcome.value, None, "{code}: what drawing gives back is no result");
+    }
+}
+
+#[test]
+fn a_failed_connection_of_python_says_where_it_led() {
+    let code = "import urllib.request\nurllib.request.urlopen('http://name.invalid:8080/')";
+    let outcome = python(&Mode::available()[0].sandbox(), code);
+    let text = outcome.stderr.text();
+    assert!(text.ends_with("\nno connection to name.invalid:8080\n"), "{text}");
+    let found = Unmet::find(&Program::code(Language::Python, code), "", &text, &outcome.report);
+    let [Unmet::Connection { host, .. }] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!(host.as_deref(), Some("name.invalid:8080"));
+    let fine = python(&Mode::available()[0].sandbox(), "import socket\nopen('missing')");
+    assert!(!fine.stderr.text().contains("no connection"), "{}", fine.stderr.text());
+}
+
+#[test]
+fn modules_of_the_workspace_leave_no_compiled_files() {
+    let sandbox = Mode::available()[0].sandbox().file("helper.py", Source::Bytes(b"x = 42".to_vec()));
+    let outcome = python(&sandbox, "import helper\nhelper.x");
+    assert_eq!((outcome.value, outcome.artifacts.len()), (Some(json!(42)), 0));
 }
 
 #[test]

@@ -4,10 +4,10 @@ use serde_json::json;
 use toolpost_sandbox::{Language, Limits, Sandbox, Session};
 
 use crate::sessions::{run, value};
-use crate::support::Mode;
+use crate::support::{Mode, python};
 
-/// A session whose Python has a library: that of the folder which `TOOLPOST_TEST_PYTHON` names, or the system's.
-fn with(library: &str) -> Option<Session> {
+/// A sandbox with a Python: that of the folder which `TOOLPOST_TEST_PYTHON` names, or the system's.
+fn sandbox() -> Option<Sandbox> {
     let mode = Mode::available().into_iter().find(|mode| *mode != Mode::Shared)?;
     let mut sandbox: Sandbox = mode.sandbox().limits(Limits::default().with_memory(2 << 30));
     #[expect(clippy::disallowed_methods, reason = "the machine says where its Python with libraries is")]
@@ -16,7 +16,12 @@ fn with(library: &str) -> Option<Session> {
         search.push(":/usr/bin:/bin");
         sandbox = sandbox.search_path(search);
     }
-    let session = Session::start(&sandbox, Language::Python).unwrap();
+    Some(sandbox)
+}
+
+/// A session whose Python has a library.
+fn with(library: &str) -> Option<Session> {
+    let session = Session::start(&sandbox()?, Language::Python).unwrap();
     if run(&session, &format!("import {library}")).verdict.is_ok() {
         return Some(session);
     }
@@ -49,6 +54,21 @@ fn open_figures_come_back_as_png_without_the_code_asking_for_a_file() {
     assert_eq!(session.download("figure-4-1.png", 10).unwrap(), b"mine");
     let fork = session.fork(1).unwrap().pop().unwrap();
     assert_eq!(run(&fork, "plt.plot([2])\n1").artifacts.len(), 1);
+}
+
+#[test]
+fn a_run_without_a_session_shows_the_same() {
+    let Some(session) = with("matplotlib, pandas") else { return };
+    drop(session);
+    let code = "import matplotlib.pyplot as plt, pandas as pd\nplt.plot([1, 2])\nplt.show()\nplt.bar([1], [2])\n\
+                plt.savefig('mine.png')\nplt.figure()\nplt.plot([3])\npd.DataFrame({'a': [1, 2]})";
+    let outcome = python(&sandbox().unwrap(), code);
+    let names: Vec<&str> = outcome.artifacts.iter().map(|artifact| artifact.path.as_str()).collect();
+    assert_eq!(names, ["figure-1.png", "figure-2.png", "mine.png"], "{:?}", outcome.stderr.text());
+    assert_eq!(outcome.stderr.text(), "", "neither fontconfig nor matplotlib complains");
+    let value = outcome.value.unwrap();
+    assert_eq!((&value["type"], &value["data"]), (&json!("DataFrame"), &json!([[1], [2]])));
+    assert_eq!(value["text"], "   a\n0  1\n1  2");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use toolpost::format_duration;
-use toolpost_sandbox::{Applied, ApplyState, Interruption, Reached, Verdict};
+use toolpost_sandbox::{Applied, ApplyState, Interruption, Language, Reached, Unmet, Verdict};
 
 use super::run::CodeResult;
 
@@ -77,6 +77,35 @@ pub(super) fn applied(applied: &Applied) -> Vec<String> {
     remarks
 }
 
+/// A remark on something that the program lacked.
+pub(super) fn unmet(unmet: &Unmet) -> Option<String> {
+    Some(match unmet {
+        Unmet::Module { language: Language::Python, module, profile, .. } => {
+            let way = match profile {
+                Some(name) => format!("`toolpost image build {name}` and the setting `code.profile={name}`"),
+                None => "a profile (`toolpost image build`) and the setting `code.profile`".to_owned(),
+            };
+            format!(
+                "`{module}` is not installed: write the code without it. The operator can add it by {way}."
+            )
+        }
+        Unmet::Module { module, language, .. } => format!(
+            "`{module}` is not installed, and code cannot install it: write the {language} without it."
+        ),
+        Unmet::Command { name } => format!(
+            "The command `{name}` is not available: use another one, or do it in the code. The operator can install it."
+        ),
+        Unmet::Connection { host, has_proxy, .. } => {
+            let to = host.as_ref().map(|host| format!(" to `{host}`")).unwrap_or_default();
+            let proxy = if *has_proxy { ", and the code must use the proxy of HTTPS_PROXY" } else { "" };
+            format!(
+                "The sandbox blocks connections{to}. The operator can allow a host by the setting `egress_policy`{proxy}."
+            )
+        }
+        _ => return None,
+    })
+}
+
 /// A remark on a limit that did not end the program.
 pub(super) fn reached(reached: Reached) -> Option<&'static str> {
     Some(match reached {
@@ -124,7 +153,12 @@ fn size(bytes: u64) -> String {
 pub(super) fn text(result: &CodeResult, ending: Option<&str>, notes: &[String]) -> String {
     let mut parts = Vec::new();
     if let Some(value) = &result.value {
-        parts.push(format!("value: {value}"));
+        // A table or an array, whose rows are in the structured result.
+        let shown = value.get("shape").and_then(|_| value.get("text")?.as_str());
+        parts.push(match shown {
+            Some(text) => format!("value:\n{text}"),
+            None => format!("value: {value}"),
+        });
     }
     for (name, output) in [("stdout", &result.stdout), ("stderr", &result.stderr)] {
         if !output.is_empty() {

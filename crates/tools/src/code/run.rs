@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use serde_json::{Value, json};
 use toolpost::{Artifact, Ctx, Evidence, ToolError, data, tool};
-use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Pool, Program, Stdin};
+use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Pool, Program, Stdin, Unmet};
 
 use super::output_log::OutputLog;
 use super::session::{CodeSession, Held};
@@ -148,7 +148,7 @@ fn run(
         Some(pool) => pool.run(|| settings.ahead(), &sandbox, program, cancel, on_event),
         None => sandbox.run(program, cancel, on_event),
     })?;
-    answer(&outcome, artifacts(&outcome)?, Vec::new())
+    answer(program, &outcome, artifacts(&outcome)?, Vec::new())
 }
 
 /// Runs a cell in a session of the call's scope.
@@ -167,7 +167,7 @@ fn run_cell(
     let ended = ended?;
     let made = artifacts(&ended)?;
     let notes = held.notes.into_iter().chain(Held::hand_back(&made, ctx)?).collect();
-    answer(&ended, made, notes)
+    answer(&Program::code(language, code), &ended, made, notes)
 }
 
 pub(super) fn settings_of(ctx: &Ctx) -> CodeSettings {
@@ -207,6 +207,7 @@ pub(super) fn artifacts(outcome: &Outcome) -> Result<Vec<Artifact>, ToolError> {
 }
 
 fn answer(
+    program: &Program,
     outcome: &Outcome,
     artifacts: Vec<Artifact>,
     remarks: Vec<String>,
@@ -234,7 +235,8 @@ fn answer(
     // How fast it was is nothing to a model; the evidence has it.
     let notes = outcome.report.notes.iter().filter(|note| !note.starts_with(Pool::COLD)).cloned();
     let applied = outcome.applied.iter().flat_map(describe::applied);
-    let remarks = applied.chain(remarks);
+    let unmet = Unmet::find(program, &result.stdout, &result.stderr, &outcome.report);
+    let remarks = applied.chain(remarks).chain(unmet.iter().filter_map(describe::unmet));
     let notes: Vec<String> = reached.map(ToOwned::to_owned).chain(notes).chain(remarks).collect();
     let text = describe::text(&result, describe::verdict(&outcome.verdict).as_deref(), &notes);
     let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use serde::Deserialize as _;
 use serde_json::Value;
-use toolpost_sandbox::{Layer, Outcome, Report, Usage, Verdict};
+use toolpost_sandbox::{Layer, Outcome, Program, Report, Unmet, Usage, Verdict};
 
+use super::advice;
 use super::live::Live;
-use crate::args::Format;
+use crate::args::{ExecArgs, Format};
 use crate::commands::held;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -24,6 +25,8 @@ pub(super) struct Ended {
     outcome: Value,
     /// Where each artefact was put, if they were; none for a rejected one.
     files: Vec<Option<String>>,
+    /// What would have given the program what it lacked.
+    hints: Vec<String>,
 }
 
 impl Ended {
@@ -38,7 +41,15 @@ impl Ended {
         let verdict = Verdict::deserialize(&outcome["verdict"]).map_err(|error| defect(&error))?;
         let report = Report::deserialize(&outcome["report"]).map_err(|error| defect(&error))?;
         let usage = Usage::deserialize(&outcome["usage"]).map_err(|error| defect(&error))?;
-        Ok(Self { verdict, report, usage, outcome, files })
+        Ok(Self { verdict, report, usage, outcome, files, hints: Vec::new() })
+    }
+
+    /// The same with advice on what the program lacked.
+    pub(super) fn advised(mut self, program: &Program, args: &ExecArgs) -> Self {
+        let text = |stream: &str| self.outcome[stream]["text"].as_str().unwrap_or_default();
+        let found = Unmet::find(program, text("stdout"), text("stderr"), &self.report);
+        self.hints = advice::hints(&found, args);
+        self
     }
 
     /// Tells it, and says how the command ends.
@@ -54,8 +65,15 @@ impl Ended {
         let has_layer = self.report.has(Layer::PrivateLayer);
         let ran = if has_layer { Ran::Layer(level) } else { Ran::Exec(level) };
         match trouble.or_else(denied).or_else(|| verdict::failure(&self.verdict, ran)) {
-            Some(failure) => Err(failure),
-            None => Ok(Exit::Ok),
+            Some(failure) => {
+                Err(self.hints.iter().fold(failure, |failure, hint| failure.hint(hint.as_str())))
+            }
+            None => {
+                for hint in &self.hints {
+                    printer.note(&format!("{} {hint}", paint(HINT, "hint:")));
+                }
+                Ok(Exit::Ok)
+            }
         }
     }
 
@@ -67,9 +85,8 @@ impl Ended {
             Format::Text => {}
         }
         let value = &self.outcome["value"];
-        if !value.is_null() {
-            let value = style::one_line(&value.to_string(), 500);
-            printer.note(&format!("{} {value}", paint(GOOD, "value:")));
+        if !value.is_null() && self.outcome["value_printed"] != true {
+            live.value(&value_text(value), printer)?;
         }
         for (index, artifact) in self.outcome["artifacts"].as_array().into_iter().flatten().enumerate() {
             let path = artifact["path"].as_str().unwrap_or_default();
@@ -119,6 +136,17 @@ impl Ended {
             format!("without {}", layer.as_str().unwrap_or_default())
         }));
         format!("{ended} {}", paint(FAINT, facts.join(" · ")))
+    }
+}
+
+/// A value as a shell reads it: text and tables as they are, anything else as JSON.
+fn value_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Object(fields) if fields.contains_key("shape") => {
+            fields.get("text").and_then(Value::as_str).map_or_else(|| value.to_string(), str::to_owned)
+        }
+        value => value.to_string(),
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use toolpost_sandbox::Event;
 
 use crate::args::Format;
+use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::{self, Printer};
 use crate::style::harmless;
@@ -32,14 +33,37 @@ pub(super) struct Live {
     format: Format,
     pieces: [Pieces; 2],
     is_closed: bool,
+    /// Why our standard output takes no more, if its reader has not gone away.
+    trouble: Option<io::Error>,
+    /// Whether a value would begin a line of our standard output.
+    is_at_line_start: bool,
 }
 
 impl Live {
     pub(super) fn new(printer: &Printer) -> Self {
-        Self { format: printer.format, pieces: Default::default(), is_closed: false }
+        Self {
+            format: printer.format,
+            pieces: Default::default(),
+            is_closed: false,
+            trouble: None,
+            is_at_line_start: true,
+        }
     }
 
-    /// Whether nobody reads our standard output any more: the program need not go on.
+    /// How the command ends when our standard output takes no more.
+    pub(super) fn closed(self) -> Result<Exit, Failure> {
+        self.trouble.map_or(Ok(Exit::Ok), |error| Err(Failure::of_machine("standard output", &error)))
+    }
+
+    /// Prints a value after what the program printed, on a line of its own.
+    pub(super) fn value(&self, text: &str, printer: &Printer) -> Result<(), Failure> {
+        if !self.is_at_line_start {
+            print::raw(b"\n", false)?;
+        }
+        printer.foreign_result(text)
+    }
+
+    /// Whether our standard output takes no more: the program need not go on.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
     }
@@ -56,19 +80,32 @@ impl Live {
     /// Takes a piece of output.
     pub(super) fn take(&mut self, stream: Stream, bytes: &[u8]) {
         let pieces = &mut self.pieces[stream as usize];
-        let is_told = match (self.format, stream) {
-            (Format::Json, _) => true,
+        let written = match (self.format, stream) {
+            (Format::Json, _) => Ok(()),
             (Format::Jsonl, _) => {
                 let text = pieces.text(bytes);
-                text.is_empty() || tell(&json!({ "type": stream.name(), "text": text }))
+                if text.is_empty() { Ok(()) } else { tell(&json!({ "type": stream.name(), "text": text })) }
             }
-            (Format::Text, Stream::Stdout) => pieces.pass_on(bytes, io::stdout().lock()),
+            (Format::Text, Stream::Stdout) => {
+                self.is_at_line_start = bytes.last().map_or(self.is_at_line_start, |last| *last == b'\n');
+                pieces.pass_on(bytes, io::stdout().lock())
+            }
             (Format::Text, Stream::Stderr) => {
-                pieces.pass_on(bytes, io::stderr().lock());
-                true
+                // If nobody reads it, there is nobody to tell.
+                let _ = pieces.pass_on(bytes, io::stderr().lock());
+                Ok(())
             }
         };
-        self.is_closed |= !is_told;
+        self.note(written);
+    }
+
+    /// Closes after a failed write to our standard output. A reader that has gone away is no trouble.
+    fn note(&mut self, written: io::Result<()>) {
+        let Err(error) = written else { return };
+        self.is_closed = true;
+        if error.kind() != io::ErrorKind::BrokenPipe {
+            self.trouble.get_or_insert(error);
+        }
     }
 
     /// Tells that something begins; `what` says it in further fields.
@@ -78,7 +115,7 @@ impl Live {
             if let (Some(line), Value::Object(what)) = (line.as_object_mut(), what) {
                 line.extend(what);
             }
-            self.is_closed |= !tell(&line);
+            self.note(tell(&line));
         }
     }
 
@@ -106,8 +143,8 @@ impl Live {
     }
 }
 
-/// Prints a line. Returns false if its reader has gone away.
-fn tell(line: &Value) -> bool {
+/// Prints a line.
+fn tell(line: &Value) -> io::Result<()> {
     use std::io::Write as _;
     let mut text = line.to_string();
     let mut out = io::stdout().lock();
@@ -115,8 +152,7 @@ fn tell(line: &Value) -> bool {
         text = harmless(&text);
     }
     text.push('\n');
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    !written.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
 /// One output, of which a character may not be whole yet.
@@ -127,14 +163,14 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Writes a piece of the output; harmless if that is a terminal. Returns false if its reader has gone away.
-    fn pass_on(&mut self, bytes: &[u8], mut target: impl io::Write + io::IsTerminal) -> bool {
+    /// Writes a piece of the output; harmless if that is a terminal.
+    fn pass_on(&mut self, bytes: &[u8], mut target: impl io::Write + io::IsTerminal) -> io::Result<()> {
         let written = if target.is_terminal() {
             target.write_all(harmless(&self.text(bytes)).as_bytes())
         } else {
             target.write_all(bytes)
         };
-        !written.and_then(|()| target.flush()).is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        written.and_then(|()| target.flush())
     }
 
     /// The piece as text. A character that a piece ends in the midst of is kept for the next one.

@@ -1,5 +1,7 @@
 //! `toolpost exec --session`: code for an interpreter that stays.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::ended::Ended;
@@ -16,14 +18,21 @@ use crate::wanted::Wanted;
 use toolpost_sandbox::Program;
 
 pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    let code = match args.code {
+    let program = match &args.code {
         None => None,
-        Some(_) => match super::program(args)? {
-            Program::Code { language, source } => Some((language, source)),
-            _ => None,
-        },
+        Some(path) => {
+            // A session that is there knows its language.
+            let is_told = args.lang.is_some() || super::of_name(path).is_some();
+            let there = if is_told { None } else { session::find(id)? };
+            let known = there.map(|session| session.describe()).transpose()?;
+            Some(super::program(args, known.map(|session| session.language))?)
+        }
     };
-    let wanted = Wanted::new(args, code.as_ref().map(|(language, _)| *language).or(args.lang), config)?;
+    let language = match &program {
+        Some(Program::Code { language, .. }) => Some(*language),
+        _ => args.lang,
+    };
+    let wanted = Wanted::new(args, language, config)?;
     if wanted.backend == Some(Backend::Docker) {
         return Err(Failure::usage(
             "a session is a process of this host: `--backend docker` cannot be had with `--session`",
@@ -47,7 +56,7 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
         there(id)?.demand(&Request::Reset)?;
         printer.note(&format!("session {} has a fresh interpreter", paint(HINT, id)));
     }
-    let Some((language, code)) = code else { return Ok(Exit::Ok) };
+    let Some(program @ Program::Code { language, source }) = &program else { return Ok(Exit::Ok) };
     let id = args.fork.as_deref().unwrap_or(id);
     let (connection, is_new) = session::begin(id, &wanted)?;
     if is_new {
@@ -69,15 +78,40 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
     };
     let mut live = Live::new(printer);
     live.start(json!({ "language": language.name(), "session": id }));
+    let code = source.clone();
     let request = Request::Run { wanted: Box::new(wanted), code, timeout: args.timeout, attach, artifacts };
     let answer = supervised(id, &connection, &request, &mut live)?;
     let Answer::Ended { outcome, files, trouble } = answer else {
         return Err(Failure::new(Exit::Failed, "INTERNAL", "the holder of the session gave no outcome"));
     };
     if live.is_closed() {
+        return live.closed();
+    }
+    Ended::read(outcome, files)?.advised(program, args).close(live, trouble.map(Failure::from), printer)
+}
+
+/// Lists the sessions.
+pub(super) fn list(printer: &Printer) -> Result<Exit, Failure> {
+    let all = session::list()?;
+    if !printer.is_text() {
+        printer.json(&all)?;
         return Ok(Exit::Ok);
     }
-    Ended::read(outcome, files)?.close(live, trouble.map(Failure::from), printer)
+    if all.is_empty() {
+        printer.note("no sessions: `toolpost exec --session ID a.py` begins one");
+        return Ok(Exit::Ok);
+    }
+    let width = all.iter().map(|session| session.id.len()).max().unwrap_or_default();
+    for session in &all {
+        let time = |milliseconds| toolpost_core::format_duration(Duration::from_millis(milliseconds));
+        let state = match session.ends_after_ms {
+            None => "busy".to_owned(),
+            Some(left) => format!("idle {} · ends after {}", time(session.idle_ms), time(left)),
+        };
+        let facts = format!("{} · level {} · {state}", session.language, session.level);
+        printer.result(&format!("{:width$}  {}", paint(HINT, &session.id), paint(FAINT, facts)))?;
+    }
+    Ok(Exit::Ok)
 }
 
 /// The session of a name.

@@ -432,6 +432,7 @@ impl Cell<'_> {
             exit_code,
             stdout,
             stderr,
+            value_printed: value.is_some() && capture::is_value(line.as_deref()),
             value,
             artifacts,
             changes,

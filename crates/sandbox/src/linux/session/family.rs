@@ -30,6 +30,7 @@ use super::frame::{self, HEAD, LARGEST};
 use super::member::{Member, nonce, send};
 use super::{FileRules, roots};
 use crate::egress::{EgressLog, EgressProxy};
+use crate::language::PYTHON_SESSION;
 use crate::running::Pipes;
 use crate::session::SessionLimits;
 use crate::{
@@ -37,7 +38,6 @@ use crate::{
     Stdin, Verdict, Workspace,
 };
 
-const PYTHON: &str = include_str!("../../../drivers/session.py");
 const JAVASCRIPT: &str = include_str!("../../../drivers/session.js");
 /// An interpreter that is not ready after this time never will be.
 pub(super) const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -305,7 +305,6 @@ fn adapted(sandbox: &Sandbox, limits: &Limits) -> Sandbox {
     let set = [
         ("MPLBACKEND", "Agg"),
         // What libraries keep for themselves is no artifact.
-        crate::language::FIGURES,
         ("XDG_CACHE_HOME", "/tmp/.cache"),
         // Large pages: a fork copies the tables of the memory, which are 500 times smaller with them.
         ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
@@ -556,7 +555,7 @@ fn watch(
         let options = options.to_string();
         match language {
             Language::JavaScript => ["-e", JAVASCRIPT, &options].map(OsString::from).to_vec(),
-            _ => ["-I", "-c", PYTHON, &options].map(OsString::from).to_vec(),
+            _ => ["-I", "-c", PYTHON_SESSION, &options].map(OsString::from).to_vec(),
         }
     };
     let mut rules = None;
