@@ -109,15 +109,34 @@ impl Verdict {
     }
 }
 
+/// A duration in JSON: milliseconds with microsecond decimals.
+mod milliseconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(duration.as_micros() as f64 / 1000.0)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let seconds = f64::deserialize(deserializer)? / 1000.0;
+        Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
+    }
+}
+
 /// What a run used, as the kernel counted it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Usage {
     /// Wall-clock time from the start of the set-up to the end of the last process.
+    #[serde(rename = "wall_ms", with = "milliseconds")]
     pub wall: Duration,
     /// Processor time in user mode, all processes.
+    #[serde(rename = "user_ms", with = "milliseconds")]
     pub user: Duration,
     /// Processor time in kernel mode, all processes, the set-up of the sandbox included.
+    #[serde(rename = "system_ms", with = "milliseconds")]
     pub system: Duration,
     /// The largest resident set of a single process, in bytes.
     pub largest_process: u64,
