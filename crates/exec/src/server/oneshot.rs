@@ -9,7 +9,7 @@ use toolpost_core::{Call, Caller, Cancellation, Envelope, Mode, Output, Reply, S
 use super::grammar::{Input, Run};
 use super::port::ProgramPort;
 use super::reserved::Reserved;
-use super::{Server, input, status};
+use super::{Server, input, person, status};
 use crate::protocol::dialect::{SessionLine, level_name, result_line};
 
 pub(super) async fn run(server: &Server, run: Run) -> u8 {
@@ -47,6 +47,7 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
         errors: server.errors.clone(),
         input: Arc::clone(&server.input),
         stream: run.stream,
+        for_person: is_for_person(server, &run),
         session: run.session,
         sample_via: run.sample_via.clone(),
         offline: server.program.offline,
@@ -70,6 +71,9 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
     if reserved.dry_run {
         flatten_dry_run(&run.spec, &mut reply);
     }
+    if is_for_person(server, &run) {
+        return show(server, &reply).await;
+    }
     let mut envelope = Envelope::new(id, &reply.result).as_value().clone();
     if reserved.verbose {
         add_details(&mut envelope, &reply, &port);
@@ -92,6 +96,28 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
         Err(error) => status::of(error),
         Ok(output) if output.status() == Status::Error => status::FAILED,
         Ok(_) => status::OK,
+    }
+}
+
+/// Whether the result is for a person, and no program reads the lines of the protocol.
+fn is_for_person(server: &Server, run: &Run) -> bool {
+    server.program.for_person && !run.stream && !run.session && run.sample_via.is_none()
+}
+
+/// Prints a result, or its error on standard error.
+async fn show(server: &Server, reply: &Reply) -> u8 {
+    match &reply.result {
+        Err(error) => {
+            let status = status::of(error);
+            server.refuse(&error.public(reply.record.id), status).await
+        }
+        Ok(output) => {
+            server.output.send(person::result(output).into_bytes()).await;
+            if let Some(partial) = &output.partial {
+                server.errors.send(person::partial(partial).into_bytes()).await;
+            }
+            if output.status() == Status::Error { status::FAILED } else { status::OK }
+        }
     }
 }
 
