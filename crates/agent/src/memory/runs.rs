@@ -332,7 +332,7 @@ impl Runs {
                     }
                     Entry::Calls(new) => calls.extend(new.iter().filter_map(|raw| raw.to_value().ok())),
                     Entry::Exchange(exchange) => {
-                        prompt = prompt.take().or_else(|| last_prompt(&exchange.turns))
+                        prompt = prompt.take().or_else(|| last_prompt(&exchange.turns));
                     }
                 }
                 true
