@@ -95,6 +95,8 @@ impl Several {
         if self.upstreams.is_empty() {
             return Ok(None);
         }
+        // What can never be connected is a typo, and no upstream that is away.
+        self.upstreams.iter().try_for_each(|upstream| target::check(&upstream.target, config))?;
         let gateway =
             Gateway::open("targets", &self.settings(), parts(config, level, Some(folder), Trail::default()))
                 .await?;
