@@ -41,6 +41,32 @@ struct Backoff {
     span: Span,
 }
 
+/// The options of other libraries, and what they are called here.
+const SEEDS: [(&str, &str); 14] = [
+    ("summary", "`description`, or a doc comment,"),
+    ("examples", "`example`, once for each,"),
+    ("streaming", "`mode = \"streaming\"`"),
+    ("session_mode", "`mode = \"session\"`"),
+    ("input_model", "`#[arg(input)]` on the parameter"),
+    ("timeout_seconds", "`timeout_s`"),
+    ("parallel", "`placement = \"worker\"`"),
+    ("conflict_policy", "`conflict`"),
+    ("snapshot", "`#[state(id = \"…\")]` on a parameter"),
+    ("backoff_initial_ms", "`backoff = \"5ms..250ms\"`"),
+    ("backoff_max_ms", "`backoff = \"5ms..250ms\"`"),
+    ("rate_limit", "`rate = \"10/s\"`"),
+    ("cache_ttl", "`cache = \"5m\"`"),
+    ("requires_confirmation", "`approval = \"ask\"`"),
+];
+
+/// An option without a value.
+pub(crate) fn flag(meta: &Meta) -> Result<&syn::Path> {
+    meta.require_path_only().map_err(|_| {
+        let name = meta.path().get_ident().map(ToString::to_string).unwrap_or_default();
+        Error::new_spanned(meta, format!("`{name}` takes no value: write `{name}`, or leave it out"))
+    })
+}
+
 const KNOWN: &[&str] = &[
     "name",
     "title",
@@ -205,7 +231,7 @@ impl ToolOptions {
                 self.changes.push(quote!(#spec.tags = ::std::vec![#(#tags.into()),*];));
             }
             "read_only" | "destructive" | "idempotent" | "open_world" => {
-                let field = meta.require_path_only()?;
+                let field = flag(meta)?;
                 self.idempotent |= key == "idempotent";
                 self.changes.push(quote!(#spec.annotations.#field = true;));
             }
@@ -298,7 +324,7 @@ impl ToolOptions {
                 self.placement = Some(quote!(::toolpost::__private::Placement::#variant));
             }
             "cpu_bound" => {
-                meta.require_path_only()?;
+                flag(meta)?;
                 self.worker = true;
                 self.placement = Some(quote!(::toolpost::__private::Placement::Worker));
             }
@@ -321,7 +347,7 @@ impl ToolOptions {
                 self.changes.push(quote!(#spec.task = ::toolpost::__private::TaskUse::#variant;));
             }
             "dry_run" => {
-                let field = meta.require_path_only()?;
+                let field = flag(meta)?;
                 self.changes.push(quote!(#spec.#field = true;));
             }
             "approval" => {
@@ -354,7 +380,11 @@ impl ToolOptions {
                 }
             },
             _ => {
-                let message = format!("unknown option: expected one of {}", KNOWN.join(", "));
+                let ours = SEEDS.iter().find(|(theirs, _)| *theirs == key).map(|(_, ours)| *ours);
+                let message = match ours {
+                    Some(ours) => format!("`{key}` is called {ours} here"),
+                    None => format!("unknown option: expected one of {}", KNOWN.join(", ")),
+                };
                 return Err(Error::new_spanned(meta.path(), message));
             }
         }

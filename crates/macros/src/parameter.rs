@@ -5,7 +5,7 @@ use quote::{quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::{Error, Expr, FnArg, Ident, Meta, Pat, PatType, Result, Type};
 
-use crate::attributes::{doc_text, metas, text, texts};
+use crate::attributes::{doc_text, flag, metas, text, texts};
 use crate::emit::{at, local};
 use crate::state::State;
 
@@ -123,15 +123,15 @@ impl ArgOptions {
                 keyword("enum", quote!([#(#values),*]));
             }
             "sensitive" => {
-                meta.require_path_only()?;
+                flag(meta)?;
                 self.sensitive = true;
             }
             "inject" => {
-                meta.require_path_only()?;
+                flag(meta)?;
                 self.inject = true;
             }
             "input" => {
-                meta.require_path_only()?;
+                flag(meta)?;
                 self.input = true;
             }
             _ => {
