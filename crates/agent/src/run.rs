@@ -419,7 +419,7 @@ impl Running<'_> {
         record.cost_usd = spent.cost_usd;
         record.success = stop.is_answer();
         stop.as_str().clone_into(&mut record.stop_reason);
-        record.execution_time = execution_time.as_secs_f64();
+        record.set_duration(execution_time);
         record.error = error
             .map(|error| json!({ "kind": error.kind.as_str(), "message": error.to_string(), "hint": error.hint() }));
         if let StopReason::Guardrail(reason) | StopReason::NotClaimed(reason) = stop {

@@ -65,6 +65,12 @@ const LEFT_OUT: [&str; 18] = [
     "tags",
 ];
 
+/// The keys that a description may have.
+#[cfg(test)]
+pub(crate) fn fields() -> impl Iterator<Item = &'static str> {
+    OWN.into_iter().chain(SETTINGS)
+}
+
 /// An agent of a file, before it is a tool.
 pub(crate) struct AgentFile {
     /// The file.

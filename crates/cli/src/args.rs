@@ -32,13 +32,14 @@ use self::serving::{OauthArgs, TaskArgs};
 
 use crate::{help, style};
 
-/// Toolpost holds the tools of LLM agents: every call is checked, limited, confined and recorded.
+/// Toolpost is a tool runtime for LLM agents.
 #[derive(Debug, Parser)]
 #[command(
     name = "toolpost",
     version,
     styles = style::HELP,
     after_help = help::ROOT,
+    help_template = help::ROOT_TEMPLATE,
     disable_help_subcommand = true,
     max_term_width = 110,
     propagate_version = true
@@ -52,77 +53,76 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Let a model work with tools until it has an answer.
+    /// Run an agent: a model works with tools until it answers.
     #[command(after_long_help = help::RUN)]
     Run(Box<RunArgs>),
-    /// Talk with a model that works with tools.
+    /// Chat with an agent.
     #[command(after_long_help = help::CHAT)]
     Chat(Box<ChatArgs>),
     /// Call one tool.
     #[command(after_long_help = help::CALL)]
     Call(CallArgs),
-    /// List tools, or show one whole.
+    /// List tools, or show one tool.
     #[command(after_long_help = help::TOOLS)]
     Tools(ToolsArgs),
-    /// Serve tools to Claude Code and any other client of the Model Context Protocol.
+    /// Serve tools to MCP clients such as Claude Code.
     #[command(after_long_help = help::SERVE)]
     Serve(Box<ServeArgs>),
     /// Run code or a command in the sandbox.
     #[command(after_long_help = help::EXEC, override_usage = help::EXEC_USAGE)]
     Exec(Box<ExecArgs>),
-    /// Show what this host gives the sandbox, and how to mend what is missing.
+    /// Check this host: sandbox levels, languages, providers.
     #[command(after_long_help = help::DOCTOR)]
     Doctor,
-    /// Make, list and remove what code with many packages runs in: environments of this host, Docker images.
+    /// Build, list and remove package environments and Docker images.
     #[command(subcommand, after_long_help = help::IMAGE)]
     Image(ImageCommand),
     /// Print the JSON Schema of an output or a file format.
     #[command(after_long_help = help::SCHEMA)]
     Schema(SchemaArgs),
-    /// Print the completions of a shell.
+    /// Print shell completions.
     #[command(after_long_help = help::COMPLETIONS)]
     Completions(CompletionsArgs),
     /// Hold a session: what `exec --session` starts.
     #[command(name = crate::session::COMMAND, hide = true)]
     HoldSession,
-    /// Begin a new project that passes its own test.
+    /// Create a tool program, an agent, a command or a gateway.
     #[command(subcommand, after_long_help = help::INIT)]
     Init(InitCommand),
-    /// Look into the state that tools keep: documents, their history, and what they were.
+    /// Show documents that tools store, and their history.
     #[command(subcommand, after_long_help = help::STATE)]
     State(StateCommand),
-    /// Look at the runs that were kept: what they came to, what they cost, and a recording that plays one again.
+    /// List, show, replay, export and remove stored runs.
     #[command(subcommand, after_long_help = help::RUNS)]
     Runs(RunsCommand),
-    /// Look up models: what they can do, how much they read and write, what they cost.
+    /// Show models: features, limits, prices.
     #[command(subcommand, after_long_help = help::models())]
     Models(ModelsCommand),
-    /// Upload, download, list and remove the files that a provider keeps for its models.
+    /// Upload, download, list and remove a provider's files.
     #[command(subcommand, after_long_help = help::FILES)]
     Files(FilesCommand),
-    /// Show and change settings, each with where it is from.
+    /// Show and edit settings and their origins.
     #[command(subcommand, after_long_help = help::CONFIG)]
     Config(ConfigCommand),
-    /// Let files of a folder count: settings, variables, descriptions of tools.
+    /// Trust files of a directory: settings, variables, descriptions.
     #[command(after_long_help = help::TRUST)]
     Trust(TrustArgs),
-    /// Apply the changes of a run that were held; without an ID, list them.
+    /// Apply the held changes of a run; without an ID, list them.
     #[command(after_long_help = help::APPLY)]
     Apply(HeldArgs),
-    /// Discard the changes of a run that were held.
+    /// Discard the held changes of a run.
     #[command(after_long_help = help::DISCARD)]
     Discard(HeldRunArgs),
-    /// Take back the last changes that a run made to a directory.
+    /// Undo the last changes that a run made to a directory.
     #[command(after_long_help = help::UNDO)]
     Undo(UndoArgs),
-    /// Log in to a server of the Model Context Protocol, with a browser.
+    /// Log in to an MCP server with a browser.
     #[command(after_long_help = help::LOGIN)]
     Login(LoginArgs),
-    /// Forget the login to a server, and give its tokens back.
+    /// Log out of an MCP server, and revoke its tokens.
     #[command(after_long_help = help::LOGOUT)]
     Logout(LogoutArgs),
-    /// Explain a command or a topic: exit-codes, environment, settings, targets, grants, agents,
-    /// gateway, scripts.
+    /// Explain a command or a topic.
     #[command(after_long_help = help::HELP)]
     Help(HelpArgs),
 }
@@ -201,26 +201,29 @@ pub(crate) struct Global {
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
     /// What is logged, such as `debug` or `toolpost::call=debug,warn`.
-    #[arg(long, global = true, value_name = "FILTER")]
+    #[arg(long, global = true, hide = true, value_name = "FILTER")]
     pub(crate) log: Option<String>,
     /// How log lines are written; text unless the settings say otherwise.
-    #[arg(long, global = true, value_enum, value_name = "FORMAT")]
+    #[arg(long, global = true, hide = true, value_enum, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
     /// Where the log goes, instead of standard error.
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, hide = true, value_name = "FILE")]
     pub(crate) log_file: Option<PathBuf>,
     /// Whether output is coloured; auto unless the settings say otherwise.
-    #[arg(long, global = true, value_enum, value_name = "WHEN")]
+    #[arg(long, global = true, hide = true, value_enum, value_name = "WHEN")]
     pub(crate) color: Option<Color>,
     /// A setting for this command; see `toolpost help settings`. May be repeated.
-    #[arg(long, global = true, value_name = "KEY=VALUE")]
+    #[arg(long, global = true, hide = true, value_name = "KEY=VALUE")]
     pub(crate) config: Vec<String>,
     /// The file that keeps the state of tools.
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, hide = true, value_name = "FILE")]
     pub(crate) store: Option<PathBuf>,
     /// A file with variables for what the environment leaves unset. May be repeated.
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, hide = true, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
+    /// Print help with every option.
+    #[arg(long, global = true, action = ArgAction::HelpLong)]
+    help_all: Option<bool>,
 }
 
 /// What the words of a command line that cannot be understood still say of how it is answered.
@@ -244,6 +247,13 @@ pub(crate) fn glance(words: impl IntoIterator<Item = OsString>) -> (Format, Colo
     (format, color)
 }
 
+/// The words before `--`, if `--help-all` is one of them.
+pub(crate) fn asks_for_all(words: impl IntoIterator<Item = OsString>) -> Option<Vec<String>> {
+    let words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = words.take_while(|word| word != "--").collect();
+    words.iter().any(|word| word == "--help-all").then_some(words)
+}
+
 impl Global {
     /// What the command line says, if it does.
     pub(crate) fn format(&self) -> Option<Format> {
@@ -251,20 +261,20 @@ impl Global {
     }
 }
 
-/// Which calls are allowed without asking.
+/// Which calls need approval.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Permission")]
 pub(crate) struct Permission {
-    /// Allow a tool that would have to be approved. May be repeated.
-    #[arg(long, value_name = "TOOL")]
+    /// Approve every call of a tool. May be repeated.
+    #[arg(long, visible_alias = "approve", value_name = "TOOL")]
     pub(crate) allow: Vec<String>,
-    /// Ask before each call of every tool.
+    /// Show an approval prompt before each tool call.
     #[arg(long)]
     pub(crate) ask: bool,
-    /// Approve whatever would have to be approved, with `--ask` too.
+    /// Approve every tool call without a prompt.
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Never ask on the terminal: what would have to be approved is denied.
+    /// Show no approval prompt: decline the call.
     #[arg(long)]
     pub(crate) no_input: bool,
     /// The sandbox level of tools that run code; without it, the best that this host can give.
@@ -488,10 +498,10 @@ pub(crate) struct ServeArgs {
     /// Do not offer these to one client. May be repeated.
     #[arg(long, value_name = "CLIENT=TOOL", help_heading = "Permission")]
     pub(crate) deny_for: Vec<String>,
-    /// Run a tool that would have to be approved without asking. May be repeated.
+    /// Approve every call of a tool. May be repeated.
     #[arg(long, value_name = "TOOL", help_heading = "Permission")]
     pub(crate) approve: Vec<String>,
-    /// Let the client's person approve each call of every tool.
+    /// Show the client's user an approval prompt before each tool call.
     #[arg(long, help_heading = "Permission")]
     pub(crate) ask: bool,
     /// The sandbox level of tools that run code; without it, the best that this host can give.
@@ -714,6 +724,14 @@ pub(crate) enum ConfigCommand {
         #[arg(long)]
         project: bool,
     },
+    /// Remove one setting from a file: the user's, unless another is named.
+    Unset {
+        /// Its name.
+        key: String,
+        /// Remove from the `toolpost.toml` of this directory.
+        #[arg(long)]
+        project: bool,
+    },
     /// Print the files that are read.
     Path,
 }
@@ -722,6 +740,20 @@ pub(crate) enum ConfigCommand {
 pub(crate) enum InitCommand {
     /// A tool program: an executable that any language can be, or a project in Rust.
     Tool(InitToolArgs),
+    /// An agent in a TOML file.
+    Agent(InitFileArgs),
+    /// A TOML description that makes a tool of a program.
+    Command(InitFileArgs),
+    /// A gateway to several targets in a TOML file.
+    Gateway(InitFileArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct InitFileArgs {
+    /// The name; letters, digits, `_` and `-`.
+    pub(crate) name: String,
+    /// The new file. Defaults to `NAME.toml`.
+    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -785,6 +817,9 @@ pub(crate) struct TrustArgs {
     /// Trust them no more.
     #[arg(long, requires = "paths")]
     pub(crate) remove: bool,
+    /// Trust every change of the files until Ctrl-C. For development.
+    #[arg(long, requires = "paths", conflicts_with_all = ["remove", "tool"])]
+    pub(crate) watch: bool,
     /// Approve the definition that a tool behind a gateway has now; `?` shows how all of them stand. The path is that of
     /// the gateway. May be repeated.
     #[arg(long, value_name = "UPSTREAM/TOOL", requires = "paths", conflicts_with = "remove")]

@@ -87,6 +87,32 @@ impl Failure {
     }
 }
 
+/// What libraries name in Rust, and what this command has in its place. Longer names come first.
+const IN_OPTIONS: [(&str, &str); 13] = [
+    ("`FileRoot::allow_protected`", "`--allow-protected PATH`"),
+    ("`OAuth::identity`, `--client-id`", "`--client-id`"),
+    ("`OAuth::identity`", "`--client-id`"),
+    ("`Identity::issuer`, `--issuer`", "`--issuer`"),
+    (" (`HttpSettings::no_network`)", ""),
+    (" (`ClientBuilder::no_network`)", ""),
+    ("; the operator can raise `HttpSettings::longest_timeout`", ""),
+    ("; the operator can raise `CodeSettings::sessions`", ""),
+    ("; the agent's owner can raise `Limits::completions`", ""),
+    (": `SearchSettings` has none", ""),
+    (
+        "Provide `SearchSettings` with an engine, such as `SearchEngine::searxng(\"https://HOST\")` or \
+         `SearchEngine::brave(KEY)`. For the command: ",
+        "Set an engine: ",
+    ),
+    ("`SearchSettings`", "the setting `search.searxng` or BRAVE_API_KEY"),
+    (", or with the toolbox's `approval` setting", ""),
+];
+
+/// A text of a library in the words of this command.
+fn in_options(text: &str) -> String {
+    IN_OPTIONS.iter().fold(text.to_owned(), |text, (rust, option)| text.replace(rust, option))
+}
+
 impl From<ToolError> for Failure {
     fn from(error: ToolError) -> Self {
         // What a program wrote last is mostly why.
@@ -99,7 +125,7 @@ impl From<ToolError> for Failure {
         Self {
             exit: (&error).into(),
             code: error.code().as_str().to_owned(),
-            message: error.message().to_owned(),
+            message: in_options(error.message()),
             // The message of an error without a sentence of its own is that of its first cause.
             causes: error
                 .causes()
@@ -107,7 +133,7 @@ impl From<ToolError> for Failure {
                 .filter(|cause| cause != error.message())
                 .chain(stderr)
                 .collect(),
-            hints: error.suggestion().map(str::to_owned).into_iter().chain(run).collect(),
+            hints: error.suggestion().map(in_options).into_iter().chain(run).collect(),
         }
     }
 }
@@ -136,18 +162,23 @@ impl From<ModelError> for Failure {
         // The error's own text ends in its hint, which has a line of its own here.
         let message =
             hint.as_deref().and_then(|hint| text.strip_suffix(hint)).unwrap_or(&text).trim_end().to_owned();
+        let attempts = error.details.attempts.as_slice();
+        let causes = match attempts {
+            // One attempt is what the message tells of.
+            [] | [_] => Vec::new(),
+            [first, rest @ ..] if rest.iter().all(|attempt| attempt.reason == first.reason) => {
+                vec![format!("{} attempts failed alike", attempts.len())]
+            }
+            attempts => {
+                let lines = attempts.iter();
+                lines.map(|attempt| format!("attempt {}: {}", attempt.number, attempt.reason)).collect()
+            }
+        };
         Self {
             exit: (&error.kind).into(),
             code: error.kind.as_str().to_uppercase(),
             message,
-            // One attempt is what the message tells of.
-            causes: error
-                .details
-                .attempts
-                .iter()
-                .filter(|_| error.details.attempts.len() > 1)
-                .map(|attempt| format!("attempt {}: {}", attempt.number, attempt.reason))
-                .collect(),
+            causes,
             hints: hint.into_iter().collect(),
         }
     }
@@ -222,4 +253,21 @@ pub(crate) fn tell(error: &clap::Error, printer: &Printer) -> Exit {
         return Exit::Usage;
     }
     printer.failure(&error.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_name_options_and_no_rust() {
+        for (rust, option) in IN_OPTIONS {
+            let failure = Failure::from(ToolError::precondition("no").suggest(format!("Do {rust}.")));
+            let [hint] = failure.hints.as_slice() else { panic!("one hint") };
+            assert!(
+                !hint.contains("::") && !hint.contains("SearchSettings") && hint.contains(option),
+                "{hint}"
+            );
+        }
+    }
 }

@@ -24,6 +24,7 @@ use crate::config::trust::{Pins, Standing};
 use crate::config::{Config, toml_value};
 use crate::failure::Failure;
 use crate::grants;
+use crate::style::shell_word;
 use crate::target::{self, Trail};
 
 /// How often the description is looked at.
@@ -70,10 +71,14 @@ pub(crate) async fn open(
 ) -> Result<Arc<Gateway>, Failure> {
     let settings = parse(path, text)?;
     let trail = trail.and(path)?;
-    let shown = path.display().to_string();
+    // What is printed is pasted into a shell, maybe in another directory.
+    let file = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let file = shell_word(&file.display().to_string());
     let parts = GatewayParts {
         pins: Arc::new(FilePins::new(path)),
-        approval: Arc::new(move |upstream, tool| format!("toolpost trust {shown} --tool {upstream}/{tool}")),
+        approval: Arc::new(move |upstream, tool| {
+            format!("toolpost trust {file} --tool {}", shell_word(&format!("{upstream}/{tool}")))
+        }),
         ..parts(config, level, std::env::current_dir().ok(), trail)
     };
     let name = path.file_stem().map_or("gateway".into(), |stem| stem.to_string_lossy().into_owned());
@@ -113,10 +118,11 @@ fn parts(config: &Config, level: Option<Level>, folder: Option<PathBuf>, trail: 
         }),
         pins: Arc::new(MemoryPins::default()),
         manifests: Arc::new(FileManifests::default()),
-        approval: Arc::new(|_, _| {
-            "end `toolpost serve` and begin it again, which takes the tools as they are then; a gateway file keeps \
-             what was approved, see `toolpost help gateway`"
-                .to_owned()
+        approval: Arc::new(|upstream, tool| {
+            format!(
+                "restart `toolpost serve`, or name the target in a gateway file and run `toolpost trust FILE --tool {}`",
+                shell_word(&format!("{upstream}/{tool}"))
+            )
         }),
         revival: RevivedSettings::default(),
         joined: JoinedSettings::default(),

@@ -15,19 +15,51 @@ use crate::print::Printer;
 use crate::style::{HINT, STRONG, paint};
 use crate::{commands, env};
 
+/// The first page: a line for each command, and the options that every command takes.
+pub(crate) const ROOT_TEMPLATE: &str = "\
+{about-with-newline}
+{usage-heading} {usage}
+
+Commands:
+{subcommands}
+
+Options:
+      --json      Print JSON
+  -v, --verbose   Log more; twice for debugging
+  -q, --quiet     Print only the result and errors
+      --help-all  Print help with every option
+  -V, --version   Print version{after-help}";
+
+/// The pages of commands, as the reader of arguments lays them out.
+const COMMAND_TEMPLATE: &str =
+    "{before-help}{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}";
+
 pub(crate) const ROOT: &str = "\
 Examples:
-  toolpost run -p \"What is in this folder?\" --workdir . --model anthropic/claude-sonnet-5-5
+  toolpost run \"What is in this directory?\" --workdir .
   toolpost call calculate expression='2**64 - 1'
-  echo 'print(6 * 7)' | toolpost exec --lang python -
+Topics of `toolpost help`: exit-codes, environment, settings, targets, agents, gateway, scripts";
 
-Topics: `toolpost help exit-codes`, `environment`, `settings`, `targets`, `gateway`, `models`,
-`scripts`.";
+/// The page of the command that these words name, with the options that `--help` hides.
+pub(crate) fn whole(words: &[String]) -> String {
+    let mut root = unhidden(Cli::command());
+    root.build();
+    let mut command = &root;
+    for word in words {
+        command = command.find_subcommand(word).unwrap_or(command);
+    }
+    command.clone().help_template(COMMAND_TEMPLATE).render_long_help().ansi().to_string()
+}
+
+/// A command with all of its options in the help.
+pub(crate) fn unhidden(command: clap::Command) -> clap::Command {
+    command.mut_args(|option| option.hide(false)).mut_subcommands(unhidden)
+}
 
 pub(crate) const RUN: &str = "\
 Examples:
   # A question about a table, with the key of your provider in ANTHROPIC_API_KEY.
-  toolpost run -p \"Which region grew fastest?\" --attach sales.csv
+  toolpost run \"Which region grew fastest?\" --attach sales.csv
   # The same without any key: a file says what the model says, and the tools really run.
   toolpost run -p \"Which region grew fastest?\" --attach sales.csv --model script:sales.yaml
   # With many tools, of which the model loads those that it needs.
@@ -68,8 +100,10 @@ secret. Without a terminal each line of standard input is said in turn.";
 pub(crate) const RUNS: &str = "\
 Examples:
   toolpost runs ls
+  toolpost runs show last
   toolpost runs stats --since 24h
   toolpost runs replay 0197 --attach sales.csv
+  toolpost runs rm 0197
   toolpost runs export 0197 sales.jsonl && toolpost run -p \"...\" --model replay:sales.jsonl
 
 Runs are kept in the file of --store, without keys and tokens that are set; --no-save, or the
@@ -190,7 +224,10 @@ Examples:
 pub(crate) const INIT: &str = "\
 Examples:
   toolpost init tool --exec greet
-  toolpost init tool --rust greet greet-tool";
+  toolpost init tool --rust greet greet-tool
+  toolpost init agent reviewer
+  toolpost init command disk
+  toolpost init gateway tools";
 
 pub(crate) const STATE: &str = "\
 Examples:
@@ -220,6 +257,7 @@ Examples:
   toolpost config list --show-origin
   toolpost config set model anthropic/claude-sonnet-5-5
   toolpost config set targets.weather ./weather --project
+  toolpost config unset model
 
 `toolpost help settings` explains the settings and which of them count.";
 
@@ -228,6 +266,8 @@ Examples:
   toolpost trust .
   toolpost trust toolpost.toml git.toml
   toolpost trust --remove git.toml
+  # While you edit it: each change is trusted at once.
+  toolpost trust --watch git.toml
   toolpost trust gateway.toml --tool calc/add
 
 A file is trusted with the content that it has now, together with the files that it references:

@@ -57,7 +57,14 @@ fn main() -> std::process::ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let (format, color) = args::glance(std::env::args_os().skip(1));
-            return failure::tell(&error, &Printer::new(format, color)).into();
+            let printer = Printer::new(format, color);
+            let page = args::asks_for_all(std::env::args_os().skip(1)).filter(|_| !error.use_stderr());
+            let exit = match page.map(|words| printer.result(&help::whole(&words))) {
+                None => failure::tell(&error, &printer),
+                Some(Ok(())) => Exit::Ok,
+                Some(Err(failure)) => printer.failure(&failure),
+            };
+            return exit.into();
         }
     };
     let global = &cli.global;

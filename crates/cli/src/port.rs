@@ -2,8 +2,9 @@
 
 mod prompt;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
@@ -38,6 +39,22 @@ pub(crate) struct TerminalPort {
     store: Option<Store>,
     /// What has the terminal while nobody is asked.
     screen: Option<Arc<Screen>>,
+    stored: Option<Stored>,
+}
+
+/// Where the files of calls were put.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stored(Arc<Mutex<HashMap<(CallId, String), PathBuf>>>);
+
+impl Stored {
+    fn add(&self, call: CallId, name: &str, path: PathBuf) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((call, name.to_owned()), path);
+    }
+
+    /// Takes the path of a file of a call.
+    pub(crate) fn take(&self, call: CallId, name: &str) -> Option<PathBuf> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(call, name.to_owned()))
+    }
 }
 
 impl TerminalPort {
@@ -51,7 +68,14 @@ impl TerminalPort {
             turn: tokio::sync::Mutex::default(),
             store,
             screen: None,
+            stored: None,
         }
+    }
+
+    /// The same, and records where files are put.
+    pub(crate) fn recording(mut self, stored: &Stored) -> Self {
+        self.stored = Some(stored.clone());
+        self
     }
 
     /// The same on a terminal where something is drawn.
@@ -104,21 +128,25 @@ impl Port for TerminalPort {
         self.store.is_some()
     }
 
-    fn artifact(&self, _call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
+    fn artifact(&self, call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
         Box::pin(async move {
             let Some(store) = &self.store else {
                 return Err(ToolError::precondition("there is no place for files")
                     .suggest("Give one with `--artifacts DIR`."));
             };
-            let stored = match &artifact.data {
+            let path = match &artifact.data {
                 ArtifactData::Bytes(bytes) => store.put_bytes(&artifact.name, bytes),
                 ArtifactData::Path(path) => store.put_file(&artifact.name, path),
                 ArtifactData::Absent => return Ok(()),
             };
-            stored.map(drop).map_err(|failure| match failure.exit {
+            let path = path.map_err(|failure| match failure.exit {
                 Exit::Denied => ToolError::permission(failure.message),
                 _ => ToolError::dependency(failure.message),
-            })
+            })?;
+            if let Some(stored) = &self.stored {
+                stored.add(call, &artifact.name, path);
+            }
+            Ok(())
         })
     }
 

@@ -5,12 +5,26 @@ use std::io::{self, IsTerminal as _, Write};
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use serde::Serialize;
+use toolpost_core::{Clock as _, SystemClock, Timestamp};
 
 use crate::args::{Color, Format};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::style::{self, paint};
+
+/// An event with the time at which it is printed.
+pub(crate) fn stamped<T>(event: &T) -> Stamped<'_, T> {
+    Stamped { event, timestamp: SystemClock.timestamp() }
+}
+
+/// An event with a time.
+#[derive(Serialize)]
+pub(crate) struct Stamped<'a, T> {
+    #[serde(flatten)]
+    event: &'a T,
+    timestamp: Timestamp,
+}
 
 /// Prints results to standard output and everything else to standard error.
 #[derive(Clone, Debug)]
@@ -99,6 +113,11 @@ impl Printer {
         raw(text.as_bytes(), true)
     }
 
+    /// Prints an event as one line of JSON, with the time.
+    pub(crate) fn event(&self, event: &impl Serialize) -> Result<(), Failure> {
+        self.json(&stamped(event))
+    }
+
     /// Tells a person something beside the result. A program finds it in the record.
     pub(crate) fn note(&self, text: &str) {
         if self.is_text() && !self.quiet {
@@ -152,6 +171,11 @@ pub(crate) fn line(value: &impl Serialize) -> Result<(), Failure> {
     let text = env::scrubber().scrub_json(&text);
     let text = if io::stdout().is_terminal() { style::harmless(&text) } else { text };
     raw(text.as_bytes(), true)
+}
+
+/// The same for an event, with the time.
+pub(crate) fn event_line(event: &impl Serialize) -> Result<(), Failure> {
+    line(&stamped(event))
 }
 
 /// Writes bytes to standard output as they are.

@@ -1,5 +1,6 @@
 //! What a person sees while a run goes on, and what a program is told.
 
+mod calls;
 pub(crate) mod hosted;
 mod masked;
 
@@ -13,6 +14,7 @@ use toolpost_core::{
     CallRecord, Event, EventSink, LogLevel, LogLine, RunId, RunRecord, ToolError, format_duration,
 };
 
+pub(crate) use self::calls::Calls;
 use self::masked::Masked;
 use crate::args::Format;
 use crate::print::Printer;
@@ -31,7 +33,7 @@ pub(crate) fn sink(printer: &Printer) -> EventSink {
 /// The same, with a terminal on which a person sees what is said while it is said.
 pub(crate) fn sink_of(printer: &Printer, screen: Option<Arc<Screen>>) -> EventSink {
     let printer = printer.clone();
-    let text = Mutex::new(String::new());
+    let said = Mutex::new(Said::default());
     let masked = Masked::default();
     let inner = Inner::default();
     Arc::new(move |event: &Event| {
@@ -42,11 +44,11 @@ pub(crate) fn sink_of(printer: &Printer, screen: Option<Arc<Screen>>) -> EventSi
             (Format::Jsonl, Event::RunFinished { .. }) | (Format::Json, _) => {}
             (Format::Jsonl, event) => {
                 // A reader that went away is noticed at the end.
-                let _ = printer.json(event);
+                let _ = printer.event(event);
             }
             (Format::Text, event) => match &screen {
                 Some(screen) => screen.tell(event),
-                None => tell(&printer, &text, event),
+                None => tell(&printer, &said, event),
             },
         });
     })
@@ -74,12 +76,20 @@ impl Inner {
     }
 }
 
-fn tell(printer: &Printer, spoken: &Mutex<String>, event: &Event) {
-    let mut spoken = spoken.lock().unwrap_or_else(PoisonError::into_inner);
+/// What was said and not printed, and the calls that run.
+#[derive(Default)]
+struct Said {
+    spoken: String,
+    calls: Calls,
+}
+
+fn tell(printer: &Printer, said: &Mutex<Said>, event: &Event) {
+    let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+    let Said { spoken, calls } = &mut *said;
     match event {
         Event::TextDelta { text, .. } => spoken.push_str(text),
         Event::TurnFinished { stop_reason, .. } => {
-            let said = std::mem::take(&mut *spoken);
+            let said = std::mem::take(spoken);
             // The last words are the result, and that goes to standard output.
             if stop_reason == "tool_use" && !said.trim().is_empty() {
                 printer.note(&harmless(said.trim()));
@@ -102,21 +112,22 @@ fn tell(printer: &Printer, spoken: &Mutex<String>, event: &Event) {
         Event::HostedFinished { tool, output, .. } => {
             printer.note(&hosted::finished(tool, output).join("\n"));
         }
-        Event::CallStarted { tool, arguments, .. } => {
-            printer.note(&started(tool, arguments));
+        Event::CallStarted { call, parent, tool, arguments } => {
+            printer.note(&calls.started(*call, *parent, tool, arguments));
         }
-        Event::CallProgress { progress, .. } => {
+        Event::CallProgress { call, progress } => {
             let percent = progress.percent.map(|percent| format!(" {percent:.0} %")).unwrap_or_default();
-            printer.note(&paint(FAINT, format!("  … {}{percent}", told(&progress.message, WIDTH))));
+            let text = format!("{}{percent}", told(&progress.message, WIDTH));
+            printer.note(&paint(FAINT, calls.within(*call, "…", &text)));
         }
-        Event::CallLog { line, .. } if is_told(printer, line) => {
+        Event::CallLog { call, line } if is_told(printer, line) => {
             let style = if line.level >= LogLevel::Warn { WARN } else { FAINT };
-            printer.note(&paint(style, format!("  │ {}", told(&line.message, WIDTH))));
+            printer.note(&paint(style, calls.within(*call, "│", &told(&line.message, WIDTH))));
         }
-        Event::CallRetry { attempt, error, wait_ms, .. } => {
-            printer.note(&again(*attempt, error, *wait_ms));
+        Event::CallRetry { call, attempt, error, wait_ms } => {
+            printer.note(&calls.again(*call, *attempt, error, *wait_ms));
         }
-        Event::CallFinished { record } => printer.note(&finished(record)),
+        Event::CallFinished { record } => printer.note(&calls.finished(record)),
         _ => {}
     }
 }
@@ -128,19 +139,19 @@ pub(crate) fn has_last_words(record: &RunRecord) -> bool {
 }
 
 /// The longest name of a tool that is shown: a model may have made it up.
-const NAME: usize = 64;
+pub(crate) const NAME: usize = 64;
 
 /// That a call begins.
-pub(crate) fn started(tool: &str, arguments: &Value) -> String {
-    let name = paint(STRONG, told(tool, NAME));
+pub(crate) fn started(name: &str, arguments: &Value) -> String {
+    let name = paint(STRONG, name);
     format!("{} {name} {}", paint(HINT, "→"), paint(FAINT, brief(arguments)))
 }
 
 /// That a call is made again.
-pub(crate) fn again(attempt: u32, error: &ToolError, wait_ms: u64) -> String {
+fn again(name: &str, attempt: u32, error: &ToolError, wait_ms: u64) -> String {
     let why = told(error.message(), WIDTH);
     let wait = format_duration(Duration::from_millis(wait_ms));
-    paint(WARN, format!("  attempt {attempt} failed ({why}); again in {wait}"))
+    paint(WARN, format!("  {name}attempt {attempt} failed ({why}); again in {wait}"))
 }
 
 /// Whether a line that a tool logs is shown.
@@ -163,9 +174,9 @@ fn brief(arguments: &Value) -> String {
 }
 
 /// How a call ended.
-pub(crate) fn finished(record: &CallRecord) -> String {
+pub(crate) fn finished(name: &str, record: &CallRecord) -> String {
     let took = format_duration(record.duration);
-    let name = paint(STRONG, told(&record.tool, NAME));
+    let name = paint(STRONG, name);
     match &record.error {
         Some(error) => {
             let why = format!("{}: {}", error.code(), error.message());

@@ -97,6 +97,15 @@ pub(crate) fn one_line(text: &str, width: usize) -> String {
     format!("{short}…")
 }
 
+/// A text as one word of a shell.
+pub(crate) fn shell_word(text: &str) -> String {
+    let is_plain = |one: char| one.is_ascii_alphanumeric() || "_-./:=@%+,".contains(one);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

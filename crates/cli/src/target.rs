@@ -21,9 +21,12 @@ use crate::gateway::{self, Distinct};
 use crate::grants;
 use crate::launcher;
 use crate::mcp::{self, Server};
+use crate::style::label;
 
 /// The largest description that is read, in bytes.
 const MAX_DESCRIPTION: u64 = 1 << 20;
+/// How many files of a directory are compared with a name that is missing.
+const MAX_NEIGHBORS: usize = 1_000;
 /// How many descriptions lead from one to the next at most.
 const MAX_TRAIL: usize = 8;
 
@@ -270,7 +273,7 @@ async fn open_all(
             }
         } else if target.contains('/') {
             let path = Path::new(target);
-            let path = path.canonicalize().map_err(|error| Failure::file("the program", path, &error))?;
+            let path = path.canonicalize().map_err(|error| missing("the program", path, &error))?;
             match paths.iter_mut().find(|(_, others)| *others == grants) {
                 Some((alike, _)) => alike.push(path),
                 None => paths.push((vec![path], grants)),
@@ -407,6 +410,9 @@ pub(crate) fn is_description(target: &str) -> bool {
 
 /// The content of a description that the operator trusts.
 pub(crate) fn trusted(path: &Path) -> Result<String, Failure> {
+    if let Err(error) = path.metadata() {
+        return Err(missing("the description", path, &error));
+    }
     trusted_as("the description", "It names programs to start, or models to ask.", path)
 }
 
@@ -525,21 +531,64 @@ fn explained(diagnostic: &Diagnostic) -> String {
     failure.causes.iter().fold(diagnostic.to_string(), |text, cause| format!("{text}\n{cause}"))
 }
 
+/// Rejects a target that can name nothing: an unknown name, or a file that is missing. Nothing is started.
+pub(crate) fn check(word: &str, config: &Config) -> Result<(), Failure> {
+    let builtin = toolpost_tools::builtin();
+    for target in split(word) {
+        let target = config.target(target).unwrap_or(target);
+        if is_built_in(target) || mcp::is_address(target) {
+            continue;
+        }
+        if target.contains('/') || is_description(target) {
+            let path = Path::new(target);
+            path.metadata().map_err(|error| missing("the target", path, &error))?;
+        } else if matches!(mcp::files::named(target, Level::Standard), Ok(None)) {
+            return Err(unknown(target, &builtin, config));
+        }
+    }
+    Ok(())
+}
+
+/// A file that cannot be used, with the nearest name of its directory.
+fn missing(what: &str, path: &Path, error: &io::Error) -> Failure {
+    let failure = Failure::file(what, path, error);
+    if error.kind() != io::ErrorKind::NotFound {
+        return failure;
+    }
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let folder = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().take(MAX_NEIGHBORS).flatten();
+    let names = entries.map(|entry| label(&parent.join(entry.file_name()).display().to_string()));
+    let names: Vec<String> = names.collect();
+    match did_you_mean(&path.display().to_string(), names.iter().map(String::as_str)) {
+        Some(hint) => Failure { hints: vec![hint], ..failure },
+        None => failure,
+    }
+}
+
 fn unknown(target: &str, builtin: &[Arc<dyn Tool>], config: &Config) -> Failure {
     let failure = Failure::usage(format!("there is no target `{target}`"));
     if Path::new(target).is_file() {
         return failure.hint(format!("There is a file of that name: write `./{target}`."));
     }
+    if ["always", "auto"].contains(&target) {
+        return failure.hint(format!("The value of `--search` follows `=`: `--search={target}`."));
+    }
     if target.starts_with("hosted:") {
         return failure.hint("Tools of a provider are for the models of `toolpost run` and `toolpost chat`.");
     }
-    let name = target.strip_prefix("builtin:").unwrap_or(target);
     let names: Vec<String> = builtin.iter().map(|tool| tool.spec().name.clone()).collect();
+    if let Some(name) = target.strip_prefix("builtin:") {
+        return match toolpost_core::suggestions(name, names.iter().map(String::as_str)).first() {
+            Some(near) => failure.hint(format!("Did you mean `builtin:{near}`?")),
+            None => failure.hint("`toolpost tools` lists the built-in tools."),
+        };
+    }
     let shipped = SHIPPED.map(|(name, _)| format!("command:{name}"));
     let servers = mcp::files::names();
     let known =
         names.iter().chain(&shipped).chain(&servers).map(String::as_str).chain(["builtin", CODE_EXECUTION]);
-    match did_you_mean(name, known.chain(config.targets().map(|(name, ..)| name))) {
+    match did_you_mean(target, known.chain(config.targets().map(|(name, ..)| name))) {
         Some(hint) => failure.hint(hint),
         None => failure
             .hint("`toolpost help targets` says what can be named; `toolpost tools` lists what is built in."),

@@ -232,7 +232,10 @@ pub struct RunRecord {
     pub error: Option<Value>,
     /// When it began.
     pub started: Timestamp,
-    /// How long it took, in seconds.
+    /// How long it took, in milliseconds.
+    #[serde(default)]
+    pub duration_ms: f64,
+    /// The same in seconds, as the seed systems have it.
     pub execution_time: f64,
     /// How often the model was asked.
     pub iterations: u32,
@@ -273,6 +276,7 @@ impl RunRecord {
             wrapped_up: false,
             error: None,
             started,
+            duration_ms: 0.0,
             execution_time: 0.0,
             iterations: 0,
             tools_used: Vec::new(),
@@ -284,5 +288,11 @@ impl RunRecord {
             artifacts: Vec::new(),
             notices: Vec::new(),
         }
+    }
+
+    /// Sets how long it took.
+    pub fn set_duration(&mut self, duration: Duration) {
+        self.duration_ms = duration.as_micros() as f64 / 1000.0;
+        self.execution_time = duration.as_secs_f64();
     }
 }

@@ -12,6 +12,7 @@ mod inlet;
 mod input;
 mod oneshot;
 mod outlet;
+mod person;
 mod port;
 mod reserved;
 mod resident;
@@ -48,6 +49,8 @@ pub struct Program {
     pub owns_process: bool,
     /// Whether a connection to another machine is an error (`TOOLPOST_NO_NETWORK`). Default: no.
     pub offline: bool,
+    /// Whether a person reads standard output on a terminal: a call then prints its result as text. Default: no.
+    pub for_person: bool,
     /// Whether whoever starts the program answers `--mcp` and `--mcp-http` itself, so that `--help` names them. Default:
     /// no.
     pub mcp: bool,
@@ -62,6 +65,7 @@ impl Program {
             about: None,
             owns_process: false,
             offline: false,
+            for_person: false,
             mcp: false,
         }
     }
@@ -121,10 +125,17 @@ impl Server {
             Ok(specs) => specs,
             Err(error) => return self.refuse(&error, status::of(&error)).await,
         };
-        let command = grammar::texts(arguments).and_then(|texts| grammar::parse(&texts, &specs));
+        let words = match grammar::texts(arguments) {
+            Ok(words) => words,
+            Err(error) => return self.refuse(&error, status::USAGE).await,
+        };
+        let command = grammar::parse(&words, &specs);
         let command = match command {
             Ok(command) => command,
-            Err(error) => return self.refuse(&error, status::USAGE).await,
+            Err(error) => {
+                let error = if self.lacks_mcp(&words) { without_mcp() } else { error };
+                return self.refuse(&error, status::USAGE).await;
+            }
         };
         match command {
             Command::Help => self.text(help::program(&self.program, &specs)).await,
@@ -192,8 +203,18 @@ impl Server {
         self.output.send(format!("{value}\n").into_bytes()).await;
     }
 
-    /// Writes the envelope of an error.
+    /// Whether a command line asks for the Model Context Protocol, which this program does not speak.
+    fn lacks_mcp(&self, words: &[String]) -> bool {
+        let asks = |word: &String| ["--mcp", "--mcp-http"].contains(&word.split('=').next().unwrap_or(word));
+        !self.program.mcp && words.first().is_some_and(asks)
+    }
+
+    /// Writes the envelope of an error; for a person, a sentence on standard error.
     pub(crate) async fn refuse(&self, error: &ToolError, status: u8) -> u8 {
+        if self.program.for_person {
+            self.errors.send(person::failure(error).into_bytes()).await;
+            return status;
+        }
         let outcome: Result<Output, ToolError> = Err(error.clone());
         self.line(Envelope::new(CallId::new(), &outcome).as_value()).await;
         status
@@ -209,6 +230,11 @@ impl Server {
             Err(error) => self.refuse(&error, status::of(&error)).await,
         }
     }
+}
+
+fn without_mcp() -> ToolError {
+    ToolError::precondition("this program was built without the feature `mcp`")
+        .suggest("Enable the feature `mcp` of `toolpost`, or run `toolpost serve ./PROGRAM`.")
 }
 
 /// JSON over several lines, indented by two spaces.

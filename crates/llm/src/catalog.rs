@@ -226,6 +226,14 @@ impl ModelInfo {
         }
     }
 
+    /// A model that costs nothing, such as a scripted one, and of which nothing else is known.
+    pub(crate) fn free(id: &ModelId) -> Self {
+        let rates =
+            Rates { input: 0.0, output: 0.0, cache_read: None, cache_write: None, cache_write_1h: None };
+        let period = PricePeriod { from: None, rates, above: Vec::new(), uses: BTreeMap::new() };
+        Self { prices: vec![period], ..Self::unknown(id) }
+    }
+
     /// Whether the model can do something; `None` if that is not known.
     pub fn has(&self, feature: Feature) -> Option<bool> {
         self.features.get(&feature).copied()
@@ -239,6 +247,12 @@ impl ModelInfo {
     /// Whether the provider has ended the model by this time.
     pub fn is_retired(&self, at: Timestamp) -> bool {
         self.retires.is_some_and(|day| day <= Date::of(at))
+    }
+
+    /// A notice that the provider has ended the model, if it has.
+    pub(crate) fn retirement(&self, at: Timestamp) -> Option<String> {
+        let day = self.retires.filter(|day| *day <= Date::of(at))?;
+        Some(format!("`{}` was retired on {day}: the provider may reject the request", self.id))
     }
 }
 

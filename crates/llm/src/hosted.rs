@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use toolpost_core::{Clock as _, SystemClock};
 
 use crate::catalog::{self, Catalog, ModelInfo};
 use crate::foreign::without_foreign_files;
@@ -66,6 +67,7 @@ impl HostedModel {
         let (request, mut notices) = without_foreign_files(&self.info.id.provider, request);
         self.check(&request)?;
         let (request, changed) = catalog::fit(&self.info, &request);
+        notices.extend(self.info.retirement(SystemClock.timestamp()));
         notices.extend(changed);
         let encoded = self.codec.encode(&request, stream)?;
         notices.extend(encoded.notices);

@@ -55,7 +55,7 @@ pub trait Model: Send + Sync + fmt::Debug {
     /// Which model this is.
     fn id(&self) -> &ModelId;
 
-    /// What is known of the model; nothing of a scripted one.
+    /// What is known of the model; of a scripted one, that it costs nothing.
     fn info(&self) -> Option<&ModelInfo> {
         None
     }

@@ -11,6 +11,8 @@ use crate::{ErrorKind, ModelError, Secret, Wire};
 pub struct Provider {
     /// The name in front of `/` in a model's name.
     pub name: &'static str,
+    /// Other names in front of `/`.
+    pub aliases: &'static [&'static str],
     /// What it speaks.
     pub wire: Wire,
     /// Where it answers, without the wire's path; `None` if the caller must say.
@@ -61,6 +63,7 @@ impl KeyHeader {
 pub const PROVIDERS: &[Provider] = &[
     Provider {
         name: "anthropic",
+        aliases: &[],
         wire: Wire::Messages,
         base_url: Some("https://api.anthropic.com"),
         version_path: "/v1",
@@ -75,6 +78,7 @@ pub const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "gemini",
+        aliases: &["google"],
         wire: Wire::GenerateContent,
         base_url: Some("https://generativelanguage.googleapis.com"),
         version_path: "/v1beta",
@@ -90,6 +94,7 @@ pub const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "openai",
+        aliases: &[],
         wire: Wire::Responses,
         base_url: Some("https://api.openai.com"),
         version_path: "/v1",
@@ -104,6 +109,7 @@ pub const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "xai",
+        aliases: &[],
         wire: Wire::XaiResponses,
         base_url: Some("https://api.x.ai"),
         version_path: "/v1",
@@ -145,6 +151,7 @@ const fn chat(
 ) -> Provider {
     Provider {
         name,
+        aliases: &[],
         wire: Wire::ChatCompletions,
         base_url: None,
         version_path: "/v1",
@@ -160,9 +167,9 @@ const fn chat(
 }
 
 impl Provider {
-    /// The provider of a name.
+    /// The provider of a name or an alias.
     pub fn find(name: &str) -> Option<&'static Self> {
-        PROVIDERS.iter().find(|provider| provider.name == name)
+        PROVIDERS.iter().find(|provider| provider.name == name || provider.aliases.contains(&name))
     }
 
     /// The provider that a model's bare name belongs to.

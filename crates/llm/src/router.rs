@@ -56,15 +56,15 @@ impl ModelSpec {
             if name.is_empty() {
                 return wrong("expected the model's name after `/`".to_owned());
             }
-            if Provider::find(provider).is_none() {
+            let Some(known) = Provider::find(provider) else {
                 let names: Vec<&str> = PROVIDERS.iter().map(|provider| provider.name).collect();
                 let near = did_you_mean(provider, names.iter().copied()).unwrap_or_default();
                 return wrong(format!(
                     "unknown provider `{provider}`. Expected one of {}. {near}",
                     names.join(", ")
                 ));
-            }
-            return Ok(Self::Hosted { provider: provider.to_owned(), name: name.to_owned() });
+            };
+            return Ok(Self::Hosted { provider: known.name.to_owned(), name: name.to_owned() });
         }
         if let Some(provider) = Provider::of_bare_name(text) {
             return Ok(Self::Hosted { provider: provider.name.to_owned(), name: text.to_owned() });
@@ -219,6 +219,7 @@ mod tests {
         for (text, spec) in [
             ("anthropic/claude-x", hosted("anthropic", "claude-x")),
             ("claude-sonnet-5-5", hosted("anthropic", "claude-sonnet-5-5")),
+            ("google/gemini-3.8-flash", hosted("gemini", "gemini-3.8-flash")),
             ("script:a/b c.yaml", ModelSpec::Script("a/b c.yaml".into())),
             ("replay:x.jsonl", ModelSpec::Replay("x.jsonl".into())),
             ("schema:", ModelSpec::Schema(Detail::All)),

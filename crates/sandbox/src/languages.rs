@@ -110,7 +110,11 @@ fn status(language: Language, sandbox: &Sandbox) -> LanguageStatus {
                 Error::LanguageMissing { hint, .. } => *hint,
                 _ => language.install_hint(),
             });
-            status.reason = Some(error.to_string());
+            // The hint stands beside it.
+            status.reason = Some(match &error {
+                Error::LanguageMissing { program, .. } => format!("no {program} on the search path"),
+                _ => error.to_string(),
+            });
         }
     }
     status

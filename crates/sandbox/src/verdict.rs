@@ -110,6 +110,22 @@ impl Verdict {
     }
 }
 
+/// A duration in JSON: milliseconds with microsecond decimals.
+mod milliseconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(duration.as_micros() as f64 / 1000.0)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let seconds = f64::deserialize(deserializer)? / 1000.0;
+        Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
+    }
+}
+
 /// What a run used, as the kernel counted it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -127,21 +143,6 @@ pub struct Usage {
     pub largest_process: u64,
     /// The most memory that all processes had together, in bytes. Only a cgroup can tell.
     pub peak_memory: Option<u64>,
-}
-
-/// A time as a number of milliseconds, exact to a microsecond.
-mod milliseconds {
-    use std::time::Duration;
-
-    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
-
-    pub(super) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_f64(time.as_micros() as f64 / 1e3)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        Duration::try_from_secs_f64(f64::deserialize(deserializer)? / 1e3).map_err(D::Error::custom)
-    }
 }
 
 /// One protection or limit.

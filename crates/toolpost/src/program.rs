@@ -4,7 +4,7 @@
 mod mcp;
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{IsTerminal as _, Read, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +55,8 @@ impl<T: IntoToolbox> IntoToolbox for Result<T, ToolError> {
 
 /// Makes a tool program of a toolbox: it answers its command line and gives the exit status.
 ///
-/// The program speaks the protocol of executables on standard output and input, and reads like a good command line for a
-/// person: try `--help`. Whatever tools print goes to standard error. `build` is called within the runtime that the calls
+/// The program speaks the protocol of executables on standard output and input. On a terminal, a call prints its result
+/// as text, and `--help` explains the rest. Whatever tools print goes to standard error. `build` is called within the runtime that the calls
 /// run on. For a name, a version and a description of its own see [`Program`].
 ///
 /// ```no_run
@@ -128,6 +128,7 @@ impl<T: IntoToolbox, Build: Fn() -> T> Program<Build> {
         let mut words = std::env::args_os();
         let started_as = words.next().unwrap_or_default();
         let words: Vec<OsString> = words.collect();
+        let for_person = std::io::stdout().is_terminal();
         // Nothing that runs later may write to standard output, or read what is for the protocol.
         let output = server::own_output();
         let reads = ["--resident", "--session", "--sample-via", "--mcp"];
@@ -142,6 +143,7 @@ impl<T: IntoToolbox, Build: Fn() -> T> Program<Build> {
         program.about.clone_from(&self.about);
         program.owns_process = true;
         program.offline = environment::is_offline();
+        program.for_person = for_person;
         program.mcp = cfg!(feature = "mcp");
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
             Ok(runtime) => runtime,

@@ -280,7 +280,7 @@ impl Executor {
                 ErrorKind::Program,
                 format!("the program of Claude Code, `{}`, is not there", self.program.display()),
             )
-            .hint("install it with `npm install @anthropic-ai/claude-code`, and name the file")),
+            .hint("install it with `npm install @anthropic-ai/claude-code`, which takes 2.1.197 on Node.js 18 and 20")),
         }
     }
 }

@@ -377,7 +377,7 @@ impl<'a> Fold<'a> {
             self.record.tool_calls.iter().flat_map(|call| call.artifacts.iter().cloned()).collect();
         self.record.success = error.is_none() && stop.is_answer();
         stop.as_str().clone_into(&mut self.record.stop_reason);
-        self.record.execution_time = self.begun.elapsed().as_secs_f64();
+        self.record.set_duration(self.begun.elapsed());
         self.record.error = error.as_ref().map(Error::to_json);
         let record = Arc::new(self.record.clone());
         self.tell(|| Told::RunFinished { record: Arc::clone(&record) });

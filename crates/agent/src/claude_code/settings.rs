@@ -56,10 +56,10 @@ impl PermissionMode {
     /// The names that [`FromStr`](std::str::FromStr) takes.
     pub const NAMES: [&'static str; 5] = ["manual", "accept-edits", "plan", "dont-ask", "bypass"];
 
-    /// As the program wants it.
+    /// The word that every supported version of the program accepts: 2.1.197 rejects `manual`.
     pub(super) const fn argument(self) -> &'static str {
         match self {
-            Self::Manual => "manual",
+            Self::Manual => "default",
             Self::AcceptEdits => "acceptEdits",
             Self::Plan => "plan",
             Self::DontAsk => "dontAsk",

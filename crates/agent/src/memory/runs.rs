@@ -10,7 +10,7 @@ use toolpost_core::{
     Usage,
 };
 use toolpost_llm::{
-    ErrorKind, ExchangeSink, ModelError, ModelId, RawJson, Request, Response, Scrubber, Turn,
+    ErrorKind, ExchangeSink, ModelError, ModelId, Part, RawJson, Request, Response, Scrubber, Turn,
 };
 
 use super::backlog::Backlog;
@@ -79,7 +79,10 @@ pub struct RunSummary {
     /// What it cost in US dollars; absent is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
-    /// How long it took, in seconds.
+    /// How long it took, in milliseconds.
+    #[serde(default)]
+    pub duration_ms: f64,
+    /// The same in seconds.
     pub execution_time: f64,
     /// How many exchanges with models are kept.
     pub exchanges: usize,
@@ -96,6 +99,9 @@ pub struct RunSummary {
 pub struct StoredRun {
     /// Where it stands.
     pub summary: RunSummary,
+    /// What its model was asked first, as text; absent if no exchange is stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
     /// Its record, as it was when it ended or waited last; absent if it did neither.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<Value>,
@@ -129,7 +135,9 @@ pub struct RunStats {
     pub known_cost_usd: f64,
     /// How many ended whose cost is not known.
     pub unknown_costs: usize,
-    /// How long they took together, in seconds.
+    /// How long they took together, in milliseconds.
+    pub duration_ms: f64,
+    /// The same in seconds.
     pub execution_time: f64,
     /// How many ended for each reason.
     pub stop_reasons: BTreeMap<String, usize>,
@@ -146,6 +154,7 @@ impl RunStats {
         self.iterations += u64::from(run.iterations);
         self.tool_calls += run.tool_calls;
         self.usage.add(&run.usage);
+        self.duration_ms += run.execution_time * 1000.0;
         self.execution_time += run.execution_time;
         match &run.stop_reason {
             Some(reason) => *self.stop_reasons.entry(reason.clone()).or_default() += 1,
@@ -312,7 +321,7 @@ impl Runs {
     /// `NOT_FOUND` if it is not kept, `DEPENDENCY` if it cannot be read, and those of the store.
     pub async fn load(&self, id: RunId) -> Result<StoredRun, ToolError> {
         let document = self.document(id).await?;
-        let (mut record, mut calls) = (None, Vec::new());
+        let (mut prompt, mut record, mut calls) = (None, None, Vec::new());
         self.ledger
             .read(&document.id, document.version, |_, entry: Entry| {
                 match entry {
@@ -322,12 +331,14 @@ impl Runs {
                         calls.clear();
                     }
                     Entry::Calls(new) => calls.extend(new.iter().filter_map(|raw| raw.to_value().ok())),
-                    Entry::Exchange(_) => {}
+                    Entry::Exchange(exchange) => {
+                        prompt = prompt.take().or_else(|| last_prompt(&exchange.turns));
+                    }
                 }
                 true
             })
             .await?;
-        Ok(StoredRun { summary: read_head(&document)?, record, calls })
+        Ok(StoredRun { summary: read_head(&document)?, prompt, record, calls })
     }
 
     /// Tells of all exchanges of a run in their order, as they were when it ran, and then of those of the runs that were
@@ -478,6 +489,19 @@ impl std::fmt::Debug for Runs {
     }
 }
 
+/// The text of the last question among turns.
+fn last_prompt(turns: &[Turn]) -> Option<String> {
+    let parts = turns.iter().rev().find_map(|turn| match turn {
+        Turn::User(parts) => Some(parts),
+        _ => None,
+    })?;
+    let texts = parts.iter().filter_map(|part| match part {
+        Part::Text(text) => Some(text.as_str()),
+        _ => None,
+    });
+    Some(texts.collect::<Vec<_>>().join("\n"))
+}
+
 fn name(id: RunId) -> String {
     format!("{PREFIX}{id}")
 }
@@ -529,6 +553,7 @@ impl RunLog {
             tool_calls: 0,
             usage: Usage::default(),
             cost_usd: None,
+            duration_ms: 0.0,
             execution_time: 0.0,
             exchanges: 0,
             is_incomplete: false,
@@ -643,6 +668,7 @@ struct RunEnd {
     tool_calls: usize,
     usage: Usage,
     cost_usd: Option<f64>,
+    duration_ms: f64,
     execution_time: f64,
 }
 
@@ -656,6 +682,7 @@ impl RunEnd {
             tool_calls: record.tool_calls.len(),
             usage: record.usage.clone(),
             cost_usd: record.cost_usd,
+            duration_ms: record.duration_ms,
             execution_time: record.execution_time,
         }
     }
@@ -669,6 +696,7 @@ impl RunEnd {
         head.tool_calls = self.tool_calls;
         head.usage.clone_from(&self.usage);
         head.cost_usd = self.cost_usd;
+        head.duration_ms = self.duration_ms;
         head.execution_time = self.execution_time;
     }
 }

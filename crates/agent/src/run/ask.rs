@@ -178,7 +178,12 @@ impl Running<'_> {
                 Some(Ok(ModelEvent::Item(item))) => {
                     hosted.in_turn(run, &item).into_iter().for_each(|event| self.emit(|_| event));
                 }
-                Some(Ok(ModelEvent::Notice(message))) => self.note(&message),
+                // Every request of a run brings the same ones.
+                Some(Ok(ModelEvent::Notice(message))) => {
+                    if !self.notices.has(&shortened(&message)) {
+                        self.note(&message);
+                    }
+                }
                 Some(Ok(ModelEvent::Retrying { attempt, after, reason })) => self.note(&format!(
                     "attempt {attempt} to reach the model failed ({reason}); the next is in {}",
                     toolpost_core::format_duration(after)

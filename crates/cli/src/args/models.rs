@@ -36,41 +36,41 @@ pub(crate) struct ModelsShowArgs {
 #[derive(Args, Debug, Default)]
 pub(crate) struct TuningArgs {
     /// A model that is asked when the one before cannot be had. May be repeated.
-    #[arg(long, value_name = "MODEL", help_heading = "Model")]
+    #[arg(long, hide = true, value_name = "MODEL", help_heading = "Model")]
     pub(crate) fallback: Vec<String>,
     /// Sample only from the most probable tokens of this total probability, from 0 to 1.
-    #[arg(long, value_name = "X", help_heading = "Model", value_parser = probability)]
+    #[arg(long, hide = true, value_name = "X", help_heading = "Model", value_parser = probability)]
     pub(crate) top_p: Option<f64>,
     /// Sample only from this many most probable tokens.
-    #[arg(long, value_name = "N", help_heading = "Model", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, hide = true, value_name = "N", help_heading = "Model", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) top_k: Option<u32>,
     /// The seed of sampling.
-    #[arg(long, value_name = "N", help_heading = "Model")]
+    #[arg(long, hide = true, value_name = "N", help_heading = "Model")]
     pub(crate) seed: Option<u64>,
     /// A text that ends the answer; a model that takes none gets none, and a notice says so. May be repeated.
-    #[arg(long, value_name = "TEXT", help_heading = "Model")]
+    #[arg(long, hide = true, value_name = "TEXT", help_heading = "Model")]
     pub(crate) stop: Vec<String>,
     /// Whether the model thinks first: `off`, `adaptive`, or at most this many tokens.
-    #[arg(long, value_name = "HOW", help_heading = "Model", value_parser = thinking)]
+    #[arg(long, hide = true, value_name = "HOW", help_heading = "Model", value_parser = thinking)]
     pub(crate) thinking: Option<Thinking>,
     /// Whether the model may call several tools at once: true or false.
-    #[arg(long, value_name = "BOOL", help_heading = "Model")]
+    #[arg(long, hide = true, value_name = "BOOL", help_heading = "Model")]
     pub(crate) parallel_tool_calls: Option<bool>,
     /// What the provider keeps of the prompt: `off`, `automatic`, `5m` or `1h`; `marks-5m` or `marks-1h` set marks.
-    #[arg(long, value_name = "HOW", help_heading = "Model", value_parser = prompt_caching)]
+    #[arg(long, hide = true, value_name = "HOW", help_heading = "Model", value_parser = prompt_caching)]
     pub(crate) prompt_caching: Option<PromptCaching>,
     /// A field of the provider's own request, such as `service_tier='"flex"'`. May be repeated.
-    #[arg(long, value_name = "NAME=JSON", help_heading = "Model")]
+    #[arg(long, hide = true, value_name = "NAME=JSON", help_heading = "Model")]
     pub(crate) provider_option: Vec<String>,
     /// Something that the provider may know about the requests, such as a pseudonymous `user_id=…`. May be repeated; what
     /// the provider does not take is refused.
-    #[arg(long, value_name = "KEY=VALUE", help_heading = "Model")]
+    #[arg(long, hide = true, value_name = "KEY=VALUE", help_heading = "Model")]
     pub(crate) metadata: Vec<String>,
     /// The name of a feature of the provider that is not yet general, sent as its beta header. May be repeated.
-    #[arg(long, value_name = "NAME", help_heading = "Model")]
+    #[arg(long, hide = true, value_name = "NAME", help_heading = "Model")]
     pub(crate) beta: Vec<String>,
     /// Something that every event of usage carries, such as a customer's number; no provider is told. May be repeated.
-    #[arg(long, value_name = "KEY=VALUE", help_heading = "Model")]
+    #[arg(long, hide = true, value_name = "KEY=VALUE", help_heading = "Model")]
     pub(crate) tag: Vec<String>,
 }
 

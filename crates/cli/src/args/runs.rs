@@ -19,10 +19,16 @@ pub(crate) enum RunsCommand {
         #[arg(long)]
         all: bool,
     },
-    /// Show one run with its calls.
+    /// Show one run: its prompt, calls, timings and answer.
     Show {
-        /// Its id, or the beginning of it.
+        /// The run: `last`, its id, or the beginning of its id.
         id: String,
+    },
+    /// Remove runs for good.
+    Rm {
+        /// The runs, as in `show`.
+        #[arg(value_name = "ID", required = true)]
+        ids: Vec<String>,
     },
     /// Add up what runs have used and cost, for all and for each model.
     Stats {
@@ -35,7 +41,7 @@ pub(crate) enum RunsCommand {
     Replay(Box<ReplayArgs>),
     /// Write a run as a recording, which `--model replay:FILE` plays again: a test without a provider.
     Export {
-        /// Its id, or the beginning of it.
+        /// The run, as in `show`.
         id: String,
         /// A new file.
         file: PathBuf,
@@ -44,7 +50,7 @@ pub(crate) enum RunsCommand {
 
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
-    /// Its id, or the beginning of it.
+    /// The run, as in `show`.
     pub(crate) id: String,
     /// Where its tools are from, as in `run`; without it they are built in, under the names that the run had, or, if it
     /// loaded its tools, what `run` has.

@@ -9,9 +9,10 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 use toolpost_agent::{CallingModel, ModelPort};
 use toolpost_core::{
-    Call, CallRecord, Code, Envelope, Event, EventSink, Output, Reply, Scope, ToolSource, ToolSpec,
-    did_you_mean,
+    ArtifactData, Call, CallRecord, Code, Envelope, Event, EventSink, Output, Reply, Scope, ToolSource,
+    ToolSpec, did_you_mean,
 };
+use toolpost_exec::protocol::dialect::Notice;
 use toolpost_exec::server::typed_argument;
 use toolpost_sandbox::Verdict;
 
@@ -19,9 +20,9 @@ use crate::args::{CallArgs, Format};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::port::TerminalPort;
+use crate::port::{Stored, TerminalPort};
 use crate::print::{self, Printer};
-use crate::target::Opened;
+use crate::target::{CODE_EXECUTION, Opened};
 use crate::workspace::Store;
 use crate::{env, grants, interrupt, logs, progress, target, verdict};
 
@@ -67,7 +68,15 @@ fn tool(
     let model = args.model.as_deref().map(|model| super::model::open_model(model, config)).transpose()?;
     // One call is over before anything that is made ahead would be used.
     let pool = None;
-    let toolbox = super::toolbox(opened, folder, &args.permission, config, pool, events(args, printer));
+    let stored = Stored::default();
+    // What a program prints is its result, which is printed once.
+    let specs = opened.specs();
+    let is_program = |spec: &ToolSpec| {
+        spec.meta.contains_key("program") || ["run_code", CODE_EXECUTION].contains(&spec.name.as_str())
+    };
+    let prints_result = specs.iter().any(|spec| spec.name == name && is_program(spec));
+    let events = events(args, stored.clone(), prints_result && printer.verbose == 0, printer);
+    let toolbox = super::toolbox(opened, folder, &args.permission, config, pool, events);
     let toolbox = runtime.block_on(toolbox)?;
     let spec = toolbox.spec(&name);
     // Executables and descriptions have said themselves what the end of their process means.
@@ -75,7 +84,7 @@ fn tool(
         .as_deref()
         .is_some_and(|spec| !spec.meta.contains_key("program") && !spec.meta.contains_key("executable"));
     let arguments = arguments(rest, &name, spec.as_deref())?;
-    let mut call = call(args, name, arguments, folder, printer)?;
+    let mut call = call(args, name, arguments, folder, &stored, printer)?;
     if let Some(model) = model {
         call.values.provide(CallingModel(Arc::clone(&model)));
         call.port = Arc::new(ModelPort::new(Arc::clone(&call.port), model));
@@ -98,7 +107,14 @@ fn tool(
             }
             print::line(&line)?;
         }
-        (Format::Json, _) => printer.json(&envelope())?,
+        (Format::Json, _) => {
+            let mut envelope = envelope().as_value().clone();
+            // The protocol of executables knows fewer codes than the error on standard error.
+            if let Err(error) = &reply.result {
+                envelope["error"]["code"] = error.code().as_str().into();
+            }
+            printer.json(&envelope)?;
+        }
         (Format::Text, Ok(output)) => printer.foreign_result(&output.model_text())?,
         // The last event holds the record; an error is told as such.
         (Format::Jsonl, _) | (Format::Text, Err(_)) => {}
@@ -220,10 +236,12 @@ fn call(
     name: String,
     arguments: Value,
     folder: &Path,
+    stored: &Stored,
     printer: &Printer,
 ) -> Result<Call, Failure> {
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
-    let port = TerminalPort::new(printer, &args.permission, Some(Store::new(folder.join("artifacts"))));
+    let store = Store::new(folder.join("artifacts"));
+    let port = TerminalPort::new(printer, &args.permission, Some(store)).recording(stored);
     let mut call = Call::new(name, arguments)
         .with_caller(super::caller())
         .with_scope(Scope::new(owner).with_working_dir(folder))
@@ -243,21 +261,22 @@ fn call(
 }
 
 /// What is told while it works. That it failed is told once, as the command's own error.
-fn events(args: &CallArgs, printer: &Printer) -> EventSink {
+fn events(args: &CallArgs, stored: Stored, hides_log: bool, printer: &Printer) -> EventSink {
     if args.stream {
-        return streamed();
+        return streamed(stored);
     }
     let (sink, text) = (progress::sink(printer), printer.is_text());
     Arc::new(move |event: &Event| match event {
         Event::CallFinished { record } if text && record.parent.is_none() && record.error.is_some() => {
             logs::event(event);
         }
+        Event::CallLog { .. } if text && hides_log => logs::event(event),
         event => sink(event),
     })
 }
 
 /// What the tool tells, as lines of the executable protocol on standard output.
-fn streamed() -> EventSink {
+fn streamed(stored: Stored) -> EventSink {
     Arc::new(move |event: &Event| {
         logs::event(event);
         let line = match event {
@@ -271,7 +290,13 @@ fn streamed() -> EventSink {
             Event::CallLog { line, .. } => {
                 json!({ "type": "log", "level": line.level, "message": line.message })
             }
-            Event::CallArtifact { artifact, .. } => json!({ "type": "artifact", "name": artifact.name }),
+            Event::CallArtifact { call, artifact } => {
+                let mut artifact = artifact.clone();
+                if let Some(path) = stored.take(*call, &artifact.name) {
+                    artifact.data = ArtifactData::Path(path);
+                }
+                Notice::from(&artifact).to_stream_line()
+            }
             _ => return,
         };
         // A reader that went away is noticed at the end.
@@ -357,7 +382,8 @@ mod tests {
             panic!("it is not read as a call")
         };
         let printer = Printer::new(Format::Json, Color::Never);
-        let call = call(&args, "calculate".into(), Value::Null, Path::new("/"), &printer).unwrap();
+        let stored = Stored::default();
+        let call = call(&args, "calculate".into(), Value::Null, Path::new("/"), &stored, &printer).unwrap();
         assert_eq!(call.priority, Priority::Critical);
         assert_eq!(call.options.timeout, Some(Duration::from_secs(3)));
         assert_eq!(call.options.retries, Some(2));

@@ -44,7 +44,7 @@ const FRAME: Duration = Duration::from_millis(100);
 const UPLOAD: &str = "the upload of what is attached";
 
 pub(crate) fn run(args: &ChatArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    talk(&args.work, None, config, printer)
+    talk(&args.work, args.text.clone(), config, printer)
 }
 
 /// Talks until the person leaves.

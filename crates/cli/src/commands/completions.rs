@@ -9,7 +9,7 @@ use crate::print::{Printer, raw};
 
 pub(crate) fn run(args: &CompletionsArgs, _printer: &Printer) -> Result<Exit, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "toolpost", &mut script);
+    clap_complete::generate(args.shell, &mut crate::help::unhidden(Cli::command()), "toolpost", &mut script);
     raw(&script, true)?;
     Ok(Exit::Ok)
 }

@@ -20,6 +20,7 @@ pub(crate) fn run(command: &ConfigCommand, config: &Config, printer: &Printer) -
         ConfigCommand::List { show_origin } => list(*show_origin, config, printer)?,
         ConfigCommand::Get { key } => get(key, config, printer)?,
         ConfigCommand::Set { key, value, project } => set(key, value, *project, printer)?,
+        ConfigCommand::Unset { key, project } => unset(key, *project, printer)?,
         ConfigCommand::Path => paths(config, printer)?,
     }
     Ok(Exit::Ok)
@@ -85,13 +86,64 @@ fn get(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
     }
 }
 
+/// The file of settings that is edited, with its text.
+struct Edited {
+    path: PathBuf,
+    document: DocumentMut,
+    pins: Pins,
+    is_project: bool,
+    was_trusted: bool,
+}
+
+impl Edited {
+    fn open(project: bool) -> Result<Self, Failure> {
+        let path = match (project, places::project()) {
+            (true, nearest) => nearest.unwrap_or_else(|| PathBuf::from(places::PROJECT)),
+            (false, _) => places::user().ok_or_else(places::no_home)?,
+        };
+        let pins = Pins::load()?;
+        let was_trusted = project && pins.standing(&path) == Standing::Trusted;
+        let old = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(Failure::file("the settings", &path, &error)),
+        };
+        // Comments and order are the person's.
+        let document: DocumentMut = old.parse().map_err(|error: toml_edit::TomlError| {
+            Failure::usage(format!(
+                "the settings `{}` are not TOML: {}",
+                path.display(),
+                error.to_string().trim_end()
+            ))
+        })?;
+        Ok(Self { path, document, pins, is_project: project, was_trusted })
+    }
+
+    /// Writes the file, and prints what was done.
+    fn save(mut self, done: &str, name: &str, printer: &Printer) -> Result<(), Failure> {
+        let path = &self.path;
+        write(path, &self.document.to_string())?;
+        // Whoever trusted it has changed it just now.
+        if self.was_trusted {
+            self.pins.add(path)?;
+            self.pins.save()?;
+        }
+        printer.note(&format!("{} {name} in `{}`", paint(GOOD, done), path.display()));
+        if self.is_project && !self.was_trusted {
+            let path = label(&path.display().to_string());
+            printer.note(&format!("what acts only in trusted files waits for `toolpost trust {path}`"));
+        }
+        Ok(())
+    }
+}
+
+/// The table of a setting, and its key there.
+fn parts(name: &str) -> (Option<&str>, &str) {
+    name.split_once('.').map_or((None, name), |(table, key)| (Some(table), key))
+}
+
 fn set(name: &str, text: &str, project: bool, printer: &Printer) -> Result<(), Failure> {
-    let path = match (project, places::project()) {
-        (true, nearest) => nearest.unwrap_or_else(|| PathBuf::from(places::PROJECT)),
-        (false, _) => places::user().ok_or_else(places::no_home)?,
-    };
-    let mut pins = Pins::load()?;
-    let was_trusted = project && pins.standing(&path) == Standing::Trusted;
+    let mut edited = Edited::open(project)?;
     let value = match name.strip_prefix("targets.") {
         Some(target) if !target.is_empty() => Value::from(text),
         _ => {
@@ -99,23 +151,9 @@ fn set(name: &str, text: &str, project: bool, printer: &Printer) -> Result<(), F
             key.parse(text).map_err(|error| Failure::usage(format!("the setting `{name}`: {error}")))?
         }
     };
-    let old = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(Failure::file("the settings", &path, &error)),
-    };
-    // Comments and order are the person's.
-    let mut document: DocumentMut = old.parse().map_err(|error: toml_edit::TomlError| {
-        Failure::usage(format!(
-            "the settings `{}` are not TOML: {}",
-            path.display(),
-            error.to_string().trim_end()
-        ))
-    })?;
-    let mut table = document.as_item_mut();
-    let mut parts: Vec<&str> = name.splitn(2, '.').collect();
-    let last = parts.pop().unwrap_or(name);
-    for part in parts {
+    let mut table = edited.document.as_item_mut();
+    let (part, last) = parts(name);
+    if let Some(part) = part {
         table = &mut table[part];
         if table.is_none() {
             *table = toml_edit::table();
@@ -124,22 +162,32 @@ fn set(name: &str, text: &str, project: bool, printer: &Printer) -> Result<(), F
     if !table.is_table_like() {
         return Err(Failure::usage(format!(
             "the settings `{}`: `{name}` lies in what is no table",
-            path.display()
+            edited.path.display()
         )));
     }
     table[last] = Item::Value(toml_value(&value));
-    write(&path, &document.to_string())?;
-    // Whoever trusted it has changed it just now.
-    if was_trusted {
-        pins.add(&path)?;
-        pins.save()?;
+    edited.save("set", name, printer)
+}
+
+fn unset(name: &str, project: bool, printer: &Printer) -> Result<(), Failure> {
+    if name.strip_prefix("targets.").is_none_or(str::is_empty) {
+        known(name)?;
     }
-    printer.note(&format!("{} {name} in `{}`", paint(GOOD, "set"), path.display()));
-    if project && !was_trusted {
-        let path = label(&path.display().to_string());
-        printer.note(&format!("what acts only in trusted files waits for `toolpost trust {path}`"));
+    let mut edited = Edited::open(project)?;
+    let (part, last) = parts(name);
+    let root = edited.document.as_table_mut();
+    let removed = match part {
+        None => root.remove(last),
+        Some(part) => {
+            root.get_mut(part).and_then(Item::as_table_like_mut).and_then(|table| table.remove(last))
+        }
+    };
+    if removed.is_none() {
+        let message = format!("`{}` has no setting `{name}`", edited.path.display());
+        return Err(Failure::new(Exit::Failed, "NOT_FOUND", message)
+            .hint("`toolpost config list --show-origin` lists the settings and their files."));
     }
-    Ok(())
+    edited.save("unset", name, printer)
 }
 
 fn toml_value(value: &Value) -> toml_edit::Value {

@@ -188,7 +188,11 @@ fn egress(sandbox: &Sandbox) -> Feature {
 
 /// Whether a Docker daemon answers.
 fn docker() -> Feature {
-    let found = container::look().map_err(|failure| failure.message);
+    // The last clause is the fix, which has a line of its own.
+    let found = container::look().map_err(|failure| match failure.message.rsplit_once("; ") {
+        Some((reason, _)) => reason.to_owned(),
+        None => failure.message,
+    });
     let found = found
         .map(|daemon| format!("Docker {} with the runtimes {}", daemon.version, daemon.runtimes.join(", ")));
     Feature::new("docker", found, "only `--backend docker` needs it: start a daemon, or set DOCKER_HOST")
@@ -246,34 +250,32 @@ impl Page {
         }
     }
 
-    /// The keys that are set, and where each provider is asked.
+    /// Where each provider is asked, and whether its key is set.
     fn providers(&mut self, providers: &[Standing]) {
-        self.section("Keys", "");
-        for provider in providers {
-            let fix = format!("set it for `{}/…` models", provider.name);
-            // A key that nothing needs is no gap.
-            let (good, reason) = match (provider.has_key, provider.needs_key) {
-                (true, _) => (true, "is set"),
-                (false, true) => (false, "is not set"),
-                (false, false) => (true, "is not set, and not needed"),
-            };
-            self.row(good, provider.key_variable, reason, Some(&fix));
-        }
         self.section("Providers", "");
         for provider in providers {
             let variable = provider.base_url_variable;
-            let mut reason = match (&provider.base_url, provider.is_changed) {
+            let mut facts = vec![match (&provider.base_url, provider.is_changed) {
                 (Some(url), false) => url.clone(),
                 (Some(url), true) => format!("{url} ({variable})"),
                 (None, _) => "no address is set".to_owned(),
-            };
+            }];
             if let Some(Ok(answer) | Err(answer)) = &provider.answers {
-                reason.push_str(", ");
-                reason.push_str(answer);
+                facts.push(answer.clone());
             }
-            let is_good = provider.base_url.is_some() && !matches!(provider.answers, Some(Err(_)));
-            let fix = format!("start it, or set {variable}; only `{}/…` models need it", provider.name);
-            self.row(is_good, provider.name, &reason, Some(&fix));
+            // A key that nothing needs is no gap.
+            let lacks_key = provider.needs_key && !provider.has_key;
+            if lacks_key || provider.has_key {
+                let is = if provider.has_key { "is set" } else { "is not set" };
+                facts.push(format!("{} {is}", provider.key_variable));
+            }
+            let is_reached = provider.base_url.is_some() && !matches!(provider.answers, Some(Err(_)));
+            let fix = if lacks_key {
+                format!("set the key for `{}/…` models", provider.name)
+            } else {
+                format!("start it, or set {variable}; only `{}/…` models need it", provider.name)
+            };
+            self.row(is_reached && !lacks_key, provider.name, &facts.join(", "), Some(&fix));
         }
     }
 

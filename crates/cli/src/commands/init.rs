@@ -1,18 +1,28 @@
 //! `toolpost init`
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
+use toolpost_core::check_tool_name;
 use toolpost_exec::scaffold::{Dependency, ProjectKind, scaffold};
 
-use crate::args::{InitCommand, InitToolArgs};
+use crate::args::{InitCommand, InitFileArgs, InitToolArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
-use crate::style::{GOOD, HINT, STRONG, paint};
+use crate::style::{GOOD, HINT, STRONG, paint, shell_word};
 
 pub(crate) fn run(command: &InitCommand, printer: &Printer) -> Result<Exit, Failure> {
-    let InitCommand::Tool(args) = command;
+    let args = match command {
+        InitCommand::Tool(args) => args,
+        InitCommand::Agent(args) => {
+            return file(args, AGENT, "call FILE prompt='What is 6 times 7?'", printer);
+        }
+        InitCommand::Command(args) => return file(args, COMMAND, "call FILE format=%F", printer),
+        InitCommand::Gateway(args) => return file(args, GATEWAY, "tools FILE", printer),
+    };
     let (kind, name) = project(args);
     let folder = args.folder.clone().unwrap_or_else(|| PathBuf::from(name));
     let project = scaffold(&kind, name, &folder)?;
@@ -43,6 +53,70 @@ pub(crate) fn run(command: &InitCommand, printer: &Printer) -> Result<Exit, Fail
         line(&project.try_it),
         line(&project.test)
     ))?;
+    Ok(Exit::Ok)
+}
+
+const AGENT: &str = "\
+# An agent is a tool: a prompt in, its answer out. See `toolpost help agents`.
+kind = \"agent\"
+v = 1
+name = \"NAME\"
+description = \"Answers questions about numbers.\"
+# model = \"anthropic/claude-sonnet-5-5\"  # default: the caller's, else the setting `model`
+system_prompt = \"Calculate with the tool. Answer in one sentence.\"
+tools = [\"calculate\"]
+max_iterations = 10
+";
+
+const COMMAND: &str = "\
+# A description makes a tool of a program. `toolpost schema command` has every key.
+kind = \"command\"
+v = 1
+program = \"date\"
+
+[[tool]]
+name = \"NAME\"
+description = \"Print the time in a format.\"
+read_only = true
+working_folder = \"none\"
+args = [\"--utc\", \"+{format}\"]
+
+[tool.parameters.format]
+type = \"string\"
+default = \"%FT%TZ\"
+description = \"The format, as `date` reads it.\"
+";
+
+const GATEWAY: &str = "\
+# A gateway is one target for several. See `toolpost help gateway`.
+kind = \"gateway\"
+
+[[upstreams]]
+name = \"NAME\"              # its tools are called NAME__TOOL
+target = \"builtin:calculate\"  # any target: ./program, https://HOST/mcp, stdio:COMMAND
+allow = [\"*\"]
+";
+
+/// Creates a file of a template, and prints what to do with the file.
+fn file(args: &InitFileArgs, template: &str, try_it: &str, printer: &Printer) -> Result<Exit, Failure> {
+    let name = &args.name;
+    check_tool_name(name).map_err(|problem| Failure::usage(format!("the name `{name}`: {problem}")))?;
+    let path = args.file.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.toml")));
+    if path.extension().is_none_or(|extension| extension != "toml") {
+        return Err(Failure::usage(format!("the file `{}` does not end in `.toml`", path.display()))
+            .hint("Name a file such as `tool.toml`."));
+    }
+    let wrong = |error: std::io::Error| Failure::file("the file", &path, &error);
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(wrong)?;
+    file.write_all(template.replace("NAME", name).as_bytes()).map_err(wrong)?;
+    let word = shell_word(&path.display().to_string());
+    let next = [format!("toolpost trust {word}"), format!("toolpost {}", try_it.replace("FILE", &word))];
+    if !printer.is_text() {
+        printer.json(&json!({ "file": path, "next": next }))?;
+        return Ok(Exit::Ok);
+    }
+    printer.note(&format!("{} {}", paint(GOOD, "made"), paint(HINT, path.display())));
+    printer.result(&format!("{}\n  {}", paint(STRONG, "Next:"), next.join("\n  ")))?;
     Ok(Exit::Ok)
 }
 

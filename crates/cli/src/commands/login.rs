@@ -56,7 +56,7 @@ pub(crate) fn run(args: &LoginArgs, config: &Config, printer: &Printer) -> Resul
             "server": args.url,
             "issuer": login.issuer,
             "scopes": login.scopes,
-            "lasts_s": login.lasts.map(|lasts| lasts.as_secs()),
+            "lasts_ms": login.lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX)),
             "renewable": login.is_renewable,
         }))?;
     }

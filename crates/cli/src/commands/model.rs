@@ -5,9 +5,10 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use toolpost_core::{Clock as _, SystemClock};
 use toolpost_llm::{
-    Catalog, ExchangeSink, HttpOptions, Model, ModelSpec, PROVIDERS, Provider, ProviderAccess, ProviderFiles,
-    ProviderLimits, Recorder, Recording, RetryPolicy, Router, Secret,
+    Catalog, ExchangeSink, HttpOptions, Model, ModelInfo, ModelSpec, PROVIDERS, Provider, ProviderAccess,
+    ProviderFiles, ProviderLimits, Recorder, Recording, RetryPolicy, Router, Secret,
 };
 
 use crate::args::AgentArgs;
@@ -31,7 +32,7 @@ pub(crate) const DEFAULT_MODELS: [(&str, &str); 4] = [
 /// a provider whose key is there.
 pub(super) fn model(args: &AgentArgs, config: &Config) -> Result<(Arc<dyn Model>, ModelSpec), Failure> {
     let name = args.model.clone().map_or_else(|| usual_model(config), Ok)?;
-    let spec = ModelSpec::parse(&name)?;
+    let spec = spec_of(&name, config)?;
     Ok((router(config)?.open_with_fallbacks(&spec, &fallbacks(args, config)?)?, spec))
 }
 
@@ -41,7 +42,27 @@ pub(super) fn fallbacks(args: &AgentArgs, config: &Config) -> Result<Vec<ModelSp
         [] => config.texts("models.fallback"),
         named => named.to_vec(),
     };
-    Ok(names.iter().map(|name| ModelSpec::parse(name)).collect::<Result<_, _>>()?)
+    names.iter().map(|name| spec_of(name, config)).collect()
+}
+
+/// The names that Claude Code has for models.
+const ALIASES: [&str; 3] = ["opus", "sonnet", "haiku"];
+
+/// Reads the name of a model.
+fn spec_of(name: &str, config: &Config) -> Result<ModelSpec, Failure> {
+    ModelSpec::parse(name).map_err(|error| {
+        let failure = Failure::from(error);
+        if !ALIASES.contains(&name) {
+            return failure;
+        }
+        let start = format!("claude-{name}-");
+        let now = SystemClock.timestamp();
+        let is_like = |model: &ModelInfo| model.id.name.starts_with(&start) && !model.is_retired(now);
+        let newest = catalog(config).ok().and_then(|catalog| catalog.models().filter(is_like).last());
+        let newest = newest.map(|model| format!("`--model {}`, or ", model.id)).unwrap_or_default();
+        Failure { hints: Vec::new(), ..failure }
+            .hint(format!("Give {newest}`--agent claude-code`, which has the alias `{name}`."))
+    })
 }
 
 fn default_model() -> Option<String> {
@@ -52,7 +73,7 @@ fn default_model() -> Option<String> {
 
 /// The model of a name.
 pub(crate) fn open_model(name: &str, config: &Config) -> Result<Arc<dyn Model>, Failure> {
-    Ok(router(config)?.open(&ModelSpec::parse(name)?)?)
+    Ok(router(config)?.open(&spec_of(name, config)?)?)
 }
 
 /// The name of the model that the settings name, else the default of a provider whose key is there.

@@ -23,7 +23,12 @@ pub(crate) fn run(command: &ModelsCommand, config: &Config, printer: &Printer) -
 fn list(args: &ModelsListArgs, config: &Config, printer: &Printer) -> Result<(), Failure> {
     let catalog = catalog(config)?;
     let features = args.can.iter().map(|name| feature(name)).collect::<Result<Vec<_>, _>>()?;
-    for provider in &args.provider {
+    let providers: Vec<&str> = args
+        .provider
+        .iter()
+        .map(|name| toolpost_llm::Provider::find(name).map_or(name.as_str(), |provider| provider.name))
+        .collect();
+    for provider in &providers {
         if catalog.models().all(|model| model.id.provider != *provider) {
             let known = PROVIDERS.iter().map(|provider| provider.name);
             let near = did_you_mean(provider, known.clone())
@@ -35,7 +40,7 @@ fn list(args: &ModelsListArgs, config: &Config, printer: &Printer) -> Result<(),
     let now = SystemClock.timestamp();
     let mut models: Vec<ModelInfo> = catalog.models().collect();
     models.retain(|model| {
-        (args.provider.is_empty() || args.provider.contains(&model.id.provider))
+        (providers.is_empty() || providers.contains(&model.id.provider.as_str()))
             && (args.retired || !model.is_retired(now))
             && features.iter().all(|feature| model.has(*feature) == Some(true))
     });

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     claude_code::check_loop(args)?;
     if args.interactive {
         let first =
-            (args.prompt.is_some() || args.file.is_some()).then(|| prompt(args, printer)).transpose()?;
+            (args.prompt().is_some() || args.file.is_some()).then(|| prompt(args, printer)).transpose()?;
         return super::chat::talk(&args.work, first, config, printer);
     }
     check_output(args)?;
@@ -170,7 +170,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
 }
 
 fn prompt(args: &RunArgs, printer: &Printer) -> Result<String, Failure> {
-    let text = match (&args.prompt, &args.file) {
+    let text = match (args.prompt(), &args.file) {
         (Some(prompt), _) => with_piped(prompt, args.interactive, printer)?,
         (None, Some(path)) if path == Path::new("-") => read_text(path, io::stdin().lock())?,
         (None, Some(path)) => {
@@ -179,7 +179,8 @@ fn prompt(args: &RunArgs, printer: &Printer) -> Result<String, Failure> {
         (None, None) => String::new(),
     };
     if text.trim().is_empty() {
-        return Err(Failure::usage("the task is empty").hint("Say what to do with `-p TEXT` or `-f FILE`."));
+        return Err(Failure::usage("the task is empty")
+            .hint("Give a task: `toolpost run TEXT`, `-p TEXT` or `-f FILE`."));
     }
     Ok(text)
 }
@@ -341,7 +342,7 @@ pub(super) fn show(
 ) -> Result<(), Failure> {
     match printer.format {
         Format::Json => printer.json(&record)?,
-        Format::Jsonl => printer.json(&Event::RunFinished { record: Arc::new(record) })?,
+        Format::Jsonl => printer.event(&Event::RunFinished { record: Arc::new(record) })?,
         Format::Text => {
             let said = env::scrubber().scrub(record.response.clone());
             let was_shown = shown.is_some_and(|shown| shown.contains(said.trim()));

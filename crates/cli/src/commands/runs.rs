@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use toolpost_agent::{RunStats, RunSummary, Runs, StoredRun};
 use toolpost_core::{Clock as _, SystemClock, Timestamp, format_duration};
@@ -34,9 +35,13 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
     let runtime = super::runtime()?;
     let done = runtime.block_on(async {
         match command {
-            RunsCommand::Ls { limit, all: true } => list(&runs.list_all(*limit).await?, printer),
-            RunsCommand::Ls { limit, all: false } => list(&runs.list(None, *limit).await?, printer),
+            RunsCommand::Ls { limit, all } => {
+                let every = runs.list_all(usize::MAX).await?;
+                let wanted = every.iter().filter(|run| *all || run.parent.is_none()).take(*limit);
+                list(&wanted.cloned().collect::<Vec<_>>(), &ShortIds::of(&every), printer)
+            }
             RunsCommand::Show { id } => show(&runs.load(find(&runs, id).await?).await?, printer),
+            RunsCommand::Rm { ids } => remove(&runs, ids, printer).await,
             RunsCommand::Stats { since } => {
                 let begin = since.map_or(Timestamp::default(), before_now);
                 stats(&runs.stats(begin).await?, printer)
@@ -50,7 +55,15 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
     Ok(Exit::Ok)
 }
 
+/// The word for the youngest run.
+const LAST: &str = "last";
+
 async fn find(runs: &Runs, start: &str) -> Result<toolpost_core::RunId, Failure> {
+    if start == LAST
+        && let Some(run) = runs.list(None, 1).await?.first()
+    {
+        return Ok(run.id);
+    }
     runs.find(start).await.map_err(|error| Failure::from(error).hint("`toolpost runs ls` lists them."))
 }
 
@@ -59,25 +72,78 @@ fn before_now(time: Duration) -> Timestamp {
     Timestamp::from_micros(SystemClock.timestamp().as_micros().saturating_sub(micros))
 }
 
-fn list(runs: &[RunSummary], printer: &Printer) -> Result<(), Failure> {
+/// The shortest beginnings of ids that name one run each.
+struct ShortIds(Vec<String>);
+
+impl ShortIds {
+    /// The fewest characters that are shown.
+    const MIN: usize = 8;
+
+    fn of(runs: &[RunSummary]) -> Self {
+        let mut ids: Vec<String> = runs.iter().map(|run| run.id.to_string()).collect();
+        ids.sort();
+        Self(ids)
+    }
+
+    fn short<'a>(&self, id: &'a str) -> &'a str {
+        let at = self.0.partition_point(|other| other.as_str() < id);
+        let same = |other: &String| id.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
+        let before = at.checked_sub(1).and_then(|at| self.0.get(at)).map_or(0, same);
+        let after = self.0.get(at + 1).map_or(0, same);
+        id.get(..(before.max(after) + 1).max(Self::MIN)).unwrap_or(id)
+    }
+}
+
+fn list(runs: &[RunSummary], ids: &ShortIds, printer: &Printer) -> Result<(), Failure> {
+    let told = |run: &RunSummary| {
+        let mut value = told(run);
+        value["short_id"] = ids.short(&run.id.to_string()).into();
+        value
+    };
     match printer.format {
         Format::Json => printer.json(&json!({ "runs": runs.iter().map(told).collect::<Vec<_>>() })),
         Format::Jsonl => runs.iter().try_for_each(|run| printer.json(&told(run))),
         Format::Text => {
-            let lines: Vec<String> = runs.iter().map(line).collect();
+            let id = |run: &RunSummary| ids.short(&run.id.to_string()).to_owned();
+            let width = runs.iter().map(|run| id(run).len()).max().unwrap_or_default();
+            let lines: Vec<String> =
+                runs.iter().map(|run| line(run, &format!("{:<width$}", id(run)))).collect();
             printer.result(&lines.join("\n"))
         }
     }
 }
 
-fn line(run: &RunSummary) -> String {
+fn line(run: &RunSummary, id: &str) -> String {
     format!(
         "{}  {}  {}  {}",
-        paint(HINT, run.id),
+        paint(HINT, id),
         sign(run),
         one_line(&run.title, 60),
         paint(FAINT, facts(run).join(" · "))
     )
+}
+
+/// Removes runs, none of which may still run.
+async fn remove(runs: &Runs, ids: &[String], printer: &Printer) -> Result<(), Failure> {
+    let mut found = Vec::with_capacity(ids.len());
+    for id in ids {
+        let run = runs.load(find(runs, id).await?).await?.summary;
+        if state(&run) == "running" {
+            let message = format!("the run `{}` is running", run.id);
+            return Err(Failure::new(Exit::Failed, "CONFLICT", message).hint("Stop it first with Ctrl-C."));
+        }
+        if !found.contains(&run.id) {
+            found.push(run.id);
+        }
+    }
+    for id in &found {
+        runs.delete(*id).await?;
+        printer.note(&format!("{} {id}", paint(GOOD, "removed")));
+    }
+    if !printer.is_text() {
+        printer.json(&json!({ "removed": found }))?;
+    }
+    Ok(())
 }
 
 /// A run as a program reads it.
@@ -132,14 +198,21 @@ fn facts(run: &RunSummary) -> Vec<String> {
 
 fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
     if !printer.is_text() {
-        let shown = json!({ "summary": told(&run.summary), "record": run.record, "calls": run.calls });
-        return printer.json(&shown);
+        return printer.json(&json!({
+            "summary": told(&run.summary),
+            "prompt": run.prompt,
+            "record": run.record,
+            "calls": run.calls,
+        }));
     }
     let summary = &run.summary;
     let mut lines = vec![format!("{} {}", paint(STRONG, one_line(&summary.title, 80)), sign(summary))];
     lines.push(paint(FAINT, facts(summary).join(" · ")));
     if let Some(conversation) = summary.conversation {
         lines.push(paint(FAINT, format!("conversation {conversation}")));
+    }
+    if let Some(prompt) = &run.prompt {
+        lines.extend(harmless(prompt).lines().map(|line| paint(FAINT, format!("> {line}"))));
     }
     let record = run.record.as_ref();
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -149,9 +222,10 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
         let mark = if status == "success" { paint(GOOD, "✓") } else { paint(BAD, "✗") };
         let arguments = call.get("arguments").map(ToString::to_string).unwrap_or_default();
         lines.push(format!(
-            "{mark} {} {}",
+            "{mark} {} {} {}",
             paint(STRONG, one_line(&text(call.get("tool")), 64)),
-            paint(FAINT, one_line(&arguments, 100))
+            paint(FAINT, one_line(&arguments, 100)),
+            paint(FAINT, timing(call, summary.started))
         ));
     }
     let files = record.and_then(|record| record["artifacts"].as_array()).into_iter().flatten();
@@ -165,6 +239,19 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
     }
     lines.push(harmless(&text(record.and_then(|record| record.get("response")))));
     printer.result(&lines.join("\n"))
+}
+
+/// When a call began in its run, and how long it took.
+fn timing(call: &Value, begun: Timestamp) -> String {
+    let time = |ms: f64| format_duration(Duration::try_from_secs_f64(ms / 1000.0).unwrap_or_default());
+    let started = call.get("started").and_then(|at| Timestamp::deserialize(at).ok());
+    let offset = started.map(|at| at.as_micros().saturating_sub(begun.as_micros()) as f64 / 1000.0);
+    let took = call.get("duration_ms").and_then(Value::as_f64);
+    match (offset, took) {
+        (Some(offset), Some(took)) => format!("({}, after {})", time(took), time(offset)),
+        (None, Some(took)) => format!("({})", time(took)),
+        _ => String::new(),
+    }
 }
 
 fn stats(stats: &RunStats, printer: &Printer) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! `toolpost schema`
 
 use toolpost_core::did_you_mean;
+use toolpost_exec::command::COMMAND_SCHEMA;
 
 use crate::args::SchemaArgs;
 use crate::exit::Exit;
@@ -9,14 +10,18 @@ use crate::print::{Printer, raw};
 use crate::style::{HINT, paint};
 
 /// Name, meaning and text of each schema. Fields are only ever added.
-pub(crate) const SCHEMAS: [(&str, &str, &str); 10] = [
+pub(crate) const SCHEMAS: [(&str, &str, &str); 14] = [
+    ("agent", "a file with `kind = \"agent\"`", include_str!("../../schemas/agent.json")),
     ("call-record", "what is kept of a call", include_str!("../../schemas/call-record.json")),
+    ("command", "a file with `kind = \"command\"`", COMMAND_SCHEMA),
     ("doctor", "what `doctor --format json` prints", include_str!("../../schemas/doctor.json")),
+    ("egress", "a file for `--egress-policy FILE`", include_str!("../../schemas/egress.json")),
     ("envelope", "what `call --format json` prints", include_str!("../../schemas/envelope.json")),
     ("error", "the line on standard error when a command fails", include_str!("../../schemas/error.json")),
     ("event", "one line of `run --format jsonl`", include_str!("../../schemas/event.json")),
     ("exec-event", "one line of `exec --format jsonl`", include_str!("../../schemas/exec-event.json")),
     ("files", "what `files … --format json` prints", include_str!("../../schemas/files.json")),
+    ("gateway", "a file with `kind = \"gateway\"`", include_str!("../../schemas/gateway.json")),
     ("outcome", "what `exec --format json` prints", include_str!("../../schemas/outcome.json")),
     ("run-record", "what `run --format json` prints", include_str!("../../schemas/run-record.json")),
     ("script", "a file for `--model script:FILE`", include_str!("../../schemas/script.json")),
@@ -40,4 +45,40 @@ pub(crate) fn run(args: &SchemaArgs, printer: &Printer) -> Result<Exit, Failure>
     })?;
     raw(text.as_bytes(), true)?;
     Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+    use toolpost_sandbox::EgressPolicy;
+    use toolpost_toolbox::sources::{GatewaySettings, UpstreamSettings};
+
+    use super::*;
+
+    /// The fields that a schema names at a place.
+    fn fields(name: &str, place: &str) -> BTreeSet<String> {
+        let (.., text) = SCHEMAS.iter().find(|(known, ..)| *known == name).unwrap();
+        let schema: Value = serde_json::from_str(text).unwrap();
+        let properties = schema.pointer(&format!("{place}/properties")).unwrap().as_object().unwrap();
+        properties.keys().cloned().collect()
+    }
+
+    fn keys(value: &impl serde::Serialize) -> BTreeSet<String> {
+        serde_json::to_value(value).unwrap().as_object().unwrap().keys().cloned().collect()
+    }
+
+    #[test]
+    fn the_schemas_of_files_have_the_fields_that_are_read() {
+        let agent: BTreeSet<String> = crate::agent_file::fields().map(str::to_owned).collect();
+        assert_eq!(fields("agent", ""), agent);
+        let policy = EgressPolicy::default();
+        assert_eq!(fields("egress", ""), keys(&policy));
+        assert_eq!(fields("egress", "/$defs/limits"), keys(&policy.limits));
+        let mut gateway = keys(&GatewaySettings::default());
+        gateway.insert("kind".to_owned());
+        assert_eq!(fields("gateway", ""), gateway);
+        assert_eq!(fields("gateway", "/$defs/upstream"), keys(&UpstreamSettings::new("a", "./b")));
+    }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_core::Code;
+use toolpost_sandbox::Cancel;
 use toolpost_toolbox::sources::{Standing, Verdict};
 
 use crate::args::TrustArgs;
@@ -13,7 +15,7 @@ use crate::config::{Config, places};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
-use crate::style::{FAINT, GOOD, HINT, WARN, harmless, label, paint};
+use crate::style::{FAINT, GOOD, HINT, WARN, harmless, label, paint, shell_word};
 use crate::{gateway, target};
 
 pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
@@ -35,15 +37,61 @@ pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Resul
         pins.save()?;
         return Ok(Exit::Ok);
     }
+    let named: Vec<Vec<PathBuf>> = args.paths.iter().map(|path| files(path)).collect::<Result<_, _>>()?;
     let mut added = Vec::new();
-    for path in
-        args.paths.iter().map(|path| files(path)).collect::<Result<Vec<_>, _>>()?.into_iter().flatten()
-    {
-        added.push(pins.add(&path)?);
+    for path in named.iter().flatten() {
+        added.push(pins.add(path)?);
     }
     pins.save()?;
-    for (path, pin) in &added {
-        // What may be started from now on, and what it reaches.
+    tell(&added, printer);
+    if !printer.is_text() {
+        let files: Vec<Value> = added.iter().map(|(path, pin)| entry(path, pin)).collect();
+        printer.json(&json!({ "files": files }))?;
+    }
+    if args.watch {
+        let watched: Vec<PathBuf> = added.into_iter().map(|(path, _)| path).collect();
+        printer.note("each change is trusted at once; Ctrl-C ends it");
+        super::cancellable(|stop| watch(&watched, stop, printer))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// How often watched files are checked.
+const WATCH_EVERY: Duration = Duration::from_millis(250);
+
+/// Trusts files again whenever they, or what they reference, change. A file whose trust was removed stays untrusted.
+fn watch(paths: &[PathBuf], stop: &Cancel, printer: &Printer) {
+    let mut failed = String::new();
+    while !stop.is_cancelled() {
+        std::thread::sleep(WATCH_EVERY);
+        if let Err(failure) = trust_changed(paths, printer) {
+            // Half of an edit is no reason to stop.
+            if failure.message != failed {
+                printer.warn(&failure.message);
+                failed = failure.message;
+            }
+        }
+    }
+}
+
+fn trust_changed(paths: &[PathBuf], printer: &Printer) -> Result<(), Failure> {
+    let mut pins = Pins::load()?;
+    let mut added = Vec::new();
+    for path in paths {
+        if matches!(pins.standing(path), FileStanding::Changed(_)) {
+            added.push(pins.add(path)?);
+        }
+    }
+    if !added.is_empty() {
+        pins.save()?;
+        tell(&added, printer);
+    }
+    Ok(())
+}
+
+/// Prints what is trusted now, and what may be started from now on.
+fn tell(added: &[(PathBuf, Pin)], printer: &Printer) {
+    for (path, pin) in added {
         for line in &pin.grants {
             printer.note(&format!("  {}", harmless(line)));
         }
@@ -57,11 +105,6 @@ pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Resul
             printer.note(&format!("  {} {}", paint(GOOD, "with"), line(path, digest)));
         }
     }
-    if !printer.is_text() {
-        let files: Vec<Value> = added.iter().map(|(path, pin)| entry(path, pin)).collect();
-        printer.json(&json!({ "files": files }))?;
-    }
-    Ok(Exit::Ok)
 }
 
 /// Shows how the definitions of tools behind a gateway stand, and approves those that are named.
@@ -92,8 +135,12 @@ fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, F
             })?;
             let found = standings.get(upstream).and_then(|all| all.iter().find(|found| found.name == tool));
             let Some(standing) = found else {
-                return Err(Failure::usage(format!("`--tool {wanted}`: there is no such tool"))
-                    .hint(format!("`toolpost trust {} --tool ?` shows all.", path.display())));
+                return Err(Failure::usage(format!("`--tool {wanted}`: there is no such tool")).hint(
+                    format!(
+                        "`toolpost trust {} --tool '?'` shows all.",
+                        shell_word(&path.display().to_string())
+                    ),
+                ));
             };
             gateway.approve(upstream, tool, &standing.sha256).await?;
             printer.note(&format!("{} {}", paint(GOOD, "approved"), paint(HINT, wanted)));

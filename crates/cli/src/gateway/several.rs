@@ -105,6 +105,8 @@ impl Several {
         if self.upstreams.is_empty() {
             return Ok(None);
         }
+        // What can never be connected is a typo, and no upstream that is away.
+        self.upstreams.iter().try_for_each(|upstream| target::check(&upstream.target, config))?;
         let mut settings = self.settings();
         if !granted.is_empty() {
             let takes = |target: &str| target::takes_grants(config.target(target).unwrap_or(target));

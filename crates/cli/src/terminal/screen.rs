@@ -12,6 +12,7 @@ use toolpost_core::{CallId, Event, format_duration};
 use super::markdown::Stream;
 use super::size;
 use crate::print::Printer;
+use crate::progress::Calls;
 use crate::style::{FAINT, WARN, harmless, paint, paragraph};
 use crate::{env, progress};
 
@@ -33,6 +34,8 @@ struct State {
     markdown: Stream,
     /// The calls that run.
     calls: Vec<Running>,
+    /// What their lines are called.
+    lines: Calls,
     /// The lines that may still change, as they are on the terminal.
     drawn: Vec<String>,
     drawn_at: Option<Instant>,
@@ -101,8 +104,8 @@ impl Screen {
             Event::HostedFinished { tool, output, .. } => {
                 self.put_within(&mut state, progress::hosted::finished(tool, output));
             }
-            Event::CallStarted { call, tool, arguments, .. } => {
-                let line = progress::started(tool, arguments);
+            Event::CallStarted { call, parent, tool, arguments } => {
+                let line = state.lines.started(*call, *parent, tool, arguments);
                 if self.is_plain {
                     self.put(&mut state, vec![line]);
                 } else {
@@ -122,18 +125,21 @@ impl Screen {
             }
             Event::CallLog { call, line, .. } if progress::is_told(&self.printer, line) => {
                 if line.level >= toolpost_core::LogLevel::Warn {
-                    let text = paint(WARN, format!("  │ {}", progress::told(&line.message, progress::WIDTH)));
+                    let text = progress::told(&line.message, progress::WIDTH);
+                    let text = paint(WARN, state.lines.within(*call, "│", &text));
                     self.put(&mut state, vec![text]);
                 } else {
                     self.detail(&mut state, *call, progress::told(&line.message, progress::WIDTH));
                 }
             }
-            Event::CallRetry { attempt, error, wait_ms, .. } => {
-                self.put(&mut state, vec![progress::again(*attempt, error, *wait_ms)]);
+            Event::CallRetry { call, attempt, error, wait_ms } => {
+                let line = state.lines.again(*call, *attempt, error, *wait_ms);
+                self.put(&mut state, vec![line]);
             }
             Event::CallFinished { record } => {
                 state.calls.retain(|call| call.id != record.id);
-                self.put(&mut state, vec![progress::finished(record)]);
+                let line = state.lines.finished(record);
+                self.put(&mut state, vec![line]);
             }
             Event::Notice { message } => {
                 let message = env::scrubber().scrub(message.clone());
@@ -193,7 +199,8 @@ impl Screen {
 
     fn detail(&self, state: &mut State, id: CallId, detail: String) {
         if self.is_plain {
-            return self.put(state, vec![paint(FAINT, format!("  … {detail}"))]);
+            let line = state.lines.within(id, "…", &detail);
+            return self.put(state, vec![paint(FAINT, line)]);
         }
         if let Some(call) = state.calls.iter_mut().find(|call| call.id == id) {
             call.detail = detail;

@@ -45,7 +45,7 @@ const CASES: &[Case] = &[
     case(&["-q", "-v", "tools"], 2, "USAGE", &["'--quiet'", "'--verbose...'"], "--help"),
     // Targets and tools.
     case(&["call", "nosuch"], 2, "USAGE", &["no target `nosuch`"], "`toolpost tools` lists what is built in"),
-    case(&["call", "builtin:calculat"], 2, "USAGE", &["`builtin:calculat`"], "`calculate`"),
+    case(&["call", "builtin:calculat"], 2, "USAGE", &["`builtin:calculat`"], "`builtin:calculate`"),
     case(&["call", "builtin"], 2, "USAGE", &["`builtin` has ", " tools: which one?"], "`toolpost tools`"),
     case(&["call", "builtin", "calculat"], 1, "NOT_FOUND", &["`calculat`"], "`calculate`"),
     case(&["tools", "nosuch"], 2, "USAGE", &["no target `nosuch`"], "`toolpost tools`"),
@@ -132,7 +132,7 @@ const CASES: &[Case] = &[
         5,
         "PERMISSION",
         &["calculate"],
-        "--allow",
+        "--approve",
     ),
     case(
         &["call", "calculate", "expression=1", "--level", "maximal"],

@@ -94,7 +94,7 @@ pub(crate) fn ask() {
     env.run(SUM.iter().chain(&["--no-input"])).ok();
     let error = env.run(SUM.iter().chain(&["--no-input", "--ask", "--json"])).exit(5).error();
     assert_eq!(error["code"], "PERMISSION");
-    assert!(error["hints"].to_string().contains("--allow calculate"), "{error}");
+    assert!(error["hints"].to_string().contains("--approve calculate"), "{error}");
 }
 
 #[test]

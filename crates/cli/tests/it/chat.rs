@@ -281,7 +281,7 @@ fn a_person_is_asked_and_can_allow_a_tool_for_good() {
     talk.ready();
     talk.say("/approve calculate");
     talk.say("/approve");
-    talk.shows("allowed without asking: calculate");
+    talk.shows("approved: calculate");
     talk.say("again");
     talk.shows("two");
     assert_eq!(talk.text().matches("yes / session / no?").count(), 1, "{}", talk.text());

@@ -181,11 +181,11 @@ const OF_BOTH: &str = "--prompt --file --interactive --attach --workdir --system
     --tools --mcp-server --token-env --token-file --allow --ask --yes --no-input --level --max-iterations \
     --max-time --max-cost --agent --executor --image --pull --claude --own-tools --allow-tool --permission-mode \
     --memory --cpu --pids --help --version --format --json --verbose --quiet --log --log-format --log-file --color \
-    --config --store --env-file";
+    --config --store --env-file --help-all";
 
 #[test]
 fn no_option_is_passed_over_in_silence() {
-    let page = TestEnv::new().run(["run", "--help"]).ok().out;
+    let page = TestEnv::new().run(["run", "--help-all"]).ok().out;
     let lines = page.lines().map(str::trim_start);
     let options: Vec<&str> = lines
         .filter_map(|line| {

@@ -389,8 +389,8 @@ pub(crate) fn cpu() {
     let layers = |outcome: &Value| outcome["report"]["layers"].to_string();
     assert!(layers(&limited).contains("cpu_quota"), "{limited}");
     assert!(!layers(&outcome(&env, 0, &["--", "true"])).contains("cpu_quota"));
-    let spent = |what: &str| limited["usage"][what].as_f64().unwrap();
-    assert!(spent("user_ms") + spent("system_ms") < 0.6 * spent("wall_ms"), "{limited}");
+    let time = |what: &str| limited["usage"][what].as_f64().unwrap();
+    assert!(time("user_ms") + time("system_ms") < 0.6 * time("wall_ms"), "{limited}");
 }
 
 #[test]

@@ -90,10 +90,7 @@ pub(crate) fn a_changed_definition_waits_for_a_person() {
     env.run(["trust", "gateway.toml"]).ok();
     let refused = env.run(["call", "gateway.toml", "weather__predict", "--json"]).exit(5).error();
     assert_eq!(refused["code"], "PERMISSION");
-    assert!(
-        refused["hints"].to_string().contains("toolpost trust gateway.toml --tool weather/forecast"),
-        "{refused}"
-    );
+    assert!(refused["hints"].to_string().contains("gateway.toml --tool weather/forecast"), "{refused}");
     let shown = env.run(["trust", "gateway.toml", "--tool", "?"]).ok();
     assert!(
         shown

@@ -31,12 +31,15 @@ fn messages(model: &Anthropic) -> String {
 
 /// The youngest run, as `runs` shows it.
 fn youngest(model: &Anthropic) -> (Value, String) {
-    let list = model.env.run(["runs", "ls", "--json"]).ok().json();
+    let mut list = model.env.run(["runs", "ls", "--json"]).ok().json();
     let id = list["runs"][0]["id"].as_str().unwrap().to_owned();
+    let short = list["runs"][0].as_object_mut().unwrap().remove("short_id").unwrap();
     let shown = model.env.run(["runs", "show", &id, "--json"]).ok().json();
     assert_eq!(shown["summary"], list["runs"][0]);
     let page = model.env.run(["runs", "show", &id]).ok().out;
-    assert!(model.env.run(["runs", "ls"]).ok().out.lines().next().unwrap().contains(&id[..]));
+    assert!(
+        model.env.run(["runs", "ls"]).ok().out.lines().next().unwrap().starts_with(short.as_str().unwrap())
+    );
     (shown, page)
 }
 

@@ -47,13 +47,17 @@ pub(crate) fn schema() {
     assert_eq!(
         names,
         [
+            "agent",
             "call-record",
+            "command",
             "doctor",
+            "egress",
             "envelope",
             "error",
             "event",
             "exec-event",
             "files",
+            "gateway",
             "outcome",
             "run-record",
             "script"
@@ -131,10 +135,24 @@ fn doctor_says_what_there_is() {
     let json = with_key.run(["doctor", "--json"]).ok();
     assert_eq!(json.json()["keys"]["anthropic"], true);
     let page = with_key.run(["doctor"]).ok();
-    for part in ["Sandbox levels", "standard", "strict", "Languages", "python", "ANTHROPIC_API_KEY: is set"] {
+    for part in ["Sandbox levels", "standard", "strict", "Languages", "python", "ANTHROPIC_API_KEY is set"] {
         assert!(page.out.contains(part), "{part}: {page}");
     }
     assert!(!page.out.contains("sk-secret") && !json.out.contains("sk-secret"));
+}
+
+#[test]
+fn doctor_reports_each_thing_once() {
+    let page = TestEnv::new().with("PATH", "/nonexistent").run(["doctor"]).ok().out;
+    let lines: Vec<&str> = page.lines().collect();
+    for pair in lines.windows(2) {
+        if let Some(fix) = pair[1].trim_start().strip_prefix("fix: ") {
+            assert!(!pair[0].contains(fix), "{pair:?}");
+        }
+    }
+    for name in ["ANTHROPIC_API_KEY", "OLLAMA_BASE_URL", "start a daemon", "apt-get install ruby"] {
+        assert_eq!(page.matches(name).count(), 1, "{name}: {page}");
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod daemon;
 mod directory;
 mod docker;
 mod environment;
+mod everyday;
 mod exec;
 mod files;
 mod gateway;

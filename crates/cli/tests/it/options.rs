@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, chat, claude_code, config, directory, docker, exec, files, gateway, global, grants, hosted,
-    launchers, login, look, loop_limits, mcp, memory, models, packages, replay, review, run, serve,
+    call, chat, claude_code, config, directory, docker, everyday, exec, files, gateway, global, grants,
+    hosted, launchers, login, look, loop_limits, mcp, memory, models, packages, replay, review, run, serve,
     serve_oauth, serve_tasks, session, several, state, targets, tuning,
 };
 
@@ -327,6 +327,24 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
     table
 }
 
+/// The same for what a new user does every day.
+fn everyday_table() -> BTreeMap<(&'static str, &'static str), Held> {
+    BTreeMap::from([
+        ((GLOBAL, "--help-all"), by!(everyday::help_all)),
+        (("config unset", "<KEY>"), by!(everyday::config_unset)),
+        (("config unset", "--project"), by!(everyday::config_unset)),
+        (("runs rm", "<ID>..."), by!(everyday::runs_are_named_short_shown_whole_and_removed)),
+        (("run", "[PROMPT]"), by!(everyday::a_task_needs_no_option)),
+        (("trust", "--watch"), by!(everyday::trust_watch)),
+        (("init agent", "<NAME>"), by!(everyday::init_files)),
+        (("init agent", "[FILE]"), by!(everyday::init_files)),
+        (("init command", "<NAME>"), by!(everyday::init_files)),
+        (("init command", "[FILE]"), by!(everyday::init_files)),
+        (("init gateway", "<NAME>"), by!(everyday::init_files)),
+        (("init gateway", "[FILE]"), by!(everyday::init_files)),
+    ])
+}
+
 /// The options and arguments that a page of help lists.
 fn listed(page: &str) -> BTreeSet<&str> {
     page.lines()
@@ -345,7 +363,7 @@ fn listed(page: &str) -> BTreeSet<&str> {
                 _ => None,
             }
         })
-        .filter(|word| !["--help", "--version", "[default:", "[possible"].contains(word))
+        .filter(|word| !["--help", "--version", "[default:", "[possible", "[alias:"].contains(word))
         .collect()
 }
 
@@ -365,6 +383,7 @@ fn every_option_has_a_test() {
         "config list",
         "config get",
         "config set",
+        "config unset",
         "config path",
         "trust",
         "apply",
@@ -377,8 +396,12 @@ fn every_option_has_a_test() {
         "image ls",
         "image rm",
         "init tool",
+        "init agent",
+        "init command",
+        "init gateway",
         "runs ls",
         "runs show",
+        "runs rm",
         "runs stats",
         "runs replay",
         "runs export",
@@ -394,7 +417,7 @@ fn every_option_has_a_test() {
     ]
     .into_iter()
     .map(|command| {
-        let words = command.split(' ').chain(["--help"]).filter(|word| !word.is_empty());
+        let words = command.split(' ').chain(["--help-all"]).filter(|word| !word.is_empty());
         (command, env.run(words).ok().out)
     })
     .collect();
@@ -410,7 +433,8 @@ fn every_option_has_a_test() {
     let chat: BTreeSet<_> = listed(chat.split("\nExamples:").next().unwrap());
     assert!(chat.len() > 20 && chat.is_subset(&listed(run)), "{chat:?}");
     found.retain(|(command, _)| *command != "chat");
-    let table = table();
+    let mut table = table();
+    table.extend(everyday_table());
     assert_eq!(found, table.keys().copied().collect());
     for (option, Held { name, source }) in &table {
         let is_test = source.lines().zip(source.lines().skip(1)).any(|(attribute, line)| {

@@ -73,7 +73,8 @@ pub(crate) fn several_targets_stand_under_namespaces() {
     assert!(answers[2]["error"]["message"].as_str().unwrap().contains("weather__forecast"), "{}", answers[2]);
     for (words, expected) in [
         (&["a=./weather", "A=./other"][..], "there are two of this name"),
-        (&["./weather", "./gone"], "the upstream `gone` is"),
+        (&["./weather", "gone=stdio:./no-such-server"], "the upstream `gone` is"),
+        (&["./weather", "./gone"], "the target `./gone`"),
     ] {
         let finished = env.run_with(String::new(), [&["serve"], words].concat());
         assert!(finished.err.contains(expected), "{finished}");

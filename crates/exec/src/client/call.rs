@@ -323,7 +323,7 @@ fn count(heap: &mut Heap) -> Result<(), ToolError> {
 /// The operator has said that programs are not to use the caller's model.
 pub(super) fn no_sampling() -> ToolError {
     ToolError::precondition("programs may not ask the caller's model for completions here")
-        .suggest("The operator can allow it with `ExecutablesBuilder::sampling`.")
+        .suggest("Name a model for them: `--model MODEL`.")
 }
 
 async fn sample(

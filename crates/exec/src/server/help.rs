@@ -90,6 +90,7 @@ pub(super) fn program(program: &Program, specs: &[Arc<ToolSpec>]) -> String {
         ]);
     }
     rows(&mut text, "Commands", &own(&commands));
+    text.push_str("\nOn a terminal, results print as text; through a pipe, as JSON.\n");
     exit_statuses(&mut text);
     text
 }

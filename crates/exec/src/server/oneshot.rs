@@ -11,7 +11,7 @@ use toolpost_core::{
 use super::grammar::{Input, Run};
 use super::port::ProgramPort;
 use super::reserved::Reserved;
-use super::{Server, input, status};
+use super::{Server, input, person, status};
 use crate::protocol::dialect::{SessionLine, level_name, result_line};
 
 pub(super) async fn run(server: &Server, run: Run) -> u8 {
@@ -49,6 +49,7 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
         errors: server.errors.clone(),
         input: Arc::clone(&server.input),
         stream: run.stream,
+        for_person: is_for_person(server, &run),
         session: run.session,
         sample_via: run.sample_via.clone(),
         offline: server.program.offline,
@@ -78,6 +79,9 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
     {
         // The caller gets the id alone; the author of the program gets what went wrong.
         server.errors.send(format!("{}\n", explained(id, error, &reply.record.causes)).into_bytes()).await;
+    }
+    if is_for_person(server, &run) {
+        return show(server, &reply).await;
     }
     if reserved.verbose {
         add_details(&mut envelope, &reply, &port);
@@ -109,6 +113,28 @@ fn explained(call: CallId, error: &ToolError, causes: &[String]) -> String {
     causes.fold(format!("error: call {call}: {}", error.message()), |text, cause| {
         format!("{text}\n  caused by: {cause}")
     })
+}
+
+/// Whether the result is for a person, and no program reads the lines of the protocol.
+fn is_for_person(server: &Server, run: &Run) -> bool {
+    server.program.for_person && !run.stream && !run.session && run.sample_via.is_none()
+}
+
+/// Prints a result, or its error on standard error.
+async fn show(server: &Server, reply: &Reply) -> u8 {
+    match &reply.result {
+        Err(error) => {
+            let status = status::of(error);
+            server.refuse(&error.public(reply.record.id), status).await
+        }
+        Ok(output) => {
+            server.output.send(person::result(output).into_bytes()).await;
+            if let Some(partial) = &output.partial {
+                server.errors.send(person::partial(partial).into_bytes()).await;
+            }
+            if output.status() == Status::Error { status::FAILED } else { status::OK }
+        }
+    }
 }
 
 fn new_call(spec: &ToolSpec, arguments: Value) -> Call {

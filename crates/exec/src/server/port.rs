@@ -13,6 +13,7 @@ use toolpost_core::{
 use super::grammar::SampleVia;
 use super::inlet::Inlet;
 use super::outlet::Outlet;
+use super::person;
 use crate::protocol::dialect::{Notice, SESSION_PROMPT, SampleAnswer, SampleLine, SessionLine};
 use crate::protocol::line::Line;
 
@@ -28,6 +29,8 @@ pub(super) struct ProgramPort {
     pub(super) errors: Outlet,
     pub(super) input: Arc<Inlet>,
     pub(super) stream: bool,
+    /// Whether notifications are for a person.
+    pub(super) for_person: bool,
     pub(super) session: bool,
     pub(super) sample_via: Option<SampleVia>,
     pub(super) offline: bool,
@@ -46,6 +49,9 @@ pub(super) struct ProgramPort {
 
 impl ProgramPort {
     fn notice_line(&self, notice: &Notice) -> (&Outlet, Vec<u8>) {
+        if self.for_person {
+            return (&self.errors, person::notice(notice).into_bytes());
+        }
         let (outlet, line) = if self.stream {
             (&self.output, notice.to_stream_line())
         } else {

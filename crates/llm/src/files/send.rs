@@ -11,7 +11,7 @@ use reqwest::{Method, Url};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::dialect::Dialect;
-use crate::http::client::{endpoint, failure_of, later};
+use crate::http::client::{endpoint, failure_of, is_refused_here, later};
 use crate::http::retry::{Advice, advice_of, retry_after};
 use crate::{
     Attempt, ErrorKind, HttpClient, ModelError, ModelId, NetworkStage, Provider, ProviderAccess, RawJson,
@@ -322,9 +322,11 @@ impl Sender {
             .await
             .map_err(|_| attempts.too_late(until, TimeoutStage::FirstByte))?
             .map_err(|error| {
+                let is_refused = is_refused_here(&error, url);
                 let error = failure_of(error);
                 match error.kind {
                     ErrorKind::Network(NetworkStage::Tls) => Failure::last(error),
+                    _ if is_refused => Failure::last(error),
                     _ => Failure::passing(error),
                 }
             })?;

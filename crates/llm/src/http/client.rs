@@ -239,6 +239,19 @@ pub(crate) fn failure_of(error: reqwest::Error) -> ModelError {
     ModelError::new(kind, asked.map_or(text.clone(), |asked| format!("`{asked}`: {text}")))
 }
 
+/// Whether no process of this machine listens where a request went: the same attempt fails again.
+pub(crate) fn is_refused_here(error: &reqwest::Error, url: &Url) -> bool {
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    let mut is_refused = false;
+    while let Some(error) = next {
+        is_refused |= error
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
+        next = error.source();
+    }
+    is_refused && url.host_str().is_some_and(is_this_machine)
+}
+
 /// Whether an error of a type stands anywhere in the chain, also inside an I/O error.
 fn caused_by<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);

@@ -12,7 +12,7 @@ use reqwest::{Method, Url};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::fields::Members;
-use crate::http::client::{HttpClient, failure_of, later};
+use crate::http::client::{HttpClient, failure_of, is_refused_here, later};
 use crate::http::retry::{Advice, advice_of, retry_after, retry_delay};
 use crate::http::sse::{Decoder, Malformed};
 use crate::wires::AnyFold;
@@ -185,10 +185,12 @@ impl Tries {
             .await
             .map_err(|_| self.too_late(until, TimeoutStage::FirstByte))?;
         let mut response = sent.map_err(|error| {
+            let is_refused = is_refused_here(&error, url);
             let error = failure_of(error);
             match error.kind {
                 // The same name, certificate or protocol will be there next time.
                 ErrorKind::Network(NetworkStage::Tls) => Failure::last(error),
+                _ if is_refused => Failure::last(error),
                 _ => Failure::passing(error),
             }
         })?;

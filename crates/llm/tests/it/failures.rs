@@ -454,7 +454,7 @@ async fn connections_that_fail_are_told_apart() {
     let error =
         model_at(&format!("http://{closed}"), options()).respond(&Request::new("hi")).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Network(NetworkStage::Connect), "{error:?}");
-    assert_eq!(error.details.attempts.len(), 4);
+    assert_eq!(error.details.attempts.len(), 1, "nothing listens there a second later either");
     assert!(error.message.contains(&format!("`http://{closed}`")), "{error}");
 
     let open = HttpOptions { no_network: false, ..once(options()) };
@@ -504,6 +504,20 @@ async fn a_key_that_goes_far_without_encryption_is_told_of() {
             |event| matches!(event, Ok(ModelEvent::Notice(notice)) if notice.contains("without encryption")),
         );
         assert_eq!(told, is_told, "{base_url}: {events:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_retired_model_is_reported_before_it_is_asked() {
+    for (name, is_retired) in [("claude-2", true), ("claude-opus-5-5", false), ("claude-x", false)] {
+        let access = ProviderAccess::new(Secret::new(KEY));
+        let access = ProviderAccess { base_url: Some("http://127.0.0.1:1".to_owned()), ..access };
+        let client = HttpClient::new(once(options())).unwrap();
+        let model = HostedModel::new(Provider::find("anthropic").unwrap(), name, access, client).unwrap();
+        let events: Vec<_> = model.stream(&Request::new("hi")).collect().await;
+        let notice =
+            matches!(&events[0], Ok(ModelEvent::Notice(notice)) if notice.contains("was retired on 20"));
+        assert_eq!(notice, is_retired, "{name}: {events:?}");
     }
 }
 

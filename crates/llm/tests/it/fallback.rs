@@ -126,7 +126,7 @@ async fn models_that_lack_something_are_passed_over_and_options_stay_with_their_
         said.contains("passed over: no force") && said.contains("options for first were not sent"),
         "{said}"
     );
-    assert_eq!(model.cost(&response, Timestamp::from_micros(0)), None);
+    assert_eq!(model.cost(&response, Timestamp::from_micros(0)).map(|cost| cost.usd), Some(0.0));
     assert_eq!(
         model.alternatives().iter().map(|model| model.id().provider.as_str()).collect::<Vec<_>>(),
         ["first", "script"]

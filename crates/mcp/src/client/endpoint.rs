@@ -44,6 +44,11 @@ impl Endpoint {
         Self::Http { url: url.into(), headers: Vec::new() }
     }
 
+    /// WebSocket without headers.
+    pub fn websocket(url: impl Into<String>) -> Self {
+        Self::WebSocket { url: url.into(), headers: Vec::new() }
+    }
+
     /// A program at [`Level::Standard`], in a folder of its own, with a clean environment.
     pub fn program<S: Into<OsString>>(argv: impl IntoIterator<Item = S>) -> Self {
         Self::Program {

@@ -61,7 +61,7 @@ pub(super) struct Front {
 }
 
 impl Server {
-    /// Serves clients over HTTP: the protocol on `/mcp`, as a WebSocket on `/ws`, `OK` on `/health`, and what it is doing as JSON on `/status`.
+    /// Serves clients over HTTP: the protocol on `/mcp`, as a WebSocket on `/ws` and `/`, `OK` on `/health`, and what it is doing as JSON on `/status`.
     /// With port 0 the system chooses one. The value is the server: dropping it ends it.
     ///
     /// # Errors
@@ -287,6 +287,8 @@ impl Front {
         match head.uri.path() {
             "/mcp" => {}
             "/ws" => return websocket::accept(&self, &mut head, principal),
+            // An address without a path, such as `ws://127.0.0.1:8080`.
+            "/" if websocket::is_asked(&head) => return websocket::accept(&self, &mut head, principal),
             "/status" if head.method == Method::GET => return self.status(&principal),
             "/status" => return wrong_method("GET"),
             _ => return text(StatusCode::NOT_FOUND, "there is nothing here: the protocol is on /mcp"),

@@ -72,12 +72,16 @@ pub(super) fn accept(front: &Arc<Front>, head: &mut Parts, principal: Principal)
 
 /// The key that accepts a WebSocket, if a request asks for one.
 fn accept_key(head: &Parts) -> Option<HeaderValue> {
-    let asks = head.method == Method::GET
+    let is_version = || head.headers.get("sec-websocket-version").is_some_and(|version| version == "13");
+    let key = head.headers.get(SEC_WEBSOCKET_KEY).filter(|_| is_asked(head) && is_version())?;
+    derive_accept_key(key.as_bytes()).try_into().ok()
+}
+
+/// Whether a request asks for a WebSocket.
+pub(super) fn is_asked(head: &Parts) -> bool {
+    head.method == Method::GET
         && has_word(&head.headers, &CONNECTION, "upgrade")
         && has_word(&head.headers, &UPGRADE, "websocket")
-        && head.headers.get("sec-websocket-version").is_some_and(|version| version == "13");
-    let key = head.headers.get(SEC_WEBSOCKET_KEY).filter(|_| asks)?;
-    derive_accept_key(key.as_bytes()).try_into().ok()
 }
 
 /// Whether a list of words has one, in any case.

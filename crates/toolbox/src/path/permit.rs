@@ -34,7 +34,10 @@ pub(crate) fn approval(toolbox: &Shared, entry: &Entry) -> Approval {
 fn denied(entry: &Entry, why: &str) -> ToolError {
     ToolError::permission(format!("the tool `{}` was not run: {why}", entry.name))
         .with("rule", "approval")
-        .suggest(format!("Allow it with `--allow {}`, or with the toolbox's `approval` setting.", entry.name))
+        .suggest(format!(
+            "Approve it with `--approve {}`, or with the toolbox's `approval` setting.",
+            entry.name
+        ))
 }
 
 pub(super) async fn decide(

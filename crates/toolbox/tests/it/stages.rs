@@ -65,7 +65,7 @@ async fn approval_asks_denies_and_is_overruled_by_the_operator() {
     let call = || Call::new("delete_note", json!({"token": "hunter2"}));
     let error = toolbox.call(call()).await.result.unwrap_err();
     assert_eq!(error.code(), Code::Permission);
-    assert!(error.suggestion().unwrap().contains("--allow delete_note"), "{error}");
+    assert!(error.suggestion().unwrap().contains("--approve delete_note"), "{error}");
 
     let port = MemoryPort::new(1, 1);
     port.answer(Answer::Declined);

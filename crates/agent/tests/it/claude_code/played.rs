@@ -328,7 +328,7 @@ exit 1"#,
     };
     let (plain, _) = words(played.agent()).await;
     for word in
-        ["--print|", "--tools=|", "--strict-mcp-config|", "--setting-sources=|", "--permission-mode=manual|"]
+        ["--print|", "--tools=|", "--strict-mcp-config|", "--setting-sources=|", "--permission-mode=default|"]
     {
         assert!(plain.contains(word), "{plain}");
     }

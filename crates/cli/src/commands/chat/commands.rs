@@ -139,8 +139,8 @@ impl Chat<'_> {
         if tool.is_empty() {
             let approved = self.port.approved();
             let text = match approved.as_slice() {
-                [] => "no tool is allowed without asking but those that need no approval".to_owned(),
-                some => format!("allowed without asking: {}", some.join(", ")),
+                [] => "no tool is approved but those that need no approval".to_owned(),
+                some => format!("approved: {}", some.join(", ")),
             };
             self.tell(&harmless(&text));
             return Ok(());
@@ -152,10 +152,7 @@ impl Chat<'_> {
             return Err(failure.hint(near.unwrap_or_else(|| "`/tools` lists them.".to_owned())));
         }
         self.port.approve(tool);
-        self.tell(&format!(
-            "{} is allowed without asking, as long as this conversation lasts",
-            paint(STRONG, tool)
-        ));
+        self.tell(&format!("{} is approved for this conversation", paint(STRONG, tool)));
         Ok(())
     }
 
@@ -366,8 +363,9 @@ impl Chat<'_> {
 fn trace_of(record: &RunRecord, indent: &str, lines: &mut Vec<String>) {
     for call in &record.tool_calls {
         let arguments = call.arguments.as_deref().unwrap_or(&Value::Null);
-        lines.push(format!("{indent}{}", progress::started(&call.tool, arguments)));
-        lines.push(format!("{indent}  {}", progress::finished(call)));
+        let name = progress::told(&call.tool, progress::NAME);
+        lines.push(format!("{indent}{}", progress::started(&name, arguments)));
+        lines.push(format!("{indent}  {}", progress::finished(&name, call)));
     }
     for child in &record.children {
         lines.push(format!("{indent}{}", paint(FAINT, one_line(&child.model, 64))));

@@ -21,7 +21,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("/model", "[MODEL]", "say which model answers, or let another one go on"),
     command("/tools", "[TEXT]", "list the tools, or those whose name or summary has the text"),
     command("/mcp", "", "say how servers and programs with tools are"),
-    command("/approve", "[TOOL]", "allow a tool without asking, or list those that are allowed"),
+    command("/approve", "[TOOL]", "approve every call of a tool, or list approved tools"),
     command("/usage", "", "say how many tokens were used"),
     command("/cost", "", "say what it has cost"),
     command(

@@ -127,7 +127,7 @@ impl Live {
         for (stream, pieces) in [Stream::Stdout, Stream::Stderr].into_iter().zip(&mut self.pieces) {
             let rest = pieces.rest();
             if !rest.is_empty() {
-                print::line(&json!({ "type": stream.name(), "text": rest }))?;
+                print::event_line(&json!({ "type": stream.name(), "text": rest }))?;
             }
         }
         let artifacts = outcome.get("artifacts").and_then(Value::as_array).into_iter().flatten();
@@ -137,16 +137,16 @@ impl Live {
             if let Some(Some(file)) = files.get(index) {
                 line["file"] = file.as_str().into();
             }
-            print::line(&line)?;
+            print::event_line(&line)?;
         }
-        print::line(&json!({ "type": "end", "outcome": outcome }))
+        print::event_line(&json!({ "type": "end", "outcome": outcome }))
     }
 }
 
 /// Prints a line.
 fn tell(line: &Value) -> io::Result<()> {
     use std::io::Write as _;
-    let mut text = line.to_string();
+    let mut text = serde_json::to_string(&print::stamped(line)).unwrap_or_default();
     let mut out = io::stdout().lock();
     if io::IsTerminal::is_terminal(&out) {
         text = harmless(&text);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use toolpost_agent::Agent;
 use toolpost_agent::claude_code::{Credential, Error, ErrorKind, Executor, Outcome, Turn};
 use toolpost_core::{RunId, RunRecord, Secret};
+use toolpost_sandbox::{Host, Language};
 
 use super::super::agent::{NotPutAway, effort, put_away, stayed, store, targets};
 use super::{prompt, show, show_files};
@@ -182,10 +183,25 @@ fn program(args: &RunArgs) -> Result<PathBuf, Failure> {
         .filter_map(|folder| folder.join("claude").canonicalize().ok())
         .find(|path| path.is_file());
     found.ok_or_else(|| {
-        Failure::usage("there is no `claude` in the search path").hint(
-            "Install it with `npm install -g @anthropic-ai/claude-code`, or name the file with `--claude`.",
-        )
+        let node = Host::probe().languages(Some(search.as_os_str()));
+        let node = node.iter().find(|status| status.language == Language::JavaScript);
+        Failure::usage("there is no `claude` in the search path")
+            .hint(install_hint(node.and_then(|status| status.version.as_deref())))
+            .hint("`--claude FILE` names a program elsewhere.")
     })
+}
+
+/// How to install Claude Code beside this version of Node.js, such as `v20.20.2`.
+fn install_hint(node: Option<&str>) -> String {
+    let digits = |text: &str| text.trim_start_matches(|one: char| !one.is_ascii_digit()).to_owned();
+    let major = node.map(digits).and_then(|text| text.split('.').next()?.parse::<u32>().ok());
+    match major {
+        Some(22..) => "Install it: `npm install -g @anthropic-ai/claude-code`.".to_owned(),
+        Some(major @ 18..) => format!(
+            "Install it: `npm install -g @anthropic-ai/claude-code@2.1.197`, the last version for Node.js {major}."
+        ),
+        _ => "Install Node.js 22 or later; then `npm install -g @anthropic-ai/claude-code`.".to_owned(),
+    }
 }
 
 /// Options of the loop that Claude Code has no use for.
@@ -312,5 +328,24 @@ impl From<Error> for Failure {
         failure.hints.extend(error.suggestion().map(str::to_owned));
         failure.hints.extend(option.map(str::to_owned));
         failure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_install_hint_fits_the_node_that_is_there() {
+        for (node, command) in [
+            (Some("v22.13.0"), "`npm install -g @anthropic-ai/claude-code`"),
+            (Some("v20.20.2"), "@2.1.197`, the last version for Node.js 20"),
+            (Some("Node 18.1.0"), "@2.1.197`, the last version for Node.js 18"),
+            (Some("v16.0.0"), "Install Node.js 22"),
+            (None, "Install Node.js 22"),
+        ] {
+            let hint = install_hint(node);
+            assert!(hint.contains(command), "{node:?}: {hint}");
+        }
     }
 }

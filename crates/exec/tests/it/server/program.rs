@@ -59,6 +59,17 @@ fn program() -> Program {
 
 /// Runs a program to its end.
 pub(super) fn run(toolbox: Toolbox, words: &[&str], input: impl Read + Send + 'static) -> Ended {
+    run_as(program(), toolbox, words, input)
+}
+
+/// Runs a program whose output a person reads on a terminal.
+pub(super) fn run_for_person(toolbox: Toolbox, words: &[&str]) -> Ended {
+    let mut program = program();
+    program.for_person = true;
+    run_as(program, toolbox, words, io::empty())
+}
+
+fn run_as(program: Program, toolbox: Toolbox, words: &[&str], input: impl Read + Send + 'static) -> Ended {
     let (output, errors) = (Shared::default(), Shared::default());
     let streams = Streams {
         input: Box::new(input),
@@ -66,7 +77,7 @@ pub(super) fn run(toolbox: Toolbox, words: &[&str], input: impl Read + Send + 's
         errors: Box::new(errors.clone()),
     };
     let words = words.iter().map(Into::into).collect();
-    let status = runtime().block_on(serve(Arc::new(toolbox), program(), words, streams));
+    let status = runtime().block_on(serve(Arc::new(toolbox), program, words, streams));
     Ended { output: output.text(), errors: errors.text(), status }
 }
 

@@ -153,3 +153,37 @@ fn what_is_inside_stays_inside() {
         run(toolbox(), &["sign_in", "--user", "ada", "--password", "zx", "--validate"], std::io::empty());
     assert!(short.output.contains("\"valid\":false") && !short.output.contains("zx"), "{short:?}");
 }
+
+#[test]
+fn a_person_reads_text_and_a_pipe_json() {
+    for (words, output, errors, status) in [
+        (&["add", "--a", "1"][..], "11\n", "", 0),
+        (&["order"], "status: shipped\nid:     7\n", "", 0),
+        (&["add", "--a", "x"], "", "error: ", 1),
+        (&["ad", "--a", "1"], "", "error: Unknown command: ad\nhint: Did you mean `add`?\n", 2),
+        (&["count", "--to", "2"], "", "error: This tool requires --stream flag\n", 1),
+    ] {
+        let ended = super::program::run_for_person(toolbox(), words);
+        assert_eq!((ended.output.as_str(), ended.status), (output, status), "{words:?}: {ended:?}");
+        assert!(ended.errors.starts_with(errors), "{words:?}: {ended:?}");
+        // Through a pipe nothing changes.
+        let piped = run(toolbox(), words, std::io::empty());
+        assert!(piped.output.starts_with('{') && piped.status == status, "{piped:?}");
+    }
+    // Who asks for the protocol gets the protocol.
+    let streamed = super::program::run_for_person(toolbox(), &["count", "--to", "2", "--stream"]);
+    assert!(streamed.lines().iter().all(Value::is_object), "{streamed:?}");
+}
+
+#[test]
+fn a_program_without_the_protocol_says_so() {
+    for words in [&["--mcp"][..], &["--mcp-http", "127.0.0.1:0"], &["--mcp-http=127.0.0.1:0"]] {
+        for toolbox in [toolbox(), single()] {
+            let ended = run(toolbox, words, std::io::empty());
+            let error = &ended.lines()[0]["error"];
+            assert!(error["message"].as_str().unwrap().contains("without the feature `mcp`"), "{ended:?}");
+            assert!(error["suggestion"].as_str().unwrap().contains("toolpost serve"), "{ended:?}");
+            assert_eq!(ended.status, 2);
+        }
+    }
+}

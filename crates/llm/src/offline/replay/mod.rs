@@ -14,6 +14,7 @@ use toolpost_core::Timestamp;
 
 use crate::offline::diff::differences;
 use crate::offline::say::events_of;
+use crate::offline::{schema, script};
 use crate::{
     BoxFuture, Catalog, Cost, ErrorKind, Model, ModelError, ModelEvent, ModelId, ModelInfo, Provider,
     RawJson, Request, Response, ResponseStream, Scrubber, Secret,
@@ -286,14 +287,24 @@ impl ReplayModel {
     }
 }
 
-/// What is known of the provider's model that gave the first answer.
+/// Whether a model was scripted, and costs nothing.
+fn is_free(id: &ModelId) -> bool {
+    [script::PROVIDER, schema::PROVIDER].contains(&id.provider.as_str())
+}
+
+/// What is known of a model whose answers were recorded.
+fn known_of(id: &ModelId, catalog: &Catalog) -> ModelInfo {
+    if is_free(id) { ModelInfo::free(id) } else { catalog.find(id) }
+}
+
+/// What is known of the model that gave the first answer.
 fn known(exchanges: &[Exchange], catalog: &Catalog) -> Option<ModelInfo> {
     let origin = |exchange: &Exchange| match &exchange.answer {
         Ok(response) => Some(response.origin.clone()),
         Err(error) => error.details.model.clone(),
     };
     let origin = exchanges.iter().find_map(origin);
-    origin.filter(|id| Provider::find(&id.provider).is_some()).map(|id| catalog.find(&id))
+    origin.filter(|id| is_free(id) || Provider::find(&id.provider).is_some()).map(|id| known_of(&id, catalog))
 }
 
 impl Model for ReplayModel {
@@ -308,7 +319,7 @@ impl Model for ReplayModel {
 
     /// What the answer has cost when it was recorded.
     fn cost(&self, response: &Response, at: Timestamp) -> Option<Cost> {
-        self.catalog.find(&response.origin).cost_of(response, at)
+        known_of(&response.origin, &self.catalog).cost_of(response, at)
     }
 
     fn check(&self, _request: &Request) -> Result<(), ModelError> {

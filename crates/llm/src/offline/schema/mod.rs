@@ -12,11 +12,12 @@ use self::generate::generate;
 use crate::offline::said::Said;
 use crate::offline::say::events_of;
 use crate::{
-    ItemView, Model, ModelError, ModelEvent, ModelId, OutputFormat, Request, ResponseStream, ToolChoice, Turn,
+    ItemView, Model, ModelError, ModelEvent, ModelId, ModelInfo, OutputFormat, Request, ResponseStream,
+    ToolChoice, Turn,
 };
 
 /// The provider's name in the [`ModelId`] of such a model.
-const PROVIDER: &str = "schema";
+pub(crate) const PROVIDER: &str = "schema";
 
 /// How much of a schema a [`SchemaModel`] fills in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +49,7 @@ impl Detail {
 #[derive(Debug)]
 pub struct SchemaModel {
     id: ModelId,
+    info: ModelInfo,
     detail: Detail,
 }
 
@@ -60,7 +62,8 @@ impl Default for SchemaModel {
 impl SchemaModel {
     /// A model that fills in so much of each schema.
     pub fn new(detail: Detail) -> Self {
-        Self { id: ModelId::new(PROVIDER, detail.as_str()), detail }
+        let id = ModelId::new(PROVIDER, detail.as_str());
+        Self { info: ModelInfo::free(&id), id, detail }
     }
 
     fn say(&self, request: &Request) -> Said {
@@ -116,6 +119,10 @@ fn summary(request: &Request) -> String {
 impl Model for SchemaModel {
     fn id(&self) -> &ModelId {
         &self.id
+    }
+
+    fn info(&self) -> Option<&ModelInfo> {
+        Some(&self.info)
     }
 
     fn check(&self, _request: &Request) -> Result<(), ModelError> {

@@ -11,12 +11,12 @@ use self::file::{Expectation, Script, ScriptTurn};
 use self::template::Template;
 use crate::offline::say::events_of;
 use crate::{
-    ErrorKind, Item, ItemView, Model, ModelError, ModelEvent, ModelId, RawJson, Request, Response,
+    ErrorKind, Item, ItemView, Model, ModelError, ModelEvent, ModelId, ModelInfo, RawJson, Request, Response,
     ResponseStream, StopReason, ToolResult, Turn, Usage,
 };
 
 /// The provider's name in the [`ModelId`] of a scripted model, and the model's name in its answers.
-const PROVIDER: &str = "script";
+pub(crate) const PROVIDER: &str = "script";
 
 /// A model that plays a script: a YAML file with what it says turn by turn.
 ///
@@ -25,6 +25,7 @@ const PROVIDER: &str = "script";
 #[derive(Debug)]
 pub struct ScriptModel {
     id: ModelId,
+    info: ModelInfo,
     script: Script,
 }
 
@@ -41,7 +42,7 @@ impl ScriptModel {
         let id = ModelId::new(PROVIDER, name);
         let script = file::parse(text)
             .map_err(|message| ModelError::new(ErrorKind::Script, format!("{}: {message}", id.name)))?;
-        Ok(Self { id, script })
+        Ok(Self { info: ModelInfo::free(&id), id, script })
     }
 
     fn answer(&self, request: &Request) -> Result<Response, ModelError> {
@@ -133,6 +134,10 @@ fn check(expectation: &Expectation, last: Option<&ToolResult>) -> Result<(), Str
 impl Model for ScriptModel {
     fn id(&self) -> &ModelId {
         &self.id
+    }
+
+    fn info(&self) -> Option<&ModelInfo> {
+        Some(&self.info)
     }
 
     fn check(&self, _request: &Request) -> Result<(), ModelError> {

@@ -1,0 +1,71 @@
+//! What a person at a terminal reads in the place of the protocol.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+use toolpost_core::{Output, Partial, ToolError};
+
+use crate::protocol::dialect::Notice;
+
+/// A result: its text, its fields one per line, or JSON on several lines.
+pub(super) fn result(output: &Output) -> String {
+    let text = match &output.structured {
+        Some(value) if output.content.is_empty() => readable(value),
+        _ => output.model_text().into_owned(),
+    };
+    let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    visible(&text) + end
+}
+
+/// An error and what to do next.
+pub(super) fn failure(error: &ToolError) -> String {
+    let mut text = format!("error: {}\n", error.message());
+    if let Some(hint) = error.suggestion() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "hint: {hint}");
+    }
+    visible(&text)
+}
+
+/// What failed of a result that is partial.
+pub(super) fn partial(partial: &Partial) -> String {
+    let total = partial.succeeded + partial.errors.len();
+    let mut text = format!("warning: {} of {total} failed\n", partial.errors.len());
+    for error in &partial.errors {
+        let _ = writeln!(text, "  {}", error.message());
+    }
+    visible(&text)
+}
+
+/// What a tool reports while it runs.
+pub(super) fn notice(notice: &Notice) -> String {
+    let text = match notice {
+        Notice::Progress { message, percent: Some(percent) } => format!("… {message} {percent:.0} %\n"),
+        Notice::Progress { message, percent: None } => format!("… {message}\n"),
+        Notice::Log { level, message } => format!("{level}: {message}\n"),
+        Notice::Artifact { name, .. } => format!("made {name}\n"),
+    };
+    visible(&text)
+}
+
+fn readable(value: &Value) -> String {
+    let is_flat = |value: &Value| !matches!(value, Value::Array(_) | Value::Object(_));
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Object(fields) if !fields.is_empty() && fields.values().all(is_flat) => {
+            let width = fields.keys().map(|key| key.chars().count()).max().unwrap_or_default() + 1;
+            let lines = fields.iter().map(|(key, value)| {
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                format!("{:<width$} {text}\n", format!("{key}:"))
+            });
+            lines.collect()
+        }
+        other => serde_json::to_string_pretty(other).unwrap_or_default(),
+    }
+}
+
+/// A text that no terminal obeys.
+fn visible(text: &str) -> String {
+    let is_harmless = |one: char| matches!(one, '\n' | '\t') || !one.is_control();
+    text.chars().map(|one| if is_harmless(one) { one } else { char::REPLACEMENT_CHARACTER }).collect()
+}
