@@ -44,7 +44,7 @@ const GRANTS: [&str; 8] = [
 const GLOBAL: &str = "";
 
 fn table() -> BTreeMap<(&'static str, &'static str), Held> {
-    let mut table = BTreeMap::from([
+    let mut table: BTreeMap<_, Held> = BTreeMap::from_iter(vec![
         ((GLOBAL, "--format"), by!(global::format)),
         ((GLOBAL, "--json"), by!(global::json)),
         ((GLOBAL, "--verbose"), by!(global::verbose)),

@@ -41,7 +41,6 @@ fn a_stray_print_is_not_on_standard_output() {
 }
 
 #[test]
-#[expect(clippy::print_stderr, reason = "a test that cannot run here skips loudly")]
 fn a_person_on_a_terminal_reads_text() {
     let line = format!("{} add --a 1 --b 2", program().display());
     let Ok(shown) = Command::new("script").args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()).output()
