@@ -34,9 +34,9 @@ fn printed(sandbox: &Sandbox, words: &[OsString]) -> String {
 fn environment(test: &str, root: &Path) -> Option<PathBuf> {
     let look = "import sys\nprint(sys.base_prefix, sys.executable, '%d.%d' % sys.version_info[:2])";
     let code = Program::code(toolpost_sandbox::Language::Python, look);
-    let text = run(&Mode::Standard.sandbox(), &code).map(|outcome| outcome.stdout.text());
-    let text = text.unwrap_or_default();
-    let [base, program, version] = text.split_whitespace().collect::<Vec<_>>()[..] else {
+    let facts = run(&Mode::Standard.sandbox(), &code).map(|outcome| outcome.stdout.text());
+    let facts = facts.unwrap_or_default();
+    let [base, program, version] = facts.split_whitespace().collect::<Vec<_>>()[..] else {
         println!("SKIP {test}: there is no Python");
         return None;
     };

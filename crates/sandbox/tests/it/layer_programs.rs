@@ -23,7 +23,7 @@ fn run_argv(directory: &Path, layers: &Path, argv: &[&str]) -> Outcome {
     let limits = Limits::default().with_wall(Duration::from_secs(100)).with_file_size(1 << 40);
     let mut sandbox =
         Sandbox::new().workspace(Workspace::Host(directory.to_owned())).layers(layers).limits(limits);
-    if let Some(search) = std::env::var_os("PATH") {
+    if let Some(search) = search_path() {
         sandbox = sandbox.search_path(search);
     }
     sandbox.run(&Program::argv(argv.iter().copied()), &Cancel::new(), &mut |_| {}).unwrap()
@@ -36,8 +36,13 @@ fn run(directory: &Path, script: &str) -> Outcome {
     outcome
 }
 
-fn is_installed(program: &str) -> bool {
+#[expect(clippy::disallowed_methods, reason = "programs of this machine are looked up as a person does")]
+fn search_path() -> Option<std::ffi::OsString> {
     std::env::var_os("PATH")
+}
+
+fn is_installed(program: &str) -> bool {
+    search_path()
         .is_some_and(|search| std::env::split_paths(&search).any(|folder| folder.join(program).is_file()))
 }
 

@@ -43,6 +43,11 @@ mod egress_secrets;
 #[cfg(feature = "egress-tls")]
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod egress_tls;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests fail by panicking and skip loudly"
+)]
 mod environments;
 mod files;
 #[expect(
@@ -66,11 +71,7 @@ mod ladder;
 mod languages;
 #[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod layer;
-#[expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "helpers of tests fail by panicking and skip loudly"
-)]
+#[expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 mod layer_programs;
 #[expect(
     clippy::unwrap_used,
