@@ -163,7 +163,7 @@ const CASES: &[Case] = &[
     case(&["exec", "folder.py"], 2, "USAGE", &["`folder.py`: Is a directory"], "Name a file in it"),
     case(&["exec", "ls", "folder"], 2, "USAGE", &["'folder'"], "toolpost exec"),
     case(&["exec"], 2, "USAGE", &["CODE-FILE", "COMMAND"], "--help"),
-    case(&["exec", "--lang", "python", "--", "ls"], 2, "USAGE", &["'--lang"], "--help"),
+    case(&["exec", "--lang", "python", "--", "ls"], 2, "USAGE", &["`--lang` is for code"], "before `--`"),
     case(&["exec", "--", "no-such-program"], 2, "SANDBOX", &["`no-such-program`"], "path"),
     case(
         &["exec", "--level", "maximal", "--", "true"],

@@ -181,7 +181,8 @@ const OF_BOTH: &str = "--prompt --file --interactive --attach --workdir --system
     --tools --mcp-server --token-env --token-file --allow --ask --yes --no-input --level --max-iterations \
     --max-time --max-cost --agent --executor --image --pull --claude --own-tools --allow-tool --permission-mode \
     --memory --cpu --pids --help --version --format --json --verbose --quiet --log --log-format --log-file --color \
-    --config --store --env-file --help-all";
+    --config --store --env-file --help-all --env --env-raw --allow-host --allow-address --readable --writable \
+    --target-level --target-workdir --install-scripts";
 
 #[test]
 fn no_option_is_passed_over_in_silence() {

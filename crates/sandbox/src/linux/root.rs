@@ -22,7 +22,7 @@ pub(super) const SYSTEM: [&str; 8] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32", "/nix/store"];
 /// What level `standard` shows of `/etc` besides: data and settings that libraries and interpreters read. No accounts,
 /// keys or settings of services.
-const ETC_STANDARD: [&str; 27] = [
+const ETC_STANDARD: [&str; 22] = [
     "/etc/ca-certificates",
     "/etc/crypto-policies",
     "/etc/java",
@@ -38,15 +38,10 @@ const ETC_STANDARD: [&str; 27] = [
     "/etc/perl",
     "/etc/pki/ca-trust",
     "/etc/pki/java",
-    "/etc/pki/tls/cert.pem",
-    "/etc/pki/tls/certs",
     "/etc/pki/tls/openssl.cnf",
     "/etc/pki/tls/openssl.d",
     "/etc/protocols",
     "/etc/services",
-    "/etc/ssl/cert.pem",
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
     // NixOS: the links in `/etc` go through it.
     "/etc/static",
     "/etc/terminfo",
@@ -56,8 +51,18 @@ const ETC_STANDARD: [&str; 27] = [
 const ETC_VERSIONED: [&str; 3] = ["java-", "ld-musl-", "python"];
 /// More entries of `/etc` than this are not searched for such names.
 const MAX_ETC_ENTRIES: usize = 4096;
-/// What level `strict` shows of `/etc`.
-pub(super) const ETC_STRICT: [&str; 3] = ["/etc/ld.so.cache", "/etc/alternatives", "/etc/fonts"];
+/// What level `strict` shows of `/etc`: the certificates of authorities are public, and programs with allowed hosts verify
+/// servers by them.
+pub(super) const ETC_STRICT: [&str; 8] = [
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+    "/etc/fonts",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/certs",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+];
 /// Device nodes that do no harm.
 pub(super) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 /// An empty directory of the private root: the second layer that an overlay of one directory needs.
@@ -297,8 +302,8 @@ impl Tree {
                 self.show(&mut shown, &first_link(&entry).unwrap_or(entry));
             }
         } else {
-            for entry in ETC_STRICT {
-                self.show(&mut shown, Path::new(entry));
+            for entry in ETC_STRICT.map(PathBuf::from) {
+                self.show(&mut shown, &first_link(&entry).unwrap_or(entry));
             }
         }
         shown

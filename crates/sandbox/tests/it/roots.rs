@@ -85,6 +85,23 @@ fn standard_shows_of_etc_what_programs_need_and_accounts_of_its_own() {
 }
 
 #[test]
+fn strict_shows_certificates_of_authorities_and_no_keys() {
+    if !Mode::available().contains(&Mode::Strict) {
+        return;
+    }
+    let code = "import os\n[os.path.exists('/etc/ssl/certs/ca-certificates.crt'), sorted(os.listdir('/etc/ssl')) if os.path.exists('/etc/ssl') else []]";
+    let outcome = python(&Mode::Strict.sandbox(), code);
+    let seen = outcome.value.unwrap_or_else(|| panic!("{}", outcome.stderr.text()));
+    let is_here = std::path::Path::new("/etc/ssl/certs/ca-certificates.crt").exists();
+    assert_eq!(seen[0], json!(is_here));
+    let names: Vec<String> = serde_json::from_value(seen[1].clone()).unwrap();
+    assert!(
+        names.iter().all(|name| ["certs", "cert.pem", "openssl.cnf"].contains(&name.as_str())),
+        "{names:?}"
+    );
+}
+
+#[test]
 fn a_program_in_opt_sees_its_own_package_alone() {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     let Ok(package) = tempfile::Builder::new().prefix("toolpost-test-").tempdir_in("/opt") else {
