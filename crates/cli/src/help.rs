@@ -38,7 +38,7 @@ pub(crate) const ROOT: &str = "\
 Examples:
   toolpost run \"What is in this directory?\" --workdir .
   toolpost call calculate expression='2**64 - 1'
-Topics of `toolpost help`: exit-codes, environment, settings, targets, agents, gateway, scripts";
+Help topics: exit-codes, environment, settings, targets, grants, agents, gateway, scripts";
 
 /// The page of the command that these words name, with the options that `--help` hides.
 pub(crate) fn whole(words: &[String]) -> String {
@@ -182,7 +182,7 @@ is 1; which one it had is told, and stands in `--format json`. A limit that it r
 status 4 or 6.";
 
 pub(crate) const EXEC_USAGE: &str = "\
-toolpost exec [OPTIONS] <CODE-FILE> [-- <ARGUMENTS>...]
+toolpost exec [OPTIONS] <CODE-FILE> [-- <ARG>...]
        toolpost exec [OPTIONS] -- <COMMAND>...
        toolpost exec --session <ID> [OPTIONS] [CODE-FILE]";
 

@@ -126,7 +126,9 @@ impl Wanted {
         limits.idle = self.idle.or(limits.idle);
         limits.output_total = self.max_total_output.unwrap_or(limits.output_total);
         limits.processes = self.pids.unwrap_or(limits.processes);
-        limits.file_size = self.max_file.unwrap_or(limits.file_size);
+        // In a directory the private layer is what is limited.
+        let usual = if self.workdir.is_some() { limits.layer_bytes } else { limits.file_size };
+        limits.file_size = self.max_file.unwrap_or(usual);
         if let Some(output) = self.max_output {
             limits.stdout = output as usize;
             limits.stderr = output as usize;

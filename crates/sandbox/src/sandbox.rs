@@ -156,16 +156,9 @@ impl Sandbox {
     }
 
     /// The limits that hold when a level is given: those that were set, else the column of the level that was named,
-    /// else that of the level that is given. In a host directory one file may be as large as the private layer, unless
-    /// another size was set.
+    /// else that of the level that is given.
     pub fn limits_at(&self, given: Level) -> Limits {
-        let usual = Limits::for_level(self.level.unwrap_or(given));
-        let mut limits = self.limits.clone().unwrap_or_else(|| usual.clone());
-        let is_host = matches!(self.workspace, Workspace::Host(_) | Workspace::LiveHost(_));
-        if is_host && limits.file_size == usual.file_size {
-            limits.file_size = limits.file_size.max(limits.layer_bytes);
-        }
-        limits
+        self.limits.clone().unwrap_or_else(|| Limits::for_level(self.level.unwrap_or(given)))
     }
 
     /// Sets the workspace. Default [`Workspace::Fresh`].

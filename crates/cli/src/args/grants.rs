@@ -13,27 +13,27 @@ pub(crate) struct GrantArgs {
     #[arg(long, value_name = "KEY", help_heading = "Grants")]
     pub(crate) env: Vec<String>,
     /// Give the target the value of a variable itself. May be repeated.
-    #[arg(long, value_name = "KEY", help_heading = "Grants")]
+    #[arg(long, hide = true, value_name = "KEY", help_heading = "Grants")]
     pub(crate) env_raw: Vec<String>,
     /// A host that the target may reach. May be repeated.
     #[arg(long, value_name = "NAME", help_heading = "Grants")]
     pub(crate) allow_host: Vec<HostPattern>,
     /// A private address that the target may reach. May be repeated.
-    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Grants")]
+    #[arg(long, hide = true, value_name = "ADDRESS:PORT", help_heading = "Grants")]
     pub(crate) allow_address: Vec<SocketAddr>,
     /// A path that the target may read. May be repeated.
-    #[arg(long, value_name = "PATH", help_heading = "Grants")]
+    #[arg(long, hide = true, value_name = "PATH", help_heading = "Grants")]
     pub(crate) readable: Vec<PathBuf>,
     /// A directory that the target may write. May be repeated.
-    #[arg(long, value_name = "DIR", help_heading = "Grants")]
+    #[arg(long, hide = true, value_name = "DIR", help_heading = "Grants")]
     pub(crate) writable: Vec<PathBuf>,
     /// The sandbox level of the target.
-    #[arg(long, value_name = "LEVEL", help_heading = "Grants")]
+    #[arg(long, hide = true, value_name = "LEVEL", help_heading = "Grants")]
     pub(crate) target_level: Option<Level>,
     /// The working directory of the target.
-    #[arg(long, value_name = "DIR", help_heading = "Grants")]
+    #[arg(long, hide = true, value_name = "DIR", help_heading = "Grants")]
     pub(crate) target_workdir: Option<PathBuf>,
     /// Let packages of `npx` and `uvx` run scripts while they are installed.
-    #[arg(long, help_heading = "Grants")]
+    #[arg(long, hide = true, help_heading = "Grants")]
     pub(crate) install_scripts: bool,
 }

@@ -170,3 +170,15 @@ fn a_killed_run_leaves_its_changes_held_and_nothing_on_the_host() {
     env.run(["apply", &id(&next)]).ok();
     assert_eq!(env.read("d/made"), "new\n");
 }
+
+#[test]
+fn a_file_may_be_as_large_as_the_layer() {
+    let Some(env) = prepared() else { return };
+    let large = std::fs::File::create(env.path("d/large")).unwrap();
+    large.set_len(200 << 20).unwrap();
+    let append = ["--", "sh", "-c", "trap '' XFSZ; echo x >> large"];
+    let exec = |words: &[&str]| env.run(["exec", "--workdir", "d"].iter().chain(words).chain(&append));
+    exec(&["--max-file", "150M"]).exit(1);
+    exec(&[]).ok();
+    assert_eq!(env.path("d/large").metadata().unwrap().len(), (200 << 20) + 2);
+}

@@ -45,6 +45,10 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("XDG_RUNTIME_DIR", crate::session::a_folder_that_others_can_enter_is_refused),
         ("XDG_STATE_HOME", state_folder),
         ("XDG_CACHE_HOME", cache_folder),
+        ("UV_PROJECT_ENVIRONMENT", environment_of_uv),
+        ("VIRTUAL_ENV", environments_of_poetry),
+        ("POETRY_VIRTUALENVS_PATH", environments_of_poetry),
+        ("PYENV_VERSION", version_of_pyenv),
     ])
 }
 
@@ -345,4 +349,64 @@ fn cache_folder() {
     let env = env.with("XDG_CACHE_HOME", folder.clone());
     env.run(["tools", "./prog"]).ok();
     assert!(folder.join("toolpost").read_dir().unwrap().next().is_some());
+}
+
+/// Writes an executable script that prints a word.
+fn printing(env: &TestEnv, path: &str, word: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = env.write(path, format!("#!/bin/sh\necho {word}\n"));
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// An environment of Python that has one program, `tool`.
+fn environment_of_python(env: &TestEnv, name: &str) {
+    env.write(&format!("{name}/pyvenv.cfg"), "");
+    printing(env, &format!("{name}/bin/tool"), name.rsplit('/').next().unwrap());
+}
+
+const MINIMAL: [&str; 4] = ["exec", "--level", "minimal", "--"];
+
+#[test]
+fn environment_of_uv() {
+    let env = TestEnv::new().with("UV_PROJECT_ENVIRONMENT", "named");
+    environment_of_python(&env, "named");
+    environment_of_python(&env, ".venv");
+    assert_eq!(env.run(MINIMAL.iter().chain(&["uv", "run", "tool"])).ok().out, "named\n");
+    let env = env.without("UV_PROJECT_ENVIRONMENT");
+    assert_eq!(env.run(MINIMAL.iter().chain(&["uv", "run", "tool"])).ok().out, ".venv\n");
+}
+
+#[test]
+fn environments_of_poetry() {
+    use sha2::Digest as _;
+    let env = TestEnv::new();
+    let poetry = |env: &TestEnv| env.run(MINIMAL.iter().chain(&["poetry", "run", "tool"]));
+    let project = env.write("pyproject.toml", "").parent().unwrap().canonicalize().unwrap();
+    assert!(poetry(&env).exit(2).err.contains("poetry install"));
+    // The name of the directory is hashed as Poetry does.
+    let digest = sha2::Sha256::digest(project.as_os_str().as_encoded_bytes());
+    let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let bits = digest.iter().take(6).fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+    let hash: String =
+        (0..8).rev().map(|place| char::from(alphabet[(bits >> (6 * place)) as usize & 63])).collect();
+    let of_directory = format!("all/own-{hash}-py3.11");
+    environment_of_python(&env, &of_directory);
+    let env = env.with("POETRY_VIRTUALENVS_PATH", project.join("all"));
+    assert_eq!(poetry(&env).ok().out, format!("own-{hash}-py3.11\n"));
+    environment_of_python(&env, "active");
+    let env = env.with("VIRTUAL_ENV", project.join("active"));
+    assert_eq!(poetry(&env).ok().out, "active\n");
+}
+
+#[test]
+fn version_of_pyenv() {
+    let env = TestEnv::new();
+    for version in ["1.2.3", "1.3.0"] {
+        printing(&env, &format!("pyenv/versions/{version}/bin/tool"), version);
+    }
+    printing(&env, "pyenv/shims/tool", "shim");
+    env.write("pyenv/version", "1.2.3");
+    let shims = env.path("pyenv/shims").display().to_string();
+    let env = env.with("PATH", format!("{shims}:/usr/bin:/bin")).with("PYENV_VERSION", "1.3");
+    assert_eq!(env.run(MINIMAL.iter().chain(&["tool"])).ok().out, "1.3.0\n");
 }

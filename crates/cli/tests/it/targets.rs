@@ -176,7 +176,7 @@ pub(crate) fn prompt() {
 #[test]
 fn a_program_that_is_no_tool_says_so() {
     let env = world();
-    let error = env.run(["call", "/bin/true", "x", "--json"]).exit(4).error();
+    let error = env.run(["call", "/bin/true", "x", "--json"]).exit(1).error();
     assert!(error["hints"].to_string().contains("--discover"), "{error}");
     let other = env.run(["tools", "./weather", "/bin/true"]).ok();
     assert!(other.out.contains("forecast") && other.err.contains("warning:"), "{other}");

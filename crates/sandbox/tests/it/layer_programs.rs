@@ -135,26 +135,6 @@ print(db.execute('select count(*) from t').fetchone()[0])";
 }
 
 #[test]
-fn a_large_file_of_a_host_directory_can_be_changed() {
-    if skip_without_namespaces("a_large_file_of_a_host_directory_can_be_changed") {
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let large = fs::File::create(directory.path().join("large")).unwrap();
-    large.set_len(200 << 20).unwrap();
-    for (limits, status) in [(None, "0"), (Some(Limits::default().with_file_size(150 << 20)), "1")] {
-        let mut sandbox = Sandbox::new().workspace(Workspace::Host(directory.path().to_owned()));
-        if let Some(limits) = limits {
-            sandbox = sandbox.limits(limits);
-        }
-        let script = "trap '' XFSZ; echo x 2> /dev/null >> large; echo $?";
-        let program = Program::argv(["bash", "-c", script]);
-        let outcome = sandbox.run(&program, &Cancel::new(), &mut |_| {}).unwrap();
-        assert_eq!(outcome.stdout.text().trim(), status, "{}", outcome.stderr.text());
-    }
-}
-
-#[test]
 fn a_tree_of_many_files_is_applied() {
     if skip_without_namespaces("a_tree_of_many_files_is_applied") {
         return;
