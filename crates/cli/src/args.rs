@@ -350,7 +350,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "token_file")]
     pub(crate) token_env: Option<String>,
     /// The file with that token.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 }
 
