@@ -298,7 +298,7 @@ mod tests {
             "workspace: LiveHost(\"/srv/work\")",
             "allowed: [\".vscode\"]",
             "layers: Some(\"/srv/layers\")",
-            "environment: [(\"MODE\", \"test\")]",
+            "environment: [\"MODE\"]",
             "example.org",
             "backend: Some(Processes)",
             "build_cache: Some(",
@@ -395,7 +395,7 @@ mod tests {
             "descriptors: 33",
             "processes: 5",
             "read_only: [\"/srv/data\"]",
-            "environment: [(\"MODE\", \"test\")]",
+            "environment: [\"MODE\"]",
         ] {
             assert!(text.contains(part) && !plain.contains(part), "{part}: {text}");
         }
