@@ -258,7 +258,7 @@ async fn started(argv: &mut Vec<OsString>, granted: Granted, config: &Config) ->
 
 /// Installs the packages of a launcher in a run of its own, or takes them from where they were installed before.
 async fn install(launcher: &Launcher, scripts: bool, config: &Config) -> Result<Installed, Failure> {
-    /// Ends the installation if nobody waits for it any more.
+    /// Ends the installation when its caller is gone.
     struct Guard(Cancel);
     impl Drop for Guard {
         fn drop(&mut self) {

@@ -133,7 +133,7 @@ impl Printer {
     /// Writes to standard error, whatever `--quiet` says.
     pub(crate) fn say(&self, text: &str) {
         let mut err = self.stream(io::stderr().lock());
-        // If nobody reads it, there is nobody to tell.
+        // Without a reader there is no one to report to.
         let _ = writeln!(err, "{}", env::scrubber().scrub(text.to_owned()));
     }
 

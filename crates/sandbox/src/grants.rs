@@ -198,7 +198,7 @@ impl Grants {
                 for address in &self.allow_addresses {
                     let pattern = HostPattern::new(&address.to_string())?;
                     placeholder = placeholder.host(pattern.clone());
-                    // What goes to this machine is read by nobody on the way.
+                    // Traffic to this machine crosses no network.
                     if address.ip().is_loopback() {
                         placeholder = placeholder.plain_host(pattern);
                     }

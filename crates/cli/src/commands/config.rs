@@ -123,7 +123,7 @@ impl Edited {
     fn save(mut self, done: &str, name: &str, printer: &Printer) -> Result<(), Failure> {
         let path = &self.path;
         write(path, &self.document.to_string())?;
-        // Whoever trusted it has changed it just now.
+        // The operator who trusted it has changed it just now.
         if self.was_trusted {
             self.pins.add(path)?;
             self.pins.save()?;

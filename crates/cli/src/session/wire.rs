@@ -64,9 +64,9 @@ pub(crate) struct Description {
     pub(crate) language: Language,
     /// The level of the sandbox that it was given.
     pub(crate) level: Level,
-    /// How long nobody has used it.
+    /// How long it has been idle.
     pub(crate) idle_ms: u64,
-    /// In what time it ends if nobody uses it; none while code runs in it or a fork.
+    /// In what time it ends while idle; none while code runs in it or a fork.
     pub(crate) ends_after_ms: Option<u64>,
 }
 

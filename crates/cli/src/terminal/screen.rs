@@ -271,7 +271,7 @@ impl Screen {
 
     fn write(&self, text: &str) {
         let mut out = io::stdout().lock();
-        // If nobody reads it, there is nobody to tell.
+        // Without a reader there is no one to report to.
         let _ = if self.is_coloured || self.is_plain && !text.contains('\x1b') {
             out.write_all(text.as_bytes())
         } else {

@@ -222,7 +222,7 @@ pub(crate) fn trust_watch() {
     eventually("it is trusted", || env.run(["tools", "t.toml"]).status.success());
     env.write("t.toml", description("date"));
     eventually("the change is trusted", || env.run(["tools", "t.toml"]).status.success());
-    // Whoever takes the trust back has the last word.
+    // Removed trust stays removed.
     env.run(["trust", "--remove", "t.toml"]).ok();
     env.write("t.toml", description("ls"));
     std::thread::sleep(Duration::from_secs(1));

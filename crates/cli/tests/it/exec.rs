@@ -143,7 +143,7 @@ fn what_the_program_lacked_is_named_with_the_option() {
         let told = env.run(["exec", "--json", file]).exit(1).error()["hints"].to_string();
         assert!(told.contains(expected.trim_start_matches("hint: ")), "{file}: {told}");
     }
-    // Code that goes on without it: told too.
+    // Code that continues without it is reported too.
     env.write(
         "c.py",
         "import urllib.request as r\ntry: r.urlopen('http://name.invalid/')\nexcept OSError as e: print(e)",

@@ -108,7 +108,7 @@ pub(crate) fn sessions() {
     assert_eq!(told.out, "42\n");
     let unknown = sessions.env.run_with("x", ["exec", "--session", "new", "-"]).exit(2);
     assert!(unknown.err.contains("--lang"), "{unknown}");
-    // Whoever looks does not use it.
+    // A listing does not count as use.
     sessions.cell("short", "1", &["--keep", "1s"]).ok();
     eventually("an unused session ends although it is looked at", || list().as_array().unwrap().len() == 2);
 }

@@ -47,7 +47,7 @@ pub struct GatewaySettings {
 pub struct UpstreamSettings {
     /// What it is called, in errors and as its namespace.
     pub name: String,
-    /// Where its tools are; what that means is up to whoever connects.
+    /// Where its tools are; the connecting code gives it its meaning.
     pub target: String,
     /// Whether its names stand under its namespace, such as `calc__add`. Default: yes. Without, a name that an earlier
     /// upstream has goes under it all the same.
@@ -68,7 +68,7 @@ pub struct UpstreamSettings {
     /// Whether it starts on its first use. Default: no.
     #[serde(default)]
     pub lazy: bool,
-    /// What the target gets beyond its sandbox level; what that means is up to whoever connects.
+    /// What the target gets beyond its sandbox level; the connecting code gives it its meaning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grants: Option<serde_json::Value>,
     /// What becomes of tools that nobody has approved. Default: those of the first list are trusted.

@@ -91,7 +91,7 @@ impl Live {
                 pieces.pass_on(bytes, io::stdout().lock())
             }
             (Format::Text, Stream::Stderr) => {
-                // If nobody reads it, there is nobody to tell.
+                // Without a reader there is no one to report to.
                 let _ = pieces.pass_on(bytes, io::stderr().lock());
                 Ok(())
             }

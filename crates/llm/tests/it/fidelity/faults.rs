@@ -76,7 +76,7 @@ fn faults(of: &Value, place: &str, depth: usize, found: &mut Vec<Fault>) {
     }
 }
 
-/// What was planted, and what nobody noticed.
+/// What was planted, and what no check noticed.
 #[derive(Default)]
 struct Planted {
     places: BTreeSet<String>,
