@@ -118,7 +118,7 @@ pub const EXAMPLES: &[Example] = &[
             name: "worker_program",
             arguments: &["die"],
             // The worker died, and the program tells how.
-            status: 4,
+            status: 1,
             prints: "died of signal 6",
         }],
     },
