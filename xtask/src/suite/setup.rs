@@ -144,6 +144,13 @@ pub const NEEDS: &[Need] = &[
         without: "the tests of those that are not installed are skipped by name",
     },
     Need {
+        name: "an editor and direnv",
+        probe: &["sh", "-c", "for program in vim direnv; do command -v $program || exit 1; done"],
+        install: Install::Packages(&["vim", "direnv"]),
+        reason: "what a person opens in a directory in which code wrote",
+        without: "the attacks on those that are not installed prove nothing",
+    },
+    Need {
         name: "go",
         probe: &["go", "version"],
         install: Install::Packages(&["golang-go"]),

@@ -76,8 +76,10 @@ impl Server {
                 }
             }
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            let _ = stream.write_all(&answer(&text));
+            // Before the answer: who has it may look at once.
+            let answer = answer(&text);
             seen.lock().unwrap().push(text);
+            let _ = stream.write_all(&answer);
         })
     }
 

@@ -109,7 +109,7 @@ pub(crate) fn is_running(text: &str) -> bool {
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Waits until a condition holds.
-pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");

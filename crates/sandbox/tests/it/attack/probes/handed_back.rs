@@ -21,6 +21,7 @@ const NO_LAYER: &[(Who, &str)] = &[
 
 pub(crate) const PROBES: &[Probe] = &[
     host(58, "start files and settings", start_files, all(OK)).not_for(NO_LAYER),
+    host(58, "files of an editor and of direnv", opened, all(OK)).not_for(NO_LAYER),
     host(58, "a bare repository at the top", bare_at_the_top, all(OK)).not_for(NO_LAYER),
     host(58, "a bare repository in a subdirectory", bare_below, all(OK)).not_for(NO_LAYER),
     host(58, "a repository in two halves", halves, all(OK)).not_for(NO_LAYER),
@@ -38,6 +39,10 @@ const MAX_PLACES: usize = 12;
 /// What the code writes when it runs where it must not.
 const CANARY: &str = "executed";
 
+/// What each attack writes with.
+const HELPER: &str = "import os\ndef put(path, text='touch executed\\n'):\n    \
+     os.makedirs(os.path.dirname(path) or '.', exist_ok=True)\n    open(path, 'w').write(text)\n";
+
 /// Runs code in a directory, then what a person does there.
 fn attack(place: &Place<'_>, setup: &dyn Fn(&Path), codes: &[&str]) -> String {
     attack_with(place, setup, codes, &[])
@@ -49,10 +54,7 @@ fn attack_with(place: &Place<'_>, setup: &dyn Fn(&Path), codes: &[&str], others:
     setup(folder.path());
     std::fs::write(folder.path().join("notes"), "before").unwrap();
     for code in codes {
-        let code = format!(
-            "import os\nopen('notes', 'a').write('x')\ndef put(path, text='touch {CANARY}\\n'):\n    \
-             os.makedirs(os.path.dirname(path) or '.', exist_ok=True)\n    open(path, 'w').write(text)\n{code}\n0"
-        );
+        let code = format!("{HELPER}open('notes', 'a').write('x')\n{code}\n0");
         let outcome = python(&place.sandbox().workspace(Workspace::Host(folder.path().to_owned())), &code);
         if !outcome.verdict.is_ok() {
             return format!("{:?} {}", outcome.verdict, outcome.stderr.text());
@@ -83,6 +85,10 @@ const OTHERS: [&[&str]; 4] = [
     &["pip", "config", "list"],
     &["cargo", "--version"],
 ];
+
+/// A person opens a file, and a shell with direnv enters the directory.
+const OPENS: [&[&str]; 2] =
+    [&["vim", "-n", "-T", "dumb", "--not-a-term", "-c", "qall!", "notes"], &["direnv", "export", "bash"]];
 
 /// What people and their programs do in a directory without asking it to run anything.
 fn use_directory(top: &Path, others: &[&[&str]]) {
@@ -130,6 +136,50 @@ fn start_files(place: &Place<'_>) -> String {
      '.claude/settings.json', '.husky/pre-commit', '.ssh/rc', '.config/git/config', '.config/pip/pip.conf', '.pdbrc'): put(name)
 put('.gitconfig', '[core]\\n\\tfsmonitor = touch executed; false\\n')
 put('sub/.bashrc')"], &OTHERS)
+}
+
+/// A person has not allowed this file to direnv.
+fn refused_file(directory: &Path) {
+    std::fs::write(directory.join(".envrc"), "touch executed\n").unwrap();
+}
+
+/// Files that let a program of [`OPENS`] execute the canary, each with what the host has before.
+const PLANTED: [(&str, &dyn Fn(&Path), &str); 4] = [
+    ("vim", NOTHING, "put('.vimrc', 'silent !touch executed\\n')"),
+    ("vim", NOTHING, "put('.vim/plugin/x.vim', 'silent !touch executed\\n')"),
+    ("direnv", &refused_file, "put('.config/direnv/direnv.toml', '[whitelist]\\nprefix = [\"/\"]\\n')"),
+    (
+        "direnv",
+        &refused_file,
+        "import hashlib\npath = os.path.realpath('.envrc')\nput('.local/share/direnv/allow/' + \
+         hashlib.sha256((path + '\\n' + open(path).read()).encode()).hexdigest(), path)",
+    ),
+];
+
+fn opened(place: &Place<'_>) -> String {
+    let answers = PLANTED.map(|(_, setup, code)| attack_with(place, setup, &[code], &OPENS));
+    answers.into_iter().find(|answer| answer != "ok").unwrap_or_else(|| "ok".into())
+}
+
+/// What is planted without a sandbox executes: a probe whose files no program obeys proves nothing.
+#[test]
+fn the_hosts_programs_execute_what_is_planted_without_a_sandbox() {
+    for (program, setup, code) in PLANTED {
+        #[expect(clippy::disallowed_methods, reason = "whether the host has the program")]
+        let is_there = Command::new(program).arg("--version").output().is_ok();
+        if !is_there {
+            println!("SKIP {program}: not installed");
+            continue;
+        }
+        let folder = open_folder();
+        setup(folder.path());
+        let code = format!("{HELPER}{code}");
+        #[expect(clippy::disallowed_methods, reason = "the control of the probe, without a sandbox")]
+        let status = Command::new("python3").args(["-c", &code]).current_dir(folder.path()).status();
+        assert!(status.unwrap().success(), "{code}");
+        use_directory(folder.path(), &OPENS);
+        assert!(folder.path().join(CANARY).exists(), "{program} did not execute: {code}");
+    }
 }
 
 fn bare_at_the_top(place: &Place<'_>) -> String {

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{FlockOperation, OFlags};
 use toolpost_sandbox::{Cancel, Event, Language, Program};
@@ -152,8 +153,11 @@ fn descriptors(place: &Place<'_>) -> String {
     })
 }
 
-/// A program of the system that other tests at the same time do not take.
+/// A program of the system that no other probe takes at the same time, in this process or in one beside it: code at
+/// `minimal` locks the file itself.
 fn program() -> PathBuf {
+    static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
     let mut found: Vec<PathBuf> = std::fs::read_dir("/usr/bin")
         .unwrap()
         .flatten()
@@ -163,7 +167,8 @@ fn program() -> PathBuf {
         .map(|entry| entry.path())
         .collect();
     found.sort();
-    let place = std::process::id() as usize % found.len();
+    let first = (std::process::id() as usize).wrapping_mul(64);
+    let place = first.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % found.len();
     found.swap_remove(place)
 }
 
