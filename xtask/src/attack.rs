@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::Result;
 use crate::command::Task;
+use crate::suite::setup;
 
 pub use report::{Counts, Report, Run};
 
@@ -94,6 +95,8 @@ impl Part {
 /// Runs everything, or the parts whose names contain one of the words, and writes the document. The answer is whether every
 /// part was run by this build, passed, and gave the expected answers.
 pub fn run(root: &Path, words: &[String]) -> Result<bool> {
+    setup::provide(root, setup::NEEDS);
+    setup::provide(root, setup::ATTACKS);
     let program = build(root)?;
     let build = fingerprint(&program)?;
     let folder = root.join(FOLDER);

@@ -106,6 +106,15 @@ pub const TOOLCHAIN: &[Need] = &[
     },
 ];
 
+/// What the attack table needs besides.
+pub const ATTACKS: &[Need] = &[Need {
+    name: "an image for containers",
+    probe: &["debootstrap", "--version"],
+    install: Install::Packages(&["debootstrap"]),
+    reason: "the rows on the Docker backend",
+    without: "those rows have nothing to say",
+}];
+
 /// What the tests need. The toolchain, Git and Python are taken for granted.
 pub const NEEDS: &[Need] = &[
     Need {

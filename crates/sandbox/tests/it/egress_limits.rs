@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -210,6 +211,39 @@ fn a_resolver_that_hangs_or_panics_costs_one_request_and_its_time() {
     let log = proxy.finish();
     assert!(since.elapsed() < Duration::from_millis(1900), "{:?}", since.elapsed());
     assert_eq!((log.refused, log.events.len()), (0, 2));
+}
+
+#[test]
+fn look_ups_at_one_time_are_16_and_those_that_wait_for_a_turn_get_one() {
+    #[derive(Debug, Default)]
+    struct Counts {
+        now: AtomicUsize,
+        most: AtomicUsize,
+    }
+    impl toolpost_sandbox::Resolve for Counts {
+        fn resolve(&self, _: &str) -> std::io::Result<Vec<std::net::IpAddr>> {
+            self.most.fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(100));
+            self.now.fetch_sub(1, Ordering::SeqCst);
+            Ok(Vec::new())
+        }
+    }
+    let counts = Arc::new(Counts::default());
+    let own: Arc<dyn toolpost_sandbox::Resolve> = Arc::<Counts>::clone(&counts);
+    let proxy = start(&Egress::new().resolver(own).allow(pattern("*.names.example")));
+    std::thread::scope(|scope| {
+        for number in 0..48 {
+            let address = proxy.address();
+            scope.spawn(move || {
+                let name = format!("n{number}.names.example");
+                let answer =
+                    ask(address, format!("GET http://{name}/ HTTP/1.1\r\nHost: {name}\r\n\r\n").as_bytes());
+                assert!(answer.starts_with(b"HTTP/1.1 502 Failed: "), "{}", answer.escape_ascii());
+            });
+        }
+    });
+    let most = counts.most.load(Ordering::SeqCst);
+    assert!((2..=16).contains(&most), "{most} at one time");
 }
 
 #[test]

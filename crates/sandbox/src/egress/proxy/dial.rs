@@ -27,9 +27,10 @@ struct Turn;
 impl Turn {
     fn take() -> Option<Self> {
         let taken = LOOK_UPS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| {
-            (count < MOST_LOOK_UPS).then_some(count + 1)
+            (count < MOST_LOOK_UPS).then(|| count + 1)
         });
-        taken.is_ok().then_some(Self)
+        // A turn that was not taken must not exist: dropping it would give back what others hold.
+        taken.ok().map(|_| Self)
     }
 }
 

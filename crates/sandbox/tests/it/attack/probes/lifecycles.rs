@@ -139,7 +139,7 @@ fn helper_that_is_killed() {
 
 fn spin(place: &Place<'_>) -> String {
     let sandbox = place.limited(|limits| limits.with_cpu(Duration::from_millis(400)).with_processes(120));
-    let code = "import threading\nfor _ in range(100): threading.Thread(target=lambda: [i for i in iter(int, 1)]).start()";
+    let code = "import threading\ndef spin():\n    while True: pass\nfor _ in range(100): threading.Thread(target=spin).start()";
     let outcome = python(&sandbox, code);
     verdict_of(&outcome)
 }
