@@ -19,6 +19,8 @@ pub use report::{Counts, Report, Run};
 
 /// Where the table is written.
 pub const DOCUMENT: &str = "docs/attacks.md";
+/// Where every probe of it is written.
+const PROBES: &str = ".dev/attack/probes.md";
 /// Where its rows are.
 pub const ROWS: &str = "crates/sandbox/tests/it/attack/rows.rs";
 /// What stands at a row that a run did not reach.
@@ -133,6 +135,8 @@ pub fn run(root: &Path, words: &[String]) -> Result<bool> {
     }
     let text = report.document(&today(), &kernel(), &build);
     fs::write(root.join(DOCUMENT), text).map_err(|error| format!("cannot write {DOCUMENT}: {error}"))?;
+    fs::write(root.join(PROBES), report.probes())
+        .map_err(|error| format!("cannot write {PROBES}: {error}"))?;
     let counts = report.counts();
     for (part, line) in report.trouble() {
         println!("{part}: {line}");
@@ -248,12 +252,12 @@ pub fn rows_of(text: &str) -> BTreeSet<u32> {
         .collect()
 }
 
-/// The rows for which the document has an answer that was run, a reason, or the words that the run did not reach them.
+/// The rows for which the document has counts, or the words that the run did not reach them.
 pub fn answered(document: &str) -> BTreeSet<u32> {
     let number = |line: &str| line.strip_prefix("| ")?.split(" |").next()?.parse().ok();
-    let (rows, results) = document.split_once("\n## What was run\n").unwrap_or_default();
-    let unreached = rows.lines().filter(|line| line.ends_with(&format!("| {NOT_RUN} |")));
-    results.lines().chain(unreached).filter_map(number).collect()
+    let (_, rows) = document.split_once("\n## Rows\n").unwrap_or_default();
+    let rows = rows.split("\n## ").next().unwrap_or_default();
+    rows.lines().filter_map(number).collect()
 }
 
 #[cfg(test)]

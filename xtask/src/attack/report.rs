@@ -191,7 +191,7 @@ impl Report {
         &self.failures
     }
 
-    /// The document. `build` is the tests' program that is there now.
+    /// The summary: hosts, parts, and each row with its counts. `build` is the tests' program that is there now.
     pub fn document(&self, date: &str, kernel: &str, build: &str) -> String {
         let mut text = String::new();
         let counts = self.counts();
@@ -205,21 +205,34 @@ impl Report {
         text.push_str(
             "Specified: `A` allowed and documented, `E` refused with an error, `I` invisible, `L` capped and reported, `K` killed with a reason, `ok` the host is not fooled, `-` no promise.\n\
              A probe is one way to carry an attack out; `verdict:` is what the run was ended with, `error:` a request that was refused. Where nothing is promised, what was got is shown and not compared.\n\
+             Each probe with its level, backend, host, user and answer stands in `.dev/attack/probes.md`, which the command writes too.\n\
              On this host every probe is tried on every backend and level; on poor hosts every one that does not take long in cold runs, and the core of the table in pools and sessions.\n",
         );
-        self.write_host(&mut text);
+        self.write_hosts(&mut text);
+        self.write_facts(&mut text);
         self.write_runs(&mut text, build);
         self.write_rows(&mut text);
-        self.write_answers(&mut text);
         self.write_reasons(&mut text);
         text
     }
 
-    fn write_host(&self, text: &mut String) {
+    /// Every probe, on each level, backend and host, with what was expected and got.
+    pub fn probes(&self) -> String {
+        let mut text = String::from("# Probes of the attack table\n");
+        self.write_hosts(&mut text);
+        self.write_answers(&mut text);
+        self.write_silent(&mut text);
+        text
+    }
+
+    fn write_hosts(&self, text: &mut String) {
         text.push_str("\n## Hosts\n\n| | host |\n|---|---|\n");
         for (index, host) in self.hosts.iter().enumerate() {
             let _ = writeln!(text, "| {} | {} |", letter(index), cell(host));
         }
+    }
+
+    fn write_facts(&self, text: &mut String) {
         text.push_str("\n## What this host has\n\n| ability | by user |\n|---|---|\n");
         for (name, by_user) in &self.facts {
             let has: BTreeSet<bool> = by_user.values().copied().collect();
@@ -323,6 +336,9 @@ impl Report {
         for (reason, count) in counts {
             let _ = writeln!(text, "| {} | {count} |", cell(reason));
         }
+    }
+
+    fn write_silent(&self, text: &mut String) {
         text.push_str("\n## Where a row has nothing to say\n\n| row | probe | level | backend | reason | user | hosts |\n|---|---|---|---|---|---|---|\n");
         for (answer, places) in self.lines.iter().filter(|(answer, _)| answer.result == "nothing to say") {
             let _ = writeln!(
@@ -416,15 +432,21 @@ mod tests {
             "\\* Run on 2026-11-20 by another build of the tests than the others.",
             "| this host, as user 65534 | thread 'x' panicked at y |",
             "| 1 | read \\| /etc/shadow | A | E | I | I | 2 | 1 |",
+            "| its own files | 1 |",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        assert_eq!(answered(&text), BTreeSet::from([1, 3]));
+        assert!(text.contains("| 3 | not reached | A | E | I | I | not run | not run |"), "{text}");
+        let text = report.probes();
+        for line in [
+            "| a | this host |",
             "| 1 | read it | strict | process | ENOENT | ENOENT | 0, 65534 | a |",
             "| 1 | read it | standard | process | EACCES | **allowed** | 0 | b |",
-            "| its own files | 1 |",
             "| 2 | fill | minimal | process | its own files | 0 | a |",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
-        assert_eq!(answered(&text), BTreeSet::from([1, 2, 3]));
-        assert!(text.contains("| 3 | not reached | A | E | I | I | not run | not run |"), "{text}");
     }
 
     #[test]
