@@ -108,10 +108,10 @@ pub const TOOLCHAIN: &[Need] = &[
 
 /// What the attack table needs besides.
 pub const ATTACKS: &[Need] = &[Need {
-    name: "an image for containers",
-    probe: &["debootstrap", "--version"],
-    install: Install::Packages(&["debootstrap"]),
-    reason: "the rows on the Docker backend",
+    name: "an image and gVisor for containers",
+    probe: &["sh", "-c", "for program in debootstrap runsc; do command -v $program || exit 1; done"],
+    install: Install::Packages(&["debootstrap", "runsc"]),
+    reason: "the rows on the Docker backend, at level `maximum` with a kernel of their own",
     without: "those rows have nothing to say",
 }];
 

@@ -68,7 +68,7 @@ pub(crate) const PROBES: &[Probe] = &[
         49,
         "root by another name",
         "first(attempt(lambda: open('/proc/self/root/etc/shadow')), attempt(lambda: open('/proc/1/root/etc/shadow')), attempt(lambda: open(f'/proc/self/root{HOST}/secret')))",
-        of(ANY, INVISIBLE, REFUSED, &["ENOENT", "EACCES"]),
+        of(ANY, INVISIBLE, REFUSED, &["ENOENT", "EACCES"]).in_container(&["ENOENT", "EACCES"]),
     ),
     inside(
         51,
