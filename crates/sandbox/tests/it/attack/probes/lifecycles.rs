@@ -25,7 +25,7 @@ pub(crate) const PROBES: &[Probe] = &[
     ]),
     host(24, "spin in a hundred threads", spin, all(&["verdict:cpu"])).slow(),
     host(62, "sleeps over the limit", oversleep, all(&["verdict:timeout"])).slow(),
-    host(63, "processor time spread over children", spread, all(&["verdict:cpu"])).slow(),
+    host(63, "processor time spread over children", spread, all(&["verdict:cpu"]).in_own_kernel(&["verdict:cpu", "verdict:timeout"])).slow(),
     host(63, "stops itself over the limit", frozen, all(&["verdict:timeout"])).slow(),
     host(64, "exit status and signals of limits", spoof, all(OK)),
     host(64, "kills the first process", kill_first, all(OK).minimal(&["ok", "the run ends"]).in_own_kernel(&["ok", "error:Backend"])),
