@@ -147,10 +147,7 @@ pub(super) fn read(text: &str, origin: &str, check: Option<StartCheck>) -> Resul
 
 fn shared(file: &mut Section<'_>, start_check: Option<StartCheck>, folder: &Path) -> Result<Shared> {
     let program = file.need("program")?;
-    let name = program.filled_text()?;
-    if name.contains('/') && !name.starts_with('/') {
-        return Err(program.error("expected the name of a program or an absolute path"));
-    }
+    let name = program_beneath(folder, program.filled_text()?);
     let install = file.read("install", Item::filled_text)?;
     let version = file.read("version", |item| VersionNeed::read(item.table()?))?;
     let mut program = Program {
@@ -182,6 +179,15 @@ fn shared(file: &mut Section<'_>, start_check: Option<StartCheck>, folder: &Path
         group: file.read("group", Item::filled_text)?,
         tags: file.read("tags", Item::texts)?.unwrap_or_default(),
     })
+}
+
+/// A program by its path: a relative one is beneath the directory of the description. A bare name stays.
+fn program_beneath(folder: &Path, name: String) -> String {
+    if !name.contains('/') {
+        return name;
+    }
+    let path = folder.join(&name);
+    std::path::absolute(&path).unwrap_or(path).to_string_lossy().into_owned()
 }
 
 impl VersionNeed {

@@ -365,8 +365,8 @@ fn measure(root: BorrowedFd<'_>, max_entries: u64) -> Measure {
         let from = anchor.as_ref().map_or(root, |anchor| anchor.as_fd());
         let descriptor = match open_beneath(from, &folder, flags, Mode::empty()) {
             Ok(descriptor) => Arc::new(descriptor),
-            // While the program runs a folder may go away.
-            Err(Errno::NOENT) => continue,
+            // While the program runs a directory may go away; a whiteout, a file or a link stands there then.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
             Err(_) => {
                 measure.is_incomplete = true;
                 continue;

@@ -152,6 +152,22 @@ fn a_tree_of_many_files_is_applied() {
 }
 
 #[test]
+fn a_tree_is_deleted_while_the_host_counts_it() {
+    if skip_without_namespaces("a_tree_is_deleted_while_the_host_counts_it") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    for number in 0..3000 {
+        fs::create_dir_all(directory.path().join(format!("build/{number}/deep"))).unwrap();
+    }
+    // The layer has a copy of each directory first, and a whiteout of each in the end.
+    let code = "import os, shutil, time\nfor d in range(3000): open(f'build/{d}/deep/x', 'w')\nfor d in range(3000):\n    \
+                shutil.rmtree(f'build/{d}')\n    if d % 30 == 0: time.sleep(0.01)";
+    run(directory.path(), &format!("python3 -c \"{code}\""));
+    assert_eq!(fs::read_dir(directory.path().join("build")).unwrap().count(), 0);
+}
+
+#[test]
 fn a_directory_is_renamed_by_copying() {
     if skip_without_namespaces("a_directory_is_renamed_by_copying") {
         return;

@@ -192,10 +192,6 @@ fn the_file_itself_is_checked() {
             "x.toml:2: v: expected 1, found 2: this description was written for another version",
         ),
         (good.replace("v = 1\n", ""), "the key `v` is missing"),
-        (
-            good.replace("program = \"p\"", "program = \"./p\""),
-            "x.toml:3: program: expected the name of a program or an absolute path",
-        ),
         (good.replace("[[tool]]", "[[tols]]"), "there is no tool"),
         (
             description("p", "progam = 1", ""),
