@@ -130,7 +130,9 @@ impl Limits {
             cpu_quota: None,
             memory: 512 * MEBIBYTE,
             processes: 64,
-            descriptors: 256,
+            // npm opens more than 600 at once. With 253 in flight they stay below 1,024, the usual limit of a user: more
+            // would block other programs of this user from passing descriptors.
+            descriptors: 768,
             file_size: 100 * MEBIBYTE,
             workspace_bytes: 256 * MEBIBYTE,
             workspace_inodes: 16_384,
