@@ -55,6 +55,15 @@ impl Host {
         HOST.get_or_init(|| Self::from_facts(crate::platform::Facts::probe()))
     }
 
+    /// The same for a process of one run: a file in `directory` remembers that an earlier process of this user found
+    /// that the host gives every layer. Nothing is tried then, and a run that is refused a layer removes the file, probes
+    /// and starts again.
+    ///
+    /// The file can only claim everything, so that a forged or outdated one costs time and weakens nothing.
+    pub fn remembered(directory: &std::path::Path) -> Self {
+        crate::platform::remember::host(directory)
+    }
+
     pub(crate) fn from_facts(facts: crate::platform::Facts) -> Self {
         Self {
             system: facts.system(),

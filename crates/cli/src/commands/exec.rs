@@ -10,12 +10,12 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use toolpost_sandbox::{Language, Program, Sandbox, Source, Stdin};
+use toolpost_sandbox::{Host, Language, Program, Sandbox, Source, Stdin};
 
 use self::ended::Ended;
 use self::live::Live;
-use crate::args::ExecArgs;
-use crate::config::Config;
+use crate::args::{Backend, ExecArgs};
+use crate::config::{Config, places};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::launcher;
@@ -40,6 +40,11 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
     let wanted = Wanted::new(args, lang, config)?;
     let mut sandbox =
         wanted.sandbox(launcher::search_path().unwrap_or_default(), args.timeout)?.stdin(stdin(args)?);
+    if wanted.backend != Some(Backend::Docker)
+        && let Some(cache) = places::cache()
+    {
+        sandbox = sandbox.host(Host::remembered(&cache));
+    }
     if args.code.is_some() {
         sandbox = sandbox.arguments(&args.command);
     }

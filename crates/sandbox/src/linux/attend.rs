@@ -275,6 +275,16 @@ pub(super) fn measurable<'a>(folder: BorrowedFd<'a>, report: &mut Report) -> Opt
     None
 }
 
+/// The kernel refused a step of the set-up: the program was not started.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct StepRefused(String);
+
+/// Whether an error is a step of the set-up that the kernel refused.
+pub(super) fn is_step_refused(error: &Error) -> bool {
+    matches!(error, Error::Setup { source, .. } if source.get_ref().is_some_and(|inner| inner.is::<StepRefused>()))
+}
+
 pub(super) fn explain(failure: Failure, names: &[(&'static str, Option<String>)], program: &Path) -> Error {
     match failure {
         Failure::Host(error) => error,
@@ -285,10 +295,8 @@ pub(super) fn explain(failure: Failure, names: &[(&'static str, Option<String>)]
         Failure::Step(index, error) => {
             let (step, subject) = names.get(index).cloned().unwrap_or(("set-up", None));
             let system = std::io::Error::from_raw_os_error(error);
-            let source = match subject {
-                Some(subject) => std::io::Error::new(system.kind(), format!("{subject}: {system}")),
-                None => system,
-            };
+            let subject = subject.map_or_else(String::new, |subject| format!("{subject}: "));
+            let source = std::io::Error::new(system.kind(), StepRefused(format!("{subject}{system}")));
             Error::Setup { step, source }
         }
     }

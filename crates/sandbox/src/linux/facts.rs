@@ -79,15 +79,60 @@ pub(crate) struct Facts {
     pub(super) seccomp: bool,
     pub(super) cgroups: Cgroups,
     hard_limits: Vec<(u32, u64)>,
+    /// The file by which namespaces, mounts and quotas are assumed; none where they were tried.
+    pub(super) hint: Option<PathBuf>,
 }
 
 impl Facts {
     pub(crate) fn probe() -> Self {
+        let mut facts = Self::read();
+        if facts.can_try_namespaces() {
+            if facts.is_root() {
+                let inside = Owner { user: plan::INSIDE, group: plan::INSIDE };
+                facts.user_namespaces = identity::namespace(inside, facts.unprivileged).is_ok();
+            }
+            facts.quotas = identity::sets_quotas();
+            facts.try_level(Level::Strict);
+            if facts.namespaces.is_ok() {
+                // For the system directories that it shows besides.
+                facts.try_level(Level::Standard);
+                facts.namespaces = Ok(());
+            }
+        }
+        facts
+    }
+
+    /// The facts of a host that gives everything, without a trial; none where it cannot. A run that is refused
+    /// something fails then: what it attests is what it did.
+    pub(super) fn assume(hint: &Path) -> Option<Self> {
+        let facts = Self::read();
+        if !facts.can_try_namespaces() {
+            return None;
+        }
+        identity::assume_quotas(true);
+        Some(Self { namespaces: Ok(()), quotas: true, hint: Some(hint.to_owned()), ..facts })
+    }
+
+    /// Whether the host gives everything that [`Facts::assume`] takes for granted.
+    pub(super) fn is_everything(&self) -> bool {
+        self.user_namespaces
+            && self.namespaces.is_ok()
+            && self.process_files.is_ok()
+            && self.quotas
+            && self.covered == root::coverable()
+    }
+
+    fn can_try_namespaces(&self) -> bool {
+        self.seccomp && !INIT.is_empty() && self.identity != Identity::None
+    }
+
+    /// What is read without a child.
+    fn read() -> Self {
         let name = rustix::system::uname();
         let user = rustix::process::geteuid().as_raw();
         let identity =
             Identity::choose(user, &std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default());
-        let mut facts = Self {
+        Self {
             kernel: name.release().to_string_lossy().into_owned(),
             user,
             identity,
@@ -104,21 +149,8 @@ impl Facts {
             seccomp: has_seccomp(),
             cgroups: Cgroups::discover(),
             hard_limits: hard_limits(),
-        };
-        if facts.seccomp && !INIT.is_empty() && identity != Identity::None {
-            if facts.is_root() {
-                let inside = Owner { user: plan::INSIDE, group: plan::INSIDE };
-                facts.user_namespaces = identity::namespace(inside, facts.unprivileged).is_ok();
-            }
-            facts.quotas = identity::sets_quotas();
-            facts.try_level(Level::Strict);
-            if facts.namespaces.is_ok() {
-                // For the system directories that it shows besides.
-                facts.try_level(Level::Standard);
-                facts.namespaces = Ok(());
-            }
+            hint: None,
         }
-        facts
     }
 
     /// Tries a level, and again without what this host refuses.
@@ -154,12 +186,6 @@ impl Facts {
     /// The hard limit of a resource, above which nothing can be set.
     pub(super) fn hard_limit(&self, resource: u32) -> u64 {
         self.hard_limits.iter().find(|(number, _)| *number == resource).map_or(u64::MAX, |(_, hard)| *hard)
-    }
-
-    /// How many descriptors must be closed one by one; none where the kernel closes all at once.
-    pub(super) fn one_by_one(&self) -> Option<u32> {
-        const MOST: u64 = 1 << 20;
-        (!self.calls.close_range).then(|| self.hard_limit(libc::RLIMIT_NOFILE).min(MOST) as u32)
     }
 
     pub(crate) fn system(&self) -> String {
@@ -321,6 +347,13 @@ impl Facts {
 }
 
 /// What Ubuntu's switch says; none where there is no such switch.
+/// How many descriptors must be closed one by one; none where the kernel closes all at once.
+pub(super) fn one_by_one() -> Option<u32> {
+    const MAX_CLOSED: u64 = 1 << 20;
+    let hard = || rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    (!Calls::probe().close_range).then(|| hard().min(MAX_CLOSED) as u32)
+}
+
 fn apparmor_restricts() -> Option<bool> {
     let switch = std::fs::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").ok()?;
     Some(switch.trim() != "0")

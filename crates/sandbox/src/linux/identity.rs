@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -55,7 +55,7 @@ pub(super) fn mapped_tree(
 pub(super) fn namespace(owner: Owner, program: u32) -> io::Result<OwnedFd> {
     static KEPT: Mutex<BTreeMap<(u32, u32, u32), OwnedFd>> = Mutex::new(BTreeMap::new());
     let key = (owner.user, owner.group, program);
-    let mut kept = KEPT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(namespace) = kept.get(&key) {
         return launch::duplicate(namespace.as_fd());
     }
@@ -73,14 +73,23 @@ pub(super) fn quotas() -> impl Iterator<Item = Step> {
     })
 }
 
+/// Whether this host sets quotas in a user namespace; none before it was tried.
+static SETS_QUOTAS: Mutex<Option<bool>> = Mutex::new(None);
+
 /// Whether this host sets quotas in a user namespace: in containers the files are read-only. Tried once.
 pub(super) fn sets_quotas() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
+    let mut found = SETS_QUOTAS.lock().unwrap_or_else(PoisonError::into_inner);
+    *found.get_or_insert_with(|| {
         let steps = quotas().chain([Step::Exit]).collect();
         let plan = Plan { namespaces: libc::CLONE_NEWUSER as u64, cgroup: None, steps };
         launch::start(&plan).is_ok_and(|child| launch::first_letter(&child).is_none())
     })
+}
+
+/// Takes for granted that the host sets quotas, unless it was tried; or lets the next question try it.
+pub(super) fn assume_quotas(is_assumed: bool) {
+    let mut found = SETS_QUOTAS.lock().unwrap_or_else(PoisonError::into_inner);
+    *found = if is_assumed { found.or(Some(true)) } else { None };
 }
 
 /// The same, made anew: for a pool, whose zygote has rights over it that no run may have over another.

@@ -31,6 +31,7 @@ mod prepare;
 #[cfg(feature = "docker")]
 mod profile;
 mod python;
+pub(crate) mod remember;
 mod repositories;
 mod root;
 mod run;

@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString, OsString};
 use std::io::PipeWriter;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -22,7 +23,7 @@ use super::steps::{Pointers, Step};
 use super::supervise::{Feed, Running, Streams};
 use super::temporary::TemporaryFolder;
 use super::workspace::HostFolder;
-use super::{Facts, identity, links, network, template, toolchain, unconfined};
+use super::{Facts, facts, identity, links, network, template, toolchain, unconfined};
 use crate::egress::PORT;
 use crate::egress::proxy::Armed;
 use crate::language::HEAP;
@@ -169,6 +170,12 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
     prepare_with(sandbox, program, is_live, None)
 }
 
+/// Whether this process has prepared a run before: what is made ahead of runs pays from the second one on.
+fn is_repeated() -> bool {
+    static BEFORE: AtomicBool = AtomicBool::new(false);
+    BEFORE.swap(true, Ordering::Relaxed)
+}
+
 /// The same for an interpreter that stays.
 pub(super) fn prepare_with(
     sandbox: &Sandbox,
@@ -212,7 +219,8 @@ pub(super) fn prepare_with(
     };
     let writable = if confined { writable(sandbox, facts)? } else { Vec::new() };
     let has_host_folder = matches!(place, Place::Host(_)) || !writable.is_empty();
-    let template = plan::fits_template(level, facts, has_host_folder, &visible)
+    let is_repeated = is_repeated();
+    let template = (is_repeated && plan::fits_template(level, facts, has_host_folder, &visible))
         .then(|| template::namespace(facts))
         .flatten();
     let request = Request {
@@ -241,7 +249,7 @@ pub(super) fn prepare_with(
             .as_ref()
             .map(|payload| plan::Code { content: &payload.content, is_executable: payload.is_executable }),
         way_out: egress.as_ref().map(|_| PORT),
-        network: (confined && namespaces && facts.is_root()).then(network::take).flatten(),
+        network: (is_repeated && confined && namespaces && facts.is_root()).then(network::take).flatten(),
         template,
     };
     let mut confinement =
@@ -609,7 +617,7 @@ pub(super) fn descriptors(ends: Ends) -> Result<Step, Error> {
 /// The same with the descriptor through which the first process kills everything.
 fn descriptors_with(ends: Ends, kill: Option<OwnedFd>) -> Result<Step, Error> {
     let Ends { stdio, value, code } = ends;
-    let one_by_one = Host::probe().facts.one_by_one();
+    let one_by_one = facts::one_by_one();
     let program = launch::first_process().and_then(launch::duplicate).map_err(setup("load first process"))?;
     Ok(Step::Descriptors { stdio, value, code, program, kill, one_by_one })
 }

@@ -3,8 +3,9 @@
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
-use super::attend::attend;
+use super::attend::{attend, is_step_refused};
 use super::prepare::prepare;
+use super::remember;
 use super::toolchain;
 use crate::running::Pipes;
 use crate::{Build, Cancel, Error, Event, Language, Outcome, Program, Sandbox};
@@ -43,20 +44,40 @@ pub(crate) fn run(
     };
     // From here: what a build takes has limits of its own.
     let since = Instant::now();
-    let prepared = prepare(sandbox, program, is_live)?;
-    let (started, pipes) = prepared.start()?;
-    let mut nobody = |_: Event<'_>| {};
-    let on_event: &mut dyn FnMut(Event<'_>) = match output {
-        Output::Captured(on_event) => on_event,
+    let mut outcome = match output {
+        Output::Captured(on_event) => match captured(sandbox, program, cancel, since, on_event) {
+            Ok(outcome) => outcome?,
+            // The host does not give what it was assumed to give.
+            Err(refused @ Error::Setup { .. }) => match sandbox.host.as_ref().and_then(remember::corrected) {
+                Some(host) => captured(&sandbox.clone().host(host), program, cancel, since, on_event)??,
+                None => return Err(refused),
+            },
+            Err(error) => return Err(error),
+        },
         Output::Live(sender) => {
+            let (started, pipes) = prepare(sandbox, program, is_live)?.start()?;
             // If nobody waits for them any more, the program was cancelled.
             let _ = pipes.map(|pipes| sender.send(pipes));
-            &mut nobody
+            attend(started, sandbox, since, cancel, &mut |_| {})?
         }
     };
-    let mut outcome = attend(started, sandbox, since, cancel, on_event)?;
     outcome.report.notes.splice(0..0, notes);
     Ok(outcome)
+}
+
+/// Fails where the program was not started; what is inside fails after it.
+fn captured(
+    sandbox: &Sandbox,
+    program: &Program,
+    cancel: &Cancel,
+    since: Instant,
+    on_event: &mut dyn FnMut(Event<'_>),
+) -> Result<Result<Outcome, Error>, Error> {
+    let (started, _) = prepare(sandbox, program, false)?.start()?;
+    match attend(started, sandbox, since, cancel, on_event) {
+        Err(error) if is_step_refused(&error) => Err(error),
+        ended => Ok(ended),
+    }
 }
 
 /// A failed build of a program that was to be talked to: there is no outcome to hand over.
