@@ -40,6 +40,22 @@ pub(crate) fn of_args(args: &GrantArgs) -> Result<Grants, Failure> {
     Ok(grants.below(&here))
 }
 
+/// How programs report that a service rejected their key.
+const REJECTED: [&str; 5] = ["401", "403", "nauthorized", "nvalid API key", "nvalid api key"];
+
+/// A failure with a hint where a service may have been sent a placeholder: over TLS the proxy replaces nothing.
+pub(crate) fn explain_rejected_key(failure: Failure, args: &GrantArgs) -> Failure {
+    let texts = || std::iter::once(&failure.message).chain(&failure.causes);
+    let is_rejected = REJECTED.iter().any(|word| texts().any(|text| text.contains(word)));
+    match args.env.first().filter(|_| is_rejected) {
+        Some(name) => failure.hint(format!(
+            "`{name}` is a placeholder, which the proxy replaces in plain HTTP requests alone. If the program uses \
+             `https://`, pass `--env-raw {name}`."
+        )),
+        None => failure,
+    }
+}
+
 fn raw_names(args: &GrantArgs) -> impl Iterator<Item = (&'static str, &String)> {
     args.env_raw.iter().map(|name| ("--env-raw", name))
 }

@@ -106,8 +106,10 @@ Examples:
   toolpost runs rm 0197
   toolpost runs export 0197 sales.jsonl && toolpost run -p \"...\" --model replay:sales.jsonl
 
-Runs are kept in the file of --store, without keys and tokens that are set; --no-save, or the
-setting no_save, keeps none. The last 1,000 stay.";
+Runs are stored in the file of --store, without keys and tokens that are set; --no-save, or the
+setting no_save, stores none. The last 1,000 stay. So do the last 1,000 calls that no run made:
+those of `call`, and those of `serve` with an error INTERNAL. `runs show ID` takes the id that such
+an error prints.";
 
 pub(crate) const CALL: &str = "\
 Examples:

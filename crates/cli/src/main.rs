@@ -15,6 +15,7 @@
 
 mod agent_file;
 mod args;
+mod calls;
 mod commands;
 mod config;
 mod container;
@@ -85,6 +86,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
     printer.look(format, global.color.or(chosen::<Color>(&config, "color")).unwrap_or_default());
     let log_format = global.log_format.or(chosen::<LogFormat>(&config, "log_format")).unwrap_or_default();
     logs::start(global, &config, log_format, matches!(cli.command, Command::Serve(_)))?;
+    mcp::start::report_to(printer);
     env::check_certificates()?;
     for warning in &config.warnings {
         printer.warn(warning);

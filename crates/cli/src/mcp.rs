@@ -1,6 +1,7 @@
 //! Servers of the Model Context Protocol as targets: by address, by command, or by a name of a client's own file.
 
 pub(crate) mod files;
+pub(crate) mod start;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -212,6 +213,7 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
     }
     let mut builder = Client::builder(endpoint).name(&name).no_network(config.flag("no_network"));
     builder = builder.protect(config.protected(None)?).granted(granted);
+    builder = builder.on_start(move |event| start::report(&name, event));
     if let Some(check) = check {
         builder = builder.start_check(check);
     }
@@ -301,7 +303,8 @@ fn explained(error: ToolError, level: Option<Level>, grants: &Grants) -> Failure
             .hint(format!("Log in with `toolpost login {server}`."))
             .hint("Or name the place of a token with `--token-env NAME` or `--token-file FILE`.");
     }
-    let is_confined = level.is_some_and(Level::is_boundary) && error.code() == Code::Dependency;
+    let is_confined =
+        level.is_some_and(Level::is_boundary) && [Code::Dependency, Code::Timeout].contains(&error.code());
     let failure = Failure::from(error);
     if is_confined {
         return failure.hint(needs(grants));

@@ -1,6 +1,7 @@
 //! Where output goes, and in which form.
 
 use std::io::{self, IsTerminal as _, Write};
+use std::path::PathBuf;
 
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
@@ -128,6 +129,14 @@ impl Printer {
     /// Warns a person of something that did not stop the command.
     pub(crate) fn warn(&self, text: &str) {
         self.note(&format!("{} {}", paint(style::WARN, "warning:"), style::paragraph(text)));
+    }
+
+    /// Prints the paths of the host that a program sees, with `-v`.
+    pub(crate) fn shown(&self, what: &str, paths: &[PathBuf]) {
+        for path in paths.iter().filter(|_| self.verbose > 0) {
+            let path = style::one_line(&path.display().to_string(), 500);
+            self.note(&format!("{} {path}", paint(style::FAINT, what)));
+        }
     }
 
     /// Writes to standard error, whatever `--quiet` says.

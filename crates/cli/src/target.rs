@@ -513,7 +513,11 @@ async fn programs(
 /// The failure of a program that gave no tools.
 fn no_tools(program: &str, diagnostics: Vec<Diagnostic>) -> Failure {
     let message = format!("the program `{program}` gave no tools");
-    let hint = "A tool program answers `--discover`; for any other program write a description, see `toolpost help targets`.";
+    let command = serde_json::json!([program]);
+    let hint = format!(
+        "A tool program answers `--discover`. Call any other program with `toolpost call run_command argv='{command}'`, \
+         or describe it in a file: `toolpost init command NAME`."
+    );
     let failure = match diagnostics.into_iter().next() {
         Some(Diagnostic { error, .. }) => {
             let failure = Failure::from(error);

@@ -76,7 +76,8 @@ impl Wanted {
             let (name, value) = pair("--env", text)?;
             env.insert(name.to_owned(), value.to_owned());
         }
-        let policy = args.egress_policy.as_deref();
+        let of_settings = config.path("egress_policy");
+        let policy = args.egress_policy.as_deref().or(of_settings.as_deref());
         let workdir = args.workdir.as_ref().map(absolute).transpose()?;
         let mut protected = Vec::new();
         if let Some(folder) = &workdir {

@@ -227,6 +227,20 @@ impl ToolError {
         self
     }
 
+    /// Adds the texts of the errors that led to this one, outermost first: [`causes`](Self::causes) of another process.
+    #[must_use]
+    pub fn with_causes(self, causes: Vec<String>) -> Self {
+        let chain = causes
+            .into_iter()
+            .take(MAX_CAUSES)
+            .rev()
+            .fold(None, |source, text| Some(Box::new(TextCause { text, source })));
+        match chain {
+            Some(cause) => self.caused_by(cause as Box<dyn StdError + Send + Sync>),
+            None => self,
+        }
+    }
+
     /// The same error with every text put through a function; facts that are larger than a limit, in bytes of JSON,
     /// are left out.
     #[must_use]
@@ -287,7 +301,10 @@ impl ToolError {
     /// The causes, outermost first, as text. For records and logs only.
     pub fn causes(&self) -> Vec<String> {
         let first = self.0.cause.as_deref().map(|cause| cause as &dyn StdError);
-        std::iter::successors(first, |&error| error.source()).take(16).map(ToString::to_string).collect()
+        std::iter::successors(first, |&error| error.source())
+            .take(MAX_CAUSES)
+            .map(ToString::to_string)
+            .collect()
     }
 
     /// What a model or a remote caller may see: an `INTERNAL` error keeps its facts to itself and names the record.
@@ -298,6 +315,28 @@ impl ToolError {
         }
         Self::internal(format!("the tool failed inside; the details are in the record of call {call}"))
             .with("call", call.to_string())
+    }
+}
+
+/// The longest chain of causes.
+const MAX_CAUSES: usize = 16;
+
+/// A cause of which only the text is known.
+#[derive(Debug)]
+struct TextCause {
+    text: String,
+    source: Option<Box<Self>>,
+}
+
+impl fmt::Display for TextCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl StdError for TextCause {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|cause| cause as &(dyn StdError + 'static))
     }
 }
 

@@ -9,6 +9,7 @@
 
 pub mod dialect;
 pub(crate) mod documents;
+pub(crate) mod explained;
 pub mod frame;
 pub mod line;
 pub mod outcome;

@@ -23,7 +23,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use toolpost_core::{CallId, Envelope, Output, ToolError, ToolSource, ToolSpec};
+use toolpost_core::{CallId, Code, Envelope, Output, ToolError, ToolSource, ToolSpec};
 
 pub use self::descriptor::{own_input, own_output};
 pub use self::flags::typed_argument;
@@ -215,8 +215,12 @@ impl Server {
             self.errors.send(person::failure(error).into_bytes()).await;
             return status;
         }
+        let id = CallId::new();
+        if error.code() == Code::Internal {
+            self.errors.send(oneshot::explained(id, error, &error.causes())).await;
+        }
         let outcome: Result<Output, ToolError> = Err(error.clone());
-        self.line(Envelope::new(CallId::new(), &outcome).as_value()).await;
+        self.line(Envelope::new(id, &outcome).as_value()).await;
         status
     }
 

@@ -66,7 +66,7 @@ use self::settings::Settings;
 
 pub use self::endpoint::Endpoint;
 pub use self::oauth::{Enterprise, Identity, Login, OAuth, TokenStore};
-pub use self::settings::{ClientBuilder, Limits};
+pub use self::settings::{ClientBuilder, Limits, StartEvent};
 
 /// How long a server is given to answer whether it is well.
 const PROBE: Duration = Duration::from_secs(2);

@@ -1,6 +1,7 @@
 //! A program that runs, with its input and output in the caller's hands.
 
 use std::io::{PipeReader, PipeWriter};
+use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 
@@ -18,6 +19,8 @@ pub(crate) struct Pipes {
     pub(crate) container: Option<String>,
     /// The host directory of the program, if it sees one through a private layer.
     pub(crate) directory: LiveDirectory,
+    /// What the program sees of the host, beyond what every program sees.
+    pub(crate) shown: Vec<PathBuf>,
 }
 
 /// Where a [`crate::Backend`] hands over the streams of a program that it has started.
@@ -36,7 +39,8 @@ impl LiveStreams<'_> {
     ) {
         // Nobody waits for them only if the caller is gone, and then the run is cancelled.
         let directory = LiveDirectory::default();
-        let _ = self.0.send(Pipes { stdin, stdout, stderr, container, directory });
+        let shown = Vec::new();
+        let _ = self.0.send(Pipes { stdin, stdout, stderr, container, directory, shown });
     }
 }
 
@@ -53,6 +57,7 @@ pub struct Running {
     stdin: Option<PipeWriter>,
     container: Option<String>,
     directory: LiveDirectory,
+    shown: Vec<PathBuf>,
     cancel: Cancel,
     supervisor: Option<JoinHandle<Result<Outcome, Error>>>,
 }
@@ -74,9 +79,11 @@ impl Running {
             .map_err(|source| Error::Setup { step: "start a thread", source })?;
         let supervisor = Some(supervisor);
         let directory = LiveDirectory::default();
-        let mut running = Self { pipes: None, stdin: None, container: None, directory, cancel, supervisor };
-        if let Ok(Pipes { stdin, stdout, stderr, container, directory }) = receiver.recv() {
+        let (pipes, stdin, container, shown) = (None, None, None, Vec::new());
+        let mut running = Self { pipes, stdin, container, directory, shown, cancel, supervisor };
+        if let Ok(Pipes { stdin, stdout, stderr, container, directory, shown }) = receiver.recv() {
             running.directory = directory;
+            running.shown = shown;
             running.stdin = stdin;
             running.container = container;
             running.pipes = Some((stdout, stderr));
@@ -103,6 +110,12 @@ impl Running {
     /// The id of the container that the program runs in, if a backend runs it in one.
     pub fn container(&self) -> Option<&str> {
         self.container.as_deref()
+    }
+
+    /// What the program sees of the host, as [`crate::Report::shown`] has it. Other backends than processes of this host
+    /// show it in their report alone.
+    pub fn shown(&self) -> &[PathBuf] {
+        &self.shown
     }
 
     /// A handle to the host directory that the program works in, from any thread.

@@ -9,7 +9,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use toolpost::{Builder, Ctx, Program, Toolbox, tool, worker_entry, workers};
+use toolpost::{Builder, Ctx, Program, ToolError, Toolbox, resource, tool, worker_entry, workers};
 
 /// Tell which process this is.
 #[tool]
@@ -36,10 +36,36 @@ fn be_busy(ctx: &Ctx) {
     std::thread::sleep(Duration::from_mins(10));
 }
 
+/// Read a file that is missing, in a worker: callers get an id, and the author gets the causes.
+#[tool(placement = "worker")]
+fn lose() -> Result<String, ToolError> {
+    lost()
+}
+
+/// Read a file that is missing, in the program's own process.
+#[tool]
+fn lose_here() -> Result<String, ToolError> {
+    lost()
+}
+
+/// The file that is missing.
+#[resource("index://all")]
+async fn index() -> Result<String, ToolError> {
+    lost()
+}
+
+fn lost() -> Result<String, ToolError> {
+    std::fs::read_to_string("/missing/index.db")
+        .map_err(|error| ToolError::internal("the index cannot be opened").caused_by(error))
+}
+
 fn build() -> Builder {
     // What is asked once at the start, on a runtime of its own.
     let tools = tokio::runtime::Builder::new_current_thread().build().map(|runtime| {
-        runtime.block_on(async { Toolbox::builder().tool(here).tool(whereabouts).tool(die).tool(be_busy) })
+        runtime.block_on(async {
+            let builder = Toolbox::builder().tool(here).tool(whereabouts).tool(die).tool(be_busy);
+            builder.tool(lose).tool(lose_here).resource(index)
+        })
     });
     tools.unwrap_or_default().runner(workers())
 }

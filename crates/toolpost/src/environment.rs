@@ -5,6 +5,12 @@ pub(crate) fn is_offline() -> bool {
     get("TOOLPOST_NO_NETWORK").is_some()
 }
 
+/// What is logged.
+pub(crate) fn log() -> Option<String> {
+    let asked = get("TOOLPOST_LOG").or_else(|| get("RUST_LOG"))?;
+    asked.into_string().ok()
+}
+
 /// The first of these variables that is set and not empty.
 #[cfg(feature = "llm")]
 pub(crate) fn first(names: &[&str]) -> Option<String> {

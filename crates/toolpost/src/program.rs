@@ -1,5 +1,6 @@
 //! Tool programs: a `main` that makes an executable of a toolbox.
 
+pub(crate) mod log;
 #[cfg(feature = "mcp")]
 mod mcp;
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 use toolpost_core::{SpecError, ToolError};
 use toolpost_exec::server::{self, Streams};
 use toolpost_toolbox::{Builder, Toolbox};
+use tracing::level_filters::LevelFilter;
 
 use crate::environment;
 
@@ -56,7 +58,8 @@ impl<T: IntoToolbox> IntoToolbox for Result<T, ToolError> {
 /// Makes a tool program of a toolbox: it answers its command line and gives the exit status.
 ///
 /// The program speaks the protocol of executables on standard output and input. On a terminal, a call prints its result
-/// as text, and `--help` explains the rest. Whatever tools print goes to standard error. `build` is called within the runtime that the calls
+/// as text, and `--help` explains the rest. Whatever tools print goes to standard error, and so does the log: `TOOLPOST_LOG`,
+/// or else `RUST_LOG`, says which levels, such as `debug` or `toolpost_toolbox=debug,warn`. `build` is called within the runtime that the calls
 /// run on. For a name, a version and a description of its own see [`Program`].
 ///
 /// ```no_run
@@ -136,6 +139,10 @@ impl<T: IntoToolbox, Build: Fn() -> T> Program<Build> {
             let word = word.to_string_lossy();
             reads.iter().any(|option| *word == **option || word.starts_with(&format!("{option}=")))
         };
+        // A program that stays logs errors; one call prints its error itself.
+        let stays = words.first().is_some_and(|word| word.to_string_lossy().starts_with("--mcp"));
+        let usual = if stays { LevelFilter::ERROR } else { LevelFilter::OFF };
+        log::start(environment::log().as_deref(), usual);
         let own_input = words.iter().any(is_protocol).then(server::own_input);
         let file = std::path::Path::new(&started_as).file_stem().unwrap_or_default();
         let name = self.name.clone().unwrap_or_else(|| file.to_string_lossy().into_owned());

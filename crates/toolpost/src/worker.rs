@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use toolpost_core::ToolError;
 use toolpost_exec::server;
 use toolpost_exec::worker::{MARKER, Settings, Work, Workers, serve};
+use tracing::level_filters::LevelFilter;
 
 use crate::IntoToolbox;
 
@@ -61,6 +62,8 @@ fn work<T: IntoToolbox>(build: impl Fn() -> T) -> i32 {
         Ok(input) => Box::new(input),
         Err(_) => Box::new(std::io::stdin()),
     };
+    // Errors of tools go to the process that started it.
+    crate::program::log::start(crate::environment::log().as_deref(), LevelFilter::OFF);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),

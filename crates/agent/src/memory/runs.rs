@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolpost_core::{
-    Clock, Code, DocStore, Document, RunId, RunRecord, ScopeId, Secret, SystemClock, Timestamp, ToolError,
-    Usage,
+    CallRecord, Clock, Code, DocStore, Document, RunId, RunRecord, ScopeId, Secret, SystemClock, Timestamp,
+    ToolError, Usage,
 };
 use toolpost_llm::{
     ErrorKind, ExchangeSink, ModelError, ModelId, Part, RawJson, Request, Response, Scrubber, Turn,
@@ -20,12 +20,18 @@ use crate::run::Spent;
 
 /// The version of the format of a head.
 const VERSION: u8 = 1;
-/// Where runs are kept, by their names.
-const PREFIX: &str = "runs/";
+/// Where runs are stored, by their names.
+const RUNS: &str = "runs/";
+/// Where single calls are stored.
+const CALLS: &str = "calls/";
+/// How many runs are searched for a call, the youngest first.
+const MAX_SEARCHED: usize = 100;
 /// How many runs are kept unless set.
 const MOST_RUNS: usize = 1_000;
 /// The most bytes of JSON that are kept of one run.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
+/// The stop reason of a call that did not fail.
+const CALLED: &str = "called";
 /// How many runs too many are removed at once, at most.
 const MOST_REMOVED: usize = 100;
 
@@ -34,6 +40,7 @@ const MOST_REMOVED: usize = 100;
 #[derive(Clone)]
 pub struct Runs {
     ledger: Ledger,
+    prefix: &'static str,
     most: usize,
     holder: Option<Arc<str>>,
 }
@@ -213,7 +220,13 @@ struct StoredExchange {
 impl Runs {
     /// The runs that a store keeps.
     pub fn new(store: Arc<dyn DocStore>) -> Self {
-        Self { ledger: Ledger::new(store, Arc::default()), most: MOST_RUNS, holder: None }
+        Self { ledger: Ledger::new(store, Arc::default()), prefix: RUNS, most: MOST_RUNS, holder: None }
+    }
+
+    /// The calls of a store that no run made, apart from its runs: each is a run without a model that has the id of its
+    /// call ([`keep_call`](Self::keep_call)).
+    pub fn of_calls(store: Arc<dyn DocStore>) -> Self {
+        Self { prefix: CALLS, ..Self::new(store) }
     }
 
     /// Masks these secrets in all that is kept from now on. Default: none. What a request itself calls a secret, in its
@@ -243,7 +256,7 @@ impl Runs {
     /// # Errors
     /// `NOT_FOUND` if there is none, `INVALID_INPUT` if there are several, and those of the store.
     pub async fn find(&self, start: &str) -> Result<RunId, ToolError> {
-        let found = self.ledger.find(PREFIX, start, "run").await?;
+        let found = self.ledger.find(self.prefix, start, "run").await?;
         found.parse().map_err(|error: String| ToolError::internal(error))
     }
 
@@ -286,7 +299,7 @@ impl Runs {
         limit: usize,
     ) -> Result<Vec<RunSummary>, ToolError> {
         let mut found = Vec::new();
-        for name in self.ledger.names(PREFIX, MOST_LISTED).await? {
+        for name in self.ledger.names(self.prefix, MOST_LISTED).await? {
             if found.len() >= limit {
                 break;
             }
@@ -372,7 +385,7 @@ impl Runs {
             }
             told += own;
             for child in children.into_iter().rev().filter(|child| seen.insert(*child)) {
-                let document = self.ledger.head(&name(child)).await?;
+                let document = self.ledger.head(&self.name(child)).await?;
                 open.push(document.ok_or_else(|| refused("those of an agent that it called are not there"))?);
             }
         }
@@ -462,11 +475,57 @@ impl Runs {
     /// # Errors
     /// Those of the store.
     pub async fn delete(&self, id: RunId) -> Result<bool, ToolError> {
-        self.ledger.forget(&name(id)).await
+        self.ledger.forget(&self.name(id)).await
+    }
+
+    /// Stores the record of a call that no run made.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn keep_call(&self, call: &Arc<CallRecord>) -> Result<(), ToolError> {
+        // Both kinds of ids have one form.
+        let id = call.id.to_string().parse().map_err(|error: String| ToolError::internal(error))?;
+        let mut record = RunRecord::begin(id, String::new(), call.started);
+        record.success = call.error.is_none();
+        record.stop_reason = call.error.as_ref().map_or(CALLED, |error| error.code().as_str()).to_owned();
+        record.error = call.error.as_ref().map(serde_json::to_value).transpose()?;
+        record.duration_ms = call.duration.as_secs_f64() * 1000.0;
+        record.execution_time = call.duration.as_secs_f64();
+        record.tools_used = vec![call.tool.to_string()];
+        record.usage = call.usage.clone().unwrap_or_default();
+        record.cost_usd = call.cost_usd;
+        record.artifacts.clone_from(&call.artifacts);
+        record.tool_calls = vec![Arc::clone(call)];
+        let arguments = call.arguments.as_deref().map(ToString::to_string).unwrap_or_default();
+        self.keep(&record, &format!("{} {arguments}", call.tool), None).await
+    }
+
+    /// The run that made the call whose id begins so; of many runs, only the youngest are searched.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn find_call(&self, start: &str) -> Result<Option<RunId>, ToolError> {
+        let start = start.trim().to_ascii_lowercase();
+        if start.is_empty() {
+            return Ok(None);
+        }
+        for run in self.list_where(|run| run.tool_calls > 0, MAX_SEARCHED).await? {
+            let stored = self.load(run.id).await?;
+            let of_record = stored.record.as_ref().and_then(|record| record["tool_calls"].as_array());
+            let mut calls = of_record.into_iter().flatten().chain(&stored.calls);
+            if calls.any(|call| has_call(call, &start)) {
+                return Ok(Some(run.id));
+            }
+        }
+        Ok(None)
+    }
+
+    fn name(&self, id: RunId) -> String {
+        format!("{}{id}", self.prefix)
     }
 
     async fn document(&self, id: RunId) -> Result<Document, ToolError> {
-        self.ledger.head(&name(id)).await?.ok_or_else(|| {
+        self.ledger.head(&self.name(id)).await?.ok_or_else(|| {
             ToolError::not_found(format!("the run `{id}` is not kept"))
                 .suggest("List the runs that are kept.")
         })
@@ -475,7 +534,7 @@ impl Runs {
     /// Removes the oldest of those that are too many.
     async fn prune(&self) -> Result<(), ToolError> {
         let looked_at = self.most.saturating_add(MOST_REMOVED).max(MOST_LISTED);
-        let names = self.ledger.names(PREFIX, looked_at).await?;
+        let names = self.ledger.names(self.prefix, looked_at).await?;
         for name in names.iter().skip(self.most).rev().take(MOST_REMOVED) {
             self.ledger.forget(name).await?;
         }
@@ -502,8 +561,11 @@ fn last_prompt(turns: &[Turn]) -> Option<String> {
     Some(texts.collect::<Vec<_>>().join("\n"))
 }
 
-fn name(id: RunId) -> String {
-    format!("{PREFIX}{id}")
+/// Whether a record is that of a call whose id begins so, or of one that made it.
+fn has_call(record: &Value, start: &str) -> bool {
+    let children = record["children"].as_array().into_iter().flatten();
+    record["id"].as_str().is_some_and(|id| id.starts_with(start))
+        || children.into_iter().any(|child| has_call(child, start))
 }
 
 fn read_head(document: &Document) -> Result<RunSummary, ToolError> {
@@ -559,7 +621,7 @@ impl RunLog {
             is_incomplete: false,
             bytes: 0,
         };
-        let document = Document { id: name(id), version: 0, value: Arc::default() };
+        let document = Document { id: runs.name(id), version: 0, value: Arc::default() };
         let backlog = Backlog::new(runs.ledger.clone(), document, head, read_head);
         Self { runs, backlog, state: Mutex::default() }
     }
@@ -583,13 +645,13 @@ impl RunLog {
     pub(super) async fn claim(&self, pause: u32, again: bool, calls: usize) -> Result<(), ToolError> {
         let mut head = self.backlog.head();
         let id = head.id;
-        let document = match self.runs.ledger.head(&name(id)).await? {
+        let document = match self.runs.ledger.head(&self.runs.name(id)).await? {
             Some(document) => {
                 let holder = head.holder.take();
                 head = RunSummary { holder, stop_reason: None, success: false, ..read_head(&document)? };
                 document
             }
-            None => Document { id: name(id), version: 0, value: Arc::default() },
+            None => Document { id: self.runs.name(id), version: 0, value: Arc::default() },
         };
         let already = || {
             ToolError::new(Code::Conflict, format!("the run `{id}` was gone on with before, from the same state"))

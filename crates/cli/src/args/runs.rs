@@ -15,13 +15,13 @@ pub(crate) enum RunsCommand {
         /// How many at most.
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
-        /// Also those that agents made which another one called as its tools.
+        /// Also runs that another run made, and calls that no run made.
         #[arg(long)]
         all: bool,
     },
-    /// Show one run: its prompt, calls, timings and answer.
+    /// Show one run: its prompt, calls, causes of errors, timings and answer.
     Show {
-        /// The run: `last`, its id, or the beginning of its id.
+        /// The run: `last`, its id, or the beginning of its id; or the id of a call.
         id: String,
     },
     /// Remove runs for good.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize as _;
@@ -24,7 +24,7 @@ use crate::port::{Stored, TerminalPort};
 use crate::print::{self, Printer};
 use crate::target::{CODE_EXECUTION, Opened};
 use crate::workspace::Store;
-use crate::{env, grants, interrupt, logs, progress, target, verdict};
+use crate::{calls, env, grants, interrupt, logs, progress, target, verdict};
 
 /// The largest JSON that is read as arguments.
 const MAX_ARGUMENTS: u64 = 16 << 20;
@@ -96,6 +96,8 @@ fn tool(
     if args.validate {
         return judgement(reply, printer);
     }
+    let is_stored = runtime.block_on(store(&reply, config, printer));
+    printer.shown("shown:", &shown(&reply.record));
     let envelope = || Envelope::new(reply.record.id, &reply.result);
     match (printer.format, &reply.result) {
         _ if args.stream => {
@@ -132,7 +134,11 @@ fn tool(
         }
         Err(error) => {
             let of_arguments = matches!(error.code(), Code::InvalidInput | Code::MissingParam);
-            let failure = Failure::from(error);
+            let is_internal = error.code() == Code::Internal;
+            let mut failure = grants::explain_rejected_key(error.into(), &args.grants);
+            if is_internal && is_stored {
+                failure = failure.hint(format!("`toolpost runs show {}` shows the record.", reply.record.id));
+            }
             let manifest = match args.target.strip_prefix("builtin:").unwrap_or(&args.target) {
                 target if *target == *reply.record.tool || target == "builtin" => {
                     format!("`toolpost tools --manifest {}` shows what it takes.", reply.record.tool)
@@ -144,6 +150,22 @@ fn tool(
             Err(if of_arguments { failure.hint(manifest) } else { failure })
         }
     }
+}
+
+/// Stores the record of the call; whether that was done.
+async fn store(reply: &Reply, config: &Config, printer: &Printer) -> bool {
+    let Some(calls) = calls::open(config) else { return false };
+    let stored = calls.keep_call(&reply.record).await;
+    if let Err(error) = &stored {
+        printer.warn(&format!("the record of the call was not stored: {error}"));
+    }
+    stored.is_ok()
+}
+
+/// What the program of the tool saw of the host.
+fn shown(record: &CallRecord) -> Vec<PathBuf> {
+    let report = record.sandbox.as_ref().and_then(|sandbox| sandbox.get("report")?.get("shown"));
+    report.and_then(|shown| Vec::deserialize(shown).ok()).unwrap_or_default()
 }
 
 /// The tool that is meant, and the words that are left for its arguments.

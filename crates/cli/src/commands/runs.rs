@@ -20,7 +20,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::store::{self, LazyStore};
-use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, label, one_line, paint};
+use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, label, one_line, paint, paragraph};
 use crate::{env, holder};
 
 pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
@@ -28,20 +28,29 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
     if !path.exists() {
         let what = format!("no run is kept in `{}`", path.display());
         return Err(Failure::new(Exit::Failed, "NOT_FOUND", what).hint(
-            "`toolpost run` and `toolpost chat` keep theirs there; `--store FILE` names another file.",
+            "`toolpost run`, `chat` and `call` store theirs there; `--store FILE` names another file.",
         ));
     }
-    let runs = Runs::new(Arc::new(LazyStore::new(path))).with_secrets(env::secrets());
+    let store = Arc::new(LazyStore::new(path));
+    let calls = Runs::of_calls(store.clone()).with_secrets(env::secrets());
+    let runs = Runs::new(store).with_secrets(env::secrets());
     let runtime = super::runtime()?;
     let done = runtime.block_on(async {
         match command {
             RunsCommand::Ls { limit, all } => {
-                let every = runs.list_all(usize::MAX).await?;
+                let mut every = runs.list_all(usize::MAX).await?;
+                if *all {
+                    every.extend(calls.list_all(usize::MAX).await?);
+                    every.sort_by_key(|run| std::cmp::Reverse(run.started));
+                }
                 let wanted = every.iter().filter(|run| *all || run.parent.is_none()).take(*limit);
                 list(&wanted.cloned().collect::<Vec<_>>(), &ShortIds::of(&every), printer)
             }
-            RunsCommand::Show { id } => show(&runs.load(find(&runs, id).await?).await?, printer),
-            RunsCommand::Rm { ids } => remove(&runs, ids, printer).await,
+            RunsCommand::Show { id } => {
+                let (store, id) = find_any(&runs, &calls, id).await?;
+                show(&store.load(id).await?, printer)
+            }
+            RunsCommand::Rm { ids } => remove(&runs, &calls, ids, printer).await,
             RunsCommand::Stats { since } => {
                 let begin = since.map_or(Timestamp::default(), before_now);
                 stats(&runs.stats(begin).await?, printer)
@@ -65,6 +74,33 @@ async fn find(runs: &Runs, start: &str) -> Result<toolpost_core::RunId, Failure>
         return Ok(run.id);
     }
     runs.find(start).await.map_err(|error| Failure::from(error).hint("`toolpost runs ls` lists them."))
+}
+
+/// A run, a call that no run made, or the run that made a call, and where it is stored.
+async fn find_any<'a>(
+    runs: &'a Runs,
+    calls: &'a Runs,
+    start: &str,
+) -> Result<(&'a Runs, toolpost_core::RunId), Failure> {
+    match find_stored(runs, calls, start).await {
+        Ok(found) => Ok(found),
+        Err(failure) => match runs.find_call(start).await? {
+            Some(run) => Ok((runs, run)),
+            None => Err(failure),
+        },
+    }
+}
+
+/// A run or a call that no run made, and where it is stored.
+async fn find_stored<'a>(
+    runs: &'a Runs,
+    calls: &'a Runs,
+    start: &str,
+) -> Result<(&'a Runs, toolpost_core::RunId), Failure> {
+    match find(runs, start).await {
+        Ok(run) => Ok((runs, run)),
+        Err(failure) => calls.find(start).await.map(|call| (calls, call)).map_err(|_| failure),
+    }
 }
 
 fn before_now(time: Duration) -> Timestamp {
@@ -124,24 +160,26 @@ fn line(run: &RunSummary, id: &str) -> String {
 }
 
 /// Removes runs, none of which may still run.
-async fn remove(runs: &Runs, ids: &[String], printer: &Printer) -> Result<(), Failure> {
+async fn remove(runs: &Runs, calls: &Runs, ids: &[String], printer: &Printer) -> Result<(), Failure> {
     let mut found = Vec::with_capacity(ids.len());
     for id in ids {
-        let run = runs.load(find(runs, id).await?).await?.summary;
+        let (store, id) = find_stored(runs, calls, id).await?;
+        let run = store.load(id).await?.summary;
         if state(&run) == "running" {
             let message = format!("the run `{}` is running", run.id);
             return Err(Failure::new(Exit::Failed, "CONFLICT", message).hint("Stop it first with Ctrl-C."));
         }
-        if !found.contains(&run.id) {
-            found.push(run.id);
+        if !found.iter().any(|(_, known)| *known == run.id) {
+            found.push((store, run.id));
         }
     }
-    for id in &found {
-        runs.delete(*id).await?;
+    for (store, id) in &found {
+        store.delete(*id).await?;
         printer.note(&format!("{} {id}", paint(GOOD, "removed")));
     }
     if !printer.is_text() {
-        printer.json(&json!({ "removed": found }))?;
+        let ids: Vec<_> = found.iter().map(|(_, id)| id).collect();
+        printer.json(&json!({ "removed": ids }))?;
     }
     Ok(())
 }
@@ -177,11 +215,12 @@ fn sign(run: &RunSummary) -> String {
 }
 
 fn facts(run: &RunSummary) -> Vec<String> {
-    let mut facts = vec![
-        one_line(&run.model, 60),
-        count(run.iterations as usize, "turn"),
-        count(run.tool_calls, "tool call"),
-    ];
+    let mut facts = match run.model.as_str() {
+        // A call that no run made.
+        "" => Vec::new(),
+        model => vec![one_line(model, 60), count(run.iterations as usize, "turn")],
+    };
+    facts.push(count(run.tool_calls, "tool call"));
     if run.usage.total_tokens() > 0 {
         facts.push(format!("{} tokens in, {} out", run.usage.input_tokens, run.usage.output_tokens));
     }
@@ -227,6 +266,7 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
             paint(FAINT, one_line(&arguments, 100)),
             paint(FAINT, timing(call, summary.started))
         ));
+        lines.extend(failure(call));
     }
     let files = record.and_then(|record| record["artifacts"].as_array()).into_iter().flatten();
     for file in files {
@@ -234,11 +274,27 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
         let name = paint(HINT, one_line(&text(file.get("name")), 200));
         lines.push(format!("{} {name} ({size} bytes)", paint(GOOD, "made")));
     }
+    // The error of a call that no run made stands at its call.
+    let record = record.filter(|_| !summary.model.is_empty());
     if let Some(message) = record.and_then(|record| record.get("error")?.get("message")?.as_str()) {
         lines.push(format!("{} {}", paint(BAD, "error:"), one_line(message, 400)));
     }
     lines.push(harmless(&text(record.and_then(|record| record.get("response")))));
     printer.result(&lines.join("\n"))
+}
+
+/// Why a call failed: its error, the causes, and what its program wrote last.
+fn failure(call: &Value) -> Vec<String> {
+    let Some(error) = call.get("error").filter(|error| error.is_object()) else { return Vec::new() };
+    let text = |value: &Value| paragraph(value.as_str().unwrap_or_default());
+    let mut lines = vec![format!("  {} {}", paint(BAD, text(&error["code"])), text(&error["message"]))];
+    let causes = call["causes"].as_array().into_iter().flatten();
+    let causes = causes.filter(|cause| **cause != error["message"]);
+    lines.extend(causes.map(|cause| format!("  caused by: {}", text(cause))));
+    if let Some(stderr) = error["context"]["stderr"].as_str().filter(|stderr| !stderr.is_empty()) {
+        lines.push(format!("  stderr: {}", paragraph(stderr)));
+    }
+    lines
 }
 
 /// When a call began in its run, and how long it took.

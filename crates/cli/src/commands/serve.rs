@@ -15,6 +15,7 @@ use toolpost_toolbox::sources::{Filter, Filtered, Glob, Searched};
 
 use self::tokens::Tokens;
 use crate::args::{Format, Permission, SearchFor, ServeArgs};
+use crate::calls::Failures;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -57,7 +58,9 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
     };
     let runs_code = opened.specs().iter().any(|spec| spec.name == "run_code");
     let pool = if runs_code { super::code_pool(config)? } else { None };
-    let toolbox = super::toolbox(opened, &folder, &permission, config, pool, Arc::new(logs::event));
+    let failures = Failures::new(config, runtime.handle().clone());
+    let events = failures.sink(Arc::new(logs::event));
+    let toolbox = super::toolbox(opened, &folder, &permission, config, pool, events);
     let toolbox = runtime.block_on(toolbox)?;
     let catalog = Catalog::new(&toolbox);
     let toolbox: Arc<dyn ToolSource> = Arc::new(toolbox);
@@ -105,6 +108,7 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
             }
         }
     });
+    runtime.block_on(failures.settle());
     super::end(runtime);
     ended.map(|()| Exit::Ok)
 }

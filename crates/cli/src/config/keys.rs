@@ -267,7 +267,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("ask", Flag, "TOOLPOST_ASK", IfTrue, "false", "ask before each call of every tool"),
     key("level", Choice(LEVELS), "TOOLPOST_LEVEL", IfStricter, "", "the sandbox level"),
     key("artifacts", Path, "TOOLPOST_ARTIFACTS", Waits, "", "where `run` puts files that were made"),
-    key("no_save", Flag, "TOOLPOST_NO_SAVE", Waits, "false", "keep neither conversations nor runs"),
+    key("no_save", Flag, "TOOLPOST_NO_SAVE", Waits, "false", "store no conversations, runs and calls"),
     key("store", Path, "TOOLPOST_STORE", Waits, "", "the file that keeps the state of tools"),
     key(
         "max_iterations",
@@ -400,7 +400,7 @@ pub(crate) const KEYS: &[Key] = &[
         "TOOLPOST_EGRESS_POLICY",
         Waits,
         "",
-        "a file with the hosts that `run_code` may reach: TOML or JSON",
+        "a file with the hosts that `run_code` and `exec` may reach: TOML or JSON",
     ),
     key(
         "packages.index",

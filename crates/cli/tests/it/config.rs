@@ -175,7 +175,13 @@ fn egress_policy() {
         println!("SKIP egress_policy: {}", finished.err);
         return;
     }
-    assert!(server.connections() > 0, "{finished}");
+    let before = server.connections();
+    assert!(before > 0, "{finished}");
+    env.write("ask.py", code.trim_start_matches("code="));
+    env.run(["exec", "ask.py"]);
+    assert_eq!(server.connections(), before);
+    let executed = env.run(["exec", "ask.py", "--config", "egress_policy=way.toml"]);
+    assert!(server.connections() > before, "{executed}");
     let wrong = env.run(words.iter().chain(&["--config", "egress_policy=other.toml"])).exit(2);
     assert!(wrong.err.contains("`other.toml`"), "{wrong}");
 }

@@ -26,6 +26,8 @@ mod grants;
 mod help;
 mod hosted;
 mod hostile;
+#[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
+mod internal;
 mod interrupt;
 mod killed;
 mod launchers;

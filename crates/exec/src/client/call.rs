@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolpost_core::{
-    Answer, Artifact, Call, Evidence, LogLevel, Mode, Output, Question, ToolError, format_duration,
+    Answer, Artifact, Call, Code, Evidence, LogLevel, Mode, Output, Question, ToolError, format_duration,
 };
 use toolpost_sandbox::{Level, Outcome, Stdin, Verdict, Workspace};
 
@@ -15,6 +15,7 @@ use super::process::{Heard, MAX_VALUES, Process};
 use super::program::{self, Dialect, command_line, excerpt, of_verdict};
 use super::settings::Settings;
 use crate::protocol::dialect::{Notice, SampleAnswer, SampleLine, SessionLine, ToolLine};
+use crate::protocol::explained::{self, Explained};
 use crate::protocol::line::Line;
 use crate::protocol::outcome::read_envelope;
 
@@ -208,8 +209,30 @@ async fn talk(
     .ok();
     let result = conclude(bound, heap, &outcome, flooded);
     result
-        .map_err(|error| with_stderr(error, &errors))
+        .map_err(|error| explained(error, &errors))
         .map(|output| output.with_evidence(Evidence { sandbox: evidence.clone(), ..Evidence::default() }))
+}
+
+/// The error of a program for its author: an internal one with its message and causes, which are on standard error, and
+/// any other with the end of that.
+pub(super) fn explained(error: ToolError, stderr: &[u8]) -> ToolError {
+    let call = internal_call(&error);
+    let text = String::from_utf8_lossy(stderr);
+    match call.and_then(|call| Some((call, explained::read(&text, call)?))) {
+        Some((call, Explained { before, message, causes })) => {
+            let error = ToolError::internal(message).with("call", call).with_causes(causes);
+            with_stderr(error, before.as_bytes())
+        }
+        None => with_stderr(error, stderr),
+    }
+}
+
+/// The id under which a program explains its internal error.
+pub(super) fn internal_call(error: &ToolError) -> Option<&str> {
+    if error.code() != Code::Internal {
+        return None;
+    }
+    error.context().get("call")?.as_str()
 }
 
 /// The end of standard error helps whoever mends the program.

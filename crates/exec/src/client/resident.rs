@@ -10,7 +10,7 @@ use serde_json::Value;
 use toolpost_core::{Artifact, Call, Output, ToolError, format_duration};
 use toolpost_sandbox::{Level, Workspace};
 
-use super::call::{folder, level, no_sampling, wall, with_stderr};
+use super::call::{explained, folder, internal_call, level, no_sampling, wall, with_stderr};
 use super::catalog::Bound;
 use super::process::{Heard, MAX_VALUES, Process};
 use super::program::{self, Stamp, command_line, excerpt, of_verdict};
@@ -26,6 +26,8 @@ const LIFETIME: Duration = Duration::from_hours(24 * 365);
 /// The most that one call may print, in bytes, and in lines.
 const MAX_PRINTED: usize = 64 << 20;
 const MAX_LINES: usize = 100_000;
+/// How long the causes of an internal error may take after it.
+const EXPLAINED: Duration = Duration::from_millis(200);
 /// How many questions one call may have.
 const MAX_QUESTIONS: usize = 1_000;
 
@@ -126,8 +128,12 @@ impl Residents {
             Ok(outcome) => {
                 idle.process.apply().await?;
                 idle.since = Instant::now();
+                let result = match outcome.into_result() {
+                    Err(error) => Err(with_explanation(error, &idle.process).await),
+                    result => result,
+                };
                 self.keep(key, idle);
-                let mut output = outcome.into_result()?;
+                let mut output = result?;
                 // What a program says of its own use of models is no account: it would end a run that has a limit, or
                 // pass for what was paid.
                 output.usage = None;
@@ -135,6 +141,20 @@ impl Residents {
             }
             Err(error) => Err(ended(idle.process, bound, error).await),
         }
+    }
+}
+
+/// An internal error with its causes, which are on standard error: another stream than that of the answer, so that they
+/// may come a little later.
+async fn with_explanation(error: ToolError, process: &Process) -> ToolError {
+    let Some(call) = internal_call(&error) else { return error };
+    let until = Instant::now() + EXPLAINED;
+    loop {
+        let stderr = process.errors();
+        if String::from_utf8_lossy(&stderr).contains(call) || Instant::now() >= until {
+            return explained(error, &stderr);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

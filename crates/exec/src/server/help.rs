@@ -90,6 +90,11 @@ pub(super) fn program(program: &Program, specs: &[Arc<ToolSpec>]) -> String {
         ]);
     }
     rows(&mut text, "Commands", &own(&commands));
+    if program.owns_process {
+        let variables =
+            [("TOOLPOST_LOG", "levels of the log on standard error, such as debug; else RUST_LOG")];
+        rows(&mut text, "Environment", &own(&variables));
+    }
     text.push_str("\nOn a terminal, results print as text; through a pipe, as JSON.\n");
     exit_statuses(&mut text);
     text

@@ -13,6 +13,7 @@ use super::port::ProgramPort;
 use super::reserved::Reserved;
 use super::{Server, input, person, status};
 use crate::protocol::dialect::{SessionLine, level_name, result_line};
+use crate::protocol::explained::explain;
 
 pub(super) async fn run(server: &Server, run: Run) -> u8 {
     let arguments = match &run.input {
@@ -78,7 +79,7 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
         && error.code() == Code::Internal
     {
         // The caller gets the id alone; the author of the program gets what went wrong.
-        server.errors.send(format!("{}\n", explained(id, error, &reply.record.causes)).into_bytes()).await;
+        server.errors.send(explained(id, error, &reply.record.causes)).await;
     }
     if is_for_person(server, &run) {
         return show(server, &reply).await;
@@ -107,12 +108,9 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
     }
 }
 
-/// An error with its causes, each of them once.
-fn explained(call: CallId, error: &ToolError, causes: &[String]) -> String {
-    let causes = causes.iter().filter(|cause| *cause != error.message());
-    causes.fold(format!("error: call {call}: {}", error.message()), |text, cause| {
-        format!("{text}\n  caused by: {cause}")
-    })
+/// An error with its causes, each of them once, as lines of standard error.
+pub(super) fn explained(call: CallId, error: &ToolError, causes: &[String]) -> Vec<u8> {
+    explain(&call.to_string(), error.message(), causes).into_bytes()
 }
 
 /// Whether the result is for a person, and no program reads the lines of the protocol.

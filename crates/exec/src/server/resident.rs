@@ -13,10 +13,12 @@ use futures_util::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use toolpost_core::{Call, Caller, Cancellation, Output, Reply, Scope, ToolError, ToolSource, ToolSpec};
+use toolpost_core::{
+    Call, CallId, Caller, Cancellation, Code, Output, Reply, Scope, ToolError, ToolSource, ToolSpec,
+};
 
 use self::port::FramePort;
-use super::oneshot::flatten_dry_run;
+use super::oneshot::{explained, flatten_dry_run};
 use super::outlet::Outlet;
 use super::reserved::Reserved;
 use super::{Server, status};
@@ -41,6 +43,7 @@ type Questions = HashMap<(u64, u64), oneshot::Sender<Answered<Value>>>;
 struct Resident {
     source: Arc<dyn ToolSource>,
     output: Outlet,
+    errors: Outlet,
     running: Mutex<HashMap<u64, Cancellation>>,
     questions: Mutex<Questions>,
     next_question: AtomicU64,
@@ -64,6 +67,7 @@ pub(super) async fn serve(server: &Server) -> u8 {
     let resident = Arc::new(Resident {
         source: Arc::clone(&server.source),
         output: server.output.clone(),
+        errors: server.errors.clone(),
         running: Mutex::default(),
         questions: Mutex::default(),
         next_question: AtomicU64::new(1),
@@ -298,6 +302,12 @@ impl Resident {
             flatten_dry_run(spec, &mut reply);
         }
         let Reply { result, record } = reply;
+        if let Err(error) = &result
+            && error.code() == Code::Internal
+        {
+            // The caller gets the id alone; the author of the program gets what went wrong.
+            self.errors.send(explained(call_id, error, &record.causes)).await;
+        }
         let record = wants_record.then(|| serde_json::to_value(&*record).unwrap_or_default());
         let outcome = match result {
             Ok(output) => Answered::Ok(OutputFrame::from(&output)),
@@ -321,6 +331,14 @@ impl Entry {
         };
         let resident = Arc::clone(&self.resident);
         drop(self);
+        let result = match result {
+            Err(error) if error.code() == Code::Internal => {
+                let call = CallId::new();
+                resident.errors.send(explained(call, &error, &error.causes())).await;
+                Err(error.public(call))
+            }
+            result => result,
+        };
         resident.send(id, ToolMessage::Value { answer: result.into() }).await;
     }
 }

@@ -47,6 +47,11 @@ pub(super) enum Report {
         /// The value.
         value: Value,
     },
+    /// The causes of the error that follows, outermost first.
+    Causes {
+        /// Their texts.
+        causes: Vec<String>,
+    },
     /// What any tool program tells.
     #[serde(untagged)]
     Tool(Box<ToolMessage>),
@@ -140,6 +145,7 @@ mod tests {
         }
         let reports = [
             Report::Keep { index: 1, value: json!({"n": 1}) },
+            Report::Causes { causes: vec!["because".into()] },
             Report::Tool(Box::new(ToolMessage::Nested {
                 request: 1,
                 tool: "t".into(),

@@ -313,6 +313,7 @@ async fn attempt(worker: &mut Worker, order: Order, host: &Arc<dyn Host>) -> End
         return Ended::Answered(Err(error));
     }
     let mut asked: FuturesUnordered<BoxFuture<'_, (u64, Answered<Value>)>> = FuturesUnordered::new();
+    let mut of_error = Vec::new();
     loop {
         let report = tokio::select! {
             report = worker.next_report() => report,
@@ -337,11 +338,13 @@ async fn attempt(worker: &mut Worker, order: Order, host: &Arc<dyn Host>) -> End
                     return Ended::Answered(Err(error));
                 }
             }
+            Report::Causes { causes } => of_error = causes,
             Report::Tool(message) => match *message {
                 ToolMessage::Progress(progress) => host.progress(progress),
                 ToolMessage::Log(line) => host.log(line),
                 ToolMessage::Result { outcome, .. } => {
-                    return Ended::Answered(outcome.into_result().and_then(OutputFrame::into_output));
+                    let result = outcome.into_result().map_err(|error| error.with_causes(of_error));
+                    return Ended::Answered(result.and_then(OutputFrame::into_output));
                 }
                 question => match answer(question, host) {
                     Some(answer) => asked.push(answer),

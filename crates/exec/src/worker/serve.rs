@@ -272,6 +272,10 @@ async fn attempt_of(host: WorkerHost, tool: Option<Arc<dyn Tool>>) {
         for (index, value) in kept {
             link.send(Report::Keep { index, value }).await?;
         }
+        let causes = result.as_ref().err().map(ToolError::causes).unwrap_or_default();
+        if !causes.is_empty() {
+            link.send(Report::Causes { causes }).await?;
+        }
         link.send(answer(result.map(|output| OutputFrame::from(&output)).into())).await
     };
     if let Err(error) = send_all.await {

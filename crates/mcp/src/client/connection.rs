@@ -1,7 +1,8 @@
 //! One connection to a server, from its first message on.
 #![expect(deprecated, reason = "servers of the older era ask for completions and folders, and log")]
 
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rmcp::model::{
@@ -25,7 +26,7 @@ use super::failure::{self, Failure};
 use super::flight::{Arrival, Flight, Flights, Tag, Watched};
 use super::handler::{Changes, Handler};
 use super::program::{self, Errors};
-use super::settings::Settings;
+use super::settings::{Settings, StartEvent};
 use super::{Endpoint, http, websocket};
 
 /// The shortest and the longest wait before a stream of notices is opened again.
@@ -33,6 +34,8 @@ const LISTEN_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 
 /// Where a request of the newer era says which log lines are wanted.
 const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+/// How long a server may take to answer before its operator is told what is waited for.
+const ANSWER: Duration = Duration::from_millis(1_500);
 /// How long the cancellation of a task may take.
 const CANCEL: Duration = Duration::from_secs(5);
 
@@ -73,15 +76,28 @@ impl Connection {
         let longer = settings.session.as_ref().map_or(Duration::ZERO, |session| session.longer());
         let limit = settings.connect_timeout.saturating_add(longer);
         // Of the program that was started last.
-        let mut errors = None;
+        let errors = Mutex::new(None);
+        let last_errors = || errors.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let begun = async {
-            match Self::begin(settings, changes, Era::Either, &mut errors).await {
+            match Self::begin(settings, changes, Era::Either, &errors).await {
                 // It knows of both eras and speaks only the older one, or answers anything to what it does not know.
-                Err(Start::OlderEra) => Self::begin(settings, changes, Era::Older, &mut errors).await,
+                Err(Start::OlderEra) => Self::begin(settings, changes, Era::Older, &errors).await,
                 begun => begun,
             }
         };
-        let begun = tokio::time::timeout(limit, begun).await;
+        let mut begun = pin!(tokio::time::timeout(limit, begun));
+        let begun = match tokio::time::timeout(ANSWER, begun.as_mut()).await {
+            Ok(begun) => begun,
+            Err(_) => {
+                // Who is asked to log in knows what is waited for.
+                if longer.is_zero() {
+                    let stderr = last_errors().map(|errors: Errors| errors.text()).unwrap_or_default();
+                    settings.report(&StartEvent::Waiting { stderr: &stderr, limit });
+                }
+                begun.await
+            }
+        };
+        let errors = last_errors();
         let name = &settings.name;
         let error = match begun {
             Ok(Ok(connection)) => return Ok(connection),
@@ -93,7 +109,7 @@ impl Connection {
                 "the server `{name}` speaks no version of the protocol that is known here"
             )),
             Err(_) => ToolError::timeout(format!(
-                "the server `{name}` did not begin within {}",
+                "the server `{name}` did not answer `initialize` within {}",
                 format_duration(limit)
             )),
         };
@@ -107,7 +123,7 @@ impl Connection {
         settings: &Settings,
         changes: &Arc<Changes>,
         era: Era,
-        program_errors: &mut Option<Errors>,
+        program_errors: &Mutex<Option<Errors>>,
     ) -> Result<Self, Start> {
         let flights = Arc::new(Flights::default());
         let asked =
@@ -137,7 +153,7 @@ impl Connection {
             Endpoint::Program { argv, env, dir, level } => {
                 let start = program::Start { argv, env, dir: dir.as_deref(), level: *level };
                 let (streams, errors) = program::start(settings, start).await?;
-                *program_errors = Some(errors);
+                *program_errors.lock().unwrap_or_else(PoisonError::into_inner) = Some(errors);
                 serve(handler, streams, &flights, era).await.map_err(of_start)?
             }
         };

@@ -18,7 +18,7 @@ use toolpost_sandbox::{
 
 use super::flight::Arrival;
 use super::message::{Line, LineReader, read};
-use super::settings::Settings;
+use super::settings::{Settings, StartEvent};
 
 /// A server lives as long as it is needed: each call has its own limit of time.
 const LIFETIME: Duration = Duration::from_hours(24 * 365);
@@ -160,6 +160,9 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
         begin(&sandbox, &program, limit, theirs, masks)
     };
     let streams = tokio::task::spawn_blocking(start).await??;
+    if let Some(running) = &streams.running {
+        settings.report(&StartEvent::Started { shown: running.shown() });
+    }
     Ok((streams, errors))
 }
 

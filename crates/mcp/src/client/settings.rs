@@ -49,6 +49,26 @@ impl Default for Limits {
     }
 }
 
+/// What happens while a server starts, for [`ClientBuilder::on_start`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartEvent<'a> {
+    /// A program was started.
+    Started {
+        /// What it sees of the host, as [`toolpost_sandbox::Report::shown`] has it.
+        shown: &'a [PathBuf],
+    },
+    /// The server has not answered `initialize` for 1.5 s.
+    Waiting {
+        /// The end of what the program has written to standard error, values of variables masked.
+        stderr: &'a str,
+        /// How long one attempt to connect may take.
+        limit: Duration,
+    },
+}
+
+type StartSink = Box<dyn Fn(&StartEvent<'_>) + Send + Sync>;
+
 pub(super) struct Settings {
     pub(super) endpoint: Endpoint,
     pub(super) name: String,
@@ -68,8 +88,18 @@ pub(super) struct Settings {
     pub(super) protected: Vec<PathBuf>,
     pub(super) start_check: Option<StartCheck>,
     pub(super) granted: Granted,
+    on_start: Option<StartSink>,
     /// Who asks, if the server wants to know.
     pub(super) session: Option<Arc<Session>>,
+}
+
+impl Settings {
+    /// Reports what happens while the server starts.
+    pub(super) fn report(&self, event: &StartEvent<'_>) {
+        if let Some(sink) = &self.on_start {
+            sink(event);
+        }
+    }
 }
 
 /// How a server is reached and used. Made by [`Client::builder`], ended by [`connect`](Self::connect).
@@ -106,6 +136,7 @@ impl ClientBuilder {
             protected: Vec::new(),
             start_check: None,
             granted: Granted::default(),
+            on_start: None,
             session: None,
         };
         Self(settings, None)
@@ -140,6 +171,12 @@ impl ClientBuilder {
     /// Sets a check that runs directly before each start of a program, restarts included. Default none.
     pub fn start_check(mut self, check: StartCheck) -> Self {
         self.0.start_check = Some(check);
+        self
+    }
+
+    /// Reports what happens while the server starts, restarts included. Default: nothing is reported.
+    pub fn on_start(mut self, sink: impl Fn(&StartEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.0.on_start = Some(Box::new(sink));
         self
     }
 

@@ -300,6 +300,7 @@ pub(super) fn prepare_with(
     let (streams, mut pipes, ends) = streams(sandbox, ready.payload.as_ref(), is_live, control)?;
     if let Some(pipes) = &mut pipes {
         pipes.directory = directory.clone();
+        pipes.shown.clone_from(&report.shown);
     }
     steps.push(descriptors_with(ends, kill)?);
     let environment = variables(sandbox, egress.as_ref(), &ready, &workspace, own_namespaces);
@@ -603,6 +604,7 @@ pub(super) fn streams(
             stderr: stderr.into(),
             container: None,
             directory: LiveDirectory::default(),
+            shown: Vec::new(),
         };
         return Ok((Streams { stdout: None, stderr: None, value, stdin }, Some(pipes), ends));
     }

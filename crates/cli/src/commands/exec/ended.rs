@@ -13,7 +13,7 @@ use crate::commands::held;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
-use crate::style::{self, FAINT, GOOD, HINT, WARN, harmless, one_line, paint};
+use crate::style::{self, FAINT, GOOD, HINT, WARN, harmless, paint};
 use crate::verdict::{self, Ran};
 
 /// How a run ended, wherever it ran: here, or in the process that holds its session.
@@ -106,13 +106,7 @@ impl Ended {
         for line in held::lines(&self.outcome["applied"]) {
             printer.note(&line);
         }
-        for shown in self.report.shown.iter().filter(|_| printer.verbose > 0) {
-            printer.note(&format!(
-                "{} {}",
-                paint(FAINT, "shown:"),
-                one_line(&shown.display().to_string(), 500)
-            ));
-        }
+        printer.shown("shown:", &self.report.shown);
         for note in &self.report.notes {
             printer.note(&format!("{} {}", paint(FAINT, "note:"), style::one_line(note, 500)));
         }

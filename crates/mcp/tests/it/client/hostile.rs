@@ -1,6 +1,6 @@
 //! Servers that are broken or mean no good. They are scripts: the library would not let a server do such things.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -196,12 +196,43 @@ async fn a_server_that_never_answers_is_waited_for_a_bounded_time() {
     let error =
         Client::builder(silent("pass", TWO)).name("bad").connect_timeout(limit).connect().await.unwrap_err();
     assert!(error.code() == Code::Timeout || skipped(&error), "{error}");
+    assert!(error.message().contains("`bad` did not answer `initialize`") || skipped(&error), "{error}");
     let error =
         Client::builder(silent(LEGACY, "pass")).name("bad").list_timeout(limit).connect().await.unwrap_err();
     assert!(error.code() == Code::Timeout || skipped(&error), "{error}");
     let Some(client) = connect(Client::builder(silent(LEGACY, TWO)).timeout(limit)).await else { return };
     assert_eq!(call(&client, "bad", json!({})).await.unwrap_err().code(), Code::Timeout);
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+/// Who waits is told what for, with what the server wrote so far, and at the limit once more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_server_is_reported_while_it_is_waited_for() {
+    let begin = "sys.stderr.write('loading ' + os.environ['KEY'] + '\\n'); sys.stderr.flush()";
+    let source = script(begin, "time.sleep(100)", TWO, "pass");
+    let endpoint = Endpoint::Program {
+        argv: vec!["python3".into(), "-c".into(), source.into()],
+        env: vec![("KEY".to_owned(), "hunter2hunter2".into())],
+        dir: None,
+        level: Level::Standard,
+    };
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let (sink, start) = (Arc::clone(&events), Instant::now());
+    let connected = Client::builder(endpoint)
+        .name("bad")
+        .connect_timeout(Duration::from_secs(4))
+        .on_start(move |event| sink.lock().unwrap().push((start.elapsed(), format!("{event:?}"))))
+        .connect();
+    let error = connected.await.unwrap_err();
+    if skipped(&error) {
+        return;
+    }
+    let events = events.lock().unwrap();
+    let [(_, started), (after, waiting)] = events.as_slice() else { panic!("{events:?}") };
+    assert!(started.starts_with("Started"), "{started}");
+    assert!(*after < Duration::from_millis(2_500), "{after:?}");
+    assert!(waiting.contains("loading [secret]") && waiting.contains("limit: 4s"), "{waiting}");
+    assert_eq!(error.context()["stderr"], "loading [secret]", "{error:?}");
 }
 
 fn skipped(error: &ToolError) -> bool {

@@ -1,0 +1,69 @@
+//! The stored records of calls that no run made: what `toolpost runs show` finds under the id of an error.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use toolpost_agent::Runs;
+use toolpost_core::{CallRecord, Code, Event, EventSink};
+
+use crate::config::Config;
+use crate::env;
+use crate::store::{self, LazyStore};
+
+/// How many records are written at once. One that finds no room is in the log alone.
+const MAX_WRITES: u32 = 16;
+/// How long the last writes may take.
+const LAST: Duration = Duration::from_secs(5);
+
+/// The calls of the command's store; none with the setting `no_save`, or where there is no place for a store.
+pub(crate) fn open(config: &Config) -> Option<Runs> {
+    let path = store::path(config).ok().filter(|_| !config.flag("no_save"))?;
+    Some(Runs::of_calls(Arc::new(LazyStore::new(path))).with_secrets(env::secrets()))
+}
+
+/// Stores the records of internal errors while calls go on.
+pub(crate) struct Failures {
+    calls: Option<Runs>,
+    room: Arc<Semaphore>,
+    runtime: Handle,
+}
+
+impl Failures {
+    pub(crate) fn new(config: &Config, runtime: Handle) -> Self {
+        Self { calls: open(config), room: Arc::new(Semaphore::new(MAX_WRITES as usize)), runtime }
+    }
+
+    /// The same sink, which stores besides.
+    pub(crate) fn sink(&self, inner: EventSink) -> EventSink {
+        let Some(calls) = self.calls.clone() else { return inner };
+        let (room, runtime) = (Arc::clone(&self.room), self.runtime.clone());
+        Arc::new(move |event: &Event| {
+            inner(event);
+            let Event::CallFinished { record } = event else { return };
+            if record.error.as_ref().is_some_and(|error| error.code() == Code::Internal) {
+                store(&calls, &room, &runtime, record);
+            }
+        })
+    }
+
+    /// Waits for the last writes.
+    pub(crate) async fn settle(&self) {
+        let _ = tokio::time::timeout(LAST, self.room.acquire_many(MAX_WRITES)).await;
+    }
+}
+
+fn store(calls: &Runs, room: &Arc<Semaphore>, runtime: &Handle, record: &Arc<CallRecord>) {
+    let Ok(permit) = Arc::clone(room).try_acquire_owned() else {
+        tracing::warn!(call = %record.id, "the record of the call was not stored: too many at once");
+        return;
+    };
+    let (calls, record) = (calls.clone(), Arc::clone(record));
+    runtime.spawn(async move {
+        if let Err(error) = calls.keep_call(&record).await {
+            tracing::warn!(call = %record.id, "the record of the call was not stored: {error}");
+        }
+        drop(permit);
+    });
+}

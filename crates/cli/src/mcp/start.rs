@@ -1,0 +1,35 @@
+//! What a person sees while a server starts: what is waited for, and with `-v` what the server sees of the host.
+
+use std::sync::OnceLock;
+
+use toolpost_core::format_duration;
+use toolpost_mcp::client::StartEvent;
+
+use crate::print::Printer;
+use crate::style::{label, paragraph};
+
+/// Servers start, and start again, wherever their tools are used.
+static PRINTER: OnceLock<Printer> = OnceLock::new();
+
+/// Reports the starts of all servers of this command.
+pub(crate) fn report_to(printer: &Printer) {
+    // There is one command in a process.
+    let _ = PRINTER.set(printer.clone());
+}
+
+/// Reports the start of a server.
+pub(super) fn report(server: &str, event: &StartEvent<'_>) {
+    let Some(printer) = PRINTER.get() else { return };
+    match event {
+        StartEvent::Started { shown } => printer.shown(&format!("shown to {}:", label(server)), shown),
+        StartEvent::Waiting { stderr, limit } => {
+            let (server, limit) = (label(server), format_duration(*limit));
+            printer
+                .note(&format!("the server `{server}` has not answered `initialize`; waiting for {limit}"));
+            if !stderr.is_empty() {
+                printer.note(&format!("stderr of `{server}`:\n{}", paragraph(stderr)));
+            }
+        }
+        _ => {}
+    }
+}
