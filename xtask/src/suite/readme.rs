@@ -117,7 +117,7 @@ fn missing(task: &dyn Fn(&str, &[&str]) -> Task, package: Package) -> Option<Str
         Ok(captured) => captured.errors,
         Err(error) => error,
     };
-    let said = captured.trim().lines().last().unwrap_or("no answer");
+    let said = captured.lines().find(|line| line.to_lowercase().contains("error")).unwrap_or("no answer");
     Some(format!("no registry has `{name}`: {said}"))
 }
 
