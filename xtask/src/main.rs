@@ -32,6 +32,11 @@ const CHORES: &[Chore] = &[
         Work::Whole(check_tidy),
     ),
     (
+        "examples",
+        "run the examples, or those whose paths have one of these WORDS",
+        Work::Parts(suite::examples::run_alone),
+    ),
+    (
         "attack",
         "run the whole attack table of the sandbox, or the parts whose names have these WORDS, and write docs/attacks.md",
         Work::Parts(attack::run),
@@ -84,7 +89,7 @@ fn end(result: Result<bool>) -> ExitCode {
 fn help() -> bool {
     println!("The project's own chores.\n\nUsage: cargo xtask CHORE\n");
     for (name, summary, _) in CHORES {
-        println!("  {name:8}{summary}");
+        println!("  {name:9} {summary}");
     }
     true
 }

@@ -1,6 +1,7 @@
 //! What a change must pass: the steps of `cargo xtask test`, one after another, none left out because another failed.
 
 pub mod examples;
+pub mod readme;
 pub mod report;
 pub mod setup;
 
@@ -47,14 +48,8 @@ pub fn steps(root: &Path, tools: impl FnOnce() -> Result<Tools>) -> Result<Tally
     // A tree without the façade has none of its features.
     let has_facade = workspace.packages.iter().any(|package| package.name == "toolpost");
     let features: &'static [&'static str] = if has_facade { &["--features", FEATURES] } else { &[] };
-    let suite = Suite {
-        root: root.to_owned(),
-        logs: root.join(".dev/log"),
-        target: workspace.target.clone(),
-        features,
-    };
-    fs::create_dir_all(&suite.logs)
-        .map_err(|error| format!("cannot make {}: {error}", suite.logs.display()))?;
+    let suite =
+        Suite { root: root.to_owned(), logs: logs(root)?, target: workspace.target.clone(), features };
     let mut tally = Tally::default();
     suite.status(&mut tally, "format", &["fmt", "--all", "--check"], &[]);
     suite.status(
@@ -74,12 +69,19 @@ pub fn steps(root: &Path, tools: impl FnOnce() -> Result<Tools>) -> Result<Tally
         &[("RUSTDOCFLAGS", "-D warnings")],
     );
     timed(&mut tally, "examples", |tally| {
-        examples::run(root, &suite.target, &suite.logs, tally);
+        examples::run(root, &suite.target, &suite.logs, &[], tally);
         Ok(())
     });
     timed(&mut tally, "other hosts", |tally| suite.other_hosts(&workspace, tally));
     timed(&mut tally, "dependencies", |tally| suite.dependencies(tally));
     Ok(tally)
+}
+
+/// The directory for output of steps, which is made.
+fn logs(root: &Path) -> Result<PathBuf> {
+    let logs = root.join(".dev/log");
+    fs::create_dir_all(&logs).map_err(|error| format!("cannot make {}: {error}", logs.display()))?;
+    Ok(logs)
 }
 
 /// The checkout and where the run writes.

@@ -420,8 +420,8 @@ file counts, and starts anything, only after `toolpost trust FILE`, which shows 
 A program or server runs in the sandbox, at level standard unless `--level` or the settings say
 otherwise: without network, variables and other files than its own. What else it gets is granted,
 see `toolpost help grants`. A server works in the directory of the caller. `npx` and `uvx` install
-their packages first, in a run of their own. A description starts nothing until
-`toolpost trust FILE.toml`.";
+their packages first, in a run of their own. With `-v`, a failed call logs the end of the server's
+stderr. A description starts nothing until `toolpost trust FILE.toml`.";
 
 const GRANTS: &str = "\
 A grant gives one program or server what its sandbox level does not. Other targets and `run_code`

@@ -1,15 +1,17 @@
 //! The log: silent by default, on standard error or in a file. What is in it is in the events as well.
 
+use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::sync::Mutex;
 
 use toolpost_core::Event;
-use tracing::{Level, Metadata, debug, info, warn};
+use tracing::field::{Field, Visit};
+use tracing::{Level, Metadata, Subscriber, debug, info, warn};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
-use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Global, LogFormat};
@@ -55,8 +57,12 @@ pub(crate) fn start(
         // Its own complaints go to standard error, and if that is closed they end the process.
         .log_internal_errors(false);
     match format {
-        LogFormat::Text => builder.finish().with(filter_fn(says_no_message)).init(),
-        LogFormat::Json => builder.json().finish().with(filter_fn(says_no_message)).init(),
+        LogFormat::Text => {
+            builder.finish().with(filter_fn(says_no_message)).with(ExceptDisconnects).init();
+        }
+        LogFormat::Json => {
+            builder.json().finish().with(filter_fn(says_no_message)).with(ExceptDisconnects).init();
+        }
     }
     Ok(())
 }
@@ -65,6 +71,32 @@ pub(crate) fn start(
 fn says_no_message(line: &Metadata<'_>) -> bool {
     let part = line.target().split("::").next().unwrap_or_default();
     *line.level() <= Level::WARN || !["rmcp", "tungstenite", "tokio_tungstenite"].contains(&part)
+}
+
+/// Discards the error that rmcp logs when a client disconnects while an answer to it is pending, as each one does.
+struct ExceptDisconnects;
+
+impl<S: Subscriber> Layer<S> for ExceptDisconnects {
+    fn event_enabled(&self, event: &tracing::Event<'_>, _context: Context<'_, S>) -> bool {
+        if event.metadata().target() != "rmcp::service" {
+            return true;
+        }
+        let mut search = Search { text: "failed to send pending response during drain", is_found: false };
+        event.record(&mut search);
+        !search.is_found
+    }
+}
+
+/// Whether the message of a log line is a text.
+struct Search {
+    text: &'static str,
+    is_found: bool,
+}
+
+impl Visit for Search {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.is_found |= field.name() == "message" && format!("{value:?}") == self.text;
+    }
 }
 
 /// A log is read on a terminal sooner or later, and it quotes strangers: what they say in it is harmless and has no keys.

@@ -143,8 +143,11 @@ pub(crate) const NAME: usize = 64;
 
 /// That a call begins.
 pub(crate) fn started(name: &str, arguments: &Value) -> String {
-    let name = paint(STRONG, name);
-    format!("{} {name} {}", paint(HINT, "→"), paint(FAINT, brief(arguments)))
+    let call = format!("{} {}", paint(HINT, "→"), paint(STRONG, name));
+    match brief(arguments) {
+        arguments if arguments.is_empty() => call,
+        arguments => format!("{call} {}", paint(FAINT, arguments)),
+    }
 }
 
 /// That a call is made again.

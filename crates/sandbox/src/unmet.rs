@@ -53,7 +53,7 @@ const NO_CONNECTION: [&str; 17] = [
     "No address associated with hostname",
     "Could not resolve host",
     "unable to resolve host",
-    "Failed to resolve",
+    "Failed to resolve '",
     "failed to lookup address",
     "getaddrinfo",
     "EAI_AGAIN",
@@ -234,7 +234,8 @@ fn module(line: &str, language: Option<Language>) -> Option<Unmet> {
         }
     }
     if language.is_none_or(|own| matches!(own, Language::JavaScript | Language::TypeScript)) {
-        let missing = ["Cannot find module ", "Cannot find package "];
+        // The last one is what `import` says in code that is no file.
+        let missing = ["Cannot find module ", "Cannot find package ", "Failed to resolve module specifier "];
         let missing = missing.iter().find_map(|words| after(line, words, "@/._-:"));
         if let Some(module) = missing.filter(|module| !module.starts_with("node:")) {
             let parts = if module.starts_with('@') { 2 } else { 1 };
@@ -409,6 +410,11 @@ mod tests {
                 TypeScript,
                 "Error [ERR_MODULE_NOT_FOUND]: Cannot find package '@acme/kit' imported from data:text",
                 "package @acme/kit",
+            ),
+            (
+                JavaScript,
+                "TypeError: Failed to resolve module specifier \"ms\" from \"data:text/javascript;base64,IyE=\"",
+                "package ms",
             ),
             (
                 Ruby,

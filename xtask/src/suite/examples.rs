@@ -1,10 +1,12 @@
 //! The examples: each is run, and what it must answer is written down here.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::readme::{self, Package, Readme};
 use super::report::Tally;
 use crate::command::Task;
+use crate::workspace::Workspace;
 
 /// An example of the project.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub enum Check {
         /// Its name.
         name: &'static str,
     },
+    /// The commands of its README are run, and what the README says that they print must be printed.
+    Readme(Readme),
     /// A table is there whole.
     Table {
         /// The file below the example.
@@ -87,6 +91,35 @@ pub const EXAMPLES: &[Example] = &[
                 prints: "2014 was the wettest year: it rained 1232.8 mm, +48.9 %",
             },
         ],
+    },
+    Example {
+        path: "examples/python-tool",
+        checks: &[Check::Readme(Readme { packages: &[Package::Python("requests")], is_online: false })],
+    },
+    Example {
+        path: "examples/node-tool",
+        checks: &[Check::Readme(Readme { packages: &[Package::Node("ms")], is_online: false })],
+    },
+    Example {
+        path: "examples/mcp-servers",
+        checks: &[Check::Readme(Readme {
+            packages: &[
+                Package::Node("@modelcontextprotocol/server-everything"),
+                Package::Python("mcp-server-fetch"),
+            ],
+            is_online: true,
+        })],
+    },
+    Example {
+        path: "examples/analysis-session",
+        checks: &[Check::Readme(Readme {
+            packages: &[Package::Python("pandas"), Package::Python("matplotlib")],
+            is_online: true,
+        })],
+    },
+    Example {
+        path: "examples/gateway",
+        checks: &[Check::Readme(Readme { packages: &[], is_online: false })],
     },
     Example {
         path: "crates/toolpost/examples/counter.rs",
@@ -233,13 +266,45 @@ const fn program(
     Check::Example { name, arguments, status, prints }
 }
 
-/// Runs every check of every example.
-pub fn run(root: &Path, target: &Path, logs: &Path, tally: &mut Tally) {
-    for example in EXAMPLES {
+/// How a check ended that did not fail.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// Everything was as written.
+    Passed,
+    /// It was not run, for this reason.
+    Skipped(String),
+}
+
+/// Runs the examples alone: all, or those whose paths have one of these words. The answer is whether nothing failed.
+pub fn run_alone(root: &Path, words: &[String]) -> Result<bool, String> {
+    let target = Workspace::read(root)?.target;
+    let logs = super::logs(root)?;
+    let mut tally = Tally::default();
+    run(root, &target, &logs, words, &mut tally);
+    print!("{tally}");
+    if tally.passed + tally.failed.len() + tally.skipped.len() == 0 {
+        return Err("no path of an example has these words".to_owned());
+    }
+    Ok(tally.failed.is_empty())
+}
+
+/// Runs every check of every example whose path has one of these words; of all, without words.
+pub fn run(root: &Path, target: &Path, logs: &Path, words: &[String], tally: &mut Tally) {
+    let is_wanted = |example: &&Example| {
+        words.is_empty() || words.iter().any(|word| example.path.contains(word.as_str()))
+    };
+    for example in EXAMPLES.iter().filter(is_wanted) {
         for (position, check) in example.checks.iter().enumerate() {
             let name = format!("{} ({})", example.path, position + 1);
+            let begin = Instant::now();
             match one(root, target, logs, example.path, position, check) {
-                Ok(()) => tally.passed += 1,
+                Ok(End::Passed) => {
+                    tally.passed += 1;
+                    if matches!(check, Check::Readme(_)) {
+                        eprintln!("{name}: ok, {:.1} s", begin.elapsed().as_secs_f64());
+                    }
+                }
+                Ok(End::Skipped(reason)) => tally.skip(&name, &reason),
                 Err(error) => {
                     eprintln!("{name}: {error}");
                     tally.failed.push(name);
@@ -261,9 +326,10 @@ fn one(
     path: &str,
     position: usize,
     check: &Check,
-) -> Result<(), String> {
+) -> Result<End, String> {
     let log = logs.join(format!("{}-{position}.log", path.replace(['/', '.'], "-")));
-    match check {
+    let done = match check {
+        Check::Readme(check) => return readme::follow(root, target, &log, path, check),
         Check::Command { command, status, prints } => command_ends(root, &log, command, *status, prints),
         Check::Example { name, arguments, status, prints } => {
             command_ends(root, &log, &build_command(name), 0, "")?;
@@ -279,7 +345,7 @@ fn one(
                 .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
             let starts = [format!("\"{name}\""), format!("\"{name}{{}}\"")];
             if starts.iter().any(|start| text.contains(start)) {
-                return Ok(());
+                return Ok(End::Passed);
             }
             Err(format!("expected that {by} starts it, found no `{name}` there"))
         }
@@ -294,7 +360,8 @@ fn one(
             let found = text.lines().count() - 1;
             if found == *rows { Ok(()) } else { Err(format!("expected {rows} rows, found {found}")) }
         }
-    }
+    };
+    done.map(|()| End::Passed)
 }
 
 fn command_ends(root: &Path, log: &Path, command: &[&str], status: i32, prints: &str) -> Result<(), String> {
@@ -344,7 +411,7 @@ mod tests {
         let check = |name| {
             one(folder.path(), folder.path(), folder.path(), "", 0, &Check::Tested { by: "it.rs", name })
         };
-        assert_eq!(check("server"), Ok(()));
+        assert_eq!(check("server"), Ok(End::Passed));
         assert!(check("serve").is_err());
     }
 
@@ -362,7 +429,7 @@ mod tests {
                 &Check::Table { file: "t.csv", header, rows },
             )
         };
-        assert_eq!(check("a,b", 2), Ok(()));
+        assert_eq!(check("a,b", 2), Ok(End::Passed));
         assert_eq!(check("a,b", 3), Err("expected 3 rows, found 2".to_owned()));
         assert_eq!(check("a;b", 2), Err("expected the header `a;b`, found `a,b`".to_owned()));
     }

@@ -25,7 +25,7 @@ fn help_names_every_chore() {
     for arguments in [&["help"][..], &["--help"], &[]] {
         let captured = run(arguments);
         assert!(captured.success);
-        for chore in ["test", "tidy", "attack", "bench", "help"] {
+        for chore in ["test", "tidy", "examples", "attack", "bench", "help"] {
             assert!(captured.text.contains(&format!("\n  {chore} ")), "{chore} in {}", captured.text);
         }
     }

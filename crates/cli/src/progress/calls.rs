@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(plain(calls.started(two, None, "fetch", &json!({ "n": 2 }))), "→ fetch #2 n=2");
         assert_eq!(plain(calls.within(one, "…", "half")), "  … fetch: half");
         assert_eq!(plain(calls.within(two, "│", "a line")), "  │ fetch #2: a line");
-        assert_eq!(plain(calls.started(inner, Some(two), "read", &json!({}))), "  → read ");
+        assert_eq!(plain(calls.started(inner, Some(two), "read", &json!({}))), "  → read");
         assert_eq!(plain(calls.within(inner, "…", "deep")), "    … read: deep");
         let error = ToolError::timeout("slow");
         assert_eq!(

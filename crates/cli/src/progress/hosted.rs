@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn code_and_queries_are_shown_as_they_are() {
         for (input, expected) in [
-            (None, vec!["→ t "]),
+            (None, vec!["→ t"]),
             (Some(json!({"query": "rust"})), vec!["→ t query=rust"]),
             (Some(json!("all")), vec!["→ t \"all\""]),
             (

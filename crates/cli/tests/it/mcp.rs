@@ -126,6 +126,26 @@ fn a_server_over_standard_streams_is_started_from_its_words() {
 }
 
 #[test]
+fn the_stderr_of_a_server_whose_tool_fails_is_logged_for_its_operator() {
+    let env = TestEnv::new().with("GREETING_KEY", "hunter2hunter2");
+    let failing = r#"import time
+        sys.stderr.write("no luck with " + os.environ["GREETING_KEY"] + "\n")
+        sys.stderr.flush()
+        time.sleep(0.2)
+        result = {"content": [{"type": "text", "text": "it failed"}], "isError": True}"#;
+    let begin = SCRIPT.find("text = \"Hello").unwrap();
+    let end = begin + SCRIPT[begin..].find("\n    elif i is").unwrap();
+    let script = env.write("server.py", format!("{}{failing}{}", &SCRIPT[..begin], &SCRIPT[end..]));
+    let target = format!("stdio:python3 '{}'", script.display());
+    let words = ["call", &target, "who=Ada", "--level", "minimal", "--env-raw", "GREETING_KEY"];
+    let quiet = env.run(words).exit(1);
+    assert!(quiet.err.contains("it failed") && !quiet.err.contains("no luck"), "{quiet}");
+    let logged = env.run(words.iter().chain(&["-v"])).exit(1);
+    assert!(logged.err.contains("stderr ends with") && logged.err.contains("no luck with"), "{logged}");
+    assert!(!logged.err.contains("hunter2"), "{logged}");
+}
+
+#[test]
 fn servers_of_other_clients_files_count_once_they_are_trusted() {
     let env = TestEnv::new().with("GREETING", "!");
     let script = env.write("server.py", SCRIPT);

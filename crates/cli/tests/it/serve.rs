@@ -186,7 +186,8 @@ pub(crate) fn a_generated_token_reaches_clients_by_its_file_or_a_variable() {
         assert!(env.run(words).ok().out.contains("42"), "{words:?}");
     }
     running.signal(Signal::TERM);
-    running.finish().exit(0);
+    let finished = running.finish().exit(0);
+    assert!(!finished.err.contains("ERROR"), "a client that disconnects is no error: {finished}");
 }
 
 #[test]

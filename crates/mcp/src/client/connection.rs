@@ -46,6 +46,8 @@ pub(super) struct Connection {
     flights: Arc<Flights>,
     name: String,
     listener: Option<AbortHandle>,
+    /// What a program writes to standard error.
+    errors: Option<Errors>,
 }
 
 /// What is spoken.
@@ -160,7 +162,14 @@ impl Connection {
         let Some(info) = service.peer().peer_info() else {
             return Err(ToolError::dependency(format!("the server `{name}` did not say who it is")).into());
         };
-        let mut connection = Self { service, info, flights, name: name.clone(), listener: None };
+        let mut connection = Self {
+            service,
+            info,
+            flights,
+            name: name.clone(),
+            listener: None,
+            errors: program_errors.clone(),
+        };
         connection.listen(changes);
         connection.set_log_level(settings.log_level).await;
         Ok(connection)
@@ -198,7 +207,23 @@ impl Connection {
         let mut guard = CancelOnDrop { peer, id: Some(handle.id.clone()) };
         let answer = handle.await_response().await;
         guard.id = None;
+        let has_failed = match &answer {
+            Ok(ServerResult::CallToolResult(result)) => result.is_error == Some(true),
+            Ok(_) => false,
+            Err(_) => flight.is_some(),
+        };
+        if has_failed {
+            self.log_errors();
+        }
         answer.map_err(of_service)
+    }
+
+    /// Logs the end of the program's standard error. Callers do not get it: it is for the operator.
+    fn log_errors(&self) {
+        let text = self.errors.as_ref().map(Errors::text).unwrap_or_default();
+        if !text.is_empty() {
+            tracing::info!(target: "toolpost::mcp", "a call of `{}` failed, its stderr ends with:\n{text}", self.name);
+        }
     }
 
     /// Whether the server still answers; an error is an answer.
