@@ -168,7 +168,7 @@ impl Connection {
             flights,
             name: name.clone(),
             listener: None,
-            errors: program_errors.clone(),
+            errors: program_errors.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         };
         connection.listen(changes);
         connection.set_log_level(settings.log_level).await;
