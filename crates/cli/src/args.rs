@@ -626,7 +626,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "PACKAGE", help_heading = "Sandbox")]
     pub(crate) requirement: Vec<String>,
     /// Run the code in a live interpreter of this name, which stays for the next command; begun if there is none.
-    #[arg(long, value_name = "ID", help_heading = "Session", conflicts_with_all = ["command", "stdin", "review", "discard"])]
+    #[arg(long, value_name = "ID", help_heading = "Session", conflicts_with_all = ["stdin", "review", "discard"])]
     pub(crate) session: Option<String>,
     /// Fork the session, with its memory and files, into a new one of this name, and run the code there.
     #[arg(long, value_name = "ID", help_heading = "Session", requires = "session", conflicts_with_all = ["reset", "interrupt", "end"])]

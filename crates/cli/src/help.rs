@@ -123,7 +123,11 @@ Examples:
 
 A target is explained in `toolpost help targets`. With several tools its name comes first.
 In key=value the value is a text if the parameter is one, else JSON.
-`@FILE` and `-` hold one JSON object.";
+`@FILE` and `-` hold one JSON object.
+
+A tool with a session asks on the terminal. Through a pipe, each question is one JSON line on
+standard output, each answer one JSON line on standard input. The end of standard input ends the
+session. The last line is the result.";
 
 pub(crate) const TOOLS: &str = "\
 Examples:

@@ -1,5 +1,6 @@
 //! The person at the terminal, as a tool sees them.
 
+mod lines;
 mod prompt;
 
 use std::collections::{HashMap, HashSet};
@@ -13,6 +14,7 @@ use toolpost_core::{
     QuestionKind, ToolError,
 };
 
+use self::lines::Lines;
 use self::prompt::Prompt;
 use crate::args::Permission;
 use crate::exit::Exit;
@@ -40,6 +42,8 @@ pub(crate) struct TerminalPort {
     /// What has the terminal while nobody is asked.
     screen: Option<Arc<Screen>>,
     stored: Option<Stored>,
+    /// The questions of a session through a pipe.
+    lines: Option<Lines>,
 }
 
 /// Where the files of calls were put.
@@ -69,7 +73,14 @@ impl TerminalPort {
             store,
             screen: None,
             stored: None,
+            lines: None,
         }
+    }
+
+    /// The same, with the questions of a session as JSON Lines on standard output.
+    pub(crate) fn over_lines(mut self) -> Self {
+        self.lines = Some(Lines::default());
+        self
     }
 
     /// The same, and records where files are put.
@@ -159,6 +170,10 @@ impl Port for TerminalPort {
             let yes = || Ok(Answer::Given { value: true.into() });
             if tool.is_some_and(|tool| self.approve_all || self.approvals().contains(tool)) {
                 return yes();
+            }
+            if let (Some(lines), None) = (&self.lines, tool) {
+                let _turn = self.turn.lock().await;
+                return lines.ask(question).await;
             }
             if !self.may_ask {
                 return Err(ToolError::precondition("there is no terminal to ask on"));

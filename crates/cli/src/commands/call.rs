@@ -1,7 +1,7 @@
 //! `toolpost call`
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, IsTerminal as _, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 use toolpost_agent::{CallingModel, ModelPort};
 use toolpost_core::{
-    ArtifactData, Call, CallRecord, Code, Envelope, Event, EventSink, Output, Reply, Scope, ToolSource,
+    ArtifactData, Call, CallRecord, Code, Envelope, Event, EventSink, Mode, Output, Reply, Scope, ToolSource,
     ToolSpec, did_you_mean,
 };
 use toolpost_exec::protocol::dialect::Notice;
@@ -84,7 +84,11 @@ fn tool(
         .as_deref()
         .is_some_and(|spec| !spec.meta.contains_key("program") && !spec.meta.contains_key("executable"));
     let arguments = arguments(rest, &name, spec.as_deref())?;
-    let mut call = call(args, name, arguments, folder, &stored, printer)?;
+    // A program at the other end of the pipe holds the session: its last line is the outcome.
+    let is_piped = spec.as_deref().is_some_and(|spec| spec.mode == Mode::Session)
+        && !args.permission.no_input
+        && !io::stdin().is_terminal();
+    let mut call = call(args, name, arguments, folder, &stored, is_piped, printer)?;
     if let Some(model) = model {
         call.values.provide(CallingModel(Arc::clone(&model)));
         call.port = Arc::new(ModelPort::new(Arc::clone(&call.port), model));
@@ -100,7 +104,7 @@ fn tool(
     printer.shown("shown:", &shown(&reply.record));
     let envelope = || Envelope::new(reply.record.id, &reply.result);
     match (printer.format, &reply.result) {
-        _ if args.stream => {
+        _ if args.stream || (is_piped && printer.format != Format::Jsonl) => {
             let mut line = json!({ "type": "result" });
             if let (Some(line), Value::Object(envelope)) =
                 (line.as_object_mut(), envelope().as_value().clone())
@@ -133,7 +137,7 @@ fn tool(
             judged.and_then(|judged| verdict::failure(&judged, verdict::Ran::Call)).map_or(Ok(Exit::Ok), Err)
         }
         Err(error) => {
-            let of_arguments = matches!(error.code(), Code::InvalidInput | Code::MissingParam);
+            let of_arguments = !is_piped && matches!(error.code(), Code::InvalidInput | Code::MissingParam);
             let is_internal = error.code() == Code::Internal;
             let mut failure = grants::explain_rejected_key(error.into(), &args.grants);
             if is_internal && is_stored {
@@ -259,11 +263,15 @@ fn call(
     arguments: Value,
     folder: &Path,
     stored: &Stored,
+    is_piped: bool,
     printer: &Printer,
 ) -> Result<Call, Failure> {
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
     let store = Store::new(folder.join("artifacts"));
-    let port = TerminalPort::new(printer, &args.permission, Some(store)).recording(stored);
+    let mut port = TerminalPort::new(printer, &args.permission, Some(store)).recording(stored);
+    if is_piped {
+        port = port.over_lines();
+    }
     let mut call = Call::new(name, arguments)
         .with_caller(super::caller())
         .with_scope(Scope::new(owner).with_working_dir(folder))
@@ -405,7 +413,8 @@ mod tests {
         };
         let printer = Printer::new(Format::Json, Color::Never);
         let stored = Stored::default();
-        let call = call(&args, "calculate".into(), Value::Null, Path::new("/"), &stored, &printer).unwrap();
+        let call =
+            call(&args, "calculate".into(), Value::Null, Path::new("/"), &stored, false, &printer).unwrap();
         assert_eq!(call.priority, Priority::Critical);
         assert_eq!(call.options.timeout, Some(Duration::from_secs(3)));
         assert_eq!(call.options.retries, Some(2));

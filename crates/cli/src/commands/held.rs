@@ -168,8 +168,19 @@ pub(crate) fn review(held: Applied, allowed: &[PathBuf], printer: &Printer) -> R
         return Ok(held);
     }
     printer.say(&format!("{} yes / no / later? ", paint(WARN, "Apply these changes?")));
-    let answer =
-        port::read_line(|| false).map_err(|error| Failure::file("the answer", Path::new("-"), &error))?;
+    let (answer, is_interrupted) = super::cancellable(|cancel| {
+        let answer = port::read_line(|| cancel.is_cancelled());
+        (answer, cancel.is_cancelled())
+    })?;
+    if is_interrupted {
+        run.discard();
+        return Err(Failure::new(
+            Exit::Interrupted,
+            "CANCELLED",
+            "the review was interrupted: no change was applied",
+        ));
+    }
+    let answer = answer.map_err(|error| Failure::file("the answer", Path::new("-"), &error))?;
     match answer.to_lowercase().as_str() {
         "y" | "yes" => Ok(run.apply(allowed)?),
         "n" | "no" => {

@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use toolpost_sandbox::{Cancel, CellLimits, Event, Language, Level, Reset, Session, SessionLimits, Source};
+use toolpost_sandbox::{
+    Cancel, CellLimits, Event, Language, Level, Reset, Session, SessionLimits, Source, Verdict,
+};
 
 use super::place;
 use super::wire::{Answer, Description, Frame, Request};
@@ -52,6 +54,8 @@ struct Member {
     level: Level,
     /// Ends its cells for good.
     cancel: Cancel,
+    /// Whether an earlier cell had arguments.
+    has_arguments: AtomicBool,
     socket: PathBuf,
     listener: UnixListener,
 }
@@ -123,6 +127,8 @@ impl Holder {
             level: session.report()?.effective,
             session,
             cancel: Cancel::new(),
+            // A fork has those of its parent.
+            has_arguments: AtomicBool::new(!lock(&self.members).is_empty()),
             socket: socket.clone(),
             listener: listener.try_clone().map_err(|error| wrong(&error))?,
         });
@@ -252,16 +258,30 @@ impl Holder {
                     self.add(&id, member.wanted.clone(), fork)?;
                 }
             }
-            Request::Run { wanted, code, timeout, attach, artifacts } => {
+            Request::Run { wanted, code, arguments, timeout, attach, artifacts } => {
                 member.wanted.check_same(&wanted, &member.id)?;
                 for (name, path) in attach {
                     member.session.upload(&name, &Source::Path(path))?;
                 }
+                member.set_arguments(&arguments)?;
                 return member.run(&code, timeout, artifacts.as_deref(), stream);
             }
         }
         Ok(Answer::Done)
     }
+}
+
+/// The code that sets the arguments, if the language has some in a session.
+fn arguments_cell(language: Language, arguments: &[String]) -> Option<String> {
+    // A JSON array of strings is one of Python and of JavaScript too.
+    let words = serde_json::to_string(arguments).ok()?;
+    Some(match language {
+        Language::Python => format!("__import__('sys').argv[1:] = {words}"),
+        Language::JavaScript => {
+            format!("void process.argv.splice(1, process.argv.length, 'main.js', ...{words})")
+        }
+        _ => return None,
+    })
 }
 
 impl Member {
@@ -274,6 +294,25 @@ impl Member {
         if let Ok(listener) = self.listener.try_clone() {
             let _ = UnixStream::from(OwnedFd::from(listener)).shutdown(Shutdown::Both);
         }
+    }
+
+    /// Sets the arguments of the next cell, by a cell of its own: lines in tracebacks stay those of the code.
+    fn set_arguments(&self, arguments: &[String]) -> Result<(), Failure> {
+        if !self.has_arguments.swap(!arguments.is_empty(), Ordering::SeqCst) && arguments.is_empty() {
+            return Ok(());
+        }
+        let language = self.session.language();
+        let code = arguments_cell(language, arguments).ok_or_else(|| {
+            Failure::usage(format!("code in {language} takes no arguments in a session"))
+                .hint("Run it without `--session`.")
+        })?;
+        let limits = CellLimits::from(&self.wanted.limits(None));
+        let outcome = self.session.run(&code, &limits, &self.cancel, &mut |_| {})?;
+        if outcome.verdict == Verdict::Ok {
+            return Ok(());
+        }
+        Err(Failure::new(Exit::Failed, "SANDBOX", "the session did not take the arguments")
+            .hint("End the session with `--end` and begin a new one."))
     }
 
     /// Runs a cell for a command, and interrupts it when the command goes away.

@@ -33,6 +33,8 @@ pub(crate) enum Request {
         wanted: Box<Wanted>,
         /// The code.
         code: String,
+        /// Its arguments.
+        arguments: Vec<String>,
         /// How long it may take; the session's own limit if nothing is said.
         timeout: Option<Duration>,
         /// Files that are put into the workspace first, by name.

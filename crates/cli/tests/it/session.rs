@@ -113,6 +113,25 @@ pub(crate) fn sessions() {
     eventually("an unused session ends although it is looked at", || list().as_array().unwrap().len() == 2);
 }
 
+#[test]
+fn each_cell_has_its_arguments() {
+    let Some(sessions) = Sessions::new("each_cell_has_its_arguments") else { return };
+    let env = &sessions.env;
+    env.write("a.py", "import sys\nprint(sys.argv[1:])\n");
+    env.write("a.js", "console.log(JSON.stringify(process.argv.slice(2)))\n");
+    for (code, given, none) in
+        [("a.py", "['x', 'it\\'s \"é\"']\n", "[]\n"), ("a.js", "[\"x\",\"it's \\\"é\\\"\"]\n", "[]\n")]
+    {
+        let id = code.replace('.', "-");
+        let words = ["exec", "-q", "--session", &id, code];
+        assert_eq!(env.run(words.iter().chain(&["--", "x", "it's \"é\""])).ok().out, given);
+        // Those of one cell are not those of the next.
+        assert_eq!(env.run(words).ok().out, none);
+    }
+    let command = env.run(["exec", "--session", "a-py", "--", "ls"]).exit(2);
+    assert!(command.err.contains("a session runs code, not a command"), "{command}");
+}
+
 /// The control groups that a process has made, at any depth.
 fn groups(folder: &Path, process: u32) -> Vec<PathBuf> {
     let own = format!("toolpost-{process}-");

@@ -123,9 +123,63 @@ fn a_session_is_held_on_the_terminal() {
     let env = world().with("TERM", "dumb");
     let held = env.answering(&["Oslo\r"], ["call", "./weather", "talk", "city=x"]).ok();
     assert!(held.out.contains("Which city?") && held.out.contains("\"input\":\"Oslo\""), "{held}");
-    // Without one there is nobody to ask.
-    let alone = env.run(["call", "./weather", "talk", "city=x", "--json"]);
+    // Without one, and without a pipe, there is nobody to ask.
+    let alone = env.run(["call", "./weather", "talk", "city=x", "--json", "--no-input"]);
     assert_eq!(alone.error()["code"], "PRECONDITION", "{alone}");
+}
+
+/// A session in Python as toolable holds it: the end of the input is `quit`.
+const GUESS: &str = r#"#!/usr/bin/env python3
+import json, sys
+tool = {"name": "guess", "summary": "Guess.", "description": "Guess.", "streaming": False, "session_mode": True,
+        "schema": {"type": "object", "properties": {}}}
+def emit(value):
+    print(json.dumps(value), flush=True)
+def receive():
+    line = sys.stdin.readline()
+    return json.loads(line.strip()) if line else {"action": "quit"}
+def game():
+    heard = yield {"type": "session_start", "message": "Guess a number", "prompt": ">> "}
+    while heard.get("action") != "quit":
+        if heard.get("input") == 7:
+            yield {"type": "session_end", "status": "won"}
+        heard = yield {"type": "awaiting_input", "prompt": "again> "}
+    yield {"type": "session_end", "status": "quit"}
+if "--discover" in sys.argv:
+    emit({"name": "g", "version": "1", "tools": [tool], "resources": [], "prompts": []})
+elif "--manifest" in sys.argv:
+    emit(tool)
+else:
+    events = game()
+    event = next(events)
+    emit(event)
+    while event["type"] != "session_end":
+        event = events.send(receive())
+        emit(event)
+    emit({"status": "success", "result": {"end": event["status"]}})
+"#;
+
+#[test]
+fn a_session_is_held_through_a_pipe() {
+    let env = TestEnv::new();
+    crate::gateway::executable(&env, "guess", GUESS);
+    let held = |input: &str| {
+        let finished = env.run_with(input, ["call", "./guess", "guess"]);
+        let lines = finished.out.lines().map(|line| serde_json::from_str(line).unwrap());
+        (lines.collect::<Vec<Value>>(), finished)
+    };
+    let start = json!({ "type": "session_start", "message": "Guess a number", "prompt": "> " });
+    let again = json!({ "type": "awaiting_input", "message": "again> ", "prompt": "> " });
+    let end = |status| json!({ "type": "result", "status": "success", "result": { "end": status } });
+    let (lines, finished) = held("{\"input\": 3}\n{\"input\": 7}\n");
+    assert_eq!(lines, [start.clone(), again.clone(), end("won")], "{}", finished.ok());
+    // The end of the input ends the session.
+    let (lines, finished) = held("{\"input\": 3}\n");
+    assert_eq!(lines, [start.clone(), again, end("quit")], "{}", finished.ok());
+    let (lines, finished) = held("seven\n");
+    assert_eq!(lines[0], start, "{finished}");
+    assert_eq!(lines[1]["error"]["message"], "line 1 of standard input is not JSON: `seven`", "{finished}");
+    assert!(finished.exit(1).err.contains("Write one JSON value a line"));
 }
 
 #[test]

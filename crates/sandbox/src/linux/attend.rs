@@ -54,6 +54,7 @@ pub(super) fn attend(
         limits,
         egress,
         directory,
+        home: _home,
         folder: handed_over,
     } = kept;
     let limits = &limits;
@@ -252,6 +253,7 @@ impl Ending<'_> {
             applied: Some(launch::duplicate(layer.host()).map_err(setup("open workspace"))?),
             ..Folder::new(launch::duplicate(layer.upper()).map_err(setup("open workspace"))?)
         });
+        let notes = report.notes.len();
         let artifacts = if self.is_live {
             Vec::new()
         } else {
@@ -260,6 +262,10 @@ impl Ending<'_> {
         let admitted = Admitted::of(self.sandbox);
         let held_because = (*verdict == Verdict::Cancelled).then_some(CANCELLED);
         let applied = layer.end(self.sandbox.apply, held_because, &admitted)?;
+        if applied.state == ApplyState::Applied {
+            // Files that are no artifacts are in the host directory, or among what was denied.
+            report.notes.truncate(notes);
+        }
         // What was denied is read from the layer as long as the outcome lives.
         folder.keep(layer);
         Ok((changes, artifacts, Some(applied).filter(is_of_note)))

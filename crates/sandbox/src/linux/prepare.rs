@@ -149,6 +149,8 @@ pub(super) struct Kept {
     pub(super) egress: Option<Armed>,
     /// Where the layer of a live run is for its caller.
     pub(super) directory: LiveDirectory,
+    /// The home directory, where it is a directory of the host. Removed at the end.
+    pub(super) home: Option<TemporaryFolder>,
     /// The workspace, if the child had handed it over before the run began.
     pub(super) folder: Option<OwnedFd>,
 }
@@ -303,7 +305,12 @@ pub(super) fn prepare_with(
         pipes.shown.clone_from(&report.shown);
     }
     steps.push(descriptors_with(ends, kill)?);
-    let environment = variables(sandbox, egress.as_ref(), &ready, &workspace, own_namespaces);
+    let home = match level {
+        Level::Minimal => Some(TemporaryFolder::create(owner).map_err(setup("make home directory"))?),
+        _ => None,
+    };
+    let own_home = home.as_ref().map(TemporaryFolder::path);
+    let environment = variables(sandbox, egress.as_ref(), &ready, &workspace, own_namespaces, own_home);
     exec(environment, &ready, limits, mode, &mut steps);
     let plan = Plan { namespaces: flags, cgroup: group.take_born(), steps };
     let Ready { path: program, language, .. } = ready;
@@ -320,6 +327,7 @@ pub(super) fn prepare_with(
         limits,
         egress,
         directory,
+        home,
         folder: None,
     };
     Ok(Prepared { plan, streams, pipes, kept, group, own_namespaces })
@@ -631,6 +639,7 @@ pub(super) fn variables(
     ready: &Ready,
     workspace: &Path,
     own_namespaces: bool,
+    own_home: Option<&Path>,
 ) -> Vec<CString> {
     let scratch = match sandbox.level {
         Some(Level::Unconfined) => std::env::temp_dir(),
@@ -639,7 +648,11 @@ pub(super) fn variables(
         _ => workspace.to_owned(),
     };
     // Caches and settings are no artifacts. Where there is no other place of the run's own, they stay in the workspace.
-    let home = if scratch == Path::new(HOME) && own_namespaces { Path::new(HOME) } else { workspace };
+    let home = match own_home {
+        Some(home) => home,
+        None if scratch == Path::new(HOME) && own_namespaces => Path::new(HOME),
+        None => workspace,
+    };
     let mut own = sandbox.environment.clone();
     if let Some(egress) = egress {
         let inside = (std::net::Ipv4Addr::LOCALHOST, PORT).into();

@@ -55,6 +55,21 @@ fn denied(outcome: &Outcome) -> Vec<String> {
 }
 
 #[test]
+fn applied_files_that_are_no_artifacts_need_no_note() {
+    if skip_without_namespaces("applied_files_that_are_no_artifacts_need_no_note") {
+        return;
+    }
+    let directory = host();
+    let outcome = run(directory.path(), "echo 1 > file; ln -s file link; ln file hard");
+    assert!(directory.path().join("link").is_symlink() && directory.path().join("hard").is_file());
+    let is_lost = |note: &&String| note.contains("is not handed back");
+    assert_eq!(outcome.report.notes.iter().find(is_lost), None);
+    // A fresh workspace ends with the run: there they are lost.
+    let outcome = bash(&Sandbox::new(), "echo 1 > file; ln -s file link");
+    assert!(outcome.report.notes.iter().any(|note| note.contains("`link` is not handed back")));
+}
+
+#[test]
 fn changes_reach_the_host_at_the_end_and_not_before() {
     if skip_without_namespaces("changes_reach_the_host_at_the_end_and_not_before") {
         return;

@@ -136,6 +136,19 @@ fn what_programs_keep_in_the_home_directory_is_no_artifact_unless_the_caller_say
     }
 }
 
+#[test]
+fn the_home_directory_at_minimal_is_private_and_ends_with_the_run() {
+    let code = "import os\nhome = os.path.expanduser('~')\nos.makedirs(home + '/.cache/fontconfig')\n\
+        open(home + '/.cache/fontconfig/fonts', 'w').write('x')\nopen('figure.png', 'w').write('x')\n\
+        [home, os.stat(home).st_mode & 0o777]";
+    let outcome = python(&Sandbox::new().level(toolpost_sandbox::Level::Minimal), code);
+    let made: Vec<_> = outcome.artifacts.iter().map(|artifact| artifact.path.as_str()).collect();
+    assert_eq!(made, ["figure.png"]);
+    let value = outcome.value.unwrap();
+    assert_eq!(value[1], 0o700);
+    assert!(!std::path::Path::new(value[0].as_str().unwrap()).exists(), "{value}");
+}
+
 /// As much of matplotlib as the driver looks at: figures that draw their titles.
 const FIGURES: [(&str, &str); 3] = [
     ("matplotlib/__init__.py", ""),

@@ -19,6 +19,10 @@ use toolpost_sandbox::Program;
 
 pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let program = match &args.code {
+        None if !args.command.is_empty() => {
+            return Err(Failure::usage("a session runs code, not a command")
+                .hint("Name a file with code before `--`: the words behind it are its arguments."));
+        }
         None => None,
         Some(path) => {
             // A session that is there knows its language.
@@ -69,6 +73,7 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
             Ok((name, path))
         })
         .collect::<Result<_, Failure>>()?;
+    let arguments = arguments(args)?;
     let artifacts = match &args.artifacts {
         None => None,
         Some(folder) => {
@@ -79,7 +84,8 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
     let mut live = Live::new(printer);
     live.start(json!({ "language": language.name(), "session": id }));
     let code = source.clone();
-    let request = Request::Run { wanted: Box::new(wanted), code, timeout: args.timeout, attach, artifacts };
+    let request =
+        Request::Run { wanted: Box::new(wanted), code, arguments, timeout: args.timeout, attach, artifacts };
     let answer = supervised(id, &connection, &request, &mut live)?;
     let Answer::Ended { outcome, files, trouble } = answer else {
         return Err(Failure::new(Exit::Failed, "INTERNAL", "the holder of the session gave no outcome"));
@@ -88,6 +94,16 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
         return live.closed();
     }
     Ended::read(outcome, files)?.advised(program, args).close(live, trouble.map(Failure::from), printer)
+}
+
+/// The arguments of the code, as a literal can hold them.
+fn arguments(args: &ExecArgs) -> Result<Vec<String>, Failure> {
+    let text = |word: &std::ffi::OsString| {
+        word.to_str().map(str::to_owned).ok_or_else(|| {
+            Failure::usage(format!("the argument `{}` is not valid UTF-8", word.to_string_lossy()))
+        })
+    };
+    args.command.iter().map(text).collect()
 }
 
 /// Lists the sessions.

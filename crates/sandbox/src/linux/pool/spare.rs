@@ -297,7 +297,7 @@ impl Spare {
         let workspace = Path::new(plan::WORKSPACE);
         let mut all = vec![super::super::root::path(&ready.path)];
         all.extend(arguments(ready, &base.limits));
-        let variables = variables(sandbox, None, ready, workspace, true);
+        let variables = variables(sandbox, None, ready, workspace, true, None);
         let folder = plan::start(workspace, sandbox.directory.as_deref());
         let content = written(&all, &variables, &super::super::root::path(folder));
         let file = launch::sealed(c"order", &content, false).map_err(&fail)?;
@@ -387,6 +387,7 @@ impl Spare {
             limits,
             egress: None,
             directory: LiveDirectory::default(),
+            home: None,
             folder,
         };
         Ok(Started { running, streams, names, kept })
@@ -417,7 +418,7 @@ impl Spare {
                 let Ends { stdio, value, code } = ends;
                 let mut environment = None;
                 if sandbox.environment != base.sandbox.environment {
-                    let list = variables(sandbox, None, ready, Path::new(plan::WORKSPACE), true);
+                    let list = variables(sandbox, None, ready, Path::new(plan::WORKSPACE), true, None);
                     let content: Vec<u8> =
                         list.iter().flat_map(|entry| entry.as_bytes_with_nul().to_vec()).collect();
                     environment = Some(launch::sealed(c"environment", &content, false).map_err(&fail)?);

@@ -148,7 +148,7 @@ impl Zygote {
         let mut command = vec![c"p".to_owned(), super::super::root::path(&base.ready.path)];
         command.extend(arguments);
         command.push(c_string(ZYGOTE));
-        let mut variables = variables(&base.sandbox, None, &base.ready, &confinement.workspace, true);
+        let mut variables = variables(&base.sandbox, None, &base.ready, &confinement.workspace, true, None);
         variables.extend(ONE_THREAD.map(|(name, value)| c_string(format!("{name}={value}"))));
         confinement
             .steps
