@@ -288,7 +288,8 @@ struct StepRefused(String);
 
 /// Whether an error is a step of the set-up that the kernel refused.
 pub(super) fn is_step_refused(error: &Error) -> bool {
-    matches!(error, Error::Setup { source, .. } if source.get_ref().is_some_and(|inner| inner.is::<StepRefused>()))
+    let Error::Setup { source, .. } = error else { return false };
+    source.get_ref().and_then(|inner| inner.downcast_ref::<StepRefused>()).is_some()
 }
 
 pub(super) fn explain(failure: Failure, names: &[(&'static str, Option<String>)], program: &Path) -> Error {
