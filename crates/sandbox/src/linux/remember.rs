@@ -163,7 +163,6 @@ mod tests {
         assert_eq!(outcome.report, expected.report);
         assert!(!directory.path().join(NAME).exists());
         // A host that was probed is not asked again.
-        let mut wrong = wrong;
         wrong.facts.hint = None;
         let sandbox = Sandbox::new().level(Level::Strict).host(wrong);
         assert!(sandbox.run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {}).is_err());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use toolpost_sandbox::{
-    ApplyMode, ApplyState, Cancel, CellLimits, DenialReason, HeldRun, Language, Layer, Level, Limits,
+    ApplyMode, ApplyState, Cancel, CellLimits, DenialReason, Event, HeldRun, Language, Layer, Level, Limits,
     Outcome, Program, Protection, Reached, Sandbox, Session, Verdict, Workspace,
 };
 
@@ -279,6 +279,98 @@ fn held_runs_are_applied_discarded_and_taken_back_later() {
         HeldRun::all(Some(layers.path())).iter().filter(|run| run.directory() == directory.path()).count(),
         0
     );
+}
+
+/// Records in a directory that others can write, or behind a link, are none: what a record says is done.
+#[test]
+fn records_that_others_could_write_are_not_read() {
+    if skip_without_namespaces("records_that_others_could_write_are_not_read") {
+        return;
+    }
+    let (directory, layers) = (host(), host());
+    let sandbox = over(directory.path(), layers.path()).apply(ApplyMode::Hold);
+    let id = bash(&sandbox, "echo x > file").applied.unwrap().id;
+    let is_found = |layers: &Path| HeldRun::find(&id, Some(layers)).is_ok();
+    assert!(is_found(layers.path()));
+    fs::set_permissions(layers.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(!is_found(layers.path()));
+    fs::set_permissions(layers.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let link = directory.path().join("link");
+    symlink(layers.path(), &link).unwrap();
+    assert!(!is_found(&link) && is_found(layers.path()));
+}
+
+/// Undo restores rights and times as well, on one file system and across two, and takes nothing of others.
+#[test]
+fn undo_restores_rights_and_keeps_what_it_cannot_take_back() {
+    if skip_without_namespaces("undo_restores_rights_and_keeps_what_it_cannot_take_back") {
+        return;
+    }
+    let shared = Path::new("/dev/shm");
+    let parents = [std::env::temp_dir(), shared.to_owned()];
+    for parent in parents.iter().filter(|parent| parent.is_dir()) {
+        let (directory, outside) = (host(), host());
+        let layers = tempfile::Builder::new().tempdir_in(parent).unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        write(path("private/secret"), "secret");
+        set(&path("private"), 0o700);
+        write(path("touched"), "same");
+        set(&path("touched"), 0o600);
+        write(path("edited"), "before");
+        set(&path("edited"), 0o640);
+        let linked = outside.path().join("linked");
+        fs::write(&linked, "linked").unwrap();
+        set(&linked, 0o600);
+        let has_link = fs::hard_link(&linked, path("linked")).is_ok();
+        let times = |name: &str| fs::metadata(path(name)).unwrap().modified().unwrap();
+        let (touched, edited) = (times("touched"), times("edited"));
+        let script = "rm -r private; chmod 666 touched; echo after > edited; chmod 666 linked || true";
+        let applied = bash(&over(directory.path(), layers.path()), script).applied.unwrap();
+        assert_eq!((applied.denied_count, mode(&path("touched"))), (0, 0o666), "{parent:?} {applied:?}");
+        assert!(!path("private").exists());
+        assert!(!has_link || mode(&linked) == 0o600, "a file outside has its other name in the directory");
+
+        let undone = HeldRun::find(&applied.id, Some(layers.path())).unwrap().undo().unwrap();
+        assert_eq!(undone.denied_count, 0, "{parent:?} {undone:?}");
+        assert_eq!((mode(&path("private")), mode(&path("touched"))), (0o700, 0o600), "{parent:?}");
+        assert_eq!((times("touched"), mode(&path("edited"))), (touched, 0o640), "{parent:?}");
+        assert_eq!((times("edited"), fs::read_to_string(path("edited")).unwrap()), (edited, "before".into()));
+        assert_eq!(fs::read_to_string(path("private/secret")).unwrap(), "secret");
+        let names = fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(names, 3 + usize::from(has_link), "nothing is left beside");
+
+        // What the host changed since is not taken back, and its old version stays.
+        let applied = bash(&over(directory.path(), layers.path()), "echo after > edited").applied.unwrap();
+        fs::write(path("edited"), "by the host").unwrap();
+        let undone = HeldRun::find(&applied.id, Some(layers.path())).unwrap().undo().unwrap();
+        assert_eq!(undone.denied_count, 1);
+        assert_eq!(fs::read_to_string(path("edited")).unwrap(), "by the host");
+        assert!(HeldRun::find(&applied.id, Some(layers.path())).is_ok(), "{parent:?}: the old version stays");
+    }
+}
+
+/// Only the mode of a file changed on both sides: the host's stays.
+#[test]
+fn a_mode_that_the_host_changed_meanwhile_is_a_conflict() {
+    if skip_without_namespaces("a_mode_that_the_host_changed_meanwhile_is_a_conflict") {
+        return;
+    }
+    let (directory, layers) = (host(), host());
+    write(directory.path().join("file"), "same");
+    let file = directory.path().join("file");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let mut on_event = |event: Event<'_>| {
+        if matches!(event, Event::Stdout(_)) {
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+    };
+    let program = Program::argv(["bash", "-c", "touch file; echo go; sleep 0.3"]);
+    let sandbox = over(directory.path(), layers.path());
+    let outcome = sandbox.run(&program, &Cancel::new(), &mut on_event).unwrap();
+    assert_eq!(denied(&outcome), ["file"]);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[test]

@@ -215,8 +215,8 @@ fn no_folder_is_seen_by_another_run_nor_stays() {
     let Some(pool) = attaching(test, &sandbox) else { return };
     // Daemons of containers mount what they want beside this test.
     let mounts = || {
-        let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        text.lines().filter(|line| !line.contains("/docker/")).count()
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        mounts.lines().filter(|line| !line.contains("/docker/")).count()
     };
     let before = mounts();
     let (first, second) = (folder(), folder());

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, RenameFlags, Stat, Timespec, Uid};
+use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use super::super::files::open_beneath;
@@ -19,7 +19,10 @@ use super::super::sparse;
 use super::admitted::Admitted;
 use super::changes::{self, Change, Kind};
 use super::held::{self, Done, Record, State, Was};
-use super::view::{Stands, View, is_directory, is_regular, leads_outside, lstat, stat_of};
+use super::view::{
+    After, Stands, View, attributes_of, identity, is_directory, is_regular, leads_outside, lstat, stat_of,
+    times, version,
+};
 use super::{Layer, OLD};
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION, MAX_DELETED};
 use crate::protected::{ChangedTree as _, EntryKind, Mark, Protection, mark, protection};
@@ -31,6 +34,8 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 const MAX_UNDO: usize = 100_000;
 /// Files that a run may delete without a question when nothing else is left.
 const MAX_WHOLE: usize = 20;
+/// Larger files are taken for changed without a look at their content.
+const MAX_COMPARED: i64 = 1 << 30;
 /// The largest old version that is copied to another file system for undo.
 const MAX_OLD_COPY: u64 = 16 << 20;
 /// The largest `.gitattributes` that is read.
@@ -198,6 +203,7 @@ pub(super) struct Engine<'a> {
     copies: usize,
     /// The number of the next old version.
     olds: u64,
+    after: After,
 }
 
 /// What a step of apply came to.
@@ -241,11 +247,12 @@ impl<'a> Engine<'a> {
             modes: Vec::new(),
             copies: 0,
             olds: 0,
+            after: After::default(),
         })
     }
 
     fn view(&self) -> View<'_> {
-        View { host: self.host, upper: self.upper }
+        View { host: self.host, upper: self.upper, after: &self.after }
     }
 
     /// Whether an entry of the host is not what the program saw.
@@ -457,7 +464,11 @@ impl<'a> Engine<'a> {
         if is_empty {
             let (parent, name) = self.parent(path).map_err(gone)?;
             rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(failed)?;
-            self.note(path, Was::Directory, None);
+            self.note(
+                path,
+                Was::Directory { mode: stat.st_mode & 0o777, user: stat.st_uid, group: stat.st_gid },
+                None,
+            );
         }
         Ok(())
     }
@@ -550,15 +561,19 @@ impl<'a> Engine<'a> {
                 }
             }
             Some(there) => {
-                if let Some(file) = &file
-                    && is_regular(there)
+                let is_same = is_regular(there)
                     && there.st_size == stat.st_size
-                    && self.is_same(path, file)
-                {
-                    return self.attributes(path, stat, there);
+                    && stat.st_size <= MAX_COMPARED
+                    && file.as_ref().is_some_and(|file| self.is_same(path, file));
+                if is_same && attributes_of(there) == attributes_of(stat) {
+                    return Ok(());
                 }
                 if self.is_changed(there) {
                     return Err(DenialReason::Conflict);
+                }
+                // Other names of the file may lie outside of the directory: they keep the one that is there.
+                if is_same && there.st_nlink == 1 {
+                    return self.attributes(path, stat, there);
                 }
             }
             None => {}
@@ -622,11 +637,15 @@ impl<'a> Engine<'a> {
             rustix::fs::fchmod(&target, Mode::from_raw_mode(stat.st_mode & 0o777))?;
             Ok(rustix::fs::futimens(&target, &times(stat))?)
         })();
+        let own =
+            || rustix::fs::statat(&parent, &*beside, AtFlags::SYMLINK_NOFOLLOW).map(|stat| stat.st_ino).ok();
+        let copied = own();
         let step = match made {
             Ok(()) => self.swap(path, parent.as_fd(), std::ffi::OsStr::new(&beside), existing),
             Err(error) => Err(failed(error)),
         };
-        if step.is_err() {
+        // What the exchange took from the host is not removed.
+        if step.is_err() && own() == copied {
             let _ = rustix::fs::unlinkat(&parent, &*beside, AtFlags::empty());
         }
         step
@@ -667,10 +686,16 @@ impl<'a> Engine<'a> {
             Err(error) => return Err(failed(error)),
         }
         let replaced = rustix::fs::statat(from, ready, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
-        if replaced.st_ino != existing.st_ino || replaced.st_size != existing.st_size {
-            // The host put something else there between the look and the exchange.
-            rename(RenameFlags::EXCHANGE).map_err(failed)?;
-            return Err(DenialReason::Conflict);
+        if version(&replaced) != version(existing) {
+            // The host put something else there between the look and the exchange. Its entry goes back; where that
+            // fails it stays beside, under the name of the copy.
+            return match rename(RenameFlags::EXCHANGE).or_else(|_| rename(RenameFlags::NOREPLACE)) {
+                Ok(()) => Err(DenialReason::Conflict),
+                Err(error) => Err(DenialReason::Failed(format!(
+                    "the host's version is now `{}`: {error}",
+                    path.with_file_name(ready).display()
+                ))),
+            };
         }
         let has_old = if is_one_device {
             rustix::fs::renameat(from, ready, &old, &*number.to_string()).is_ok()
@@ -683,25 +708,18 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// The content is the same: only mode and time may differ.
+    /// Sets mode and time of a file that has the same content.
     fn attributes(&mut self, path: &Path, stat: &Stat, there: &Stat) -> Step {
-        let mode = stat.st_mode & 0o777;
         let (parent, name) = self.parent(path).map_err(gone)?;
-        let mut is_changed = false;
-        if there.st_mode & 0o777 != mode {
-            let file =
-                open_beneath(parent, Path::new(name), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
-            match file {
-                Ok(file) => rustix::fs::fchmod(&file, Mode::from_raw_mode(mode)).map_err(failed)?,
-                Err(error) => return Err(failed(error)),
-            }
-            is_changed = true;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let file = open_beneath(parent, Path::new(name), flags, Mode::empty()).map_err(failed)?;
+        if rustix::fs::fstat(&file).map_err(failed)?.st_ino != there.st_ino {
+            return Err(DenialReason::Conflict);
         }
-        if (there.st_mtime, there.st_mtime_nsec) != (stat.st_mtime, stat.st_mtime_nsec) {
-            rustix::fs::utimensat(parent, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
-            is_changed = true;
-        }
-        self.applied.changed += usize::from(is_changed);
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(stat.st_mode & 0o777)).map_err(failed)?;
+        rustix::fs::futimens(&file, &times(stat)).map_err(failed)?;
+        let (mode, seconds, nanoseconds) = attributes_of(there);
+        self.note(path, Was::Attributes { mode, seconds, nanoseconds }, None);
         Ok(())
     }
 
@@ -815,18 +833,6 @@ impl<'a> Engine<'a> {
             }
         }
         count
-    }
-}
-
-pub(super) fn identity(stat: &Stat) -> (u64, i64, i64, i64) {
-    (stat.st_ino, stat.st_size, stat.st_ctime, stat.st_ctime_nsec as i64)
-}
-
-pub(super) fn times(stat: &Stat) -> rustix::fs::Timestamps {
-    let at = |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as i64 };
-    rustix::fs::Timestamps {
-        last_access: at(stat.st_atime, stat.st_atime_nsec),
-        last_modification: at(stat.st_mtime, stat.st_mtime_nsec),
     }
 }
 

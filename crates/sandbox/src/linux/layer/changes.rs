@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
@@ -12,6 +12,8 @@ use super::super::files::open_beneath;
 
 /// More changes than this are not listed: what is beyond stays in the layer.
 const MAX_CHANGES: usize = 1_000_000;
+/// Bytes of all listed paths together.
+const MAX_PATH_BYTES: usize = 256 << 20;
 /// Entries in deeper directories are not listed.
 const MAX_DEPTH: usize = 256;
 
@@ -90,6 +92,7 @@ pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
     // One open directory a level: neither the length of a path nor its depth matters to the kernel.
     let first = names(&root, &mut buffer).into_iter();
     let mut open = vec![(PathBuf::new(), first, root)];
+    let mut path_bytes = 0;
     loop {
         let depth = open.len();
         let Some((below, rest, directory)) = open.last_mut() else { break };
@@ -99,6 +102,11 @@ pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
         };
         if changes.list.len() >= MAX_CHANGES {
             changes.left_out = Some("there are more than 1,000,000");
+            break;
+        }
+        path_bytes += below.as_os_str().len() + name.count_bytes() + 1;
+        if path_bytes > MAX_PATH_BYTES {
+            changes.left_out = Some("their paths take more than 256 MiB");
             break;
         }
         let path = below.join(OsStr::from_bytes(name.to_bytes()));
@@ -136,16 +144,17 @@ pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
 
 /// Opens a directory of the layer. The program may have taken away its owner's rights, which come back when it is applied.
 fn open_inner(directory: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> Result<OwnedFd, Errno> {
-    let open = || rustix::fs::openat(directory, name, super::DIRECTORY, Mode::empty());
     if stat.st_mode & 0o700 != 0o700 {
-        rustix::fs::chmodat(
-            directory,
-            name,
-            Mode::from_raw_mode(stat.st_mode & 0o777 | 0o700),
-            AtFlags::empty(),
-        )?;
+        // By its descriptor: a program that still runs may put a link in its place at any time.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = rustix::fs::openat(directory, name, flags, Mode::empty())?;
+        if rustix::fs::fstat(&found)?.st_ino != stat.st_ino {
+            return Err(Errno::NOENT);
+        }
+        let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+        rustix::fs::chmod(path, Mode::from_raw_mode(stat.st_mode & 0o777 | 0o700))?;
     }
-    open()
+    rustix::fs::openat(directory, name, super::DIRECTORY, Mode::empty())
 }
 
 pub(super) fn is_opaque(directory: &OwnedFd) -> bool {

@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::super::files::open_beneath;
 use super::admitted::Admitted;
 use super::changes::{self, Kind};
 use super::undo::undo;
-use super::{Instant, Layer, UPPER, open_directory, parents, path_of, remove, staged};
+use super::view::stat_of;
+use super::{Instant, Layer, UPPER, is_own, open_directory, parents, path_of, remove, staged};
 use crate::apply::{Applied, ApplyState};
 use crate::{Changes, Error};
 
@@ -59,8 +60,18 @@ pub(super) struct Done {
 pub(super) enum Was {
     Nothing,
     /// A directory that was deleted after what was in it.
-    Directory,
+    Directory {
+        mode: u32,
+        user: u32,
+        group: u32,
+    },
     Entry,
+    /// The same content with another mode and time.
+    Attributes {
+        mode: u32,
+        seconds: i64,
+        nanoseconds: i64,
+    },
 }
 
 /// What a layer says of itself.
@@ -130,7 +141,7 @@ fn read(directory: BorrowedFd<'_>, name: &str) -> io::Result<Vec<u8>> {
 pub(super) fn collect_garbage(chosen: Option<&Path>) {
     /// So many layers of each directory are looked at.
     const MAX_LOOKS: usize = 4;
-    for parent in parents(chosen) {
+    for parent in parents(chosen).into_iter().filter(|parent| is_own(parent)) {
         let Ok(entries) = std::fs::read_dir(parent) else { continue };
         for entry in entries.flatten().take(MAX_LOOKS) {
             if let Ok(layer) = HeldLayer::open(&entry.path())
@@ -177,7 +188,7 @@ pub(super) fn of_directory(chosen: Option<&Path>, device: u64, inode: u64) -> Ve
 
 fn matching(chosen: Option<&Path>, prefix: &str) -> Vec<HeldLayer> {
     let mut all = Vec::new();
-    for parent in parents(chosen) {
+    for parent in parents(chosen).into_iter().filter(|parent| is_own(parent)) {
         let Ok(entries) = std::fs::read_dir(parent) else { continue };
         for entry in entries.flatten() {
             if entry.file_name().to_string_lossy().starts_with(prefix)
@@ -274,7 +285,7 @@ impl HeldLayer {
         let mut changes = Changes::default();
         let (Ok(upper), Ok(host)) = (self.upper(), self.host()) else { return changes };
         for change in changes::list(upper.as_fd()).list {
-            let is_there = rustix::fs::statat(&host, &change.path, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+            let is_there = stat_of(host.as_fd(), &change.path).is_ok_and(|found| found.is_some());
             match (change.kind, is_there) {
                 (Kind::Directory { .. } | Kind::Special, _) | (Kind::Deleted, false) => {}
                 (Kind::Deleted, true) => changes.deleted.push(change.path),
@@ -330,8 +341,12 @@ impl HeldLayer {
         let done: Vec<Done> = read(self.directory.as_fd(), DONE)
             .and_then(|text| Ok(serde_json::from_slice(&text)?))
             .map_err(|error| fail(self.id(), format!("what it changed cannot be read: {error}")))?;
-        let applied = undo(&self.record.id, &done, self.directory.as_fd(), host.as_fd());
-        remove(&self.path, self.directory.as_fd());
+        let applied = undo(&self.record.id, &done, self.directory.as_fd(), host.as_fd())
+            .map_err(|error| fail(self.id(), error.to_string()))?;
+        // Old versions of what could not be taken back stay.
+        if applied.denied_count == 0 {
+            remove(&self.path, self.directory.as_fd());
+        }
         Ok(Applied { state: ApplyState::Discarded, ..applied })
     }
 }

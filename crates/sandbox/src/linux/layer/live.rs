@@ -12,9 +12,9 @@ use super::super::files::{self, Listing, Owner, open_beneath};
 use super::super::sparse;
 use super::Layer;
 use super::admitted::Admitted;
-use super::apply::{Engine, identity, lock, times};
+use super::apply::{Engine, lock};
 use super::changes::{self, Kind};
-use super::view::stat_of;
+use super::view::{identity, stat_of, times};
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION};
 use crate::{ApplyMode, Error};
 

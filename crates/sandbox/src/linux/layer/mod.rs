@@ -150,7 +150,7 @@ impl Layer {
             if matches!(change.kind, Kind::Directory { .. }) {
                 continue;
             }
-            let is_there = rustix::fs::statat(&self.host, &change.path, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+            let is_there = view::stat_of(self.host.as_fd(), &change.path).is_ok_and(|found| found.is_some());
             match (change.kind, is_there) {
                 (Kind::Deleted, false) => continue,
                 (Kind::Deleted, true) => {
@@ -317,17 +317,25 @@ fn carries_a_layer(path: &Path) -> bool {
 
 /// A directory that belongs to this user alone, made if missing.
 fn own_directory(path: &Path) -> io::Result<PathBuf> {
-    use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+    use std::os::unix::fs::DirBuilderExt as _;
     match std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let metadata = std::fs::symlink_metadata(path)?;
-    let is_own = metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw();
-    if !is_own || metadata.mode() & 0o022 != 0 {
+    if !is_own(path) {
         return Err(io::Error::other(format!("`{}` belongs to another user", path.display())));
     }
     path.canonicalize()
+}
+
+/// Whether a path is a directory that belongs to this user and that no other one can write. Layers are looked for in such
+/// ones alone: what a record says is done.
+fn is_own(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::symlink_metadata(path).is_ok_and(|found| {
+        let is_own = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+        is_own && found.mode() & 0o022 == 0
+    })
 }
 
 /// A path from the bytes of a record.

@@ -1,24 +1,31 @@
 //! Undo: takes back what the last run in a directory changed.
 
+use std::ffi::OsStr;
+use std::io;
 use std::path::Path;
 
 use rustix::fd::{AsFd as _, BorrowedFd};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use super::super::files::open_beneath;
 use super::super::sparse;
-use super::apply::{Step, failed, gone, identity, lock};
+use super::apply::{Step, failed, gone, lock};
 use super::held::{Done, Was};
-use super::view::stat_of;
+use super::view::{identity, stat_of, times, version};
 use super::{OLD, path_of};
 use crate::apply::{Applied, ApplyState, DenialReason};
 
 /// Takes back what was applied, the last change first.
-pub(super) fn undo(id: &str, done: &[Done], layer: BorrowedFd<'_>, host: BorrowedFd<'_>) -> Applied {
+pub(super) fn undo(
+    id: &str,
+    done: &[Done],
+    layer: BorrowedFd<'_>,
+    host: BorrowedFd<'_>,
+) -> io::Result<Applied> {
     let mut applied = Applied::new(id, ApplyState::Applied);
-    let Ok(old) = rustix::fs::openat(layer, OLD, super::DIRECTORY, Mode::empty()) else { return applied };
-    let Ok(_lock) = lock(host) else { return applied };
+    let old = rustix::fs::openat(layer, OLD, super::DIRECTORY, Mode::empty())?;
+    let _lock = lock(host)?;
     for done in done.iter().rev() {
         let path = path_of(&done.path);
         match undo_one(done, &path, old.as_fd(), host) {
@@ -26,7 +33,7 @@ pub(super) fn undo(id: &str, done: &[Done], layer: BorrowedFd<'_>, host: Borrowe
             Err(reason) => applied.deny(&path, reason),
         }
     }
-    applied
+    Ok(applied)
 }
 
 fn undo_one(done: &Done, path: &Path, old: BorrowedFd<'_>, host: BorrowedFd<'_>) -> Step {
@@ -45,30 +52,110 @@ fn undo_one(done: &Done, path: &Path, old: BorrowedFd<'_>, host: BorrowedFd<'_>)
     if !is_ours {
         return Err(DenialReason::Conflict);
     }
-    let Some(number) = done.old.map(|number| number.to_string()) else {
-        return match (done.now, done.was) {
-            (Some(_), Was::Nothing) if done.is_directory => {
-                rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR).map_err(failed)
-            }
-            (Some(_), Was::Nothing) => rustix::fs::unlinkat(&parent, name, AtFlags::empty()).map_err(failed),
-            (None, Was::Directory) => {
-                rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)).map_err(failed)
-            }
-            _ => Err(DenialReason::Failed("its old version was not stored".into())),
-        };
-    };
-    match rustix::fs::renameat(old, &*number, &parent, name) {
-        Err(Errno::XDEV) => {}
-        other => return other.map_err(failed),
+    if let Some(number) = done.old {
+        return put_back(old, &number.to_string(), parent.as_fd(), name, there.as_ref());
     }
+    match (&there, done.was) {
+        (Some(_), Was::Nothing) => {
+            let flags = if done.is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            rustix::fs::unlinkat(&parent, name, flags).map_err(failed)
+        }
+        (None, Was::Directory { mode, user, group }) => {
+            rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o700)).map_err(failed)?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let made = open_beneath(parent.as_fd(), Path::new(name), flags, Mode::empty()).map_err(failed)?;
+            set_owner(made.as_fd(), user, group).map_err(failed)?;
+            rustix::fs::fchmod(&made, Mode::from_raw_mode(mode | 0o700)).map_err(failed)
+        }
+        (Some(_), Was::Attributes { mode, seconds, nanoseconds }) => {
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+            let file = open_beneath(parent.as_fd(), Path::new(name), flags, Mode::empty()).map_err(failed)?;
+            rustix::fs::fchmod(&file, Mode::from_raw_mode(mode)).map_err(failed)?;
+            let time = rustix::fs::Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+            let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+            rustix::fs::futimens(&file, &times).map_err(failed)
+        }
+        _ => Err(DenialReason::Failed("its old version was not stored".into())),
+    }
+}
+
+/// Puts an old version in its place, if what is `there` is still what stands there.
+fn put_back(
+    old: BorrowedFd<'_>,
+    number: &str,
+    parent: BorrowedFd<'_>,
+    name: &OsStr,
+    there: Option<&Stat>,
+) -> Step {
+    match exchange(old, number.as_ref(), parent, name, there) {
+        Err(Exchange::Failed(Errno::XDEV)) => {}
+        Err(Exchange::Failed(error)) => return Err(failed(error)),
+        Err(Exchange::Conflict) => return Err(DenialReason::Conflict),
+        Ok(()) => return Ok(()),
+    }
+    let beside = format!(".toolpost-undo-{}-{number}", std::process::id());
+    let step = (|| -> Result<(), DenialReason> {
+        copy(old, number, parent, &beside).map_err(failed)?;
+        match exchange(parent, beside.as_ref(), parent, name, there) {
+            Ok(()) => Ok(()),
+            Err(Exchange::Failed(error)) => Err(failed(error)),
+            Err(Exchange::Conflict) => Err(DenialReason::Conflict),
+        }
+    })();
+    // The copy, or the version that was taken back.
+    let _ = rustix::fs::unlinkat(parent, &*beside, AtFlags::empty());
+    step
+}
+
+enum Exchange {
+    Failed(Errno),
+    Conflict,
+}
+
+/// Moves an entry to its place. What stood there takes its name, unless it is not the entry that is expected.
+fn exchange(
+    from: BorrowedFd<'_>,
+    ready: &OsStr,
+    parent: BorrowedFd<'_>,
+    name: &OsStr,
+    there: Option<&Stat>,
+) -> Result<(), Exchange> {
+    let rename = |flags: RenameFlags| rustix::fs::renameat_with(from, ready, parent, name, flags);
+    let flags = if there.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
+    match rename(flags) {
+        Ok(()) => {}
+        Err(Errno::NOENT | Errno::EXIST) => return Err(Exchange::Conflict),
+        // A file system that knows no flags; it was looked at a moment ago.
+        Err(Errno::INVAL) => return rename(RenameFlags::empty()).map_err(Exchange::Failed),
+        Err(error) => return Err(Exchange::Failed(error)),
+    }
+    let Some(there) = there else { return Ok(()) };
+    let replaced = rustix::fs::statat(from, ready, AtFlags::SYMLINK_NOFOLLOW).map_err(Exchange::Failed)?;
+    if version(&replaced) == version(there) {
+        return Ok(());
+    }
+    rename(RenameFlags::EXCHANGE).map_err(Exchange::Failed)?;
+    Err(Exchange::Conflict)
+}
+
+/// Copies an old version to another file system.
+fn copy(old: BorrowedFd<'_>, number: &str, parent: BorrowedFd<'_>, beside: &str) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    let file = open_beneath(old, Path::new(&number), flags, Mode::empty()).map_err(failed)?;
-    let file = std::fs::File::from(file);
-    let stat = rustix::fs::fstat(&file).map_err(failed)?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
-    let target =
-        open_beneath(parent.as_fd(), Path::new(name), flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
+    let file = std::fs::File::from(open_beneath(old, Path::new(number), flags, Mode::empty())?);
+    let stat = rustix::fs::fstat(&file)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let target = open_beneath(parent, Path::new(beside), flags, Mode::from_raw_mode(0o600))?;
     let target = std::fs::File::from(target);
-    sparse::copy(&file, &target, stat.st_size as u64).map_err(failed)?;
-    rustix::fs::fchmod(&target, Mode::from_raw_mode(stat.st_mode & 0o777)).map_err(failed)
+    sparse::copy(&file, &target, stat.st_size as u64)?;
+    set_owner(target.as_fd(), stat.st_uid, stat.st_gid)?;
+    rustix::fs::fchmod(&target, Mode::from_raw_mode(stat.st_mode & 0o777))?;
+    Ok(rustix::fs::futimens(&target, &times(&stat))?)
+}
+
+/// Gives an entry to its owner, which only root can.
+fn set_owner(file: BorrowedFd<'_>, user: u32, group: u32) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Ok(rustix::fs::fchown(file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?)
 }

@@ -1,10 +1,12 @@
 //! A host directory with a layer over it: what stands at a path before and after apply.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fd::BorrowedFd;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Timespec};
 use rustix::io::Errno;
 
 use super::super::files::open_beneath;
@@ -15,7 +17,15 @@ use crate::protected::{ChangedTree, EntryKind};
 pub(super) struct View<'a> {
     pub(super) host: BorrowedFd<'a>,
     pub(super) upper: BorrowedFd<'a>,
+    /// What stands at paths after apply, which files of one directory ask again and again.
+    pub(super) after: &'a After,
 }
+
+/// Answers of [`View::after`].
+pub(super) type After = RefCell<HashMap<PathBuf, Option<EntryKind>>>;
+
+/// Answers that are held at one time.
+const MAX_AFTER: usize = 10_000;
 
 /// What a layer has at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +41,21 @@ impl ChangedTree for View<'_> {
     }
 
     fn after(&self, path: &Path) -> Option<EntryKind> {
+        if let Some(known) = self.after.borrow().get(path) {
+            return *known;
+        }
+        let found = self.look(path);
+        let mut after = self.after.borrow_mut();
+        if after.len() >= MAX_AFTER {
+            after.clear();
+        }
+        after.insert(path.to_owned(), found);
+        found
+    }
+}
+
+impl View<'_> {
+    fn look(&self, path: &Path) -> Option<EntryKind> {
         let mut above = PathBuf::new();
         for part in path {
             above.push(part);
@@ -110,4 +135,26 @@ pub(super) fn leads_outside(path: &Path, target: &Path) -> bool {
         };
         depth < 0
     })
+}
+
+pub(super) fn identity(stat: &Stat) -> (u64, i64, i64, i64) {
+    (stat.st_ino, stat.st_size, stat.st_ctime, stat.st_ctime_nsec as i64)
+}
+
+/// What a rename leaves as it is.
+pub(super) fn version(stat: &Stat) -> (u64, i64, i64, i64) {
+    (stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec as i64)
+}
+
+/// Mode and time.
+pub(super) fn attributes_of(stat: &Stat) -> (u32, i64, i64) {
+    (stat.st_mode & 0o777, stat.st_mtime, stat.st_mtime_nsec as i64)
+}
+
+pub(super) fn times(stat: &Stat) -> rustix::fs::Timestamps {
+    let at = |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as i64 };
+    rustix::fs::Timestamps {
+        last_access: at(stat.st_atime, stat.st_atime_nsec),
+        last_modification: at(stat.st_mtime, stat.st_mtime_nsec),
+    }
 }

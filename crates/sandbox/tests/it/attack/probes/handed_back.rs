@@ -143,8 +143,10 @@ fn refused_file(directory: &Path) {
     std::fs::write(directory.join(".envrc"), "touch executed\n").unwrap();
 }
 
-/// Files that let a program of [`OPENS`] execute the canary, each with what the host has before.
-const PLANTED: [(&str, &dyn Fn(&Path), &str); 4] = [
+/// A program of [`OPENS`], what the host has before, and code that plants what lets the program execute the canary.
+type Planted = (&'static str, &'static dyn Fn(&Path), &'static str);
+
+const PLANTED: [Planted; 4] = [
     ("vim", NOTHING, "put('.vimrc', 'silent !touch executed\\n')"),
     ("vim", NOTHING, "put('.vim/plugin/x.vim', 'silent !touch executed\\n')"),
     ("direnv", &refused_file, "put('.config/direnv/direnv.toml', '[whitelist]\\nprefix = [\"/\"]\\n')"),
