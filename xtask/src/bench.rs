@@ -54,7 +54,10 @@ const fn bench(package: &'static str, folder: &'static str, example: &'static st
 
 /// The bench programs.
 pub const BENCHES: &[Bench] = &[
-    bench("toolpost-sandbox", "crates/sandbox", "spawn_cost"),
+    Bench {
+        starts: Some(("toolpost-cli", "toolpost")),
+        ..bench("toolpost-sandbox", "crates/sandbox", "spawn_cost")
+    },
     bench("toolpost-sandbox", "crates/sandbox", "pool_cost"),
     bench("toolpost-sandbox", "crates/sandbox", "session_cost"),
     Bench { features: "docker", ..bench("toolpost-sandbox", "crates/sandbox", "docker_cost") },

@@ -7,6 +7,8 @@
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -42,19 +44,59 @@ fn rows(result: &Value) -> Vec<Value> {
     }
     let row = |part: &str| {
         let value = result["ms"][part].as_f64()?;
-        let most = match (name, part) {
-            ("print(1), pool", "p50") => Some(1.5),
-            ("group-by, pool with warm-up", "p50") => Some(5.0),
-            _ => None,
-        };
-        let mut row = json!({ "name": format!("{name}, {part}"), "value": value, "unit": "ms" });
-        if let Some(most) = most {
-            row["promise"] = json!(format!("≤ {most} ms"));
-            row["promise_max"] = json!(most);
-        }
-        Some(row)
+        Some(json!({ "name": format!("{name}, {part}"), "value": value, "unit": "ms" }))
     };
     ["p10", "p50"].into_iter().filter_map(row).collect()
+}
+
+/// What a pool promises depends on the machine, so that it is a ratio to a bare fork in the same run.
+fn ratio(results: &[Value], pool: &str, bare: &str) -> Option<Value> {
+    let p50 = |name: &str| {
+        results.iter().find(|result| result["name"] == name).and_then(|result| result["ms"]["p50"].as_f64())
+    };
+    let value = p50(pool)? / p50(bare)?;
+    Some(json!({ "name": format!("{pool}, over a bare fork, p50"), "value": value, "unit": "×",
+        "promise": "≤ 1.5 ×", "promise_max": 1.5 }))
+}
+
+/// A warm interpreter without any sandbox that forks a child for each request, which runs the code, and reads what it
+/// prints to its end.
+const FORKS: &str = "import os, sys\nexec(sys.argv[1])\nfor line in sys.stdin:\n    r, w = os.pipe()\n    pid = os.fork()\n    \
+    if pid == 0:\n        os.dup2(w, 1)\n        exec(sys.argv[2])\n        sys.stdout.flush()\n        os._exit(0)\n    \
+    os.close(w)\n    while os.read(r, 65536): pass\n    os.close(r)\n    os.waitpid(pid, 0)\n    print('.', flush=True)";
+
+fn forked(name: &str, setup: &str, code: &str, samples: usize) -> Value {
+    let python = std::path::Path::new(".dev/data-env/bin/python3");
+    let python = if python.exists() { python } else { std::path::Path::new("/usr/bin/python3") };
+    let times = (|| -> std::io::Result<Vec<Duration>> {
+        #[expect(clippy::disallowed_methods, reason = "the process that the pool is compared with")]
+        let mut child = Command::new(python)
+            .args(["-c", FORKS, setup, code])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (Some(mut requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(std::io::Error::other("no pipes"));
+        };
+        let mut answers = BufReader::new(answers).lines();
+        let mut times = Vec::new();
+        // The first one is made slowly.
+        for _ in 0..=samples {
+            // As long as the pool needs to have its spares again.
+            std::thread::sleep(Duration::from_millis(5));
+            let start = Instant::now();
+            requests.write_all(b"go\n")?;
+            answers.next().ok_or_else(|| std::io::Error::other("the interpreter has ended"))??;
+            times.push(start.elapsed());
+        }
+        drop(requests);
+        child.wait()?;
+        Ok(times.split_off(1))
+    })();
+    match times {
+        Ok(times) => quantiles(name, times),
+        Err(error) => json!({ "name": name, "error": error.to_string() }),
+    }
 }
 
 /// Waits until the pool has its spares, or says why it has none.
@@ -165,6 +207,7 @@ fn main() {
         cold("strict true, cold", &sandbox, &argv, 100),
         serial("strict true, pool", Pool::builder(&sandbox), &sandbox, &argv, 100),
         cold("print(1), cold", &sandbox, &python("print(1)"), 20),
+        forked("print(1), bare fork", "", "print(1)", 200),
         serial("print(1), pool", plain(), &sandbox, &python("print(1)"), 200),
         cold("print(1) in a folder of the host, cold", &within, &python("print(1)"), 20),
         serial(
@@ -183,6 +226,7 @@ fn main() {
         ),
         serial("print(1), pool with pandas", data(), &sandbox, &python("print(1)"), 100),
         cold("group-by, cold", &sandbox, &python(GROUP_BY), 3),
+        forked("group-by, bare fork", GROUP_BY, GROUP_BY, 100),
         serial("group-by, pool with warm-up", data(), &sandbox, &python(GROUP_BY), 100),
         serial("bash, pool", Pool::builder(&sandbox).language(Language::Bash), &sandbox, &bash, 100),
         cold("javascript, cold", &sandbox, &javascript, 5),
@@ -198,10 +242,12 @@ fn main() {
     drop(folder);
     if std::env::args().any(|argument| argument == "--json") {
         let left_out: Vec<&Value> = results.iter().filter(|result| result["error"].is_string()).collect();
-        println!(
-            "{}",
-            json!({ "rows": results.iter().flat_map(rows).collect::<Vec<_>>(), "left_out": left_out })
-        );
+        let ratios = [
+            ratio(&results, "print(1), pool", "print(1), bare fork"),
+            ratio(&results, "group-by, pool with warm-up", "group-by, bare fork"),
+        ];
+        let rows: Vec<Value> = results.iter().flat_map(rows).chain(ratios.into_iter().flatten()).collect();
+        println!("{}", json!({ "rows": rows, "left_out": left_out }));
     } else {
         println!("{}", serde_json::to_string_pretty(&json!({ "pool_cost": results })).unwrap_or_default());
     }
