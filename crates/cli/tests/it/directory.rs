@@ -36,6 +36,23 @@ fn id(finished: &Finished) -> String {
 }
 
 #[test]
+fn made_files_are_printed_up_to_20_and_none_that_was_denied() {
+    let Some(env) = prepared() else { return };
+    let script = "for n in $(seq 30); do echo x > f$n; done; echo x > .envrc";
+    let finished = env.run(["exec", "--workdir", "d", "--", "bash", "-c", script]).ok();
+    let lines: Vec<&str> = finished.err.lines().filter(|line| line.starts_with("made ")).collect();
+    assert_eq!(lines.len(), 21, "{finished}");
+    assert_eq!(lines[20], "made 10 more files; `--json` lists them");
+    assert!(!finished.err.contains("made .envrc"), "{finished}");
+    let finished =
+        env.run(["exec", "--workdir", "d", "--", "sh", "-c", "echo x > .envrc; echo y > one"]).ok();
+    assert!(
+        finished.err.contains("made one (2 bytes)") && !finished.err.contains("made .envrc"),
+        "{finished}"
+    );
+}
+
+#[test]
 pub(crate) fn changes_are_applied_but_for_what_is_protected() {
     let Some(env) = prepared() else { return };
     let finished = exec(&env, &[]).ok();

@@ -88,20 +88,12 @@ impl Ended {
         if !value.is_null() && self.outcome["value_printed"] != true {
             live.value(&value_text(value), printer)?;
         }
-        for (index, artifact) in self.outcome["artifacts"].as_array().into_iter().flatten().enumerate() {
-            let path = artifact["path"].as_str().unwrap_or_default();
-            let place = match self.files.get(index) {
-                // A note has it.
-                Some(None) => continue,
-                Some(Some(place)) => place.as_str(),
-                None => path,
-            };
-            printer.note(&format!(
-                "{} {} ({} bytes)",
-                paint(GOOD, "made"),
-                paint(HINT, harmless(place)),
-                artifact["size"]
-            ));
+        let made = self.made();
+        for line in made.iter().take(MAX_MADE) {
+            printer.note(line);
+        }
+        if let Some(more @ 1..) = made.len().checked_sub(MAX_MADE) {
+            printer.note(&format!("{} {more} more files; `--json` lists them", paint(GOOD, "made")));
         }
         for line in held::lines(&self.outcome["applied"]) {
             printer.note(&line);
@@ -112,6 +104,30 @@ impl Ended {
         }
         printer.note(&self.summary());
         Ok(())
+    }
+
+    /// A line for each file that was made and is where the user finds it.
+    fn made(&self) -> Vec<String> {
+        let denied: Vec<&str> = self.outcome["applied"]["denied"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|denied| denied["path"].as_str())
+            .collect();
+        let mut lines = Vec::new();
+        for (index, artifact) in self.outcome["artifacts"].as_array().into_iter().flatten().enumerate() {
+            let path = artifact["path"].as_str().unwrap_or_default();
+            let place = match self.files.get(index) {
+                // A note has it.
+                Some(None) => continue,
+                Some(Some(place)) => place.as_str(),
+                None if denied.contains(&path) => continue,
+                None => path,
+            };
+            let size = &artifact["size"];
+            lines.push(format!("{} {} ({size} bytes)", paint(GOOD, "made"), paint(HINT, harmless(place))));
+        }
+        lines
     }
 
     /// One line: how it ended, and what really confined it.
@@ -132,6 +148,9 @@ impl Ended {
         format!("{ended} {}", paint(FAINT, facts.join(" · ")))
     }
 }
+
+/// Made files that are printed for a person.
+const MAX_MADE: usize = 20;
 
 /// A value as a shell reads it: text and tables as they are, anything else as JSON.
 fn value_text(value: &Value) -> String {
