@@ -73,7 +73,7 @@ fn says_no_message(line: &Metadata<'_>) -> bool {
     *line.level() <= Level::WARN || !["rmcp", "tungstenite", "tokio_tungstenite"].contains(&part)
 }
 
-/// Discards the error that rmcp logs when a client disconnects while an answer to it is pending, as each one does.
+/// Discards errors that rmcp logs when a client disconnects while an answer to it is pending, as each one does.
 struct ExceptDisconnects;
 
 impl<S: Subscriber> Layer<S> for ExceptDisconnects {
@@ -81,21 +81,31 @@ impl<S: Subscriber> Layer<S> for ExceptDisconnects {
         if event.metadata().target() != "rmcp::service" {
             return true;
         }
-        let mut search = Search { text: "failed to send pending response during drain", is_found: false };
-        event.record(&mut search);
-        !search.is_found
+        let mut disconnect = Disconnect::default();
+        event.record(&mut disconnect);
+        !(disconnect.is_draining || disconnect.is_answering && disconnect.is_closed)
     }
 }
 
-/// Whether the message of a log line is a text.
-struct Search {
-    text: &'static str,
-    is_found: bool,
+/// What the fields of a log line say of a connection.
+#[derive(Default)]
+struct Disconnect {
+    is_draining: bool,
+    is_answering: bool,
+    is_closed: bool,
 }
 
-impl Visit for Search {
+impl Visit for Disconnect {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.is_found |= field.name() == "message" && format!("{value:?}") == self.text;
+        let text = format!("{value:?}");
+        match field.name() {
+            "message" => {
+                self.is_draining |= text == "failed to send pending response during drain";
+                self.is_answering |= text == "fail to response message";
+            }
+            "error" => self.is_closed |= text == "channel closed",
+            _ => {}
+        }
     }
 }
 

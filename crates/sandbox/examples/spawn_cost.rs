@@ -198,7 +198,7 @@ fn main() -> Result<(), Failure> {
     let mut over_strict = |name: &str| p10(name).zip(strict).map(|(peer, strict)| peer / strict);
     let ratio = over_strict("bwrap_true");
     let runtime = over_strict("srt_true");
-    let bare = p10("unshare_true").zip(strict).map(|(bare, strict)| strict / bare);
+    let over_namespaces = p10("unshare_true").zip(strict).map(|(peer, strict)| strict / peer);
     let command = p10("exec_true").zip(p10("bwrap_true")).map(|(own, peer)| own / peer);
     if json {
         if let Some(ratio) = ratio {
@@ -208,7 +208,7 @@ fn main() -> Result<(), Failure> {
                  \"promise\":\"≥ 4 ×\",\"promise_min\":4}}"
             )?;
         }
-        if let Some(ratio) = bare {
+        if let Some(ratio) = over_namespaces {
             write!(
                 text,
                 ",{{\"name\":\"strict over bare namespaces, true\",\"value\":{ratio:.2},\"unit\":\"×\",\
@@ -233,7 +233,7 @@ fn main() -> Result<(), Failure> {
         if let Some(ratio) = ratio {
             writeln!(text, "bubblewrap takes {ratio:.2} times as long as strict")?;
         }
-        if let Some(ratio) = bare {
+        if let Some(ratio) = over_namespaces {
             writeln!(text, "strict takes {ratio:.2} times as long as `unshare` with the same namespaces")?;
         }
         if let Some(ratio) = command {
