@@ -143,6 +143,16 @@ fn what_the_program_lacked_is_named_with_the_option() {
         let told = env.run(["exec", "--json", file]).exit(1).error()["hints"].to_string();
         assert!(told.contains(expected.trim_start_matches("hint: ")), "{file}: {told}");
     }
+    // A command is given no packages: the hint is the line with its code.
+    for (command, expected) in [
+        (&["python3", "-c", "import nosuch"][..], "nosuch --lang python - <<< 'import nosuch'`."),
+        (&["python3", "q.py", "a", "b c"], "nosuch q.py -- a 'b c'`."),
+    ] {
+        env.write("q.py", "import nosuch");
+        let finished = env.run(["exec", "--attach", "q.py", "--"].iter().chain(command)).exit(1);
+        let expected = format!("`toolpost exec --requirement {expected}");
+        assert!(finished.err.contains(&expected), "{finished}");
+    }
     // Code that continues without it is reported too.
     env.write(
         "c.py",

@@ -7,6 +7,7 @@ use toolpost_sandbox::{Language, Unmet};
 use crate::args::{Backend, ExecArgs};
 use crate::env;
 use crate::packages;
+use crate::style::shell_word;
 
 /// One sentence on each thing that a program lacked, with the exact option or command.
 pub(super) fn hints(found: &[Unmet], args: &ExecArgs) -> Vec<String> {
@@ -84,13 +85,29 @@ fn of_python(package: &str, profile: Option<&str>, args: &ExecArgs, is_container
     }
 }
 
-/// A package for code, which a command cannot be given.
+/// A package for code, which a command cannot be given: the line that gives the code in its place.
 fn of_code(package: &str, args: &ExecArgs) -> String {
     if args.code.is_some() {
-        format!("Add `--requirement {package}`.")
-    } else {
-        format!("Give the code instead of a command: `toolpost exec --requirement {package} FILE`.")
+        return format!("Add `--requirement {package}`.");
     }
+    let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
+    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+    let code = match words.as_slice() {
+        [program, "-c", code, ..] if program.contains("python") => {
+            format!("--lang python - <<< {}", shell_word(code))
+        }
+        [program, "-e", code, ..] if program.contains("node") => {
+            format!("--lang javascript - <<< {}", shell_word(code))
+        }
+        [_, file, rest @ ..] if !file.starts_with('-') => {
+            let arguments = rest.iter().map(|word| shell_word(word));
+            let separator = (!rest.is_empty()).then(|| "--".to_owned());
+            let line = [shell_word(file)].into_iter().chain(separator).chain(arguments);
+            line.collect::<Vec<String>>().join(" ")
+        }
+        _ => "FILE".to_owned(),
+    };
+    format!("Give the code instead of a command: `toolpost exec --requirement {package} {code}`.")
 }
 
 fn of_command(name: &str) -> String {
