@@ -172,7 +172,7 @@ pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Re
     prepare_with(sandbox, program, is_live, None)
 }
 
-/// Whether this process has prepared a run before: what is made ahead of runs pays from the second one on.
+/// Whether this process has prepared a run before: a template and network namespaces for later runs pay from the second one on.
 fn is_repeated() -> bool {
     static BEFORE: AtomicBool = AtomicBool::new(false);
     BEFORE.swap(true, Ordering::Relaxed)

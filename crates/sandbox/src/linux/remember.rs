@@ -66,7 +66,7 @@ fn key() -> String {
     key
 }
 
-/// The key of the hint, if it is a file of this user that nobody else can write.
+/// The key of the hint, if it is a file of this user that no other user can write.
 fn read(path: &Path) -> Option<String> {
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path).ok()?;

@@ -88,7 +88,7 @@ impl Subscriber for Log {
         if text.len() > MAX_LINE {
             text.truncate(text.floor_char_boundary(MAX_LINE));
         }
-        // One piece, so that lines of threads do not mix. Nobody is left to report to if it cannot be written.
+        // One piece, so that lines of threads do not mix. A failed write has no other place to be reported.
         let _ = std::io::stderr().write_all(format!("{}\n", harmless(&text)).as_bytes());
     }
 

@@ -663,39 +663,14 @@ impl<'a> Engine<'a> {
         let (old, is_one_device) =
             (super::launch::duplicate(self.old.as_fd()).map_err(failed)?, self.is_one_device);
         let (parent, name) = self.parent(path).map_err(gone)?;
-        let rename = |flags: RenameFlags| rustix::fs::renameat_with(from, ready, parent, name, flags);
+        let has_replaced = exchange(from, ready, parent, name, existing)?;
         let Some(existing) = existing else {
-            match rename(RenameFlags::NOREPLACE) {
-                Ok(()) => {}
-                Err(Errno::EXIST) => return Err(DenialReason::Conflict),
-                // A file system that knows no flags; it was looked at a moment ago.
-                Err(Errno::INVAL) => rename(RenameFlags::empty()).map_err(failed)?,
-                Err(error) => return Err(failed(error)),
-            }
             self.note(path, Was::Nothing, None);
             return Ok(());
         };
-        match rename(RenameFlags::EXCHANGE) {
-            Ok(()) => {}
-            Err(Errno::NOENT) => return Err(DenialReason::Conflict),
-            Err(Errno::INVAL) => {
-                rename(RenameFlags::empty()).map_err(failed)?;
-                self.note(path, Was::Entry, None);
-                return Ok(());
-            }
-            Err(error) => return Err(failed(error)),
-        }
-        let replaced = rustix::fs::statat(from, ready, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
-        if version(&replaced) != version(existing) {
-            // The host put something else there between the look and the exchange. Its entry goes back; where that
-            // fails it stays beside, under the name of the copy.
-            return match rename(RenameFlags::EXCHANGE).or_else(|_| rename(RenameFlags::NOREPLACE)) {
-                Ok(()) => Err(DenialReason::Conflict),
-                Err(error) => Err(DenialReason::Failed(format!(
-                    "the host's version is now `{}`: {error}",
-                    path.with_file_name(ready).display()
-                ))),
-            };
+        if !has_replaced {
+            self.note(path, Was::Entry, None);
+            return Ok(());
         }
         let has_old = if is_one_device {
             rustix::fs::renameat(from, ready, &old, &*number.to_string()).is_ok()
@@ -833,6 +808,39 @@ impl<'a> Engine<'a> {
             }
         }
         count
+    }
+}
+
+/// Moves an entry that is ready to its place, if what is expected there still is. The answer is whether what stood there
+/// now has the name of the ready one.
+pub(super) fn exchange(
+    from: BorrowedFd<'_>,
+    ready: &std::ffi::OsStr,
+    parent: BorrowedFd<'_>,
+    name: &std::ffi::OsStr,
+    expected: Option<&Stat>,
+) -> Result<bool, DenialReason> {
+    let rename = |flags: RenameFlags| rustix::fs::renameat_with(from, ready, parent, name, flags);
+    let flags = if expected.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
+    match rename(flags) {
+        Ok(()) => {}
+        Err(Errno::NOENT | Errno::EXIST) => return Err(DenialReason::Conflict),
+        // A file system that knows no flags; it was looked at a moment ago.
+        Err(Errno::INVAL) => return rename(RenameFlags::empty()).map(|()| false).map_err(failed),
+        Err(error) => return Err(failed(error)),
+    }
+    let Some(expected) = expected else { return Ok(false) };
+    let replaced = rustix::fs::statat(from, ready, AtFlags::SYMLINK_NOFOLLOW);
+    if replaced.is_ok_and(|replaced| version(&replaced) == version(expected)) {
+        return Ok(true);
+    }
+    // The host put something else there between the look and the exchange. Its entry goes back; where that fails it stays
+    // under the name of the ready one.
+    match rename(RenameFlags::EXCHANGE).or_else(|_| rename(RenameFlags::NOREPLACE)) {
+        Ok(()) => Err(DenialReason::Conflict),
+        Err(error) => {
+            Err(DenialReason::Failed(format!("the host's version is now `{}`: {error}", ready.display())))
+        }
     }
 }
 

@@ -5,14 +5,13 @@ use std::io;
 use std::path::Path;
 
 use rustix::fd::{AsFd as _, BorrowedFd};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 
 use super::super::files::open_beneath;
 use super::super::sparse;
-use super::apply::{Step, failed, gone, lock};
+use super::apply::{Step, exchange, failed, gone, lock};
 use super::held::{Done, Was};
-use super::view::{identity, stat_of, times, version};
+use super::view::{identity, stat_of, times};
 use super::{OLD, path_of};
 use crate::apply::{Applied, ApplyState, DenialReason};
 
@@ -87,55 +86,21 @@ fn put_back(
     name: &OsStr,
     there: Option<&Stat>,
 ) -> Step {
-    match exchange(old, number.as_ref(), parent, name, there) {
-        Err(Exchange::Failed(Errno::XDEV)) => {}
-        Err(Exchange::Failed(error)) => return Err(failed(error)),
-        Err(Exchange::Conflict) => return Err(DenialReason::Conflict),
-        Ok(()) => return Ok(()),
+    let device = |directory: BorrowedFd<'_>| rustix::fs::fstat(directory).map(|stat| stat.st_dev);
+    if device(old).map_err(failed)? == device(parent).map_err(failed)? {
+        return exchange(old, number.as_ref(), parent, name, there).map(drop);
     }
     let beside = format!(".toolpost-undo-{}-{number}", std::process::id());
-    let step = (|| -> Result<(), DenialReason> {
-        copy(old, number, parent, &beside).map_err(failed)?;
-        match exchange(parent, beside.as_ref(), parent, name, there) {
-            Ok(()) => Ok(()),
-            Err(Exchange::Failed(error)) => Err(failed(error)),
-            Err(Exchange::Conflict) => Err(DenialReason::Conflict),
-        }
-    })();
-    // The copy, or the version that was taken back.
-    let _ = rustix::fs::unlinkat(parent, &*beside, AtFlags::empty());
-    step
-}
-
-enum Exchange {
-    Failed(Errno),
-    Conflict,
-}
-
-/// Moves an entry to its place. What stood there takes its name, unless it is not the entry that is expected.
-fn exchange(
-    from: BorrowedFd<'_>,
-    ready: &OsStr,
-    parent: BorrowedFd<'_>,
-    name: &OsStr,
-    there: Option<&Stat>,
-) -> Result<(), Exchange> {
-    let rename = |flags: RenameFlags| rustix::fs::renameat_with(from, ready, parent, name, flags);
-    let flags = if there.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
-    match rename(flags) {
-        Ok(()) => {}
-        Err(Errno::NOENT | Errno::EXIST) => return Err(Exchange::Conflict),
-        // A file system that knows no flags; it was looked at a moment ago.
-        Err(Errno::INVAL) => return rename(RenameFlags::empty()).map_err(Exchange::Failed),
-        Err(error) => return Err(Exchange::Failed(error)),
+    let step = copy(old, number, parent, &beside).map_err(failed);
+    let inode =
+        || rustix::fs::statat(parent, &*beside, AtFlags::SYMLINK_NOFOLLOW).map(|stat| stat.st_ino).ok();
+    let copied = inode();
+    let step = step.and_then(|()| exchange(parent, beside.as_ref(), parent, name, there));
+    // The version that was taken back, or the copy; never what the host put there meanwhile.
+    if step.is_ok() || inode() == copied {
+        let _ = rustix::fs::unlinkat(parent, &*beside, AtFlags::empty());
     }
-    let Some(there) = there else { return Ok(()) };
-    let replaced = rustix::fs::statat(from, ready, AtFlags::SYMLINK_NOFOLLOW).map_err(Exchange::Failed)?;
-    if version(&replaced) == version(there) {
-        return Ok(());
-    }
-    rename(RenameFlags::EXCHANGE).map_err(Exchange::Failed)?;
-    Err(Exchange::Conflict)
+    step.map(drop)
 }
 
 /// Copies an old version to another file system.
