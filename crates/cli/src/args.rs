@@ -3,6 +3,7 @@
 mod agent;
 mod files;
 mod grants;
+mod lazy;
 mod login;
 mod models;
 mod runs;
@@ -23,6 +24,7 @@ pub(crate) use self::agent::{
 };
 pub(crate) use self::files::{AccountArgs, FilesCommand};
 pub(crate) use self::grants::GrantArgs;
+pub(crate) use self::lazy::{Lazy, parse};
 pub(crate) use self::login::{LoginArgs, LogoutArgs};
 pub(crate) use self::models::{
     CACHING, ModelsCommand, ModelsListArgs, TuningArgs, prompt_caching, thinking, tool_choice,
@@ -55,76 +57,76 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run an agent: a model works with tools until it answers.
     #[command(after_long_help = help::RUN)]
-    Run(Box<RunArgs>),
+    Run(Lazy<RunArgs>),
     /// Chat with an agent.
     #[command(after_long_help = help::CHAT)]
-    Chat(Box<ChatArgs>),
+    Chat(Lazy<ChatArgs>),
     /// Call one tool.
     #[command(after_long_help = help::CALL)]
-    Call(CallArgs),
+    Call(Lazy<CallArgs>),
     /// List tools, or show one tool.
     #[command(after_long_help = help::TOOLS)]
-    Tools(ToolsArgs),
+    Tools(Lazy<ToolsArgs>),
     /// Serve tools to MCP clients such as Claude Code.
     #[command(after_long_help = help::SERVE)]
-    Serve(Box<ServeArgs>),
+    Serve(Lazy<ServeArgs>),
     /// Run code or a command in the sandbox.
     #[command(after_long_help = help::EXEC, override_usage = help::EXEC_USAGE)]
-    Exec(Box<ExecArgs>),
+    Exec(Lazy<ExecArgs>),
     /// Check this host: sandbox levels, languages, providers.
     #[command(after_long_help = help::DOCTOR)]
     Doctor,
     /// Build, list and remove package environments and Docker images.
     #[command(subcommand, after_long_help = help::IMAGE)]
-    Image(ImageCommand),
+    Image(Lazy<ImageCommand>),
     /// Print the JSON Schema of an output or a file format.
     #[command(after_long_help = help::SCHEMA)]
-    Schema(SchemaArgs),
+    Schema(Lazy<SchemaArgs>),
     /// Print shell completions.
     #[command(after_long_help = help::COMPLETIONS)]
-    Completions(CompletionsArgs),
+    Completions(Lazy<CompletionsArgs>),
     /// Hold a session: what `exec --session` starts.
     #[command(name = crate::session::COMMAND, hide = true)]
     HoldSession,
     /// Create a tool program, an agent, a command or a gateway.
     #[command(subcommand, after_long_help = help::INIT)]
-    Init(InitCommand),
+    Init(Lazy<InitCommand>),
     /// Show documents that tools store, and their history.
     #[command(subcommand, after_long_help = help::STATE)]
-    State(StateCommand),
+    State(Lazy<StateCommand>),
     /// List, show, replay, export and remove stored runs.
     #[command(subcommand, after_long_help = help::RUNS)]
-    Runs(RunsCommand),
+    Runs(Lazy<RunsCommand>),
     /// Show models: features, limits, prices.
     #[command(subcommand, after_long_help = help::models())]
-    Models(ModelsCommand),
+    Models(Lazy<ModelsCommand>),
     /// Upload, download, list and remove a provider's files.
     #[command(subcommand, after_long_help = help::FILES)]
-    Files(FilesCommand),
+    Files(Lazy<FilesCommand>),
     /// Show and edit settings and their origins.
     #[command(subcommand, after_long_help = help::CONFIG)]
-    Config(ConfigCommand),
+    Config(Lazy<ConfigCommand>),
     /// Trust files of a directory: settings, variables, descriptions.
     #[command(after_long_help = help::TRUST)]
-    Trust(TrustArgs),
+    Trust(Lazy<TrustArgs>),
     /// Apply the held changes of a run; without an ID, list them.
     #[command(after_long_help = help::APPLY)]
-    Apply(HeldArgs),
+    Apply(Lazy<HeldArgs>),
     /// Discard the held changes of a run.
     #[command(after_long_help = help::DISCARD)]
-    Discard(HeldRunArgs),
+    Discard(Lazy<HeldRunArgs>),
     /// Undo the last changes that a run made to a directory.
     #[command(after_long_help = help::UNDO)]
-    Undo(UndoArgs),
+    Undo(Lazy<UndoArgs>),
     /// Log in to an MCP server with a browser.
     #[command(after_long_help = help::LOGIN)]
-    Login(LoginArgs),
+    Login(Lazy<LoginArgs>),
     /// Log out of an MCP server, and revoke its tokens.
     #[command(after_long_help = help::LOGOUT)]
-    Logout(LogoutArgs),
+    Logout(Lazy<LogoutArgs>),
     /// Explain a command or a topic.
     #[command(after_long_help = help::HELP)]
-    Help(HelpArgs),
+    Help(Lazy<HelpArgs>),
 }
 
 /// How a result is printed.

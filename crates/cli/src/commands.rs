@@ -219,20 +219,25 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 
 /// Does something that blocks, while Ctrl-C is watched for on another thread.
 pub(crate) fn cancellable<T>(work: impl FnOnce(&Cancel) -> T) -> Result<T, Failure> {
-    let runtime = runtime()?;
     let cancel = Cancel::new();
-    let asked = cancel.clone();
+    let watched = cancel.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::of_machine("the watch for Ctrl-C", &error))?;
     let interrupted = {
         let _entered = runtime.enter();
         interrupt::watch()?
     };
-    runtime.spawn(async move {
-        interrupted.cancelled().await;
-        asked.cancel();
-    });
-    let done = work(&cancel);
-    runtime.shutdown_background();
-    Ok(done)
+    let watch = move || {
+        runtime.block_on(async {
+            interrupted.cancelled().await;
+            watched.cancel();
+            // A second signal ends the command.
+            std::future::pending::<()>().await;
+        });
+    };
+    let watch = std::thread::Builder::new().name("signals".to_owned()).spawn(watch);
+    watch.map_err(|error| Failure::of_machine("the watch for Ctrl-C", &error))?;
+    Ok(work(&cancel))
 }
 
 /// The same for what installs packages: an installation that was asked to stop is no failure of a package.

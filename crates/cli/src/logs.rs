@@ -8,8 +8,7 @@ use std::sync::Mutex;
 use toolpost_core::Event;
 use tracing::field::{Field, Visit};
 use tracing::{Level, Metadata, Subscriber, debug, info, warn};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -38,10 +37,13 @@ pub(crate) fn start(
         _ => "trace",
     };
     let filter = asked.as_deref().unwrap_or(usual);
-    let filter = EnvFilter::builder().parse(filter).map_err(|error| {
+    let filter: Targets = filter.parse().map_err(|error| {
         Failure::usage(format!("the log filter `{filter}`: {error}"))
             .hint("Write a level, or parts and levels: `debug`, `toolpost::call=debug,warn`.")
     })?;
+    if filter == Targets::new().with_default(LevelFilter::OFF) && log_file.is_none() {
+        return Ok(());
+    }
     let writer = match &log_file {
         None => BoxMakeWriter::new(|| Harmless(io::stderr())),
         Some(path) => {
@@ -50,20 +52,17 @@ pub(crate) fn start(
             BoxMakeWriter::new(Mutex::new(Harmless(file)))
         }
     };
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(writer)
         .with_ansi(false)
-        // Its own complaints go to standard error, and if that is closed they end the process.
+        // An error of the log goes to standard error, and ends the process if that is closed.
         .log_internal_errors(false);
-    match format {
-        LogFormat::Text => {
-            builder.finish().with(filter_fn(says_no_message)).with(ExceptDisconnects).init();
-        }
-        LogFormat::Json => {
-            builder.json().finish().with(filter_fn(says_no_message)).with(ExceptDisconnects).init();
-        }
-    }
+    let lines = match format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().boxed(),
+    };
+    let filters = filter_fn(says_no_message).and_then(filter).and_then(ExceptDisconnects);
+    tracing_subscriber::registry().with(lines).with(filters).init();
     Ok(())
 }
 

@@ -45,8 +45,6 @@ mod verdict;
 mod wanted;
 mod workspace;
 
-use clap::Parser as _;
-
 use crate::args::{Cli, Color, Command, Format, LogFormat};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -54,7 +52,7 @@ use crate::failure::Failure;
 use crate::print::Printer;
 
 fn main() -> std::process::ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match args::parse::<Cli>(std::env::args_os().collect()) {
         Ok(cli) => cli,
         Err(error) => {
             let (format, color) = args::glance(std::env::args_os().skip(1));
